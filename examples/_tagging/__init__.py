@@ -1,0 +1,1 @@
+"""Parts of the part-of-speech tagging example: treebanks, features, model, training."""

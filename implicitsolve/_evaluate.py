@@ -1,0 +1,219 @@
+"""The one place that calls the user's functions: a problem seen as arrays (B, N), checked and counted.
+
+The user's functions receive copies, so that a residual which changes its argument or hands out one buffer
+again and again does no harm; exceptions they raise pass through unchanged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._differences import DifferenceLength, difference_product
+from implicitsolve._namespace import array_namespace, gather, is_array, is_complex, scatter
+from implicitsolve._typing import Array, Indices
+from implicitsolve.operators import LinearOperator, aslinearoperator
+from implicitsolve.problem import Problem
+from implicitsolve.result import Counts
+
+
+class Tally:
+    """Running counts of calls, shared by an evaluator and its subsets."""
+
+    def __init__(self) -> None:
+        self.residuals = self.jvps = self.vjps = self.linearizations = 0
+
+    def counts(self) -> Counts:
+        """Return a snapshot."""
+        return Counts(
+            residuals=self.residuals, jvps=self.jvps, vjps=self.vjps, linearizations=self.linearizations
+        )
+
+
+class Evaluator:
+    """Evaluates a problem, or some systems of it, on arrays (b, N)."""
+
+    def __init__(self, problem: Problem, like: Array, rdiff: float | None = None) -> None:
+        if problem.batch_ndim > like.ndim:
+            raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
+        self.problem = problem
+        self.xp = array_namespace(like)
+        self.dtype = like.dtype
+        self.batch_shape: tuple[int, ...] = tuple(like.shape[: problem.batch_ndim])
+        self.event_shape: tuple[int, ...] = tuple(like.shape[problem.batch_ndim :])
+        self.size = math.prod(self.event_shape)
+        self.tally = Tally()
+        count = math.prod(self.batch_shape)
+        self.rows: Indices = np.arange(count)  # places in the whole batch
+        self.length = DifferenceLength(count, rdiff)
+        self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing
+        self.background: Array = None
+
+    @property
+    def has_exact_products(self) -> bool:
+        """Whether J v needs no differences."""
+        problem = self.problem
+        return not (problem.linearize is None and problem.jac is None and problem.jvp is None)
+
+    def flatten(self, x: Array) -> Array:
+        """View an array of the problem's shape as (B, N)."""
+        return self.xp.reshape(x, (math.prod(self.batch_shape), self.size))
+
+    def unflatten(self, x: Array) -> Array:
+        """View an array (B, N) in the problem's shape."""
+        return self.xp.reshape(x, self.batch_shape + self.event_shape)
+
+    def take(self, indices: Indices, x: Array) -> Evaluator:
+        """Evaluator of some of the systems; `x` (b, N) are the present iterates of all."""
+        part = object.__new__(Evaluator)
+        part.__dict__.update(self.__dict__)
+        part.rows = self.rows[indices]
+        if self.systems is None and self.problem.take is not None:
+            part.problem = self.problem.take(indices)
+            part.batch_shape = (len(indices),)
+            return part
+        part.systems = indices if self.systems is None else self.systems[indices]
+        if self.systems is None:
+            part.background = self.xp.asarray(x, copy=True)
+        else:
+            scatter(self.background, self.systems, x)
+        return part
+
+    # The problem's functions
+
+    def residual(self, x: Array, *, keep: bool = True) -> Array:
+        """F(x) for x (b, N). With `keep` the result is a copy that no later call can change."""
+        self.tally.residuals += 1
+        F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
+        return self.xp.asarray(F, copy=True) if keep else F
+
+    def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
+        """F(x), and J(x) where the problem computes both at once."""
+        if self.problem.linearize is None:
+            return self.residual(x), None
+        self.tally.residuals += 1
+        self.tally.linearizations += 1
+        value = self.problem.linearize(self._argument(x, copy=True))
+        if not (isinstance(value, tuple) and len(value) == 2):
+            raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
+        return self.xp.asarray(self._returned(value[0], "linearize"), copy=True), self._operator(value[1], "linearize")
+
+    def jacobian(self, x: Array, F: Array) -> LinearOperator:
+        """J(x) as an operator on (b, N), from the best that the problem offers; `F` is F(x)."""
+        problem = self.problem
+        if problem.linearize is not None:
+            operator = self.trial(x)[1]
+            assert operator is not None
+            return operator
+        self.tally.linearizations += 1
+        if problem.jac is not None:
+            return self._operator(problem.jac(self._argument(x, copy=True)), "jac")
+        matvec: Callable[[Array], Array]
+        if problem.jvp is not None:
+            matvec = self._product(problem.jvp, x, "jvp")
+        else:
+            matvec = difference_product(self, x, F)
+        rmatvec = None if problem.vjp is None else self._product(problem.vjp, x, "vjp")
+        return LinearOperator(
+            matvec,
+            rmatvec,
+            in_shape=self.size,
+            batch_shape=(x.shape[0],),
+            dtype=self.dtype,
+            take=lambda indices: self.take(indices, x).jacobian(gather(x, indices), gather(F, indices)),
+        )
+
+    # Shapes, copies and checks
+
+    def _argument(self, x: Array, *, copy: bool) -> Array:
+        if self.systems is not None:
+            full = self.xp.asarray(self.background, copy=True)
+            scatter(full, self.systems, x)
+            return self.unflatten(full)
+        return self.unflatten(self.xp.asarray(x, copy=True) if copy else x)
+
+    def _returned(self, value: Any, name: str) -> Array:
+        """Check what a user's function returned; give it as (b, N) in the state's dtype."""
+        xp = self.xp
+        expected = self.batch_shape + self.event_shape
+        if not is_array(value):
+            if value is None:
+                raise TypeError(f"`{name}` returned None; it must return an array of shape {expected}")
+            value = xp.asarray(value, dtype=None)
+        if array_namespace(value) is not xp:
+            raise TypeError(f"`{name}` must return arrays of the library of x0, got {type(value).__name__}")
+        if value.dtype != self.dtype:
+            value = self._cast(value, name)
+        if value.shape != expected and not self._is_same_up_to_ones(value.shape, expected):
+            raise ValueError(f"`{name}` must return an array of shape {expected}, got {value.shape}")
+        rows = xp.reshape(value, (-1, self.size)) if self.size else xp.reshape(value, (math.prod(self.batch_shape), 0))
+        return rows if self.systems is None else gather(rows, self.systems)
+
+    def _cast(self, value: Array, name: str) -> Array:
+        xp = self.xp
+        if not xp.isdtype(value.dtype, ("bool", "integral", "real floating", "complex floating")):
+            raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
+        if is_complex(value) and not xp.isdtype(self.dtype, "complex floating"):
+            raise TypeError(f"`{name}` returned complex numbers for a real x0; pass a complex x0 to solve in complex")
+        return xp.astype(value, self.dtype)
+
+    def _is_same_up_to_ones(self, shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+        """Whether two shapes differ by axes of length 1 only, or the first is the flattened second."""
+        return [n for n in shape if n != 1] == [n for n in expected if n != 1] or shape == (math.prod(expected),)
+
+    def _product(self, function: Callable[[Array, Array], Array], x: Array, name: str) -> Callable[[Array], Array]:
+        def product(v: Array) -> Array:
+            count = "jvps" if name == "jvp" else "vjps"
+            setattr(self.tally, count, getattr(self.tally, count) + 1)
+            direction = self.xp.asarray(v, copy=True)
+            if self.systems is not None:
+                padded = self.xp.zeros_like(self.background)
+                scatter(padded, self.systems, v)
+                direction = padded
+            return self._returned(function(self._argument(x, copy=True), self.unflatten(direction)), name)
+
+        return product
+
+    def _operator(self, J: Any, name: str) -> LinearOperator:
+        """A user's Jacobian as a counted operator on (b, N)."""
+        operator = aslinearoperator(J)
+        rows = math.prod(self.batch_shape)
+        if operator.batch_shape != self.batch_shape and not (rows == 1 and not operator.batch_shape):
+            raise ValueError(
+                f"`{name}` must return an operator with batch shape {self.batch_shape}, got {operator.batch_shape}"
+            )
+        if operator.shape != (self.size, self.size):
+            raise ValueError(f"`{name}` must return a Jacobian of shape {(self.size,) * 2}, got {operator.shape}")
+        flat = _counted(operator.flat(), self.tally, self)
+        return flat if self.systems is None else flat.take(self.systems)
+
+
+def _counted(operator: LinearOperator, tally: Tally, evaluator: Evaluator) -> LinearOperator:
+    """The same operator, which counts its products and returns what the solver expects."""
+
+    def matvec(v: Array) -> Array:
+        tally.jvps += 1
+        return checked(operator.matvec(v), v)
+
+    def rmatvec(w: Array) -> Array:
+        tally.vjps += 1
+        return checked(operator.rmatvec(w), w)
+
+    def checked(value: Array, v: Array) -> Array:
+        if value.dtype != v.dtype:
+            value = evaluator._cast(value, "J")
+        return evaluator.xp.reshape(value, v.shape)
+
+    return LinearOperator(
+        matvec,
+        None if operator._rmatvec is None else rmatvec,
+        in_shape=operator.in_shape,
+        out_shape=operator.out_shape,
+        batch_shape=operator.batch_shape or (1,),
+        dtype=operator.dtype,
+        take=lambda indices: _counted(operator.take(indices), tally, evaluator),
+    )
+

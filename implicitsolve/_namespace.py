@@ -1,0 +1,140 @@
+"""The one file that asks which library an array belongs to, and moves numbers to the host."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device, is_array_api_obj, is_cupy_array, is_numpy_array
+
+from implicitsolve._typing import Array, HostArray, Indices, Namespace
+
+__all__ = [
+    "array_namespace",
+    "as_inexact",
+    "eps",
+    "from_host",
+    "gather",
+    "is_array",
+    "is_complex",
+    "is_safe",
+    "norm2",
+    "norm_max",
+    "real_dtype",
+    "scatter",
+    "to_host",
+]
+
+
+def is_array(x: object) -> bool:
+    """Whether `x` is an array of a library that follows the array API standard."""
+    return bool(is_array_api_obj(x))
+
+
+def to_host(x: Array) -> HostArray:
+    """Copy a short array to NumPy. On a GPU this waits for the device: one call, one transfer."""
+    if isinstance(x, np.ndarray):
+        return x
+    if is_cupy_array(x):
+        return x.get()
+    return np.from_dlpack(x)
+
+
+def from_host(values: HostArray, like: Array) -> Array:
+    """Bring short host values to the library, device and dtype of `like` (its real dtype for real values)."""
+    xp = array_namespace(like)
+    dtype = like.dtype
+    if values.dtype.kind in "iub":
+        return xp.asarray(values, device=device(like))
+    if values.dtype.kind != "c" and xp.isdtype(dtype, "complex floating"):
+        dtype = real_dtype(xp, dtype)
+    if is_numpy_array(like):
+        return values.astype(dtype, copy=False)
+    return xp.asarray(values, dtype=dtype, device=device(like))
+
+
+def real_dtype(xp: Namespace, dtype: Any) -> Any:
+    """Real dtype of the same precision as `dtype`."""
+    return xp.finfo(dtype).dtype
+
+
+def eps(xp: Namespace, dtype: Any) -> float:
+    """Rounding unit of `dtype`: the distance from 1 to the next larger number."""
+    return float(xp.finfo(dtype).eps)
+
+
+def as_inexact(x: Any, name: str) -> Array:
+    """Return `x` as a floating-point array of its own library: lists become NumPy arrays, integers float64.
+
+    Raises
+    ------
+    TypeError
+        If `x` holds anything but numbers.
+    """
+    if not is_array(x):
+        x = np.asarray(x)
+    xp = array_namespace(x)
+    try:
+        if xp.isdtype(x.dtype, ("real floating", "complex floating")):
+            return xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x
+        if xp.isdtype(x.dtype, ("integral", "bool")):
+            return xp.astype(x, xp.float64)
+    except (TypeError, AttributeError):
+        pass
+    raise TypeError(f"`{name}` must hold real or complex numbers, got dtype {x.dtype}")
+
+
+def norm_max(x: Array) -> HostArray:
+    """Largest magnitude of each row of x (B, N), on the host; NaN where the row holds one."""
+    if x.shape[1] == 0:
+        return np.zeros(x.shape[0])
+    xp = array_namespace(x)
+    return to_host(xp.max(xp.abs(x), axis=1)).astype(np.float64)
+
+
+def norm2(x: Array) -> HostArray:
+    """Euclidean norm of each row of x (B, N), on the host, without overflow or underflow of the squares.
+
+    The plain sum of squares decides nearly always; a row whose sum left the safe range is scaled by its
+    largest entry and summed again.
+    """
+    xp = array_namespace(x)
+    with np.errstate(all="ignore"):
+        plain = np.sqrt(to_host(xp.real(xp.vecdot(x, x)) if is_complex(x) else xp.vecdot(x, x)).astype(np.float64))
+        if is_safe(plain, xp, x.dtype).all():
+            return plain
+        scale = norm_max(x)
+        usable = (scale > 0) & np.isfinite(scale)
+        divisor = np.where(usable, scale, 1.0)
+        scaled = x / from_host(divisor, x)[:, None]
+        squares = to_host(xp.real(xp.vecdot(scaled, scaled)) if is_complex(x) else xp.vecdot(scaled, scaled))
+        return np.where(usable, divisor * np.sqrt(squares.astype(np.float64)), scale)
+
+
+def is_complex(x: Array) -> bool:
+    """Whether `x` has a complex dtype."""
+    return bool(array_namespace(x).isdtype(x.dtype, "complex floating"))
+
+
+def is_safe(norms: HostArray, xp: Namespace, dtype: Any) -> HostArray:
+    """Where a norm from a plain sum of squares can be trusted: squares neither overflow nor underflow."""
+    info = xp.finfo(dtype)
+    low = math.sqrt(float(info.smallest_normal)) / float(info.eps)
+    high = math.sqrt(float(info.max)) * float(info.eps)
+    return (norms > low) & (norms < high)
+
+
+def gather(x: Array, indices: Indices) -> Array:
+    """Rows of `x` at host indices, as a new array."""
+    xp = array_namespace(x)
+    return xp.take(x, from_host(indices, x), axis=0)
+
+
+def scatter(x: Array, indices: Indices, rows: Array) -> None:
+    """Write `rows` into `x` at host indices, in place (`x` belongs to the solver)."""
+    if is_numpy_array(x) or is_cupy_array(x):
+        x[indices] = rows
+    else:
+        for row, index in enumerate(indices):
+            x[int(index), ...] = rows[row, ...]

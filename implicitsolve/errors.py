@@ -1,0 +1,47 @@
+"""Exceptions of the package. A caller's mistake raises ValueError or TypeError; these are for the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scipy.optimize import NoConvergence as _ScipyNoConvergence
+
+if TYPE_CHECKING:
+    from implicitsolve._typing import Array
+
+
+class NoConvergence(_ScipyNoConvergence):  # noqa: N818 - SciPy's name
+    """A solve ended without meeting its stopping rule.
+
+    A subclass of `scipy.optimize.NoConvergence` with the same first argument, the last iterate.
+
+    Attributes
+    ----------
+    x : Array
+        Last accepted iterate.
+    result : NonlinearResult, LinearResult or AdjointResult
+        Everything that is known about the solve.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> try:
+    ...     ims.newton_krylov(lambda x: x**2 + 1, 0.5)
+    ... except ims.NoConvergence as error:
+    ...     error.result.success
+    False
+    """
+
+    def __init__(self, x: Array, message: str = "", result: Any = None) -> None:
+        super().__init__(x)
+        self.x = x
+        self.message = message
+        self.result = result
+
+    def __str__(self) -> str:
+        """Say how the solve ended and what to try."""
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with all three arguments."""
+        return (type(self), (self.x, self.message, self.result))

@@ -1,0 +1,74 @@
+"""What every Krylov method takes and returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, norm2
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.operators import LinearOperator
+from implicitsolve.status import Status
+
+
+@dataclass(frozen=True)
+class KrylovOutcome:
+    """End of a Krylov solve on arrays (B, N).
+
+    Attributes
+    ----------
+    x : Array (B, N)
+        Solution.
+    residual_norm : ndarray (B,)
+        2-norm of b - A x: measured by a product if the method was asked to confirm, else from the recurrence.
+    status : ndarray (B,) of int
+        `Status` codes.
+    iterations : ndarray (B,) of int
+        Products that each system's space took.
+    """
+
+    x: Array
+    residual_norm: HostArray
+    status: HostArray
+    iterations: HostArray
+
+
+class KrylovMethod(Protocol):
+    """Frozen settings with one method."""
+
+    def solve(
+        self,
+        A: LinearOperator,
+        b: Array,
+        *,
+        target: HostArray,
+        max_iterations: int,
+        M: Any = None,
+        x0: Array | None = None,
+        confirm: bool = True,
+    ) -> KrylovOutcome:
+        """Solve A x = b on arrays (B, N) until ||b - A x||_2 <= target for each system.
+
+        With `confirm`, convergence is claimed only after a product at the returned x has shown it.
+        """
+        ...
+
+
+def start(A: LinearOperator, b: Array, x0: Array | None) -> tuple[Array, Array, HostArray]:
+    """x, r = b - A x and ||r||; no product when x0 is None."""
+    xp = array_namespace(b)
+    if x0 is None:
+        return xp.zeros_like(b), b, norm2(b)
+    r = b - A.matvec(x0)
+    return xp.asarray(x0, copy=True), r, norm2(r)
+
+
+def classify(norms: HostArray, target: HostArray, broken: HostArray, nonfinite: HostArray) -> HostArray:
+    """Status codes of systems that have ended, by what is known of them."""
+    status = np.full(norms.shape, int(Status.ITERATION_LIMIT))
+    status[broken] = Status.BREAKDOWN
+    status[norms <= target] = Status.CONVERGED
+    status[nonfinite] = Status.NONFINITE
+    return status

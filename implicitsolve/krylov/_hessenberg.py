@@ -1,0 +1,73 @@
+"""The small least-squares problem of GMRES, min ||beta e_1 - H y||, for each system of a batch, on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._typing import HostArray, Indices
+
+
+class HessenbergQR:
+    """Updates Q^H H = R column by column with Givens rotations; Q^H is kept, so that a column costs one product.
+
+    Parameters
+    ----------
+    beta : ndarray (B,)
+        Norms of the starting residuals.
+    columns : int
+        Most columns that will come.
+    dtype : dtype
+        float64 or complex128.
+    """
+
+    def __init__(self, beta: HostArray, columns: int, dtype: Any) -> None:
+        size = beta.shape[0]
+        self.H = np.zeros((size, columns + 1, columns), dtype)
+        self.R = np.zeros((size, columns, columns), dtype)
+        self.Qh = np.zeros((size, columns + 1, columns + 1), dtype)
+        self.Qh[:, 0, 0] = 1
+        self.g = np.zeros((size, columns + 1), dtype)
+        self.g[:, 0] = beta
+        self.columns = 0
+
+    def append(self, h: HostArray, below: HostArray) -> HostArray:
+        """Add the column (h, below) and return the residual norms of the larger least-squares problems."""
+        j = self.columns
+        self.H[:, : j + 1, j], self.H[:, j + 1, j] = h, below
+        rotated = np.matmul(self.Qh[:, : j + 1, : j + 1], h[:, :, None])[:, :, 0]
+        a = rotated[:, j]
+        radius = np.hypot(np.abs(a), below)
+        safe = np.where(radius > 0, radius, 1.0)
+        c, s = np.where(radius > 0, np.conj(a) / safe, 1.0), below / safe
+        self.R[:, :j, j], self.R[:, j, j] = rotated[:, :j], radius
+        upper = self.Qh[:, j, : j + 1].copy()
+        self.Qh[:, j, : j + 1] = c[:, None] * upper
+        self.Qh[:, j, j + 1] = s
+        self.Qh[:, j + 1, : j + 1] = -s[:, None] * upper
+        self.Qh[:, j + 1, j + 1] = np.conj(c)
+        self.g[:, j + 1] = -s * self.g[:, j]
+        self.g[:, j] *= c
+        self.columns = j + 1
+        return np.abs(self.g[:, j + 1])
+
+    def solve(self, columns: HostArray) -> HostArray:
+        """Minimizers y (B, m) for the first `columns` (B,) of each system, zero beyond them."""
+        m = self.columns
+        used = np.arange(m)[None, :] < columns[:, None]
+        R = np.where(used[:, :, None] & used[:, None, :], self.R[:, :m, :m], np.eye(m))
+        y = np.linalg.solve(R, np.where(used, self.g[:, :m], 0.0)[:, :, None])[:, :, 0]
+        return np.where(used, y, 0.0)
+
+    def residual_coordinates(self, columns: HostArray) -> HostArray:
+        """Coordinates (B, m+1), in the basis, of what remains of the residual after `columns` columns."""
+        rows = np.arange(self.g.shape[0])
+        return np.conj(self.Qh[rows, columns, : self.columns + 1]) * self.g[rows, columns][:, None]
+
+    def take(self, indices: Indices) -> HessenbergQR:
+        """Return the part that belongs to some systems."""
+        part = object.__new__(HessenbergQR)
+        part.H, part.R, part.Qh, part.g = self.H[indices], self.R[indices], self.Qh[indices], self.g[indices]
+        part.columns = self.columns
+        return part

@@ -1,0 +1,109 @@
+"""Observers of a solve: a monitor is a callable that sees each accepted Newton step. Solvers print nothing."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol, TextIO
+
+from implicitsolve._typing import Array
+from implicitsolve.result import NewtonStep
+
+__all__ = ["Monitor", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
+
+
+class Monitor(Protocol):
+    """What a solver calls: once before the first step (`step.iteration` 0), then after each step.
+
+    `x` and `F` are copies, and an exception raised here ends the solve and reaches its caller unchanged.
+    """
+
+    def __call__(self, step: NewtonStep, x: Array, F: Array) -> None:
+        """See one step."""
+        ...
+
+
+def silent(step: NewtonStep, x: Array, F: Array) -> None:
+    """See nothing."""
+
+
+class Trace(list[NewtonStep]):
+    """A list that is a monitor: it keeps every step, without x and F."""
+
+    def __call__(self, step: NewtonStep, x: Array, F: Array) -> None:
+        """Keep the step."""
+        self.append(step)
+
+
+def collect() -> Trace:
+    """Return a monitor that is the list of the steps it has seen.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> trace = ims.monitor.collect()
+    >>> solution = ims.root(ims.Problem(lambda x: x**2 - 2), 1.0, monitor=trace)
+    >>> len(trace) == solution.iterations + 1
+    True
+    """
+    return Trace()
+
+
+def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
+    """Return a monitor that writes one line per step to `logger`."""
+
+    def monitor(step: NewtonStep, x: Array, F: Array) -> None:
+        logger.log(level, "%s", step)
+
+    return monitor
+
+
+def table(stream: TextIO | None = None) -> Monitor:
+    """Return a monitor that prints a table, one row per step, to `stream` (standard output by default)."""
+
+    def monitor(step: NewtonStep, x: Array, F: Array) -> None:
+        out = sys.stdout if stream is None else stream
+        if step.iteration == 0:
+            out.write(f"{'step':>5} {'max norm(F)':>12} {'running':>8} {'step length':>12} {'eta':>9} {'products':>9}\n")
+        length = f"{step.step_length.min():12.3g}" if step.step_length.size else f"{'':>12}"
+        eta = f"{step.forcing.max():9.2g}" if step.forcing.size else f"{'':>9}"
+        products = step.counts.residuals + step.counts.jvps
+        out.write(f"{step.iteration:5d} {step.worst:12.5g} {step.running:8d} {length} {eta} {products:9d}\n")
+        out.flush()
+
+    return monitor
+
+
+def progress_bar(**options: Any) -> Monitor:
+    """Return a monitor that shows a bar through tqdm (`options` are tqdm's), or a `table` on stderr without tqdm.
+
+    The bar counts accepted steps; it has no end, since nobody knows how many there will be.
+    """
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return table(sys.stderr)
+    bar: Any = None
+
+    def monitor(step: NewtonStep, x: Array, F: Array) -> None:
+        nonlocal bar
+        if step.iteration == 0:
+            bar = tqdm(**{"unit": "step", "desc": "Newton", **options})
+        else:
+            bar.update(1)
+        bar.set_postfix(norm=f"{step.worst:.3g}", running=step.running, refresh=False)
+        if step.running == 0:
+            bar.close()
+
+    return monitor
+
+
+def combine(*monitors: Callable[[NewtonStep, Array, Array], None]) -> Monitor:
+    """Return a monitor that calls several, in order."""
+
+    def monitor(step: NewtonStep, x: Array, F: Array) -> None:
+        for each in monitors:
+            each(step, x, F)
+
+    return monitor

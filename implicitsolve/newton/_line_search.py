@@ -1,0 +1,223 @@
+"""How far to go along a Newton direction: for each system of a batch its own step length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from implicitsolve._evaluate import Evaluator
+from implicitsolve._namespace import from_host, gather, norm2, scatter
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.operators import LinearOperator
+
+SUFFICIENT_DECREASE = 1e-4  # Dennis and Schnabel (1996), section 6.3
+
+
+@dataclass
+class Searched:
+    """Where a search ended.
+
+    Attributes
+    ----------
+    x, F : Array (b, N)
+        New iterates and F there; the old ones where the search failed.
+    norms : ndarray (b,)
+        ||F||_2 at x.
+    length : ndarray (b,)
+        Accepted fraction of the step, 0 where none was.
+    accepted : ndarray (b,) of bool
+        Where a step was accepted.
+    finite : ndarray (b,) of bool
+        Where at least one trial had a finite residual.
+    jacobian : LinearOperator or None
+        J(x), if the problem computed it on the way.
+    """
+
+    x: Array
+    F: Array
+    norms: HostArray
+    length: HostArray
+    accepted: HostArray
+    finite: HostArray
+    jacobian: LinearOperator | None
+
+
+class LineSearch(Protocol):
+    """Frozen settings with one method."""
+
+    def search(
+        self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, step: Array, linear_residual: HostArray
+    ) -> Searched:
+        """Go along `step` (b, N) from x, where ||F||_2 is `norms`; `linear_residual` is ||F + J step|| / ||F||."""
+        ...
+
+
+def full_step(evaluator: Evaluator, x: Array, norms: HostArray, step: Array) -> Searched:
+    """Try the whole step of every system, and accept it wherever F is finite there."""
+    with np.errstate(all="ignore"):
+        new_x = x + step
+    F, J = evaluator.trial(new_x)
+    new_norms = norm2(F)
+    finite = np.isfinite(new_norms)
+    return Searched(new_x, F, new_norms, np.ones(norms.shape), finite.copy(), finite, J)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullStep:
+    """No line search: every step is taken whole, as long as the residual is finite there."""
+
+    def search(
+        self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, step: Array, linear_residual: HostArray
+    ) -> Searched:
+        """Go the whole way; see `LineSearch`."""
+        found = full_step(evaluator, x, norms, step)
+        return _restore(found, x, F, norms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backtracking:
+    """Shorten the step until ``||F(x + lam s)|| <= (1 - t lam (1 - eta)) ||F(x)||``, with t = 1e-4.
+
+    The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one.
+    Where F is NaN or Inf, or overflows, the length falls tenfold until it is finite.
+
+    Parameters
+    ----------
+    max_trials : int, optional
+        Shortenings of one step before the search fails. Default 20: by then lam is below 1e-6.
+
+    References
+    ----------
+    .. [1] S. C. Eisenstat and H. F. Walker, "Globally convergent inexact Newton methods", SIAM J. Optim. 4 (1994)
+           393-422, algorithm INB.
+    .. [2] J. E. Dennis and R. B. Schnabel, "Numerical methods for unconstrained optimization and nonlinear equations",
+           SIAM (1996), algorithm A6.3.1.
+    """
+
+    max_trials: int = 20
+
+    def search(
+        self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, step: Array, linear_residual: HostArray
+    ) -> Searched:
+        """Backtrack; see `LineSearch`."""
+        found = full_step(evaluator, x, norms, step)
+        eta = np.clip(linear_residual, 0.0, 1.0)
+        length = np.ones(norms.shape)
+        ratio = _squared_ratio(found.norms, norms)  # ||F||^2 relative to the start, so that nothing overflows
+        older_length, older_ratio = np.full(norms.shape, np.nan), np.full(norms.shape, np.nan)
+
+        def is_open() -> HostArray:
+            bound = 1 - SUFFICIENT_DECREASE * length * (1 - eta)
+            with np.errstate(invalid="ignore"):
+                return ~(np.sqrt(ratio) <= bound)
+
+        pending = is_open()
+        for _ in range(self.max_trials):
+            if not pending.any():
+                break
+            shorter = _shorter(length, ratio, older_length, older_ratio, -2 * (1 - eta**2))
+            older_length, older_ratio = np.where(pending, length, older_length), np.where(pending, ratio, older_ratio)
+            length = np.where(pending, shorter, length)
+            rows = np.flatnonzero(pending)
+            whole = rows.size == norms.size
+            part = evaluator if whole else evaluator.take(rows, x)
+            with np.errstate(all="ignore"):
+                trial = gather(x, rows) + from_host(length[rows], x)[:, None] * gather(step, rows)
+            trial_F = part.residual(trial)
+            found.jacobian = None
+            scatter(found.x, rows, trial)
+            scatter(found.F, rows, trial_F)
+            found.norms[rows] = norm2(trial_F)
+            found.finite[rows] |= np.isfinite(found.norms[rows])
+            ratio = _squared_ratio(found.norms, norms)
+            pending = is_open()
+        found.length, found.accepted = length, ~pending
+        return _restore(found, x, F, norms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wolfe:
+    """Strong Wolfe conditions on ||F||^2 / 2 along the step, by SciPy's search; for one system, not a batch.
+
+    The derivative along the step is a difference, so that every trial costs two residuals.
+    """
+
+    def search(
+        self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, step: Array, linear_residual: HostArray
+    ) -> Searched:
+        """Search; see `LineSearch`."""
+        from scipy.optimize import line_search
+
+        if norms.size != 1:
+            raise ValueError('line_search="wolfe" works on one system; use "armijo" for a batch')
+        found = full_step(evaluator, x, norms, step)
+        best: dict[float, tuple[Array, Array, float]] = {1.0: (found.x, found.F, float(found.norms[0]))}
+
+        def merit(length: Any) -> float:
+            at = float(np.asarray(length).reshape(-1)[0])
+            if at == 0:
+                return 0.5
+            if at not in best:
+                trial = x + at * step
+                trial_F = evaluator.residual(trial)
+                best[at] = (trial, trial_F, float(norm2(trial_F)[0]))
+            return 0.5 * float(_squared_ratio(np.asarray([best[at][2]]), norms)[0])
+
+        def slope(length: Any) -> HostArray:
+            at = float(np.asarray(length).reshape(-1)[0])
+            if at == 0:
+                return np.asarray([-(1 - float(linear_residual[0]) ** 2)])
+            width = 1e-8 * (1 + at)
+            return np.asarray([(merit(at + width) - merit(at)) / width])
+
+        import warnings
+
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            length = line_search(merit, slope, np.zeros(1), np.ones(1), old_fval=0.5, maxiter=10)[0]
+        if length is None:  # as in SciPy's solver: no such length, so backtrack
+            return Backtracking().search(evaluator, x, F, norms, step, linear_residual)
+        merit(length)
+        found.x, found.F, norm = best[float(length)]
+        found.norms, found.length = np.asarray([norm]), np.asarray([float(length)])
+        found.accepted = np.asarray([norm < norms[0]])
+        found.finite = np.asarray([bool(np.isfinite(norm))])
+        found.jacobian = found.jacobian if length == 1.0 else None
+        return _restore(found, x, F, norms)
+
+
+def _squared_ratio(norms: HostArray, first: HostArray) -> HostArray:
+    with np.errstate(all="ignore"):
+        return (norms / first) ** 2
+
+
+def _shorter(
+    length: HostArray, ratio: HostArray, older_length: HostArray, older_ratio: HostArray, slope: HostArray
+) -> HostArray:
+    """Next length: minimizer of the quadratic, then cubic model of the ratio (1 at 0, `slope` there)."""
+    with np.errstate(all="ignore"):
+        quadratic = -slope * length**2 / (2 * (ratio - 1 - slope * length))
+        # cubic through the last two trials, Dennis and Schnabel (6.3.18)
+        rest = (ratio - 1 - slope * length) / length**2
+        older_rest = (older_ratio - 1 - slope * older_length) / older_length**2
+        a = (rest - older_rest) / (length - older_length)
+        b = (older_rest * length - rest * older_length) / (length - older_length)
+        root = np.sqrt(np.maximum(b * b - 3 * a * slope, 0.0))
+        cubic = np.where(np.abs(a) > 0, (root - b) / (3 * a), -slope / (2 * b))
+        model = np.where(np.isfinite(cubic) & np.isfinite(older_ratio), cubic, quadratic)
+        model = np.where(np.isfinite(model), model, 0.5 * length)
+    bounded = np.clip(model, 0.1 * length, 0.5 * length)
+    return np.where(np.isfinite(ratio), bounded, 0.1 * length)
+
+
+def _restore(found: Searched, x: Array, F: Array, norms: HostArray) -> Searched:
+    """Put the old iterate back where no step was accepted."""
+    failed = np.flatnonzero(~found.accepted)
+    if failed.size:
+        scatter(found.x, failed, gather(x, failed))
+        scatter(found.F, failed, gather(F, failed))
+        found.norms[failed], found.length[failed] = norms[failed], 0.0
+        found.jacobian = None
+    return found

@@ -1,0 +1,377 @@
+"""LinearOperator: a matrix known only by its products, for one system or a batch of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, gather, is_array, is_complex, scatter
+from implicitsolve._typing import Array, Indices
+
+
+class LinearOperator:
+    """A linear map, given by its products with vectors, of one system or of a batch of systems.
+
+    Parameters
+    ----------
+    matvec : callable
+        ``matvec(v)`` returns A v. `v` has shape ``batch_shape + in_shape`` and the result
+        ``batch_shape + out_shape``.
+    rmatvec : callable, optional
+        ``rmatvec(w)`` returns A^H w, the adjoint product.
+    in_shape : tuple of int or int
+        Shape of one system's argument; a state of T blocks of k unknowns has ``(T, k)``.
+    out_shape : tuple of int or int, optional
+        Shape of one system's result. Default: `in_shape`.
+    batch_shape : tuple of int, optional
+        Shape of the batch of systems. The default ``()`` is one system.
+    dtype : dtype, optional
+        Data type of the result of a product with a real vector. Default: float64.
+    take : callable, optional
+        ``take(indices)`` returns the operator of those systems of the flattened batch, with batch shape
+        ``(len(indices),)``. Without it the whole batch is multiplied and the rest thrown away.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        ``(prod(out_shape), prod(in_shape))``, as of a matrix.
+    H, T : LinearOperator
+        Adjoint and transpose.
+
+    Raises
+    ------
+    TypeError
+        If `matvec` or another callable is not callable, or a product is asked for that was not given.
+    ValueError
+        If an argument's shape does not fit.
+
+    Notes
+    -----
+    ``A + B``, ``A - B``, ``2 * A``, ``-A`` and ``A @ B`` are operators too, and cost the products of their parts.
+    `matvec` takes the systems' arguments in their own shape or flattened, ``batch_shape + (N,)``, and, for an operator
+    of one system, any further leading axes, which are looped over.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve import LinearOperator
+    >>> D = LinearOperator(lambda v: 2 * v, lambda w: 2 * w, in_shape=3)
+    >>> (D @ D + D) @ np.ones(3)
+    array([6., 6., 6.])
+    """
+
+    __array_ufunc__ = None  # NumPy scalars and arrays leave `a * A` and `a @ A` to this class
+    __array_priority__ = 20.0
+
+    def __init__(
+        self,
+        matvec: Callable[[Array], Array],
+        rmatvec: Callable[[Array], Array] | None = None,
+        *,
+        in_shape: tuple[int, ...] | int,
+        out_shape: tuple[int, ...] | int | None = None,
+        batch_shape: tuple[int, ...] = (),
+        dtype: Any = None,
+        take: Callable[[Indices], LinearOperator] | None = None,
+    ) -> None:
+        for name, function in (("matvec", matvec), ("rmatvec", rmatvec), ("take", take)):
+            if function is not None and not callable(function):
+                raise TypeError(f"LinearOperator: `{name}` must be callable, got {type(function).__name__}")
+        self._matvec = matvec
+        self._rmatvec = rmatvec
+        self._take = take
+        self.in_shape = _shape(in_shape, "in_shape")
+        self.out_shape = self.in_shape if out_shape is None else _shape(out_shape, "out_shape")
+        self.batch_shape = _shape(batch_shape, "batch_shape")
+        self.dtype = np.dtype(np.float64) if dtype is None else dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of one system's matrix."""
+        return math.prod(self.out_shape), math.prod(self.in_shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the matrix: always 2."""
+        return 2
+
+    def __repr__(self) -> str:
+        """Shape, batch and dtype."""
+        batch = f", batch_shape={self.batch_shape}" if self.batch_shape else ""
+        return f"<LinearOperator {self.shape[0]}x{self.shape[1]}{batch}, dtype={self.dtype}>"
+
+    # Products
+
+    def matvec(self, v: Array) -> Array:
+        """Return A v for each system; a flat argument gives a flat result."""
+        return self._apply(self._matvec, v, self.in_shape, self.out_shape, "matvec")
+
+    def rmatvec(self, w: Array) -> Array:
+        """Return A^H w for each system; a flat argument gives a flat result."""
+        if self._rmatvec is None:
+            raise TypeError("LinearOperator.rmatvec: this operator was built without `rmatvec`")
+        return self._apply(self._rmatvec, w, self.out_shape, self.in_shape, "rmatvec")
+
+    def matmat(self, columns: Array) -> Array:
+        """Return A V for the columns of V, shape ``batch_shape + (N, K)``: K products."""
+        return self._by_column(self.matvec, columns, self.shape[1])
+
+    def rmatmat(self, columns: Array) -> Array:
+        """Return A^H W for the columns of W, shape ``batch_shape + (N, K)``: K products."""
+        return self._by_column(self.rmatvec, columns, self.shape[0])
+
+    def take(self, indices: Indices) -> LinearOperator:
+        """Return the operator of some systems of the flattened batch, which then is ``(len(indices),)``."""
+        if self._take is not None:
+            return self._take(indices)
+        if not self.batch_shape:
+            raise ValueError("LinearOperator.take: this operator has no batch axes")
+        return _embedded(self, indices)
+
+    def flat(self) -> LinearOperator:
+        """Return the same operator on arrays (B, N), the form in which the solvers work."""
+        size = math.prod(self.batch_shape)
+        if len(self.batch_shape) == 1 and len(self.in_shape) == 1 and len(self.out_shape) == 1:
+            return self
+
+        def reshaped(apply: Callable[[Array], Array], to: tuple[int, ...]) -> Callable[[Array], Array]:
+            def product(v: Array) -> Array:
+                xp = array_namespace(v)
+                return xp.reshape(apply(xp.reshape(v, self.batch_shape + to)), (size, -1))
+
+            return product
+
+        return LinearOperator(
+            reshaped(self._matvec, self.in_shape),
+            None if self._rmatvec is None else reshaped(self._rmatvec, self.out_shape),
+            in_shape=self.shape[1],
+            out_shape=self.shape[0],
+            batch_shape=(size,),
+            dtype=self.dtype,
+            take=(lambda indices: self.take(indices).flat()) if self.batch_shape else None,
+        )
+
+    # Algebra
+
+    @property
+    def H(self) -> LinearOperator:  # noqa: N802 - the field's symbol
+        """The adjoint: products with A^H."""
+        if self._rmatvec is None:
+            raise TypeError("LinearOperator.H: this operator was built without `rmatvec`")
+        return LinearOperator(
+            self._rmatvec,
+            self._matvec,
+            in_shape=self.out_shape,
+            out_shape=self.in_shape,
+            batch_shape=self.batch_shape,
+            dtype=self.dtype,
+            take=None if self._take is None else lambda indices: self.take(indices).H,
+        )
+
+    @property
+    def T(self) -> LinearOperator:  # noqa: N802 - the field's symbol
+        """The transpose: products with A^T = conj(A^H)."""
+        adjoint = self.H
+        return LinearOperator(
+            lambda w: _conj(adjoint._matvec(_conj(w))),
+            lambda v: _conj(self._matvec(_conj(v))),
+            in_shape=self.out_shape,
+            out_shape=self.in_shape,
+            batch_shape=self.batch_shape,
+            dtype=self.dtype,
+            take=None if self._take is None else lambda indices: self.take(indices).T,
+        )
+
+    def __add__(self, other: Any) -> LinearOperator:
+        """Sum of two operators of the same shapes."""
+        if not isinstance(other, LinearOperator):
+            return NotImplemented
+        for name in ("in_shape", "out_shape", "batch_shape"):
+            mine, others = getattr(self, name), getattr(other, name)
+            if mine != others:
+                raise ValueError(f"LinearOperator: both terms of a sum must have one `{name}`, got {mine} and {others}")
+        return self._like(
+            other,
+            lambda v: self._matvec(v) + other._matvec(v),
+            lambda w: self._rmatvec(w) + other._rmatvec(w),  # type: ignore[misc]
+            lambda indices: self.take(indices) + other.take(indices),
+        )
+
+    def __sub__(self, other: Any) -> LinearOperator:
+        """Difference of two operators of the same shapes."""
+        return self + (-other) if isinstance(other, LinearOperator) else NotImplemented
+
+    def __neg__(self) -> LinearOperator:
+        """Return -A."""
+        return self * -1
+
+    def __mul__(self, factor: Any) -> LinearOperator:
+        """Scale by a number."""
+        if isinstance(factor, LinearOperator) or np.ndim(factor) != 0:
+            return NotImplemented
+        adjoint_factor = factor.conjugate() if isinstance(factor, complex | np.complexfloating) else factor
+        scaled = self._like(
+            self,
+            lambda v: self._matvec(v) * factor,
+            lambda w: self._rmatvec(w) * adjoint_factor,  # type: ignore[misc]
+            lambda indices: self.take(indices) * factor,
+        )
+        if isinstance(factor, complex | np.complexfloating) and np.dtype(str(self.dtype).split(".")[-1]).kind != "c":
+            scaled.dtype = np.dtype(np.complex128)
+        return scaled
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> LinearOperator:
+        """Divide by a number."""
+        return self * (1 / divisor)
+
+    def __matmul__(self, other: Any) -> Any:
+        """Return A B for an operator, A v for a vector, A V for a matrix of columns."""
+        if isinstance(other, LinearOperator):
+            return self._compose(other)
+        if not is_array(other):
+            other = np.asarray(other)
+        flat_ndim = len(self.batch_shape) + 1
+        as_state = other.shape == self.batch_shape + self.in_shape
+        if not as_state and other.ndim == flat_ndim + 1 and other.shape[-2] == self.shape[1]:
+            return self.matmat(other)
+        return self.matvec(other)
+
+    __call__ = __matmul__
+    dot = __matmul__
+
+    def to_scipy(self) -> Any:
+        """Return a `scipy.sparse.linalg.LinearOperator` of the whole (block-diagonal, if batched) operator.
+
+        Its vectors are flat NumPy arrays of ``prod(batch_shape) * N`` entries.
+        """
+        from implicitsolve.operators._convert import to_scipy
+
+        return to_scipy(self)
+
+    # Details
+
+    def _compose(self, other: LinearOperator) -> LinearOperator:
+        if other.out_shape != self.in_shape or other.batch_shape != self.batch_shape:
+            raise ValueError(
+                f"LinearOperator: A @ B needs B's out_shape {other.out_shape} and batch_shape {other.batch_shape} "
+                f"to be A's in_shape {self.in_shape} and batch_shape {self.batch_shape}"
+            )
+        return self._like(
+            other,
+            lambda v: self._matvec(other._matvec(v)),
+            lambda w: other._rmatvec(self._rmatvec(w)),  # type: ignore[misc]
+            lambda indices: self.take(indices)._compose(other.take(indices)),
+            in_shape=other.in_shape,
+        )
+
+    def _like(
+        self,
+        other: LinearOperator,
+        matvec: Callable[[Array], Array],
+        rmatvec: Callable[[Array], Array],
+        take: Callable[[Indices], LinearOperator],
+        in_shape: tuple[int, ...] | None = None,
+    ) -> LinearOperator:
+        """Operator built of self and other, which has an adjoint where both have one."""
+        has_adjoint = self._rmatvec is not None and other._rmatvec is not None
+        return LinearOperator(
+            matvec,
+            rmatvec if has_adjoint else None,
+            in_shape=self.in_shape if in_shape is None else in_shape,
+            out_shape=self.out_shape,
+            batch_shape=self.batch_shape,
+            dtype=_common_dtype(self.dtype, other.dtype),
+            take=take if self.batch_shape else None,
+        )
+
+    def _apply(
+        self,
+        product: Callable[[Array], Array],
+        v: Array,
+        expected: tuple[int, ...],
+        returned: tuple[int, ...],
+        name: str,
+    ) -> Array:
+        v = v if is_array(v) else np.asarray(v)
+        xp = array_namespace(v)
+        full = self.batch_shape + expected
+        if v.shape == full:
+            return product(v)
+        flat = (*self.batch_shape, math.prod(expected))
+        if v.shape == flat:
+            return xp.reshape(product(xp.reshape(v, full)), (*self.batch_shape, math.prod(returned)))
+        for tail in (full, flat):
+            lead = v.ndim - len(tail)
+            if lead > 0 and v.shape[lead:] == tail:
+                return self._by_lead(product, v, lead, tail, expected, returned)
+        raise ValueError(f"LinearOperator.{name}: the argument must have shape {full} or {flat}, got {v.shape}")
+
+    def _by_lead(
+        self,
+        product: Callable[[Array], Array],
+        v: Array,
+        lead: int,
+        tail: tuple[int, ...],
+        expected: tuple[int, ...],
+        returned: tuple[int, ...],
+    ) -> Array:
+        """Loop over leading axes that the operator does not know."""
+        xp = array_namespace(v)
+        rows = xp.reshape(v, (-1, *self.batch_shape, *expected))
+        flat = tail != self.batch_shape + expected
+        out = xp.stack([product(rows[i, ...]) for i in range(rows.shape[0])])
+        ending = (math.prod(returned),) if flat else returned
+        return xp.reshape(out, (*v.shape[:lead], *self.batch_shape, *ending))
+
+    def _by_column(self, product: Callable[[Array], Array], columns: Array, rows: int) -> Array:
+        columns = columns if is_array(columns) else np.asarray(columns)
+        xp = array_namespace(columns)
+        if columns.ndim != len(self.batch_shape) + 2 or columns.shape[-2] != rows:
+            expected = (*self.batch_shape, rows, "K")
+            raise ValueError(f"LinearOperator: the columns must have shape {expected}, got {columns.shape}")
+        return xp.stack([product(columns[..., i]) for i in range(columns.shape[-1])], axis=-1)
+
+
+def _embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
+    """Some systems of a batched operator that offers no `take`: pad with zeros, multiply all, keep those."""
+    size = math.prod(A.batch_shape)
+
+    def some(product: Callable[[Array], Array], expected: tuple[int, ...]) -> Callable[[Array], Array]:
+        def embedded(v: Array) -> Array:
+            xp = array_namespace(v)
+            padded = xp.zeros((size, *expected), dtype=v.dtype, device=v.device)
+            scatter(padded, indices, v)
+            out = product(xp.reshape(padded, A.batch_shape + expected))
+            out = xp.reshape(out, (size, *out.shape[len(A.batch_shape) :]))
+            return gather(out, indices)
+
+        return embedded
+
+    return LinearOperator(
+        some(A._matvec, A.in_shape),
+        None if A._rmatvec is None else some(A._rmatvec, A.out_shape),
+        in_shape=A.in_shape,
+        out_shape=A.out_shape,
+        batch_shape=(len(indices),),
+        dtype=A.dtype,
+    )
+
+
+def _shape(shape: Any, name: str) -> tuple[int, ...]:
+    shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    if not all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
+        raise ValueError(f"LinearOperator: `{name}` must be a tuple of non-negative integers, got {shape}")
+    return tuple(int(n) for n in shape)
+
+
+def _conj(x: Array) -> Array:
+    return array_namespace(x).conj(x) if is_complex(x) else x
+
+
+def _common_dtype(a: Any, b: Any) -> Any:
+    return a if a == b else np.result_type(np.dtype(a), np.dtype(b))

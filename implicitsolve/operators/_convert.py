@@ -1,0 +1,94 @@
+"""Conversion of matrices and of other libraries' operators, and to SciPy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import scipy.sparse.linalg
+
+from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex
+from implicitsolve._typing import Array
+from implicitsolve.operators._base import LinearOperator
+
+
+def aslinearoperator(A: Any) -> LinearOperator:
+    """Return `A` as a `LinearOperator`.
+
+    Parameters
+    ----------
+    A : LinearOperator, array, sparse matrix or other operator
+        Ours is returned as it is. An array has shape ``(..., N, N)``: leading axes are a batch. SciPy's sparse matrices
+        and arrays, and operators of SciPy or CuPy (anything with `shape` and `matvec`), are wrapped.
+
+    Returns
+    -------
+    LinearOperator
+        Shares `A`; nothing is copied.
+
+    Raises
+    ------
+    TypeError
+        If `A` is none of these.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve import aslinearoperator
+    >>> aslinearoperator(np.diag([1.0, 2.0])) @ np.ones(2)
+    array([1., 2.])
+    """
+    if isinstance(A, LinearOperator):
+        return A
+    if scipy.sparse.issparse(A):
+        adjoint = A.conj().T.tocsr() if A.format == "csr" else A.conj().T
+        return LinearOperator(
+            lambda v: A @ v, lambda w: adjoint @ w, in_shape=A.shape[1], out_shape=A.shape[0], dtype=A.dtype
+        )
+    if is_array(A) or isinstance(A, list | tuple):
+        return _from_array(as_inexact(A, "A"))
+    if hasattr(A, "matvec") and hasattr(A, "shape"):
+        dtype = np.dtype(np.float64) if getattr(A, "dtype", None) is None else A.dtype
+        return LinearOperator(
+            A.matvec, getattr(A, "rmatvec", None), in_shape=A.shape[1], out_shape=A.shape[0], dtype=dtype
+        )
+    raise TypeError(f"`A` must be a LinearOperator, an array or a sparse matrix, got {type(A).__name__}")
+
+
+def _from_array(A: Array) -> LinearOperator:
+    if A.ndim < 2:
+        raise ValueError(f"`A` must have at least two axes, got shape {A.shape}")
+    xp = array_namespace(A)
+    adjoint = xp.conj(xp.matrix_transpose(A)) if is_complex(A) else xp.matrix_transpose(A)
+
+    def product(matrix: Array, v: Array) -> Array:
+        return xp.matmul(matrix, v[..., None])[..., 0]
+
+    def take(indices: Any) -> LinearOperator:
+        rows = xp.reshape(A, (-1, *A.shape[-2:]))
+        return _from_array(xp.take(rows, xp.asarray(indices), axis=0))
+
+    return LinearOperator(
+        lambda v: product(A, v),
+        lambda w: product(adjoint, w),
+        in_shape=A.shape[-1],
+        out_shape=A.shape[-2],
+        batch_shape=A.shape[:-2],
+        dtype=A.dtype,
+        take=take if A.ndim > 2 else None,
+    )
+
+
+def to_scipy(A: LinearOperator) -> Any:
+    """Return SciPy's form of `A`; a batch becomes one block-diagonal operator."""
+    full_in, full_out = A.batch_shape + A.in_shape, A.batch_shape + A.out_shape
+    rows, columns = int(np.prod(full_out)), int(np.prod(full_in))
+
+    def matvec(v: Array) -> Array:
+        return np.asarray(A.matvec(np.reshape(v, full_in))).reshape(rows)
+
+    def rmatvec(w: Array) -> Array:
+        return np.asarray(A.rmatvec(np.reshape(w, full_out))).reshape(columns)
+
+    return scipy.sparse.linalg.LinearOperator((rows, columns), matvec=matvec, rmatvec=rmatvec, dtype=A.dtype)

@@ -1,0 +1,92 @@
+"""Problem: the functions that define a nonlinear system, or a batch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._typing import Array, Indices, Product, Residual
+from implicitsolve.operators import LinearOperator
+from implicitsolve.stopping import check_limit
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A system F(x) = 0, or a batch of independent ones, by the functions that define it.
+
+    Only `residual` is needed. Every other function saves work or makes a new question answerable.
+
+    Parameters
+    ----------
+    residual : callable
+        ``residual(x)`` returns F(x), an array of the shape of x.
+    jvp : callable, optional
+        ``jvp(x, v)`` returns J(x) v. Without it products are differences of the residual.
+    vjp : callable, optional
+        ``vjp(x, w)`` returns J(x)^H w, which `pull_back` needs.
+    jac : callable, optional
+        ``jac(x)`` returns J(x): a `LinearOperator`, SciPy's, an array or a sparse matrix.
+    linearize : callable, optional
+        ``linearize(x)`` returns ``(F(x), J(x))`` with J as of `jac`: what all products at x share is computed once. It
+        is preferred to `jac`, and that to `jvp` and `vjp`.
+    structure : object, optional
+        Declared structure of J.
+    batch_ndim : int, optional
+        The first `batch_ndim` axes of x index independent systems. Default 0: one system.
+    parameters : mapping of str to Array, optional
+        What the residual depends on besides x, by name.
+    parameter_jvp : callable, optional
+        ``parameter_jvp(x, tangents)`` returns (dF/dtheta) dtheta, shaped like x, for a mapping with some of the names.
+    parameter_vjp : callable, optional
+        ``parameter_vjp(x, w)`` returns (dF/dtheta)^H w for every parameter, as a dict.
+    take : callable, optional
+        ``take(indices)`` returns the problem of those systems of the flattened batch (a NumPy array of integers), whose
+        batch shape is ``(len(indices),)``. With it systems that have finished cost nothing; without it the whole batch
+        is evaluated to the end.
+    initial_guess : callable, optional
+        ``initial_guess(kind, rng)`` returns a start; `root` without x0 asks for kind "default".
+    name : str, optional
+        What traces call it.
+
+    Raises
+    ------
+    TypeError
+        If something that must be callable is not.
+    ValueError
+        If `batch_ndim` is negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> squares = ims.Problem(lambda x: x**2 - 2, jvp=lambda x, v: 2 * x * v)
+    >>> ims.root(squares, np.array([1.0, 3.0])).x
+    array([1.41421356, 1.41421356])
+    """
+
+    residual: Residual
+    jvp: Product | None = field(default=None, kw_only=True)
+    vjp: Product | None = field(default=None, kw_only=True)
+    jac: Callable[[Array], Any] | None = field(default=None, kw_only=True)
+    linearize: Callable[[Array], tuple[Array, LinearOperator]] | None = field(default=None, kw_only=True)
+    structure: Any = field(default=None, kw_only=True)
+    batch_ndim: int = field(default=0, kw_only=True)
+    parameters: Mapping[str, Array] | None = field(default=None, kw_only=True, repr=False)
+    parameter_jvp: Callable[[Array, Mapping[str, Array]], Array] | None = field(default=None, kw_only=True)
+    parameter_vjp: Callable[[Array, Array], Mapping[str, Array]] | None = field(default=None, kw_only=True)
+    take: Callable[[Indices], Problem] | None = field(default=None, kw_only=True)
+    initial_guess: Callable[[str, np.random.Generator | None], Array] | None = field(default=None, kw_only=True)
+    name: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check that functions are functions."""
+        if not callable(self.residual):
+            raise TypeError(f"Problem: `residual` must be callable, got {type(self.residual).__name__}")
+        for name in ("jvp", "vjp", "jac", "linearize", "parameter_jvp", "parameter_vjp", "take", "initial_guess"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise TypeError(f"Problem: `{name}` must be callable or None, got {type(function).__name__}")
+        check_limit("Problem", "batch_ndim", self.batch_ndim)

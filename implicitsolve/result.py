@@ -1,0 +1,260 @@
+"""What a solve returns. Results are frozen, keep the inner outcomes, and report what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.errors import NoConvergence
+from implicitsolve.status import Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Calls of the user's functions; one call serves the whole batch (or what is left of it).
+
+    Attributes
+    ----------
+    residuals : int
+        Calls of the residual, those of difference products and of `linearize` included.
+    jvps, vjps : int
+        Exact products J v and J^H w.
+    linearizations : int
+        Points at which J was prepared.
+    """
+
+    residuals: int = 0
+    jvps: int = 0
+    vjps: int = 0
+    linearizations: int = 0
+
+    def __sub__(self, other: Counts) -> Counts:
+        """Calls since `other`."""
+        return Counts(
+            residuals=self.residuals - other.residuals,
+            jvps=self.jvps - other.jvps,
+            vjps=self.vjps - other.vjps,
+            linearizations=self.linearizations - other.linearizations,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewtonStep:
+    """One attempt of a Newton step, for the systems that were still running.
+
+    Attributes
+    ----------
+    iteration : int
+        0 for the starting point, then 1, 2, ...
+    systems : ndarray of int
+        Positions of those systems in the flattened batch; the arrays below follow it.
+    residual_norm : ndarray of float
+        Norm of F after the step, in the norm of the stopping rule.
+    step_length : ndarray of float
+        Accepted fraction of the Newton step; 0 where none was.
+    forcing : ndarray of float
+        Relative tolerance eta asked of the linear solve.
+    linear_residual : ndarray of float
+        Relative residual that the linear solve reached.
+    krylov_iterations : ndarray of int
+        Products the linear solve took for each system.
+    linear_status : ndarray of int
+        How the linear solve ended (`Status`); ITERATION_LIMIT is ordinary for an inexact step.
+    running : int
+        Systems that still run after the step.
+    counts : Counts
+        Calls since the solve began.
+    """
+
+    iteration: int
+    systems: HostArray
+    residual_norm: HostArray
+    step_length: HostArray = field(default_factory=lambda: np.zeros(0))
+    forcing: HostArray = field(default_factory=lambda: np.zeros(0))
+    linear_residual: HostArray = field(default_factory=lambda: np.zeros(0))
+    krylov_iterations: HostArray = field(default_factory=lambda: np.zeros(0, dtype=int))
+    linear_status: HostArray = field(default_factory=lambda: np.zeros(0, dtype=int))
+    running: int = 0
+    counts: Counts = Counts()
+
+    @property
+    def worst(self) -> float:
+        """Largest norm among the systems of this step."""
+        return float(self.residual_norm.max()) if self.residual_norm.size else 0.0
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        return (
+            f"step {self.iteration}: norm(F) {self.worst:.6g}, {self.running} running, "
+            f"{self.counts.residuals} residuals, {self.counts.jvps} jvps"
+        )
+
+
+class _Ending:
+    """What results have in common: one status, or one for each system of a batch."""
+
+    status: Any
+
+    @property
+    def success(self) -> Any:
+        """Whether the stopping rule holds: a bool, or an array of the batch shape."""
+        held = np.asarray(self.status) == Status.CONVERGED
+        return bool(held) if held.ndim == 0 else held
+
+    @property
+    def message(self) -> str:
+        """How the solve ended, and what to try where it failed."""
+        codes, counts = np.unique(np.asarray(self.status), return_counts=True)
+        if codes.size == 0:
+            return "the batch is empty"
+        total = int(counts.sum())
+        lines: list[str] = []
+        for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+            status = Status(code)
+            share = f"{count} of {total} systems: " if total > 1 else ""
+            hint = f" {status.hint}" if status.hint else ""
+            lines.append(f"{share}{status.name}: {status.message}.{hint}")
+        return "\n".join(lines)
+
+    def _raise_for_status(self, x: Array) -> None:
+        if not np.all(self.success):
+            raise NoConvergence(x, self.message, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearResult(_Ending):
+    """Result of `linear_solve`.
+
+    Attributes
+    ----------
+    x : Array
+        Solution, shaped like b.
+    status : Status or ndarray of int
+        How it ended; one for each system of a batch.
+    residual_norm : float or ndarray
+        ||b - A x||_2, computed from a product at the returned x.
+    iterations : int or ndarray of int
+        Krylov iterations.
+    matvecs : int
+        Products with A, the confirming ones included.
+    """
+
+    x: Array
+    status: Any
+    residual_norm: Any
+    iterations: Any
+    matvecs: int
+
+    def raise_for_status(self) -> LinearResult:
+        """Return self, or raise `NoConvergence` that carries it."""
+        self._raise_for_status(self.x)
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonlinearResult(_Ending):
+    """Result of `root`.
+
+    Attributes
+    ----------
+    x : Array
+        Last accepted iterate, of the shape, dtype and library of x0.
+    fun : Array
+        F(x), measured at x.
+    status : Status or ndarray of int
+        How it ended; one for each system of a batch.
+    residual_norm, initial_norm : float or ndarray
+        Norm of F at x and at x0, in the norm of the stopping rule.
+    iterations, krylov_iterations : int or ndarray of int
+        Accepted Newton steps, and Krylov iterations in all of them.
+    counts : Counts
+        Calls of the user's functions.
+    steps : tuple of NewtonStep
+        Every step, the starting point first.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> ims.root(ims.Problem(lambda x: x**2 - 2), 1.0).raise_for_status().status
+    <Status.CONVERGED: 1>
+    """
+
+    x: Array
+    fun: Array
+    status: Any
+    residual_norm: Any
+    initial_norm: Any
+    iterations: Any
+    krylov_iterations: Any
+    counts: Counts
+    steps: tuple[NewtonStep, ...] = field(repr=False, default=())
+
+    def raise_for_status(self) -> NonlinearResult:
+        """Return self, or raise `NoConvergence` that carries it."""
+        self._raise_for_status(self.x)
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdjointResult(_Ending):
+    """Result of `pull_back`.
+
+    Attributes
+    ----------
+    gradients : dict of str to Array
+        Gradient for each parameter of the problem.
+    adjoint : Array
+        Solution of J^H adjoint = cotangent, shaped like x.
+    status : Status or ndarray of int
+        CONVERGED, the linear solve's failure, or FORWARD_NOT_CONVERGED.
+    linear : LinearResult
+        The adjoint solve.
+    counts : Counts
+        Calls of the user's functions.
+    """
+
+    gradients: dict[str, Array]
+    adjoint: Array
+    status: Any
+    linear: LinearResult = field(repr=False)
+    counts: Counts
+
+    def raise_for_status(self) -> AdjointResult:
+        """Return self, or raise `NoConvergence` that carries it."""
+        self._raise_for_status(self.adjoint)
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class TangentResult(_Ending):
+    """Result of `push_forward`.
+
+    Attributes
+    ----------
+    tangent : Array
+        Derivative of the solution along the parameters' tangents, shaped like x.
+    status : Status or ndarray of int
+        CONVERGED, the linear solve's failure, or FORWARD_NOT_CONVERGED.
+    linear : LinearResult
+        The tangent solve.
+    counts : Counts
+        Calls of the user's functions.
+    """
+
+    tangent: Array
+    status: Any
+    linear: LinearResult = field(repr=False)
+    counts: Counts
+
+    def raise_for_status(self) -> TangentResult:
+        """Return self, or raise `NoConvergence` that carries it."""
+        self._raise_for_status(self.tangent)
+        return self
+
+
+def with_status(result: Any, status: Any) -> Any:
+    """Copy of a result with another status."""
+    return replace(result, status=status)

@@ -1,0 +1,80 @@
+"""Every way in which a solve can end."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Status(enum.IntEnum):
+    """How a solve ended, for one system; `message` says what happened and `hint` what to try.
+
+    A status is an int (`CONVERGED` is 1 and `ITERATION_LIMIT` is 2, as in SciPy), so that a batch can
+    keep one per system in an integer array and compare it with the members.
+
+    Examples
+    --------
+    >>> from implicitsolve import Status
+    >>> Status(2).message
+    'the iteration limit was reached before the stopping rule held'
+    """
+
+    message: str
+    hint: str
+
+    def __new__(cls, value: int, message: str, hint: str) -> Status:
+        """Attach the message and the hint to the integer."""
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.message = message
+        member.hint = hint
+        return member
+
+    RUNNING = (0, "the solve has not ended", "")
+    CONVERGED = (1, "the stopping rule holds at the returned x, measured there", "")
+    ITERATION_LIMIT = (
+        2,
+        "the iteration limit was reached before the stopping rule held",
+        "Raise `max_iterations`, or precondition if the linear solves take most of the work.",
+    )
+    STAGNATED = (
+        3,
+        "neither x nor the residual changes any more, and the stopping rule does not hold",
+        "The tolerance may lie below the rounding error of the residual (raise `atol`), or x may be a local minimum "
+        "of ||F|| (start elsewhere). With difference products, give `jvp` or `rdiff`.",
+    )
+    DIVERGED = (
+        4,
+        "the residual or x grew without bound",
+        "Use a line search, or start nearer to the solution.",
+    )
+    LINE_SEARCH_FAILED = (
+        5,
+        "no step along the Newton direction reduced the residual",
+        "Check `jvp` with `implicitsolve.testing.taylor_test`; the Jacobian may be singular here: start elsewhere.",
+    )
+    LINEAR_SOLVE_FAILED = (
+        6,
+        "the linear solve did not reduce its residual",
+        "Precondition, enlarge the Krylov space, or check the Jacobian product; see `result.steps[-1]`.",
+    )
+    NONFINITE = (
+        7,
+        "the residual is not finite",
+        "The residual returned NaN or Inf at the start, or wherever a step was tried: start inside its domain.",
+    )
+    BREAKDOWN = (
+        8,
+        "the Krylov recurrence broke down",
+        "The operator is singular, or the method does not suit it: try GMRES.",
+    )
+    SINGULAR = (
+        9,
+        "the Jacobian maps the search space to zero: it is singular to working precision",
+        "Start elsewhere, or check that the residual depends on every unknown.",
+    )
+    STOPPED = (10, "the step limit that was asked for was reached", "")
+    FORWARD_NOT_CONVERGED = (
+        11,
+        "the adjoint or tangent equation was solved, but at a point that is not a solution",
+        "The derivative is that of the linearization there, not of the solution map: solve forward first.",
+    )

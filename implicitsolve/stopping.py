@@ -1,0 +1,140 @@
+"""When a solve may stop: the inequality, for each system of a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, eps, norm2, norm_max
+from implicitsolve._typing import Array, HostArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearStop:
+    """Stop when ``||b - A x||_2 <= max(atol, rtol * ||b||_2)``, for each system of a batch.
+
+    Parameters
+    ----------
+    rtol : float, optional
+        Relative tolerance. The default 1e-6 suits an adjoint whose gradient feeds an optimizer.
+    atol : float, optional
+        Absolute tolerance, in the units of b. Default 0: nothing depends on the size of b.
+    max_iterations : int, optional
+        Limit of Krylov iterations (never of restarts). Default 500.
+
+    Raises
+    ------
+    ValueError
+        If a tolerance is negative, infinite or NaN, or the limit negative.
+
+    Examples
+    --------
+    >>> from implicitsolve import LinearStop
+    >>> print(LinearStop(rtol=1e-8))
+    ||b - A x||_2 <= max(0, 1e-08 * ||b||_2)
+    """
+
+    rtol: float = 1e-6
+    atol: float = 0.0
+    max_iterations: int = 500
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_tolerance("LinearStop", "rtol", self.rtol)
+        check_tolerance("LinearStop", "atol", self.atol)
+        check_limit("LinearStop", "max_iterations", self.max_iterations)
+
+    def __str__(self) -> str:
+        """Return the inequality."""
+        return f"||b - A x||_2 <= max({self.atol:g}, {self.rtol:g} * ||b||_2)"
+
+    def target(self, b_norm: HostArray) -> HostArray:
+        """Right-hand side of the inequality for systems whose b has these norms."""
+        return np.maximum(self.atol, self.rtol * b_norm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonlinearStop:
+    """Stop when ``norm(F(x)) <= max(atol, rtol * norm(F(x0)))``, for each system of a batch.
+
+    Parameters
+    ----------
+    atol : float, optional
+        Absolute tolerance, in the units of F. Default 0: nothing depends on the size of F.
+    rtol : float, optional
+        Relative tolerance. Default: the square root of the dtype's rounding unit (1.5e-8 in float64, 3.5e-4 in
+        float32), which a residual of ordinary conditioning can reach.
+    max_iterations : int, optional
+        Limit of accepted steps. Default 100.
+    norm : {"max", "2"} or callable, optional
+        Norm of one system's F. The default "max" is max|F|, which does not grow with the number of unknowns. A callable
+        maps an array of one system's shape to a number.
+
+    Raises
+    ------
+    ValueError
+        If a tolerance is negative, infinite or NaN, the limit negative, or the norm unknown.
+
+    Examples
+    --------
+    >>> from implicitsolve import NonlinearStop
+    >>> print(NonlinearStop(atol=1e-8, rtol=0.0))
+    max|F(x)| <= max(1e-08, 0 * max|F(x0)|)
+    """
+
+    atol: float = 0.0
+    rtol: float | None = None
+    max_iterations: int = 100
+    norm: str | Callable[[Array], Any] = "max"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_tolerance("NonlinearStop", "atol", self.atol)
+        if self.rtol is not None:
+            check_tolerance("NonlinearStop", "rtol", self.rtol)
+        check_limit("NonlinearStop", "max_iterations", self.max_iterations)
+        if not callable(self.norm) and self.norm not in ("max", "2"):
+            raise ValueError(f'NonlinearStop: `norm` must be "max", "2" or callable, got {self.norm!r}')
+
+    def __str__(self) -> str:
+        """Return the inequality."""
+        norm = {"max": "max|F({})|", "2": "||F({})||_2"}.get(str(self.norm), "norm(F({}))")
+        rtol = "sqrt(eps)" if self.rtol is None else f"{self.rtol:g}"
+        return f"{norm.format('x')} <= max({self.atol:g}, {rtol} * {norm.format('x0')})"
+
+    def measure(self, F: Array, event_shape: tuple[int, ...]) -> HostArray:
+        """Norm of each row of F (B, N) on the host; a callable norm sees rows in their own shape."""
+        if callable(self.norm):
+            xp = array_namespace(F)
+            return np.asarray([float(self.norm(xp.reshape(F[i, ...], event_shape))) for i in range(F.shape[0])])
+        return norm_max(F) if self.norm == "max" else norm2(F)
+
+    def target(self, first: HostArray, F: Array) -> HostArray:
+        """Right-hand side of the inequality for systems that started at norm `first`."""
+        rtol = math.sqrt(eps(array_namespace(F), F.dtype)) if self.rtol is None else self.rtol
+        return np.maximum(self.atol, np.multiply(rtol, first, where=np.isfinite(first), out=np.zeros_like(first)))
+
+    def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
+        """Where the inequality holds. NaN never does. `x` and the last `step` serve stricter rules."""
+        with np.errstate(invalid="ignore"):
+            return norms <= target
+
+
+def check_tolerance(owner: str, name: str, value: float) -> None:
+    """Raise unless `value` is a finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise TypeError(f"{owner}: `{name}` must be a real number, got {type(value).__name__}")
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{owner}: `{name}` must be finite and not negative, got {value}")
+
+
+def check_limit(owner: str, name: str, value: int, least: int = 0) -> None:
+    """Raise unless `value` is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{owner}: `{name}` must be an integer, got {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{owner}: `{name}` must be at least {least}, got {value}")

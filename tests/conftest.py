@@ -1,0 +1,59 @@
+"""Fixtures that every test shares: array libraries, dtypes, seeded random numbers."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("MPLBACKEND", "Agg")  # no test opens a window
+
+import zlib
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "quick"))
+
+LIBRARIES = ["numpy", "array_api_strict", pytest.param("cupy", marks=pytest.mark.gpu)]
+
+
+def _cupy() -> ModuleType:
+    """CuPy's array-API namespace, or a skip that says why there is none."""
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed", exc_type=ImportError)
+    try:
+        devices = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        pytest.skip(f"CuPy finds no CUDA device: {error}")
+    if devices == 0:
+        pytest.skip("CuPy finds no CUDA device")
+    return import_module("array_api_compat.cupy")
+
+
+@pytest.fixture(params=LIBRARIES)
+def xp(request: pytest.FixtureRequest) -> ModuleType:
+    """Array library under test: NumPy, array-api-strict, and CuPy where a GPU is (marker ``gpu``)."""
+    return _cupy() if request.param == "cupy" else import_module(request.param)
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest, xp: ModuleType) -> Any:
+    """Real floating dtype of the library `xp`."""
+    return getattr(xp, request.param)
+
+
+@pytest.fixture(params=["float32", "float64", "complex64", "complex128"])
+def any_dtype(request: pytest.FixtureRequest, xp: ModuleType) -> Any:
+    """Real or complex floating dtype of the library `xp`."""
+    return getattr(xp, request.param)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers seeded from the test's own name, parameters included: the same in any order and selection."""
+    return np.random.default_rng(zlib.crc32(request.node.name.encode()))

@@ -1,0 +1,69 @@
+"""What `import implicitsolve` loads, and how long it takes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import implicitsolve
+
+OPTIONAL = ["numba", "cupy", "torch", "jax", "matplotlib", "tqdm", "pooch", "array_api_strict", "hypothesis", "pytest"]
+MOST_SECONDS = 0.150
+RUNS = 9
+ROOT = Path(__file__).parent.parent
+
+TIME_THE_IMPORT = """
+import time
+import numpy, scipy.linalg, scipy.optimize
+start = time.perf_counter()
+import implicitsolve
+print(time.perf_counter() - start)
+"""
+
+
+def run_python(code: str) -> str:
+    """Run `code` in a fresh interpreter, with one BLAS thread, and return what it prints."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+
+
+def test_import_loads_no_optional_package():
+    loaded = json.loads(run_python("import implicitsolve, json, sys; print(json.dumps(sorted(sys.modules)))"))
+    assert "implicitsolve" in loaded
+    assert [name for name in OPTIONAL if name in loaded] == []
+
+
+def test_import_takes_under_150_ms_more_than_numpy_and_scipy():
+    seconds = sorted(float(run_python(TIME_THE_IMPORT)) for _ in range(RUNS))
+    # Other processes only ever add time: the slower half of the runs says nothing about the package.
+    assert statistics.median(seconds[: RUNS // 2 + 1]) < MOST_SECONDS, seconds
+
+
+def test_import_prints_nothing():
+    assert run_python("import implicitsolve") == ""
+
+
+def test_version_is_the_distribution_s():
+    assert importlib.metadata.version("implicitsolve") == implicitsolve.__version__
+
+
+def test_py_typed_is_shipped():
+    assert Path(implicitsolve.__file__).with_name("py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", implicitsolve.__all__)
+def test_public_name_exists_has_a_docstring_and_a_place_in_the_reference(name):
+    public = getattr(implicitsolve, name)
+    if not name.startswith("__"):
+        assert public.__doc__, name
+        reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+        assert re.search(rf"^ +{name}$", reference, re.MULTILINE), f"{name} is not in docs/reference.md"

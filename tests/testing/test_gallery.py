@@ -1,0 +1,273 @@
+"""The gallery's definitions: known values, known roots, derivatives, portability. No solver of the package is used."""
+
+from __future__ import annotations
+
+import math
+
+import array_api_strict
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+from implicitsolve.testing._gallery import (
+    bratu,
+    brusselator,
+    burgers,
+    burkardt_problems,
+    classic_problems,
+    convection_diffusion,
+    driven_cavity,
+    everything,
+    get,
+    h_equation,
+    pde_gallery,
+    pendulum,
+    real_business_cycle,
+    troesch,
+)
+from implicitsolve.testing._problem_set import GalleryProblem
+
+ALL = everything("small")
+every_problem = pytest.mark.parametrize("problem", ALL, ids=str)
+every_pde = pytest.mark.parametrize("problem", pde_gallery("small"), ids=str)
+
+# ||F(x0)||_2 as printed by the programs that define the sets
+BURKARDT_START_NORMS = [
+    4.91935, 14.6629, 1.06549, 8550.557408730732, 50.0, 94.9722, 0.169950, 16.5302, 0.0280806, 0.251827, 0.0841175,
+    2.24021e6, 4.58258, 18.9737, 1.73194, 1.99985, 17.2627, 2.19511, 76.3675, 16.0, 20.0124960961895, 2.0, 1.02037,
+]  # fmt: skip
+MGH_START_NORMS = {  # MINPACK's hybrd tests print these
+    "mgh01-rosenbrock": 4.919349550499537,
+    "mgh04-wood": 8550.557408730732,
+    "mgh07-chebyquad-9": 0.169949934652020,
+    "mgh08-brown-almost-linear-30": 83.4763440478335,
+}
+
+
+def near_start(problem: GalleryProblem) -> np.ndarray:
+    """A point off the start, so that nothing vanishes by symmetry."""
+    rng = np.random.default_rng(7)
+    return problem.x0 + 0.05 * rng.uniform(0.5, 1.5, problem.x0.shape)
+
+
+def dense_newton(problem: GalleryProblem, iterations: int = 12) -> np.ndarray:
+    """Full Newton steps with the matrix of the hand-written jvp."""
+    x = problem.x0.copy()
+    basis = np.eye(x.size)
+    for _ in range(iterations):
+        J = np.stack([problem.jvp(x, e.reshape(x.shape)).ravel() for e in basis], axis=1)
+        x = x - np.linalg.solve(J, problem.residual(x).ravel()).reshape(x.shape)
+    return x
+
+
+# -- every entry -----------------------------------------------------------------------------------------------
+
+
+def test_names_are_unique_and_found():
+    names = [p.name for p in ALL]
+    assert len(names) == len(set(names)) == 20 + 23 + 15
+    assert all(get(name).name == name for name in names[::7])
+    assert get("bratu-2d", "medium").size == 31**2
+
+
+def test_unknown_names_and_sizes_raise():
+    with pytest.raises(KeyError, match="no gallery problem 'nothing'"):
+        get("nothing")
+    with pytest.raises(ValueError, match="`size` must be"):
+        pde_gallery("huge")
+
+
+def test_sizes_of_the_sets():
+    assert len(classic_problems()) == 20
+    assert [p.size for p in burkardt_problems()].count(10) == 10
+    assert all(100 <= p.size <= 4000 for p in pde_gallery("medium"))
+
+
+@every_problem
+def test_residual_is_pure_and_deterministic(problem):
+    x = near_start(problem)
+    given = x.copy()
+    first = problem.residual(x)
+    assert np.array_equal(x, given)
+    assert first is not x
+    assert not np.shares_memory(first, x)
+    assert first.shape == problem.x0.shape
+    assert np.array_equal(first, problem.residual(given))
+    assert np.all(np.isfinite(problem.residual(problem.x0)))
+
+
+@every_problem
+def test_start_is_read_only_and_not_the_root(problem):
+    assert not problem.x0.flags.writeable
+    assert problem.x0.dtype == np.float64
+    assert np.max(np.abs(problem.residual(problem.x0))) > 1e-5
+    assert 0.0 < problem.tolerance() < np.max(np.abs(problem.residual(problem.x0)))
+
+
+@every_problem
+def test_root_is_a_root(problem):
+    if problem.root is None:
+        pytest.skip("no root is known in closed form")
+    assert problem.root.shape == problem.x0.shape
+    assert np.max(np.abs(problem.residual(problem.root))) <= problem.root_residual
+
+
+@every_problem
+def test_dtype_is_kept(problem):
+    x = near_start(problem)
+    single = problem.residual(x.astype(np.float32))
+    double = problem.residual(x)
+    assert (single.dtype, double.dtype) == (np.float32, np.float64)
+    assert np.max(np.abs(single - double)) <= 2e-4 * max(1.0, np.max(np.abs(double)))
+
+
+@every_problem
+def test_other_array_libraries(problem):
+    x = near_start(problem)
+    strict = problem.residual(array_api_strict.asarray(x))
+    assert array_api_strict.asarray(x).__array_namespace__() is strict.__array_namespace__()
+    np.testing.assert_allclose(np.from_dlpack(strict), problem.residual(x), rtol=1e-13, atol=1e-13)
+    if problem.jvp is not None:
+        v = np.cos(np.arange(x.size)).reshape(x.shape)
+        product = problem.jvp(array_api_strict.asarray(x), array_api_strict.asarray(v))
+        np.testing.assert_allclose(np.from_dlpack(product), problem.jvp(x, v), rtol=1e-13, atol=1e-13)
+
+
+@every_pde
+@pytest.mark.parametrize("seed", [0, 1])
+def test_jvp_against_central_differences(problem, seed):
+    rng = np.random.default_rng(seed)
+    x, v = near_start(problem), rng.standard_normal(problem.x0.shape)
+    exact = problem.jvp(x, v)
+    errors = []
+    for step in (1e-3, 5e-4):
+        difference = (problem.residual(x + step * v) - problem.residual(x - step * v)) / (2.0 * step)
+        errors.append(np.max(np.abs(difference - exact)) / np.max(np.abs(exact)))
+    assert errors[1] <= max(0.3 * errors[0], 1e-10)
+    assert errors[1] <= 1e-4
+
+
+# -- known values ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("problem", "norm"), zip(burkardt_problems(), BURKARDT_START_NORMS), ids=str)
+def test_start_norms_of_burkardt(problem, norm):
+    assert np.linalg.norm(problem.residual(problem.x0)) == pytest.approx(norm, rel=5e-6)
+
+
+@pytest.mark.parametrize(("name", "norm"), MGH_START_NORMS.items())
+def test_start_norms_of_minpack(name, norm):
+    problem = get(name)
+    assert np.linalg.norm(problem.residual(problem.x0)) == pytest.approx(norm, rel=1e-12)
+
+
+def test_the_two_sets_agree_where_they_share_a_problem():
+    shared = {2: "02-powell-singular", 4: "04-wood", 5: "05-helical-valley", 9: "09-discrete-boundary-value"}
+    shared |= {10: "10-discrete-integral-equation", 11: "11-trigonometric", 12: "12-variably-dimensioned"}
+    for number, name in shared.items():
+        ours, other = get(f"burkardt-p{number:02d}"), get(f"mgh{name}")
+        assert np.array_equal(ours.residual(ours.x0), other.residual(other.x0))
+
+
+def test_discrete_boundary_value_and_integral_equation_have_the_same_root():
+    boundary, integral = get("mgh09-discrete-boundary-value"), get("mgh10-discrete-integral-equation")
+    x = boundary.x0.copy()
+    for _ in range(60):  # the integral form is a contraction
+        x = x - integral.residual(x)
+    assert np.max(np.abs(integral.residual(x))) < 1e-14
+    assert np.max(np.abs(boundary.residual(x))) < 1e-14
+
+
+def test_helical_valley_on_the_axis():
+    residual = get("mgh05-helical-valley").residual
+    assert residual(np.array([0.0, 1.0, 2.5])) == pytest.approx([0.0, 0.0, 2.5])
+    assert residual(np.array([0.0, -1.0, -2.5])) == pytest.approx([0.0, 0.0, -2.5])
+
+
+def test_sample_18_at_zero():
+    assert np.array_equal(get("burkardt-p18").residual(np.array([0.0, 2.0])), np.zeros(2))
+
+
+# -- discretizations against the equations they come from -------------------------------------------------------
+
+
+def test_bratu_1d_approaches_the_closed_form():
+    """u = -2 log(cosh((x - 1/2) theta / 2) / cosh(theta / 4)), theta = sqrt(2 lam) cosh(theta / 4), smaller theta."""
+    theta = brentq(lambda s: s - math.sqrt(6.0) * math.cosh(s / 4.0), 1.0, 4.5)
+    errors = []
+    for points in (31, 63):
+        x = np.arange(1, points + 1) / (points + 1)
+        exact = -2.0 * np.log(np.cosh((x - 0.5) * theta / 2.0) / math.cosh(theta / 4.0))
+        errors.append(np.max(np.abs(dense_newton(bratu(1, points, 3.0)) - exact)))
+    assert errors[1] < 1e-3
+    assert errors[0] / errors[1] == pytest.approx(4.0, rel=0.05)  # second order
+
+
+def test_bratu_2d_and_3d_are_symmetric():
+    u = dense_newton(bratu(2, 9, 6.0))
+    assert u == pytest.approx(u.T)
+    assert u == pytest.approx(u[::-1, :])
+    w = dense_newton(bratu(3, 5, 8.0))
+    assert w == pytest.approx(w.transpose(2, 0, 1))
+    assert np.all(w > 0.0)
+
+
+def test_burgers_approaches_the_closed_form():
+    """u = -a tanh(a x / (2 nu)), a tanh(a / (2 nu)) = 1."""
+    nu = 0.2
+    a = brentq(lambda s: s * math.tanh(s / (2.0 * nu)) - 1.0, 0.5, 2.0)
+    errors = []
+    for points in (31, 63):
+        x = 2.0 * np.arange(1, points + 1) / (points + 1) - 1.0
+        errors.append(np.max(np.abs(dense_newton(burgers(points, nu)) + a * np.tanh(a * x / (2.0 * nu)))))
+    assert errors[1] < 5e-3
+    assert errors[0] / errors[1] == pytest.approx(4.0, rel=0.1)
+
+
+@pytest.mark.parametrize("c", [0.5, 0.9, 0.99, 0.9999, 1.0])
+def test_h_equation_mean(c):
+    """The mean of H is 2 (1 - sqrt(1 - c)) / c, exactly in the discrete form too."""
+    root = dense_newton(h_equation(20, c), iterations=25)
+    assert np.mean(root) == pytest.approx(2.0 * (1.0 - math.sqrt(1.0 - c)) / c, abs=1e-6 if c == 1.0 else 1e-11)
+
+
+def test_convection_diffusion_is_second_order_consistent():
+    """The manufactured right-hand side approaches that of the differential equation."""
+    problem = convection_diffusion(15, 20.0)
+    assert dense_newton(problem) == pytest.approx(problem.root, abs=1e-12)
+
+
+def test_cavity_vortex():
+    """One vortex, clockwise, about as strong as the reference's psi = -0.1034 at Re = 100; Stokes flow is symmetric."""
+    psi = dense_newton(driven_cavity(15, 100.0))[0]
+    assert -0.105 < psi.min() < -0.085
+    assert psi.max() < 1e-3
+    stokes = dense_newton(driven_cavity(9, 0.0), iterations=2)[0]
+    assert stokes == pytest.approx(stokes[::-1, :])
+
+
+def test_troesch_and_pendulum_keep_their_first_integral():
+    u = np.concatenate([[0.0], dense_newton(troesch(63, 3.0)), [1.0]])
+    slope = (u[2:] - u[:-2]) * 32.0
+    energy = 0.5 * slope**2 - np.cosh(3.0 * u[1:-1])
+    assert np.ptp(energy) < 5e-3 * np.max(np.cosh(3.0 * u))
+    theta = np.concatenate([[0.7], dense_newton(pendulum(63)), [0.7]])
+    slope = (theta[2:] - theta[:-2]) * 64.0 / (4.0 * math.pi)
+    assert np.ptp(0.5 * slope**2 - np.cos(theta[1:-1])) < 5e-3
+
+
+def test_brusselator_equilibrium_and_symmetry():
+    problem = brusselator(31)
+    assert np.max(np.abs(problem.residual(problem.x0)[1:-1])) < 1e-15  # uniform inside: only the ends do not fit
+    root = dense_newton(problem)
+    assert np.max(np.abs(problem.residual(root))) < 1e-12
+    assert root == pytest.approx(root[::-1, :])
+
+
+def test_business_cycle_steady_state_and_path():
+    assert np.max(np.abs(real_business_cycle(10, shock=0.0).residual(np.ones((10, 2))))) < 1e-14
+    problem = real_business_cycle(40)
+    path = dense_newton(problem)
+    assert np.max(np.abs(problem.residual(path))) < 1e-12
+    assert path[0, 1] > 0.9  # capital is rebuilt from 10 % below
+    assert np.all(np.diff(path[:20, 1]) > 0.0)
