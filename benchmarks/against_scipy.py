@@ -166,6 +166,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     ratios = [row.ratio for row in rows if not math.isnan(row.ratio)]
     result: dict[str, Any] = {
         "problems": len(rows),
+        "tried": {n: sum(n in row.runs for row in rows) for n in names},
         "solved": {n: sum(row.runs[n].solved for row in rows if n in row.runs) for n in names},
         "seconds": {n: round(sum(row.runs[n].seconds for row in rows if n in row.runs), 2) for n in names},
     }
@@ -182,7 +183,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 def summary_text(rows: Sequence[Row]) -> str:
     """The summary in one paragraph."""
     s = summary(rows)
-    text = "Solved: " + ", ".join(f"{name} {count} of {s['problems']}" for name, count in s["solved"].items()) + "."
+    text = "Solved: " + ", ".join(f"{name} {count} of {s['tried'][name]}" for name, count in s["solved"].items()) + "."
     if "worst" in s:
         text += (
             f" Over the {s['compared']} that both solve, implicitsolve / SciPy:"
@@ -243,7 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the counts there as JSON")
     options = parser.parse_args(arguments)
     rows = measure(options.set or list(SETS), options.size, options.only, options.budget)
-    page = report(rows, "python benchmarks/against_scipy.py")
+    command = ["python benchmarks/against_scipy.py", *(f"--set {name}" for name in options.set or [])]
+    command += [f"--size {options.size}"] + ([f"--only {options.only}"] if options.only else [])
+    page = report(rows, " ".join(command))
     print(page)
     if options.write:
         write(options.write, page)

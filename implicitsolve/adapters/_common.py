@@ -17,6 +17,7 @@ Array: TypeAlias = Any
 Namespace: TypeAlias = Any
 HostIndices: TypeAlias = npt.NDArray[np.intp]
 
+PART_BYTES = 2**19
 # A state that is not finite gives a residual that is not finite, and no warning: the solver sees it and backs off.
 quiet = np.errstate(over="ignore", invalid="ignore")
 
@@ -74,8 +75,9 @@ def check_names(caller: str, params: object, expected: Sequence[str]) -> Mapping
     missing = [name for name in expected if name not in params]
     unknown = [str(name) for name in params if name not in expected]
     if missing or unknown:
-        parts = [f"{what} {', '.join(names)}" for what, names in (("lacks", missing), ("has unknown", unknown)) if names]
-        raise ValueError(f"{caller}: `params` {' and '.join(parts)}; expected {', '.join(expected)}")
+        found = {"lacks": missing, "has unknown": unknown}
+        wrong = " and ".join(f"{what} {', '.join(names)}" for what, names in found.items() if names)
+        raise ValueError(f"{caller}: `params` {wrong}; expected {', '.join(expected)}")
     return params
 
 
@@ -105,15 +107,17 @@ def check_array(caller: str, name: str, value: Array, shape: tuple[int, ...] | N
     return value
 
 
-def check_lengths(caller: str, lengths: Any, B: int, T: int) -> HostIndices:
-    """Lengths of B sequences on the host, each from 1 to T; None means T for all of them."""
+def check_lengths(caller: str, lengths: Any, B: int, T: int, is_single: bool) -> HostIndices:
+    """Lengths of B sequences on the host, each from 1 to T; None means T for all. A single one has an integer."""
     if lengths is None:
         return np.full(B, T, dtype=np.intp)
     host = to_host(lengths)
     if host.dtype.kind not in "iu":
         raise TypeError(f"{caller}: `lengths` must be integers, got dtype {host.dtype}")
-    if host.shape != (B,):
-        raise ValueError(f"{caller}: `lengths` must have shape {(B,)}, one for each sequence, got {host.shape}")
+    expected = () if is_single else (B,)
+    if host.shape != expected:
+        raise ValueError(f"{caller}: `lengths` must have shape {expected}, one for each sequence, got {host.shape}")
+    host = host.reshape(B)
     wrong = np.flatnonzero((host < 1) | (host > T))
     if wrong.size:
         b = int(wrong[0])
@@ -228,6 +232,25 @@ class Rows:
     def last(self) -> HostIndices:
         """Row of each sequence's last position."""
         return self.first + self.lengths - 1
+
+    @property
+    def owners(self) -> tuple[HostIndices, HostIndices]:
+        """Sequence and position of each row; a separator is given the position before it."""
+        rows = np.append(np.arange(self.count - 1), self.count - 2)
+        system = np.repeat(np.arange(self.systems), self.lengths + 1)[rows]
+        return system, np.minimum(rows - self.first[system], self.lengths[system] - 1)
+
+    @property
+    def positions(self) -> HostIndices:
+        """Rows that hold a position, in order."""
+        return np.delete(np.arange(self.count - 1), self.last + 1)
+
+    def parts(self, like: Array) -> list[slice]:
+        """Blocks of rows whose temporaries are small and stay in the cache; on a GPU all rows at once."""
+        numbers = PART_BYTES // like.dtype.itemsize
+        parts = 1 if is_cupy_array(like) else -(-self.count * like.shape[1] // numbers)
+        size = -(-self.count // parts)
+        return [slice(start, start + size) for start in range(0, self.count, size)]
 
     def pack(self, x: Array) -> Array:
         """Matrix (count + 2, k) of the positions of x (B, T, k); all other rows are zero."""

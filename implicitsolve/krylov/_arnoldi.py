@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -96,7 +96,7 @@ def arnoldi_cycle(
     separate = M is not None or p > 0
     Z = xp.empty((size, columns, length), dtype=r.dtype, device=r.device) if separate else V
     small = HessenbergQR(norms, columns, np.complex128 if is_complex(r) else np.float64)
-    V[:, 0, :] = r * _inverse(norms, alive, r)
+    V[:, 0, :] = _unit(r, norms, alive)
     count = np.zeros(size, dtype=int)
     broken, nonfinite = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
 
@@ -146,13 +146,13 @@ def arnoldi_cycle(
         with np.errstate(all="ignore"):
             estimate = small.append(h, below)
         # the space is exhausted when what is new in A z is rounding error; singular when A z has nothing at all
-        whole_norm = np.hypot(np.linalg.norm(h, axis=1), below)
-        exhausted = alive & (below <= 4 * precision * whole_norm)
+        largest = np.maximum(np.abs(h).max(axis=1), below)
+        exhausted = alive & (below <= 4 * precision * largest)
         singular = exhausted & (np.abs(small.R[:, j, j]) <= 64 * precision * np.abs(small.R[:, : j + 1, : j + 1]).max((1, 2)))
         count = np.where(alive & ~singular, j + 1, count)
         broken |= exhausted & (estimate > target)
         alive &= ~exhausted & (estimate > target)
-        V[:, j + 1, :] = w * _inverse(below, alive, r)
+        V[:, j + 1, :] = _unit(w, below, alive)
     finish(np.arange(rows.size))
     return out
 
@@ -191,7 +191,9 @@ def _combine(y: HostArray, V: Array) -> Array:
     return _combine_device(from_host(y, V), V)
 
 
-def _inverse(norms: HostArray, where: HostArray, like: Array) -> Any:
-    """1 / norms as a column on the device; zero where a system must get no further vector."""
+def _unit(w: Array, norms: HostArray, where: HostArray) -> Array:
+    """w / ||w||, and zero where a system must get no further vector."""
+    xp = array_namespace(w)
     good = where & (norms > 0)
-    return from_host(np.where(good, 1.0 / np.where(good, norms, 1.0), 0.0), like)[:, None]
+    unit = w / from_host(np.where(good, norms, 1.0), w)[:, None]
+    return unit if good.all() else xp.where(from_host(good, w)[:, None], unit, xp.zeros_like(w))

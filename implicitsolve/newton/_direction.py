@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from implicitsolve._namespace import array_namespace, norm2
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._arnoldi import arnoldi_cycle
-from implicitsolve.krylov._base import KrylovMethod, KrylovOutcome, classify
+from implicitsolve.krylov._base import classify
+from implicitsolve.newton._line_search import Correction
 from implicitsolve.newton._recycle import RecycledSpace, SpaceCollector
 from implicitsolve.operators import LinearOperator
 
-MEMORY = 2**27  # entries of all bases together that a growing space may take: 1 GiB in float64
+MEMORY = 2**27  # entries that the basis, or the recycled pairs, of all systems may take: 1 GiB in float64
+LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
 
 
-@dataclass(frozen=True, kw_only=True)
 class FixedMethod:
     """Solves with the Krylov method that the user chose."""
 
-    krylov: KrylovMethod
-    max_iterations: int
+    correction: Correction | None = None
+
+    def __init__(self, krylov: KrylovMethod, max_iterations: int) -> None:
+        self.krylov, self.max_iterations = krylov, max_iterations
 
     def direction(self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any) -> KrylovOutcome:
         """Newton direction."""
-        return self.krylov.solve(
-            J, -F, target=eta * norms, max_iterations=self.max_iterations, M=M, confirm=False
-        )
+        return self.krylov.solve(J, -F, target=eta * norms, max_iterations=self.max_iterations, M=M, confirm=False)
+
+    def take(self, indices: Indices) -> None:
+        """Forget systems that have finished: nothing is kept between solves."""
 
 
 class GrowingSpace:
-    """GMRES in one cycle, whose space doubles when it was too small, and whose past serves as preconditioner.
+    """GMRES in one cycle, whose space doubles when it was too small and whose past serves as preconditioner.
 
     Parameters
     ----------
@@ -42,32 +43,35 @@ class GrowingSpace:
         Most pairs (direction, image) kept from earlier Newton steps; 0 for none.
     """
 
-    def __init__(self, size: int, largest: int, recycle: int) -> None:
-        self.size, self.largest, self.recycle = size, largest, recycle
+    def __init__(self, size: int, recycle: int) -> None:
+        self.size, self.recycle = size, recycle
         self.space: RecycledSpace | None = None
+
+    @property
+    def correction(self) -> Correction | None:
+        """What the spaces so far know of J^-1."""
+        return None if self.space is None else self.space.matvec
 
     def direction(self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any) -> KrylovOutcome:
         """Newton direction."""
-        xp = array_namespace(F)
-        rows, length = F.shape
-        largest = int(min(self.largest, length, max(self.size, MEMORY // max(1, rows * length))))
-        target = eta * norms
-        collector = SpaceCollector(F, min(self.recycle, largest)) if self.recycle else None
+        affordable = max(20, MEMORY // max(1, F.shape[0] * F.shape[1]))
         if self.space is not None:
             self.space.base = M
+        collector = SpaceCollector(F, min(self.recycle, affordable)) if self.recycle else None
+        target = eta * norms
         cycle = arnoldi_cycle(
             J,
             -F,
             norms,
             target=target,
-            columns=min(self.size, largest),
+            columns=min(self.size, affordable),
             M=M if self.space is None else self.space,
             on_finish=collector,
         )
         if (cycle.norm > target).any():
-            self.size = min(2 * self.size, self.largest)
+            self.size = max(self.size, min(2 * self.size, LARGEST_SPACE))
         if collector is not None:
-            self.space = collector.merge(self.space, M)
+            self.space = collector.joined(self.space, M)
         status = classify(cycle.norm, target, cycle.broken, cycle.nonfinite)
         return KrylovOutcome(cycle.dx, cycle.norm, status, cycle.columns)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
 from implicitsolve._namespace import from_host, gather, norm2, scatter
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import LinearOperator
+from implicitsolve.stopping import check_limit
 
 SUFFICIENT_DECREASE = 1e-4  # Dennis and Schnabel (1996), section 6.3
 
@@ -44,13 +46,26 @@ class Searched:
     jacobian: LinearOperator | None
 
 
+Correction: TypeAlias = Callable[[Array], Array]
+
+
 class LineSearch(Protocol):
     """Frozen settings with one method."""
 
     def search(
-        self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, step: Array, linear_residual: HostArray
+        self,
+        evaluator: Evaluator,
+        x: Array,
+        F: Array,
+        norms: HostArray,
+        step: Array,
+        linear_residual: HostArray,
+        correction: Correction | None = None,
     ) -> Searched:
-        """Go along `step` (b, N) from x, where ||F||_2 is `norms`; `linear_residual` is ||F + J step|| / ||F||."""
+        """Go along `step` (b, N) from x, where ||F||_2 is `norms`; `linear_residual` is ||F + J step|| / ||F||.
+
+        `correction`, where there is one, approximates ``F -> J(x)^-1 F`` and costs no product.
+        """
         ...
 
 
@@ -69,7 +84,14 @@ class FullStep:
     """No line search: every step is taken whole, as long as the residual is finite there."""
 
     def search(
-        self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, step: Array, linear_residual: HostArray
+        self,
+        evaluator: Evaluator,
+        x: Array,
+        F: Array,
+        norms: HostArray,
+        step: Array,
+        linear_residual: HostArray,
+        correction: Correction | None = None,
     ) -> Searched:
         """Go the whole way; see `LineSearch`."""
         found = full_step(evaluator, x, norms, step)
@@ -78,15 +100,22 @@ class FullStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Backtracking:
-    """Shorten the step until ``||F(x + lam s)|| <= (1 - t lam (1 - eta)) ||F(x)||``, with t = 1e-4.
+    """Shorten the step until the residual, or the Newton correction, has become smaller.
 
-    The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one.
-    Where F is NaN or Inf, or overflows, the length falls tenfold until it is finite.
+    A length lam is accepted when ``||F(x + lam s)|| <= (1 - t lam (1 - eta)) ||F(x)||``, t = 1e-4 [1]_, or when
+    ``||J(x)^-1 F(x + lam s)|| <= (1 - lam / 4) ||s||`` and ||F|| has grown by less than `growth` [3]_. The second test does
+    not depend on how the equations are scaled against each other, and goes through curved valleys in which the first
+    creeps; J^-1 is what the last Krylov space knows of it, so that the test costs no product.
+
+    The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. Where F
+    is NaN or Inf, or overflows, the length falls tenfold until it is finite.
 
     Parameters
     ----------
     max_trials : int, optional
         Shortenings of one step before the search fails. Default 20: by then lam is below 1e-6.
+    growth : float, optional
+        Largest growth of ||F|| that the second test may accept. Default 1000; 1 switches the second test off.
 
     References
     ----------
@@ -94,47 +123,79 @@ class Backtracking:
            393-422, algorithm INB.
     .. [2] J. E. Dennis and R. B. Schnabel, "Numerical methods for unconstrained optimization and nonlinear equations",
            SIAM (1996), algorithm A6.3.1.
+    .. [3] P. Deuflhard, "Newton methods for nonlinear problems", Springer (2011), section 3.3: restricted natural
+           monotonicity test.
     """
 
     max_trials: int = 20
+    growth: float = 1e3
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_limit("Backtracking", "max_trials", self.max_trials)
+        if not self.growth >= 1:
+            raise ValueError(f"Backtracking: `growth` must be at least 1, got {self.growth}")
 
     def search(
-        self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, step: Array, linear_residual: HostArray
+        self,
+        evaluator: Evaluator,
+        x: Array,
+        F: Array,
+        norms: HostArray,
+        step: Array,
+        linear_residual: HostArray,
+        correction: Correction | None = None,
     ) -> Searched:
         """Backtrack; see `LineSearch`."""
         found = full_step(evaluator, x, norms, step)
         eta = np.clip(linear_residual, 0.0, 1.0)
+        slope = -2 * (1 - eta**2)  # of ||F||^2 / ||F(x)||^2 along the step, since GMRES leaves a residual orthogonal to J s
         length = np.ones(norms.shape)
-        ratio = _squared_ratio(found.norms, norms)  # ||F||^2 relative to the start, so that nothing overflows
+        ratio = _squared_ratio(found.norms, norms)
         older_length, older_ratio = np.full(norms.shape, np.nan), np.full(norms.shape, np.nan)
-
-        def is_open() -> HostArray:
-            bound = 1 - SUFFICIENT_DECREASE * length * (1 - eta)
-            with np.errstate(invalid="ignore"):
-                return ~(np.sqrt(ratio) <= bound)
-
-        pending = is_open()
+        pending = ~self._accepts(found.F, ratio, length, eta, step, correction)
         for _ in range(self.max_trials):
             if not pending.any():
                 break
-            shorter = _shorter(length, ratio, older_length, older_ratio, -2 * (1 - eta**2))
+            shorter = _shorter(length, ratio, older_length, older_ratio, slope)
             older_length, older_ratio = np.where(pending, length, older_length), np.where(pending, ratio, older_ratio)
             length = np.where(pending, shorter, length)
-            rows = np.flatnonzero(pending)
-            whole = rows.size == norms.size
-            part = evaluator if whole else evaluator.take(rows, x)
-            with np.errstate(all="ignore"):
-                trial = gather(x, rows) + from_host(length[rows], x)[:, None] * gather(step, rows)
-            trial_F = part.residual(trial)
-            found.jacobian = None
-            scatter(found.x, rows, trial)
-            scatter(found.F, rows, trial_F)
-            found.norms[rows] = norm2(trial_F)
-            found.finite[rows] |= np.isfinite(found.norms[rows])
+            self._evaluate(evaluator, found, np.flatnonzero(pending), x, length, step)
             ratio = _squared_ratio(found.norms, norms)
-            pending = is_open()
+            pending &= ~self._accepts(found.F, ratio, length, eta, step, correction)
         found.length, found.accepted = length, ~pending
         return _restore(found, x, F, norms)
+
+    def _accepts(
+        self,
+        F: Array,
+        ratio: HostArray,
+        length: HostArray,
+        eta: HostArray,
+        step: Array,
+        correction: Correction | None,
+    ) -> HostArray:
+        """Where one of the two tests holds; NaN passes neither."""
+        with np.errstate(all="ignore"):
+            decreased = np.sqrt(ratio) <= 1 - SUFFICIENT_DECREASE * length * (1 - eta)
+            if decreased.all() or correction is None or self.growth <= 1:
+                return decreased
+            natural = norm2(correction(F)) <= (1 - length / 4) * norm2(step)
+            return decreased | (natural & (ratio < self.growth**2))
+
+    def _evaluate(
+        self, evaluator: Evaluator, found: Searched, rows: Indices, x: Array, length: HostArray, step: Array
+    ) -> None:
+        """Evaluate new trial points of some systems."""
+        part = evaluator if rows.size == length.size else evaluator.take(rows, x)
+        with np.errstate(all="ignore"):
+            trial = gather(x, rows) + from_host(length[rows], x)[:, None] * gather(step, rows)
+        F = part.residual(trial)
+        found.jacobian = None
+        scatter(found.x, rows, trial)
+        scatter(found.F, rows, F)
+        found.norms[rows] = norm2(F)
+        found.finite[rows] |= np.isfinite(found.norms[rows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +206,14 @@ class Wolfe:
     """
 
     def search(
-        self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, step: Array, linear_residual: HostArray
+        self,
+        evaluator: Evaluator,
+        x: Array,
+        F: Array,
+        norms: HostArray,
+        step: Array,
+        linear_residual: HostArray,
+        correction: Correction | None = None,
     ) -> Searched:
         """Search; see `LineSearch`."""
         from scipy.optimize import line_search

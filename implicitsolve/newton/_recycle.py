@@ -11,101 +11,108 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._hessenberg import HessenbergQR
 
 
-class RecycledSpace:
-    """M = U C^H + (I - C C^H) / theta, where J U = C held, C orthonormal, in the last Newton steps.
+SINGULAR = 1e-12  # relative size under which a singular value is rounding error
 
-    As long as J changes little, J M is the identity on span(C) and a Krylov space need not find that part again: a new
-    solve goes on where the last one ended. It costs no product.
+
+class RecycledSpace:
+    """M = U_1 C_1^H + M_2 (I - C_1 C_1^H), where J U_1 = C_1 held in the last Newton step and M_2 is the M before it.
+
+    The innermost M is 1 / theta, or the user's preconditioner. C has orthonormal rows. As long as J changes little, J M
+    is the identity on what the last Krylov spaces spanned, and a new one goes on where they ended. It costs no product.
 
     Parameters
     ----------
-    U, C : Array (B, q, N)
-        Directions and their images, as rows; zero rows where a system has fewer.
+    pairs : list of (Array (B, q, N), Array (B, q, N))
+        Directions U and images C of earlier steps as rows, newest first; zero rows where a system has fewer.
     theta : ndarray (B,)
         Size of J on the rest.
     base : operator, optional
-        A preconditioner P that stands for 1 / theta on the rest: M = U C^H + P (I - C C^H).
+        The user's preconditioner.
     """
 
-    def __init__(self, U: Array, C: Array, theta: HostArray, base: Any = None) -> None:
-        self.U, self.C, self.theta, self.base = U, C, theta, base
+    def __init__(self, pairs: list[tuple[Array, Array]], theta: HostArray, base: Any = None) -> None:
+        self.pairs, self.theta, self.base = pairs, theta, base
+
+    @property
+    def size(self) -> int:
+        """Pairs held for each system."""
+        return sum(U.shape[1] for U, _ in self.pairs)
 
     def matvec(self, v: Array) -> Array:
         """Product with M."""
         xp = array_namespace(v)
+        found = xp.zeros_like(v)
         with np.errstate(all="ignore"):
-            a = project(self.C, v)
-            rest = v - combine(a, self.C)
-            rest = rest / from_host(self.theta, v)[:, None] if self.base is None else self.base.matvec(rest)
-            return rest + xp.astype(combine(a, self.U), v.dtype)
+            for U, C in self.pairs:
+                a = project(C, v)
+                v = v - combine(a, C)
+                found = found + combine(a, U)
+            rest = v / from_host(self.theta, v)[:, None] if self.base is None else self.base.matvec(v)
+            return rest + found
 
     def take(self, indices: Indices) -> RecycledSpace:
         """Return the part that belongs to some systems."""
         base = None if self.base is None else self.base.take(indices)
-        return RecycledSpace(gather(self.U, indices), gather(self.C, indices), self.theta[indices], base)
+        pairs = [(gather(U, indices), gather(C, indices)) for U, C in self.pairs]
+        return RecycledSpace(pairs, self.theta[indices], base)
 
 
 class SpaceCollector:
-    """Gathers the pairs (U, C) from the bases of one linear solve, as its systems finish."""
+    """Gathers the pairs (U, C) from the bases of one linear solve, as its systems finish.
+
+    Parameters
+    ----------
+    like : Array (B, N)
+        Tells the shape, the dtype and the library.
+    keep : int
+        Most pairs kept for each system, old ones included.
+    """
 
     def __init__(self, like: Array, keep: int) -> None:
-        xp = array_namespace(like)
-        size, length = like.shape
-        self.keep = keep
-        self.U = xp.zeros((size, keep, length), dtype=like.dtype, device=like.device)
-        self.C = xp.zeros_like(self.U)
-        self.theta = np.ones(size)
+        self.like, self.keep = like, keep
+        self.theta = np.ones(like.shape[0])
+        self.found: list[tuple[Indices, Array, Array]] = []
 
     def __call__(self, systems: Indices, V: Array, Z: Array, small: HessenbergQR, columns: HostArray) -> None:
-        """See the basis of some systems: J Z = V H, and H = P S W^H gives U = Z W / S, C = V P."""
+        """See the bases of some systems: J Z = V H, and with H = P S W^H, U = Z W / S and C = V P."""
         m = small.columns
         used = np.arange(m)[None, :] < columns[:, None]
-        H = np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0)
-        P, S, Wh = np.linalg.svd(H, full_matrices=False)
-        good = (S > 1e-12 * S[:, :1]) & used
+        P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
+        good = S > SINGULAR * S[:, :1]
         count = np.maximum(good.sum(1), 1)
-        self.theta[systems] = np.where(good.any(1), np.exp((np.log(np.where(good, S, 1.0))).sum(1) / count), 1.0)
-        # the smallest singular values are what a Krylov space is slow to find: keep those first
+        self.theta[systems] = np.exp(np.log(np.where(good, S, 1.0)).sum(1) / count)  # geometric mean: the size of J
+        # small singular values are what a Krylov space is slow to find: those come first
         order = np.argsort(np.where(good, S, np.inf), axis=1)[:, : self.keep]
         chosen = np.take_along_axis(good, order, 1)
         inverse = np.where(chosen, 1 / np.where(chosen, np.take_along_axis(S, order, 1), 1.0), 0.0)
         P = np.take_along_axis(P, order[:, None, :], 2) * chosen[:, None, :]
         W = np.conj(np.take_along_axis(Wh, order[:, :, None], 1)) * inverse[:, :, None]
         xp = array_namespace(V)
-        rank = order.shape[1]
-        for target, rows in (
-            (self.C, xp.matmul(from_host(np.ascontiguousarray(P.transpose(0, 2, 1)), V), V[:, : m + 1, :])),
-            (self.U, xp.matmul(from_host(W, V), Z[:, :m, :])),
-        ):
-            padded = xp.zeros((rows.shape[0], self.keep, rows.shape[2]), dtype=rows.dtype, device=rows.device)
-            padded[:, :rank, :] = rows
-            scatter(target, systems, padded)
+        C = xp.matmul(from_host(np.ascontiguousarray(P.transpose(0, 2, 1)), V), V[:, : m + 1, :])
+        self.found.append((systems, xp.matmul(from_host(W, V), Z[:, :m, :]), C))
 
-    def merge(self, old: RecycledSpace | None, base: Any) -> RecycledSpace:
-        """Join the new pairs with older ones, the new first; older images are made orthogonal to the new."""
-        xp = array_namespace(self.U)
-        if old is None:
-            return RecycledSpace(self.U, self.C, self.theta, base)
-        U, C = old.U, old.C
-        overlap = project_many(self.C, C)  # (B, q_old, q_new): <C_new, C_old>
-        C = C - xp.matmul(overlap, self.C)
-        U = U - xp.matmul(overlap, self.U)
-        U, C = orthonormalize(U, C)
-        U, C = xp.concat([self.U, U], axis=1), xp.concat([self.C, C], axis=1)
-        return RecycledSpace(U[:, : self.keep, :], C[:, : self.keep, :], self.theta, base)
-
-
-def orthonormalize(U: Array, C: Array) -> tuple[Array, Array]:
-    """Give C orthonormal rows and U the same combination; rows that depend on the others become zero."""
-    xp = array_namespace(C)
-    gram = project_many(C, C)
-    values, vectors = np.linalg.eigh(np.asarray(gram))
-    good = values > 1e-10
-    order = np.argsort(-values, axis=1)
-    scale = np.where(good, 1 / np.sqrt(np.where(good, values, 1.0)), 0.0)
-    rotation = np.take_along_axis(vectors * scale[:, None, :], order[:, None, :], 2)
-    rows = from_host(np.ascontiguousarray(np.conj(rotation.transpose(0, 2, 1))), C)
-    return xp.matmul(rows, U), xp.matmul(rows, C)
+    def joined(self, old: RecycledSpace | None, base: Any) -> RecycledSpace | None:
+        """Put the new pairs before the older ones, and forget the oldest."""
+        if not self.found:
+            return old
+        xp = array_namespace(self.like)
+        size, length = self.like.shape
+        rank = max(U.shape[1] for _, U, _ in self.found)
+        if len(self.found) == 1 and self.found[0][0].size == size:
+            pair = self.found[0][1], self.found[0][2]
+        else:
+            pair = tuple(
+                xp.zeros((size, rank, length), dtype=self.like.dtype, device=self.like.device) for _ in range(2)
+            )
+            for systems, *parts in self.found:
+                for whole, part in zip(pair, parts, strict=True):
+                    scatter(whole[:, : part.shape[1], :], systems, part)
+        pairs = [pair]
+        for U, C in [] if old is None else old.pairs:
+            room = self.keep - sum(u.shape[1] for u, _ in pairs)
+            if room > 0:
+                pairs.append((U[:, :room, :], C[:, :room, :]))
+        return RecycledSpace(pairs, self.theta if old is None else old.theta, base)
 
 
 def project(C: Array, v: Array) -> Array:
@@ -114,13 +121,6 @@ def project(C: Array, v: Array) -> Array:
     if xp.isdtype(v.dtype, "complex floating"):
         return xp.conj(xp.matmul(C, xp.conj(v)[:, :, None]))[:, :, 0]
     return xp.matmul(C, v[:, :, None])[:, :, 0]
-
-
-def project_many(C: Array, rows: Array) -> Array:
-    """<C_j, rows_i> for each system: (B, q, N), (B, p, N) -> (B, p, q)."""
-    xp = array_namespace(C)
-    adjoint = xp.conj(C) if xp.isdtype(C.dtype, "complex floating") else C
-    return xp.matmul(rows, xp.matrix_transpose(adjoint))
 
 
 def combine(a: Array, rows: Array) -> Array:

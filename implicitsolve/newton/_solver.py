@@ -3,113 +3,355 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import eps, gather, norm2, norm_max, scatter
+from implicitsolve._namespace import array_namespace, eps, gather, is_array, norm2, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.krylov._base import KrylovMethod
+from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton._direction import FixedMethod, GrowingSpace
 from implicitsolve.newton._forcing import EisenstatWalker, Forcing
-from implicitsolve.newton._line_search import Backtracking, LineSearch
+from implicitsolve.newton._line_search import Backtracking, LineSearch, Searched
+from implicitsolve.operators import LinearOperator, aslinearoperator
 from implicitsolve.result import NewtonStep
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop
+from implicitsolve.stopping import NonlinearStop, check_limit, check_tolerance
+
+PATIENCE = 20  # accepted steps without a new best residual after which a system has stagnated
+RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewtonKrylov:
+    """Inexact Newton method whose linear systems are solved by a Krylov method, for each system of a batch.
+
+    Parameters
+    ----------
+    krylov : GMRES, LGMRES, BiCGSTAB, ... or None, optional
+        The linear method. The default None is GMRES whose space grows when it was too small, preconditioned by what
+        the Krylov spaces of earlier Newton steps have learnt of J [1]_; it needs the fewest products.
+    max_krylov : int, optional
+        Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
+        most 400 vectors or 1 GiB, whenever that did not suffice. Default 60.
+    recycle : int, optional
+        With ``krylov=None``: most vectors kept from earlier steps, twice; 0 for none. Default 200, within 1 GiB.
+    forcing : EisenstatWalker or ConstantForcing, optional
+        Accuracy of the linear solves.
+    line_search : Backtracking, FullStep or Wolfe, optional
+        How far to go along each direction.
+    preconditioner : LinearOperator, array or callable, optional
+        Approximates J^-1 on one state or batch of states; or ``preconditioner(x, F)`` returns such an operator in each
+        step.
+    rdiff : float, optional
+        Relative step of difference products, for problems without `jvp`. Default sqrt(eps).
+    restarts : int, optional
+        When a system stagnates or its line search fails, begin again at x0 with a more cautious line search, this many
+        times (0 or 1). Default 1: hard small problems need it, and it costs only where all was lost.
+
+    Notes
+    -----
+    Each system has its own Krylov space, forcing term, step length and status; systems that have ended leave the arrays.
+    Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times as
+    accurately.
+
+    Memory per system with the defaults, in vectors: 2 m for a space of m, and 2 r for r recycled ones.
+
+    References
+    ----------
+    .. [1] D. Loghin, D. Ruiz and A. Touhami, "Adaptive preconditioners for nonlinear systems of equations",
+           J. Comput. Appl. Math. 189 (2006) 362-374.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> method = ims.NewtonKrylov(krylov=ims.BiCGSTAB(), max_krylov=40)
+    >>> ims.root(ims.Problem(lambda x: x**3 - 8), np.ones(2), method=method).x.round(8)
+    array([2., 2.])
+    """
+
     krylov: KrylovMethod | None = None
+    max_krylov: int = 60
+    recycle: int = 200
     forcing: Forcing = EisenstatWalker()
     line_search: LineSearch = Backtracking()
-    space: int = 20
-    largest: int = 400
-    recycle: int = 60
     preconditioner: Any = None
     rdiff: float | None = None
+    restarts: int = 1
 
-    def solve(self, evaluator: Evaluator, x: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Any:
-        return _Run(self, evaluator, x, stop, monitor).run()
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_limit("NewtonKrylov", "max_krylov", self.max_krylov, least=1)
+        check_limit("NewtonKrylov", "recycle", self.recycle)
+        check_limit("NewtonKrylov", "restarts", self.restarts)
+        if self.rdiff is not None:
+            check_tolerance("NewtonKrylov", "rdiff", self.rdiff)
+            if self.rdiff == 0:
+                raise ValueError("NewtonKrylov: `rdiff` must be positive, got 0")
+        for name, method in (("krylov", "solve"), ("forcing", "next"), ("line_search", "search")):
+            part = getattr(self, name)
+            if part is not None and not callable(getattr(part, method, None)):
+                raise TypeError(f"NewtonKrylov: `{name}` must have a method `{method}`, got {part!r}")
+
+    def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
+        """Solve on arrays (B, N): the loop behind `root`."""
+        first = _Loop(self, evaluator, x0, stop, monitor).run()
+        failed = np.flatnonzero(
+            np.isin(first.status, (Status.STAGNATED, Status.LINE_SEARCH_FAILED)) & (first.iterations > 0)
+        )
+        if not failed.size or not self.restarts or not isinstance(self.line_search, Backtracking):
+            return first
+        budget = max(0, stop.max_iterations - int(first.iterations[failed].min()))
+        cautious = replace(self, line_search=replace(self.line_search, growth=np.sqrt(10.0)), restarts=0)
+        second = _Loop(
+            cautious,
+            evaluator.take(failed, x0),
+            gather(x0, failed),
+            replace(stop, max_iterations=budget),
+            silent if monitor is silent else lambda step, x, F: None,
+        ).run()
+        return first.improved(failed, second)
 
 
-class _Run:
-    def __init__(self, method, evaluator, x, stop, monitor):
+@dataclass
+class Solution:
+    """Where every system of a batch ended, on arrays (B, N) and host arrays (B,)."""
+
+    x: Array
+    F: Array
+    status: HostArray
+    norm: HostArray
+    first_norm: HostArray
+    iterations: HostArray
+    krylov_iterations: HostArray
+    steps: list[NewtonStep]
+
+    def improved(self, rows: Indices, other: Solution) -> Solution:
+        """Take over what a second attempt at some systems made better."""
+        self.iterations[rows] += other.iterations
+        self.krylov_iterations[rows] += other.krylov_iterations
+        with np.errstate(invalid="ignore"):
+            better = np.flatnonzero((other.norm < self.norm[rows]) | (other.status == Status.CONVERGED))
+        scatter(self.x, rows[better], gather(other.x, better))
+        scatter(self.F, rows[better], gather(other.F, better))
+        self.norm[rows[better]], self.status[rows[better]] = other.norm[better], other.status[better]
+        last = self.steps[-1].iteration
+        self.steps += [replace(s, iteration=last + s.iteration, systems=rows[s.systems]) for s in other.steps[1:]]
+        return self
+
+
+class _Loop:
+    """State of one solve. Arrays and host arrays hold the running systems only; `rows` are their places in the batch."""
+
+    def __init__(
+        self, method: NewtonKrylov, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor
+    ) -> None:
         self.method, self.evaluator, self.stop, self.monitor = method, evaluator, stop, monitor
-        self.B = x.shape[0]
-        self.x_all = evaluator.xp.asarray(x, copy=True)
-        self.x = self.x_all
+        self.whole = evaluator
+        xp = evaluator.xp
+        self.x = xp.asarray(x0, copy=True)
+        self.F, self.J = evaluator.trial(self.x)
+        self.norms = norm2(self.F)
+        self.measure = stop.measure(self.F, evaluator.event_shape)
+        size = x0.shape[0]
+        self.rows = np.arange(size)
+        self.target = stop.target(self.measure, self.F)
+        self.eta = method.forcing.first(size)
+        self.best, self.since = self.measure.copy(), np.zeros(size, dtype=int)
+        self.attempts = np.zeros(size, dtype=int)
+        self.code = np.where(np.isfinite(self.norms), int(Status.RUNNING), int(Status.NONFINITE))
+        self.code[stop.holds(self.measure, self.target, self.x, None)] = Status.CONVERGED
+        self.solution = Solution(
+            x=xp.asarray(self.x, copy=True),
+            F=xp.asarray(self.F, copy=True),
+            status=self.code.copy(),
+            norm=self.measure.copy(),
+            first_norm=self.measure.copy(),
+            iterations=np.zeros(size, dtype=int),
+            krylov_iterations=np.zeros(size, dtype=int),
+            steps=[],
+        )
+        self.linear = (
+            GrowingSpace(method.max_krylov, method.recycle)
+            if method.krylov is None
+            else FixedMethod(method.krylov, method.max_krylov)
+        )
 
-    def run(self):
-        m, ev, stop = self.method, self.evaluator, self.stop
-        xp = ev.xp
-        x = xp.asarray(self.x_all, copy=True)
-        B = x.shape[0]
-        rows = np.arange(B)
-        F, J = ev.trial(x)
-        F_all = xp.asarray(F, copy=True)
-        status = np.zeros(B, dtype=int)
-        norms = norm2(F)
-        measure = stop.measure(F, ev.event_shape)
-        first = measure.copy()
-        meas_all = measure.copy()
-        target = stop.target(first, F)
-        its = np.zeros(B, dtype=int)
-        kits = np.zeros(B, dtype=int)
-        eta = m.forcing.first(B)
-        steps = []
-        direction = GrowingSpace(m.space, m.largest, m.recycle) if m.krylov is None else FixedMethod(krylov=m.krylov, max_iterations=m.space)
-        done = stop.holds(measure, target, x, None)
-        code = np.where(done, int(Status.CONVERGED), np.where(np.isfinite(norms), 0, int(Status.NONFINITE)))
-        best = measure.copy(); since = np.zeros(B, dtype=int)
-        def emit(i, **kw):
-            st = NewtonStep(iteration=i, systems=rows.copy(), residual_norm=measure.copy(), running=int((code == 0).sum()), counts=ev.tally.counts(), **kw)
-            steps.append(st)
-            self.monitor(st, x, F)
-        root_ev = ev
-        emit(0)
-        it = 0
-        while True:
-            # leave
-            fin = np.flatnonzero(code != 0)
-            if fin.size:
-                scatter(self.x_all, rows[fin], gather(x, fin)); scatter(F_all, rows[fin], gather(F, fin))
-                status[rows[fin]] = code[fin]; meas_all[rows[fin]] = measure[fin]; 
-                keep = np.flatnonzero(code == 0)
-                if keep.size == 0: break
-                ev = ev.take(keep, x)
-                x, F = gather(x, keep), gather(F, keep)
-                J = None if J is None else J.take(keep)
-                if isinstance(direction, GrowingSpace): direction.take(keep)
-                rows, norms, measure, target, eta, best, since, code = (a[keep] for a in (rows, norms, measure, target, eta, best, since, code))
-            if it >= stop.max_iterations:
-                code[:] = Status.ITERATION_LIMIT
-                continue
-            it += 1
-            ev.length.follow(ev.rows, norm2(x))
-            if J is None:
-                J = ev.jacobian(x, F)
-            floor = np.where(measure > 0, 0.5 * target / measure, 0)
-            eta_k = np.minimum(np.maximum(eta, floor), 0.9)
-            out = direction.direction(J, F, norms, eta_k, None)
-            kits[rows] += out.iterations
-            lin = out.residual_norm / norms
-            found = m.line_search.search(ev, x, F, norms, out.x, lin)
-            prev = norms
-            step_norm = norm_max(found.x - x); x_norm = norm_max(found.x)
-            x, F, norms, J = found.x, found.F, found.norms, found.jacobian
-            measure = stop.measure(F, ev.event_shape)
-            its[rows] += found.accepted
-            eta = m.forcing.next(np.maximum(eta_k, 0), norms, prev)
-            done = stop.holds(measure, target, x, None)
-            since = np.where(measure < 0.99 * best, 0, since + 1); best = np.minimum(best, measure)
-            code = np.where(done, int(Status.CONVERGED), 0)
-            open_ = ~done
-            code = np.where(open_ & ~found.accepted, np.where(found.finite, int(Status.LINE_SEARCH_FAILED), int(Status.NONFINITE)), code)
-            code = np.where(open_ & found.accepted & (step_norm <= eps(xp, x.dtype) * x_norm), int(Status.STAGNATED), code)
-            code = np.where(open_ & (since >= 20), int(Status.STAGNATED), code)
-            emit(it, step_length=found.length, forcing=eta_k, linear_residual=lin, krylov_iterations=out.iterations, linear_status=out.status)
-        return self.x_all, F_all, status, meas_all, first, its, kits, steps, root_ev.tally.counts()
+    def run(self) -> Solution:
+        """Step until every system has ended."""
+        self._report(0)
+        iteration = 0
+        self._retire()
+        while self.rows.size:
+            if iteration >= self.stop.max_iterations:
+                self.code[:] = Status.ITERATION_LIMIT
+            else:
+                iteration += 1
+                self._step(iteration)
+            self._retire()
+        return self.solution
+
+    def _step(self, iteration: int) -> None:
+        """Direction, line search and verdict, for all running systems."""
+        evaluator = self.evaluator
+        evaluator.length.follow(evaluator.rows, norm2(self.x))
+        if self.J is None:
+            self.J = evaluator.jacobian(self.x, self.F)
+        eta = self._forcing()
+        M = self._preconditioner()
+        outcome = self.linear.direction(self.J, self.F, self.norms, eta, M)
+        linear_residual = outcome.residual_norm / self.norms
+        found = self.method.line_search.search(
+            evaluator, self.x, self.F, self.norms, outcome.x, linear_residual, self.linear.correction
+        )
+        with np.errstate(all="ignore"):
+            moved = found.x - self.x
+            is_still = norm_max(moved) <= eps(evaluator.xp, self.x.dtype) * norm_max(found.x)
+        previous, self.norms = self.norms, found.norms
+        self.x, self.F = found.x, found.F
+        self.J = found.jacobian if found.accepted.any() else self.J
+        self.measure = self.stop.measure(self.F, evaluator.event_shape)
+        self.solution.iterations[self.rows] += found.accepted
+        self.solution.krylov_iterations[self.rows] += outcome.iterations
+        self._judge(found, outcome, moved, is_still, linear_residual)
+        self.eta = self._next_eta(eta, previous, linear_residual, found)
+        self._report(iteration, found.length, eta, linear_residual, outcome)
+
+    def _forcing(self) -> HostArray:
+        """Eta, but never more accuracy than the stopping rule needs."""
+        with np.errstate(all="ignore"):
+            floor = np.where(self.measure > 0, 0.5 * self.target / self.measure, 0.0)
+        return np.minimum(np.maximum(self.eta, floor), 0.9)
+
+    def _next_eta(
+        self, eta: HostArray, previous: HostArray, linear_residual: HostArray, found: Searched
+    ) -> HostArray:
+        """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""
+        chosen = self.method.forcing.next(eta, self.norms, previous)
+        slow = ~(self.norms < 0.5 * previous) & (linear_residual <= eta)
+        least = max(1e-6, 100 * eps(self.evaluator.xp, self.x.dtype))
+        tighter = np.maximum(0.1 * np.minimum(eta, 0.1), least)
+        return np.where(slow | ~found.accepted, np.minimum(chosen, tighter), chosen)
+
+    def _judge(
+        self,
+        found: Searched,
+        outcome: KrylovOutcome,
+        moved: Array,
+        is_still: HostArray,
+        linear_residual: HostArray,
+    ) -> None:
+        """Set the status of systems that have ended."""
+        is_best = self.measure < 0.99 * self.best
+        self.since = np.where(is_best, 0, self.since + 1)
+        self.best = np.minimum(self.best, self.measure)
+        self.attempts = np.where(found.accepted, 0, self.attempts + 1)
+        code = self.code
+        code[self.since >= PATIENCE] = Status.STAGNATED
+        code[found.accepted & is_still] = Status.STAGNATED
+        hopeless = ~found.accepted & ((self.attempts > RETRIES) | (linear_residual <= 1e-3))
+        code[hopeless] = np.where(found.finite, int(Status.LINE_SEARCH_FAILED), int(Status.NONFINITE))[hopeless]
+        empty = ~(norm_max(outcome.x) > 0)
+        code[empty] = Status.LINEAR_SOLVE_FAILED
+        code[empty & (outcome.status == Status.BREAKDOWN)] = Status.SINGULAR
+        code[empty & (outcome.status == Status.NONFINITE)] = Status.NONFINITE
+        code[self.stop.holds(self.measure, self.target, self.x, moved)] = Status.CONVERGED
+
+    def _retire(self) -> None:
+        """Store the systems that have ended and go on with the others."""
+        ended = np.flatnonzero(self.code != Status.RUNNING)
+        if not ended.size:
+            return
+        rows, solution = self.rows[ended], self.solution
+        scatter(solution.x, rows, gather(self.x, ended))
+        scatter(solution.F, rows, gather(self.F, ended))
+        solution.status[rows], solution.norm[rows] = self.code[ended], self.measure[ended]
+        keep = np.flatnonzero(self.code == Status.RUNNING)
+        if keep.size:
+            self.evaluator = self.evaluator.take(keep, self.x)
+            self.J = None if self.J is None else self.J.take(keep)
+            self.linear.take(keep)
+            self.x, self.F = gather(self.x, keep), gather(self.F, keep)
+        for name in ("rows", "norms", "measure", "target", "eta", "best", "since", "attempts", "code"):
+            setattr(self, name, getattr(self, name)[keep])
+
+    def _preconditioner(self) -> LinearOperator | None:
+        """The user's M for the running systems, on arrays (b, N)."""
+        M = self.method.preconditioner
+        if M is None:
+            return None
+        whole = self.whole
+        if callable(M) and not isinstance(M, LinearOperator) and not is_array(M):
+            x, F = self._everything()
+            M = M(whole.unflatten(x), whole.unflatten(F))
+        flat = _shaped(aslinearoperator(M), whole)
+        return flat if self.rows.size == self.solution.status.size else flat.take(self.rows)
+
+    def _everything(self) -> tuple[Array, Array]:
+        """Copies of x and F of the whole batch."""
+        xp = array_namespace(self.x)
+        x, F = xp.asarray(self.solution.x, copy=True), xp.asarray(self.solution.F, copy=True)
+        scatter(x, self.rows, self.x)
+        scatter(F, self.rows, self.F)
+        return x, F
+
+    def _report(
+        self,
+        iteration: int,
+        length: HostArray | None = None,
+        eta: HostArray | None = None,
+        linear_residual: HostArray | None = None,
+        outcome: KrylovOutcome | None = None,
+    ) -> None:
+        """Add a step to the trace and show it to the monitor."""
+        details: dict[str, HostArray] = {}
+        if length is not None and eta is not None and linear_residual is not None and outcome is not None:
+            details = {
+                "step_length": length,
+                "forcing": eta,
+                "linear_residual": linear_residual,
+                "krylov_iterations": outcome.iterations,
+                "linear_status": outcome.status,
+            }
+        step = NewtonStep(
+            iteration=iteration,
+            systems=self.rows.copy(),
+            residual_norm=self.measure.copy(),
+            running=int((self.code == Status.RUNNING).sum()),
+            counts=self.evaluator.tally.counts(),
+            **details,
+        )
+        self.solution.steps.append(step)
+        if self.monitor is not silent:
+            x, F = self._everything()
+            self.monitor(step, self.whole.unflatten(x), self.whole.unflatten(F))
+
+
+def _shaped(M: LinearOperator, evaluator: Evaluator) -> LinearOperator:
+    """A preconditioner of one system, or of the batch, as an operator on (B, N)."""
+    size = evaluator.rows.size
+    if M.shape != (evaluator.size, evaluator.size):
+        expected = (evaluator.size, evaluator.size)
+        raise ValueError(f"`preconditioner` must have shape {expected}, got {M.shape}")
+    if M.batch_shape == evaluator.batch_shape:
+        flat = M.flat()
+        if flat.batch_shape == (size,):
+            return flat
+    if M.batch_shape:
+        raise ValueError(f"`preconditioner` must have batch shape {evaluator.batch_shape}, got {M.batch_shape}")
+
+    def matvec(v: Array) -> Array:
+        return M.matvec(v) if v.shape[0] > 1 else evaluator.xp.reshape(M.matvec(v[0, ...]), (1, -1))
+
+    def build(rows: int) -> LinearOperator:
+        return LinearOperator(
+            matvec, in_shape=evaluator.size, batch_shape=(rows,), dtype=M.dtype, take=lambda i: build(len(i))
+        )
+
+    return build(size)
+
+
