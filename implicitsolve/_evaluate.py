@@ -101,8 +101,8 @@ class Evaluator:
             raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
         return self.xp.asarray(self._returned(value[0], "linearize"), copy=True), self._operator(value[1], "linearize")
 
-    def jacobian(self, x: Array, F: Array) -> LinearOperator:
-        """J(x) as an operator on (b, N), from the best that the problem offers; `F` is F(x)."""
+    def jacobian(self, x: Array, F: Array | None) -> LinearOperator:
+        """J(x) as an operator on (b, N), from the best that the problem offers; `F` is F(x), which only differences need."""
         problem = self.problem
         if problem.linearize is not None:
             operator = self.trial(x)[1]
@@ -123,7 +123,9 @@ class Evaluator:
             in_shape=self.size,
             batch_shape=(x.shape[0],),
             dtype=self.dtype,
-            take=lambda indices: self.take(indices, x).jacobian(gather(x, indices), gather(F, indices)),
+            take=lambda indices: self.take(indices, x).jacobian(
+                gather(x, indices), None if F is None else gather(F, indices)
+            ),
         )
 
     # Shapes, copies and checks

@@ -247,8 +247,8 @@ class Rows:
 
     def parts(self, like: Array) -> list[slice]:
         """Blocks of rows whose temporaries are small and stay in the cache; on a GPU all rows at once."""
-        numbers = PART_BYTES // like.dtype.itemsize
-        parts = 1 if is_cupy_array(like) else -(-self.count * like.shape[1] // numbers)
+        size = self.count * like.shape[1] * array_namespace(like).finfo(like.dtype).bits // 8
+        parts = 1 if is_cupy_array(like) else -(-size // PART_BYTES)
         size = -(-self.count // parts)
         return [slice(start, start + size) for start in range(0, self.count, size)]
 

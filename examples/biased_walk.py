@@ -1,0 +1,381 @@
+"""Find where a random walk begins to drift: an implicit GRU on generated data, beside the Bayes-optimal error.
+
+    python examples/biased_walk.py --figure walk.png
+
+A walk x_i = x_{i-1} + eps_i starts to drift by b v a step at an unknown time t'; every element is to be labelled
+"before" or "after" (Kazi and Thompson, ACL 2017, section 3.1). The generator is known, so the posterior of t' is, and
+with it the smallest error that any model can have: the floor printed beside the layer's error.
+See docs/examples/biased_walk.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import implicitsolve as ims
+import numpy as np
+from _tagging.errors import UserError
+from _tagging.files import atomic_write, check_writable
+from _tagging.optimisers import Adam
+from numpy.typing import NDArray
+from scipy.special import gammaln, ive, log_ndtr, logsumexp
+
+Array = NDArray[Any]
+LONGEST = 40
+QUADRATURE_NODES = 12
+FLOOR_WALKS = 20_000
+LAWS = ("common", "sphere", "normal", "uniform")
+
+
+@dataclass(frozen=True)
+class Law:
+    """How walks are drawn: N uniform in 1..40, t' uniform in [0, N), unit normal steps, and the law of v.
+
+    Parameters
+    ----------
+    bias : float
+        b, the size of the drift.
+    law : {"common", "sphere", "normal", "uniform"}
+        "common": v is norm * (1, ..., 1) / sqrt(dimension) for every walk, so that the default is (1, 1);
+        "sphere": per walk, uniform on the sphere of radius norm; "normal": per walk, norm times a unit normal
+        vector; "uniform": per walk, uniform in [0, norm]^dimension.
+    dimension : int
+    norm : float
+    """
+
+    bias: float = 1.0
+    law: str = "common"
+    dimension: int = 2
+    norm: float = 2**0.5
+
+    @property
+    def common(self) -> Array:
+        """The direction of law "common"."""
+        return np.full(self.dimension, self.norm / self.dimension**0.5)
+
+    def directions(self, count: int, rng: np.random.Generator) -> Array:
+        """Draw v, (count, dimension)."""
+        shape = count, self.dimension
+        if self.law == "common":
+            return np.broadcast_to(self.common, shape)
+        if self.law == "uniform":
+            return rng.uniform(0.0, self.norm, shape)
+        v = self.norm * rng.standard_normal(shape)
+        return v if self.law == "normal" else v * (self.norm / np.linalg.norm(v, axis=1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class Walks:
+    """Walks padded to length T: `positions` (B, T, d), `lengths` (B,), `changes` (B,) t', `labels` (B, T)."""
+
+    positions: Array
+    lengths: Array
+    changes: Array
+    labels: Array
+
+    @property
+    def is_step(self) -> Array:
+        """(B, T), false where padded."""
+        return np.arange(self.labels.shape[1]) < self.lengths[:, None]
+
+
+def draw(law: Law, count: int, rng: np.random.Generator) -> Walks:
+    """Draw `count` walks."""
+    lengths = rng.integers(1, LONGEST + 1, count)
+    changes = rng.uniform(0.0, lengths)
+    i = np.arange(1, lengths.max() + 1)
+    share = np.clip(i - changes[:, None], 0.0, 1.0)  # of the drift, in each step
+    drift = law.bias * share[:, :, None] * law.directions(count, rng)[:, None, :]
+    steps = rng.standard_normal((count, i.size, law.dimension)) + drift
+    is_step = i <= lengths[:, None]
+    positions = np.cumsum(steps, axis=1) * is_step[:, :, None]
+    return Walks(positions, lengths, changes, (i > changes[:, None]) & is_step)
+
+
+# ------------------------------------------------------------------------------------------------------ Bayes posterior
+
+
+def posterior(law: Law, walks: Walks) -> Array:
+    """Exact P(y_i = 1 | walk), (B, T), zero where padded.
+
+    t' = m + 1 - g with m = 0..N-1 and g in (0, 1): step m+1 drifts by the fraction g, later ones fully, and y_i = 1 if
+    i > m. Given v, the likelihood ratio to a walk without drift is exp(b v.S - b^2 |v|^2 Q / 2) with
+    S = g D_{m+1} + sum_{i > m+1} D_i (D the steps) and Q = g^2 + N - m - 1; v is integrated out analytically and g
+    by Gauss-Legendre quadrature.
+    """
+    steps = np.diff(walks.positions, axis=1, prepend=0.0) * walks.is_step[:, :, None]
+    later = np.cumsum(steps[:, ::-1], axis=1)[:, ::-1] - steps
+    nodes, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
+    g = (nodes[:, None] + 1.0) / 2.0
+    S = later[:, :, None, :] + g * steps[:, :, None, :]
+    after = walks.lengths[:, None] - np.arange(1, steps.shape[1] + 1)
+    Q = np.maximum(after, 0)[:, :, None] + g[:, 0] ** 2
+    evidence = logsumexp(_log_ratio(law, S, Q), axis=2, b=weights)
+    evidence = np.where(walks.is_step, evidence, -np.inf)
+    return np.cumsum(np.exp(evidence - logsumexp(evidence, axis=1, keepdims=True)), axis=1) * walks.is_step
+
+
+def _log_ratio(law: Law, S: Array, Q: Array) -> Array:
+    """Log of the likelihood ratio averaged over the law of v; S (..., d), Q (...)."""
+    size = law.bias * law.norm
+    d = law.dimension
+    if size == 0.0:
+        return np.zeros_like(Q)
+    if law.law == "common":
+        return law.bias * (S @ law.common) - 0.5 * size**2 * Q
+    if law.law == "sphere":  # mean of exp(kappa * cosine): the constant of the von Mises-Fisher distribution
+        kappa = size * np.linalg.norm(S, axis=-1)
+        kappa = np.maximum(kappa, 1e-8)
+        mean = gammaln(d / 2) + (d / 2 - 1) * np.log(2 / kappa) + np.log(ive(d / 2 - 1, kappa)) + kappa
+        return mean - 0.5 * size**2 * Q
+    if law.law == "normal":
+        spread = 1.0 + size**2 * Q
+        return 0.5 * size**2 * (S**2).sum(axis=-1) / spread - 0.5 * d * np.log(spread)
+    root = np.sqrt(Q)[..., None]  # uniform: in each dimension a piece of a Gaussian integral
+    centre, width = S / root, size * root
+    low, high = np.where(centre < 0, centre, -centre), np.where(centre < 0, centre - width, width - centre)
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    log_mass = log_ndtr(high) + np.log(-np.expm1(log_ndtr(low) - log_ndtr(high)))
+    return (log_mass + 0.5 * centre**2 + 0.5 * np.log(2 * np.pi) - np.log(width)).sum(axis=-1)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """An error per element and its standard error (over walks, whose elements are not independent)."""
+
+    value: float
+    standard_error: float
+
+    @classmethod
+    def of(cls, errors: Array, lengths: Array) -> Rate:
+        """Ratio of two means: errors in each walk to elements in each walk."""
+        value = errors.sum() / lengths.sum()
+        deviation = np.std(errors - value * lengths, ddof=1) if lengths.size > 1 else np.nan
+        return cls(float(value), float(deviation / (lengths.mean() * lengths.size**0.5)))
+
+    def __str__(self) -> str:
+        """Value and standard error."""
+        return f"{self.value:.4f} +- {self.standard_error:.4f}"
+
+
+def bayes_floor(law: Law, count: int, rng: np.random.Generator) -> Rate:
+    """Bayes-optimal error per element: the mean of min(P, 1 - P) over fresh walks."""
+    errors, lengths = [], []
+    for _ in range(0, count, 2000):
+        walks = draw(law, 2000, rng)
+        P = posterior(law, walks)
+        errors.append((np.minimum(P, 1 - P) * walks.is_step).sum(axis=1))
+        lengths.append(walks.lengths)
+    return Rate.of(np.concatenate(errors), np.concatenate(lengths))
+
+
+# ----------------------------------------------------------------------------------------------------------- the layer
+
+
+@dataclass
+class Work:
+    """What the solves took, and how many walks were not solved."""
+
+    batches: int = 0
+    walks: int = 0
+    newton_steps: int = 0
+    products: int = 0
+    adjoint_products: int = 0
+    unsolved: int = 0
+    unsolved_adjoint: int = 0
+
+
+@dataclass(frozen=True)
+class Model:
+    """Implicit GRU and logistic regression on its states; float32 parameters by name."""
+
+    parameters: dict[str, Array]
+
+    @classmethod
+    def initial(cls, state: int, dimension: int, rng: np.random.Generator) -> Model:
+        """Draw parameters. Inputs reach tens of units, hence the small input weights."""
+        parameters = {}
+        for gate in ("", "z", "r", "p", "n"):
+            parameters[f"W{gate}"] = 0.1 * rng.standard_normal((state, dimension))
+            parameters[f"U{gate}"] = 0.3 * state**-0.5 * rng.standard_normal((state, state))
+            parameters[f"b{gate}"] = np.zeros(state)
+        parameters |= {"hs": np.zeros(state), "he": np.zeros(state), "out_w": np.zeros(state), "out_b": np.zeros(1)}
+        return cls({name: value.astype(np.float32) for name, value in parameters.items()})
+
+    def solve(self, walks: Walks, stop: ims.NonlinearStop) -> tuple[ims.Problem, Any, Array]:
+        """Solve the layer; return problem, result and P(y_i = 1), (B, T)."""
+        p = self.parameters
+        layer = {name: value for name, value in p.items() if name[0] in "WUb"}
+        inputs = walks.positions.astype(np.float32)
+        problem = ims.adapters.implicit_gru(layer, inputs, lengths=walks.lengths, hs=p["hs"], he=p["he"])
+        result = ims.root(problem, ims.adapters.initial_guess(problem, "one-step"), stop=stop)
+        probability = 0.5 + 0.5 * np.tanh(0.5 * (result.x @ p["out_w"] + p["out_b"]))
+        return problem, result, probability
+
+    def gradient(self, walks: Walks, work: Work) -> dict[str, Array]:
+        """Gradient of the mean logistic loss over all elements; adds to `work`."""
+        problem, result, probability = self.solve(walks, ims.NonlinearStop(atol=1e-3, rtol=0.0, max_iterations=40))
+        errors = ((probability - walks.labels) * walks.is_step / walks.lengths.sum()).astype(np.float32)
+        cotangent = errors[:, :, None] * self.parameters["out_w"]
+        adjoint = ims.pull_back(problem, result, cotangent, stop=ims.LinearStop(rtol=1e-3))
+        work.batches += 1
+        work.walks += walks.lengths.size
+        work.newton_steps += int(np.max(result.iterations))
+        work.products += result.counts.residuals + result.counts.jvps
+        work.adjoint_products += adjoint.linear.matvecs
+        work.unsolved += int(np.sum(~np.asarray(result.success)))
+        work.unsolved_adjoint += int(np.sum(~np.asarray(adjoint.linear.success)))
+        gradients = {name: value for name, value in adjoint.gradients.items() if name != "inputs"}
+        own = {"out_w": np.einsum("bt,btk->k", errors, result.x), "out_b": errors.sum(keepdims=True)[0]}
+        return gradients | own
+
+
+def train(law: Law, options: argparse.Namespace, rng: np.random.Generator) -> tuple[Model, Work]:
+    """Train on fresh walks for `options.seconds`, or `options.steps` steps; the rate falls linearly to zero."""
+    model = Model.initial(options.state, law.dimension, rng)
+    optimiser, work = Adam(), Work()
+    began = shown = time.perf_counter()
+    done = 0.0
+    while done < 1.0:
+        gradients = model.gradient(draw(law, options.batch, rng), work)
+        if not all(np.isfinite(value).all() for value in gradients.values()):
+            raise UserError("training diverged: a gradient is not finite; try a smaller --rate")
+        optimiser.step(model.parameters, gradients, options.rate * (1.0 - done))
+        now = time.perf_counter()
+        done = work.batches / options.steps if options.steps else (now - began) / options.seconds
+        if now - shown > 5.0:
+            print(f"  {work.walks} walks, {100 * min(done, 1.0):.0f} %", file=sys.stderr, flush=True)
+            shown = now
+    return model, work
+
+
+# -------------------------------------------------------------------------------------------------------------- output
+
+
+def save_figure(path: Path, walks: Walks, model_P: Array, bayes_P: Array) -> str:
+    """Draw one walk, its change point, and both probabilities; return what was done, in words."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return "figure skipped: matplotlib is not installed"
+    long = np.flatnonzero(walks.lengths >= 0.75 * LONGEST)
+    middle = np.abs(walks.changes / walks.lengths - 0.5)
+    chosen = int(long[middle[long].argmin()]) if long.size else int(walks.lengths.argmax())
+    n = int(walks.lengths[chosen])
+    i = np.arange(1, n + 1)
+    figure = Figure(figsize=(7.0, 4.5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    for j in range(min(walks.positions.shape[2], 5)):
+        above.plot(i, walks.positions[chosen, :n, j], ".-", label=f"coordinate {j + 1}")
+    below.plot(i, model_P[chosen, :n], "o-", label="implicit GRU")
+    below.plot(i, bayes_P[chosen, :n], "k--", label="Bayes posterior")
+    below.axhline(0.5, color="grey", linewidth=0.5)
+    for axes in (above, below):
+        axes.axvline(walks.changes[chosen], color="C3", linestyle=":", label="true change point t'")
+        axes.legend(loc="upper left", fontsize="small")
+    above.set_ylabel("position")
+    below.set(xlabel="step", ylabel="P(after the change)", ylim=(-0.05, 1.05))
+    with atomic_write(path) as file:
+        figure.savefig(file, dpi=100, format="png")
+    return f"figure: {path}"
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, measure, print, and write what was asked for."""
+    for path in (options.figure, options.json):
+        if path is not None:
+            check_writable(path)
+    law = Law(options.bias, options.law, options.dimension, options.norm)
+    training_rng, test_rng, floor_rng = np.random.default_rng(options.seed).spawn(3)
+    print(f"law of v: {law.law}, dimension {law.dimension}, norm {law.norm:.4g}; b = {law.bias:g}", flush=True)
+    floor = bayes_floor(law, options.floor_walks, floor_rng)
+    model, work = train(law, options, training_rng)
+    batches = work.batches
+    print(f"trained on {work.walks} walks in {batches} batches; per batch {work.newton_steps / batches:.1f} Newton steps, ", end="")
+    print(f"{work.products / batches:.1f} products, {work.adjoint_products / batches:.1f} adjoint products")
+    test = draw(law, options.test_walks, test_rng)
+    _, result, model_P = model.solve(test, ims.NonlinearStop(atol=1e-4, rtol=0.0))
+    unsolved_test = int(np.sum(~np.asarray(result.success)))
+    if work.unsolved or work.unsolved_adjoint or unsolved_test:
+        print(f"NOT CONVERGED: {work.unsolved} forward and {work.unsolved_adjoint} adjoint solves in training, ", end="")
+        print(f"{unsolved_test} test walks")
+    bayes_P = posterior(law, test)
+    rates = {}
+    for name, P in (("layer", model_P), ("bayes", bayes_P)):
+        rates[name] = Rate.of((((P > 0.5) != test.labels) & test.is_step).sum(axis=1), test.lengths)
+    print(f"error per element, implicit GRU:          {rates['layer']}  ({options.test_walks} test walks)")
+    print(f"error per element, Bayes rule, same walks: {rates['bayes']}")
+    print(f"Bayes floor of this law:                   {floor}  ({options.floor_walks} walks)")
+    if options.json is not None:
+        results = {
+            "example": "biased_walk",
+            "law": dataclasses.asdict(law),
+            "seed": options.seed,
+            "state": options.state,
+            "work": dataclasses.asdict(work),
+            "test_unsolved": unsolved_test,
+            "error": dataclasses.asdict(rates["layer"]),
+            "bayes_error_same_walks": dataclasses.asdict(rates["bayes"]),
+            "bayes_floor": dataclasses.asdict(floor),
+        }
+        with atomic_write(options.json) as file:
+            file.write((json.dumps(results, indent=2) + "\n").encode())
+        print(f"results: {options.json}")
+    if options.figure is not None:
+        print(save_figure(options.figure, test, model_P, bayes_P))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; argparse ends the program with status 2 if it is wrong."""
+    parser = argparse.ArgumentParser(prog="biased_walk", description="Implicit GRU on biased random walks.")
+    add = parser.add_argument
+    add("--seconds", type=float, default=60.0, help="of training (default %(default)s)")
+    add("--steps", type=int, help="number of training steps, instead of --seconds: then the result is reproducible")
+    add("--bias", type=float, default=Law.bias, help="b (default %(default)s)")
+    add("--law", choices=LAWS, default=Law.law, help="of v (default %(default)s)")
+    add("--dimension", type=int, default=Law.dimension, help="of v (default %(default)s)")
+    add("--norm", type=float, default=Law.norm, help="of v, or its scale (default sqrt(2): v = (1, 1))")
+    add("--state", type=int, default=40, help="k (default %(default)s)")
+    add("--batch", type=int, default=64, help="walks in a batch (default %(default)s)")
+    add("--rate", type=float, default=1e-2, help="of Adam, at the start (default %(default)s)")
+    add("--test-walks", type=int, default=5000, help="default %(default)s")
+    add("--floor-walks", type=int, default=FLOOR_WALKS, help="default %(default)s")
+    add("--seed", type=int, default=0)
+    add("--figure", type=Path, metavar="PNG", help="draw one test walk (needs matplotlib)")
+    add("--json", type=Path, metavar="FILE", help="write the results")
+    options = parser.parse_args(arguments)
+    for name in ("seconds", "dimension", "state", "batch", "rate", "test_walks", "floor_walks"):
+        if not 0 < getattr(options, name) < float("inf"):
+            parser.error(f"--{name.replace('_', '-')}: a positive number expected, got {getattr(options, name)}")
+    for name in ("bias", "norm", "seed"):
+        if not 0 <= getattr(options, name) < float("inf"):
+            parser.error(f"--{name}: a number of at least 0 expected, got {getattr(options, name)}")
+    if options.steps is not None and options.steps < 1:
+        parser.error(f"--steps: at least 1 expected, got {options.steps}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    options = parse(arguments)
+    try:
+        run(options)
+    except UserError as error:
+        print(f"biased_walk: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("biased_walk: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""Derivatives of a solution with respect to the parameters: reverse mode and forward mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._evaluate import Evaluator
+from implicitsolve._namespace import array_namespace, as_inexact, norm2
+from implicitsolve._typing import Array
+from implicitsolve.krylov import KrylovMethod
+from implicitsolve.operators import LinearOperator
+from implicitsolve.problem import Problem
+from implicitsolve.result import AdjointResult, LinearResult, NonlinearResult, TangentResult
+from implicitsolve.solve import linear_solve
+from implicitsolve.status import Status
+from implicitsolve.stopping import LinearStop
+
+
+def pull_back(
+    problem: Problem,
+    result: NonlinearResult | Any,
+    cotangent: Any,
+    *,
+    method: KrylovMethod | None = None,
+    M: Any = None,
+    x0: Any = None,
+    stop: LinearStop | None = None,
+) -> AdjointResult:
+    """Gradients of a loss through the solution of F(x, theta) = 0.
+
+    Solves the adjoint system ``J^H lam = cotangent`` at the solution, once for all parameters, and returns
+    ``d loss / d theta = -(dF / d theta)^H lam`` for each. The loss's direct dependence on theta is the caller's to add.
+
+    Parameters
+    ----------
+    problem : Problem
+        Needs `vjp`, `linearize` or `jac` (with adjoint products), and `parameter_vjp` if it has parameters.
+    result : NonlinearResult or array_like
+        What `root` returned, or a solution.
+    cotangent : array_like
+        d loss / d x, of the shape of x.
+    method : Krylov method, optional
+        Default: that of `linear_solve`.
+    M : LinearOperator, array or sparse matrix, optional
+        Approximates the inverse of J^H.
+    x0 : array_like, optional
+        Start for lam, such as the adjoint of an earlier, similar solve.
+    stop : LinearStop, optional
+        Default: ||cotangent - J^H lam||_2 <= 1e-6 ||cotangent||_2.
+
+    Returns
+    -------
+    AdjointResult
+        Gradients by name, lam, and a status for each system. FORWARD_NOT_CONVERGED marks gradients that were
+        taken at a point which is not a solution.
+
+    Raises
+    ------
+    TypeError
+        If the problem cannot multiply with J^H.
+    ValueError
+        If `cotangent` does not have the shape of x.
+
+    References
+    ----------
+    .. [1] M. Kazi and B. Thompson, "Implicitly-defined neural networks for sequence labeling", ACL (2017), (1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> a = np.array([4.0, 9.0])
+    >>> sqrt = ims.Problem(
+    ...     lambda x: x**2 - a,
+    ...     jvp=lambda x, v: 2 * x * v,
+    ...     vjp=lambda x, w: 2 * x * w,
+    ...     parameters={"a": a},
+    ...     parameter_vjp=lambda x, w: {"a": -w},
+    ... )
+    >>> solution = ims.root(sqrt, np.ones(2), stop=ims.NonlinearStop(atol=1e-12))
+    >>> ims.pull_back(sqrt, solution, np.ones(2), stop=ims.LinearStop(rtol=1e-12)).gradients["a"].round(6)
+    array([0.25    , 0.166667])
+    """
+    evaluator, x, J = _linearized(problem, result, exact="adjoint")
+    adjoint = J.H
+    linear = _solve(evaluator, adjoint, x, cotangent, "cotangent", method, M, x0, stop)
+    lam = linear.x
+    gradients: dict[str, Array] = {}
+    if problem.parameter_vjp is not None:
+        xp = evaluator.xp
+        raw = problem.parameter_vjp(xp.asarray(x, copy=True), xp.asarray(lam, copy=True))
+        gradients = {name: -value for name, value in raw.items()}
+    elif problem.parameters:
+        raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")
+    return AdjointResult(
+        gradients=gradients,
+        adjoint=lam,
+        status=_status(result, linear),
+        linear=linear,
+        counts=evaluator.tally.counts(),
+    )
+
+
+def push_forward(
+    problem: Problem,
+    result: NonlinearResult | Any,
+    tangents: Mapping[str, Any],
+    *,
+    method: KrylovMethod | None = None,
+    M: Any = None,
+    x0: Any = None,
+    stop: LinearStop | None = None,
+) -> TangentResult:
+    """Directional derivative of the solution of F(x, theta) = 0.
+
+    Solves ``J dx = -(dF / d theta) d theta`` at the solution.
+
+    Parameters
+    ----------
+    problem : Problem
+        Needs `parameter_jvp`; products with J are exact where the problem offers them, else differences.
+    result : NonlinearResult or array_like
+        What `root` returned, or a solution.
+    tangents : mapping of str to array_like
+        d theta for some of the problem's parameters.
+    method, M, x0, stop : optional
+        As in `pull_back`, for J in place of J^H.
+
+    Returns
+    -------
+    TangentResult
+        dx, shaped like x, and a status for each system.
+
+    Raises
+    ------
+    TypeError
+        If the problem has no `parameter_jvp`.
+    ValueError
+        If `tangents` names an unknown parameter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> a = np.array([4.0, 9.0])
+    >>> sqrt = ims.Problem(
+    ...     lambda x: x**2 - a,
+    ...     jvp=lambda x, v: 2 * x * v,
+    ...     parameters={"a": a},
+    ...     parameter_jvp=lambda x, tangents: -tangents["a"],
+    ... )
+    >>> ims.push_forward(sqrt, np.array([2.0, 3.0]), {"a": np.ones(2)}).tangent.round(6)
+    array([0.25    , 0.166667])
+    """
+    if problem.parameter_jvp is None:
+        raise TypeError("push_forward: the problem has no `parameter_jvp`")
+    unknown = sorted(set(tangents) - set(problem.parameters or tangents))
+    if unknown:
+        raise ValueError(f"push_forward: `tangents` must name parameters of the problem, got {unknown}")
+    evaluator, x, J = _linearized(problem, result, exact="tangent")
+    right = problem.parameter_jvp(evaluator.xp.asarray(x, copy=True), dict(tangents))
+    linear = _solve(evaluator, J, x, -right, "parameter_jvp", method, M, x0, stop)
+    return TangentResult(
+        tangent=linear.x, status=_status(result, linear), linear=linear, counts=evaluator.tally.counts()
+    )
+
+
+def _linearized(problem: Problem, result: Any, exact: str) -> tuple[Evaluator, Array, LinearOperator]:
+    """J at the solution, on arrays (B, N)."""
+    x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
+    evaluator = Evaluator(problem, x)
+    if exact == "adjoint" and problem.vjp is None and problem.linearize is None and problem.jac is None:
+        raise TypeError("pull_back: the problem needs `vjp`, `linearize` or `jac` to multiply with the adjoint of J")
+    flat = evaluator.flatten(x)
+    F = None
+    if not evaluator.has_exact_products and exact == "tangent":
+        F = evaluator.flatten(result.fun) if isinstance(result, NonlinearResult) else evaluator.residual(flat)
+    elif problem.linearize is None and problem.jac is None and problem.jvp is None:
+        F = flat  # only adjoint products will be asked for
+    evaluator.length.follow(evaluator.rows, norm2(flat))
+    return evaluator, x, evaluator.jacobian(flat, F)
+
+
+def _solve(
+    evaluator: Evaluator,
+    A: LinearOperator,
+    x: Array,
+    right: Any,
+    name: str,
+    method: KrylovMethod | None,
+    M: Any,
+    x0: Any,
+    stop: LinearStop | None,
+) -> LinearResult:
+    right = as_inexact(right, name)
+    if right.shape != x.shape:
+        raise ValueError(f"`{name}` must have the shape of x, {x.shape}, got {right.shape}")
+    xp = array_namespace(right, x)
+    flat = evaluator.flatten(xp.astype(right, x.dtype))
+    start = None if x0 is None else evaluator.flatten(xp.astype(as_inexact(x0, "x0"), x.dtype))
+    result = linear_solve(A, flat, method=method, M=M, x0=start, stop=stop)
+
+    def shaped(values: Any) -> Any:
+        values = np.asarray(values)
+        return values.reshape(evaluator.batch_shape) if evaluator.batch_shape else values.reshape(-1)[0].item()
+
+    status = shaped(result.status)
+    return replace(
+        result,
+        x=evaluator.unflatten(result.x),
+        status=status if evaluator.batch_shape else Status(status),
+        residual_norm=shaped(result.residual_norm),
+        iterations=shaped(result.iterations),
+    )
+
+
+def _status(result: Any, linear: LinearResult) -> Any:
+    """The linear solve's status, or FORWARD_NOT_CONVERGED where it converged at no solution."""
+    if not isinstance(result, NonlinearResult):
+        return linear.status
+    wrong = (np.asarray(result.status) != Status.CONVERGED) & (np.asarray(linear.status) == Status.CONVERGED)
+    if wrong.ndim == 0:
+        return Status.FORWARD_NOT_CONVERGED if wrong else linear.status
+    return np.where(wrong, int(Status.FORWARD_NOT_CONVERGED), linear.status)

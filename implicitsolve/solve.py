@@ -1,0 +1,264 @@
+"""The native entries: `root` for nonlinear systems, `linear_solve` for linear ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._evaluate import Evaluator
+from implicitsolve._namespace import array_namespace, as_inexact, norm2
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.krylov import LGMRES, KrylovMethod
+from implicitsolve.monitor import Monitor, silent
+from implicitsolve.newton import NewtonKrylov
+from implicitsolve.operators import LinearOperator, aslinearoperator
+from implicitsolve.problem import Problem
+from implicitsolve.result import LinearResult, NonlinearResult
+from implicitsolve.status import Status
+from implicitsolve.stopping import LinearStop, NonlinearStop
+
+METHODS = {"newton-krylov": NewtonKrylov()}
+
+
+def root(
+    problem: Problem | Any,
+    x0: Any = None,
+    *,
+    method: NewtonKrylov | str = "newton-krylov",
+    stop: NonlinearStop | None = None,
+    monitor: Monitor | None = None,
+    backend: str = "auto",
+) -> NonlinearResult:
+    """Solve F(x) = 0, for one system or a batch of independent ones.
+
+    Parameters
+    ----------
+    problem : Problem or callable
+        The system; a callable is taken as its residual.
+    x0 : array_like, optional
+        Start, of shape ``batch_shape + event_shape``. Its library, device and dtype are those of the solution (integers
+        become float64). Default: the problem's own initial guess.
+    method : NewtonKrylov or str, optional
+        Solver settings, or the name "newton-krylov" for the default ones.
+    stop : NonlinearStop, optional
+        When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|, at most 100 steps.
+    monitor : callable, optional
+        Sees every step; see `implicitsolve.monitor`.
+    backend : {"auto"}, optional
+        Kernels to use; the library of x0 decides.
+
+    Returns
+    -------
+    NonlinearResult
+        Solution, a status for each system, counts and trace. A numerical failure is a status, never an exception:
+        ``result.raise_for_status()`` makes it one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument, or what one of the problem's functions returns, is not usable. Exceptions of those functions
+        pass unchanged.
+
+    Notes
+    -----
+    One step costs one Jacobian product for each Krylov iteration, and one residual (more where the line search shortens
+    the step). Without exact products each is a residual.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> def circle_and_line(x):
+    ...     return np.stack([x[..., 0] ** 2 + x[..., 1] ** 2 - 4, x[..., 0] - x[..., 1]], axis=-1)
+    >>> batch = ims.Problem(circle_and_line, batch_ndim=1)
+    >>> result = ims.root(batch, np.array([[1.0, 0.5], [-1.0, -3.0]]))
+    >>> result.success
+    array([ True,  True])
+    >>> result.x.round(6)
+    array([[ 1.414214,  1.414214],
+           [-1.414214, -1.414214]])
+    """
+    problem = problem if isinstance(problem, Problem) else Problem(problem)
+    solver = _method(method)
+    stop = NonlinearStop() if stop is None else stop
+    if not hasattr(stop, "holds"):
+        raise TypeError(f"root: `stop` must be a NonlinearStop, got {type(stop).__name__}")
+    if monitor is not None and not callable(monitor):
+        raise TypeError(f"root: `monitor` must be callable, got {type(monitor).__name__}")
+    if backend != "auto":
+        raise ValueError(f'root: `backend` must be "auto", got {backend!r}')
+    if x0 is None:
+        if problem.initial_guess is None:
+            raise TypeError("root: `x0` is needed, since the problem offers no initial guess")
+        x0 = problem.initial_guess("default", None)
+    x0 = as_inexact(x0, "x0")
+    evaluator = Evaluator(problem, x0, solver.rdiff)
+    if x0.size == 0:
+        return _empty(x0, evaluator)
+    solution = solver.solve(evaluator, evaluator.flatten(x0), stop, silent if monitor is None else monitor)
+
+    def shaped(values: HostArray) -> Any:
+        return values.reshape(evaluator.batch_shape) if evaluator.batch_shape else values[0].item()
+
+    status = shaped(solution.status)
+    return NonlinearResult(
+        x=evaluator.unflatten(solution.x),
+        fun=evaluator.unflatten(solution.F),
+        status=status if evaluator.batch_shape else Status(status),
+        residual_norm=shaped(solution.norm),
+        initial_norm=shaped(solution.first_norm),
+        iterations=shaped(solution.iterations),
+        krylov_iterations=shaped(solution.krylov_iterations),
+        counts=evaluator.tally.counts(),
+        steps=tuple(solution.steps),
+    )
+
+
+def linear_solve(
+    A: Any,
+    b: Any,
+    *,
+    method: KrylovMethod | None = None,
+    M: Any = None,
+    x0: Any = None,
+    stop: LinearStop | None = None,
+) -> LinearResult:
+    """Solve A x = b by a Krylov method, for one system or a batch of independent ones.
+
+    Parameters
+    ----------
+    A : LinearOperator, array or sparse matrix
+        Square. An array may have leading batch axes, ``(..., N, N)``.
+    b : array_like
+        Right-hand side of shape ``batch_shape + in_shape`` of A, or flattened ``batch_shape + (N,)``.
+    method : GMRES, FGMRES, LGMRES, BiCGSTAB or ScipyKrylov, optional
+        Default: ``LGMRES()``, whose restarts do not stagnate.
+    M : LinearOperator, array or sparse matrix, optional
+        Approximates the inverse of A.
+    x0 : array_like, optional
+        Start. Default 0, which saves a product.
+    stop : LinearStop, optional
+        Default: ||b - A x||_2 <= 1e-6 ||b||_2, at most 500 iterations.
+
+    Returns
+    -------
+    LinearResult
+        Solution and a status for each system; the residual norm is measured by a product at the returned x.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not usable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> ims.linear_solve(np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([1.0, 2.0])).x
+    array([0.1, 0.6])
+    """
+    operator = aslinearoperator(A)
+    method = LGMRES() if method is None else method
+    stop = LinearStop() if stop is None else stop
+    if not callable(getattr(method, "solve", None)):
+        raise TypeError(f"linear_solve: `method` must be a Krylov method, got {method!r}")
+    if operator.shape[0] != operator.shape[1]:
+        raise ValueError(f"linear_solve: `A` must be square, got shape {operator.shape}")
+    b = _promoted(as_inexact(b, "b"), operator)
+    _fits(operator, b, "b")
+    xp = array_namespace(b)
+    rows = math.prod(operator.batch_shape)
+    flat_b = xp.reshape(b, (rows, -1)) if b.size else xp.reshape(b, (rows, operator.shape[1]))
+    start = None
+    if x0 is not None:
+        x0 = as_inexact(x0, "x0")
+        _fits(operator, x0, "x0")
+        start = xp.astype(xp.reshape(x0, flat_b.shape), b.dtype)
+    products = 0
+    flat = operator.flat()
+
+    def counted(part: LinearOperator) -> LinearOperator:
+        def matvec(v: Array) -> Array:
+            nonlocal products
+            products += 1
+            return xp.astype(xp.reshape(part.matvec(v), v.shape), v.dtype)
+
+        return LinearOperator(
+            matvec, in_shape=part.in_shape, batch_shape=part.batch_shape, take=lambda i: counted(part.take(i))
+        )
+
+    preconditioner = None
+    if M is not None:
+        preconditioner = aslinearoperator(M)
+        if preconditioner.shape != operator.shape or preconditioner.batch_shape != operator.batch_shape:
+            raise ValueError(
+                f"linear_solve: `M` must have the shape {operator.shape} and batch shape {operator.batch_shape} of A, "
+                f"got {preconditioner.shape} and {preconditioner.batch_shape}"
+            )
+        preconditioner = preconditioner.flat()
+    outcome = method.solve(
+        counted(flat),
+        flat_b,
+        target=stop.target(norm2(flat_b)),
+        max_iterations=stop.max_iterations,
+        M=preconditioner,
+        x0=start,
+    )
+
+    def shaped(values: HostArray) -> Any:
+        return values.reshape(operator.batch_shape) if operator.batch_shape else values[0].item()
+
+    status = shaped(outcome.status)
+    return LinearResult(
+        x=xp.reshape(outcome.x, b.shape),
+        status=status if operator.batch_shape else Status(status),
+        residual_norm=shaped(outcome.residual_norm),
+        iterations=shaped(outcome.iterations),
+        matvecs=products,
+    )
+
+
+def _method(method: Any) -> NewtonKrylov:
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise ValueError(f"root: `method` must be a solver or one of {sorted(METHODS)}, got {method!r}")
+        return METHODS[method]
+    if not isinstance(method, NewtonKrylov):
+        raise TypeError(f"root: `method` must be a NewtonKrylov or a name, got {type(method).__name__}")
+    return method
+
+
+def _empty(x0: Array, evaluator: Evaluator) -> NonlinearResult:
+    """Nothing to solve: no unknowns, or no systems."""
+    ones = np.full(evaluator.batch_shape, int(Status.CONVERGED))
+    zeros = np.zeros(evaluator.batch_shape)
+    counts = np.zeros(evaluator.batch_shape, dtype=int)
+    is_batch = bool(evaluator.batch_shape)
+    return NonlinearResult(
+        x=evaluator.xp.asarray(x0, copy=True),
+        fun=evaluator.xp.asarray(x0, copy=True),
+        status=ones if is_batch else Status.CONVERGED,
+        residual_norm=zeros if is_batch else 0.0,
+        initial_norm=zeros if is_batch else 0.0,
+        iterations=counts if is_batch else 0,
+        krylov_iterations=counts if is_batch else 0,
+        counts=evaluator.tally.counts(),
+    )
+
+
+def _promoted(b: Array, A: LinearOperator) -> Array:
+    """Return b, complex where A is."""
+    xp = array_namespace(b)
+    name = str(A.dtype).rsplit(".", maxsplit=1)[-1]
+    if name.startswith("complex") and not xp.isdtype(b.dtype, "complex floating"):
+        return xp.astype(b, xp.complex64 if b.dtype == xp.float32 else xp.complex128)
+    return b
+
+
+def _fits(A: LinearOperator, b: Array, name: str) -> None:
+    shapes = A.batch_shape + A.in_shape, (*A.batch_shape, A.shape[1])
+    if tuple(b.shape) not in shapes:
+        expected = " or ".join(str(s) for s in dict.fromkeys(shapes))
+        raise ValueError(f"linear_solve: `{name}` must have shape {expected}, got {tuple(b.shape)}")

@@ -1,0 +1,119 @@
+"""Checks of a user's own operators and Jacobian products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._evaluate import Evaluator
+from implicitsolve._namespace import as_inexact, eps, from_host, is_complex, norm2, to_host
+from implicitsolve._typing import Array
+from implicitsolve.operators import LinearOperator, aslinearoperator
+from implicitsolve.problem import Problem
+
+
+def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | None = None) -> float:
+    """Mismatch of the adjoint identity ``<w, A v> = <A^H w, v>`` for random v and w.
+
+    Parameters
+    ----------
+    A : LinearOperator, array or sparse matrix
+        Operator with adjoint products.
+    like : Array, optional
+        Tells library, device and dtype of the vectors. Default: NumPy, of the operator's dtype.
+    rng : numpy.random.Generator, optional
+        Source of the vectors. Default: seed 0.
+
+    Returns
+    -------
+    float
+        ``|<w, A v> - <A^H w, v>| / (||w|| ||A v||)``, a small multiple of the rounding unit if A and A^H agree.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.testing import dot_test
+    >>> bool(dot_test(np.array([[1.0, 2.0], [3.0, 4.0]])) < 1e-14)
+    True
+    """
+    A = aslinearoperator(A)
+    rng = np.random.default_rng(0) if rng is None else rng
+    like = np.zeros(1, dtype=np.result_type(A.dtype, np.float32)) if like is None else like
+    v = _random(rng, A.batch_shape + A.in_shape, like)
+    w = _random(rng, A.batch_shape + A.out_shape, like)
+    Av, Aw = to_host(A.matvec(v)).reshape(-1), to_host(A.rmatvec(w)).reshape(-1)
+    left, right = np.vdot(to_host(w).reshape(-1), Av), np.vdot(Aw, to_host(v).reshape(-1))
+    scale = np.linalg.norm(to_host(w)) * np.linalg.norm(Av)
+    return float(abs(left - right) / scale) if scale > 0 else float(abs(left - right))
+
+
+def taylor_test(problem: Problem | Callable[[Array], Array], x: Any, *, rng: np.random.Generator | None = None) -> float:
+    """Order at which ``||F(x + h v) - F(x) - h J(x) v||`` falls with h: 2 if J is the derivative of F.
+
+    Parameters
+    ----------
+    problem : Problem
+        With exact products (`jvp`, `linearize` or `jac`).
+    x : array_like
+        Where to test; take a point at which F is smooth.
+    rng : numpy.random.Generator, optional
+        Source of the direction v. Default: seed 0.
+
+    Returns
+    -------
+    float
+        Median order over halvings of h, infinite if the remainder is rounding error throughout (F affine).
+        A wrong product gives 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> from implicitsolve.testing import taylor_test
+    >>> good = ims.Problem(lambda x: x**3, jvp=lambda x, v: 3 * x**2 * v)
+    >>> bad = ims.Problem(lambda x: x**3, jvp=lambda x, v: 2 * x**2 * v)
+    >>> round(taylor_test(good, np.ones(3)), 1), round(taylor_test(bad, np.ones(3)), 1)
+    (2.0, 1.0)
+    """
+    problem = problem if isinstance(problem, Problem) else Problem(problem)
+    rng = np.random.default_rng(0) if rng is None else rng
+    x = as_inexact(x, "x")
+    evaluator = Evaluator(problem, x)
+    if not evaluator.has_exact_products:
+        raise TypeError("taylor_test: the problem needs `jvp`, `linearize` or `jac`")
+    flat = evaluator.flatten(x)
+    F = evaluator.residual(flat)
+    v = evaluator.flatten(_random(rng, tuple(x.shape), x))
+    v = v * float(norm2(flat).max() or 1.0) / float(norm2(v).max())
+    Jv = evaluator.jacobian(flat, F).matvec(v)
+    floor = 1e3 * eps(evaluator.xp, x.dtype) * float(norm2(F).max() + norm2(Jv).max())
+    steps = 2.0 ** -np.arange(4, 14)
+    rest = np.asarray([float(norm2(evaluator.residual(flat + h * v) - F - h * Jv).max()) for h in steps])
+    clear = rest > floor
+    orders = np.log2(rest[:-1] / np.where(rest[1:] > 0, rest[1:], 1.0))[clear[:-1] & clear[1:]]
+    return float(np.median(orders)) if orders.size else float("inf")
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], like: Array) -> Array:
+    values = rng.standard_normal(shape)
+    if is_complex(like):
+        values = values + 1j * rng.standard_normal(shape)
+    return from_host(np.asarray(values), like)
+
+
+def dense(A: LinearOperator | Any) -> Any:
+    """Return the matrix of one operator (no batch) as a NumPy array, column by column: for small tests only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.testing import dense
+    >>> dense(np.eye(2))
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    A = aslinearoperator(A)
+    columns = np.eye(A.shape[1], dtype=np.result_type(A.dtype, np.float32))
+    return np.stack([to_host(A.matvec(columns[i].reshape(A.in_shape))).reshape(-1) for i in range(A.shape[1])], axis=1)

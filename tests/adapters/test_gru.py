@@ -1,0 +1,661 @@
+"""The implicit GRU against its formulas written out, position by position, in complex arithmetic."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from implicitsolve.adapters import _common, gru_parameters, gru_switch, implicit_gru, initial_guess
+
+WEIGHTS = ("W", "U", "b", "Wz", "Uz", "bz", "Wr", "Ur", "br", "Wp", "Up", "bp", "Wn", "Un", "bn")
+KINDS = ("one-step", "zeros")
+TIGHT = ims.LinearStop(rtol=1e-13)
+
+
+def sigma(y):
+    return 1 / (1 + np.exp(-y))
+
+
+def switch(P, p, q, x):
+    sp = sigma(P["Wp"] @ x + P["Up"] @ p + P["bp"])
+    sn = sigma(P["Wn"] @ x + P["Un"] @ q + P["bn"])
+    return sp / (sp + sn)
+
+
+def gru(P, hhat, x):
+    z = sigma(P["Wz"] @ x + P["Uz"] @ hhat + P["bz"])
+    r = sigma(P["Wr"] @ x + P["Ur"] @ hhat + P["br"])
+    return (1 - z) * hhat + z * np.tanh(P["W"] @ x + P["U"] @ (r * hhat) + P["b"])
+
+
+def cell(P, p, q, x):
+    s = switch(P, p, q, x)
+    return gru(P, s * p + (1 - s) * q, x)
+
+
+def per_system(state, b):
+    return state[b] if state.ndim == 2 else state
+
+
+def residual(P, H, lengths):
+    """H - F(H) for a dict with the parameters, inputs, hs and he; H (B, T, k)."""
+    R = np.array(H, dtype=np.result_type(H, *P.values()))
+    for b, n in enumerate(lengths):
+        h = [per_system(P["hs"], b), *H[b, :n], per_system(P["he"], b)]
+        for t in range(n):
+            R[b, t] -= cell(P, h[t], h[t + 2], P["inputs"][b, t])
+    return R
+
+
+def jacobian(function, x):
+    """Derivative of a function of one array by complex steps: exact, shape (outputs, inputs)."""
+    columns = []
+    for i in range(x.size):
+        moved = x.astype(complex)
+        moved.flat[i] += 1e-30j
+        columns.append(function(moved).imag.ravel() / 1e-30)
+    return np.stack(columns, axis=1)
+
+
+@dataclass
+class Case:
+    """A layer in NumPy and float64: everything in one dict, and a state."""
+
+    P: dict[str, Any]
+    lengths: np.ndarray
+    H: np.ndarray
+
+    def layer(self, xp: Any = np, dtype: Any = np.float64, **changed: Any) -> ims.Problem:
+        A = {name: xp.asarray(value, dtype=dtype) for name, value in (self.P | changed).items()}
+        params = {name: A[name] for name in WEIGHTS}
+        return implicit_gru(params, A["inputs"], lengths=self.lengths, hs=A["hs"], he=A["he"])
+
+    @property
+    def valid(self) -> np.ndarray:
+        return (np.arange(self.H.shape[1]) < self.lengths[:, None])[:, :, None]
+
+    def jacobian(self) -> np.ndarray:
+        return jacobian(lambda H: residual(self.P, H, self.lengths), self.H)
+
+    def replaced(self, name: str, value: np.ndarray) -> np.ndarray:
+        return residual(self.P | {name: value}, self.H, self.lengths)
+
+
+def make(seed=0, B=3, T=4, k=3, d=2, lengths=(4, 1, 3), scale=1.5, boundary="system") -> Case:
+    rng = np.random.default_rng(seed)
+    P: dict[str, Any] = gru_parameters(d, k, scale=scale, rng=rng)
+    P["inputs"] = rng.standard_normal((B, T, d))
+    shape = {"zero": (k,), "shared": (k,), "system": (B, k)}[boundary]
+    P |= {name: (0 if boundary == "zero" else 1) * rng.uniform(-1, 1, shape) for name in ("hs", "he")}
+    return Case(P, np.asarray([T] * B if lengths is None else lengths), rng.uniform(-1, 1, (B, T, k)))
+
+
+@st.composite
+def cases(draw) -> Case:
+    B, T, k, d = (draw(st.integers(1, high)) for high in (4, 6, 4, 3))
+    lengths = draw(st.none() | st.lists(st.integers(1, T), min_size=B, max_size=B))
+    boundary = draw(st.sampled_from(["zero", "shared", "system"]))
+    scale = draw(st.sampled_from([0.1, 2.0, 30.0]))
+    return make(draw(st.integers(0, 2**32 - 1)), B, T, k, d, lengths, scale, boundary)
+
+
+DENSE = {"ragged": {}, "full": {"lengths": None}, "shared": {"boundary": "shared"}, "short": {"T": 1, "lengths": None}}
+
+
+@pytest.fixture(params=DENSE)
+def case(request) -> Case:
+    return make(**DENSE[request.param])
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Split even these small layers into several parts."""
+    monkeypatch.setattr(_common, "PART_BYTES", 80)
+
+
+def host(x) -> np.ndarray:
+    return x.get() if hasattr(x, "get") else np.asarray(x)
+
+
+def close(actual, expected, tolerance=1e-12):
+    np.testing.assert_allclose(host(actual), expected, rtol=0, atol=tolerance * max(1.0, np.abs(expected).max()))
+
+
+# The function and its derivatives
+
+
+def test_residual_is_the_formula(case, xp, dtype):
+    actual = case.layer(xp, dtype).residual(xp.asarray(case.H, dtype=dtype))
+    assert actual.dtype == dtype
+    close(actual, residual(case.P, case.H, case.lengths), 64 * float(xp.finfo(dtype).eps))
+
+
+def test_products_are_those_of_the_dense_jacobian(case, rng):
+    J, layer = case.jacobian(), case.layer()
+    v, w = rng.standard_normal((2, *case.H.shape))
+    F, operator = layer.linearize(case.H)
+    close(F, residual(case.P, case.H, case.lengths))
+    for actual in (layer.jvp(case.H, v), operator.matvec(v)):
+        close(actual.ravel(), J @ v.ravel())
+    for actual in (layer.vjp(case.H, w), operator.rmatvec(w)):
+        close(actual.ravel(), J.T @ w.ravel())
+
+
+@pytest.mark.parametrize("name", [*WEIGHTS, "inputs", "hs", "he"])
+def test_parameter_products_are_those_of_the_dense_jacobian(case, rng, name):
+    layer, value = case.layer(), case.P[name]
+    J = jacobian(lambda changed: case.replaced(name, changed), value)
+    v, w = rng.standard_normal(value.shape), rng.standard_normal(case.H.shape)
+    close(layer.parameter_jvp(case.H, {name: v}).ravel(), J @ v.ravel())
+    gradient = layer.parameter_vjp(case.H, w)[name]
+    assert gradient.shape == value.shape
+    close(gradient.ravel(), J.T @ w.ravel())
+
+
+def test_products_are_the_same_in_every_library(xp, dtype, rng):
+    case, tolerance = make(), 256 * float(xp.finfo(dtype).eps)
+    v = rng.standard_normal(case.H.shape)
+    tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
+    layer, ours = case.layer(), case.layer(xp, dtype)
+    H, dH = xp.asarray(case.H, dtype=dtype), xp.asarray(v, dtype=dtype)
+    results = {
+        "jvp": (ours.jvp(H, dH), layer.jvp(case.H, v)),
+        "vjp": (ours.vjp(H, dH), layer.vjp(case.H, v)),
+        "parameter_jvp": (
+            ours.parameter_jvp(H, {name: xp.asarray(value, dtype=dtype) for name, value in tangents.items()}),
+            layer.parameter_jvp(case.H, tangents),
+        ),
+        "one-step": (initial_guess(ours), initial_guess(layer)),
+        "random": (
+            initial_guess(ours, "random", np.random.default_rng(1)),
+            initial_guess(layer, "random", np.random.default_rng(1)),
+        ),
+        "taken": (
+            ours.take(np.asarray([2, 0])).residual(xp.asarray(case.H[[2, 0]], dtype=dtype)),
+            layer.residual(case.H)[[2, 0]],
+        ),
+    }
+    expected = layer.parameter_vjp(case.H, v)
+    results |= {name: (value, expected[name]) for name, value in ours.parameter_vjp(H, dH).items()}
+    for actual, value in results.values():
+        assert type(actual) is type(H)
+        assert actual.dtype == dtype
+        close(actual, value, tolerance)
+
+
+@given(cases(), st.integers(0, 2**32 - 1))
+def test_adjoint_identities(case, seed):
+    rng = np.random.default_rng(seed)
+    layer = case.layer()
+    v, w = rng.standard_normal((2, *case.H.shape))
+    J = layer.linearize(case.H)[1]
+    Jv, wJ = J.matvec(v), J.rmatvec(w)
+    assert abs((w * Jv).sum() - (wJ * v).sum()) <= 1e-13 * max(np.abs(w * Jv).sum(), np.abs(wJ * v).sum())
+    tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
+    forward = w * layer.parameter_jvp(case.H, tangents)
+    backward = layer.parameter_vjp(case.H, w)
+    assert backward.keys() == tangents.keys() == layer.parameters.keys()
+    terms = np.concatenate([(tangents[name] * backward[name]).ravel() for name in tangents])
+    assert abs(forward.sum() - terms.sum()) <= 1e-13 * max(np.abs(forward).sum(), np.abs(terms).sum())
+
+
+@given(cases())
+def test_the_box_is_invariant(case):
+    bound = max(1.0, np.abs(case.P["hs"]).max(), np.abs(case.P["he"]).max())
+    H = bound * case.H
+    assert np.abs((H - case.layer().residual(H))[np.broadcast_to(case.valid, H.shape)]).max() <= bound * (1 + 1e-15)
+
+
+def test_a_layer_in_several_parts_is_the_same(parts, rng):
+    whole = make(7, B=3, T=9, lengths=(9, 2, 7))
+    assert len(_common.Rows.of(whole.lengths, 9, whole.H).parts(whole.H[0])) > 3
+    w = rng.standard_normal(whole.H.shape)
+    close(whole.layer().residual(whole.H), residual(whole.P, whole.H, whole.lengths))
+    J = whole.jacobian()
+    close(whole.layer().linearize(whole.H)[1].rmatvec(w).ravel(), J.T @ w.ravel())
+    gradients = whole.layer().parameter_vjp(whole.H, w)
+    for name, value in whole.P.items():
+        dense = jacobian(lambda changed, name=name: whole.replaced(name, changed), value)
+        close(gradients[name].ravel(), dense.T @ w.ravel())
+
+
+# The switch
+
+
+def test_switch_is_the_quotient_where_that_is_safe():
+    case = make()
+    params = {name: case.P[name] for name in WEIGHTS}
+    actual = gru_switch(params, case.P["inputs"], case.H, lengths=case.lengths, hs=case.P["hs"], he=case.P["he"])
+    for b, n in enumerate(case.lengths):
+        h = [case.P["hs"][b], *case.H[b, :n], case.P["he"][b]]
+        for t in range(n):
+            np.testing.assert_allclose(actual[b, t], switch(case.P, h[t], h[t + 2], case.P["inputs"][b, t]), rtol=1e-13)
+        assert (actual[b, n:] == 0.5).all()
+
+
+def arguments(a, c, dtype, xp=np):
+    """A layer of one position, k = 1, in which the switch has the arguments a and c, with p = 1 and q = -1."""
+    params = {name: np.zeros((1,) if name.startswith("b") else (1, 1)) for name in WEIGHTS}
+    params |= {"Up": np.asarray([[a]]), "Un": np.asarray([[-c]])}
+    params = {name: xp.asarray(value, dtype=dtype) for name, value in params.items()}
+    ones = xp.ones((1,), dtype=dtype)
+    return params, xp.zeros((1, 1), dtype=dtype), {"hs": ones, "he": -ones}
+
+
+VALUES = [-1e6, -1003.0, -1000.0, -95.0, -90.0, -2.0, 0.0, 3.0, 90.0, 1000.0, 1e6]
+
+
+@pytest.mark.parametrize("a", VALUES)
+@pytest.mark.parametrize("c", VALUES)
+def test_switch_and_its_slopes_at_any_size(a, c, dtype, xp):
+    params, x, edges = arguments(a, c, dtype, xp)
+    H = xp.zeros((1, 1), dtype=dtype)
+    actual = float(gru_switch(params, x, H, **edges)[0, 0])
+    log_sigma = [-np.logaddexp(0, -y) for y in (a, c)]
+    expected = np.exp(-np.logaddexp(0, log_sigma[1] - log_sigma[0]))
+    assert actual == pytest.approx(expected, rel=1e-5 if dtype == xp.float32 else 1e-13, abs=1e-30)
+    gradients = implicit_gru(params, x, **edges).parameter_vjp(H, -xp.ones((1, 1), dtype=dtype))
+    slope = expected * (1 - expected) * np.exp(-np.logaddexp(0, a))  # ds/da; h = hhat/2, p - q = 2
+    assert float(gradients["bp"][0]) == pytest.approx(slope, rel=1e-4 if dtype == xp.float32 else 1e-12, abs=1e-30)
+    assert all(bool(xp.all(xp.isfinite(gradient))) for gradient in gradients.values())
+
+
+@pytest.mark.parametrize("scale", [1e2, 1e4, 1e8])
+def test_large_weights_give_numbers_and_no_warning(scale, dtype, xp, rng):
+    case = make(scale=scale)
+    layer, H = case.layer(xp, dtype), xp.asarray(case.H, dtype=dtype)
+    F, J = layer.linearize(H)
+    w = xp.asarray(rng.standard_normal(case.H.shape), dtype=dtype)
+    for value in (F, J.matvec(w), J.rmatvec(w), initial_guess(layer), *layer.parameter_vjp(H, w).values()):
+        assert bool(xp.all(xp.isfinite(value)))
+
+
+# Padding, batches, subsets
+
+
+@pytest.mark.parametrize("garbage", [7.0, 1e300, np.inf, -np.inf, np.nan])
+def test_padding_is_inert(garbage, rng):
+    case, v = make(), rng.standard_normal((3, 4, 3))
+    dirty = {"inputs": np.where(case.valid, case.P["inputs"], garbage)}
+    H, dH = (np.where(case.valid, x, garbage) for x in (case.H, v))
+    clean, layer = case.layer(), case.layer(**dirty)
+    J, J0 = layer.linearize(H)[1], clean.linearize(case.H)[1]
+    pairs = [
+        (layer.residual(H), clean.residual(case.H), H),
+        (layer.linearize(H)[0], clean.residual(case.H), H),
+        (J.matvec(dH), J0.matvec(v), dH),
+        (J.rmatvec(dH), J0.rmatvec(v), dH),
+        (initial_guess(layer), initial_guess(clean), 0 * v),
+    ]
+    for actual, expected, padding in pairs:
+        np.testing.assert_array_equal(actual, np.where(case.valid, expected, padding))
+    expected = clean.parameter_vjp(case.H, v)
+    assert (expected["inputs"][~case.valid[:, :, 0]] == 0).all()
+    for name, gradient in layer.parameter_vjp(H, dH).items():
+        np.testing.assert_array_equal(gradient, expected[name])
+    tangents = {"inputs": np.where(case.valid, case.P["inputs"], garbage), "b": np.ones(3)}
+    moved = layer.parameter_jvp(H, tangents)
+    np.testing.assert_array_equal(moved, clean.parameter_jvp(case.H, tangents | {"inputs": case.P["inputs"]}))
+    assert (moved[~case.valid[:, :, 0]] == 0).all()
+
+
+def test_more_padding_changes_nothing(rng):
+    case = make()
+    longer = Case(
+        case.P | {"inputs": np.concatenate([case.P["inputs"], np.full((3, 5, 2), np.nan)], axis=1)},
+        case.lengths,
+        np.concatenate([case.H, np.zeros((3, 5, 3))], axis=1),
+    )
+    np.testing.assert_array_equal(longer.layer().residual(longer.H)[:, :4], case.layer().residual(case.H))
+    for kind in ("one-step", "random"):
+        guess = initial_guess(longer.layer(), kind, np.random.default_rng(0))
+        np.testing.assert_array_equal(guess[:, :4], initial_guess(case.layer(), kind, np.random.default_rng(0)))
+        assert (guess[:, 4:] == 0).all()
+
+
+@given(cases(), st.integers(0, 2**32 - 1))
+def test_a_batch_is_its_sequences(case, seed):
+    v = np.random.default_rng(seed).standard_normal(case.H.shape)
+    layer, params = case.layer(), {name: case.P[name] for name in WEIGHTS}
+    F, J = layer.linearize(case.H)
+    gradients = layer.parameter_vjp(case.H, v)
+    total = {name: np.zeros_like(case.P[name]) for name in WEIGHTS}
+    for b, n in enumerate(case.lengths):
+        hs, he = (per_system(case.P[name], b) for name in ("hs", "he"))
+        alone = implicit_gru(params, case.P["inputs"][b, :n], hs=hs, he=he)
+        assert alone.batch_ndim == 0
+        assert alone.take is None
+        H, one = case.H[b, :n], slice(None, n)
+        Fb, Jb = alone.linearize(H)
+        close(Fb, F[b, one])
+        close(Jb.matvec(v[b, one]), J.matvec(v)[b, one])
+        close(Jb.rmatvec(v[b, one]), J.rmatvec(v)[b, one])
+        close(alone.initial_guess("one-step", None), initial_guess(layer)[b, one])
+        single = alone.parameter_vjp(H, v[b, one])
+        close(single["inputs"], gradients["inputs"][b, one])
+        if case.P["hs"].ndim == 2:
+            close(single["hs"], gradients["hs"][b])
+            close(single["he"], gradients["he"][b])
+        for name in WEIGHTS:
+            total[name] += single[name]
+    for name in WEIGHTS:
+        close(gradients[name], total[name], 1e-11)
+
+
+@given(cases(), st.data())
+def test_take_is_the_problem_of_some_sequences(case, data):
+    B = len(case.lengths)
+    indices = np.asarray(data.draw(st.lists(st.integers(0, B - 1), min_size=1, max_size=5)))
+    layer = case.layer()
+    F, J = layer.linearize(case.H)
+    part, H = layer.take(indices), case.H[indices]
+    close(part.residual(H), F[indices])
+    v = np.random.default_rng(0).standard_normal(case.H.shape)
+    for operator in (part.linearize(H)[1], J.take(indices)):
+        assert operator.batch_shape == (len(indices),)
+        close(operator.matvec(v[indices]), J.matvec(v)[indices])
+        close(operator.rmatvec(v[indices]), J.rmatvec(v)[indices])
+    close(part.parameter_vjp(H, v[indices])["inputs"], layer.parameter_vjp(case.H, v)["inputs"][indices])
+    close(initial_guess(part), initial_guess(layer)[indices])
+    again = part.take(np.arange(len(indices))[::-1])
+    close(again.residual(H[::-1]), F[indices[::-1]])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308])
+@pytest.mark.parametrize("lengths", [(4, 1, 3), None])
+def test_a_hopeless_neighbour_does_no_harm(bad, lengths, rng):
+    case, v = make(lengths=lengths), rng.standard_normal((3, 4, 3))
+    layer, rest = case.layer(), [0, 2]
+    H = case.H.copy()
+    H[1] = bad
+    J, J0 = layer.linearize(H)[1], layer.linearize(case.H)[1]
+    w = v.copy()
+    w[1] = bad
+    np.testing.assert_array_equal(layer.residual(H)[rest], layer.residual(case.H)[rest])
+    np.testing.assert_array_equal(J.matvec(w)[rest], J0.matvec(v)[rest])
+    np.testing.assert_array_equal(J.rmatvec(w)[rest], J0.rmatvec(v)[rest])
+    np.testing.assert_array_equal(J.rmatvec(v)[rest], J0.rmatvec(v)[rest])
+
+
+# Initial guesses
+
+
+def test_one_step_guess_is_the_ordinary_recurrence_both_ways():
+    case = make()
+    actual = initial_guess(case.layer(), "one-step")
+    P, expected = case.P, np.zeros_like(case.H)
+    for b, n in enumerate(case.lengths):
+        x = P["inputs"][b]
+        forward, backward = [P["hs"][b]], [P["he"][b]]
+        for t in range(n):
+            forward.append(gru(P, forward[-1], x[t]))
+            backward.append(gru(P, backward[-1], x[n - 1 - t]))
+        for t in range(n):
+            expected[b, t] = cell(P, forward[t], backward[n - 1 - t], x[t])
+    close(actual, expected)
+
+
+def test_other_guesses():
+    layer, valid = make().layer(), make().valid
+    assert not initial_guess(layer, "zeros").any()
+    first, second, third = (initial_guess(layer, "random", np.random.default_rng(s)) for s in (0, 0, 1))
+    np.testing.assert_array_equal(first, second)
+    assert (np.abs(first) <= 1).all()
+    assert ((first != third) == valid).all()
+    default = layer.initial_guess("default", None)
+    assert default.shape == (3, 4, 3)
+
+
+def test_guesses_that_cannot_be():
+    layer = make().layer()
+    with pytest.raises(ValueError, match="`kind` must be 'one-step', 'zeros' or 'random', got 'two-step'"):
+        initial_guess(layer, "two-step")
+    with pytest.raises(TypeError, match=r"`rng` must be a numpy.random.Generator, got NoneType"):
+        initial_guess(layer, "random")
+    with pytest.raises(TypeError, match="`problem` 'cube' has no initial guess"):
+        initial_guess(ims.Problem(lambda x: x**3, name="cube"))
+
+
+# Arguments
+
+
+def wrong(**changes):
+    """Arguments of implicit_gru with something changed: a parameter, or a keyword."""
+    rng = np.random.default_rng(0)
+    params = gru_parameters(2, 3, rng=rng)
+    arguments = {"inputs": rng.standard_normal((4, 5, 2))}
+    for name, value in changes.items():
+        if name in WEIGHTS or name == "Wx":
+            params[name] = value
+        else:
+            arguments[name] = value
+    if "drop" in arguments:
+        del params[arguments.pop("drop")]
+    return {"params": params} | arguments
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"drop": "Uz"}, ValueError, "`params` lacks Uz; expected Wp, Up, bp"),
+        ({"Wx": np.zeros((3, 2))}, ValueError, "`params` has unknown Wx"),
+        ({"params": [1, 2]}, TypeError, "`params` must be a mapping of names to arrays, got list"),
+        ({"Wz": np.zeros((2, 3))}, ValueError, r"`Wz` must have shape \(3, 2\), got \(2, 3\)"),
+        ({"U": np.zeros(3)}, ValueError, r"`U` must have shape \(3, 3\), got \(3,\)"),
+        ({"b": np.zeros(())}, ValueError, r"`b` must have shape \(k,\) with k at least 1, got \(\)"),
+        ({"b": np.zeros(0)}, ValueError, r"`b` must have shape \(k,\) with k at least 1, got \(0,\)"),
+        ({"b": np.zeros((1, 3))}, ValueError, r"`b` must have shape \(3,\), got \(1, 3\)"),
+        (
+            {"Un": np.zeros((3, 3), np.float32)},
+            TypeError,
+            "`Un` must have the dtype of the inputs, float64, got float32",
+        ),
+        ({"br": [0.0, 0.0, 0.0]}, TypeError, "`br` must be an array, got list"),
+        ({"br": array_api_strict.zeros(3)}, TypeError, "`br` must be an array of the library of the inputs"),
+        ({"inputs": [[1.0]]}, TypeError, "`inputs` must be an array, got list"),
+        ({"inputs": np.zeros(3)}, ValueError, r"`inputs` must have shape \(B, T, d\) or \(T, d\)"),
+        ({"inputs": np.zeros((4, 0, 2))}, ValueError, r"none of them 0, got \(4, 0, 2\)"),
+        ({"inputs": np.zeros((4, 5, 2), int)}, TypeError, "`inputs` must have dtype float32 or float64, got int64"),
+        ({"inputs": np.zeros((4, 5, 2), complex)}, TypeError, "float32 or float64, got complex128"),
+        ({"lengths": [1, 2, 3]}, ValueError, r"`lengths` must have shape \(4,\), one for each sequence, got \(3,\)"),
+        ({"lengths": [1, 0, 3, 4]}, ValueError, "`lengths` must be from 1 to T = 5, got 0 for sequence 1"),
+        ({"lengths": [1, 2, 3, 6]}, ValueError, "from 1 to T = 5, got 6 for sequence 3"),
+        ({"lengths": [1, 2, 3, -1]}, ValueError, "from 1 to T = 5, got -1 for sequence 3"),
+        ({"lengths": [1.0, 2.0, 3.0, np.nan]}, TypeError, "`lengths` must be integers, got dtype float64"),
+        ({"lengths": [True] * 4}, TypeError, "`lengths` must be integers, got dtype bool"),
+        ({"inputs": np.zeros((5, 2)), "lengths": [5]}, ValueError, r"`lengths` must have shape \(\)"),
+        ({"hs": np.zeros(4)}, ValueError, r"`hs` must have shape \(3,\), got \(4,\)"),
+        ({"he": np.zeros((3, 3))}, ValueError, r"`he` must have shape \(4, 3\), got \(3, 3\)"),
+        (
+            {"inputs": np.zeros((5, 2)), "he": np.zeros((1, 3))},
+            ValueError,
+            r"`he` must have shape \(3,\), got \(1, 3\)",
+        ),
+        ({"hs": 0.0}, TypeError, "`hs` must be an array, got float"),
+        ({"hs": np.zeros(3, np.float32)}, TypeError, "`hs` must have the dtype of the inputs, float64, got float32"),
+    ],
+)
+def test_mistakes_are_named(changes, error, message):
+    with pytest.raises(error, match=f"implicit_gru: .*{message}"):
+        implicit_gru(**wrong(**changes))
+
+
+def test_states_and_tangents_are_checked():
+    layer = implicit_gru(**wrong())
+    H = np.zeros((4, 5, 3))
+    with pytest.raises(ValueError, match=r"`x` must have shape \(4, 5, 3\), got \(4, 3\)"):
+        layer.residual(H[:, 0])
+    with pytest.raises(TypeError, match="`x` must have the dtype of the inputs, float64, got float32"):
+        layer.linearize(H.astype(np.float32))
+    with pytest.raises(ValueError, match=r"`w` must have shape \(4, 5, 3\), got \(5, 3\)"):
+        layer.parameter_vjp(H, H[0])
+    with pytest.raises(ValueError, match="`tangents` has unknown Wx; expected Wp"):
+        layer.parameter_jvp(H, {"Wx": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"`hs` must have shape \(3,\), got \(4, 3\)"):
+        layer.parameter_jvp(H, {"hs": np.zeros((4, 3))})
+    with pytest.raises(ValueError, match=r"gru_switch: `states` must have shape \(4, 5, 3\)"):
+        gru_switch(**wrong(), states=H[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"d": 0}, ValueError, "`d` must be at least 1, got 0"),
+        ({"k": 2.0}, TypeError, "`k` must be an integer, got float"),
+        ({"scale": -1.0}, ValueError, "`scale` must be finite and not negative, got -1.0"),
+        ({"scale": np.nan}, ValueError, "`scale` must be finite and not negative, got nan"),
+        ({"rng": 0}, TypeError, "`rng` must be a numpy.random.Generator, got int"),
+        ({"dtype": "int32"}, TypeError, "`dtype` must be float32 or float64, got int32"),
+    ],
+)
+def test_mistakes_in_parameters_are_named(changes, error, message):
+    arguments = {"d": 2, "k": 3, "rng": np.random.default_rng(0)} | changes
+    with pytest.raises(error, match=f"gru_parameters: {message}"):
+        gru_parameters(**arguments)
+
+
+def test_parameters_are_uniform_and_the_same_in_both_precisions():
+    one, other = (gru_parameters(5, 20, scale=0.3, rng=np.random.default_rng(3), dtype=t) for t in ("f4", "f8"))
+    assert set(one) == set(WEIGHTS)
+    for name in WEIGHTS:
+        assert one[name].dtype == np.float32
+        np.testing.assert_array_equal(one[name], other[name].astype(np.float32))
+        assert np.abs(other[name]).max() <= 0.3
+    assert np.abs(other["U"]).max() > 0.29
+
+
+def test_lengths_of_any_integer_kind():
+    case = make()
+    params = {name: case.P[name] for name in WEIGHTS}
+    expected = implicit_gru(params, case.P["inputs"], lengths=case.lengths).residual(case.H)
+    for lengths in ([4, 1, 3], (4, 1, 3), np.asarray([4, 1, 3], np.uint8), array_api_strict.asarray([4, 1, 3])):
+        np.testing.assert_array_equal(
+            implicit_gru(params, case.P["inputs"], lengths=lengths).residual(case.H), expected
+        )
+    for length in (3, np.int32(3), np.asarray(3)):
+        alone = implicit_gru(params, case.P["inputs"][2], lengths=length)
+        close(alone.residual(case.H[2]), expected[2])
+
+
+def test_without_boundary_states_they_are_zero():
+    case = make(boundary="zero")
+    params = {name: case.P[name] for name in WEIGHTS}
+    layer = implicit_gru(params, case.P["inputs"], lengths=case.lengths)
+    np.testing.assert_array_equal(layer.residual(case.H), case.layer().residual(case.H))
+    assert layer.parameters["hs"].shape == (3,)
+    assert layer.parameter_vjp(case.H, case.H)["he"].shape == (3,)
+
+
+def test_nothing_passed_is_changed_kept_or_handed_out(case):
+    H = case.H.copy()
+    for array in (*case.P.values(), H):
+        array.flags.writeable = False
+    layer = case.layer()
+
+    def everything():
+        F, J = layer.linearize(H)
+        gradients = layer.parameter_vjp(H, H).values()
+        return [F, J.matvec(H), J.rmatvec(H), layer.residual(H), *gradients, *map(layer.initial_guess, KINDS)]
+
+    first = everything()
+    copies = [array.copy() for array in first]
+    for array in case.P.values():
+        array.flags.writeable = True
+    for array in (*case.P.values(), *first):
+        array.fill(np.nan)  # a caller may do with these what he likes
+    for expected, again in zip(copies, everything()):
+        np.testing.assert_array_equal(again, expected)
+
+
+def test_strided_states_are_fine():
+    case, layer = make(), make().layer()
+    for H in (np.asfortranarray(case.H), np.repeat(case.H, 2, axis=2)[:, :, ::2]):
+        np.testing.assert_array_equal(layer.residual(H), layer.residual(case.H))
+        np.testing.assert_array_equal(layer.linearize(case.H)[1].rmatvec(H), layer.vjp(case.H, case.H))
+
+
+def test_threads_and_pickling():
+    case = make(B=4, T=20, k=16, lengths=None)
+    layer = case.layer()
+    J = layer.linearize(case.H)[1]
+    expected = [layer.residual(case.H), J.matvec(case.H), J.rmatvec(case.H)]
+    with ThreadPoolExecutor(4) as pool:
+        tasks = [pool.submit(f, case.H) for _ in range(8) for f in (layer.residual, J.matvec, J.rmatvec)]
+        for i, task in enumerate(tasks):
+            np.testing.assert_array_equal(task.result(), expected[i % 3])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer)).residual(case.H), expected[0])
+
+
+# Through the solution
+
+
+def solve(case: Case, **changed: Any) -> tuple[ims.Problem, Any]:
+    layer = case.layer(**changed)
+    result = ims.root(layer, stop=ims.NonlinearStop(atol=1e-14, rtol=0.0))
+    return layer, result
+
+
+def solvable(**kwargs) -> Case:
+    return make(scale=0.8, **kwargs)
+
+
+@pytest.mark.parametrize("lengths", [(4, 1, 3), None])
+def test_solution_and_gradients(lengths, rng):
+    case = solvable(lengths=lengths)
+    layer, result = solve(case)
+    assert result.success.all()
+    assert (result.x[~case.valid[:, :, 0]] == 0).all()
+    assert np.abs(residual(case.P, result.x, case.lengths)).max() < 1e-13
+
+    cotangent = rng.standard_normal(result.x.shape)
+    adjoint = ims.pull_back(layer, result, cotangent, stop=TIGHT)
+    J = jacobian(lambda H: residual(case.P, H, case.lengths), result.x)
+    dense = np.linalg.solve(J.T, cotangent.ravel())
+    for name, value in case.P.items():
+        dR = jacobian(lambda x, name=name: residual(case.P | {name: x}, result.x, case.lengths), value)
+        close(adjoint.gradients[name].ravel(), -dR.T @ dense, 1e-10)
+
+    tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
+    moved = ims.push_forward(layer, result, tangents, stop=TIGHT).tangent
+    forward = (cotangent * moved).sum()
+    assert forward == pytest.approx(sum((tangents[n] * adjoint.gradients[n]).sum() for n in tangents), rel=1e-10)
+
+    def loss(step: float) -> float:
+        changed = {name: value + step * tangents[name] for name, value in case.P.items()}
+        return (cotangent * solve(case, **changed)[1].x).sum()
+
+    h = 1e-3  # sixth order: the error is about h^6
+    differences = [loss(i * h) - loss(-i * h) for i in (1, 2, 3)]
+    slope = (45 * differences[0] - 9 * differences[1] + differences[2]) / (60 * h)
+    assert forward == pytest.approx(slope, rel=1e-8)
+
+
+@pytest.mark.parametrize("garbage", [1e30, np.nan])
+def test_padding_changes_neither_solution_nor_gradient(garbage, rng):
+    case = solvable()
+    dirty = {"inputs": np.where(case.valid, case.P["inputs"], garbage)}
+    (clean, one), (padded, other) = solve(case), solve(case, **dirty)
+    np.testing.assert_array_equal(one.x, other.x)
+    cotangent = rng.standard_normal(one.x.shape)
+    ours = ims.pull_back(padded, other, cotangent, stop=TIGHT).gradients
+    for name, gradient in ims.pull_back(clean, one, cotangent, stop=TIGHT).gradients.items():
+        np.testing.assert_array_equal(gradient, ours[name])
+
+
+@pytest.mark.parametrize("kind", ["zeros", "one-step", "random"])
+def test_every_start_leads_to_the_solution(kind, xp, dtype, rng):
+    case = solvable()
+    layer = case.layer(xp, dtype)
+    result = ims.root(layer, initial_guess(layer, kind, rng))
+    assert np.asarray(result.success).all()
+    assert result.x.dtype == dtype
+    close(result.x, solve(case)[1].x, 1e-3 if dtype == xp.float32 else 1e-6)
