@@ -25,6 +25,7 @@ import numpy as np
 from _tagging.errors import UserError
 from _tagging.files import atomic_write, check_writable
 from _tagging.optimisers import Adam
+from implicitsolve import adapters
 from numpy.typing import NDArray
 from scipy.special import gammaln, ive, log_ndtr, logsumexp
 
@@ -215,8 +216,8 @@ class Model:
         p = self.parameters
         layer = {name: value for name, value in p.items() if name[0] in "WUb"}
         inputs = walks.positions.astype(np.float32)
-        problem = ims.adapters.implicit_gru(layer, inputs, lengths=walks.lengths, hs=p["hs"], he=p["he"])
-        result = ims.root(problem, ims.adapters.initial_guess(problem, "one-step"), stop=stop)
+        problem = adapters.implicit_gru(layer, inputs, lengths=walks.lengths, hs=p["hs"], he=p["he"])
+        result = ims.root(problem, adapters.initial_guess(problem, "one-step"), stop=stop)
         probability = 0.5 + 0.5 * np.tanh(0.5 * (result.x @ p["out_w"] + p["out_b"]))
         return problem, result, probability
 

@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_array_api_obj, is_cupy_array, is_numpy_array
+from array_api_compat import array_namespace as _array_namespace
+from array_api_compat import device, is_array_api_obj, is_cupy_array, is_numpy_array
+from array_api_compat import numpy as _numpy
 
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
 
@@ -27,6 +29,14 @@ __all__ = [
 ]
 
 
+def array_namespace(*arrays: Array) -> Namespace:
+    """Return the module of functions of the arrays' common library; different libraries raise a TypeError."""
+    for x in arrays:
+        if type(x) is not np.ndarray:
+            return _array_namespace(*arrays)
+    return _numpy
+
+
 def is_array(x: object) -> bool:
     """Whether `x` is an array of a library that follows the array API standard."""
     return bool(is_array_api_obj(x))
@@ -43,14 +53,17 @@ def to_host(x: Array) -> HostArray:
 
 def from_host(values: HostArray, like: Array) -> Array:
     """Bring short host values to the library, device and dtype of `like` (its real dtype for real values)."""
+    is_count = values.dtype.kind in "iub"
+    if is_numpy_array(like):
+        if is_count or values.dtype == like.dtype:
+            return values
+        return values.astype(like.real.dtype if values.dtype.kind != "c" else like.dtype, copy=False)
     xp = array_namespace(like)
-    dtype = like.dtype
-    if values.dtype.kind in "iub":
+    if is_count:
         return xp.asarray(values, device=device(like))
+    dtype = like.dtype
     if values.dtype.kind != "c" and xp.isdtype(dtype, "complex floating"):
         dtype = real_dtype(xp, dtype)
-    if is_numpy_array(like):
-        return values.astype(dtype, copy=False)
     return xp.asarray(values, dtype=dtype, device=device(like))
 
 
@@ -114,6 +127,8 @@ def norm2(x: Array) -> HostArray:
 
 def is_complex(x: Array) -> bool:
     """Whether `x` has a complex dtype."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind == "c"
     return bool(array_namespace(x).isdtype(x.dtype, "complex floating"))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import implicitsolve as ims
 import numpy as np
+from implicitsolve import adapters
 from numpy.typing import NDArray
 
 from .batches import Batch
@@ -212,8 +213,8 @@ class Tagger:
             inputs = inputs * keep
         p = self.parameters
         layer = {name: p[name] for name in LAYER}
-        problem = ims.adapters.implicit_gru(layer, inputs, lengths=batch.lengths, hs=p["hs"], he=p["he"])
-        x0 = ims.adapters.initial_guess(problem, start) if isinstance(start, str) else start
+        problem = adapters.implicit_gru(layer, inputs, lengths=batch.lengths, hs=p["hs"], he=p["he"])
+        x0 = adapters.initial_guess(problem, start) if isinstance(start, str) else start
         result = ims.root(problem, x0, stop=solver.nonlinear)
         is_word = batch.is_word
         states = result.x[is_word]

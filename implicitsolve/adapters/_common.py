@@ -83,7 +83,7 @@ def check_names(caller: str, params: object, expected: Sequence[str]) -> Mapping
 
 def check_inputs(caller: str, inputs: Array) -> Namespace:
     """Check that `inputs` is a real floating-point array (B, T, d) or (T, d); return its namespace."""
-    if not is_array_api_obj(inputs):
+    if not is_array(inputs):
         raise TypeError(f"{caller}: `inputs` must be an array, got {type(inputs).__name__}")
     if inputs.ndim not in (2, 3) or 0 in inputs.shape:
         raise ValueError(f"{caller}: `inputs` must have shape (B, T, d) or (T, d), none of them 0, got {inputs.shape}")
@@ -95,7 +95,7 @@ def check_inputs(caller: str, inputs: Array) -> Namespace:
 
 def check_array(caller: str, name: str, value: Array, shape: tuple[int, ...] | None, like: Array) -> Array:
     """Check an array's library, shape (unless None) and dtype against those of `like`, which messages call inputs."""
-    if not is_array_api_obj(value):
+    if not is_array(value):
         raise TypeError(f"{caller}: `{name}` must be an array, got {type(value).__name__}")
     if array_namespace(value) is not array_namespace(like):
         expected, got = (array_namespace(x).__name__ for x in (like, value))
@@ -146,11 +146,16 @@ def check_size(caller: str, name: str, value: object) -> int:
 # --------------------------------------------------------------------------------------------------------- namespaces
 
 
+def is_array(x: object) -> bool:
+    """Whether `x` is an array of a library that follows the array API standard."""
+    return bool(is_array_api_obj(x))
+
+
 def to_host(x: Any) -> npt.NDArray[Any]:
     """Copy a short array, or a list of numbers, to NumPy."""
     if is_cupy_array(x):
         return x.get()
-    if is_array_api_obj(x) and not isinstance(x, np.ndarray):
+    if is_array(x) and not isinstance(x, (np.ndarray, np.generic)):
         return np.from_dlpack(x)
     return np.asarray(x)
 

@@ -18,19 +18,20 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace, device
 
 from implicitsolve import LinearOperator, Problem
 from implicitsolve.adapters._common import (
     Array,
     HostIndices,
     Rows,
+    array_namespace,
     check_array,
     check_generator,
     check_inputs,
     check_lengths,
     check_names,
     check_size,
+    device,
     from_host,
     quiet,
     zeros,
@@ -38,9 +39,9 @@ from implicitsolve.adapters._common import (
 
 INPUT_WEIGHTS = ("Wp", "Wn", "Wz", "Wr", "W")  # order of the blocks that are stacked
 STATE_WEIGHTS = ("Up", "Un", "Uz", "Ur", "U")
-EVERYTHING = slice(None)
 BIASES = ("bp", "bn", "bz", "br", "b")
 NAMES = tuple(name for block in zip(INPUT_WEIGHTS, STATE_WEIGHTS, BIASES) for name in block)
+EVERYTHING = slice(None)
 
 
 def gru_parameters(
@@ -88,7 +89,7 @@ def gru_parameters(
     check_generator("gru_parameters", rng)
     if not 0 <= scale < np.inf:
         raise ValueError(f"gru_parameters: `scale` must be finite and not negative, got {scale}")
-    if np.dtype(dtype) not in (np.float32, np.float64):
+    if np.dtype(dtype).name not in ("float32", "float64"):
         raise TypeError(f"gru_parameters: `dtype` must be float32 or float64, got {dtype}")
     return {name: rng.uniform(-scale, scale, shape).astype(dtype) for name, shape in _shapes(d, k).items()}
 
@@ -141,9 +142,9 @@ def implicit_gru(
     With N = sum(lengths) + B + 1, construction takes 10 N d k operations, and a residual or a product with J or its
     adjoint 10 N k^2 (five GEMMs) plus about 20 passes over N k numbers. A linearization holds 11 N k numbers.
 
-    The adjoint of a product is written out in `mathematics.md` 4.1; with S = exp(-a) + exp(-c) + 2, the switch and its
-    slopes are s = (1 + exp(-c))/S, ds/da = s exp(-a)/S and ds/dc = -(1-s) exp(-c)/S. Numerators and denominator
-    are scaled by exp(min(0, a, c)), which leaves no exponential above 1 and a denominator of at least 1.
+    The switch is safe at any size of a and c: with S = exp(-a) + exp(-c) + 2, it and its slopes are
+    s = (1 + exp(-c))/S, ds/da = s exp(-a)/S and ds/dc = -(1-s) exp(-c)/S, where numerators and denominator are scaled
+    by exp(min(0, a, c)), which leaves no exponential above 1 and a denominator of at least 1.
 
     References
     ----------
@@ -210,7 +211,7 @@ def gru_switch(
     True
     """
     layer = _build("gru_switch", params, inputs, lengths, hs, he)
-    return layer.switch(check_array("gru_switch", "states", states, layer.shape, layer.bias))
+    return layer.switch(check_array("gru_switch", "states", states, layer.shape, layer.weights.b))
 
 
 # ------------------------------------------------------------------------------------------------------- construction
@@ -460,7 +461,7 @@ class _Layer:
         """Return -(dF/dtheta)^T w for every name of `parameters`."""
         xp, weights, k = array_namespace(H), self.weights, self.k
         p, q = self.neighbours(H)
-        x, w = self.rows.pack(_batch(self.parameters["inputs"]))[1:-1, :], self.pack("w", -w)[1:-1, :]
+        x, w = self.rows.pack(_batch(self.parameters["inputs"]))[1:-1, :], -self.pack("w", w)[1:-1, :]
         dx, dp, dq = xp.empty_like(x), xp.empty_like(p), xp.empty_like(p)
         dW, db = xp.zeros_like(weights.W), xp.zeros_like(weights.b)
         dU = [xp.zeros_like(weights.U) for _ in STATE_WEIGHTS]
@@ -476,7 +477,7 @@ class _Layer:
                 gradient += xp.matmul(xp.matrix_transpose(block), state)
             dx[part, :] = xp.matmul(merged, weights.W)
             dp[part, :], dq[part, :] = _to_neighbours(weights, factors, g)
-        gradients = dict(zip(STATE_WEIGHTS, dU))
+        gradients: dict[str, Array] = dict(zip(STATE_WEIGHTS, dU))
         for i, (name, bias) in enumerate(zip(INPUT_WEIGHTS, BIASES)):
             block = slice(i * k, (i + 1) * k)
             gradients |= {name: xp.asarray(dW[block, :], copy=True), bias: xp.asarray(db[block], copy=True)}
@@ -498,9 +499,12 @@ class _Layer:
         before, after = (None if x is None else xp.take(x, present, axis=0) for x in (self.before, self.after))
         return _Layer(parameters, self.weights, rows, projections, self.is_single, before, after).problem()
 
+    @quiet
     def switch(self, H: Array) -> Array:
         """The switch s, 1/2 where H is padded."""
-        return self.unpack(self.evaluate(*self.neighbours(H)).s - 0.5) + 0.5
+        s = self.evaluate(*self.neighbours(H)).s
+        is_padding = 1.0 - self.unpack(array_namespace(s).ones_like(s))
+        return self.unpack(s) + 0.5 * is_padding
 
     # Initial guesses
 

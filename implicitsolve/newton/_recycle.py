@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, scatter
+from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._hessenberg import HessenbergQR
 
@@ -15,46 +15,43 @@ SINGULAR = 1e-12  # relative size under which a singular value is rounding error
 
 
 class RecycledSpace:
-    """M = U_1 C_1^H + M_2 (I - C_1 C_1^H), where J U_1 = C_1 held in the last Newton step and M_2 is the M before it.
+    """M = P + (U - P C) D^H from pairs with J U = C, that is M_1 = U_1 C_1^H + M_2 (I - C_1 C_1^H), newest first.
 
-    The innermost M is 1 / theta, or the user's preconditioner. C has orthonormal rows. As long as J changes little, J M
-    is the identity on what the last Krylov spaces spanned, and a new one goes on where they ended. It costs no product.
+    P, the innermost M, is 1 / theta or the user's preconditioner. The C of one Newton step are orthonormal; D is C with
+    what newer images span projected out on the other side, so that one product with D^H and one with U and C apply the
+    whole nest. As long as J changes little, J M is the identity on what the last Krylov spaces spanned, and a new one
+    goes on where they ended. It costs no product.
 
     Parameters
     ----------
-    pairs : list of (Array (B, q, N), Array (B, q, N))
-        Directions U and images C of earlier steps as rows, newest first; zero rows where a system has fewer.
+    U, C, D : Array (B, q, N)
+        As rows, newest first; zero rows where a system has fewer.
     theta : ndarray (B,)
         Size of J on the rest.
     base : operator, optional
         The user's preconditioner.
     """
 
-    def __init__(self, pairs: list[tuple[Array, Array]], theta: HostArray, base: Any = None) -> None:
-        self.pairs, self.theta, self.base = pairs, theta, base
-
-    @property
-    def size(self) -> int:
-        """Pairs held for each system."""
-        return sum(U.shape[1] for U, _ in self.pairs)
+    def __init__(self, U: Array, C: Array, D: Array, theta: HostArray, base: Any = None) -> None:
+        self.U, self.C, self.D, self.theta, self.base = U, C, D, theta, base
+        self._scale = from_host(theta, U)[:, None]
+        self._combined: Array = None
 
     def matvec(self, v: Array) -> Array:
         """Product with M."""
-        xp = array_namespace(v)
-        found = xp.zeros_like(v)
         with np.errstate(all="ignore"):
-            for U, C in self.pairs:
-                a = project(C, v)
-                v = v - combine(a, C)
-                found = found + combine(a, U)
-            rest = v / from_host(self.theta, v)[:, None] if self.base is None else self.base.matvec(v)
-            return rest + found
+            a = project(self.D, v)
+            if self.base is not None:
+                return self.base.matvec(v - combine(a, self.C)) + combine(a, self.U)
+            if self._combined is None:
+                self._combined = self.U - self.C / self._scale[:, :, None]
+            return v / self._scale + combine(a, self._combined)
 
     def take(self, indices: Indices) -> RecycledSpace:
         """Return the part that belongs to some systems."""
         base = None if self.base is None else self.base.take(indices)
-        pairs = [(gather(U, indices), gather(C, indices)) for U, C in self.pairs]
-        return RecycledSpace(pairs, self.theta[indices], base)
+        U, C, D = (gather(rows, indices) for rows in (self.U, self.C, self.D))
+        return RecycledSpace(U, C, D, self.theta[indices], base)
 
 
 class SpaceCollector:
@@ -107,20 +104,31 @@ class SpaceCollector:
             for systems, *parts in self.found:
                 for whole, part in zip(pair, parts, strict=True):
                     scatter(whole[:, : part.shape[1], :], systems, part)
-        pairs = [pair]
-        for U, C in [] if old is None else old.pairs:
-            room = self.keep - sum(u.shape[1] for u, _ in pairs)
-            if room > 0:
-                pairs.append((U[:, :room, :], C[:, :room, :]))
-        return RecycledSpace(pairs, self.theta if old is None else old.theta, base)
+        U, C = pair
+        if old is None:
+            return RecycledSpace(U, C, C, self.theta, base)
+        room = self.keep - rank
+        old_D = old.D[:, :room, :] if room > 0 else old.D[:, :0, :]
+        old_D = old_D - xp.matmul(project_many(C, old_D), C)
+        U, C, D = (
+            xp.concat([new, rows[:, : old_D.shape[1], :]], axis=1)
+            for new, rows in ((U, old.U), (C, old.C), (C, old_D))
+        )
+        return RecycledSpace(U, C, D, old.theta, base)
 
 
 def project(C: Array, v: Array) -> Array:
     """<C_i, v> for each system: (B, q, N), (B, N) -> (B, q)."""
     xp = array_namespace(v)
-    if xp.isdtype(v.dtype, "complex floating"):
+    if is_complex(v):
         return xp.conj(xp.matmul(C, xp.conj(v)[:, :, None]))[:, :, 0]
     return xp.matmul(C, v[:, :, None])[:, :, 0]
+
+
+def project_many(C: Array, rows: Array) -> Array:
+    """<C_j, rows_i> for each system: (B, q, N), (B, p, N) -> (B, p, q)."""
+    xp = array_namespace(C)
+    return xp.matmul(rows, xp.matrix_transpose(xp.conj(C) if is_complex(C) else C))
 
 
 def combine(a: Array, rows: Array) -> Array:

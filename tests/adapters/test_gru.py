@@ -242,30 +242,25 @@ def test_switch_is_the_quotient_where_that_is_safe():
         assert (actual[b, n:] == 0.5).all()
 
 
-def arguments(a, c, dtype, xp=np):
-    """A layer of one position, k = 1, in which the switch has the arguments a and c, with p = 1 and q = -1."""
-    params = {name: np.zeros((1,) if name.startswith("b") else (1, 1)) for name in WEIGHTS}
-    params |= {"Up": np.asarray([[a]]), "Un": np.asarray([[-c]])}
+VALUES = np.asarray([-1e6, -1003.0, -1000.0, -95.0, -90.0, -2.0, 0.0, 3.0, 90.0, 1000.0, 1e6])
+
+
+def test_switch_and_its_slopes_at_any_size(dtype, xp):
+    """One position whose element i has the arguments a[i] and c[i], with p = 1 and q = -1."""
+    a, c = (grid.ravel() for grid in np.meshgrid(VALUES, VALUES))
+    k = len(a)
+    params = {name: np.zeros({"W": (k, 1), "U": (k, k), "b": (k,)}[name[0]]) for name in WEIGHTS}
+    params |= {"Up": np.diag(a), "Un": np.diag(-c)}
     params = {name: xp.asarray(value, dtype=dtype) for name, value in params.items()}
-    ones = xp.ones((1,), dtype=dtype)
-    return params, xp.zeros((1, 1), dtype=dtype), {"hs": ones, "he": -ones}
+    x, ones = xp.zeros((1, 1), dtype=dtype), xp.ones((1, k), dtype=dtype)
+    edges = {"hs": ones[0, :], "he": -ones[0, :]}
+    tolerance = {"rtol": 64 * float(xp.finfo(dtype).eps), "atol": float(xp.finfo(dtype).smallest_normal)}
 
-
-VALUES = [-1e6, -1003.0, -1000.0, -95.0, -90.0, -2.0, 0.0, 3.0, 90.0, 1000.0, 1e6]
-
-
-@pytest.mark.parametrize("a", VALUES)
-@pytest.mark.parametrize("c", VALUES)
-def test_switch_and_its_slopes_at_any_size(a, c, dtype, xp):
-    params, x, edges = arguments(a, c, dtype, xp)
-    H = xp.zeros((1, 1), dtype=dtype)
-    actual = float(gru_switch(params, x, H, **edges)[0, 0])
-    log_sigma = [-np.logaddexp(0, -y) for y in (a, c)]
-    expected = np.exp(-np.logaddexp(0, log_sigma[1] - log_sigma[0]))
-    assert actual == pytest.approx(expected, rel=1e-5 if dtype == xp.float32 else 1e-13, abs=1e-30)
-    gradients = implicit_gru(params, x, **edges).parameter_vjp(H, -xp.ones((1, 1), dtype=dtype))
-    slope = expected * (1 - expected) * np.exp(-np.logaddexp(0, a))  # ds/da; h = hhat/2, p - q = 2
-    assert float(gradients["bp"][0]) == pytest.approx(slope, rel=1e-4 if dtype == xp.float32 else 1e-12, abs=1e-30)
+    expected = np.exp(-np.logaddexp(0, np.logaddexp(0, -a) - np.logaddexp(0, -c)))  # sigma(log sigma(a) - log sigma(c))
+    np.testing.assert_allclose(host(gru_switch(params, x, 0 * ones, **edges)[0, :]), expected, **tolerance)
+    gradients = implicit_gru(params, x, **edges).parameter_vjp(0 * ones, -ones)
+    slope = expected * np.exp(-np.logaddexp(0, np.logaddexp(0, -c) - np.logaddexp(0, -a))) * np.exp(-np.logaddexp(0, a))
+    np.testing.assert_allclose(host(gradients["bp"]), slope, **tolerance)  # h = hhat/2 and p - q = 2
     assert all(bool(xp.all(xp.isfinite(gradient))) for gradient in gradients.values())
 
 
