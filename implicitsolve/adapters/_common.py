@@ -31,7 +31,7 @@ def initial_guess(problem: Problem, kind: str = "one-step", rng: np.random.Gener
         Built by an adapter.
     kind : {"one-step", "zeros", "random"}, optional
         "one-step" (default) runs the ordinary recurrence forwards and backwards and applies the layer once to what
-        comes out, at about twice the cost of a residual. "zeros" costs nothing. "random" is uniform in [-1, 1].
+        comes out, for about three residuals. "zeros" costs nothing. "random" is uniform in [-1, 1].
     rng : numpy.random.Generator, optional
         Source of the numbers of "random", which needs it; the other kinds ignore it.
 

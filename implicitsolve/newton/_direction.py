@@ -12,8 +12,11 @@ from implicitsolve.newton._line_search import Correction
 from implicitsolve.newton._recycle import RecycledSpace, SpaceCollector
 from implicitsolve.operators import LinearOperator
 
-MEMORY = 2**27  # entries that the basis, or the recycled pairs, of all systems may take: 1 GiB in float64
+BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64
+RECYCLED_MEMORY = 2**23  # the same for each of U, C, D and their combination: every product reads two of them
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
+EASY = 16  # iterations up to which a solve gains less by recycling than the recycled vectors cost
+SMALL = 256  # unknowns up to which they cost nothing to speak of
 
 
 class FixedMethod:
@@ -54,17 +57,18 @@ class GrowingSpace:
 
     def direction(self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any) -> KrylovOutcome:
         """Newton direction."""
-        affordable = max(20, MEMORY // max(1, F.shape[0] * F.shape[1]))
+        systems, length = F.shape
+        largest = max(20, BASIS_MEMORY // max(1, systems * length))
         if self.space is not None:
             self.space.base = M
-        collector = SpaceCollector(F, min(self.recycle, affordable)) if self.recycle else None
+        collector = self._collector(F) if self.recycle else None
         target = eta * norms
         cycle = arnoldi_cycle(
             J,
             -F,
             norms,
             target=target,
-            columns=min(self.size, affordable),
+            columns=min(self.size, largest),
             M=M if self.space is None else self.space,
             on_finish=collector,
         )
@@ -74,6 +78,11 @@ class GrowingSpace:
             self.space = collector.joined(self.space, M)
         status = classify(cycle.norm, target, cycle.broken, cycle.nonfinite)
         return KrylovOutcome(cycle.dx, cycle.norm, status, cycle.columns)
+
+    def _collector(self, F: Array) -> SpaceCollector:
+        systems, length = F.shape
+        keep = min(self.recycle, max(20, RECYCLED_MEMORY // max(1, systems * length)))
+        return SpaceCollector(F, keep, least=0 if self.space is not None or length <= SMALL else EASY)
 
     def take(self, indices: Indices) -> None:
         """Forget systems that have finished."""

@@ -63,16 +63,20 @@ class SpaceCollector:
         Tells the shape, the dtype and the library.
     keep : int
         Most pairs kept for each system, old ones included.
+    least : int
+        Bases of no more columns are not kept.
     """
 
-    def __init__(self, like: Array, keep: int) -> None:
-        self.like, self.keep = like, keep
+    def __init__(self, like: Array, keep: int, least: int = 0) -> None:
+        self.like, self.keep, self.least = like, keep, least
         self.theta = np.ones(like.shape[0])
         self.found: list[tuple[Indices, Array, Array]] = []
 
     def __call__(self, systems: Indices, V: Array, Z: Array, small: HessenbergQR, columns: HostArray) -> None:
         """See the bases of some systems: J Z = V H, and with H = P S W^H, U = Z W / S and C = V P."""
         m = small.columns
+        if columns.max(initial=0) <= self.least:
+            return
         used = np.arange(m)[None, :] < columns[:, None]
         P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
         good = S > SINGULAR * S[:, :1]

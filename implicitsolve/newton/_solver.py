@@ -38,7 +38,8 @@ class NewtonKrylov:
         Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
         most 400 vectors or 1 GiB, whenever that did not suffice. Default 60.
     recycle : int, optional
-        With ``krylov=None``: most vectors kept from earlier steps, twice; 0 for none. Default 200, within 1 GiB.
+        With ``krylov=None``: most pairs of vectors kept from earlier steps, within 64 MiB each; 0 for none. Default 200.
+        It begins once a solve has taken more than 16 iterations (at once for at most 256 unknowns).
     forcing : EisenstatWalker or ConstantForcing, optional
         Accuracy of the linear solves.
     line_search : Backtracking, FullStep or Wolfe, optional
@@ -58,7 +59,7 @@ class NewtonKrylov:
     Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times as
     accurately.
 
-    Memory per system with the defaults, in vectors: 2 m for a space of m, and 2 r for r recycled ones.
+    Memory per system with the defaults, in vectors: 2 m for a space of m, and 4 r for r recycled pairs.
 
     References
     ----------
