@@ -128,6 +128,31 @@ class Evaluator:
             ),
         )
 
+    def operator(self, M: Any, name: str) -> LinearOperator:
+        """A matrix or operator of one system, or of the whole batch, as an operator on (B, N)."""
+        operator = aslinearoperator(M)
+        if operator.shape != (self.size, self.size):
+            raise ValueError(f"`{name}` must have shape {(self.size, self.size)}, got {operator.shape}")
+        if operator.batch_shape == self.batch_shape and self.batch_shape:
+            return operator.flat()
+        if operator.batch_shape:
+            raise ValueError(f"`{name}` must have batch shape {self.batch_shape} or none, got {operator.batch_shape}")
+
+        def on_rows(product: Callable[[Array], Array]) -> Callable[[Array], Array]:
+            return lambda v: product(v) if v.shape[0] > 1 else self.xp.reshape(product(v[0, ...]), (1, -1))
+
+        def build(rows: int) -> LinearOperator:
+            return LinearOperator(
+                on_rows(operator.matvec),
+                None if operator._rmatvec is None else on_rows(operator.rmatvec),
+                in_shape=self.size,
+                batch_shape=(rows,),
+                dtype=operator.dtype,
+                take=lambda indices: build(len(indices)),
+            )
+
+        return build(math.prod(self.batch_shape))
+
     # Shapes, copies and checks
 
     def _argument(self, x: Array, *, copy: bool) -> Array:

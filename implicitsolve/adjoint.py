@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import array_namespace, as_inexact, norm2
+from implicitsolve._namespace import array_namespace, as_inexact, is_complex, norm2
 from implicitsolve._typing import Array
 from implicitsolve.krylov import KrylovMethod
 from implicitsolve.operators import LinearOperator
@@ -199,9 +199,9 @@ def _solve(
     right = as_inexact(right, name)
     if right.shape != x.shape:
         raise ValueError(f"`{name}` must have the shape of x, {x.shape}, got {right.shape}")
-    xp = array_namespace(right, x)
-    flat = evaluator.flatten(xp.astype(right, x.dtype))
-    start = None if x0 is None else evaluator.flatten(xp.astype(as_inexact(x0, "x0"), x.dtype))
+    flat = evaluator.flatten(_like(right, x, name))
+    start = None if x0 is None else evaluator.flatten(_like(as_inexact(x0, "x0"), x, "x0"))
+    M = None if M is None else evaluator.operator(M, "M")
     result = linear_solve(A, flat, method=method, M=M, x0=start, stop=stop)
 
     def shaped(values: Any) -> Any:
@@ -216,6 +216,13 @@ def _solve(
         residual_norm=shaped(result.residual_norm),
         iterations=shaped(result.iterations),
     )
+
+
+def _like(value: Array, x: Array, name: str) -> Array:
+    """Return `value` in the dtype of x."""
+    if is_complex(value) and not is_complex(x):
+        raise TypeError(f"`{name}` must be real, since x is, got dtype {value.dtype}")
+    return array_namespace(value, x).astype(value, x.dtype)
 
 
 def _status(result: Any, linear: LinearResult) -> Any:

@@ -88,13 +88,14 @@ def progress_bar(**options: Any) -> Monitor:
 
     def monitor(step: NewtonStep, x: Array, F: Array) -> None:
         nonlocal bar
-        if step.iteration == 0:
+        if bar is None:
             bar = tqdm(**{"unit": "step", "desc": "Newton", **options})
-        else:
+        if step.iteration:
             bar.update(1)
         bar.set_postfix(norm=f"{step.worst:.3g}", running=step.running, refresh=False)
         if step.running == 0:
             bar.close()
+            bar = None
 
     return monitor
 

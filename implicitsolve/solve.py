@@ -185,8 +185,17 @@ def linear_solve(
             products += 1
             return xp.astype(xp.reshape(part.matvec(v), v.shape), v.dtype)
 
+        def rmatvec(w: Array) -> Array:
+            nonlocal products
+            products += 1
+            return xp.astype(xp.reshape(part.rmatvec(w), w.shape), w.dtype)
+
         return LinearOperator(
-            matvec, in_shape=part.in_shape, batch_shape=part.batch_shape, take=lambda i: counted(part.take(i))
+            matvec,
+            None if part._rmatvec is None else rmatvec,
+            in_shape=part.in_shape,
+            batch_shape=part.batch_shape,
+            take=lambda i: counted(part.take(i)),
         )
 
     preconditioner = None

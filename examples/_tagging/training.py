@@ -54,7 +54,7 @@ class TrainingOptions:
     decay: float = 0.8
     dropout: float = 0.2
     word_dropout: float = 0.25
-    start: str = "zeros"
+    start: str = "one-step"
     seed: int = 0
 
 

@@ -17,7 +17,7 @@ Array: TypeAlias = Any
 Namespace: TypeAlias = Any
 HostIndices: TypeAlias = npt.NDArray[np.intp]
 
-PART_BYTES = 2**19
+PART_ROWS = 256
 # A state that is not finite gives a residual that is not finite, and no warning: the solver sees it and backs off.
 quiet = np.errstate(over="ignore", invalid="ignore")
 
@@ -251,11 +251,10 @@ class Rows:
         return np.delete(np.arange(self.count - 1), self.last + 1)
 
     def parts(self, like: Array) -> list[slice]:
-        """Blocks of rows whose temporaries are small and stay in the cache; on a GPU all rows at once."""
-        size = self.count * like.shape[1] * array_namespace(like).finfo(like.dtype).bits // 8
-        parts = 1 if is_cupy_array(like) else -(-size // PART_BYTES)
+        """Equal blocks of at most PART_ROWS rows; on a GPU all rows at once."""
+        parts = 1 if is_cupy_array(like) else -(-self.count // PART_ROWS)
         size = -(-self.count // parts)
-        return [slice(start, start + size) for start in range(0, self.count, size)]
+        return [slice(start, min(start + size, self.count)) for start in range(0, self.count, size)]
 
     def pack(self, x: Array) -> Array:
         """Matrix (count + 2, k) of the positions of x (B, T, k); all other rows are zero."""

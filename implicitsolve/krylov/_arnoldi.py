@@ -57,6 +57,7 @@ def arnoldi_cycle(
     *,
     target: HostArray,
     columns: int,
+    limits: HostArray | None = None,
     M: Preconditioner | None = None,
     augment: Array | None = None,
     on_finish: Callable[[Indices, Array, Array, HessenbergQR, HostArray], None] | None = None,
@@ -73,6 +74,8 @@ def arnoldi_cycle(
         A system is finished when its residual norm is at most this.
     columns : int
         Most Arnoldi steps.
+    limits : ndarray (B,) of int, optional
+        Most steps of each system.
     augment : Array (B, p, N), optional
         Directions that take the place of the last p of them.
     on_finish : callable, optional
@@ -91,7 +94,8 @@ def arnoldi_cycle(
     p = 0 if augment is None else min(augment.shape[1], columns - 1)
     precision = eps(xp, r.dtype)
     rows = np.arange(size)
-    alive = (norms > target) & np.isfinite(norms)
+    limits = np.full(size, columns) if limits is None else limits
+    alive = (norms > target) & np.isfinite(norms) & (limits > 0)
     V = xp.empty((size, columns + 1, length), dtype=r.dtype, device=r.device)
     separate = M is not None or p > 0
     Z = xp.empty((size, columns, length), dtype=r.dtype, device=r.device) if separate else V
@@ -129,7 +133,7 @@ def arnoldi_cycle(
             M = None if M is None else M.take(keep)
             augment = None if augment is None else gather(augment, keep)
             rows, count, broken, nonfinite = rows[keep], count[keep], broken[keep], nonfinite[keep]
-            alive, target = alive[keep], target[keep]
+            alive, target, limits = alive[keep], target[keep], limits[keep]
         v = V[:, j, :]
         if augment is not None and j >= columns - p:
             given = augment[:, j - (columns - p), :]
@@ -144,14 +148,12 @@ def arnoldi_cycle(
         alive &= finite
         h, below = np.where(alive[:, None], h, 0.0), np.where(alive, below, 0.0)
         with np.errstate(all="ignore"):
-            estimate = small.append(h, below)
-        # the space is exhausted when what is new in A z is rounding error; singular when A z has nothing at all
-        largest = np.maximum(np.abs(h).max(axis=1), below)
-        exhausted = alive & (below <= 4 * precision * largest)
-        singular = exhausted & (np.abs(small.R[:, j, j]) <= 64 * precision * np.abs(small.R[:, : j + 1, : j + 1]).max((1, 2)))
-        count = np.where(alive & ~singular, j + 1, count)
+            estimate, is_void = small.append(h, below, 64 * precision)
+        # the space is exhausted when what is new in A z is rounding error
+        exhausted = alive & (is_void | (below <= 4 * precision * np.maximum(np.abs(h).max(axis=1), below)))
+        count = np.where(alive & ~is_void, j + 1, count)
         broken |= exhausted & (estimate > target)
-        alive &= ~exhausted & (estimate > target)
+        alive &= ~exhausted & (estimate > target) & (count < limits)
         V[:, j + 1, :] = _unit(w, below, alive)
     finish(np.arange(rows.size))
     return out

@@ -65,10 +65,19 @@ def start(A: LinearOperator, b: Array, x0: Array | None) -> tuple[Array, Array, 
     return xp.asarray(x0, copy=True), r, norm2(r)
 
 
-def classify(norms: HostArray, target: HostArray, broken: HostArray, nonfinite: HostArray) -> HostArray:
+def classify(
+    norms: HostArray,
+    target: HostArray,
+    *,
+    broken: HostArray,
+    nonfinite: HostArray,
+    stagnated: HostArray | None = None,
+) -> HostArray:
     """Status codes of systems that have ended, by what is known of them."""
     status = np.full(norms.shape, int(Status.ITERATION_LIMIT))
+    if stagnated is not None:
+        status[stagnated] = Status.STAGNATED
     status[broken] = Status.BREAKDOWN
-    status[norms <= target] = Status.CONVERGED
-    status[nonfinite] = Status.NONFINITE
+    status[nonfinite | ~np.isfinite(norms)] = Status.NONFINITE
+    status[np.isfinite(norms) & (norms <= target)] = Status.CONVERGED
     return status

@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov._base import KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
 
-MAX_RESTARTS = 20  # beyond these a recurrence that keeps breaking down is called broken
+MAX_RESTARTS = 20  # runs that did not halve the residual after which a system is called broken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,83 +54,98 @@ class BiCGSTAB:
         size = b.shape[0]
         x, r, norms = start(A, b, x0)
         iterations, restarts = np.zeros(size, dtype=int), np.zeros(size, dtype=int)
-        nonfinite = ~np.isfinite(norms)
-        broken = np.zeros(size, dtype=bool)
-        running = (norms > target) & ~nonfinite
+        nonfinite, broken = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+        running = (norms > target) & np.isfinite(norms) & (iterations < max_iterations)
         while running.any():
             rows = np.flatnonzero(running)
-            left = max_iterations - iterations[rows]
-            if (left <= 0).all():
-                break
             whole = rows.size == size
             part, precondition = (A, M) if whole else (A.take(rows), None if M is None else M.take(rows))
-            run = _recurrence(part, precondition, gather(r, rows), norms[rows], target[rows], left)
-            new_x = gather(x, rows) + run.dx
-            measured = confirm or bool((run.norm > target[rows]).any())
-            new_r = gather(b, rows) - part.matvec(new_x) if measured else run.r
+            scale = from_host(norms[rows], b)[:, None]
+            run = _Recurrence(part, precondition, gather(r, rows) / scale, restarted=bool(restarts[rows].any()))
+            run.iterate(target[rows] / norms[rows], max_iterations - iterations[rows])
+            with np.errstate(all="ignore"):
+                new_x = gather(x, rows) + run.dx * scale
+                is_measured = confirm or bool((run.norm * norms[rows] > target[rows]).any())
+                new_r = gather(b, rows) - part.matvec(new_x) if is_measured else run.r * scale
             new_norms = norm2(new_r)
-            better = new_norms < norms[rows]
-            scatter(x, rows[better], gather(new_x, np.flatnonzero(better)))
-            r = b + 0 if r is b else r
-            scatter(r, rows[better], gather(new_r, np.flatnonzero(better)))
-            restarts[rows] += 1
-            iterations[rows] += run.iterations
-            norms[rows] = np.where(better, new_norms, norms[rows])
+            better, halved = new_norms < norms[rows], new_norms < 0.5 * norms[rows]
+            kept = np.flatnonzero(better)
+            scatter(x, rows[kept], gather(new_x, kept))
+            r = array_namespace(b).asarray(r, copy=True) if r is b else r
+            scatter(r, rows[kept], gather(new_r, kept))
+            norms[rows[kept]] = new_norms[kept]
+            restarts[rows] += ~halved
+            iterations[rows] += np.maximum(run.iterations, 1)
             nonfinite[rows] = run.nonfinite & ~better
-            done = (norms[rows] <= target[rows]) | nonfinite[rows] | (iterations[rows] >= max_iterations)
-            broken[rows] = ~done & (~better | (restarts[rows] >= MAX_RESTARTS))
-            running[rows] = ~done & ~broken[rows]
-        return KrylovOutcome(x, norms, classify(norms, target, broken, nonfinite), iterations)
+            ended = (norms <= target) | nonfinite | (iterations >= max_iterations)
+            broken = ~ended & running & (restarts >= MAX_RESTARTS)
+            running &= ~ended & ~broken
+        return KrylovOutcome(x, norms, classify(norms, target, broken=broken, nonfinite=nonfinite), iterations)
 
 
-class _Run:
-    """Where the recurrence stood when every system of it had ended."""
+class _Recurrence:
+    """BiCGSTAB from dx = 0 for unit residuals, until each system converged, broke down or met its limit.
 
-    def __init__(self, dx: Array, r: Array, norm: HostArray, iterations: HostArray, nonfinite: HostArray) -> None:
-        self.dx, self.r, self.norm, self.iterations, self.nonfinite = dx, r, norm, iterations, nonfinite
+    Systems that have ended stand still. A recurrence that was lost is begun again with another shadow residual,
+    r + A r / ||A r||, since <r, A r> may vanish for a regular A.
+    """
+
+    def __init__(self, A: LinearOperator, M: Any, r: Array, *, restarted: bool) -> None:
+        self.xp = array_namespace(r)
+        self.A, self.M, self.r = A, M, r
+        self.dx = self.xp.zeros_like(r)
+        self.shadow = r
+        if restarted:
+            v = A.matvec(self._precondition(r))
+            size = norm2(v)
+            self.shadow = r + v / from_host(np.where(size > 0, size, 1.0), r)[:, None]
+        self.norm = norm2(r)
+        self.iterations = np.zeros(r.shape[0], dtype=int)
+        self.nonfinite = np.zeros(r.shape[0], dtype=bool)
+
+    def _precondition(self, v: Array) -> Array:
+        return v if self.M is None else self.M.matvec(v)
+
+    def iterate(self, target: HostArray, limit: HostArray) -> None:
+        """Run; `target` and `limit` belong to each system."""
+        xp, shadow, p = self.xp, self.shadow, self.r
+        tiny = eps(xp, p.dtype)
+        rho = _dot(shadow, self.r)
+        zero = xp.zeros_like(rho)
+        alive = np.ones(p.shape[0], dtype=bool)
+        while alive.any():
+            live = from_host(alive, p)[:, None]
+            p_hat = self._precondition(p)
+            v = self.A.matvec(p_hat)
+            with np.errstate(all="ignore"):
+                slope = _dot(shadow, v)
+                alpha = xp.where(live & (xp.abs(slope) > 0), rho / slope, zero)
+                s = xp.where(xp.isfinite(alpha), self.r - alpha * v, self.r)
+            s_hat = self._precondition(s)
+            t = self.A.matvec(s_hat)
+            with np.errstate(all="ignore"):
+                size = xp.max(xp.abs(t), axis=1, keepdims=True)  # t is scaled, so that <t, t> stays in range
+                unit = t / xp.where(size > 0, size, xp.ones_like(size))
+                omega = xp.where(live & (size > 0), _dot(unit, s) / (_dot(unit, unit) * size), zero)
+                new_r = s - omega * t
+                rho_new = _dot(shadow, new_r)
+                beta = (rho_new / rho) * (alpha / omega)
+                numbers = xp.concat([xp.abs(rho_new), xp.abs(omega), xp.abs(alpha), size], axis=1)
+                new_norm, host = norm2(new_r), to_host(numbers).astype(np.float64)
+                finite = np.isfinite(new_norm) & np.isfinite(host).all(axis=1)
+                keep = from_host(alive & finite, p)[:, None]
+                self.dx = xp.where(keep, self.dx + alpha * p_hat + omega * s_hat, self.dx)
+                self.r = xp.where(keep, new_r, self.r)
+                lost = (host[:, 0] <= tiny * new_norm) | (host[:, 1] == 0) | (host[:, 2] == 0)
+                go_on = from_host(alive & finite & ~lost, p)[:, None]
+                p = xp.where(go_on, self.r + beta * (p - omega * v), p)
+                rho = xp.where(keep, rho_new, rho)
+            self.iterations += alive
+            self.norm = np.where(alive & finite, new_norm, self.norm)
+            self.nonfinite |= alive & ~finite
+            alive &= finite & (self.norm > target) & ~lost & (self.iterations < limit)
 
 
-def _recurrence(
-    A: LinearOperator, M: Any, r: Array, norms: HostArray, target: HostArray, limit: HostArray
-) -> _Run:
-    """BiCGSTAB from dx = 0 until each system converged, broke down or met its limit; finished ones stand still."""
-    xp = array_namespace(r)
-    tiny = eps(xp, r.dtype)
-    r0 = r
-    p = r
-    dx = xp.zeros_like(r)
-    rho = xp.vecdot(r0, r)[:, None]
-    alive = np.ones(r.shape[0], dtype=bool)
-    iterations = np.zeros(r.shape[0], dtype=int)
-    nonfinite = np.zeros(r.shape[0], dtype=bool)
-    norm = norms.copy()
-    while alive.any():
-        live = from_host(alive, r)[:, None]
-        p_hat = p if M is None else M.matvec(p)
-        v = A.matvec(p_hat)
-        with np.errstate(all="ignore"):
-            alpha = xp.where(live, rho / xp.vecdot(r0, v)[:, None], xp.zeros_like(rho))
-            s = xp.where(live, r - alpha * v, r)
-        s_hat = s if M is None else M.matvec(s)
-        t = A.matvec(s_hat)
-        with np.errstate(all="ignore"):
-            tt = xp.vecdot(t, t)[:, None]
-            omega = xp.where(live & (xp.abs(tt) > 0), xp.vecdot(t, s)[:, None] / tt, xp.zeros_like(rho))
-            new_dx = dx + alpha * p_hat + omega * s_hat
-            new_r = s - omega * t
-            rho_new = xp.vecdot(r0, new_r)[:, None]
-            beta = (rho_new / rho) * (alpha / omega)
-            checks = xp.concat([xp.abs(rho_new), xp.abs(omega), xp.abs(alpha)], axis=1)
-            new_norm = norm2(new_r)
-            host = to_host(checks).astype(np.float64)
-            finite = np.isfinite(new_norm) & np.isfinite(host).all(axis=1)
-            keep = from_host(alive & finite, r)[:, None]
-            dx, r = xp.where(keep, new_dx, dx), xp.where(keep, new_r, r)
-            p = xp.where(keep, r + beta * (p - omega * v), p)
-            rho = xp.where(keep, rho_new, rho)
-        iterations += alive
-        norm = np.where(alive & finite, new_norm, norm)
-        nonfinite |= alive & ~finite
-        lost = (host[:, 0] <= tiny * norms * new_norm) | (host[:, 1] == 0) | (host[:, 2] == 0)
-        alive &= finite & (norm > target) & ~lost & (iterations < limit)
-    return _Run(dx, r, norm, iterations, nonfinite)
+def _dot(a: Array, b: Array) -> Array:
+    """<a, b> for each system, as a column."""
+    return array_namespace(a).vecdot(a, b)[:, None]

@@ -14,6 +14,9 @@ from implicitsolve.krylov._base import KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 
+IDLE = 1e-3  # relative reduction of the residual under which a cycle has achieved nothing
+MAX_IDLE = 10  # such cycles in a row after which a system has stagnated
+
 
 @dataclass(frozen=True, kw_only=True)
 class GMRES:
@@ -72,40 +75,44 @@ class GMRES:
         x, r, norms = start(A, b, x0)
         size = b.shape[0]
         iterations = np.zeros(size, dtype=int)
-        broken, nonfinite = np.zeros(size, dtype=bool), ~np.isfinite(norms)
-        running = (norms > target) & ~nonfinite
+        broken, nonfinite, stagnated = (np.zeros(size, dtype=bool) for _ in range(3))
+        idle = np.zeros(size, dtype=int)  # cycles in a row that achieved next to nothing
         errors: list[Array] = []  # corrections of earlier cycles, newest first
-        stalled = np.zeros(size, dtype=int)
-        while running.any() and iterations[running].max() < max_iterations:
+        running = (norms > target) & np.isfinite(norms) & (iterations < max_iterations)
+        while running.any():
             rows = np.flatnonzero(running)
             whole = rows.size == size
             part = A if whole else A.take(rows)
-            pick = (lambda a: a) if whole else (lambda a, rows=rows: gather(a, rows))
             cycle = arnoldi_cycle(
                 part,
-                pick(r),
+                gather(r, rows),
                 norms[rows],
                 target=target[rows],
-                columns=min(self.restart + len(errors), max_iterations - int(iterations[rows].min())),
+                columns=self.restart + len(errors),
+                limits=max_iterations - iterations[rows],
                 M=M if whole or M is None else M.take(rows),
-                augment=xp.stack([pick(e) for e in errors], axis=1) if errors else None,
+                augment=xp.stack([gather(e, rows) for e in errors], axis=1) if errors else None,
             )
-            new_x = pick(x) + cycle.dx
-            new_r = pick(b) - part.matvec(new_x) if confirm else cycle.residual
+            with np.errstate(all="ignore"):
+                new_x = gather(x, rows) + cycle.dx
+                new_r = gather(b, rows) - part.matvec(new_x) if confirm else cycle.residual
             new_norms = norm2(new_r) if confirm else cycle.norm
-            worse = ~(new_norms < norms[rows])  # rounding, or NaN: keep the better x
-            better = np.flatnonzero(~worse)
-            scatter(x, rows[better], gather(new_x, better))
-            r = _updated(r, rows[better], gather(new_r, better))
-            stalled[rows] = np.where(new_norms > (1 - 1e-3) * norms[rows], stalled[rows] + 1, 0)
-            norms[rows[better]] = new_norms[better]
+            better = new_norms < norms[rows]  # rounding, or NaN: keep the better x
+            idle[rows] = np.where(new_norms > (1 - IDLE) * norms[rows], idle[rows] + 1, 0)
+            kept = np.flatnonzero(better)
+            scatter(x, rows[kept], gather(new_x, kept))
+            r = _updated(r, rows[kept], gather(new_r, kept))
+            norms[rows[kept]] = new_norms[kept]
             iterations[rows] += np.maximum(cycle.columns, 1)
-            nonfinite[rows] |= cycle.nonfinite
-            broken[rows] |= cycle.broken & worse
-            running[rows] = ~worse & ~cycle.nonfinite & (norms[rows] > target[rows]) & (stalled[rows] < 10)
+            nonfinite[rows] = cycle.nonfinite
+            broken[rows] = cycle.broken & ~better
+            stagnated[rows] = ~better | (idle[rows] >= MAX_IDLE)
+            ended = nonfinite | broken | stagnated | (norms <= target) | (iterations >= max_iterations)
+            running &= ~ended
             if self.augment:
                 errors = [_normalized(cycle.dx, rows, b), *errors][: self.augment]
-        return KrylovOutcome(x, norms, classify(norms, target, broken, nonfinite & ~(norms <= target)), iterations)
+        status = classify(norms, target, broken=broken, nonfinite=nonfinite, stagnated=stagnated)
+        return KrylovOutcome(x, norms, status, iterations)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,15 +32,23 @@ class HessenbergQR:
         self.g[:, 0] = beta
         self.columns = 0
 
-    def append(self, h: HostArray, below: HostArray) -> HostArray:
-        """Add the column (h, below) and return the residual norms of the larger least-squares problems."""
+    def append(self, h: HostArray, below: HostArray, negligible: float) -> tuple[HostArray, HostArray]:
+        """Add the column (h, below); return the residual norms of the larger problems, and where it added nothing.
+
+        A column whose part outside the others is at most `negligible` times the largest entry of R belongs to a
+        direction that A maps into what it has already reached. It is left out, and the residual stays.
+        """
         j = self.columns
-        self.H[:, : j + 1, j], self.H[:, j + 1, j] = h, below
         rotated = np.matmul(self.Qh[:, : j + 1, : j + 1], h[:, :, None])[:, :, 0]
-        a = rotated[:, j]
-        radius = np.hypot(np.abs(a), below)
-        safe = np.where(radius > 0, radius, 1.0)
-        c, s = np.where(radius > 0, np.conj(a) / safe, 1.0), below / safe
+        radius = np.hypot(np.abs(rotated[:, j]), below)
+        largest = np.maximum(np.abs(self.R[:, :j, :j]).max(axis=(1, 2), initial=0.0), np.abs(rotated).max(axis=1))
+        is_void = radius <= negligible * largest
+        used = ~is_void
+        h, below, rotated = h * used[:, None], below * used, rotated * used[:, None]
+        radius = radius * used
+        self.H[:, : j + 1, j], self.H[:, j + 1, j] = h, below
+        safe = np.where(used, radius, 1.0)
+        c, s = np.where(used, np.conj(rotated[:, j]) / safe, 1.0), below / safe
         self.R[:, :j, j], self.R[:, j, j] = rotated[:, :j], radius
         upper = self.Qh[:, j, : j + 1].copy()
         self.Qh[:, j, : j + 1] = c[:, None] * upper
@@ -50,7 +58,7 @@ class HessenbergQR:
         self.g[:, j + 1] = -s * self.g[:, j]
         self.g[:, j] *= c
         self.columns = j + 1
-        return np.abs(self.g[:, j + 1])
+        return np.where(is_void, np.abs(self.g[:, j]), np.abs(self.g[:, j + 1])), is_void
 
     def solve(self, columns: HostArray) -> HostArray:
         """Minimizers y (B, m) for the first `columns` (B,) of each system, zero beyond them."""

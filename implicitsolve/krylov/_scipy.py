@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg as spla
 
+from implicitsolve._namespace import norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov._base import KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
@@ -70,48 +71,81 @@ class ScipyKrylov:
         if not isinstance(b, np.ndarray):
             raise TypeError(f"ScipyKrylov works on NumPy arrays, got {type(b).__name__}; use GMRES or BiCGSTAB")
         x, r, norms = start(A, b, x0)
-        first = norms.copy()
         iterations = np.zeros(b.shape[0], dtype=int)
-        for row in np.flatnonzero(norms > target):
-            dx, iterations[row] = self._solve_one(A, r, row, target[row] / norms[row], max_iterations, M)
-            x[row] += dx
-        if confirm and iterations.any():
-            norms = np.linalg.norm(b - A.matvec(x), axis=1)
-        elif iterations.any():
-            norms = np.where(iterations > 0, target, norms)
-        status = classify(norms, target, np.zeros(b.shape[0], dtype=bool), ~np.isfinite(first))
+        nonfinite = ~np.isfinite(norms)
+        for row in np.flatnonzero((norms > target) & ~nonfinite) if max_iterations else []:
+            system = _System(A, M, r, int(row), float(norms[row]))
+            dx = self._solve_one(system, target[row] / norms[row], max_iterations)
+            iterations[row], nonfinite[row] = system.products, not np.isfinite(dx).all()
+            if not nonfinite[row]:
+                x[row] += dx
+        if iterations.any():
+            with np.errstate(all="ignore"):
+                measured = norm2(b - A.matvec(x)) if confirm else np.where(iterations > 0, target, norms)
+            nonfinite |= ~np.isfinite(measured)
+            norms = np.where(iterations > 0, measured, norms)
+        status = classify(norms, target, broken=np.zeros(b.shape[0], dtype=bool), nonfinite=nonfinite)
         return KrylovOutcome(x, norms, status, iterations)
 
-    def _solve_one(
-        self, A: LinearOperator, r: Array, row: int, rtol: float, max_iterations: int, M: Any
-    ) -> tuple[Array, int]:
-        products = 0
-
-        def matvec(v: Array) -> Array:
-            nonlocal products
-            products += 1
-            padded = np.zeros_like(r)
-            padded[row] = v.reshape(-1)
-            return A.matvec(padded)[row]
-
-        def precondition(v: Array) -> Array:
-            padded = np.zeros_like(r)
-            padded[row] = v.reshape(-1)
-            return M.matvec(padded)[row]
-
-        shape = (r.shape[1], r.shape[1])
+    def _solve_one(self, system: _System, rtol: float, max_iterations: int) -> Array:
         function = getattr(spla, self.function) if isinstance(self.function, str) else self.function
-        keywords: dict[str, Any] = {"maxiter": max_iterations, **self.options}
-        if M is not None:
-            keywords["M"] = spla.LinearOperator(shape, matvec=precondition, dtype=r.dtype)
+        keywords: dict[str, Any] = {**self._limit(max_iterations, system.size), **self.options}
+        if system.M is not None:
+            keywords["M"] = spla.LinearOperator((system.size, system.size), system.precondition, dtype=system.dtype)
         accepted = inspect.signature(function).parameters
-        takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-        if "rtol" in accepted or takes_all:
+        if "rtol" in accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
             keywords.setdefault("rtol", rtol)
         if "atol" in accepted:
             keywords.setdefault("atol", 0.0)
-        scale = np.linalg.norm(r[row])  # SciPy's tolerances then see a right-hand side of norm 1
-        operator = spla.LinearOperator(shape, matvec=matvec, dtype=r.dtype)
         with np.errstate(all="ignore"):
-            dx = function(operator, r[row] / scale, **keywords)[0]
-        return np.asarray(dx).reshape(-1) * scale, products
+            solution = function(system.operator(self.function), system.right, **keywords)[0]
+            return np.asarray(solution).reshape(-1) * (system.norm / (system.scale or 1.0))
+
+    def _limit(self, max_iterations: int, size: int) -> dict[str, int]:
+        """SciPy's keywords for at most so many products: three of its methods count restarts instead."""
+        inner = {"gmres": ("restart", 30), "lgmres": ("inner_m", 30), "gcrotmk": ("m", 20)}
+        if self.function not in inner:
+            return {"maxiter": max_iterations}
+        name, usual = inner[str(self.function)]
+        columns = min(usual, max_iterations, size)
+        return {name: columns, "maxiter": max(1, max_iterations // columns)}
+
+
+class _System:
+    """One system of a batch for SciPy: unit right-hand side, and an operator brought near 1 if it is far from it."""
+
+    def __init__(self, A: LinearOperator, M: Any, r: Array, row: int, norm: float) -> None:
+        self.A, self.M, self.r, self.row, self.norm = A, M, r, row, norm
+        self.right, self.size, self.dtype = r[row] / norm, r.shape[1], r.dtype
+        self.scale, self.products = 0.0, 0
+
+    def operator(self, function: Any) -> Any:
+        """SciPy's form of the operator."""
+        needs_adjoint = function in ("bicg", "qmr")
+        if needs_adjoint and self.A._rmatvec is None:
+            raise TypeError(f"method {function!r} multiplies with the adjoint, which this operator does not offer")
+        return spla.LinearOperator((self.size, self.size), self.matvec, self.rmatvec, dtype=self.dtype)
+
+    def matvec(self, v: Array) -> Array:
+        """A v / scale; the first product decides the scale."""
+        self.products += 1
+        w = self.A.matvec(self._padded(v))[self.row]
+        if not self.scale:
+            size = np.abs(w).max(initial=0.0)
+            if not 0 < size < np.inf:
+                return w
+            self.scale = 1.0 if 1e-50 < size < 1e50 else float(2.0 ** np.round(np.log2(size)))
+        return w / self.scale
+
+    def rmatvec(self, w: Array) -> Array:
+        """A^H w / scale."""
+        return self.A.rmatvec(self._padded(w))[self.row] / (self.scale or 1.0)
+
+    def precondition(self, v: Array) -> Array:
+        """M v * scale."""
+        return self.M.matvec(self._padded(v))[self.row] * (self.scale or 1.0)
+
+    def _padded(self, v: Array) -> Array:
+        padded = np.zeros_like(self.r)
+        padded[self.row] = v.reshape(-1)
+        return padded

@@ -76,7 +76,7 @@ class GrowingSpace:
             self.size = max(self.size, min(2 * self.size, LARGEST_SPACE))
         if collector is not None:
             self.space = collector.joined(self.space, M)
-        status = classify(cycle.norm, target, cycle.broken, cycle.nonfinite)
+        status = classify(cycle.norm, target, broken=cycle.broken, nonfinite=cycle.nonfinite)
         return KrylovOutcome(cycle.dx, cycle.norm, status, cycle.columns)
 
     def _collector(self, F: Array) -> SpaceCollector:

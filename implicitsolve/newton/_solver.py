@@ -16,12 +16,14 @@ from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton._direction import FixedMethod, GrowingSpace
 from implicitsolve.newton._forcing import EisenstatWalker, Forcing
 from implicitsolve.newton._line_search import Backtracking, LineSearch, Searched
-from implicitsolve.operators import LinearOperator, aslinearoperator
+from implicitsolve.operators import LinearOperator
 from implicitsolve.result import NewtonStep
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit, check_tolerance
 
 PATIENCE = 20  # accepted steps without a new best residual after which a system has stagnated
+DIVERGED = 1e12  # growth of ||F|| over its start that is called divergence
+CAUTIOUS_GROWTH = 10.0**0.5  # of ||F|| that the second attempt at a system may accept
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
@@ -100,27 +102,21 @@ class NewtonKrylov:
 
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""
-        first = _Loop(self, evaluator, x0, stop, monitor).run()
-        failed = np.flatnonzero(
-            np.isin(first.status, (Status.STAGNATED, Status.LINE_SEARCH_FAILED)) & (first.iterations > 0)
-        )
-        if not failed.size or not self.restarts or not isinstance(self.line_search, Backtracking):
+        start = Solution.at(x0, evaluator.size)
+        first = _Loop(self, evaluator, start, stop, monitor).run()
+        again = np.isin(first.status, (Status.STAGNATED, Status.LINE_SEARCH_FAILED)) & (first.iterations > 0)
+        if not again.any() or not self.restarts or not isinstance(self.line_search, Backtracking):
             return first
-        budget = max(0, stop.max_iterations - int(first.iterations[failed].min()))
-        cautious = replace(self, line_search=replace(self.line_search, growth=np.sqrt(10.0)), restarts=0)
-        second = _Loop(
-            cautious,
-            evaluator.take(failed, x0),
-            gather(x0, failed),
-            replace(stop, max_iterations=budget),
-            silent if monitor is silent else lambda step, x, F: None,
-        ).run()
-        return first.improved(failed, second)
+        rows = np.flatnonzero(again)
+        cautious = replace(self, line_search=replace(self.line_search, growth=CAUTIOUS_GROWTH))
+        left = replace(stop, max_iterations=max(0, stop.max_iterations - int(first.iterations[rows].min())))
+        second = _Loop(cautious, evaluator, first.restarted(rows, x0), left, monitor, rows).run()
+        return first.improved(rows, second)
 
 
 @dataclass
 class Solution:
-    """Where every system of a batch ended, on arrays (B, N) and host arrays (B,)."""
+    """Where every system of a batch ended, or begins, on arrays (B, N) and host arrays (B,)."""
 
     x: Array
     F: Array
@@ -131,17 +127,42 @@ class Solution:
     krylov_iterations: HostArray
     steps: list[NewtonStep]
 
+    @classmethod
+    def at(cls, x0: Array, size: int) -> Solution:
+        """Every system at its start."""
+        xp, B = array_namespace(x0), x0.shape[0]
+        return cls(
+            x=xp.asarray(x0, copy=True),
+            F=xp.zeros_like(x0),
+            status=np.zeros(B, dtype=int),
+            norm=np.zeros(B),
+            first_norm=np.zeros(B),
+            iterations=np.zeros(B, dtype=int),
+            krylov_iterations=np.zeros(B, dtype=int),
+            steps=[],
+        )
+
+    def restarted(self, rows: Indices, x0: Array) -> Solution:
+        """Some systems back at their start, the others where they ended."""
+        xp = array_namespace(x0)
+        x, F = xp.asarray(self.x, copy=True), xp.asarray(self.F, copy=True)
+        scatter(x, rows, gather(x0, rows))
+        host = {
+            name: getattr(self, name).copy()
+            for name in ("status", "norm", "first_norm", "iterations", "krylov_iterations")
+        }
+        return Solution(x=x, F=F, steps=list(self.steps), **host)
+
     def improved(self, rows: Indices, other: Solution) -> Solution:
         """Take over what a second attempt at some systems made better."""
-        self.iterations[rows] += other.iterations
-        self.krylov_iterations[rows] += other.krylov_iterations
         with np.errstate(invalid="ignore"):
-            better = np.flatnonzero((other.norm < self.norm[rows]) | (other.status == Status.CONVERGED))
-        scatter(self.x, rows[better], gather(other.x, better))
-        scatter(self.F, rows[better], gather(other.F, better))
-        self.norm[rows[better]], self.status[rows[better]] = other.norm[better], other.status[better]
-        last = self.steps[-1].iteration
-        self.steps += [replace(s, iteration=last + s.iteration, systems=rows[s.systems]) for s in other.steps[1:]]
+            is_better = (other.norm[rows] < self.norm[rows]) | (other.status[rows] == Status.CONVERGED)
+        better = rows[is_better]
+        scatter(self.x, better, gather(other.x, better))
+        scatter(self.F, better, gather(other.F, better))
+        self.norm[better], self.status[better] = other.norm[better], other.status[better]
+        self.iterations, self.krylov_iterations = other.iterations, other.krylov_iterations
+        self.steps = other.steps
         return self
 
 
@@ -149,33 +170,32 @@ class _Loop:
     """State of one solve. Arrays and host arrays hold the running systems only; `rows` are their places in the batch."""
 
     def __init__(
-        self, method: NewtonKrylov, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor
+        self,
+        method: NewtonKrylov,
+        evaluator: Evaluator,
+        solution: Solution,
+        stop: NonlinearStop,
+        monitor: Monitor,
+        rows: Indices | None = None,
     ) -> None:
-        self.method, self.evaluator, self.stop, self.monitor = method, evaluator, stop, monitor
-        self.whole = evaluator
-        xp = evaluator.xp
-        self.x = xp.asarray(x0, copy=True)
-        self.F, self.J = evaluator.trial(self.x)
+        self.method, self.stop, self.monitor = method, stop, monitor
+        self.whole, self.solution = evaluator, solution
+        self.is_retry = rows is not None
+        self.rows = np.arange(solution.status.size) if rows is None else rows
+        self.evaluator = evaluator if rows is None else evaluator.take(rows, solution.x)
+        self.x = gather(solution.x, self.rows)
+        self.F, self.J = self.evaluator.trial(self.x)
         self.norms = norm2(self.F)
         self.measure = stop.measure(self.F, evaluator.event_shape)
-        size = x0.shape[0]
-        self.rows = np.arange(size)
+        size = self.rows.size
         self.target = stop.target(self.measure, self.F)
         self.eta = method.forcing.first(size)
+        self.start_norms = self.norms.copy()
         self.best, self.since = self.measure.copy(), np.zeros(size, dtype=int)
         self.attempts = np.zeros(size, dtype=int)
         self.code = np.where(np.isfinite(self.norms), int(Status.RUNNING), int(Status.NONFINITE))
         self.code[stop.holds(self.measure, self.target, self.x, None)] = Status.CONVERGED
-        self.solution = Solution(
-            x=xp.asarray(self.x, copy=True),
-            F=xp.asarray(self.F, copy=True),
-            status=self.code.copy(),
-            norm=self.measure.copy(),
-            first_norm=self.measure.copy(),
-            iterations=np.zeros(size, dtype=int),
-            krylov_iterations=np.zeros(size, dtype=int),
-            steps=[],
-        )
+        solution.first_norm[self.rows] = self.measure
         self.linear = (
             GrowingSpace(method.max_krylov, method.recycle)
             if method.krylov is None
@@ -184,11 +204,12 @@ class _Loop:
 
     def run(self) -> Solution:
         """Step until every system has ended."""
-        self._report(0)
-        iteration = 0
+        before = iteration = self.solution.steps[-1].iteration if self.is_retry else 0
+        if not self.is_retry:
+            self._report(0)
         self._retire()
         while self.rows.size:
-            if iteration >= self.stop.max_iterations:
+            if iteration - before >= self.stop.max_iterations:
                 self.code[:] = Status.ITERATION_LIMIT
             else:
                 iteration += 1
@@ -254,6 +275,8 @@ class _Loop:
         code = self.code
         code[self.since >= PATIENCE] = Status.STAGNATED
         code[found.accepted & is_still] = Status.STAGNATED
+        with np.errstate(over="ignore"):
+            code[self.norms > DIVERGED * self.start_norms] = Status.DIVERGED
         hopeless = ~found.accepted & ((self.attempts > RETRIES) | (linear_residual <= 1e-3))
         code[hopeless] = np.where(found.finite, int(Status.LINE_SEARCH_FAILED), int(Status.NONFINITE))[hopeless]
         empty = ~(norm_max(outcome.x) > 0)
@@ -277,7 +300,7 @@ class _Loop:
             self.J = None if self.J is None else self.J.take(keep)
             self.linear.take(keep)
             self.x, self.F = gather(self.x, keep), gather(self.F, keep)
-        for name in ("rows", "norms", "measure", "target", "eta", "best", "since", "attempts", "code"):
+        for name in ("rows", "norms", "measure", "target", "eta", "best", "since", "attempts", "code", "start_norms"):
             setattr(self, name, getattr(self, name)[keep])
 
     def _preconditioner(self) -> LinearOperator | None:
@@ -289,7 +312,7 @@ class _Loop:
         if callable(M) and not isinstance(M, LinearOperator) and not is_array(M):
             x, F = self._everything()
             M = M(whole.unflatten(x), whole.unflatten(F))
-        flat = _shaped(aslinearoperator(M), whole)
+        flat = whole.operator(M, "preconditioner")
         return flat if self.rows.size == self.solution.status.size else flat.take(self.rows)
 
     def _everything(self) -> tuple[Array, Array]:
@@ -330,29 +353,3 @@ class _Loop:
         if self.monitor is not silent:
             x, F = self._everything()
             self.monitor(step, self.whole.unflatten(x), self.whole.unflatten(F))
-
-
-def _shaped(M: LinearOperator, evaluator: Evaluator) -> LinearOperator:
-    """A preconditioner of one system, or of the batch, as an operator on (B, N)."""
-    size = evaluator.rows.size
-    if M.shape != (evaluator.size, evaluator.size):
-        expected = (evaluator.size, evaluator.size)
-        raise ValueError(f"`preconditioner` must have shape {expected}, got {M.shape}")
-    if M.batch_shape == evaluator.batch_shape:
-        flat = M.flat()
-        if flat.batch_shape == (size,):
-            return flat
-    if M.batch_shape:
-        raise ValueError(f"`preconditioner` must have batch shape {evaluator.batch_shape}, got {M.batch_shape}")
-
-    def matvec(v: Array) -> Array:
-        return M.matvec(v) if v.shape[0] > 1 else evaluator.xp.reshape(M.matvec(v[0, ...]), (1, -1))
-
-    def build(rows: int) -> LinearOperator:
-        return LinearOperator(
-            matvec, in_shape=evaluator.size, batch_shape=(rows,), dtype=M.dtype, take=lambda i: build(len(i))
-        )
-
-    return build(size)
-
-

@@ -46,6 +46,8 @@ def aslinearoperator(A: Any) -> LinearOperator:
         return LinearOperator(
             lambda v: A @ v, lambda w: adjoint @ w, in_shape=A.shape[1], out_shape=A.shape[0], dtype=A.dtype
         )
+    if isinstance(A, np.matrix):
+        A = np.asarray(A)
     if is_array(A) or isinstance(A, list | tuple):
         return _from_array(as_inexact(A, "A"))
     if hasattr(A, "matvec") and hasattr(A, "shape"):
@@ -63,7 +65,8 @@ def _from_array(A: Array) -> LinearOperator:
     adjoint = xp.conj(xp.matrix_transpose(A)) if is_complex(A) else xp.matrix_transpose(A)
 
     def product(matrix: Array, v: Array) -> Array:
-        return xp.matmul(matrix, v[..., None])[..., 0]
+        with np.errstate(all="ignore"):  # entries that are not finite are the solver's to report
+            return xp.matmul(matrix, v[..., None])[..., 0]
 
     def take(indices: Any) -> LinearOperator:
         rows = xp.reshape(A, (-1, *A.shape[-2:]))
