@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._differences import DifferenceLength, difference_product
-from implicitsolve._namespace import array_namespace, gather, is_array, is_complex, scatter
+from implicitsolve._namespace import array_namespace, as_inexact, gather, is_array, is_complex, scatter
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators import LinearOperator, aslinearoperator
+from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
 from implicitsolve.result import Counts
 
@@ -25,6 +26,10 @@ class Tally:
 
     def __init__(self) -> None:
         self.residuals = self.jvps = self.vjps = self.linearizations = 0
+
+    def add(self, kind: str) -> None:
+        """Count one call."""
+        setattr(self, kind, getattr(self, kind) + 1)
 
     def counts(self) -> Counts:
         """Return a snapshot."""
@@ -130,28 +135,16 @@ class Evaluator:
 
     def operator(self, M: Any, name: str) -> LinearOperator:
         """A matrix or operator of one system, or of the whole batch, as an operator on (B, N)."""
-        operator = aslinearoperator(M)
+        operator = aslinearoperator(M, name)
         if operator.shape != (self.size, self.size):
             raise ValueError(f"`{name}` must have shape {(self.size, self.size)}, got {operator.shape}")
         if operator.batch_shape == self.batch_shape and self.batch_shape:
-            return operator.flat()
+            return guarded(operator, name)
         if operator.batch_shape:
             raise ValueError(f"`{name}` must have batch shape {self.batch_shape} or none, got {operator.batch_shape}")
 
-        def on_rows(product: Callable[[Array], Array]) -> Callable[[Array], Array]:
-            return lambda v: product(v) if v.shape[0] > 1 else self.xp.reshape(product(v[0, ...]), (1, -1))
-
-        def build(rows: int) -> LinearOperator:
-            return LinearOperator(
-                on_rows(operator.matvec),
-                None if operator._rmatvec is None else on_rows(operator.rmatvec),
-                in_shape=self.size,
-                batch_shape=(rows,),
-                dtype=operator.dtype,
-                take=lambda indices: build(len(indices)),
-            )
-
-        return build(math.prod(self.batch_shape))
+        size = math.prod(self.batch_shape)
+        return guarded(_repeated(operator, size), name)
 
     # Shapes, copies and checks
 
@@ -169,7 +162,9 @@ class Evaluator:
         if not is_array(value):
             if value is None:
                 raise TypeError(f"`{name}` returned None; it must return an array of shape {expected}")
-            value = xp.asarray(value, dtype=None)
+            value = as_inexact(value, name)
+        if isinstance(value, np.matrix | np.ma.MaskedArray):
+            value = as_inexact(value, name)
         if array_namespace(value) is not xp:
             raise TypeError(f"`{name}` must return arrays of the library of x0, got {type(value).__name__}")
         if value.dtype != self.dtype:
@@ -193,20 +188,20 @@ class Evaluator:
 
     def _product(self, function: Callable[[Array, Array], Array], x: Array, name: str) -> Callable[[Array], Array]:
         def product(v: Array) -> Array:
-            count = "jvps" if name == "jvp" else "vjps"
-            setattr(self.tally, count, getattr(self.tally, count) + 1)
+            self.tally.add("jvps" if name == "jvp" else "vjps")
             direction = self.xp.asarray(v, copy=True)
             if self.systems is not None:
                 padded = self.xp.zeros_like(self.background)
                 scatter(padded, self.systems, v)
                 direction = padded
-            return self._returned(function(self._argument(x, copy=True), self.unflatten(direction)), name)
+            value = self._returned(function(self._argument(x, copy=True), self.unflatten(direction)), name)
+            return self.xp.asarray(value, copy=True)
 
         return product
 
     def _operator(self, J: Any, name: str) -> LinearOperator:
         """A user's Jacobian as a counted operator on (b, N)."""
-        operator = aslinearoperator(J)
+        operator = aslinearoperator(J, name)
         rows = math.prod(self.batch_shape)
         if operator.batch_shape != self.batch_shape and not (rows == 1 and not operator.batch_shape):
             raise ValueError(
@@ -214,33 +209,21 @@ class Evaluator:
             )
         if operator.shape != (self.size, self.size):
             raise ValueError(f"`{name}` must return a Jacobian of shape {(self.size,) * 2}, got {operator.shape}")
-        flat = _counted(operator.flat(), self.tally, self)
+        flat = guarded(operator, name, self.tally.add)
         return flat if self.systems is None else flat.take(self.systems)
 
 
-def _counted(operator: LinearOperator, tally: Tally, evaluator: Evaluator) -> LinearOperator:
-    """The same operator, which counts its products and returns what the solver expects."""
+def _repeated(A: LinearOperator, size: int) -> LinearOperator:
+    """One operator for each system of a batch."""
 
-    def matvec(v: Array) -> Array:
-        tally.jvps += 1
-        return checked(operator.matvec(v), v)
-
-    def rmatvec(w: Array) -> Array:
-        tally.vjps += 1
-        return checked(operator.rmatvec(w), w)
-
-    def checked(value: Array, v: Array) -> Array:
-        if value.dtype != v.dtype:
-            value = evaluator._cast(value, "J")
-        return evaluator.xp.reshape(value, v.shape)
+    def on_rows(product: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        return lambda v: array_namespace(v).stack([product(v[i, ...]) for i in range(v.shape[0])])
 
     return LinearOperator(
-        matvec,
-        None if operator._rmatvec is None else rmatvec,
-        in_shape=operator.in_shape,
-        out_shape=operator.out_shape,
-        batch_shape=operator.batch_shape or (1,),
-        dtype=operator.dtype,
-        take=lambda indices: _counted(operator.take(indices), tally, evaluator),
+        on_rows(A.matvec),
+        None if A._rmatvec is None else on_rows(A.rmatvec),
+        in_shape=A.shape[1],
+        batch_shape=(size,),
+        dtype=A.dtype,
+        take=lambda indices: _repeated(A, len(indices)),
     )
-

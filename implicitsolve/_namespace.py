@@ -18,6 +18,7 @@ __all__ = [
     "eps",
     "from_host",
     "gather",
+    "host_dtype",
     "is_array",
     "is_complex",
     "is_safe",
@@ -72,6 +73,11 @@ def real_dtype(xp: Namespace, dtype: Any) -> Any:
     return xp.finfo(dtype).dtype
 
 
+def host_dtype(dtype: Any) -> np.dtype[Any]:
+    """NumPy's dtype of the same name."""
+    return dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype).rsplit(".", maxsplit=1)[-1])
+
+
 def eps(xp: Namespace, dtype: Any) -> float:
     """Rounding unit of `dtype`: the distance from 1 to the next larger number."""
     return float(xp.finfo(dtype).eps)
@@ -85,16 +91,23 @@ def as_inexact(x: Any, name: str) -> Array:
     TypeError
         If `x` holds anything but numbers.
     """
-    if not is_array(x):
-        x = np.asarray(x)
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"`{name}` must not be a masked array: fill it first")
+    if not is_array(x) or isinstance(x, np.matrix):
+        try:
+            x = np.asarray(x)
+        except ValueError as error:
+            raise ValueError(f"`{name}` must be an array or nested lists of one shape: {error}") from None
     xp = array_namespace(x)
     try:
-        if xp.isdtype(x.dtype, ("real floating", "complex floating")):
-            return xp.astype(x, xp.float32) if x.dtype.itemsize == 2 else x
-        if xp.isdtype(x.dtype, ("integral", "bool")):
-            return xp.astype(x, xp.float64)
-    except (TypeError, AttributeError):
-        pass
+        is_floating = xp.isdtype(x.dtype, ("real floating", "complex floating"))
+        is_whole = xp.isdtype(x.dtype, ("integral", "bool"))
+    except TypeError:
+        is_floating = is_whole = False
+    if is_whole:
+        return xp.astype(x, xp.float64)
+    if is_floating:
+        return xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits == 16 else x
     raise TypeError(f"`{name}` must hold real or complex numbers, got dtype {x.dtype}")
 
 

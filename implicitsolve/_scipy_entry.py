@@ -105,7 +105,7 @@ def newton_krylov(
     jac : callable, optional
         ``jac(x)``: the Jacobian as an operator (SciPy's or ours), an array or a sparse matrix.
     structure : object, optional
-        Declared structure of the Jacobian.
+        Reserved for a declared structure of the Jacobian: must be None.
     batch_ndim : int, optional
         The first `batch_ndim` axes of x0 index independent systems, each with its own Krylov space, step and verdict.
     full_output : bool, optional
@@ -139,7 +139,7 @@ def newton_krylov(
     """
     residual = _renamed(residual, "residual", "F", inner_options)
     x0 = _renamed(x0, "x0", "xin", inner_options)
-    if line_search not in LINE_SEARCHES:
+    if not (line_search is None or isinstance(line_search, bool | str)) or line_search not in LINE_SEARCHES:
         raise ValueError(f'newton_krylov: `line_search` must be "armijo", "wolfe" or None, got {line_search!r}')
     if callback is not None and not callable(callback):
         raise TypeError(f"newton_krylov: `callback` must be callable, got {type(callback).__name__}")
@@ -221,6 +221,8 @@ class _ScipyStop(NonlinearStop):
         for name, value in (("f_tol", f_tol), ("f_rtol", f_rtol), ("x_tol", x_tol), ("x_rtol", x_rtol)):
             if value is None:
                 continue
+            if isinstance(value, np.ndarray) and value.ndim == 0:
+                value = value.item()  # noqa: PLW2901 - SciPy takes 0-d arrays
             if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
                 raise TypeError(f"newton_krylov: `{name}` must be a real number, got {type(value).__name__}")
             if not value >= 0:

@@ -33,7 +33,7 @@ class Problem:
         ``linearize(x)`` returns ``(F(x), J(x))`` with J as of `jac`: what all products at x share is computed once. It
         is preferred to `jac`, and that to `jvp` and `vjp`.
     structure : object, optional
-        Declared structure of J.
+        Reserved for a declared structure of J: must be None.
     batch_ndim : int, optional
         The first `batch_ndim` axes of x index independent systems. Default 0: one system.
     parameters : mapping of str to Array, optional
@@ -57,6 +57,8 @@ class Problem:
         If something that must be callable is not.
     ValueError
         If `batch_ndim` is negative.
+    NotImplementedError
+        If a `structure` is given.
 
     Examples
     --------
@@ -89,4 +91,6 @@ class Problem:
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise TypeError(f"Problem: `{name}` must be callable or None, got {type(function).__name__}")
+        if self.structure is not None:
+            raise NotImplementedError("Problem: `structure` is reserved for block-banded structures; leave it None")
         check_limit("Problem", "batch_ndim", self.batch_ndim)

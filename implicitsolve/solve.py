@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import array_namespace, as_inexact, norm2
+from implicitsolve._evaluate import Evaluator, Tally
+from implicitsolve._namespace import array_namespace, as_inexact, is_complex, norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton import NewtonKrylov
-from implicitsolve.operators import LinearOperator, aslinearoperator
+from implicitsolve.operators import aslinearoperator
+from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
@@ -162,70 +163,50 @@ def linear_solve(
     operator = aslinearoperator(A)
     method = LGMRES() if method is None else method
     stop = LinearStop() if stop is None else stop
-    if not callable(getattr(method, "solve", None)):
-        raise TypeError(f"linear_solve: `method` must be a Krylov method, got {method!r}")
+    if isinstance(method, type) or not callable(getattr(method, "solve", None)):
+        raise TypeError(f"linear_solve: `method` must be a Krylov method such as GMRES(), got {method!r}")
+    if not isinstance(stop, LinearStop):
+        raise TypeError(f"linear_solve: `stop` must be a LinearStop, got {type(stop).__name__}")
     if operator.shape[0] != operator.shape[1]:
         raise ValueError(f"linear_solve: `A` must be square, got shape {operator.shape}")
-    b = _promoted(as_inexact(b, "b"), operator)
-    _fits(operator, b, "b")
-    xp = array_namespace(b)
-    rows = math.prod(operator.batch_shape)
-    flat_b = xp.reshape(b, (rows, -1)) if b.size else xp.reshape(b, (rows, operator.shape[1]))
-    start = None
-    if x0 is not None:
-        x0 = as_inexact(x0, "x0")
-        _fits(operator, x0, "x0")
-        start = xp.astype(xp.reshape(x0, flat_b.shape), b.dtype)
-    products = 0
-    flat = operator.flat()
-
-    def counted(part: LinearOperator) -> LinearOperator:
-        def matvec(v: Array) -> Array:
-            nonlocal products
-            products += 1
-            return xp.astype(xp.reshape(part.matvec(v), v.shape), v.dtype)
-
-        def rmatvec(w: Array) -> Array:
-            nonlocal products
-            products += 1
-            return xp.astype(xp.reshape(part.rmatvec(w), w.shape), w.dtype)
-
-        return LinearOperator(
-            matvec,
-            None if part._rmatvec is None else rmatvec,
-            in_shape=part.in_shape,
-            batch_shape=part.batch_shape,
-            take=lambda i: counted(part.take(i)),
+    b = as_inexact(b, "b")
+    _fits(operator.batch_shape, operator.out_shape, b, "b")
+    start = None if x0 is None else as_inexact(x0, "x0")
+    if start is not None:
+        _fits(operator.batch_shape, operator.in_shape, start, "x0")
+    inverse = None if M is None else aslinearoperator(M, "M")
+    if inverse is not None and (inverse.shape, inverse.batch_shape) != (operator.shape, operator.batch_shape):
+        raise ValueError(
+            f"linear_solve: `M` must have the shape {operator.shape} and batch shape {operator.batch_shape} of A, "
+            f"got {inverse.shape} and {inverse.batch_shape}"
         )
-
-    preconditioner = None
-    if M is not None:
-        preconditioner = aslinearoperator(M)
-        if preconditioner.shape != operator.shape or preconditioner.batch_shape != operator.batch_shape:
-            raise ValueError(
-                f"linear_solve: `M` must have the shape {operator.shape} and batch shape {operator.batch_shape} of A, "
-                f"got {preconditioner.shape} and {preconditioner.batch_shape}"
-            )
-        preconditioner = preconditioner.flat()
+    xp = array_namespace(b) if start is None else array_namespace(b, start)
+    dtypes = [part.dtype for part in (operator, inverse, start) if part is not None]
+    if not is_complex(b) and any("complex" in str(dtype) for dtype in dtypes):
+        b = xp.astype(b, xp.complex64 if xp.finfo(b.dtype).bits == 32 else xp.complex128)
+    shape = math.prod(operator.batch_shape), operator.shape[1]
+    flat = xp.reshape(b, shape)
+    tally = Tally()
     outcome = method.solve(
-        counted(flat),
-        flat_b,
-        target=stop.target(norm2(flat_b)),
+        guarded(operator, "A", tally.add),
+        flat,
+        target=stop.target(norm2(flat)),
         max_iterations=stop.max_iterations,
-        M=preconditioner,
-        x0=start,
+        M=None if inverse is None else guarded(inverse, "M"),
+        x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
     )
 
     def shaped(values: HostArray) -> Any:
         return values.reshape(operator.batch_shape) if operator.batch_shape else values[0].item()
 
     status = shaped(outcome.status)
+    is_state = tuple(b.shape) == operator.batch_shape + operator.out_shape
     return LinearResult(
-        x=xp.reshape(outcome.x, b.shape),
+        x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),
         status=status if operator.batch_shape else Status(status),
         residual_norm=shaped(outcome.residual_norm),
         iterations=shaped(outcome.iterations),
-        matvecs=products,
+        matvecs=tally.jvps + tally.vjps,
     )
 
 
@@ -257,17 +238,8 @@ def _empty(x0: Array, evaluator: Evaluator) -> NonlinearResult:
     )
 
 
-def _promoted(b: Array, A: LinearOperator) -> Array:
-    """Return b, complex where A is."""
-    xp = array_namespace(b)
-    name = str(A.dtype).rsplit(".", maxsplit=1)[-1]
-    if name.startswith("complex") and not xp.isdtype(b.dtype, "complex floating"):
-        return xp.astype(b, xp.complex64 if b.dtype == xp.float32 else xp.complex128)
-    return b
-
-
-def _fits(A: LinearOperator, b: Array, name: str) -> None:
-    shapes = A.batch_shape + A.in_shape, (*A.batch_shape, A.shape[1])
+def _fits(batch_shape: tuple[int, ...], event_shape: tuple[int, ...], b: Array, name: str) -> None:
+    shapes = batch_shape + event_shape, (*batch_shape, math.prod(event_shape))
     if tuple(b.shape) not in shapes:
         expected = " or ".join(str(s) for s in dict.fromkeys(shapes))
         raise ValueError(f"linear_solve: `{name}` must have shape {expected}, got {tuple(b.shape)}")

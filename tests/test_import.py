@@ -17,15 +17,15 @@ import implicitsolve
 
 OPTIONAL = ["numba", "cupy", "torch", "jax", "matplotlib", "tqdm", "pooch", "array_api_strict", "hypothesis", "pytest"]
 MOST_SECONDS = 0.150
-RUNS = 9
+RUNS = 5
 ROOT = Path(__file__).parent.parent
 
 TIME_THE_IMPORT = """
 import time
 import numpy, scipy.linalg, scipy.optimize
-start = time.perf_counter()
+start = time.process_time()
 import implicitsolve
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 """
 
 
@@ -43,9 +43,9 @@ def test_import_loads_no_optional_package():
 
 
 def test_import_takes_under_150_ms_more_than_numpy_and_scipy():
-    seconds = sorted(float(run_python(TIME_THE_IMPORT)) for _ in range(RUNS))
-    # Other processes only ever add time: the slower half of the runs says nothing about the package.
-    assert statistics.median(seconds[: RUNS // 2 + 1]) < MOST_SECONDS, seconds
+    # Processor time: what the import costs, whatever else the machine is doing.
+    seconds = [float(run_python(TIME_THE_IMPORT)) for _ in range(RUNS)]
+    assert statistics.median(seconds) < MOST_SECONDS, seconds
 
 
 def test_import_prints_nothing():

@@ -17,7 +17,7 @@ Array: TypeAlias = Any
 Namespace: TypeAlias = Any
 HostIndices: TypeAlias = npt.NDArray[np.intp]
 
-PART_ROWS = 256
+PART_ROWS = 192  # enough for fast GEMMs, while temporaries stay in the cache and in memory that malloc keeps
 # A state that is not finite gives a residual that is not finite, and no warning: the solver sees it and backs off.
 quiet = np.errstate(over="ignore", invalid="ignore")
 

@@ -53,6 +53,8 @@ class ScipyKrylov:
 
     def __post_init__(self) -> None:
         """Check the settings."""
+        if not isinstance(self.options, Mapping):
+            raise TypeError(f"ScipyKrylov: `options` must be a mapping, got {type(self.options).__name__}")
         if not callable(self.function) and self.function not in SCIPY_METHODS:
             raise ValueError(f"ScipyKrylov: `function` must be callable or in {SCIPY_METHODS}, got {self.function!r}")
 

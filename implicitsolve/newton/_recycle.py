@@ -81,7 +81,8 @@ class SpaceCollector:
         P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
         good = S > SINGULAR * S[:, :1]
         count = np.maximum(good.sum(1), 1)
-        self.theta[systems] = np.exp(np.log(np.where(good, S, 1.0)).sum(1) / count)  # geometric mean: the size of J
+        # geometric mean, the size of J; a power of two, so that scaling F by one changes no decision
+        self.theta[systems] = np.exp2(np.round(np.log2(np.where(good, S, 1.0)).sum(1) / count))
         # small singular values are what a Krylov space is slow to find: those come first
         order = np.argsort(np.where(good, S, np.inf), axis=1)[:, : self.keep]
         chosen = np.take_along_axis(good, order, 1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import array_namespace, eps, gather, is_array, norm2, norm_max, scatter
+from implicitsolve._namespace import array_namespace, eps, gather, norm2, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.monitor import Monitor, silent
@@ -309,7 +309,7 @@ class _Loop:
         if M is None:
             return None
         whole = self.whole
-        if callable(M) and not isinstance(M, LinearOperator) and not is_array(M):
+        if callable(M) and not hasattr(M, "matvec"):
             x, F = self._everything()
             M = M(whole.unflatten(x), whole.unflatten(F))
         flat = whole.operator(M, "preconditioner")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, gather, is_array, is_complex, scatter
+from implicitsolve._namespace import array_namespace, gather, host_dtype, is_array, is_complex, scatter
 from implicitsolve._typing import Array, Indices
 
 
@@ -86,7 +86,7 @@ class LinearOperator:
         self.in_shape = _shape(in_shape, "in_shape")
         self.out_shape = self.in_shape if out_shape is None else _shape(out_shape, "out_shape")
         self.batch_shape = _shape(batch_shape, "batch_shape")
-        self.dtype = np.dtype(np.float64) if dtype is None else dtype
+        self.dtype = np.dtype(np.float64) if dtype is None else _dtype(dtype)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -139,8 +139,8 @@ class LinearOperator:
 
         def reshaped(apply: Callable[[Array], Array], to: tuple[int, ...]) -> Callable[[Array], Array]:
             def product(v: Array) -> Array:
-                xp = array_namespace(v)
-                return xp.reshape(apply(xp.reshape(v, self.batch_shape + to)), (size, -1))
+                w = apply(array_namespace(v).reshape(v, self.batch_shape + to))
+                return array_namespace(w).reshape(w, (size, -1)) if is_array(w) and w.size else w
 
             return product
 
@@ -187,8 +187,7 @@ class LinearOperator:
 
     def __add__(self, other: Any) -> LinearOperator:
         """Sum of two operators of the same shapes."""
-        if not isinstance(other, LinearOperator):
-            return NotImplemented
+        other = _operand(other)
         for name in ("in_shape", "out_shape", "batch_shape"):
             mine, others = getattr(self, name), getattr(other, name)
             if mine != others:
@@ -200,9 +199,15 @@ class LinearOperator:
             lambda indices: self.take(indices) + other.take(indices),
         )
 
+    __radd__ = __add__
+
     def __sub__(self, other: Any) -> LinearOperator:
         """Difference of two operators of the same shapes."""
-        return self + (-other) if isinstance(other, LinearOperator) else NotImplemented
+        return self + (-_operand(other))
+
+    def __rsub__(self, other: Any) -> LinearOperator:
+        """Difference of two operators of the same shapes."""
+        return _operand(other) - self
 
     def __neg__(self) -> LinearOperator:
         """Return -A."""
@@ -210,36 +215,39 @@ class LinearOperator:
 
     def __mul__(self, factor: Any) -> LinearOperator:
         """Scale by a number."""
-        if isinstance(factor, LinearOperator) or np.ndim(factor) != 0:
-            return NotImplemented
-        adjoint_factor = factor.conjugate() if isinstance(factor, complex | np.complexfloating) else factor
+        factor = _number(factor)
         scaled = self._like(
             self,
             lambda v: self._matvec(v) * factor,
-            lambda w: self._rmatvec(w) * adjoint_factor,  # type: ignore[misc]
+            lambda w: self._rmatvec(w) * factor.conjugate(),  # type: ignore[misc]
             lambda indices: self.take(indices) * factor,
         )
-        if isinstance(factor, complex | np.complexfloating) and np.dtype(str(self.dtype).split(".")[-1]).kind != "c":
-            scaled.dtype = np.dtype(np.complex128)
+        if isinstance(factor, complex) and host_dtype(self.dtype).kind != "c":
+            scaled.dtype = np.result_type(host_dtype(self.dtype), np.complex64)
         return scaled
 
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> LinearOperator:
         """Divide by a number."""
-        return self * (1 / divisor)
+        return self * (1 / _number(divisor))
 
     def __matmul__(self, other: Any) -> Any:
         """Return A B for an operator, A v for a vector, A V for a matrix of columns."""
-        if isinstance(other, LinearOperator):
-            return self._compose(other)
-        if not is_array(other):
-            other = np.asarray(other)
+        if not is_array(other) and not isinstance(other, list | tuple):
+            return self._compose(_operand(other))
+        other = other if is_array(other) else np.asarray(other)
         flat_ndim = len(self.batch_shape) + 1
         as_state = other.shape == self.batch_shape + self.in_shape
         if not as_state and other.ndim == flat_ndim + 1 and other.shape[-2] == self.shape[1]:
             return self.matmat(other)
         return self.matvec(other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        """Return B A for an operator, v A = (A^T v) for a vector."""
+        if not is_array(other):
+            return _operand(other)._compose(self)
+        return self.T.matvec(other)
 
     __call__ = __matmul__
     dot = __matmul__
@@ -309,7 +317,8 @@ class LinearOperator:
             lead = v.ndim - len(tail)
             if lead > 0 and v.shape[lead:] == tail:
                 return self._by_lead(product, v, lead, tail, expected, returned)
-        raise ValueError(f"LinearOperator.{name}: the argument must have shape {full} or {flat}, got {v.shape}")
+        shapes = " or ".join(str(shape) for shape in dict.fromkeys((full, flat)))
+        raise ValueError(f"LinearOperator.{name}: the argument must have shape {shapes}, got {tuple(v.shape)}")
 
     def _by_lead(
         self,
@@ -322,10 +331,12 @@ class LinearOperator:
     ) -> Array:
         """Loop over leading axes that the operator does not know."""
         xp = array_namespace(v)
-        rows = xp.reshape(v, (-1, *self.batch_shape, *expected))
+        rows = xp.reshape(v, (math.prod(v.shape[:lead]), *self.batch_shape, *expected))
         flat = tail != self.batch_shape + expected
-        out = xp.stack([product(rows[i, ...]) for i in range(rows.shape[0])])
         ending = (math.prod(returned),) if flat else returned
+        if not rows.shape[0]:
+            return xp.zeros((*v.shape[:lead], *self.batch_shape, *ending), dtype=v.dtype)
+        out = xp.stack([product(rows[i, ...]) for i in range(rows.shape[0])])
         return xp.reshape(out, (*v.shape[:lead], *self.batch_shape, *ending))
 
     def _by_column(self, product: Callable[[Array], Array], columns: Array, rows: int) -> Array:
@@ -334,21 +345,27 @@ class LinearOperator:
         if columns.ndim != len(self.batch_shape) + 2 or columns.shape[-2] != rows:
             expected = (*self.batch_shape, rows, "K")
             raise ValueError(f"LinearOperator: the columns must have shape {expected}, got {columns.shape}")
+        if not columns.shape[-1]:
+            other = self.shape[0] if rows == self.shape[1] else self.shape[1]
+            return xp.zeros((*self.batch_shape, other, 0), dtype=columns.dtype)
         return xp.stack([product(columns[..., i]) for i in range(columns.shape[-1])], axis=-1)
 
 
 def _embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
     """Some systems of a batched operator that offers no `take`: pad with zeros, multiply all, keep those."""
     size = math.prod(A.batch_shape)
+    places, first, back = np.unique(indices, return_index=True, return_inverse=True)
+    if places.size != len(indices):
+        raise ValueError("LinearOperator.take: this operator has no `take` of its own, so that no index may repeat")
 
     def some(product: Callable[[Array], Array], expected: tuple[int, ...]) -> Callable[[Array], Array]:
         def embedded(v: Array) -> Array:
             xp = array_namespace(v)
             padded = xp.zeros((size, *expected), dtype=v.dtype, device=v.device)
-            scatter(padded, indices, v)
+            scatter(padded, places, gather(v, first))
             out = product(xp.reshape(padded, A.batch_shape + expected))
             out = xp.reshape(out, (size, *out.shape[len(A.batch_shape) :]))
-            return gather(out, indices)
+            return gather(gather(out, places), back)
 
         return embedded
 
@@ -363,9 +380,10 @@ def _embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
 
 
 def _shape(shape: Any, name: str) -> tuple[int, ...]:
-    shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-    if not all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
-        raise ValueError(f"LinearOperator: `{name}` must be a tuple of non-negative integers, got {shape}")
+    if isinstance(shape, int | np.integer):
+        shape = (shape,)
+    if not isinstance(shape, list | tuple) or not all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
+        raise ValueError(f"LinearOperator: `{name}` must be a tuple of non-negative integers, got {shape!r}")
     return tuple(int(n) for n in shape)
 
 
@@ -374,4 +392,25 @@ def _conj(x: Array) -> Array:
 
 
 def _common_dtype(a: Any, b: Any) -> Any:
-    return a if a == b else np.result_type(np.dtype(a), np.dtype(b))
+    return a if type(a) is type(b) and a == b else np.result_type(host_dtype(a), host_dtype(b))
+
+
+def _dtype(dtype: Any) -> Any:
+    """NumPy's form of a NumPy dtype; other libraries' as they are."""
+    return np.dtype(dtype) if isinstance(dtype, str | type | np.dtype) else dtype
+
+
+def _number(factor: Any) -> complex | float:
+    """Return a scalar as a Python number, which widens no dtype."""
+    if isinstance(factor, int | float | complex):
+        return factor
+    if getattr(factor, "ndim", None) == 0:
+        return complex(factor) if "complex" in str(factor.dtype) else float(factor)
+    raise TypeError(f"LinearOperator: a factor must be a number, got {type(factor).__name__}")
+
+
+def _operand(other: Any) -> LinearOperator:
+    """Return what stands beside an operator in an expression as an operator."""
+    from implicitsolve.operators._convert import aslinearoperator
+
+    return aslinearoperator(other, "operand")

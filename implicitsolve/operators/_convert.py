@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex
-from implicitsolve._typing import Array
+from implicitsolve._namespace import array_namespace, as_inexact, gather, host_dtype, is_array, is_complex
+from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._base import LinearOperator
 
 
-def aslinearoperator(A: Any) -> LinearOperator:
+def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
     """Return `A` as a `LinearOperator`.
 
     Parameters
@@ -42,45 +43,52 @@ def aslinearoperator(A: Any) -> LinearOperator:
     if isinstance(A, LinearOperator):
         return A
     if scipy.sparse.issparse(A):
-        adjoint = A.conj().T.tocsr() if A.format == "csr" else A.conj().T
+        transpose = A.T
         return LinearOperator(
-            lambda v: A @ v, lambda w: adjoint @ w, in_shape=A.shape[1], out_shape=A.shape[0], dtype=A.dtype
+            lambda v: A @ v, lambda w: _adjoint(lambda u: transpose @ u, A, w), in_shape=A.shape[1], out_shape=A.shape[0], dtype=A.dtype
         )
     if isinstance(A, np.matrix):
         A = np.asarray(A)
     if is_array(A) or isinstance(A, list | tuple):
-        return _from_array(as_inexact(A, "A"))
+        return _from_array(as_inexact(A, name), name)
     if hasattr(A, "matvec") and hasattr(A, "shape"):
         dtype = np.dtype(np.float64) if getattr(A, "dtype", None) is None else A.dtype
         return LinearOperator(
             A.matvec, getattr(A, "rmatvec", None), in_shape=A.shape[1], out_shape=A.shape[0], dtype=dtype
         )
-    raise TypeError(f"`A` must be a LinearOperator, an array or a sparse matrix, got {type(A).__name__}")
+    raise TypeError(f"`{name}` must be a LinearOperator, an array or a sparse matrix, got {type(A).__name__}")
 
 
-def _from_array(A: Array) -> LinearOperator:
+def _from_array(A: Array, name: str) -> LinearOperator:
     if A.ndim < 2:
-        raise ValueError(f"`A` must have at least two axes, got shape {A.shape}")
+        raise ValueError(f"`{name}` must have at least two axes, got shape {tuple(A.shape)}")
     xp = array_namespace(A)
-    adjoint = xp.conj(xp.matrix_transpose(A)) if is_complex(A) else xp.matrix_transpose(A)
+    transpose = xp.matrix_transpose(A)
 
     def product(matrix: Array, v: Array) -> Array:
         with np.errstate(all="ignore"):  # entries that are not finite are the solver's to report
             return xp.matmul(matrix, v[..., None])[..., 0]
 
-    def take(indices: Any) -> LinearOperator:
-        rows = xp.reshape(A, (-1, *A.shape[-2:]))
-        return _from_array(xp.take(rows, xp.asarray(indices), axis=0))
+    def take(indices: Indices) -> LinearOperator:
+        return _from_array(gather(xp.reshape(A, (-1, *A.shape[-2:])), indices), name)
 
     return LinearOperator(
         lambda v: product(A, v),
-        lambda w: product(adjoint, w),
+        lambda w: _adjoint(lambda u: product(transpose, u), A, w),
         in_shape=A.shape[-1],
         out_shape=A.shape[-2],
-        batch_shape=A.shape[:-2],
+        batch_shape=tuple(A.shape[:-2]),
         dtype=A.dtype,
         take=take if A.ndim > 2 else None,
     )
+
+
+def _adjoint(transposed: Callable[[Array], Array], A: Any, w: Array) -> Array:
+    """A^H w = conj(A^T conj(w)): no second copy of A."""
+    if "complex" not in str(A.dtype):
+        return transposed(w)
+    xp = array_namespace(w)
+    return xp.conj(transposed(xp.conj(w) if is_complex(w) else w))
 
 
 def to_scipy(A: LinearOperator) -> Any:
@@ -94,4 +102,4 @@ def to_scipy(A: LinearOperator) -> Any:
     def rmatvec(w: Array) -> Array:
         return np.asarray(A.rmatvec(np.reshape(w, full_out))).reshape(columns)
 
-    return scipy.sparse.linalg.LinearOperator((rows, columns), matvec=matvec, rmatvec=rmatvec, dtype=A.dtype)
+    return scipy.sparse.linalg.LinearOperator((rows, columns), matvec=matvec, rmatvec=rmatvec, dtype=host_dtype(A.dtype))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import as_inexact, eps, from_host, is_complex, norm2, to_host
+from implicitsolve._namespace import as_inexact, eps, from_host, host_dtype, is_complex, norm2, to_host
 from implicitsolve._typing import Array
 from implicitsolve.operators import LinearOperator, aslinearoperator
 from implicitsolve.problem import Problem
@@ -40,10 +40,12 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
     """
     A = aslinearoperator(A)
     rng = np.random.default_rng(0) if rng is None else rng
-    like = np.zeros(1, dtype=np.result_type(A.dtype, np.float32)) if like is None else like
+    like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32)) if like is None else like
     v = _random(rng, A.batch_shape + A.in_shape, like)
     w = _random(rng, A.batch_shape + A.out_shape, like)
     Av, Aw = to_host(A.matvec(v)).reshape(-1), to_host(A.rmatvec(w)).reshape(-1)
+    size = max(np.abs(Av).max(initial=0.0), np.abs(Aw).max(initial=0.0)) or 1.0
+    Av, Aw = Av / size, Aw / size
     left, right = np.vdot(to_host(w).reshape(-1), Av), np.vdot(Aw, to_host(v).reshape(-1))
     scale = np.linalg.norm(to_host(w)) * np.linalg.norm(Av)
     return float(abs(left - right) / scale) if scale > 0 else float(abs(left - right))
@@ -103,8 +105,15 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], like: Array) -> Ar
     return from_host(np.asarray(values), like)
 
 
-def dense(A: LinearOperator | Any) -> Any:
+def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:
     """Return the matrix of one operator (no batch) as a NumPy array, column by column: for small tests only.
+
+    Parameters
+    ----------
+    A : LinearOperator, array or sparse matrix
+        Operator without batch axes.
+    like : Array, optional
+        Tells library, device and dtype of the vectors. Default: NumPy, of the operator's dtype.
 
     Examples
     --------
@@ -115,5 +124,10 @@ def dense(A: LinearOperator | Any) -> Any:
            [0., 1.]])
     """
     A = aslinearoperator(A)
-    columns = np.eye(A.shape[1], dtype=np.result_type(A.dtype, np.float32))
-    return np.stack([to_host(A.matvec(columns[i].reshape(A.in_shape))).reshape(-1) for i in range(A.shape[1])], axis=1)
+    rows, columns = A.shape
+    like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32)) if like is None else like
+    matrix = np.zeros((rows, columns), dtype=host_dtype(like.dtype))
+    for i in range(columns):
+        unit = from_host(np.eye(columns)[i].reshape(A.in_shape), like)
+        matrix[:, i] = to_host(A.matvec(unit)).reshape(-1)
+    return matrix

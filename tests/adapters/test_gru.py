@@ -119,7 +119,7 @@ def case(request) -> Case:
 @pytest.fixture
 def parts(monkeypatch):
     """Split even these small layers into several parts."""
-    monkeypatch.setattr(_common, "PART_BYTES", 80)
+    monkeypatch.setattr(_common, "PART_ROWS", 5)
 
 
 def host(x) -> np.ndarray:
@@ -161,7 +161,7 @@ def test_parameter_products_are_those_of_the_dense_jacobian(case, rng, name):
     close(gradient.ravel(), J.T @ w.ravel())
 
 
-def test_products_are_the_same_in_every_library(xp, dtype, rng):
+def test_products_are_the_same_in_every_library(xp, dtype, rng, parts):
     case, tolerance = make(), 256 * float(xp.finfo(dtype).eps)
     v = rng.standard_normal(case.H.shape)
     tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}

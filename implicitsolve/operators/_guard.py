@@ -1,0 +1,57 @@
+"""A user's operator as a solver needs it: on arrays (B, N), counted, checked, and unable to reach the solver's vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from implicitsolve._namespace import array_namespace, is_array, is_complex
+from implicitsolve._typing import Array
+from implicitsolve.operators._base import LinearOperator
+
+
+def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = None) -> LinearOperator:
+    """Return the square operator `A` on arrays (B, N), with copies handed in and out.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Square; one system is a batch of one.
+    name : str
+        What messages call it.
+    count : callable, optional
+        Called as ``count("jvps")`` or ``count("vjps")`` before each product.
+
+    Raises
+    ------
+    TypeError
+        From a product, if it returns no numbers, or complex numbers for a real vector.
+    ValueError
+        From a product, if it returns another shape.
+    """
+    flat = A.flat()
+
+    def checked(product: Callable[[Array], Array], kind: str) -> Callable[[Array], Array]:
+        def apply(v: Array) -> Array:
+            if count is not None:
+                count(kind)
+            xp = array_namespace(v)
+            w = product(xp.asarray(v, copy=True))
+            if w is None:
+                raise TypeError(f"a product with `{name}` returned None; it must return an array")
+            w = w if is_array(w) else xp.asarray(w)
+            if is_complex(w) and not is_complex(v):
+                raise TypeError(f"a product with `{name}` returned complex numbers for a real vector: solve in complex")
+            if w.size != v.size:
+                raise ValueError(f"a product with `{name}` must return {v.size} numbers, got shape {tuple(w.shape)}")
+            return xp.astype(xp.reshape(w, v.shape), v.dtype)
+
+        return apply
+
+    return LinearOperator(
+        checked(flat.matvec, "jvps"),
+        None if flat._rmatvec is None else checked(flat.rmatvec, "vjps"),
+        in_shape=flat.in_shape,
+        batch_shape=flat.batch_shape,
+        dtype=flat.dtype,
+        take=lambda indices: guarded(A.take(indices), name, count),
+    )
