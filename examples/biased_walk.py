@@ -20,14 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import implicitsolve as ims
 import numpy as np
 from _tagging.errors import UserError
 from _tagging.files import atomic_write, check_writable
 from _tagging.optimisers import Adam
-from implicitsolve import adapters
 from numpy.typing import NDArray
 from scipy.special import gammaln, ive, log_ndtr, logsumexp
+
+import implicitsolve as ims
+from implicitsolve import adapters
 
 Array = NDArray[Any]
 LONGEST = 40
@@ -300,13 +301,18 @@ def run(options: argparse.Namespace) -> None:
     floor = bayes_floor(law, options.floor_walks, floor_rng)
     model, work = train(law, options, training_rng)
     batches = work.batches
-    print(f"trained on {work.walks} walks in {batches} batches; per batch {work.newton_steps / batches:.1f} Newton steps, ", end="")
+    print(
+        f"trained on {work.walks} walks in {batches} batches; per batch {work.newton_steps / batches:.1f} Newton steps, ",
+        end="",
+    )
     print(f"{work.products / batches:.1f} products, {work.adjoint_products / batches:.1f} adjoint products")
     test = draw(law, options.test_walks, test_rng)
     _, result, model_P = model.solve(test, ims.NonlinearStop(atol=1e-4, rtol=0.0))
     unsolved_test = int(np.sum(~np.asarray(result.success)))
     if work.unsolved or work.unsolved_adjoint or unsolved_test:
-        print(f"NOT CONVERGED: {work.unsolved} forward and {work.unsolved_adjoint} adjoint solves in training, ", end="")
+        print(
+            f"NOT CONVERGED: {work.unsolved} forward and {work.unsolved_adjoint} adjoint solves in training, ", end=""
+        )
         print(f"{unsolved_test} test walks")
     bayes_P = posterior(law, test)
     rates = {}

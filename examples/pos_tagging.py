@@ -81,17 +81,17 @@ def _run_on_treebank(
     reports: list[EpochReport] = []
     if epochs:
         corpus = read_conllu(train_path, column)[: options.limit]
-        tagger = tagger or _new_tagger(corpus, options)
+        tagger = _new_tagger(corpus, options) if tagger is None else tagger
         reports = _train(tagger, corpus, dev, column, epochs, options, solver)
         print(f"best dev accuracy {max(r.dev.score.accuracy for r in reports):.4f}", end="")
         print(f" after {time.perf_counter() - began:.0f} s in all")
-    final = evaluate(tagger, _encode(tagger.encoder, dev), solver)
-    if not epochs:
+    if options.predict is not None or not epochs:
+        final = evaluate(tagger, _encode(tagger.encoder, dev), solver)
         unsolved = f", {final.score.work.unsolved} sentences unsolved" if final.score.work.unsolved else ""
         print(f"dev accuracy {final.score.accuracy:.4f}, perplexity {final.score.perplexity:.4f}{unsolved}")
-    if options.predict is not None:
-        write_conllu(options.predict, dev, final.tags, column)
-        print(f"predictions: {options.predict}")
+        if options.predict is not None:
+            write_conllu(options.predict, dev, final.tags, column)
+            print(f"predictions: {options.predict}")
     if options.json is not None:
         _write_json(options.json, tagger, column, reports, options, solver)
         print(f"results: {options.json}")

@@ -1,7 +1,13 @@
 """Newton–Krylov solvers for nonlinear systems, one or a batch, on NumPy and CuPy arrays.
 
-`newton_krylov` takes the place of SciPy's; `root`, `linear_solve`, `pull_back` and `push_forward` are the native entries.
+`newton_krylov` takes the place of SciPy's. The native entries are `root`, `linear_solve`, `pull_back` and
+`push_forward`.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from implicitsolve import monitor
 from implicitsolve._scipy_entry import newton_krylov
@@ -15,6 +21,9 @@ from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep
 from implicitsolve.solve import linear_solve, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
+
+if TYPE_CHECKING:
+    from implicitsolve import adapters, testing
 
 __version__ = "0.1.0"
 
@@ -42,6 +51,7 @@ __all__ = [
     "Status",
     "TangentResult",
     "Wolfe",
+    "adapters",
     "aslinearoperator",
     "linear_solve",
     "monitor",
@@ -49,4 +59,12 @@ __all__ = [
     "pull_back",
     "push_forward",
     "root",
+    "testing",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the packages around the core on first use: the core imports none of them."""
+    if name in ("adapters", "testing"):
+        return importlib.import_module(f"implicitsolve.{name}")
+    raise AttributeError(f"module 'implicitsolve' has no attribute {name!r}")

@@ -82,17 +82,16 @@ def difference_product(evaluator: Evaluator, x: Array, F: Array) -> Callable[[Ar
             size = positive(xp.max(xp.abs(v), axis=1, keepdims=True))
             direction = v / size
             norm = positive(xp.linalg.vector_norm(direction, axis=1, keepdims=True))
-        for attempt in range(MAX_CALIBRATIONS):
+        for attempt in range(MAX_CALIBRATIONS + 1):
             with np.errstate(all="ignore"):
                 h = from_host(relative * length.sigma[rows], x)[:, None] / norm
                 shifted = x + h * direction
             change = evaluator.residual(shifted, keep=False) - F
-            if length.is_known[rows].all() or attempt + 1 == MAX_CALIBRATIONS:
-                break
-            if length.adjust(rows, norm2(change), norm2(F), precision):
-                break
-        with np.errstate(all="ignore"):
-            return change * (size / h)
+            is_final = length.is_known[rows].all() or attempt == MAX_CALIBRATIONS
+            if is_final or length.adjust(rows, norm2(change), norm2(F), precision):
+                with np.errstate(all="ignore"):
+                    return change * (size / h)
+        raise AssertionError("unreachable")
 
     def positive(numbers: Array) -> Array:
         return xp.where(numbers > 0, numbers, xp.ones_like(numbers))

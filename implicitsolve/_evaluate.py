@@ -33,9 +33,7 @@ class Tally:
 
     def counts(self) -> Counts:
         """Return a snapshot."""
-        return Counts(
-            residuals=self.residuals, jvps=self.jvps, vjps=self.vjps, linearizations=self.linearizations
-        )
+        return Counts(residuals=self.residuals, jvps=self.jvps, vjps=self.vjps, linearizations=self.linearizations)
 
 
 class Evaluator:
@@ -78,6 +76,8 @@ class Evaluator:
         part.rows = self.rows[indices]
         if self.systems is None and self.problem.take is not None:
             part.problem = self.problem.take(indices)
+            if not isinstance(part.problem, Problem) or part.problem.batch_ndim != 1:
+                raise TypeError("`take` must return a Problem with batch_ndim=1 for the systems it was asked for")
             part.batch_shape = (len(indices),)
             return part
         part.systems = indices if self.systems is None else self.systems[indices]
@@ -97,22 +97,22 @@ class Evaluator:
 
     def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
         """F(x), and J(x) where the problem computes both at once."""
-        if self.problem.linearize is None:
-            return self.residual(x), None
+        return (self.residual(x), None) if self.problem.linearize is None else self._linearized(x)
+
+    def _linearized(self, x: Array) -> tuple[Array, LinearOperator]:
+        """F(x) and J(x) of a problem with `linearize`."""
         self.tally.residuals += 1
         self.tally.linearizations += 1
-        value = self.problem.linearize(self._argument(x, copy=True))
+        value: Any = self.problem.linearize(self._argument(x, copy=True))  # type: ignore[misc]
         if not (isinstance(value, tuple) and len(value) == 2):
             raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
         return self.xp.asarray(self._returned(value[0], "linearize"), copy=True), self._operator(value[1], "linearize")
 
     def jacobian(self, x: Array, F: Array | None) -> LinearOperator:
-        """J(x) as an operator on (b, N), from the best that the problem offers; `F` is F(x), which only differences need."""
+        """J(x) on arrays (b, N), from the best that the problem offers; `F` is F(x), which only differences need."""
         problem = self.problem
         if problem.linearize is not None:
-            operator = self.trial(x)[1]
-            assert operator is not None
-            return operator
+            return self._linearized(x)[1]
         self.tally.linearizations += 1
         if problem.jac is not None:
             return self._operator(problem.jac(self._argument(x, copy=True)), "jac")

@@ -58,7 +58,7 @@ def from_host(values: HostArray, like: Array) -> Array:
     if is_numpy_array(like):
         if is_count or values.dtype == like.dtype:
             return values
-        return values.astype(like.real.dtype if values.dtype.kind != "c" else like.dtype, copy=False)
+        return values.astype(like.dtype if values.dtype.kind == "c" else np.finfo(like.dtype).dtype, copy=False)
     xp = array_namespace(like)
     if is_count:
         return xp.asarray(values, device=device(like))

@@ -38,11 +38,11 @@ class UnknownOptionError(TypeError, ValueError):
 def newton_krylov(
     residual: Callable[[Array], Array] | None = None,
     x0: Any = None,
-    iter: int | None = None,  # noqa: A002 - SciPy's name
+    iter: int | None = None,
     rdiff: float | None = None,
     method: Any = "lgmres",
     inner_maxiter: int = 20,
-    inner_M: Any = None,  # noqa: N803 - SciPy's name
+    inner_M: Any = None,
     outer_k: int = 10,
     verbose: bool = False,
     maxiter: int | None = None,
@@ -137,7 +137,7 @@ def newton_krylov(
     >>> newton_krylov(lambda x: x + 0.5 * np.cos(x[::-1]), [0.0, 0.0], f_tol=1e-10).round(6)
     array([-0.450184, -0.450184])
     """
-    residual = _renamed(residual, "residual", "F", inner_options)
+    function: Any = _renamed(residual, "residual", "F", inner_options)
     x0 = _renamed(x0, "x0", "xin", inner_options)
     if not (line_search is None or isinstance(line_search, bool | str)) or line_search not in LINE_SEARCHES:
         raise ValueError(f'newton_krylov: `line_search` must be "armijo", "wolfe" or None, got {line_search!r}')
@@ -148,17 +148,7 @@ def newton_krylov(
     x0 = as_inexact(x0, "x0")
     if jac is not None and not callable(jac):
         raise TypeError(f"newton_krylov: `jac` must be callable, got {type(jac).__name__}")
-    jacobians = 0
-
-    def counted_jac(x: Array) -> Any:
-        nonlocal jacobians
-        jacobians += 1
-        assert jac is not None
-        return jac(x)
-
-    problem = Problem(
-        residual, jvp=jvp, jac=None if jac is None else counted_jac, structure=structure, batch_ndim=batch_ndim
-    )
+    problem = Problem(function, jvp=jvp, jac=jac, structure=structure, batch_ndim=batch_ndim)
     krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
     is_own = krylov is None
     solver = NewtonKrylov(
@@ -166,7 +156,7 @@ def newton_krylov(
         max_krylov=3 * inner_maxiter if is_own else inner_maxiter,
         recycle=200 if is_own and outer_k else 0,
         line_search=LINE_SEARCHES[line_search],
-        preconditioner=_preconditioner(inner_M, residual),
+        preconditioner=_preconditioner(inner_M, function),
         rdiff=rdiff,
     )
     stop = _ScipyStop.build(
@@ -177,7 +167,7 @@ def newton_krylov(
         result = _stopped(result)
     wanted = np.isin(np.asarray(result.status), (Status.CONVERGED, Status.STOPPED)).all()
     if full_output:
-        return result.x, _optimize_result(result, jacobians)
+        return result.x, _optimize_result(result, 0 if jac is None else result.counts.linearizations)
     if not wanted:
         raise NoConvergence(result.x, result.message, result)
     return result.x
@@ -208,7 +198,7 @@ class _ScipyStop(NonlinearStop):
         cls,
         x0: Array,
         *,
-        iter: int | None,  # noqa: A002
+        iter: int | None,
         maxiter: int | None,
         f_tol: float | None,
         f_rtol: float | None,
@@ -222,7 +212,7 @@ class _ScipyStop(NonlinearStop):
             if value is None:
                 continue
             if isinstance(value, np.ndarray) and value.ndim == 0:
-                value = value.item()  # noqa: PLW2901 - SciPy takes 0-d arrays
+                value = value.item()
             if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
                 raise TypeError(f"newton_krylov: `{name}` must be a real number, got {type(value).__name__}")
             if not value >= 0:
@@ -373,7 +363,7 @@ def _stopped(result: NonlinearResult) -> NonlinearResult:
     return replace(result, status=Status(int(status)) if status.ndim == 0 else status)
 
 
-def _optimize_result(result: NonlinearResult, jacobians: int) -> OptimizeResult:
+def _optimize_result(result: NonlinearResult, jacobians: int) -> Any:
     return OptimizeResult(
         x=result.x,
         fun=result.fun,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from implicitsolve._typing import Array
 
 
-class NoConvergence(_ScipyNoConvergence):  # noqa: N818 - SciPy's name
+class NoConvergence(_ScipyNoConvergence):
     """A solve ended without meeting its stopping rule.
 
     A subclass of `scipy.optimize.NoConvergence` with the same first argument, the last iterate.

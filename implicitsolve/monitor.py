@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Callable
@@ -65,7 +66,9 @@ def table(stream: TextIO | None = None) -> Monitor:
     def monitor(step: NewtonStep, x: Array, F: Array) -> None:
         out = sys.stdout if stream is None else stream
         if step.iteration == 0:
-            out.write(f"{'step':>5} {'max norm(F)':>12} {'running':>8} {'step length':>12} {'eta':>9} {'products':>9}\n")
+            out.write(
+                f"{'step':>5} {'max norm(F)':>12} {'running':>8} {'step length':>12} {'eta':>9} {'products':>9}\n"
+            )
         length = f"{step.step_length.min():12.3g}" if step.step_length.size else f"{'':>12}"
         eta = f"{step.forcing.max():9.2g}" if step.forcing.size else f"{'':>9}"
         products = step.counts.residuals + step.counts.jvps
@@ -81,7 +84,7 @@ def progress_bar(**options: Any) -> Monitor:
     The bar counts accepted steps; it has no end, since nobody knows how many there will be.
     """
     try:
-        from tqdm.auto import tqdm
+        tqdm: Any = importlib.import_module("tqdm.auto").tqdm
     except ImportError:
         return table(sys.stderr)
     bar: Any = None

@@ -135,7 +135,7 @@ def linear_solve(
     b : array_like
         Right-hand side of shape ``batch_shape + in_shape`` of A, or flattened ``batch_shape + (N,)``.
     method : GMRES, FGMRES, LGMRES, BiCGSTAB or ScipyKrylov, optional
-        Default: ``LGMRES()``, whose restarts do not stagnate.
+        Default: ``LGMRES()``, whose restarts remember.
     M : LinearOperator, array or sparse matrix, optional
         Approximates the inverse of A.
     x0 : array_like, optional

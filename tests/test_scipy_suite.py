@@ -22,7 +22,8 @@ def ours(*args, **kwargs):
     return implicitsolve.newton_krylov(*args, **kwargs)
 
 _nonlin.newton_krylov = ours
-code = pytest.main([sys.argv[1], "-q", "-p", "no:cacheprovider", "-k", "TestNonlin", "-o", "addopts=", "-c", sys.argv[2]])
+options = ["-q", "-p", "no:cacheprovider", "-k", "TestNonlin", "-o", "addopts=", "-c", sys.argv[2]]
+code = pytest.main([sys.argv[1], *options])
 print("calls of ours:", calls)
 sys.exit(int(code) if calls > 20 else 99)
 """
@@ -35,7 +36,11 @@ def test_scipy_own_tests_of_newton_krylov_pass(tmp_path: Path) -> None:
     config = tmp_path / "pytest.ini"
     config.write_text("[pytest]\n")
     run = subprocess.run(
-        [sys.executable, "-c", RUNNER, str(suite), str(config)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", RUNNER, str(suite), str(config)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
     assert "passed" in run.stdout

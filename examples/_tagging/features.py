@@ -91,19 +91,28 @@ class Encoder:
         """Encode one sentence; a tag that the training part does not have becomes -1 and always counts as wrong."""
         known = {tag: i for i, tag in enumerate(self.tags)}
         return Encoded(
-            numbers=np.asarray([self._numbers(form.lower()) for form in forms], dtype=np.int32),
+            numbers=np.asarray([self._numbers(form) for form in forms], dtype=np.int32),
             flags=np.asarray([_flags(form) for form in forms], dtype=np.float32),
             tags=np.asarray([known.get(tag, -1) for tag in tags or [""] * len(forms)], dtype=np.int32),
         )
 
-    def _numbers(self, word: str) -> list[int]:
-        numbers = [self.tables["word"].number(word)]
-        for name, part in AFFIXES.items():
-            long_enough = len(word) >= int(name[-1])
-            numbers.append(self.tables[name].number(word[part]) if long_enough else UNKNOWN)
-        return numbers
+    @functools.cached_property
+    def _seen(self) -> dict[str, list[int]]:
+        return {}
+
+    def _numbers(self, form: str) -> list[int]:
+        """Table entries of a form; each form is looked up once."""
+        if form not in self._seen:
+            word = form.lower()
+            numbers = [self.tables["word"].number(word)]
+            for name, part in AFFIXES.items():
+                long_enough = len(word) >= int(name[-1])
+                numbers.append(self.tables[name].number(word[part]) if long_enough else UNKNOWN)
+            self._seen[form] = numbers
+        return self._seen[form]
 
 
+@functools.lru_cache(maxsize=None)
 def _flags(form: str) -> tuple[bool, ...]:
     """The eight binary features: four of case, four of the kinds of characters."""
     letters = [c for c in form if c.isalpha()]

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import implicitsolve as ims
 import numpy as np
-from implicitsolve import adapters
 from numpy.typing import NDArray
+
+import implicitsolve as ims
+from implicitsolve import adapters
 
 from .batches import Batch
 from .features import AFFIXES, FLAG_COUNT, TABLES, Encoder
@@ -194,7 +195,7 @@ class Tagger:
         batch: Batch,
         solver: SolverOptions,
         *,
-        start: Floats | str = "zeros",
+        start: Floats | str = "one-step",
         numbers: NDArray[np.int32] | None = None,
         keep: Floats | None = None,
     ) -> Forward:
@@ -202,7 +203,7 @@ class Tagger:
 
         Parameters
         ----------
-        start : (B, T, k) array, or {"one-step", "zeros"}
+        start : (B, T, k) array, or {"one-step", "zeros"}, optional
             Where Newton's method starts.
         numbers, keep
             Table entries and input mask that dropout has changed; by default none is.

@@ -7,7 +7,17 @@ from typing import Protocol
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, from_host, gather, is_complex, is_safe, norm2, scatter, to_host
+from implicitsolve._namespace import (
+    array_namespace,
+    eps,
+    from_host,
+    gather,
+    is_complex,
+    is_safe,
+    norm2,
+    scatter,
+    to_host,
+)
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._hessenberg import HessenbergQR
 from implicitsolve.operators import LinearOperator
@@ -16,8 +26,8 @@ from implicitsolve.operators import LinearOperator
 class Preconditioner(Protocol):
     """What stands for M: a product, and the part of it for some systems."""
 
-    def matvec(self, v: Array) -> Array: ...  # noqa: D102
-    def take(self, indices: Indices) -> Preconditioner: ...  # noqa: D102
+    def matvec(self, v: Array) -> Array: ...
+    def take(self, indices: Indices) -> Preconditioner: ...
 
 
 class Cycle:
@@ -34,7 +44,7 @@ class Cycle:
     columns : ndarray (B,)
         Size of each system's space.
     broken : ndarray (B,) of bool
-        Systems whose space ended before the target: A maps it into itself and is singular on it.
+        Systems whose space ended before the target: A is singular on it.
     nonfinite : ndarray (B,) of bool
         Systems for which a product was not finite.
     """
@@ -48,6 +58,14 @@ class Cycle:
         self.columns = np.zeros(size, dtype=int)
         self.broken = np.zeros(size, dtype=bool)
         self.nonfinite = np.zeros(size, dtype=bool)
+
+    def replace(self, systems: Indices, other: Cycle) -> None:
+        """Take over what a second cycle found for some systems."""
+        scatter(self.dx, systems, other.dx)
+        scatter(self.residual, systems, other.residual)
+        self.norm[systems], self.broken[systems] = other.norm, other.broken
+        self.nonfinite[systems] = other.nonfinite
+        self.columns[systems] += other.columns
 
 
 def arnoldi_cycle(
@@ -118,7 +136,11 @@ def arnoldi_cycle(
             scatter(out.dx, systems, dx)
             scatter(out.residual, systems, rest)
             out.norm[systems] = np.abs(part.g[np.arange(which.size), count[which]])
-        out.columns[systems], out.broken[systems], out.nonfinite[systems] = count[which], broken[which], nonfinite[which]
+        out.columns[systems], out.broken[systems], out.nonfinite[systems] = (
+            count[which],
+            broken[which],
+            nonfinite[which],
+        )
         if on_finish is not None and m:
             on_finish(systems, v, z, part, count[which])
 
@@ -137,7 +159,8 @@ def arnoldi_cycle(
         v = V[:, j, :]
         if augment is not None and j >= columns - p:
             given = augment[:, j - (columns - p), :]
-            z = xp.where(xp.any(given != 0, axis=1, keepdims=True), given, v)  # a system may have no such direction yet
+            own = v if M is None else M.matvec(v)  # of a system that has no such direction yet
+            z = xp.where(xp.any(given != 0, axis=1, keepdims=True), given, own)
         else:
             z = v if M is None else M.matvec(v)
         if separate:
@@ -152,9 +175,10 @@ def arnoldi_cycle(
         # the space is exhausted when what is new in A z is rounding error
         exhausted = alive & (is_void | (below <= 4 * precision * np.maximum(np.abs(h).max(axis=1), below)))
         count = np.where(alive & ~is_void, j + 1, count)
-        broken |= exhausted & (estimate > target)
+        broken |= alive & is_void & (estimate > target)
+        is_new = alive & ~exhausted
         alive &= ~exhausted & (estimate > target) & (count < limits)
-        V[:, j + 1, :] = _unit(w, below, alive)
+        V[:, j + 1, :] = _unit(w, below, is_new)
     finish(np.arange(rows.size))
     return out
 

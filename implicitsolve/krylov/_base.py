@@ -26,7 +26,7 @@ class KrylovOutcome:
     status : ndarray (B,) of int
         `Status` codes.
     iterations : ndarray (B,) of int
-        Products that each system's space took.
+        Krylov iterations of each system.
     """
 
     x: Array

@@ -17,14 +17,14 @@ MAX_RESTARTS = 20  # runs that did not halve the residual after which a system i
 
 @dataclass(frozen=True, kw_only=True)
 class BiCGSTAB:
-    """Stabilized biconjugate gradients: short recurrences, 7 vectors, two products an iteration.
+    """Stabilized biconjugate gradients: short recurrences, two products an iteration.
 
     Notes
     -----
     Scalars belong to each system. Where <r0, r> vanishes against ||r0|| ||r||, or a step has no length, that system
     starts anew from its present residual. Convergence is claimed from a measured residual.
 
-    Cost per iteration: 2 products, 2 with M, 1 transfer to the host. Holds 7 vectors per system, 9 with M.
+    Cost per iteration: 2 products, 2 with M, 2 short transfers to the host. Holds about 12 vectors per system.
 
     References
     ----------
@@ -61,7 +61,7 @@ class BiCGSTAB:
             whole = rows.size == size
             part, precondition = (A, M) if whole else (A.take(rows), None if M is None else M.take(rows))
             scale = from_host(norms[rows], b)[:, None]
-            run = _Recurrence(part, precondition, gather(r, rows) / scale, restarted=bool(restarts[rows].any()))
+            run = _Recurrence(part, precondition, gather(r, rows) / scale, restarted=restarts[rows] > 0)
             run.iterate(target[rows] / norms[rows], max_iterations - iterations[rows])
             with np.errstate(all="ignore"):
                 new_x = gather(x, rows) + run.dx * scale
@@ -86,19 +86,21 @@ class BiCGSTAB:
 class _Recurrence:
     """BiCGSTAB from dx = 0 for unit residuals, until each system converged, broke down or met its limit.
 
-    Systems that have ended stand still. A recurrence that was lost is begun again with another shadow residual,
-    r + A r / ||A r||, since <r, A r> may vanish for a regular A.
+    Systems that have ended stand still, and leave the arrays once they are half of those in them. What is returned is
+    the best dx of each. A recurrence that was lost is begun again with another shadow residual, r + A r / ||A r||,
+    since <r, A r> may vanish for a regular A.
     """
 
-    def __init__(self, A: LinearOperator, M: Any, r: Array, *, restarted: bool) -> None:
+    def __init__(self, A: LinearOperator, M: Any, r: Array, *, restarted: HostArray) -> None:
         self.xp = array_namespace(r)
         self.A, self.M, self.r = A, M, r
-        self.dx = self.xp.zeros_like(r)
         self.shadow = r
-        if restarted:
+        if restarted.any():
             v = A.matvec(self._precondition(r))
             size = norm2(v)
-            self.shadow = r + v / from_host(np.where(size > 0, size, 1.0), r)[:, None]
+            factor = np.where(restarted & (size > 0) & np.isfinite(size), 1.0 / np.where(size > 0, size, 1.0), 0.0)
+            self.shadow = r + v * from_host(factor, r)[:, None]
+        self.dx = self.xp.zeros_like(r)
         self.norm = norm2(r)
         self.iterations = np.zeros(r.shape[0], dtype=int)
         self.nonfinite = np.zeros(r.shape[0], dtype=bool)
@@ -108,19 +110,26 @@ class _Recurrence:
 
     def iterate(self, target: HostArray, limit: HostArray) -> None:
         """Run; `target` and `limit` belong to each system."""
-        xp, shadow, p = self.xp, self.shadow, self.r
+        xp, shadow, r, p = self.xp, self.shadow, self.r, self.r
         tiny = eps(xp, p.dtype)
-        rho = _dot(shadow, self.r)
-        zero = xp.zeros_like(rho)
+        rho = _dot(shadow, r)
+        dx = xp.zeros_like(r)
+        rows = np.arange(p.shape[0])
         alive = np.ones(p.shape[0], dtype=bool)
         while alive.any():
+            if 2 * alive.sum() <= rows.size:
+                keep = np.flatnonzero(alive)
+                shadow, r, p, dx, rho = (gather(x, keep) for x in (shadow, r, p, dx, rho))
+                self.A, self.M = self.A.take(keep), None if self.M is None else self.M.take(keep)
+                rows, alive, target, limit = rows[keep], alive[keep], target[keep], limit[keep]
             live = from_host(alive, p)[:, None]
+            zero = xp.zeros_like(rho)
             p_hat = self._precondition(p)
             v = self.A.matvec(p_hat)
             with np.errstate(all="ignore"):
                 slope = _dot(shadow, v)
                 alpha = xp.where(live & (xp.abs(slope) > 0), rho / slope, zero)
-                s = xp.where(xp.isfinite(alpha), self.r - alpha * v, self.r)
+                s = xp.where(xp.isfinite(alpha), r - alpha * v, r)
             s_hat = self._precondition(s)
             t = self.A.matvec(s_hat)
             with np.errstate(all="ignore"):
@@ -131,19 +140,28 @@ class _Recurrence:
                 rho_new = _dot(shadow, new_r)
                 beta = (rho_new / rho) * (alpha / omega)
                 numbers = xp.concat([xp.abs(rho_new), xp.abs(omega), xp.abs(alpha), size], axis=1)
-                new_norm, host = norm2(new_r), to_host(numbers).astype(np.float64)
-                finite = np.isfinite(new_norm) & np.isfinite(host).all(axis=1)
-                keep = from_host(alive & finite, p)[:, None]
-                self.dx = xp.where(keep, self.dx + alpha * p_hat + omega * s_hat, self.dx)
-                self.r = xp.where(keep, new_r, self.r)
-                lost = (host[:, 0] <= tiny * new_norm) | (host[:, 1] == 0) | (host[:, 2] == 0)
-                go_on = from_host(alive & finite & ~lost, p)[:, None]
-                p = xp.where(go_on, self.r + beta * (p - omega * v), p)
-                rho = xp.where(keep, rho_new, rho)
-            self.iterations += alive
-            self.norm = np.where(alive & finite, new_norm, self.norm)
-            self.nonfinite |= alive & ~finite
-            alive &= finite & (self.norm > target) & ~lost & (self.iterations < limit)
+                norm, host = norm2(new_r), to_host(numbers).astype(np.float64)
+                finite = np.isfinite(norm) & np.isfinite(host).all(axis=1)
+                moves = from_host(alive & finite, p)[:, None]
+                dx = xp.where(moves, dx + alpha * p_hat + omega * s_hat, dx)
+                r = xp.where(moves, new_r, r)
+                lost = (host[:, 0] <= tiny * norm) | (host[:, 1] == 0) | (host[:, 2] == 0)
+                p = xp.where(from_host(alive & finite & ~lost, p)[:, None], r + beta * (p - omega * v), p)
+                rho = xp.where(moves, rho_new, rho)
+            self.iterations[rows] += alive
+            self.nonfinite[rows] |= alive & ~finite
+            self._remember(rows, np.flatnonzero(alive & finite & (norm < self.norm[rows])), dx, r, norm)
+            alive &= finite & (norm > target) & ~lost & (self.iterations[rows] < limit)
+
+    def _remember(self, rows: HostArray, better: HostArray, dx: Array, r: Array, norm: HostArray) -> None:
+        """Keep the best dx of each system."""
+        if better.size == self.norm.size:
+            self.dx, self.r, self.norm = dx, r, norm.copy()
+        elif better.size:
+            self.dx, self.r = (self.xp.asarray(x, copy=True) if x is y else x for x, y in ((self.dx, dx), (self.r, r)))
+            scatter(self.dx, rows[better], gather(dx, better))
+            scatter(self.r, rows[better], gather(r, better))
+            self.norm[rows[better]] = norm[better]
 
 
 def _dot(a: Array, b: Array) -> Array:

@@ -32,8 +32,8 @@ class GMRES:
     The preconditioner stands on the right, so that the residual that is tested is the true one. Each restart computes
     b - A x by a product, and a system counts as converged only if that product shows it.
 
-    Cost per iteration: 1 product, 1 product with M, 4 passes over the basis. Holds m + 1 vectors per system without M,
-    2 m + 1 with it.
+    Cost per iteration: 1 product, 1 product with M, 4 passes over the basis. Holds m + 1 basis vectors per system, with
+    M 2 m + 1, and about ten others.
 
     References
     ----------
@@ -141,8 +141,9 @@ class LGMRES(GMRES):
 
     Notes
     -----
-    Plain restarts often alternate between two directions and stagnate; the augmented space does not.
-    Holds 2 (m + outer_k) + 1 + outer_k vectors per system.
+    Plain restarts often alternate between two directions and hardly advance; the augmented space breaks that. Where a
+    whole cycle achieves nothing there is no correction to remember, and a larger `restart` is needed.
+    Holds 2 (m + outer_k) + 1 basis vectors per system, outer_k corrections, and about ten others.
 
     References
     ----------
@@ -180,4 +181,3 @@ def _normalized(dx: Array, rows: HostArray, like: Array) -> Array:
     out = xp.zeros_like(like)
     scatter(out, rows, dx / from_host(np.where(norms > 0, norms, 1.0), dx)[:, None])
     return out
-

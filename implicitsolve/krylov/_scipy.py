@@ -31,8 +31,8 @@ class ScipyKrylov:
 
     Notes
     -----
-    NumPy arrays only. Systems of a batch are solved one after the other, each product of one system with the others
-    at rest; the native methods are the ones for batches. MINRES needs a symmetric operator.
+    NumPy arrays only. Systems of a batch are solved one after the other; the native methods are the ones for batches.
+    One more product measures the residual that was reached. MINRES needs a symmetric operator.
 
     Raises
     ------
@@ -76,14 +76,15 @@ class ScipyKrylov:
         iterations = np.zeros(b.shape[0], dtype=int)
         nonfinite = ~np.isfinite(norms)
         for row in np.flatnonzero((norms > target) & ~nonfinite) if max_iterations else []:
-            system = _System(A, M, r, int(row), float(norms[row]))
+            at = np.asarray([row])
+            system = _System(A.take(at), None if M is None else M.take(at), r[row], float(norms[row]))
             dx = self._solve_one(system, target[row] / norms[row], max_iterations)
             iterations[row], nonfinite[row] = system.products, not np.isfinite(dx).all()
             if not nonfinite[row]:
                 x[row] += dx
-        if iterations.any():
+        if iterations.any():  # SciPy tells no residual norm: one product measures it, whether `confirm` or not
             with np.errstate(all="ignore"):
-                measured = norm2(b - A.matvec(x)) if confirm else np.where(iterations > 0, target, norms)
+                measured = norm2(b - A.matvec(x))
             nonfinite |= ~np.isfinite(measured)
             norms = np.where(iterations > 0, measured, norms)
         status = classify(norms, target, broken=np.zeros(b.shape[0], dtype=bool), nonfinite=nonfinite)
@@ -116,9 +117,9 @@ class ScipyKrylov:
 class _System:
     """One system of a batch for SciPy: unit right-hand side, and an operator brought near 1 if it is far from it."""
 
-    def __init__(self, A: LinearOperator, M: Any, r: Array, row: int, norm: float) -> None:
-        self.A, self.M, self.r, self.row, self.norm = A, M, r, row, norm
-        self.right, self.size, self.dtype = r[row] / norm, r.shape[1], r.dtype
+    def __init__(self, A: LinearOperator, M: Any, r: Array, norm: float) -> None:
+        self.A, self.M, self.norm = A, M, norm
+        self.right, self.size, self.dtype = r / norm, r.shape[0], r.dtype
         self.scale, self.products = 0.0, 0
 
     def operator(self, function: Any) -> Any:
@@ -131,7 +132,7 @@ class _System:
     def matvec(self, v: Array) -> Array:
         """A v / scale; the first product decides the scale."""
         self.products += 1
-        w = self.A.matvec(self._padded(v))[self.row]
+        w = self.A.matvec(v.reshape(1, -1))[0]
         if not self.scale:
             size = np.abs(w).max(initial=0.0)
             if not 0 < size < np.inf:
@@ -141,13 +142,8 @@ class _System:
 
     def rmatvec(self, w: Array) -> Array:
         """A^H w / scale."""
-        return self.A.rmatvec(self._padded(w))[self.row] / (self.scale or 1.0)
+        return self.A.rmatvec(w.reshape(1, -1))[0] / (self.scale or 1.0)
 
     def precondition(self, v: Array) -> Array:
         """M v * scale."""
-        return self.M.matvec(self._padded(v))[self.row] * (self.scale or 1.0)
-
-    def _padded(self, v: Array) -> Array:
-        padded = np.zeros_like(self.r)
-        padded[self.row] = v.reshape(-1)
-        return padded
+        return self.M.matvec(v.reshape(1, -1))[0] * (self.scale or 1.0)

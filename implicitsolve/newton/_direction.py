@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from implicitsolve._namespace import gather
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._arnoldi import arnoldi_cycle
@@ -46,8 +49,8 @@ class GrowingSpace:
         Most pairs (direction, image) kept from earlier Newton steps; 0 for none.
     """
 
-    def __init__(self, size: int, recycle: int) -> None:
-        self.size, self.recycle = size, recycle
+    def __init__(self, size: int, recycle: int, systems: int) -> None:
+        self.sizes, self.recycle = np.full(systems, size), recycle
         self.space: RecycledSpace | None = None
 
     @property
@@ -63,17 +66,34 @@ class GrowingSpace:
             self.space.base = M
         collector = self._collector(F) if self.recycle else None
         target = eta * norms
+        sizes = np.minimum(self.sizes, largest)
         cycle = arnoldi_cycle(
             J,
             -F,
             norms,
             target=target,
-            columns=min(self.size, largest),
+            columns=int(sizes.max()),
+            limits=sizes,
             M=M if self.space is None else self.space,
             on_finish=collector,
         )
-        if (cycle.norm > target).any():
-            self.size = max(self.size, min(2 * self.size, LARGEST_SPACE))
+        lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
+        if lost.size and self.space is not None:
+            # what was kept may be singular where J has changed beyond recognition: those systems begin afresh
+            self.space = self.space.without(lost)
+            again = arnoldi_cycle(
+                J.take(lost),
+                gather(-F, lost),
+                norms[lost],
+                target=target[lost],
+                columns=int(sizes[lost].max()),
+                limits=sizes[lost],
+                M=None if M is None else M.take(lost),
+                on_finish=None if collector is None else collector.renumbered(lost),
+            )
+            cycle.replace(lost, again)
+        larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
+        self.sizes = np.where(cycle.norm > target, larger, self.sizes)
         if collector is not None:
             self.space = collector.joined(self.space, M)
         status = classify(cycle.norm, target, broken=cycle.broken, nonfinite=cycle.nonfinite)
@@ -86,5 +106,6 @@ class GrowingSpace:
 
     def take(self, indices: Indices) -> None:
         """Forget systems that have finished."""
+        self.sizes = self.sizes[indices]
         if self.space is not None:
             self.space = self.space.take(indices)

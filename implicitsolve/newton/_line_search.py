@@ -103,9 +103,9 @@ class Backtracking:
     """Shorten the step until the residual, or the Newton correction, has become smaller.
 
     A length lam is accepted when ``||F(x + lam s)|| <= (1 - t lam (1 - eta)) ||F(x)||``, t = 1e-4 [1]_, or when
-    ``||J(x)^-1 F(x + lam s)|| <= (1 - lam / 4) ||s||`` and ||F|| has grown by less than `growth` [3]_. The second test does
-    not depend on how the equations are scaled against each other, and goes through curved valleys in which the first
-    creeps; J^-1 is what the last Krylov space knows of it, so that the test costs no product.
+    ``||J(x)^-1 F(x + lam s)|| <= (1 - lam / 4) ||s||`` and ||F|| has grown by less than `growth` [3]_. The second test
+    does not depend on how the equations are scaled against each other, and goes through curved valleys in which the
+    first creeps; J^-1 is what the last Krylov space knows of it, so that the test costs no product.
 
     The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. Where F
     is NaN or Inf, or overflows, the length falls tenfold until it is finite.
@@ -149,7 +149,9 @@ class Backtracking:
         """Backtrack; see `LineSearch`."""
         found = full_step(evaluator, x, norms, step)
         eta = np.clip(linear_residual, 0.0, 1.0)
-        slope = -2 * (1 - eta**2)  # of ||F||^2 / ||F(x)||^2 along the step, since GMRES leaves a residual orthogonal to J s
+        slope = -2 * (
+            1 - eta**2
+        )  # of ||F||^2 / ||F(x)||^2 along the step, since GMRES leaves a residual orthogonal to J s
         length = np.ones(norms.shape)
         ratio = _squared_ratio(found.norms, norms)
         older_length, older_ratio = np.full(norms.shape, np.nan), np.full(norms.shape, np.nan)

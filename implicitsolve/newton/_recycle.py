@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._hessenberg import HessenbergQR
-
 
 SINGULAR = 1e-12  # relative size under which a singular value is rounding error
 
@@ -47,6 +47,13 @@ class RecycledSpace:
                 self._combined = self.U - self.C / self._scale[:, :, None]
             return v / self._scale + combine(a, self._combined)
 
+    def without(self, systems: Indices) -> RecycledSpace:
+        """Return the same without what is kept for some systems."""
+        keep = np.ones(self.theta.shape)
+        keep[systems] = 0.0
+        factor = from_host(keep, self.U)[:, None, None]
+        return RecycledSpace(self.U * factor, self.C * factor, self.D * factor, self.theta, self.base)
+
     def take(self, indices: Indices) -> RecycledSpace:
         """Return the part that belongs to some systems."""
         base = None if self.base is None else self.base.take(indices)
@@ -79,7 +86,7 @@ class SpaceCollector:
             return
         used = np.arange(m)[None, :] < columns[:, None]
         P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
-        good = S > SINGULAR * S[:, :1]
+        good = SINGULAR * S[:, :1] < S
         count = np.maximum(good.sum(1), 1)
         # geometric mean, the size of J; a power of two, so that scaling F by one changes no decision
         self.theta[systems] = np.exp2(np.round(np.log2(np.where(good, S, 1.0)).sum(1) / count))
@@ -92,6 +99,10 @@ class SpaceCollector:
         xp = array_namespace(V)
         C = xp.matmul(from_host(np.ascontiguousarray(P.transpose(0, 2, 1)), V), V[:, : m + 1, :])
         self.found.append((systems, xp.matmul(from_host(W, V), Z[:, :m, :]), C))
+
+    def renumbered(self, places: Indices) -> Callable[[Indices, Array, Array, HessenbergQR, HostArray], None]:
+        """Return a collector for a part of the batch, whose systems have these places in the whole."""
+        return lambda systems, V, Z, small, columns: self(places[systems], V, Z, small, columns)
 
     def joined(self, old: RecycledSpace | None, base: Any) -> RecycledSpace | None:
         """Put the new pairs before the older ones, and forget the oldest."""
@@ -108,17 +119,16 @@ class SpaceCollector:
             )
             for systems, *parts in self.found:
                 for whole, part in zip(pair, parts, strict=True):
-                    scatter(whole[:, : part.shape[1], :], systems, part)
+                    padded = xp.zeros((systems.size, rank, length), dtype=whole.dtype, device=whole.device)
+                    padded[:, : part.shape[1], :] = part
+                    scatter(whole, systems, padded)
         U, C = pair
         if old is None:
             return RecycledSpace(U, C, C, self.theta, base)
-        room = self.keep - rank
-        old_D = old.D[:, :room, :] if room > 0 else old.D[:, :0, :]
+        room = max(0, min(self.keep - rank, old.D.shape[1]))
+        old_D = old.D[:, :room, :]
         old_D = old_D - xp.matmul(project_many(C, old_D), C)
-        U, C, D = (
-            xp.concat([new, rows[:, : old_D.shape[1], :]], axis=1)
-            for new, rows in ((U, old.U), (C, old.C), (C, old_D))
-        )
+        U, C, D = (xp.concat([new, rows[:, :room, :]], axis=1) for new, rows in ((U, old.U), (C, old.C), (C, old_D)))
         return RecycledSpace(U, C, D, old.theta, base)
 
 

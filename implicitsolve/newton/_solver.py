@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from implicitsolve.stopping import NonlinearStop, check_limit, check_tolerance
 PATIENCE = 20  # accepted steps without a new best residual after which a system has stagnated
 DIVERGED = 1e12  # growth of ||F|| over its start that is called divergence
 CAUTIOUS_GROWTH = 10.0**0.5  # of ||F|| that the second attempt at a system may accept
+PER_SYSTEM = ("rows", "norms", "start_norms", "measure", "target", "eta", "best", "since", "attempts", "limit", "code")
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
@@ -40,7 +40,7 @@ class NewtonKrylov:
         Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
         most 400 vectors or 1 GiB, whenever that did not suffice. Default 60.
     recycle : int, optional
-        With ``krylov=None``: most pairs of vectors kept from earlier steps, within 64 MiB each; 0 for none. Default 200.
+        With ``krylov=None``: most pairs of vectors kept from earlier steps, within 64 MiB; 0 for none. Default 200.
         It begins once a solve has taken more than 16 iterations (at once for at most 256 unknowns).
     forcing : EisenstatWalker or ConstantForcing, optional
         Accuracy of the linear solves.
@@ -57,9 +57,9 @@ class NewtonKrylov:
 
     Notes
     -----
-    Each system has its own Krylov space, forcing term, step length and status; systems that have ended leave the arrays.
-    Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times as
-    accurately.
+    Each system has its own Krylov space, forcing term, step length and status; those that have ended leave the arrays.
+    Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times
+    as accurately.
 
     Memory per system with the defaults, in vectors: 2 m for a space of m, and 4 r for r recycled pairs.
 
@@ -97,7 +97,9 @@ class NewtonKrylov:
                 raise ValueError("NewtonKrylov: `rdiff` must be positive, got 0")
         for name, method in (("krylov", "solve"), ("forcing", "next"), ("line_search", "search")):
             part = getattr(self, name)
-            if part is not None and not callable(getattr(part, method, None)):
+            if part is None and name == "krylov":
+                continue
+            if isinstance(part, type) or not callable(getattr(part, method, None)):
                 raise TypeError(f"NewtonKrylov: `{name}` must have a method `{method}`, got {part!r}")
 
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
@@ -109,8 +111,7 @@ class NewtonKrylov:
             return first
         rows = np.flatnonzero(again)
         cautious = replace(self, line_search=replace(self.line_search, growth=CAUTIOUS_GROWTH))
-        left = replace(stop, max_iterations=max(0, stop.max_iterations - int(first.iterations[rows].min())))
-        second = _Loop(cautious, evaluator, first.restarted(rows, x0), left, monitor, rows).run()
+        second = _Loop(cautious, evaluator, first.restarted(rows, x0), stop, monitor, rows).run()
         return first.improved(rows, second)
 
 
@@ -167,7 +168,7 @@ class Solution:
 
 
 class _Loop:
-    """State of one solve. Arrays and host arrays hold the running systems only; `rows` are their places in the batch."""
+    """State of one solve. Arrays hold the running systems only; `rows` are their places in the batch."""
 
     def __init__(
         self,
@@ -193,11 +194,12 @@ class _Loop:
         self.start_norms = self.norms.copy()
         self.best, self.since = self.measure.copy(), np.zeros(size, dtype=int)
         self.attempts = np.zeros(size, dtype=int)
+        self.limit = stop.max_iterations - solution.iterations[self.rows]  # a second attempt has what the first left
         self.code = np.where(np.isfinite(self.norms), int(Status.RUNNING), int(Status.NONFINITE))
         self.code[stop.holds(self.measure, self.target, self.x, None)] = Status.CONVERGED
         solution.first_norm[self.rows] = self.measure
         self.linear = (
-            GrowingSpace(method.max_krylov, method.recycle)
+            GrowingSpace(method.max_krylov, method.recycle, size)
             if method.krylov is None
             else FixedMethod(method.krylov, method.max_krylov)
         )
@@ -209,12 +211,12 @@ class _Loop:
             self._report(0)
         self._retire()
         while self.rows.size:
-            if iteration - before >= self.stop.max_iterations:
-                self.code[:] = Status.ITERATION_LIMIT
-            else:
+            self.code[iteration - before >= self.limit] = Status.ITERATION_LIMIT
+            self._retire()
+            if self.rows.size:
                 iteration += 1
                 self._step(iteration)
-            self._retire()
+                self._retire()
         return self.solution
 
     def _step(self, iteration: int) -> None:
@@ -249,9 +251,7 @@ class _Loop:
             floor = np.where(self.measure > 0, 0.5 * self.target / self.measure, 0.0)
         return np.minimum(np.maximum(self.eta, floor), 0.9)
 
-    def _next_eta(
-        self, eta: HostArray, previous: HostArray, linear_residual: HostArray, found: Searched
-    ) -> HostArray:
+    def _next_eta(self, eta: HostArray, previous: HostArray, linear_residual: HostArray, found: Searched) -> HostArray:
         """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""
         chosen = self.method.forcing.next(eta, self.norms, previous)
         slow = ~(self.norms < 0.5 * previous) & (linear_residual <= eta)
@@ -300,7 +300,19 @@ class _Loop:
             self.J = None if self.J is None else self.J.take(keep)
             self.linear.take(keep)
             self.x, self.F = gather(self.x, keep), gather(self.F, keep)
-        for name in ("rows", "norms", "measure", "target", "eta", "best", "since", "attempts", "code", "start_norms"):
+        for name in (
+            "rows",
+            "norms",
+            "measure",
+            "target",
+            "eta",
+            "best",
+            "since",
+            "attempts",
+            "code",
+            "start_norms",
+            "limit",
+        ):
             setattr(self, name, getattr(self, name)[keep])
 
     def _preconditioner(self) -> LinearOperator | None:

@@ -157,7 +157,7 @@ class LinearOperator:
     # Algebra
 
     @property
-    def H(self) -> LinearOperator:  # noqa: N802 - the field's symbol
+    def H(self) -> LinearOperator:
         """The adjoint: products with A^H."""
         if self._rmatvec is None:
             raise TypeError("LinearOperator.H: this operator was built without `rmatvec`")
@@ -172,7 +172,7 @@ class LinearOperator:
         )
 
     @property
-    def T(self) -> LinearOperator:  # noqa: N802 - the field's symbol
+    def T(self) -> LinearOperator:
         """The transpose: products with A^T = conj(A^H)."""
         adjoint = self.H
         return LinearOperator(
@@ -354,18 +354,17 @@ class LinearOperator:
 def _embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
     """Some systems of a batched operator that offers no `take`: pad with zeros, multiply all, keep those."""
     size = math.prod(A.batch_shape)
-    places, first, back = np.unique(indices, return_index=True, return_inverse=True)
-    if places.size != len(indices):
+    if np.unique(indices).size != len(indices):
         raise ValueError("LinearOperator.take: this operator has no `take` of its own, so that no index may repeat")
 
     def some(product: Callable[[Array], Array], expected: tuple[int, ...]) -> Callable[[Array], Array]:
         def embedded(v: Array) -> Array:
             xp = array_namespace(v)
             padded = xp.zeros((size, *expected), dtype=v.dtype, device=v.device)
-            scatter(padded, places, gather(v, first))
+            scatter(padded, indices, v)
             out = product(xp.reshape(padded, A.batch_shape + expected))
             out = xp.reshape(out, (size, *out.shape[len(A.batch_shape) :]))
-            return gather(gather(out, places), back)
+            return gather(out, indices)
 
         return embedded
 
@@ -397,15 +396,21 @@ def _common_dtype(a: Any, b: Any) -> Any:
 
 def _dtype(dtype: Any) -> Any:
     """NumPy's form of a NumPy dtype; other libraries' as they are."""
-    return np.dtype(dtype) if isinstance(dtype, str | type | np.dtype) else dtype
+    try:
+        return np.dtype(dtype) if isinstance(dtype, str | type | np.dtype) else dtype
+    except TypeError:
+        raise TypeError(f"LinearOperator: `dtype` must be a data type, got {dtype!r}") from None
 
 
 def _number(factor: Any) -> complex | float:
     """Return a scalar as a Python number, which widens no dtype."""
-    if isinstance(factor, int | float | complex):
+    if isinstance(factor, int) and not isinstance(factor, bool):
         return factor
-    if getattr(factor, "ndim", None) == 0:
-        return complex(factor) if "complex" in str(factor.dtype) else float(factor)
+    if isinstance(factor, float | complex):  # NumPy's scalars among them
+        return complex(factor) if isinstance(factor, complex) else float(factor)
+    scalar: Any = factor
+    if is_array(scalar) and scalar.ndim == 0:
+        return complex(scalar) if "complex" in str(scalar.dtype) else float(scalar)
     raise TypeError(f"LinearOperator: a factor must be a number, got {type(factor).__name__}")
 
 

@@ -45,7 +45,11 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
     if scipy.sparse.issparse(A):
         transpose = A.T
         return LinearOperator(
-            lambda v: A @ v, lambda w: _adjoint(lambda u: transpose @ u, A, w), in_shape=A.shape[1], out_shape=A.shape[0], dtype=A.dtype
+            lambda v: A @ v,
+            lambda w: _adjoint(lambda u: transpose @ u, A, w),
+            in_shape=A.shape[1],
+            out_shape=A.shape[0],
+            dtype=A.dtype,
         )
     if isinstance(A, np.matrix):
         A = np.asarray(A)
@@ -102,4 +106,6 @@ def to_scipy(A: LinearOperator) -> Any:
     def rmatvec(w: Array) -> Array:
         return np.asarray(A.rmatvec(np.reshape(w, full_out))).reshape(columns)
 
-    return scipy.sparse.linalg.LinearOperator((rows, columns), matvec=matvec, rmatvec=rmatvec, dtype=host_dtype(A.dtype))
+    return scipy.sparse.linalg.LinearOperator(
+        (rows, columns), matvec=matvec, rmatvec=rmatvec, dtype=host_dtype(A.dtype)
+    )

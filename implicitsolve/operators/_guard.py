@@ -1,4 +1,4 @@
-"""A user's operator as a solver needs it: on arrays (B, N), counted, checked, and unable to reach the solver's vectors."""
+"""A user's operator as a solver needs it: on arrays (B, N), counted, checked, and away from the solver's vectors."""
 
 from __future__ import annotations
 

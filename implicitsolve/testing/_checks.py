@@ -51,7 +51,9 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
     return float(abs(left - right) / scale) if scale > 0 else float(abs(left - right))
 
 
-def taylor_test(problem: Problem | Callable[[Array], Array], x: Any, *, rng: np.random.Generator | None = None) -> float:
+def taylor_test(
+    problem: Problem | Callable[[Array], Array], x: Any, *, rng: np.random.Generator | None = None
+) -> float:
     """Order at which ``||F(x + h v) - F(x) - h J(x) v||`` falls with h: 2 if J is the derivative of F.
 
     Parameters
@@ -125,7 +127,8 @@ def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:
     """
     A = aslinearoperator(A)
     rows, columns = A.shape
-    like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32)) if like is None else like
+    if like is None:
+        like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32))
     matrix = np.zeros((rows, columns), dtype=host_dtype(like.dtype))
     for i in range(columns):
         unit = from_host(np.eye(columns)[i].reshape(A.in_shape), like)

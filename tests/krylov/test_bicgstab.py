@@ -1,0 +1,174 @@
+"""BiCGSTAB: the textbook recurrence, what happens where it breaks down, and what it costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve import BiCGSTAB, LinearOperator, LinearStop, Status
+from implicitsolve._namespace import to_host
+
+
+def textbook(A: np.ndarray, b: np.ndarray, steps: int, M: np.ndarray | None = None) -> np.ndarray:
+    """The best iterate of van der Vorst (1992) in some steps from 0, with shadow vector b and M on the right."""
+    M = np.eye(len(b)) if M is None else M
+    x, r, shadow = np.zeros_like(b), b.copy(), b.copy()
+    p, best = r.copy(), x
+    for _ in range(steps):
+        v = A @ (M @ p)
+        alpha = np.vdot(shadow, r) / np.vdot(shadow, v)
+        s = r - alpha * v
+        t = A @ (M @ s)
+        omega = np.vdot(t, s) / np.vdot(t, t)
+        x = x + alpha * (M @ p) + omega * (M @ s)
+        r_new = s - omega * t
+        beta = np.vdot(shadow, r_new) / np.vdot(shadow, r) * alpha / omega
+        p = r_new + beta * (p - omega * v)
+        r = r_new
+        best = min(best, x, key=lambda y: np.linalg.norm(b - A @ y))
+    return best
+
+
+def system(rng: np.random.Generator, n: int, is_complex: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    A, b = rng.standard_normal((n, n)), rng.standard_normal(n)
+    if is_complex:
+        A, b = A + 1j * rng.standard_normal((n, n)), b + 1j * rng.standard_normal(n)
+    return A + 1.5 * n**0.5 * np.eye(n), b
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("with_M", [False, True])
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_iterates_are_those_of_the_textbook(rng, is_complex, with_M, steps):
+    A, b = system(rng, 15, is_complex)
+    M = np.linalg.inv(np.diag(np.diag(A))) if with_M else None
+    stop = LinearStop(rtol=1e-14, max_iterations=steps)
+    result = ims.linear_solve(A, b, M=M, method=BiCGSTAB(), stop=stop)
+    assert result.iterations == steps
+    np.testing.assert_allclose(result.x, textbook(A, b, steps, M), rtol=1e-8, atol=1e-10)
+
+
+def test_every_library_and_dtype(xp, any_dtype, rng):
+    A, b = system(rng, 12, bool(xp.isdtype(any_dtype, "complex floating")))
+    rtol = 1e-4 if xp.finfo(any_dtype).bits == 32 else 1e-11
+    given = xp.asarray(A, dtype=any_dtype), xp.asarray(b, dtype=any_dtype)
+    result = ims.linear_solve(*given, method=BiCGSTAB(), stop=LinearStop(rtol=rtol))
+    assert result.status is Status.CONVERGED
+    assert result.x.dtype == any_dtype
+    np.testing.assert_allclose(to_host(result.x), np.linalg.solve(A, b), rtol=100 * rtol, atol=100 * rtol)
+
+
+REGULAR = {
+    "rotation": [[0, 1], [-1, 0]],
+    "swap": [[0, 1], [1, 0]],
+    "cycle of 3": [[0, 1, 0], [0, 0, 1], [1, 0, 0]],
+    "indefinite": [[1, 0], [0, -1]],
+    "skew and a little": [[1e-3, 1], [-1, 1e-3]],
+}
+
+
+@pytest.mark.parametrize("A", REGULAR.values(), ids=REGULAR)
+@pytest.mark.parametrize("right", ["first", "ones"])
+def test_a_regular_system_with_a_vanishing_product_is_solved_or_called_broken(A, right):
+    """<r, A r> = 0 breaks the recurrence; what must not happen is NaN, a warning, or a wrong verdict."""
+    A = np.asarray(A, dtype=float)
+    b = np.eye(len(A))[0] if right == "first" else np.ones(len(A))
+    result = ims.linear_solve(A, b, method=BiCGSTAB())
+    assert result.status in (Status.CONVERGED, Status.BREAKDOWN)
+    assert np.isfinite(result.x).all()
+    assert np.linalg.norm(A @ result.x - b) == pytest.approx(result.residual_norm, abs=1e-14)
+    assert result.residual_norm <= np.linalg.norm(b)
+
+
+def test_a_restart_with_another_shadow_vector_solves_what_the_first_cannot():
+    result = ims.linear_solve(np.asarray(REGULAR["swap"], dtype=float), np.asarray([1.0, 0.0]), method=BiCGSTAB())
+    assert result.status is Status.CONVERGED
+
+
+def test_the_zero_matrix_breaks_down_in_bounded_time():
+    result = ims.linear_solve(np.zeros((4, 4)), np.ones(4), method=BiCGSTAB())
+    assert result.status is Status.BREAKDOWN
+    assert result.matvecs < 200
+    np.testing.assert_array_equal(result.x, np.zeros(4))
+
+
+def test_progress_survives_a_lost_recurrence():
+    """Convection and diffusion: the residual jumps about, and the recurrence is lost more than once."""
+    n = 200
+    A = 2 * np.eye(n) - 1.2 * np.eye(n, k=-1) - 0.8 * np.eye(n, k=1)
+    result = ims.linear_solve(A, np.ones(n), method=BiCGSTAB(), stop=LinearStop(rtol=1e-8, max_iterations=1000))
+    assert result.residual_norm < 0.1 * np.linalg.norm(np.ones(n))
+
+
+def test_singular_systems_end(rng):
+    A = rng.standard_normal((8, 4)) @ rng.standard_normal((4, 8))
+    stop = LinearStop(max_iterations=100)
+    inconsistent = ims.linear_solve(A, rng.standard_normal(8), method=BiCGSTAB(), stop=stop)
+    assert inconsistent.status in (Status.BREAKDOWN, Status.ITERATION_LIMIT, Status.STAGNATED)
+    assert np.isfinite(inconsistent.x).all()
+    b = A @ rng.standard_normal(8)
+    consistent = ims.linear_solve(A, b, method=BiCGSTAB(), stop=stop)
+    assert (consistent.status is Status.CONVERGED) == (np.linalg.norm(b - A @ consistent.x) <= 1e-6 * np.linalg.norm(b))
+
+
+def test_two_products_an_iteration_and_one_that_confirms(rng):
+    A, b = system(rng, 20)
+    calls, preconditioned = [], []
+    counted = LinearOperator(lambda v: (calls.append(None), A @ v)[1], in_shape=20)
+    M = LinearOperator(lambda v: (preconditioned.append(None), v / np.diag(A))[1], in_shape=20)
+    result = ims.linear_solve(counted, b, M=M, method=BiCGSTAB(), stop=LinearStop(rtol=1e-8))
+    assert result.success
+    assert len(calls) == result.matvecs == 2 * result.iterations + 1
+    assert len(preconditioned) == 2 * result.iterations
+
+
+def test_a_preconditioner_saves_iterations(rng):
+    d = np.logspace(0, 4, 40)
+    A, b = np.diag(d) + np.triu(0.1 * rng.standard_normal((40, 40)), 1), rng.standard_normal(40)
+    plain = ims.linear_solve(A, b, method=BiCGSTAB())
+    helped = ims.linear_solve(A, b, M=np.diag(1 / d), method=BiCGSTAB())
+    assert helped.success
+    assert helped.iterations < plain.iterations / 3
+
+
+def test_systems_that_have_finished_are_not_multiplied(rng):
+    n, batch = 30, 10
+    A = np.repeat(np.eye(n)[None], batch, axis=0)
+    A[7] = np.diag(np.linspace(1, 30, n))
+    rows = []
+
+    def operator(matrices):
+        def matvec(v):
+            rows.append(len(v))
+            return (matrices @ v[..., None])[..., 0]
+
+        return LinearOperator(
+            matvec, in_shape=n, batch_shape=(len(matrices),), take=lambda indices: operator(matrices[indices])
+        )
+
+    result = ims.linear_solve(operator(A), rng.standard_normal((batch, n)), method=BiCGSTAB())
+    assert result.success.all()
+    assert result.iterations[7] > 8
+    assert sum(rows) <= 4 * batch + result.matvecs  # the first step and the last product; one row in the others
+
+
+def test_a_neighbour_whose_recurrence_is_lost_changes_nothing(rng):
+    A, b = system(rng, 6)
+    shift = np.roll(np.eye(6), 1, axis=0)
+    stop = LinearStop(rtol=1e-13, max_iterations=60)
+    alone = ims.linear_solve(A[None], b[None], method=BiCGSTAB(), stop=stop)
+    beside = ims.linear_solve(np.stack([shift, A]), np.stack([np.eye(6)[0], b]), method=BiCGSTAB(), stop=stop)
+    assert beside.iterations[1] == alone.iterations[0]
+    np.testing.assert_allclose(beside.x[1], alone.x[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("power_A", [-500, 0, 500])
+@pytest.mark.parametrize("power_b", [-500, 0, 500])
+def test_powers_of_two_change_no_count(rng, power_A, power_b):
+    A, b = system(rng, 10)
+    plain = ims.linear_solve(A, b, method=BiCGSTAB())
+    scaled = ims.linear_solve(np.ldexp(A, power_A), np.ldexp(b, power_b), method=BiCGSTAB())
+    assert scaled.status is Status.CONVERGED
+    assert (scaled.iterations, scaled.matvecs) == (plain.iterations, plain.matvecs)
+    np.testing.assert_allclose(np.ldexp(scaled.x, power_A - power_b), plain.x, rtol=1e-12)

@@ -1,0 +1,609 @@
+"""`newton_krylov`: SciPy's interface, ours beside it, and the answers of both compared."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+import warnings
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.sparse
+import scipy.sparse.linalg as spla
+from array_api_compat import array_namespace
+
+import implicitsolve as ims
+from implicitsolve import NoConvergence, newton_krylov
+
+N = 10
+RNG = np.random.default_rng(5)
+A = np.eye(N) + 0.4 * RNG.standard_normal((N, N)) / np.sqrt(N)
+B = RNG.standard_normal(N)
+
+
+class Counted:
+    """F(x) = A x + 0.1 x^3 - b, which counts its calls and keeps the shapes it saw."""
+
+    def __init__(self, matrix=A, right=B):
+        self.matrix, self.right, self.calls, self.shapes = matrix, right, 0, set()
+
+    def __call__(self, x):
+        self.calls += 1
+        self.shapes.add(x.shape)
+        flat = np.reshape(x, -1)
+        return np.reshape(self.matrix @ flat + 0.1 * flat**3 - self.right, x.shape)
+
+    def jacobian(self, x):
+        return self.matrix + np.diag(0.3 * np.reshape(x, -1) ** 2)
+
+    def norm(self, x):
+        return np.max(np.abs(Counted(self.matrix, self.right)(x)))
+
+
+ZERO = np.zeros(N)
+
+# -- the signature ---------------------------------------------------------------------------------------------
+
+
+def test_signature_begins_with_scipys():
+    ours = inspect.signature(newton_krylov).parameters
+    theirs = inspect.signature(scipy.optimize.newton_krylov).parameters
+    positional = [name for name, p in theirs.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert list(ours)[2 : len(positional)] == positional[2:]  # residual and x0 have other names
+    for name in positional[2:]:
+        assert ours[name].default == theirs[name].default, name
+
+
+def test_positional_and_scipys_names():
+    expected = newton_krylov(Counted(), ZERO)
+    np.testing.assert_array_equal(newton_krylov(F=Counted(), xin=ZERO), expected)
+    np.testing.assert_array_equal(newton_krylov(Counted(), xin=ZERO), expected)
+    np.testing.assert_array_equal(newton_krylov(residual=Counted(), x0=ZERO), expected)
+    positional = newton_krylov(
+        Counted(), ZERO, None, None, "lgmres", 20, None, 10, False, None, 1e-10, None, None, None, None, "armijo", None
+    )
+    assert Counted().norm(positional) <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "match"),
+    [
+        ((), {}, "residual"),
+        ((Counted(),), {}, "x0"),
+        ((Counted(), ZERO), {"F": Counted()}, "twice"),
+        ((Counted(), ZERO), {"xin": ZERO}, "twice"),
+        ((Counted(), ZERO), {"tolerance": 1e-6}, "tolerance"),
+        ((Counted(), ZERO), {"inner_tolerance": 1e-6}, "inner_tolerance"),
+        ((Counted(), ZERO), {"method": ims.GMRES(), "inner_m": 3}, "inner_m"),
+        ((Counted(), ZERO), {"jvp": np.eye(N)}, "`jvp`"),
+        ((Counted(), ZERO), {"jac": np.eye(N)}, "`jac`"),
+        ((Counted(), ZERO), {"callback": 1}, "`callback`"),
+        ((Counted(), ZERO), {"tol_norm": "max"}, "`tol_norm`"),
+        ((Counted(), ZERO), {"method": None}, "`method`"),
+        ((Counted(), ZERO), {"method": 3}, "`method`"),
+        ((Counted(), ZERO), {"iter": 2.5}, "`iter`"),
+        ((Counted(), ZERO), {"maxiter": True}, "`maxiter`"),
+        ((Counted(), ZERO), {"inner_maxiter": "3"}, "`inner_maxiter`"),
+        ((Counted(), ZERO), {"outer_k": 2.0}, "`outer_k`"),
+        ((Counted(), ZERO), {"batch_ndim": None}, "`batch_ndim`"),
+        ((Counted(), ZERO), {"inner_M": 3}, "`inner_M`|`preconditioner`"),
+    ],
+)
+def test_type_errors(arguments, options, match):
+    with pytest.raises(TypeError, match=match):
+        newton_krylov(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"method": "newton"}, "`method`.*bicgstab"),
+        ({"line_search": "strong"}, "`line_search`"),
+        ({"maxiter": -1}, "`maxiter`"),
+        ({"iter": -1}, "`iter`"),
+        ({"inner_maxiter": 0}, "`inner_maxiter`"),
+        ({"outer_k": -1}, "`outer_k`"),
+        ({"batch_ndim": -1}, "`batch_ndim`"),
+        ({"batch_ndim": 2}, "`batch_ndim`"),
+        ({"rdiff": 0}, "`rdiff`"),
+        ({"rdiff": -1e-8}, "`rdiff`"),
+        ({"rdiff": np.nan}, "`rdiff`"),
+        ({"rdiff": np.inf}, "`rdiff`"),
+        ({"inner_M": np.eye(3)}, "`inner_M`|`preconditioner`"),
+    ],
+)
+def test_value_errors(options, match):
+    with pytest.raises(ValueError, match=match):
+        newton_krylov(Counted(), ZERO, **options)
+
+
+@pytest.mark.parametrize("name", ["f_tol", "f_rtol", "x_tol", "x_rtol"])
+@pytest.mark.parametrize(("value", "error"), [(-1e-6, ValueError), (np.nan, ValueError), (True, TypeError), ("1", TypeError), (1j, TypeError)])
+def test_tolerances_are_checked(name, value, error):
+    with pytest.raises(error, match=f"`{name}`"):
+        newton_krylov(Counted(), ZERO, **{name: value})
+
+
+@pytest.mark.parametrize("value", [1, np.float32(1e-6), np.int64(1), np.array(1e-6)], ids=["int", "float32", "int64", "0-d"])
+def test_tolerances_may_be_any_real_number(value):
+    newton_krylov(Counted(), ZERO, f_tol=value)
+
+
+@pytest.mark.parametrize("line_search", [[1], np.ones(2), {}], ids=["list", "array", "dict"])
+def test_unhashable_line_search_is_named(line_search):
+    with pytest.raises((TypeError, ValueError), match="`line_search`"):
+        newton_krylov(Counted(), ZERO, line_search=line_search)
+
+
+# -- what comes back -------------------------------------------------------------------------------------------
+
+
+def test_every_library_and_dtype(xp, any_dtype):
+    is_complex = xp.isdtype(any_dtype, "complex floating")
+    x0 = xp.asarray(np.full((2, 3), 2.0 + (1j if is_complex else 0.0)), dtype=any_dtype)
+    x = newton_krylov(lambda x: x**2 - 3, x0, f_tol=1e-4)
+    assert x.shape == (2, 3)
+    assert x.dtype == any_dtype
+    assert array_namespace(x) is array_namespace(x0)
+    assert float(xp.max(xp.abs(x**2 - 3))) <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("x0", "dtype"),
+    [
+        (2, "float64"),
+        (2.0, "float64"),
+        (2j, "complex128"),
+        (True, "float64"),
+        ([1, 2], "float64"),
+        ([1, 2j], "complex128"),
+        ((1.0, 2.0), "float64"),
+        (np.int8([1, 2]), "float64"),
+        (np.uint64([1, 2]), "float64"),
+        (np.float32(2), "float32"),
+        (np.array([1.0, 2.0], dtype=">f8"), None),
+        (np.array([1.0, 2.0], dtype=np.longdouble), "longdouble"),
+        (np.arange(1.0, 7.0)[::2], "float64"),
+        (np.asfortranarray(np.ones((2, 3))), "float64"),
+        (np.ones((4, 1))[:, 0], "float64"),
+        (np.broadcast_to(np.ones(1), (5,)), "float64"),
+        (np.ma.masked_array([1.0, 2.0], [False, False]), "float64"),
+        (np.asarray(np.ones(1)), "float64"),
+        (range(1, 4), "float64"),
+    ],
+    ids=str,
+)
+def test_any_start(x0, dtype):
+    given = copy.deepcopy(x0)
+    x = newton_krylov(lambda x: x**2 - 2, x0, f_tol=1e-10)
+    assert isinstance(x, np.ndarray)
+    assert x.shape == np.shape(x0)
+    assert dtype is None or x.dtype == np.dtype(dtype)
+    np.testing.assert_allclose(np.abs(x), np.sqrt(2), rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(x0), np.asarray(given))
+    assert not np.shares_memory(x, np.asarray(x0))
+    assert x.flags.writeable
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_matrix_start():
+    x = newton_krylov(lambda x: np.asarray(x) ** 2 - 2, np.asmatrix([[1.0, 2.0]]), f_tol=1e-10)
+    assert x.shape == (1, 2)
+    np.testing.assert_allclose(x, np.sqrt(2), rtol=1e-8)
+
+
+def test_full_output_reads_like_scipys_result():
+    F = Counted()
+    x, result = newton_krylov(F, ZERO, f_tol=1e-9, full_output=True)
+    assert isinstance(result, scipy.optimize.OptimizeResult)
+    for key in ("x", "fun", "success", "status", "message", "nit", "nfev", "njev", "njvp", "native"):
+        assert key in result
+        assert getattr(result, key) is result[key]
+    np.testing.assert_array_equal(x, result.x)
+    np.testing.assert_array_equal(result.fun, Counted()(x))
+    assert result.success is True
+    assert type(result.status) is int
+    assert result.status == 1
+    assert isinstance(result.message, str)
+    assert result.nfev == F.calls
+    assert (result.njev, result.njvp) == (0, 0)
+    assert result.nit == result.native.iterations > 0
+    assert "success: True" in repr(result)
+    again = pickle.loads(pickle.dumps(result))
+    np.testing.assert_array_equal(again.native.x, x)
+    np.testing.assert_array_equal(copy.deepcopy(result).x, x)
+
+
+def test_full_output_does_not_raise():
+    x, result = newton_krylov(lambda x: x**2 + 1, np.ones(2), full_output=True)
+    assert result.success is False
+    assert result.status != 1
+    assert x.shape == (2,)
+    np.testing.assert_array_equal(result.fun, x**2 + 1)
+
+
+def test_counts_with_exact_products():
+    F, products, matrices = Counted(), [0], [0]
+
+    def jvp(x, v):
+        products[0] += 1
+        return F.jacobian(x) @ v
+
+    def jac(x):
+        matrices[0] += 1
+        return F.jacobian(x)
+
+    result = newton_krylov(F, ZERO, jvp=jvp, f_tol=1e-9, full_output=True)[1]
+    assert (result.nfev, result.njvp, result.njev) == (F.calls, products[0], 0)
+    assert result.nfev == result.nit + 1
+    F.calls = 0
+    result = newton_krylov(F, ZERO, jac=jac, f_tol=1e-9, full_output=True)[1]
+    assert (result.nfev, result.njev) == (F.calls, matrices[0])
+    assert result.njev == result.nit
+    assert result.njvp > 0
+
+
+# -- no convergence --------------------------------------------------------------------------------------------
+
+
+def test_no_convergence_is_scipys_and_carries_the_result():
+    with pytest.raises(scipy.optimize.NoConvergence) as caught:
+        newton_krylov(lambda x: x**2 + 1, np.array([0.5, 2.0]))
+    error = caught.value
+    assert type(error) is NoConvergence
+    assert error.args[0] is error.x
+    np.testing.assert_array_equal(error.result.fun, error.x**2 + 1)
+    assert not error.result.success
+    assert str(error) == error.result.message != ""
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        np.testing.assert_array_equal(again.x, error.x)
+        assert again.result.status == error.result.status
+        assert str(again) == str(error)
+
+
+def test_scipys_handler_still_works():
+    try:
+        newton_krylov(lambda x: x**2 + 1, np.ones(2))
+    except scipy.optimize.NoConvergence as error:
+        (x,) = error.args
+        assert x.shape == (2,)
+
+
+# -- SciPy's keywords ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+def test_iter_makes_that_many_steps(steps):
+    seen = []
+    x, result = newton_krylov(
+        Counted(), ZERO, iter=steps, callback=lambda x, F: seen.append(x), full_output=True
+    )
+    assert result.nit == len(seen) == steps
+    np.testing.assert_array_equal(newton_krylov(Counted(), ZERO, iter=steps), x)  # raises nothing
+
+
+def test_iter_goes_on_below_the_tolerance():
+    x = newton_krylov(Counted(), ZERO, iter=8, f_tol=1.0)
+    assert Counted().norm(x) < 1e-12
+
+
+@pytest.mark.parametrize("maxiter", [1, 2, 3])
+def test_maxiter_counts_tests_of_the_rule_as_in_scipy(maxiter):
+    ours, theirs = [], []
+    with pytest.raises(NoConvergence):
+        newton_krylov(Counted(), ZERO, f_tol=1e-14, maxiter=maxiter, callback=lambda x, F: ours.append(x))
+    with pytest.raises(scipy.optimize.NoConvergence):
+        scipy.optimize.newton_krylov(
+            Counted(), ZERO, f_tol=1e-14, maxiter=maxiter, callback=lambda x, F: theirs.append(x)
+        )
+    assert len(ours) <= len(theirs)
+    assert len(ours) == maxiter - 1
+
+
+def test_maxiter_is_enough_at_the_root():
+    assert newton_krylov(lambda x: x, np.zeros(2), maxiter=1).tolist() == [0.0, 0.0]
+
+
+def test_iter_and_maxiter():
+    result = newton_krylov(Counted(), ZERO, iter=10, maxiter=3, full_output=True)[1]
+    assert result.nit == 2
+
+
+@pytest.mark.parametrize(
+    "tolerances",
+    [
+        {"f_tol": 1e-3},
+        {"f_tol": 1e-11},
+        {"f_rtol": 1e-4},
+        {"f_tol": 1e-3, "f_rtol": 1e-9},
+        {"x_tol": 1e-8},
+        {"x_rtol": 1e-8},
+        {"f_tol": np.inf, "x_tol": 1e-4},
+        {"f_tol": np.inf, "f_rtol": 1e-5},
+    ],
+    ids=str,
+)
+def test_tolerances_hold_together(tolerances):
+    points = [ZERO]
+    x = newton_krylov(Counted(), ZERO, callback=lambda x, F: points.append(x), **tolerances)
+    f_tol = tolerances.get("f_tol", np.finfo(float).eps ** (1 / 3))
+    step = points[-1] - points[-2]
+    assert Counted().norm(x) <= f_tol
+    assert Counted().norm(x) <= tolerances.get("f_rtol", np.inf) * Counted().norm(ZERO)
+    assert np.max(np.abs(step)) <= tolerances.get("x_tol", np.inf)
+    assert np.max(np.abs(step)) <= tolerances.get("x_rtol", np.inf) * np.max(np.abs(x))
+
+
+def test_tol_norm_gets_flat_arrays():
+    shapes = []
+
+    def norm(F):
+        shapes.append(F.shape)
+        return np.linalg.norm(F)
+
+    x = newton_krylov(Counted(), ZERO.reshape(2, 5), tol_norm=norm, f_tol=1e-9)
+    assert set(shapes) == {(10,)}
+    assert np.linalg.norm(Counted()(x)) <= 1e-9
+
+
+@pytest.mark.parametrize("norm", [lambda F: 0.0, lambda F: np.nan, lambda F: 1.0], ids=["zero", "NaN", "one"])
+def test_strange_norms_end(norm):
+    result = newton_krylov(Counted(), ZERO, tol_norm=norm, full_output=True)[1]
+    assert result.success is (norm(ZERO) == 0.0)
+    assert result.nfev < 3000
+
+
+def test_callback_gets_copies_after_each_step():
+    seen = []
+
+    def callback(x, F):
+        seen.append((x.copy(), F.copy()))
+        x[...], F[...] = np.nan, np.nan
+
+    x, result = newton_krylov(Counted(), ZERO, callback=callback, f_tol=1e-10, full_output=True)
+    np.testing.assert_array_equal(x, newton_krylov(Counted(), ZERO, f_tol=1e-10))
+    assert len(seen) == result.nit
+    for point, value in seen:
+        np.testing.assert_array_equal(value, Counted()(point))
+    np.testing.assert_array_equal(seen[-1][0], x)
+
+
+def test_verbose_prints_a_line_per_step(capsys):
+    newton_krylov(Counted(), ZERO)
+    assert capsys.readouterr().out == ""
+    result = newton_krylov(Counted(), ZERO, verbose=True, full_output=True)[1]
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == result.nit + 2  # head and starting point
+    assert printed.err == ""
+
+
+@pytest.mark.parametrize("line_search", [None, False, "armijo", True, "wolfe"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_line_searches(line_search, exact):
+    F = Counted()
+    x, result = newton_krylov(
+        F,
+        ZERO,
+        line_search=line_search,
+        jvp=(lambda x, v: F.jacobian(x) @ v) if exact else None,
+        f_tol=1e-9,
+        full_output=True,
+    )
+    assert F.norm(x) <= 1e-9
+    assert result.nfev == F.calls
+    if line_search in (None, False) and exact:
+        assert result.nfev == result.nit + 1
+
+
+@pytest.mark.parametrize("rdiff", [1e-5, 1e-7, 1e-9])
+def test_rdiff_is_the_relative_step(rdiff):
+    x0 = np.full(N, 3.0)
+    points = []
+    newton_krylov(lambda x: (points.append(x.copy()), Counted()(x))[1], x0, rdiff=rdiff, iter=1)
+    assert np.linalg.norm(points[1] - x0) == pytest.approx(rdiff * np.linalg.norm(x0), rel=1e-3)
+
+
+OWN = ["lgmres", "gmres", "fgmres", "bicgstab"]
+SCIPYS = ["cgs", "tfqmr", "gcrotmk", "minres", "cg"]
+
+
+@pytest.mark.parametrize("method", [*OWN, *SCIPYS, spla.gcrotmk, spla.tfqmr, spla.lgmres, ims.GMRES(restart=5)], ids=str)
+@pytest.mark.parametrize("exact", [False, True])
+def test_every_method(method, exact):
+    F = Counted(A + A.T)  # symmetric, for MINRES and CG
+    jac = F.jacobian if exact else None
+    x, result = newton_krylov(F, ZERO, method=method, jac=jac, f_tol=1e-8, full_output=True)
+    assert result.success, result.message
+    assert F.norm(x) <= 1e-8
+    assert result.nfev == F.calls
+
+
+@pytest.mark.parametrize("method", ["bicg", "qmr"])
+def test_methods_with_adjoint_products(method):
+    F = Counted()
+    x = newton_krylov(F, ZERO, method=method, jac=F.jacobian, f_tol=1e-8)
+    assert F.norm(x) <= 1e-8
+    with pytest.raises(TypeError, match="adjoint"):
+        newton_krylov(F, ZERO, method=method)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("lgmres", {"inner_inner_m": 5}),
+        ("lgmres", {"inner_outer_k": 2}),
+        ("gmres", {"inner_restart": 5}),
+        ("gcrotmk", {"inner_m": 5, "inner_k": 3}),
+        ("bicgstab", {"inner_atol": 1e-12}),
+        ("lgmres", {"inner_callback": lambda x: None}),
+    ],
+)
+def test_inner_options(method, options):
+    F = Counted()
+    assert F.norm(newton_krylov(F, ZERO, method=method, f_tol=1e-8, **options)) <= 1e-8
+
+
+def test_inner_option_of_another_method_warns_as_in_scipy():
+    with pytest.warns(UserWarning, match=re.escape("Option 'inner_restart' is invalid for the inner method: tfqmr")):
+        newton_krylov(Counted(), ZERO, method="tfqmr", inner_restart=3)
+
+
+def test_inner_maxiter_limits_the_space():
+    result = newton_krylov(Counted(), ZERO, method="gmres", inner_maxiter=3, f_tol=1e-8, full_output=True)[1]
+    assert result.success
+    assert all(step.krylov_iterations.max() <= 3 for step in result.native.steps[1:])
+
+
+def test_outer_k_zero_keeps_nothing():
+    """Then nothing is learnt: never fewer evaluations than with a memory, on a problem with a hard linear part."""
+    n = 60
+
+    def F(x):
+        return 2 * x - np.roll(x, 1) - np.roll(x, -1) + 1e-3 * x**3 - np.sin(np.arange(n))
+
+    kept = newton_krylov(F, np.zeros(n), f_tol=1e-9, full_output=True)[1]
+    forgot = newton_krylov(F, np.zeros(n), f_tol=1e-9, outer_k=0, full_output=True)[1]
+    assert kept.success
+    assert forgot.success
+    assert kept.nfev <= forgot.nfev
+
+
+# -- preconditioners -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "M",
+    [
+        np.linalg.inv(A),
+        scipy.sparse.csr_matrix(np.linalg.inv(A)),
+        spla.aslinearoperator(np.linalg.inv(A)),
+        spla.LinearOperator((N, N), spla.splu(scipy.sparse.csc_matrix(A)).solve),
+        ims.aslinearoperator(np.linalg.inv(A)),
+    ],
+    ids=["dense", "sparse", "scipy", "splu", "ours"],
+)
+@pytest.mark.parametrize("method", ["lgmres", "gmres", "bicgstab", "gcrotmk"])
+def test_inner_M(M, method):
+    plain = newton_krylov(Counted(), ZERO, method=method, f_tol=1e-9, full_output=True)[1]
+    result = newton_krylov(Counted(), ZERO, method=method, inner_M=M, f_tol=1e-9, full_output=True)[1]
+    assert result.success
+    assert result.nfev < plain.nfev
+
+
+class Preconditioner:
+    """As in SciPy's documentation: an operator with `setup` and `update`."""
+
+    shape, dtype = (N, N), np.dtype(float)
+
+    def __init__(self):
+        self.log, self.inverse = [], None
+
+    def setup(self, x, F, residual):
+        np.testing.assert_array_equal(residual(x), F)
+        self.see("setup", x, F)
+
+    def update(self, x, F):
+        self.see("update", x, F)
+
+    def see(self, name, x, F):
+        self.log.append((name, x.shape, F.shape))
+        self.inverse = np.linalg.inv(Counted().jacobian(x))
+        np.testing.assert_array_equal(Counted()(x), F)
+
+    def matvec(self, v):
+        return self.inverse @ v
+
+
+@pytest.mark.parametrize("shape", [(N,), (2, N // 2)])
+def test_preconditioner_with_setup_and_update(shape):
+    """They get flat arrays, whatever the shape of x0, as in SciPy."""
+    M, theirs = Preconditioner(), Preconditioner()
+    result = newton_krylov(Counted(), np.zeros(shape), inner_M=M, f_tol=1e-9, full_output=True)[1]
+    assert result.success
+    assert all(step.krylov_iterations.max() <= 2 for step in result.native.steps[1:])
+    scipy.optimize.newton_krylov(Counted(), np.zeros(shape), inner_M=theirs, f_tol=1e-9)
+    assert M.log[0] == theirs.log[0]
+    assert [entry[0] for entry in M.log] == ["setup"] + ["update"] * (len(M.log) - 1)
+    assert set(M.log) == set(theirs.log)
+    assert result.nit - 1 <= len(M.log) - 1 <= result.nit
+
+
+def test_callback_gets_what_scipys_gets():
+    shapes = {}
+    for name, solve in (("ours", newton_krylov), ("theirs", scipy.optimize.newton_krylov)):
+        seen = shapes.setdefault(name, set())
+        solve(Counted(), np.zeros((2, 5)), callback=lambda x, F, seen=seen: seen.add((x.shape, F.shape)))
+    assert shapes["ours"] == shapes["theirs"]
+
+
+# -- Jacobians -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(N,), (2, 5), (N, 1)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda J: J,
+        scipy.sparse.csr_matrix,
+        scipy.sparse.csc_array,
+        spla.aslinearoperator,
+        ims.aslinearoperator,
+        lambda J: ims.aslinearoperator(spla.aslinearoperator(J)),
+    ],
+    ids=["dense", "csr", "csc", "scipy", "ours", "both"],
+)
+def test_jac(kind, shape):
+    F = Counted()
+    result = newton_krylov(F, np.zeros(shape), jac=lambda x: kind(F.jacobian(x)), f_tol=1e-9, full_output=True)[1]
+    assert result.success
+    assert result.nfev == result.nit + 1
+    assert result.x.shape == shape
+    assert F.shapes == {shape}
+
+
+def test_batches_raise_unless_all_converge():
+    c = np.array([1.0, -1.0, 4.0])[:, None]
+    F = lambda x: x**2 - c + 0.01 * x[:, ::-1]  # noqa: E731
+    x, result = newton_krylov(F, np.ones((3, 2)), batch_ndim=1, full_output=True)
+    assert result.success.tolist() == [True, False, True]
+    assert result.status.shape == (3,)
+    with pytest.raises(NoConvergence) as caught:
+        newton_krylov(F, np.ones((3, 2)), batch_ndim=1, callback=lambda x, F: None)
+    np.testing.assert_array_equal(caught.value.x, x)
+
+
+# -- against SciPy ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_same_root_as_scipy_from_no_more_evaluations(seed, is_complex):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 60))
+
+    def random(*shape):
+        return rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if is_complex else 0)
+
+    matrix = np.eye(n) * rng.uniform(1, 3) + 0.4 * random(n, n) / np.sqrt(n)
+    right, calls = random(n), {"ours": 0, "theirs": 0}
+
+    def F(x, name):
+        calls[name] += 1
+        return matrix @ x + 0.2 * np.sin(x) - right
+
+    ours = newton_krylov(lambda x: F(x, "ours"), np.zeros_like(right), f_tol=1e-9)
+    theirs = scipy.optimize.newton_krylov(lambda x: F(x, "theirs"), np.zeros_like(right), f_tol=1e-9)
+    np.testing.assert_allclose(ours, theirs, atol=1e-7)
+    assert calls["ours"] <= calls["theirs"]
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "gmres"}, {"line_search": None}, {"f_tol": 1e-10}, {"x_rtol": 1e-6}], ids=str)
+def test_same_root_with_options(options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = newton_krylov(Counted(), ZERO, **options)
+    theirs = scipy.optimize.newton_krylov(Counted(), ZERO, **options)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)

@@ -1,0 +1,496 @@
+"""`root`: arguments, results, and batches of independent systems."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+from array_api_compat import array_namespace
+
+import implicitsolve as ims
+from implicitsolve import NonlinearStop, Problem, Status, root
+
+TIGHT = NonlinearStop(rtol=1e-10)
+
+
+def square(x):
+    return x**2 - 2
+
+
+# -- arguments -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "error", "match"),
+    [
+        ((3, 1.0), {}, TypeError, "`residual`"),
+        ((None, 1.0), {}, TypeError, "`residual`"),
+        ((square,), {}, TypeError, "`x0`"),
+        ((square, "one"), {}, TypeError, "`x0`"),
+        ((square, [None]), {}, TypeError, "`x0`"),
+        ((square, np.array([1, 2], dtype=object)), {}, TypeError, "`x0`"),
+        ((square, {"a": 1}), {}, TypeError, "`x0`"),
+        ((square, [[1.0, 2.0], [3.0]]), {}, (TypeError, ValueError), "`x0`"),
+        ((square, 1.0), {"method": "bisection"}, ValueError, "`method`.*newton-krylov"),
+        ((square, 1.0), {"method": ims.GMRES()}, TypeError, "`method`"),
+        ((square, 1.0), {"method": None}, TypeError, "`method`"),
+        ((square, 1.0), {"stop": 1e-6}, TypeError, "`stop`"),
+        ((square, 1.0), {"stop": ims.LinearStop()}, TypeError, "`stop`"),
+        ((square, 1.0), {"monitor": "table"}, TypeError, "`monitor`"),
+        ((square, 1.0), {"backend": "fortran"}, ValueError, "`backend`"),
+        ((square, 1.0), {"tol": 1e-6}, TypeError, "tol"),
+        ((Problem(square, batch_ndim=2), [1.0]), {}, ValueError, "`batch_ndim`"),
+    ],
+)
+def test_wrong_arguments_raise_and_are_named(arguments, keywords, error, match):
+    with pytest.raises(error, match=match):
+        root(*arguments, **keywords)
+
+
+@pytest.mark.parametrize("field", ["atol", "rtol"])
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(-1.0, ValueError), (np.nan, ValueError), (np.inf, ValueError), (True, TypeError), ("1", TypeError), (1j, TypeError)],
+)
+def test_wrong_tolerances_raise(field, value, error):
+    with pytest.raises(error, match=f"`{field}`"):
+        NonlinearStop(**{field: value})
+
+
+@pytest.mark.parametrize(("value", "error"), [(-1, ValueError), (2.5, TypeError), (True, TypeError), (None, TypeError)])
+def test_wrong_limits_raise(value, error):
+    with pytest.raises(error, match="`max_iterations`"):
+        NonlinearStop(max_iterations=value)
+    with pytest.raises(error, match="`batch_ndim`"):
+        Problem(square, batch_ndim=value)
+
+
+def test_wrong_norm_raises():
+    with pytest.raises(ValueError, match="`norm`"):
+        NonlinearStop(norm="inf")
+
+
+@pytest.mark.parametrize("name", ["jvp", "vjp", "jac", "linearize", "take", "initial_guess", "parameter_jvp", "parameter_vjp"])
+def test_problem_functions_must_be_functions(name):
+    with pytest.raises(TypeError, match=f"`{name}`"):
+        Problem(square, **{name: np.eye(2)})
+
+
+def test_initial_guess_of_the_problem():
+    asked = []
+
+    def guess(kind, rng):
+        asked.append((kind, rng))
+        return np.ones(2)
+
+    result = root(Problem(square, initial_guess=guess))
+    assert result.success
+    assert asked == [("default", None)]
+
+
+def test_a_name_is_a_method():
+    np.testing.assert_array_equal(root(square, 1.0, method="newton-krylov").x, root(square, 1.0).x)
+
+
+@pytest.mark.parametrize(("x0", "batch_ndim"), [(np.zeros(0), 0), (np.zeros((0, 3)), 1), (np.zeros((3, 0)), 1)])
+def test_nothing_to_solve(x0, batch_ndim):
+    result = root(Problem(square, batch_ndim=batch_ndim), x0)
+    assert result.x.shape == result.fun.shape == x0.shape
+    assert np.all(result.success)
+    assert np.shape(result.success) == x0.shape[:batch_ndim]
+    assert result.raise_for_status() is result
+    assert result.counts.residuals == 0
+    assert isinstance(result.message, str)
+
+
+# -- the stopping rule -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["max", "2", lambda F: np.sum(np.abs(F)), lambda F: float(np.mean(F**2)) ** 0.5], ids=["max", "2", "1", "rms"])
+@pytest.mark.parametrize(("atol", "rtol"), [(0.0, None), (1e-3, 0.0), (0.0, 1e-3), (1e-9, 1e-3), (1e-2, 1e-9)])
+def test_success_is_the_inequality_at_x(norm, atol, rtol):
+    def F(x):
+        return np.stack([x[0] ** 2 + x[1] - 3, x[0] - x[1] + 1])
+
+    def measure(values):
+        return np.max(np.abs(values)) if norm == "max" else np.linalg.norm(values) if norm == "2" else norm(values)
+
+    x0 = np.array([2.0, 3.0])
+    result = root(F, x0, stop=NonlinearStop(atol=atol, rtol=rtol, norm=norm))
+    rtol = np.finfo(float).eps ** 0.5 if rtol is None else rtol
+    assert result.success
+    np.testing.assert_array_equal(result.fun, F(result.x))
+    assert measure(F(result.x)) <= max(atol, rtol * measure(F(x0)))
+    assert result.residual_norm == pytest.approx(measure(result.fun), rel=1e-12)
+    assert result.initial_norm == pytest.approx(measure(F(x0)), rel=1e-12)
+    previous = result.steps[-2].worst
+    assert previous > max(atol, rtol * measure(F(x0)))  # not a step more than needed
+
+
+def test_norm_sees_one_system_in_its_own_shape():
+    shapes = []
+
+    def norm(F):
+        shapes.append(F.shape)
+        return np.max(np.abs(F))
+
+    root(Problem(square, batch_ndim=1), np.ones((4, 2, 3)), stop=NonlinearStop(norm=norm))
+    assert set(shapes) == {(2, 3)}
+
+
+def test_stop_prints_its_inequality():
+    assert str(NonlinearStop()) == "max|F(x)| <= max(0, sqrt(eps) * max|F(x0)|)"
+    assert str(NonlinearStop(norm="2", rtol=0.5)) == "||F(x)||_2 <= max(0, 0.5 * ||F(x0)||_2)"
+
+
+# -- results ---------------------------------------------------------------------------------------------------
+
+
+def test_result_is_frozen_prints_and_pickles():
+    result = root(square, np.array([1.0, 3.0]))
+    assert "CONVERGED" in repr(result)
+    with pytest.raises(FrozenInstanceError):
+        result.x = 0
+    again = pickle.loads(pickle.dumps(result))
+    assert again.success
+    assert again.message == result.message
+    with pytest.raises(TypeError):
+        iter(result)
+
+
+def test_scalar_results_are_python_numbers():
+    result = root(square, 1.0)
+    assert isinstance(result.success, bool)
+    assert isinstance(result.status, Status)
+    assert isinstance(result.iterations, int)
+    assert isinstance(result.krylov_iterations, int)
+    assert isinstance(result.residual_norm, float)
+    assert result.x.shape == ()
+
+
+def test_no_convergence_carries_everything():
+    result = root(lambda x: x**2 + 1, np.ones(2))
+    with pytest.raises(ims.NoConvergence) as caught:
+        result.raise_for_status()
+    error = pickle.loads(pickle.dumps(caught.value))
+    np.testing.assert_array_equal(error.x, result.x)
+    assert error.result.status == result.status
+    assert str(error) == result.message == str(caught.value)
+
+
+# -- batches ---------------------------------------------------------------------------------------------------
+
+N = 8
+
+
+class Bent:
+    """F_b(x) = A_b x + c_b x^3 - b_b for each system b, in any array library; counts the rows it evaluates."""
+
+    def __init__(self, xp, systems, dtype="float64", seed=3):
+        rng = np.random.default_rng(seed)
+        A = np.eye(N) + 0.5 * rng.standard_normal((systems, N, N)) / np.sqrt(N)
+        self.xp, dtype = xp, getattr(xp, dtype)
+        self.A = xp.asarray(A, dtype=dtype)
+        self.b = xp.asarray(rng.standard_normal((systems, N)) * 10.0 ** rng.uniform(-1, 1, (systems, 1)), dtype=dtype)
+        self.c = xp.asarray(np.linspace(0.0, 2.0, systems)[:, None], dtype=dtype)
+        self.calls: list[int] = []
+
+    def apply(self, A, x):
+        return self.xp.matmul(A, x[..., None])[..., 0]
+
+    def problem(self, *, with_take=True, exact=True, A=None, b=None, c=None):
+        A, b, c = (own if given is None else given for own, given in zip((self.A, self.b, self.c), (A, b, c)))
+
+        def residual(x):
+            assert x.shape == b.shape
+            self.calls.append(x.shape[0])
+            return self.apply(A, x) + c * x**3 - b
+
+        def take(indices):
+            assert isinstance(indices, np.ndarray)
+            where = self.xp.asarray(indices)
+            parts = [self.xp.take(part, where, axis=0) for part in (A, b, c)]
+            return self.problem(with_take=with_take, exact=exact, A=parts[0], b=parts[1], c=parts[2])
+
+        return Problem(
+            residual,
+            jvp=(lambda x, v: self.apply(A, v) + 3 * c * x**2 * v) if exact else None,
+            batch_ndim=1,
+            take=take if with_take else None,
+        )
+
+    def alone(self, i, exact=True):
+        return self.problem(exact=exact, A=self.A[i : i + 1, ...], b=self.b[i : i + 1, ...], c=self.c[i : i + 1, ...])
+
+
+@pytest.mark.parametrize("with_take", [False, True])
+@pytest.mark.parametrize("exact", [False, True])
+def test_batch_in_every_library(xp, dtype, with_take, exact):
+    name = "float32" if dtype == xp.float32 else "float64"
+    system = Bent(xp, 5, name)
+    x0 = xp.zeros((5, N), dtype=dtype)
+    result = root(system.problem(with_take=with_take, exact=exact), x0)
+    assert result.success.tolist() == [True] * 5
+    assert isinstance(result.status, np.ndarray)
+    assert result.x.dtype == result.fun.dtype == dtype
+    assert array_namespace(result.x) is array_namespace(x0)
+    for values in (result.status, result.iterations, result.krylov_iterations, result.residual_norm):
+        assert np.shape(values) == (5,)
+    F = system.problem().residual(result.x)
+    rtol = float(xp.finfo(dtype).eps) ** 0.5
+    assert bool(xp.all(xp.max(xp.abs(F), axis=1) <= rtol * xp.max(xp.abs(system.b), axis=1)))
+
+
+def alike(batch, i, alone, tolerance=1e-12):
+    """System i of a batch went as it does alone."""
+    assert batch.status[i] == alone.status[0]
+    assert batch.iterations[i] == alone.iterations[0]
+    assert batch.krylov_iterations[i] == alone.krylov_iterations[0]
+    np.testing.assert_allclose(batch.x[i], alone.x[0], rtol=tolerance, atol=tolerance)
+
+
+METHODS = [
+    ims.NewtonKrylov(),
+    ims.NewtonKrylov(recycle=0),
+    ims.NewtonKrylov(max_krylov=3),
+    ims.NewtonKrylov(max_krylov=3, recycle=6),
+    ims.NewtonKrylov(krylov=ims.GMRES(restart=4)),
+    ims.NewtonKrylov(krylov=ims.LGMRES(restart=4, outer_k=2)),
+    ims.NewtonKrylov(krylov=ims.BiCGSTAB()),
+    ims.NewtonKrylov(krylov=ims.ScipyKrylov(function="gcrotmk")),
+]
+
+
+@pytest.mark.parametrize("with_take", [False, True])
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_a_system_goes_as_it_does_alone(method, with_take):
+    systems = 6
+    system = Bent(np, systems)
+    x0 = np.zeros((systems, N))
+    together = root(system.problem(with_take=with_take), x0, method=method, stop=TIGHT)
+    assert together.success.all()
+    assert np.unique(together.iterations).size > 1  # else nothing was tested
+    for i in range(systems):
+        alike(together, i, root(system.alone(i), x0[:1], method=method, stop=TIGHT))
+
+
+@pytest.mark.parametrize("with_take", [False, True])
+def test_batches_permute(with_take, rng):
+    systems = 6
+    system, order = Bent(np, systems), rng.permutation(systems)
+    x0 = rng.standard_normal((systems, N))
+    plain = root(system.problem(with_take=with_take), x0, stop=TIGHT)
+    permuted = root(
+        system.problem(with_take=with_take, A=system.A[order], b=system.b[order], c=system.c[order]), x0[order], stop=TIGHT
+    )
+    np.testing.assert_allclose(permuted.x, plain.x[order], rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(permuted.iterations, plain.iterations[order])
+    np.testing.assert_array_equal(permuted.krylov_iterations, plain.krylov_iterations[order])
+
+
+HOPELESS = {
+    "no root": lambda x: x**2 + 1 + 0.1 * x[..., ::-1],
+    "no root, exactly singular": lambda x: 0 * x + 1,
+    "NaN": lambda x: x * np.nan,
+    "NaN after the start": lambda x: np.where(x == 1.0, x, np.nan),
+    "Inf": lambda x: x + np.inf,
+    "huge": lambda x: 1e200 * (x**2 + 1),
+    "tiny": lambda x: 1e-200 * (x**2 + 1),
+    "slow": lambda x: np.arctan(x) + 1.6,
+    "already solved": lambda x: x - 1,
+}
+
+
+@pytest.mark.parametrize("kind", HOPELESS)
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("with_take", [False, True])
+def test_hopeless_neighbour(kind, exact, with_take):
+    """The middle system of three is hopeless; the others do not notice."""
+    system = Bent(np, 2)
+    hopeless = HOPELESS[kind]
+
+    def build(rows):
+        good = [i for i, row in enumerate(rows) if row != 1]
+        bad = [i for i, row in enumerate(rows) if row == 1]
+        parts = np.array([0 if rows[i] == 0 else 1 for i in good], dtype=int)
+
+        def some(x, F, v=None):
+            inner = system.problem(A=system.A[parts], b=system.b[parts], c=system.c[parts])
+            out = np.empty_like(x)
+            if good:
+                out[good] = inner.residual(x[good]) if v is None else inner.jvp(x[good], v[good])
+            if bad:
+                h = 1e-7
+                with np.errstate(all="ignore"):
+                    out[bad] = F(x[bad]) if v is None else (F(x[bad] + h * v[bad]) - F(x[bad])) / h
+            return out
+
+        return Problem(
+            lambda x: some(x, hopeless),
+            jvp=(lambda x, v: some(x, hopeless, v)) if exact else None,
+            batch_ndim=1,
+            take=(lambda indices: build([rows[i] for i in indices])) if with_take else None,
+        )
+
+    x0 = np.ones((3, N))
+    result = root(build([0, 1, 2]), x0, stop=TIGHT)
+    assert result.success.tolist() == [True, kind == "already solved", True]
+    for place, row in ((0, 0), (2, 1)):
+        alike(result, place, root(system.alone(row, exact), x0[:1], stop=TIGHT), 1e-12 if exact else 1e-7)
+    if kind != "already solved":
+        assert "1 of 3 systems" in result.message
+        with pytest.raises(ims.NoConvergence):
+            result.raise_for_status()
+
+
+def test_finished_systems_stop_costing():
+    system = Bent(np, 6)
+    x0 = np.zeros((6, N))
+    first = root(system.problem(), x0, stop=TIGHT)
+    x0[:4] = first.x[:4]  # four start at their roots
+    system.calls.clear()
+    result = root(system.problem(), x0, stop=NonlinearStop(atol=1e-8, rtol=0.0))
+    assert result.success.all()
+    assert result.iterations[:4].tolist() == [0] * 4
+    assert system.calls[0] == 6
+    assert max(system.calls[1:]) <= 2
+    assert len(system.calls) == result.counts.residuals
+
+
+def test_rows_never_grow():
+    """With `take`, the rows of successive steps never grow, and the last ones are few."""
+    system = Bent(np, 12)
+    result = root(system.problem(), np.zeros((12, N)), stop=TIGHT)
+    running = [s.systems.size for s in result.steps[1:]]
+    assert running == sorted(running, reverse=True)
+    assert running[-1] < 12
+    for step in result.steps[1:]:
+        assert step.residual_norm.shape == step.step_length.shape == step.forcing.shape == (step.systems.size,)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_without_take_the_whole_batch_is_shown(exact):
+    system = Bent(np, 6)
+    result = root(system.problem(with_take=False, exact=exact), np.zeros((6, N)), stop=TIGHT)
+    assert result.success.all()
+    assert set(system.calls) == {6}
+    assert len(system.calls) == result.counts.residuals
+
+
+@pytest.mark.parametrize("with_take", [False, True])
+def test_jacobians_of_a_batch(with_take):
+    """jac and linearize may give a stack of matrices or a batched operator."""
+    system = Bent(np, 5)
+    expected = root(system.problem(), np.zeros((5, N)), stop=TIGHT)
+
+    def build(kind, rows):
+        base = system.problem(A=system.A[rows], b=system.b[rows], c=system.c[rows])
+
+        def matrix(x):
+            return system.A[rows] + np.eye(N) * (3 * system.c[rows] * x**2)[:, None, :]
+
+        def operator(x):
+            J = matrix(x)
+            return ims.LinearOperator(lambda v: system.apply(J, v), in_shape=N, batch_shape=(len(rows),))
+
+        return Problem(
+            base.residual,
+            jac={"matrix": matrix, "operator": operator}.get(kind),
+            linearize={
+                "linearize matrix": lambda x: (base.residual(x), matrix(x)),
+                "linearize operator": lambda x: (base.residual(x), operator(x)),
+            }.get(kind),
+            batch_ndim=1,
+            take=(lambda indices: build(kind, rows[indices])) if with_take else None,
+        )
+
+    for kind in ("matrix", "operator", "linearize matrix", "linearize operator"):
+        result = root(build(kind, np.arange(5)), np.zeros((5, N)), stop=TIGHT)
+        np.testing.assert_allclose(result.x, expected.x, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(result.krylov_iterations, expected.krylov_iterations)
+
+
+@pytest.mark.parametrize("with_take", [False, True])
+@pytest.mark.parametrize("hopeless", [False, True])
+@pytest.mark.parametrize("kind", ["stack", "function", "one for all"])
+def test_preconditioners_of_a_batch(with_take, hopeless, kind):
+    system = Bent(np, 5)
+    inverses = np.linalg.inv(system.A + 0.05 * np.eye(N))
+    if hopeless:
+        system.A[2], system.c[2] = 0.0, 0.0
+    seen = []
+
+    def function(x, F):
+        seen.append(x.shape)
+        return inverses
+
+    M = {"stack": inverses, "function": function, "one for all": np.eye(N)}[kind]
+    method = ims.NewtonKrylov(preconditioner=M)
+    result = root(system.problem(with_take=with_take), np.zeros((5, N)), method=method, stop=TIGHT)
+    assert result.success.tolist() == [True, True, not hopeless, True, True]
+    assert set(seen) <= {(5, N)}  # always the whole batch
+
+
+def test_several_batch_axes():
+    system = Bent(np, 6)
+    flat = root(system.problem(), np.zeros((6, N)), stop=TIGHT)
+    inner = system.problem()
+
+    def residual(x):
+        assert x.shape == (2, 3, 4, 2)
+        return inner.residual(x.reshape(6, N)).reshape(x.shape)
+
+    problem = Problem(
+        residual,
+        jvp=lambda x, v: inner.jvp(x.reshape(6, N), v.reshape(6, N)).reshape(x.shape),
+        batch_ndim=2,
+    )
+    trace = []
+    result = root(problem, np.zeros((2, 3, 4, 2)), stop=TIGHT, monitor=lambda step, x, F: trace.append((x.shape, F.shape)))
+    assert result.x.shape == (2, 3, 4, 2)
+    for name in ("status", "success", "iterations", "krylov_iterations", "residual_norm", "initial_norm"):
+        assert np.shape(getattr(result, name)) == (2, 3)
+    np.testing.assert_allclose(result.x.reshape(6, N), flat.x, rtol=1e-12, atol=1e-12)
+    assert set(trace) == {((2, 3, 4, 2), (2, 3, 4, 2))}
+
+
+def test_batch_of_one_keeps_its_axis():
+    result = root(Problem(square, batch_ndim=1), np.ones((1, 2)))
+    assert np.shape(result.status) == (1,)
+    assert result.success.tolist() == [True]
+
+
+def test_batch_of_scalars():
+    c = np.array([1.0, 4.0, 9.0, -1.0])
+    result = root(Problem(lambda x: x**2 - c, batch_ndim=1), np.array([3.0, 3.0, 3.0, 3.0]), stop=TIGHT)
+    assert result.success.tolist() == [True, True, True, False]
+    np.testing.assert_allclose(result.x[:3], [1, 2, 3], atol=1e-8)
+
+
+def test_limits_belong_to_each_system():
+    """A neighbour that fails early does not lend its steps to one that fails late, nor take them."""
+
+    def problem(rows):
+        shift = np.array([1.0, 1.0, -2.0])[rows][:, None]
+        bend = np.array([0.1, 0.3, 0.0])[rows][:, None]
+        return Problem(lambda x: x**2 + shift + bend * x[:, ::-1], batch_ndim=1, take=lambda i: problem(rows[i]))
+
+    x0 = np.random.default_rng(4).standard_normal((3, 4))
+    stop = NonlinearStop(max_iterations=60)
+    together = root(problem(np.arange(3)), x0, stop=stop)
+    for i in range(3):
+        alone = root(problem(np.array([i])), x0[i : i + 1], stop=stop)
+        assert together.status[i] == alone.status[0]
+        assert together.iterations[i] == alone.iterations[0] <= 60
+
+
+@pytest.mark.parametrize(
+    ("taken", "error"), [(None, TypeError), (square, TypeError), (Problem(square), ValueError)], ids=["None", "function", "wrong"]
+)
+def test_wrong_take_is_named(taken, error):
+    c = np.array([[1.0], [9.0]])
+    problem = Problem(lambda x: x**2 - c, batch_ndim=1, take=lambda indices: taken)
+    with pytest.raises(error, match="`take`"):
+        root(problem, np.ones((2, 1)))
