@@ -76,8 +76,10 @@ class Evaluator:
         part.rows = self.rows[indices]
         if self.systems is None and self.problem.take is not None:
             part.problem = self.problem.take(indices)
-            if not isinstance(part.problem, Problem) or part.problem.batch_ndim != 1:
-                raise TypeError("`take` must return a Problem with batch_ndim=1 for the systems it was asked for")
+            if not isinstance(part.problem, Problem):
+                raise TypeError(f"`take` must return a Problem, got {type(part.problem).__name__}")
+            if part.problem.batch_ndim != 1:
+                raise ValueError(f"`take` must return a Problem with batch_ndim=1, got {part.problem.batch_ndim}")
             part.batch_shape = (len(indices),)
             return part
         part.systems = indices if self.systems is None else self.systems[indices]

@@ -75,7 +75,10 @@ def real_dtype(xp: Namespace, dtype: Any) -> Any:
 
 def host_dtype(dtype: Any) -> np.dtype[Any]:
     """NumPy's dtype of the same name."""
-    return dtype if isinstance(dtype, np.dtype) else np.dtype(str(dtype).rsplit(".", maxsplit=1)[-1])
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return np.dtype(str(dtype).rsplit(".", maxsplit=1)[-1])
 
 
 def eps(xp: Namespace, dtype: Any) -> float:

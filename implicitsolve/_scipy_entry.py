@@ -70,7 +70,7 @@ def newton_krylov(
     x0 : array_like
         Start; its shape, library and precision are those of the result. SciPy's keyword ``xin`` is accepted too.
     iter : int, optional
-        Make exactly this many steps, whatever the residual; then no failure is raised.
+        Make this many steps, or fewer where x does not change any more, whatever the residual; no failure is raised.
     rdiff : float, optional
         Step of difference products, relative to ||x||. Default sqrt(eps) of the dtype.
     method : str, callable or Krylov method, optional
@@ -83,7 +83,7 @@ def newton_krylov(
         vectors, and grows when they do not suffice.
     inner_M : LinearOperator, array or sparse matrix, optional
         Preconditioner: approximates the inverse of the Jacobian. Its methods ``setup(x, F, residual)`` and
-        ``update(x, F)``, if it has them, are called at the start and after each step.
+        ``update(x, F)``, if it has them, are called at the start and after each step, with flat arrays as in SciPy.
     outer_k : int, optional
         For "lgmres": 0 keeps nothing from earlier steps.
     verbose : bool, optional
@@ -99,7 +99,7 @@ def newton_krylov(
     line_search : {"armijo", "wolfe", None}, optional
         How the length of a step is found. None takes every step whole.
     callback : callable, optional
-        ``callback(x, F)`` after each step, with copies.
+        ``callback(x, F)`` after each step, with copies: flat as in SciPy, or in the shape of x0 for a batch.
     jvp : callable, optional
         ``jvp(x, v)``: exact Jacobian product in place of differences.
     jac : callable, optional
@@ -162,7 +162,7 @@ def newton_krylov(
     stop = _ScipyStop.build(
         x0, iter=iter, maxiter=maxiter, f_tol=f_tol, f_rtol=f_rtol, x_tol=x_tol, x_rtol=x_rtol, tol_norm=tol_norm
     )
-    result = root(problem, x0, method=solver, stop=stop, monitor=_monitor(verbose, callback))
+    result = root(problem, x0, method=solver, stop=stop, monitor=_monitor(verbose, callback, batch_ndim))
     if iter is not None:
         result = _stopped(result)
     wanted = np.isin(np.asarray(result.status), (Status.CONVERGED, Status.STOPPED)).all()
@@ -236,7 +236,9 @@ class _ScipyStop(NonlinearStop):
         )
 
     def target(self, first: HostArray, F: Array) -> HostArray:
-        """Right-hand side of both conditions on the residual."""
+        """Right-hand side of both conditions on the residual; 0 where a number of steps was asked for."""
+        if self.ignores_residual:
+            return np.zeros(first.shape)
         with np.errstate(invalid="ignore"):
             relative = np.where(first > 0, self.f_rtol * first, math.inf if self.f_rtol == math.inf else 0.0)
         return np.minimum(self.atol, relative)
@@ -260,9 +262,13 @@ def _flattened(norm: Callable[[Array], Any]) -> Callable[[Array], Any]:
     """SciPy gives `tol_norm` flat arrays."""
 
     def flat_norm(x: Array) -> Any:
-        return norm(array_namespace(x).reshape(x, (-1,)))
+        return norm(_flat(x))
 
     return flat_norm
+
+
+def _flat(x: Array) -> Array:
+    return array_namespace(x).reshape(x, (-1,))
 
 
 def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, Any]) -> KrylovMethod | None:
@@ -333,22 +339,22 @@ def _preconditioner(M: Any, residual: Any) -> Any:
     def at(x: Array, F: Array) -> Any:
         nonlocal is_set_up
         if not is_set_up and hasattr(M, "setup"):
-            M.setup(x, F, residual)
+            M.setup(_flat(x), _flat(F), lambda z: _flat(residual(array_namespace(z).reshape(z, x.shape))))
         elif is_set_up and hasattr(M, "update"):
-            M.update(x, F)
+            M.update(_flat(x), _flat(F))
         is_set_up = True
         return M
 
     return at
 
 
-def _monitor(verbose: bool, callback: Callable[[Array, Array], Any] | None) -> Monitor | None:
+def _monitor(verbose: bool, callback: Callable[[Array, Array], Any] | None, batch_ndim: int) -> Monitor | None:
     monitors: list[Any] = []
     if callback is not None:
 
         def after_step(step: NewtonStep, x: Array, F: Array) -> None:
             if step.iteration:
-                callback(x, F)
+                callback(*(part if batch_ndim else _flat(part) for part in (x, F)))
 
         monitors.append(after_step)
     if verbose:
@@ -359,7 +365,7 @@ def _monitor(verbose: bool, callback: Callable[[Array, Array], Any] | None) -> M
 def _stopped(result: NonlinearResult) -> NonlinearResult:
     """After `iter` steps nothing has failed: that is what was asked."""
     status = np.asarray(result.status)
-    status = np.where(status == Status.ITERATION_LIMIT, int(Status.STOPPED), status)
+    status = np.where((status == Status.CONVERGED) | (status == Status.NONFINITE), status, int(Status.STOPPED))
     return replace(result, status=Status(int(status)) if status.ndim == 0 else status)
 
 

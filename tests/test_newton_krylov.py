@@ -159,7 +159,7 @@ def test_every_library_and_dtype(xp, any_dtype):
         (2j, "complex128"),
         (True, "float64"),
         ([1, 2], "float64"),
-        ([1, 2j], "complex128"),
+        ([1, 2j + 1], "complex128"),
         ((1.0, 2.0), "float64"),
         (np.int8([1, 2]), "float64"),
         (np.uint64([1, 2]), "float64"),
@@ -170,15 +170,13 @@ def test_every_library_and_dtype(xp, any_dtype):
         (np.asfortranarray(np.ones((2, 3))), "float64"),
         (np.ones((4, 1))[:, 0], "float64"),
         (np.broadcast_to(np.ones(1), (5,)), "float64"),
-        (np.ma.masked_array([1.0, 2.0], [False, False]), "float64"),
         (np.asarray(np.ones(1)), "float64"),
         (range(1, 4), "float64"),
     ],
-    ids=str,
 )
 def test_any_start(x0, dtype):
     given = copy.deepcopy(x0)
-    x = newton_krylov(lambda x: x**2 - 2, x0, f_tol=1e-10)
+    x = newton_krylov(lambda x: x**2 - 2, x0, f_tol=1e-6 if dtype == "float32" else 1e-10)
     assert isinstance(x, np.ndarray)
     assert x.shape == np.shape(x0)
     assert dtype is None or x.dtype == np.dtype(dtype)
@@ -408,9 +406,12 @@ def test_rdiff_is_the_relative_step(rdiff):
 
 OWN = ["lgmres", "gmres", "fgmres", "bicgstab"]
 SCIPYS = ["cgs", "tfqmr", "gcrotmk", "minres", "cg"]
+OBJECTS = {"function gcrotmk": spla.gcrotmk, "function lgmres": spla.lgmres, "object": ims.GMRES(restart=5)}
 
 
-@pytest.mark.parametrize("method", [*OWN, *SCIPYS, spla.gcrotmk, spla.tfqmr, spla.lgmres, ims.GMRES(restart=5)], ids=str)
+@pytest.mark.parametrize(
+    "method", [*OWN, *SCIPYS, *(pytest.param(method, id=name) for name, method in OBJECTS.items())]
+)
 @pytest.mark.parametrize("exact", [False, True])
 def test_every_method(method, exact):
     F = Counted(A + A.T)  # symmetric, for MINRES and CG

@@ -93,7 +93,7 @@ class _Recurrence:
 
     def __init__(self, A: LinearOperator, M: Any, r: Array, *, restarted: HostArray) -> None:
         self.xp = array_namespace(r)
-        self.A, self.M, self.r = A, M, r
+        self.A, self.M, self.r = A, M, self.xp.asarray(r, copy=True)
         self.shadow = r
         if restarted.any():
             v = A.matvec(self._precondition(r))
@@ -111,7 +111,7 @@ class _Recurrence:
     def iterate(self, target: HostArray, limit: HostArray) -> None:
         """Run; `target` and `limit` belong to each system."""
         xp, shadow, r, p = self.xp, self.shadow, self.r, self.r
-        tiny = eps(xp, p.dtype)
+        tiny = eps(xp, p.dtype) ** 2
         rho = _dot(shadow, r)
         dx = xp.zeros_like(r)
         rows = np.arange(p.shape[0])
@@ -158,7 +158,8 @@ class _Recurrence:
         if better.size == self.norm.size:
             self.dx, self.r, self.norm = dx, r, norm.copy()
         elif better.size:
-            self.dx, self.r = (self.xp.asarray(x, copy=True) if x is y else x for x, y in ((self.dx, dx), (self.r, r)))
+            if self.dx is dx:  # the present dx and r go on changing
+                self.dx, self.r = self.xp.asarray(dx, copy=True), self.xp.asarray(r, copy=True)
             scatter(self.dx, rows[better], gather(dx, better))
             scatter(self.r, rows[better], gather(r, better))
             self.norm[rows[better]] = norm[better]

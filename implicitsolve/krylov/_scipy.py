@@ -32,7 +32,8 @@ class ScipyKrylov:
     Notes
     -----
     NumPy arrays only. Systems of a batch are solved one after the other; the native methods are the ones for batches.
-    One more product measures the residual that was reached. MINRES needs a symmetric operator.
+    A product after each call measures the residual that was reached, and calls repeat while they halve it. MINRES needs
+    a symmetric operator.
 
     Raises
     ------
@@ -74,27 +75,35 @@ class ScipyKrylov:
             raise TypeError(f"ScipyKrylov works on NumPy arrays, got {type(b).__name__}; use GMRES or BiCGSTAB")
         x, r, norms = start(A, b, x0)
         iterations = np.zeros(b.shape[0], dtype=int)
-        nonfinite = ~np.isfinite(norms)
-        for row in np.flatnonzero((norms > target) & ~nonfinite) if max_iterations else []:
+        nonfinite, stagnated = ~np.isfinite(norms), np.zeros(b.shape[0], dtype=bool)
+        r = np.array(r)
+        for row in np.flatnonzero((norms > target) & ~nonfinite):
             at = np.asarray([row])
-            system = _System(A.take(at), None if M is None else M.take(at), r[row], float(norms[row]))
-            dx = self._solve_one(system, target[row] / norms[row], max_iterations)
-            iterations[row], nonfinite[row] = system.products, not np.isfinite(dx).all()
-            if not nonfinite[row]:
-                x[row] += dx
-        if iterations.any():  # SciPy tells no residual norm: one product measures it, whether `confirm` or not
-            with np.errstate(all="ignore"):
-                measured = norm2(b - A.matvec(x))
-            nonfinite |= ~np.isfinite(measured)
-            norms = np.where(iterations > 0, measured, norms)
-        status = classify(norms, target, broken=np.zeros(b.shape[0], dtype=bool), nonfinite=nonfinite)
+            part, inverse = A.take(at), None if M is None else M.take(at)
+            # some of SciPy's methods test a preconditioned residual, so that one call need not be enough
+            goes_on = True
+            while goes_on and norms[row] > target[row] and iterations[row] < max_iterations:
+                system = _System(part, inverse, r[row], float(norms[row]))
+                dx = self._solve_one(system, target[row] / norms[row], max_iterations - int(iterations[row]))
+                iterations[row] += max(system.products, 1)
+                with np.errstate(all="ignore"):
+                    new_r = b[at] - part.matvec(x[at] + dx)
+                norm = norm2(new_r)[0]
+                nonfinite[row] = not np.isfinite(norm)
+                goes_on = bool(norm <= 0.5 * norms[row])
+                stagnated[row] = not goes_on and iterations[row] + system.products <= max_iterations
+                if norm < norms[row]:
+                    x[row] += dx
+                    r[row], norms[row] = new_r[0], norm
+        broken = np.zeros(b.shape[0], dtype=bool)
+        status = classify(norms, target, broken=broken, nonfinite=nonfinite, stagnated=stagnated)
         return KrylovOutcome(x, norms, status, iterations)
 
     def _solve_one(self, system: _System, rtol: float, max_iterations: int) -> Array:
         function = getattr(spla, self.function) if isinstance(self.function, str) else self.function
         keywords: dict[str, Any] = {**self._limit(max_iterations, system.size), **self.options}
         if system.M is not None:
-            keywords["M"] = spla.LinearOperator((system.size, system.size), system.precondition, dtype=system.dtype)
+            keywords["M"] = system.preconditioner(self.function)
         accepted = inspect.signature(function).parameters
         if "rtol" in accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
             keywords.setdefault("rtol", rtol)
@@ -110,7 +119,10 @@ class ScipyKrylov:
         if self.function not in inner:
             return {"maxiter": max_iterations}
         name, usual = inner[str(self.function)]
-        columns = min(usual, max_iterations, size)
+        columns = max(1, min(usual, max_iterations, size))
+        if self.function == "gcrotmk":  # it keeps k vectors and takes up to m + k products a cycle
+            columns = max(1, columns // 2)
+            return {"m": columns, "k": columns, "maxiter": max(1, max_iterations // (2 * columns))}
         return {name: columns, "maxiter": max(1, max_iterations // columns)}
 
 
@@ -124,10 +136,13 @@ class _System:
 
     def operator(self, function: Any) -> Any:
         """SciPy's form of the operator."""
-        needs_adjoint = function in ("bicg", "qmr")
-        if needs_adjoint and self.A._rmatvec is None:
-            raise TypeError(f"method {function!r} multiplies with the adjoint, which this operator does not offer")
+        _needs_adjoint(function, self.A, "operator")
         return spla.LinearOperator((self.size, self.size), self.matvec, self.rmatvec, dtype=self.dtype)
+
+    def preconditioner(self, function: Any) -> Any:
+        """SciPy's form of the preconditioner."""
+        _needs_adjoint(function, self.M, "preconditioner")
+        return spla.LinearOperator((self.size, self.size), self.precondition, self.rprecondition, dtype=self.dtype)
 
     def matvec(self, v: Array) -> Array:
         """A v / scale; the first product decides the scale."""
@@ -147,3 +162,12 @@ class _System:
     def precondition(self, v: Array) -> Array:
         """M v * scale."""
         return self.M.matvec(v.reshape(1, -1))[0] * (self.scale or 1.0)
+
+    def rprecondition(self, w: Array) -> Array:
+        """M^H w * scale."""
+        return self.M.rmatvec(w.reshape(1, -1))[0] * (self.scale or 1.0)
+
+
+def _needs_adjoint(function: Any, A: LinearOperator, name: str) -> None:
+    if function in ("bicg", "qmr") and A._rmatvec is None:
+        raise TypeError(f"method {function!r} multiplies with the adjoint, which this {name} does not offer")

@@ -80,7 +80,9 @@ class GrowingSpace:
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
         if lost.size and self.space is not None:
             # what was kept may be singular where J has changed beyond recognition: those systems begin afresh
-            self.space = self.space.without(lost)
+            held = self.space.held.copy()
+            held[lost] = False
+            self.space = self.space.limited(held)
             again = arnoldi_cycle(
                 J.take(lost),
                 gather(-F, lost),
@@ -102,7 +104,8 @@ class GrowingSpace:
     def _collector(self, F: Array) -> SpaceCollector:
         systems, length = F.shape
         keep = min(self.recycle, max(20, RECYCLED_MEMORY // max(1, systems * length)))
-        return SpaceCollector(F, keep, least=0 if self.space is not None or length <= SMALL else EASY)
+        has_some = np.zeros(systems, dtype=bool) if self.space is None else self.space.held.any(axis=1)
+        return SpaceCollector(F, keep, least=np.where(has_some | (length <= SMALL), 0, EASY))
 
     def take(self, indices: Indices) -> None:
         """Forget systems that have finished."""

@@ -28,12 +28,14 @@ class RecycledSpace:
         As rows, newest first; zero rows where a system has fewer.
     theta : ndarray (B,)
         Size of J on the rest.
+    held : ndarray (B, q) of bool
+        Which rows a system has.
     base : operator, optional
         The user's preconditioner.
     """
 
-    def __init__(self, U: Array, C: Array, D: Array, theta: HostArray, base: Any = None) -> None:
-        self.U, self.C, self.D, self.theta, self.base = U, C, D, theta, base
+    def __init__(self, U: Array, C: Array, D: Array, theta: HostArray, held: HostArray, base: Any = None) -> None:
+        self.U, self.C, self.D, self.theta, self.held, self.base = U, C, D, theta, held, base
         self._scale = from_host(theta, U)[:, None]
         self._combined: Array = None
 
@@ -47,18 +49,19 @@ class RecycledSpace:
                 self._combined = self.U - self.C / self._scale[:, :, None]
             return v / self._scale + combine(a, self._combined)
 
-    def without(self, systems: Indices) -> RecycledSpace:
-        """Return the same without what is kept for some systems."""
-        keep = np.ones(self.theta.shape)
-        keep[systems] = 0.0
-        factor = from_host(keep, self.U)[:, None, None]
-        return RecycledSpace(self.U * factor, self.C * factor, self.D * factor, self.theta, self.base)
+    def limited(self, held: HostArray) -> RecycledSpace:
+        """Return the same with fewer rows: those of `held`."""
+        rows = np.flatnonzero(held.any(axis=0))
+        factor = from_host(held[:, rows].astype(np.float64), self.U)[:, :, None]
+        xp = array_namespace(self.U)
+        U, C, D = (xp.take(x, from_host(rows, x), axis=1) * factor for x in (self.U, self.C, self.D))
+        return RecycledSpace(U, C, D, self.theta, held[:, rows], self.base)
 
     def take(self, indices: Indices) -> RecycledSpace:
         """Return the part that belongs to some systems."""
         base = None if self.base is None else self.base.take(indices)
         U, C, D = (gather(rows, indices) for rows in (self.U, self.C, self.D))
-        return RecycledSpace(U, C, D, self.theta[indices], base)
+        return RecycledSpace(U, C, D, self.theta[indices], self.held[indices], base)
 
 
 class SpaceCollector:
@@ -70,19 +73,20 @@ class SpaceCollector:
         Tells the shape, the dtype and the library.
     keep : int
         Most pairs kept for each system, old ones included.
-    least : int
+    least : ndarray (B,) of int
         Bases of no more columns are not kept.
     """
 
-    def __init__(self, like: Array, keep: int, least: int = 0) -> None:
+    def __init__(self, like: Array, keep: int, least: HostArray) -> None:
         self.like, self.keep, self.least = like, keep, least
         self.theta = np.ones(like.shape[0])
-        self.found: list[tuple[Indices, Array, Array]] = []
+        self.found: list[tuple[Indices, Array, Array, HostArray]] = []
 
     def __call__(self, systems: Indices, V: Array, Z: Array, small: HessenbergQR, columns: HostArray) -> None:
         """See the bases of some systems: J Z = V H, and with H = P S W^H, U = Z W / S and C = V P."""
         m = small.columns
-        if columns.max(initial=0) <= self.least:
+        columns = np.where(columns > self.least[systems], columns, 0)
+        if not columns.any():
             return
         used = np.arange(m)[None, :] < columns[:, None]
         P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
@@ -98,7 +102,7 @@ class SpaceCollector:
         W = np.conj(np.take_along_axis(Wh, order[:, :, None], 1)) * inverse[:, :, None]
         xp = array_namespace(V)
         C = xp.matmul(from_host(np.ascontiguousarray(P.transpose(0, 2, 1)), V), V[:, : m + 1, :])
-        self.found.append((systems, xp.matmul(from_host(W, V), Z[:, :m, :]), C))
+        self.found.append((systems, xp.matmul(from_host(W, V), Z[:, :m, :]), C, chosen))
 
     def renumbered(self, places: Indices) -> Callable[[Indices, Array, Array, HessenbergQR, HostArray], None]:
         """Return a collector for a part of the batch, whose systems have these places in the whole."""
@@ -109,27 +113,34 @@ class SpaceCollector:
         if not self.found:
             return old
         xp = array_namespace(self.like)
-        size, length = self.like.shape
-        rank = max(U.shape[1] for _, U, _ in self.found)
-        if len(self.found) == 1 and self.found[0][0].size == size:
-            pair = self.found[0][1], self.found[0][2]
-        else:
-            pair = tuple(
-                xp.zeros((size, rank, length), dtype=self.like.dtype, device=self.like.device) for _ in range(2)
-            )
-            for systems, *parts in self.found:
-                for whole, part in zip(pair, parts, strict=True):
-                    padded = xp.zeros((systems.size, rank, length), dtype=whole.dtype, device=whole.device)
-                    padded[:, : part.shape[1], :] = part
-                    scatter(whole, systems, padded)
-        U, C = pair
+        U, C, held = self._gathered()
         if old is None:
-            return RecycledSpace(U, C, C, self.theta, base)
-        room = max(0, min(self.keep - rank, old.D.shape[1]))
-        old_D = old.D[:, :room, :]
-        old_D = old_D - xp.matmul(project_many(C, old_D), C)
-        U, C, D = (xp.concat([new, rows[:, :room, :]], axis=1) for new, rows in ((U, old.U), (C, old.C), (C, old_D)))
-        return RecycledSpace(U, C, D, old.theta, base)
+            return RecycledSpace(U, C, C, self.theta, held, base)
+        D = xp.concat([C, old.D - xp.matmul(project_many(C, old.D), C)], axis=1)
+        U, C = xp.concat([U, old.U], axis=1), xp.concat([C, old.C], axis=1)
+        theta = np.where(old.held.any(axis=1), old.theta, self.theta)
+        held = np.concatenate([held, old.held], axis=1)
+        space = RecycledSpace(U, C, D, theta, held, base)
+        wanted = held & (np.cumsum(held, axis=1) <= self.keep)
+        return space if wanted.all() else space.limited(wanted)
+
+    def _gathered(self) -> tuple[Array, Array, HostArray]:
+        """The new pairs as arrays for the whole batch."""
+        if len(self.found) == 1 and self.found[0][0].size == self.like.shape[0]:
+            return self.found[0][1:]
+        xp = array_namespace(self.like)
+        size, length = self.like.shape
+        rank = max(held.shape[1] for *_, held in self.found)
+        pair = tuple(xp.zeros((size, rank, length), dtype=self.like.dtype, device=self.like.device) for _ in range(2))
+        all_held = np.zeros((size, rank), dtype=bool)
+        for systems, *parts, held in self.found:
+            for whole, part in zip(pair, parts, strict=True):
+                padded = xp.zeros((systems.size, rank, length), dtype=whole.dtype, device=whole.device)
+                padded[:, : held.shape[1], :] = part
+                scatter(whole, systems, padded)
+            all_held[systems] = False
+            all_held[systems, : held.shape[1]] = held
+        return *pair, all_held
 
 
 def project(C: Array, v: Array) -> Array:

@@ -196,6 +196,7 @@ class _Loop:
         self.attempts = np.zeros(size, dtype=int)
         self.limit = stop.max_iterations - solution.iterations[self.rows]  # a second attempt has what the first left
         self.code = np.where(np.isfinite(self.norms), int(Status.RUNNING), int(Status.NONFINITE))
+        self.code[(self.limit <= 0) & (self.code == Status.RUNNING)] = Status.ITERATION_LIMIT
         self.code[stop.holds(self.measure, self.target, self.x, None)] = Status.CONVERGED
         solution.first_norm[self.rows] = self.measure
         self.linear = (
@@ -211,15 +212,12 @@ class _Loop:
             self._report(0)
         self._retire()
         while self.rows.size:
-            self.code[iteration - before >= self.limit] = Status.ITERATION_LIMIT
+            iteration += 1
+            self._step(iteration, is_last=iteration - before >= self.limit)
             self._retire()
-            if self.rows.size:
-                iteration += 1
-                self._step(iteration)
-                self._retire()
         return self.solution
 
-    def _step(self, iteration: int) -> None:
+    def _step(self, iteration: int, is_last: HostArray) -> None:
         """Direction, line search and verdict, for all running systems."""
         evaluator = self.evaluator
         evaluator.length.follow(evaluator.rows, norm2(self.x))
@@ -241,14 +239,14 @@ class _Loop:
         self.measure = self.stop.measure(self.F, evaluator.event_shape)
         self.solution.iterations[self.rows] += found.accepted
         self.solution.krylov_iterations[self.rows] += outcome.iterations
-        self._judge(found, outcome, moved, is_still, linear_residual)
+        self._judge(found, outcome, moved, is_still, linear_residual, is_last)
         self.eta = self._next_eta(eta, previous, linear_residual, found)
         self._report(iteration, found.length, eta, linear_residual, outcome)
 
     def _forcing(self) -> HostArray:
         """Eta, but never more accuracy than the stopping rule needs."""
         with np.errstate(all="ignore"):
-            floor = np.where(self.measure > 0, 0.5 * self.target / self.measure, 0.0)
+            floor = np.where(self.measure > self.target, 0.5 * self.target / self.measure, 0.0)
         return np.minimum(np.maximum(self.eta, floor), 0.9)
 
     def _next_eta(self, eta: HostArray, previous: HostArray, linear_residual: HostArray, found: Searched) -> HostArray:
@@ -266,6 +264,7 @@ class _Loop:
         moved: Array,
         is_still: HostArray,
         linear_residual: HostArray,
+        is_last: HostArray,
     ) -> None:
         """Set the status of systems that have ended."""
         is_best = self.measure < 0.99 * self.best
@@ -273,6 +272,7 @@ class _Loop:
         self.best = np.minimum(self.best, self.measure)
         self.attempts = np.where(found.accepted, 0, self.attempts + 1)
         code = self.code
+        code[is_last] = Status.ITERATION_LIMIT
         code[self.since >= PATIENCE] = Status.STAGNATED
         code[found.accepted & is_still] = Status.STAGNATED
         with np.errstate(over="ignore"):

@@ -53,5 +53,5 @@ def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = 
         in_shape=flat.in_shape,
         batch_shape=flat.batch_shape,
         dtype=flat.dtype,
-        take=lambda indices: guarded(A.take(indices), name, count),
+        take=lambda indices: guarded(A.take(indices) if A.batch_shape else A, name, count),
     )

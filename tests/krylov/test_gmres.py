@@ -44,7 +44,7 @@ def norms_of(v: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("augmented", [0, 2])
 def test_the_recurrence_knows_the_residual(xp, any_dtype, rng, kind, with_M, augmented):
     is_complex = bool(xp.isdtype(any_dtype, "complex floating"))
-    host = np.dtype(str(any_dtype).rsplit(".", maxsplit=1)[-1])
+    host = to_host(xp.zeros(0, dtype=any_dtype)).dtype
     A, r = (part.astype(host) for part in systems(rng, kind, 4, 6, is_complex))
     M = systems(rng, "regular", 4, 6, is_complex)[0].astype(host)
     directions = systems(rng, "regular", 4, 6, is_complex)[0][:, :augmented].astype(host)

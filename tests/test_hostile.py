@@ -1,0 +1,592 @@
+"""Hostile callers: functions that mutate, reuse, keep, raise or recurse, extreme numbers, threads and pickles."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve import NewtonKrylov, NonlinearStop, Problem, newton_krylov, root
+
+pytestmark = pytest.mark.timeout(60)
+
+N = 9
+RNG = np.random.default_rng(2)
+A = np.eye(N) + 0.4 * RNG.standard_normal((N, N)) / np.sqrt(N)
+B = RNG.standard_normal(N)
+START = np.full(N, 0.3)
+TIGHT = NonlinearStop(rtol=1e-10)
+
+
+def residual(x):
+    return A @ x + 0.1 * x**3 - B
+
+
+def jvp(x, v):
+    return A @ v + 0.3 * x**2 * v
+
+
+def matrix(x):
+    return A + np.diag(0.3 * x**2)
+
+
+KRYLOV = {
+    "own": None,
+    "gmres": ims.GMRES(restart=5),
+    "lgmres": ims.LGMRES(restart=5),
+    "bicgstab": ims.BiCGSTAB(),
+    "tfqmr": ims.ScipyKrylov(function="tfqmr"),
+    "gcrotmk": ims.ScipyKrylov(function="gcrotmk"),
+}
+every_krylov = pytest.mark.parametrize("krylov", KRYLOV.values(), ids=KRYLOV.keys())
+LINE_SEARCHES = {"armijo": ims.Backtracking(), "full": ims.FullStep(), "wolfe": ims.Wolfe()}
+
+
+def same(result, clean):
+    np.testing.assert_array_equal(result.x, clean.x)
+    np.testing.assert_array_equal(result.fun, clean.fun)
+    assert result.counts == clean.counts
+    assert result.status == clean.status
+
+
+# -- functions that mutate, reuse and keep -----------------------------------------------------------------------
+
+
+class Hostile:
+    """Wraps a function: spoils its arguments, returns one buffer for all calls, and keeps everything it was given."""
+
+    def __init__(self, function, *, spoil=True, reuse=True):
+        self.function, self.spoil, self.reuse, self.kept, self.buffer = function, spoil, reuse, [], None
+
+    def __call__(self, *arguments):
+        value = self.function(*arguments)
+        if self.reuse:
+            self.buffer = np.empty_like(value) if self.buffer is None else self.buffer
+            self.buffer[...] = value
+            value = self.buffer
+        self.kept += [*arguments, value]
+        if self.spoil:
+            for argument in arguments:
+                argument[...] = np.nan
+            for old in self.kept[:-1]:
+                if old is not value:
+                    old[...] = -1e30  # whatever was handed out before is spoilt again at every call
+        return value
+
+
+@every_krylov
+@pytest.mark.parametrize("line_search", LINE_SEARCHES.values(), ids=LINE_SEARCHES.keys())
+@pytest.mark.parametrize("exact", [False, True])
+def test_spoiling_functions_change_nothing(krylov, line_search, exact):
+    method = NewtonKrylov(krylov=krylov, line_search=line_search)
+    clean = root(Problem(residual, jvp=jvp if exact else None), START, method=method, stop=TIGHT)
+    assert clean.success
+    hostile = Problem(Hostile(residual), jvp=Hostile(jvp) if exact else None)
+    same(root(hostile, START, method=method, stop=TIGHT), clean)
+
+
+@every_krylov
+def test_spoiling_operators_change_nothing(krylov):
+    def hostile(x):
+        J = matrix(x)
+        x[...] = np.nan
+        return ims.LinearOperator(Hostile(lambda v: J @ v), in_shape=N)
+
+    inverse = np.linalg.inv(A)
+    for M in (None, inverse):
+        spoiling = None if M is None else ims.LinearOperator(Hostile(lambda v: inverse @ v), in_shape=N)
+        clean = root(
+            Problem(residual, jac=matrix), START, method=NewtonKrylov(krylov=krylov, preconditioner=M), stop=TIGHT
+        )
+        assert clean.success
+        method = NewtonKrylov(krylov=krylov, preconditioner=spoiling)
+        result = root(Problem(residual, jac=hostile), START, method=method, stop=TIGHT)
+        same(result, clean)
+        linearized = Problem(residual, linearize=lambda x: (residual(x), hostile(x)))
+        result = root(linearized, START, method=method, stop=TIGHT)
+        np.testing.assert_array_equal(result.x, clean.x)
+
+
+@pytest.mark.parametrize("method", [ims.GMRES(), ims.LGMRES(restart=3), ims.FGMRES(), ims.BiCGSTAB()], ids=str)
+@pytest.mark.parametrize("with_M", [False, True])
+@pytest.mark.parametrize("with_x0", [False, True])
+def test_spoiling_operators_in_linear_solve(method, with_M, with_x0):
+    def solve(wrap):
+        operator = ims.LinearOperator(wrap(lambda v: A @ v), in_shape=N)
+        M = ims.LinearOperator(wrap(lambda v: v / np.diag(A)), in_shape=N) if with_M else None
+        return ims.linear_solve(operator, B, method=method, M=M, x0=START if with_x0 else None)
+
+    clean, result = solve(lambda function: function), solve(Hostile)
+    assert clean.success
+    np.testing.assert_array_equal(result.x, clean.x)
+    assert np.linalg.norm(A @ result.x - B) <= 1e-6 * np.linalg.norm(B)
+    assert result.residual_norm == pytest.approx(np.linalg.norm(A @ result.x - B), abs=1e-14)
+
+
+def test_residual_that_returns_its_argument():
+    assert np.max(np.abs(root(lambda x: x, START).x)) < 1e-8
+
+    def doubles(x):
+        x *= 2
+        x -= B
+        return x
+
+    np.testing.assert_allclose(root(doubles, START).x, B / 2, atol=1e-7)
+
+
+def test_residual_that_returns_a_view_of_state_it_changes():
+    state = np.empty((2, N))
+
+    def F(x):
+        state[0], state[1] = residual(x), 0.0
+        return state[0]
+
+    same(root(F, START), root(residual, START))
+
+
+@pytest.mark.parametrize("make", [list, tuple, lambda F: F[:, None], lambda F: F[None, :], lambda F: F.astype(np.float32)], ids=["list", "tuple", "column", "row", "float32"])
+def test_residuals_of_another_kind(make):
+    result = root(lambda x: make(residual(x)), START, stop=NonlinearStop(rtol=1e-3))
+    assert result.success
+    assert result.x.dtype == result.fun.dtype == np.float64
+    assert result.fun.shape == (N,)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (None, TypeError),
+        ("zero", TypeError),
+        ({}, TypeError),
+        (np.array([None] * N), TypeError),
+        (np.zeros(N, dtype=object), TypeError),
+        (np.zeros(N, dtype="M8[s]"), TypeError),
+        (np.zeros(N, dtype=complex), TypeError),
+        (0.0, ValueError),
+        (np.zeros(N - 1), ValueError),
+        (np.zeros((N, N)), ValueError),
+        (np.zeros((2, N)), ValueError),
+        (np.zeros(0), ValueError),
+        ([[1.0], [1.0, 2.0]], (TypeError, ValueError)),
+        (np.ma.masked_array(np.ones(N), np.arange(N) == 1), TypeError),
+    ],
+    ids=range(14),
+)
+def test_wrong_values_are_named(value, error):
+    with pytest.raises(error, match="`residual`"):
+        root(lambda x: value, START)
+    calls = itertools.count()
+    with pytest.raises(error, match="`residual`"):  # also later than at the start
+        root(lambda x: residual(x) if next(calls) < 4 else value, START)
+
+
+@pytest.mark.parametrize("layout", ["read-only", "strided", "fortran", "negative", "broadcast", "big-endian"])
+def test_memory_layouts(layout):
+    x0 = np.full((3, 3), 0.3)
+    start = {
+        "read-only": x0.copy(),
+        "strided": np.full((6, 9), 0.3)[::2, ::3],
+        "fortran": np.asfortranarray(x0),
+        "negative": x0[::-1, ::-1],
+        "broadcast": np.broadcast_to(0.3, (3, 3)),
+        "big-endian": x0.astype(">f8"),
+    }[layout]
+    if layout == "read-only":
+        start.flags.writeable = False
+
+    def F(x):
+        assert x.flags.writeable
+        return residual(x.reshape(-1)).reshape(3, 3)
+
+    before = start.copy()
+    result = root(Problem(F), start)
+    np.testing.assert_array_equal(start, before)
+    assert result.success
+    np.testing.assert_array_equal(result.x, root(Problem(F), x0).x)
+    assert result.x.flags.writeable
+    for array in (result.x, result.fun):
+        assert not np.shares_memory(array, start)
+
+
+def test_results_are_the_callers():
+    """No array of a result is shared with what a function was given or returned."""
+    F, J = Hostile(residual, spoil=False, reuse=False), Hostile(jvp, spoil=False, reuse=False)
+    result = root(Problem(F, jvp=J), START)
+    for kept in F.kept + J.kept:
+        assert not np.shares_memory(kept, result.x)
+        assert not np.shares_memory(kept, result.fun)
+
+
+# -- exceptions ------------------------------------------------------------------------------------------------
+
+
+class Private(BaseException):
+    """An exception that nobody should catch."""
+
+
+EXCEPTIONS = [
+    ValueError, TypeError, ZeroDivisionError, FloatingPointError, np.linalg.LinAlgError, MemoryError, RecursionError,
+    StopIteration, StopAsyncIteration, AttributeError, KeyError, AssertionError, NotImplementedError, ImportError,
+    RuntimeWarning, KeyboardInterrupt, SystemExit, GeneratorExit, Private, ims.NoConvergence,
+]  # fmt: skip
+every_exception = pytest.mark.parametrize("kind", EXCEPTIONS)
+
+
+class Bomb:
+    """Calls a function, and raises its own exception object at the call with the given number."""
+
+    def __init__(self, function, kind, at):
+        self.function, self.error, self.left = function, kind("boom"), at
+
+    def __call__(self, *arguments, **keywords):
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return self.function(*arguments, **keywords)
+
+
+def caught(bomb, call):
+    with pytest.raises(type(bomb.error)) as info:
+        call()
+    assert info.value is bomb.error
+    assert info.value.__cause__ is None
+    return info
+
+
+@every_exception
+@pytest.mark.parametrize("at", [0, 1, 4, 15])
+def test_exceptions_of_the_residual(kind, at):
+    bomb = Bomb(residual, kind, at)
+    caught(bomb, lambda: root(bomb, START, stop=TIGHT))
+    bomb = Bomb(residual, kind, at)
+    caught(bomb, lambda: newton_krylov(bomb, START, f_tol=1e-10))
+
+
+@every_exception
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("name", ["jvp", "jac", "linearize", "operator", "preconditioner", "monitor", "norm"])
+def test_exceptions_of_other_functions(kind, at, name):
+    functions = {
+        "jvp": jvp,
+        "jac": matrix,
+        "linearize": lambda x: (residual(x), matrix(x)),
+        "operator": lambda v: A @ v,
+        "preconditioner": lambda x, F: np.eye(N),
+        "monitor": lambda step, x, F: None,
+        "norm": np.linalg.norm,
+    }
+    bomb = Bomb(functions[name], kind, at)
+    problem = Problem(
+        residual,
+        jvp=bomb if name == "jvp" else None,
+        jac=bomb if name == "jac" else (lambda x: ims.LinearOperator(bomb, in_shape=N)) if name == "operator" else None,
+        linearize=bomb if name == "linearize" else None,
+    )
+    method = NewtonKrylov(preconditioner=bomb if name == "preconditioner" else None)
+    stop = NonlinearStop(rtol=1e-14, norm=bomb if name == "norm" else "max")
+    monitor = bomb if name == "monitor" else None
+    caught(bomb, lambda: root(problem, START, method=method, stop=stop, monitor=monitor))
+
+
+@every_exception
+@pytest.mark.parametrize("name", ["jvp", "jac", "callback", "tol_norm"])
+def test_exceptions_through_the_scipy_entry(kind, name):
+    function = {"jvp": jvp, "jac": matrix, "callback": lambda x, F: None, "tol_norm": np.linalg.norm}[name]
+    bomb = Bomb(function, kind, 1)
+    caught(bomb, lambda: newton_krylov(residual, START, f_tol=1e-12, **{name: bomb}))
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, StopIteration, Private])
+@every_krylov
+def test_exceptions_through_every_krylov_method(kind, krylov):
+    for at in (2, 7):
+        bomb = Bomb(jvp, kind, at)
+        caught(bomb, lambda bomb=bomb: root(Problem(residual, jvp=bomb), START, method=NewtonKrylov(krylov=krylov), stop=TIGHT))
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, StopIteration, Private])
+def test_exceptions_through_wolfe(kind):
+    for at in (1, 3, 8):
+        bomb = Bomb(residual, kind, at)
+        method = NewtonKrylov(line_search=ims.Wolfe())
+        caught(bomb, lambda bomb=bomb, method=method: root(bomb, START, method=method, stop=TIGHT))
+
+
+@every_exception
+def test_exceptions_of_take_and_guess(kind):
+    c = np.array([[1.0], [9.0]])
+    bomb = Bomb(None, kind, 0)
+    problem = Problem(lambda x: x**2 - c, batch_ndim=1, take=bomb)
+    caught(bomb, lambda: root(problem, np.ones((2, 1))))
+    bomb = Bomb(None, kind, 0)
+    caught(bomb, lambda: root(Problem(residual, initial_guess=bomb)))
+
+
+def test_a_solve_after_an_exception_is_clean():
+    problem = Problem(Bomb(residual, ValueError, 6))
+    with pytest.raises(ValueError, match="boom"):
+        root(problem, START)
+    problem.residual.left = 10**9
+    same(root(problem, START), root(residual, START))
+
+
+# -- the caller's environment ----------------------------------------------------------------------------------
+
+
+def test_error_state_is_the_callers():
+    """The residual runs under the caller's error state, and no setting leaks out of a solve."""
+    seen = set()
+
+    def F(x):
+        seen.add(tuple(sorted(np.geterr().items())))
+        return residual(x)
+
+    with np.errstate(over="raise", divide="call", invalid="warn", under="ignore"):
+        mine = tuple(sorted(np.geterr().items()))
+        for line_search in LINE_SEARCHES.values():
+            root(F, START, method=NewtonKrylov(line_search=line_search))
+        root(F, START, method=NewtonKrylov(krylov=ims.BiCGSTAB()))
+        assert tuple(sorted(np.geterr().items())) == mine
+    assert seen == {mine}
+
+
+@every_krylov
+@pytest.mark.parametrize("scale", [1.0, 1e150, 1e-150])
+def test_works_where_floating_point_errors_raise(krylov, scale):
+    with np.errstate(all="raise"):
+        result = root(lambda x: scale * residual(x), START, method=NewtonKrylov(krylov=krylov))
+    assert result.success
+
+
+def test_users_warnings_reach_the_user():
+    def F(x):
+        return x - 1 + 0 * np.log(-x)
+
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        root(F, np.ones(2))
+
+
+def test_random_state_and_filters_are_left_alone():
+    before, filters = np.random.get_state()[1].copy(), list(warnings.filters)  # noqa: NPY002
+    root(residual, START, method=NewtonKrylov(line_search=ims.Wolfe()))
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    assert list(warnings.filters) == filters
+
+
+# -- extreme numbers -------------------------------------------------------------------------------------------
+
+SCALES = [1e-150, 1e-75, 1e75, 1e150]
+
+
+@pytest.mark.parametrize("F_scale", [1.0, *SCALES])
+@pytest.mark.parametrize("x_scale", [1.0, *SCALES])
+@pytest.mark.parametrize("start", [0.3, 0.0])
+def test_huge_scales(F_scale, x_scale, start):
+    """Residuals and unknowns of size 1e+-150."""
+    clean = root(residual, np.full(N, start))
+
+    def F(y):
+        with np.errstate(over="ignore"):  # a first step from 0 may be any number of sizes too long
+            return F_scale * residual(y * x_scale)
+
+    result = root(F, np.full(N, start) / x_scale)
+    assert result.success
+    np.testing.assert_allclose(result.x * x_scale, clean.x, rtol=1e-5, atol=1e-6)
+
+
+@every_krylov
+@pytest.mark.parametrize("F_scale", SCALES)
+@pytest.mark.parametrize("exact", [False, True])
+def test_huge_residuals_with_every_krylov_method(krylov, F_scale, exact):
+    problem = Problem(lambda x: F_scale * residual(x), jvp=(lambda x, v: F_scale * jvp(x, v)) if exact else None)
+    result = root(problem, START, method=NewtonKrylov(krylov=krylov))
+    assert result.success
+    assert np.max(np.abs(residual(result.x))) <= 2e-8 * np.max(np.abs(residual(START)))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1e18, 1e30])
+@pytest.mark.parametrize("start", [0.3, 0.0])
+def test_huge_scales_in_single_precision(scale, start):
+    matrix, right = A.astype(np.float32), B.astype(np.float32)
+
+    def F(x):
+        return np.float32(scale) * (matrix @ x + np.float32(0.1) * x**3 - right)
+
+    result = root(F, np.full(N, start, dtype=np.float32))
+    assert result.success
+    assert result.x.dtype == np.float32
+    np.testing.assert_allclose(result.x, root(residual, START).x, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("value", [1e300, 1e308, 5e-324, 1e-310])
+def test_numbers_at_the_ends_of_the_range(value):
+    """Whatever comes out is true and comes soon."""
+    for F, x0 in (
+        (lambda x: x - value, np.zeros(2)),
+        (lambda x: x - value, np.ones(2)),
+        (lambda x: value * (x - 1), np.zeros(2)),
+        (lambda x: x**2 - 2, np.full(2, value)),
+        (lambda x: x - 1, np.full(2, value)),
+    ):
+        calls = itertools.count()
+
+        def counted(x, F=F, calls=calls):
+            next(calls)
+            with np.errstate(all="ignore"):
+                return F(x)
+
+        result = root(counted, x0)
+        assert next(calls) < 5000
+        if result.success:
+            first = np.max(np.abs(counted(x0)))
+            assert np.max(np.abs(counted(result.x))) <= 1.5e-8 * first
+
+
+@pytest.mark.parametrize(
+    ("F", "x0"),
+    [
+        (lambda x: x**2 + 1, 1.0),
+        (lambda x: np.exp(x), 1.0),
+        (lambda x: np.abs(x) + 1, 3.0),
+        (lambda x: np.where(x > 0, 1.0, -1.0), 0.5),
+        (lambda x: np.sign(x) * np.sqrt(np.abs(x)), 1.0),
+        (lambda x: np.cbrt(x), 1.0),
+        (lambda x: np.round(x, 3) - 0.12345, 1.0),
+        (lambda x: np.arctan(x) + 2, 1.0),
+        (lambda x: 1 / x, 1.0),
+        (lambda x: x * np.exp(-(x**2)) + 1e-30, 2.0),
+        (lambda x: np.sin(1e6 * x) + 2, 0.1),
+        (lambda x: np.maximum(x, 0) ** 2 + 0 * x, 1.0),
+        (lambda x: x - x + 1, 1.0),
+        (lambda x: np.floor(x) - 0.5, 3.0),
+        (lambda x: np.full_like(x, np.finfo(float).max), 1.0),
+    ],
+    ids=range(15),
+)
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"line_search": None}, {"line_search": "wolfe"}, {"method": "bicgstab"}], ids=str)
+def test_problems_without_a_smooth_root_end_soon(F, x0, n, options):
+    calls = itertools.count()
+
+    def counted(x):
+        next(calls)
+        with np.errstate(all="ignore"):
+            return F(x)
+
+    x, result = newton_krylov(counted, np.full(n, x0), f_tol=1e-9, full_output=True, **options)
+    used = next(calls)
+    assert result.nfev == used < 20_000
+    fresh = counted(x)
+    np.testing.assert_array_equal(result.fun, fresh)
+    assert result.success is bool(np.max(np.abs(fresh)) <= 1e-9)
+
+
+def test_noisy_residual_ends():
+    noise = np.random.default_rng(0)
+    result = root(lambda x: residual(x) + 1e-6 * noise.standard_normal(N), START, stop=NonlinearStop(rtol=1e-12))
+    assert not result.success
+    assert result.counts.residuals < 20_000
+    wide = root(
+        lambda x: residual(x) + 1e-6 * noise.standard_normal(N),
+        START,
+        method=NewtonKrylov(rdiff=1e-3),
+        stop=NonlinearStop(rtol=0.0, atol=2e-5),
+    )
+    assert wide.success
+
+
+# -- threads, recursion, pickles -------------------------------------------------------------------------------
+
+
+def test_threads_give_identical_results():
+    cases = [(seed, name) for seed in range(4) for name in ("own", "gmres", "bicgstab")]
+    problem = Problem(residual)
+
+    def solve(case):
+        seed, name = case
+        x0 = np.random.default_rng(seed).standard_normal(N)
+        return root(problem, x0, method=NewtonKrylov(krylov=KRYLOV[name]), stop=TIGHT)
+
+    alone = [solve(case) for case in cases]
+    barrier = threading.Barrier(4)
+
+    def together(case):
+        barrier.wait(timeout=30)
+        return solve(case)
+
+    with ThreadPoolExecutor(4) as pool:
+        for clean, result in zip(alone, pool.map(together, cases), strict=True):
+            same(result, clean)
+
+
+def test_same_call_same_bits():
+    same(root(residual, START), root(residual, START))
+
+
+def test_residual_that_solves_inside():
+    """F(x) = y(x) - 1 with y^3 + y = x solved inside, two deep."""
+
+    def inner(x, depth):
+        if depth == 0:
+            return x
+        return newton_krylov(lambda y: y**3 + y - inner(x, depth - 1), np.zeros_like(x), f_tol=1e-13)
+
+    x = newton_krylov(lambda x: inner(x, 2) - 1, np.array([8.0]), f_tol=1e-9)
+    np.testing.assert_allclose(x, [10.0], rtol=1e-6)
+
+
+def test_exceptions_of_inner_solves_are_told_apart():
+    with pytest.raises(ims.NoConvergence) as info:
+        newton_krylov(lambda x: newton_krylov(lambda y: y**2 + 1 + 0 * x, np.ones(1)), np.ones(1))
+    assert info.value.result.initial_norm == 2.0
+
+
+def test_callback_that_solves():
+    answers = []
+    newton_krylov(residual, START, callback=lambda x, F: answers.append(newton_krylov(residual, START, f_tol=1e-10)))
+    assert len(answers) > 1
+    assert all(np.array_equal(a, answers[0]) for a in answers)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        NewtonKrylov(krylov=ims.LGMRES(), preconditioner=np.eye(2)),
+        NonlinearStop(rtol=1e-3, norm=np.linalg.norm),
+        ims.LinearStop(atol=1.0),
+        ims.EisenstatWalker(),
+        ims.ConstantForcing(eta=0.2),
+        ims.Wolfe(),
+        ims.Backtracking(growth=2.0),
+        ims.ScipyKrylov(function="cgs", options={"atol": 0.0}),
+        ims.Status.SINGULAR,
+        ims.Counts(residuals=3),
+        Problem(residual, jvp=jvp, batch_ndim=1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_settings_pickle_copy_and_print(value):
+    for again in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
+        assert type(again) is type(value)
+        assert repr(again) == repr(value)
+    assert pickle.loads(pickle.dumps(ims.Status.SINGULAR)) is ims.Status.SINGULAR
+
+
+def test_results_and_errors_pickle():
+    for result in (root(residual, START), root(lambda x: x**2 + 1, START)):
+        again = pickle.loads(pickle.dumps(result))
+        same(again, result)
+        assert again.message == result.message
+    error = ims.NoConvergence(START, "no", result)
+    again = pickle.loads(pickle.dumps(error))
+    np.testing.assert_array_equal(again.args[0], START)
+    assert (str(again), again.result.status) == ("no", result.status)
+    linear = ims.linear_solve(A, B)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(linear)).x, linear.x)
