@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from implicitsolve._namespace import eps, from_host, norm2
+from implicitsolve._namespace import eps, from_host, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 
 if TYPE_CHECKING:
     from implicitsolve._evaluate import Evaluator
 
-MAX_CALIBRATIONS = 24  # evaluations at most that one solve spends to find the length of x
+MAX_CALIBRATIONS = 20  # evaluations at most that one solve spends to find the length of x
+SHORTEST, LONGEST = 1e-290, 1e290  # lengths beyond which a step or a difference would leave the range of float64
 
 
 class DifferenceLength:
@@ -43,6 +44,8 @@ class DifferenceLength:
         self.sigma: HostArray = np.zeros(systems)
         self.is_known: HostArray = np.zeros(systems, dtype=bool)
         self.is_guess: HostArray = np.ones(systems, dtype=bool)
+        self.short: HostArray = np.zeros(systems)  # longest sigma that F did not feel, and shortest that was too long
+        self.long: HostArray = np.full(systems, np.inf)
         self.rdiff = rdiff
 
     def follow(self, rows: Indices, x_norm: HostArray) -> None:
@@ -51,20 +54,34 @@ class DifferenceLength:
         self.is_guess[rows] = sigma == 0
         self.sigma[rows] = np.where(sigma > 0, sigma, 1.0)
 
-    def adjust(self, rows: Indices, change: HostArray, F_norm: HostArray, precision: float) -> bool:
+    def adjust(self, rows: Indices, change: HostArray, F_norm: HostArray, precision: float, attempt: int) -> bool:
         """Judge the first steps by how much they changed F; return whether none must be taken again.
 
+        A row that took no step, or has no residual, has `F_norm` 0 and learns nothing.
         A step that F does not feel grows. One that changes F by more than a fourth root of the precision, or makes it
-        overflow, shrinks only where sigma was a guess: elsewhere a small F means that x is near the root.
+        overflow, shrinks only where sigma was a guess: elsewhere a small F means that x is near the root. Steps that
+        tell nothing of the size they should have go farther and farther, and then halve the bracket in logarithms.
         """
+        far = 10.0 ** min(4 * 2**attempt, 128)
+        sigma = self.sigma[rows]
         with np.errstate(all="ignore"):
             ratio = change / F_norm
-            factor = np.where(ratio > 0, precision**0.5 / ratio, 1e4)
-        factor = np.where(np.isfinite(ratio), np.clip(factor, 1e-8, 1e4), 1e-4)
-        too_large = ~(ratio <= precision**0.25) & self.is_guess[rows]
-        again = ~self.is_known[rows] & ((ratio < precision**0.75) | too_large) & (F_norm > 0)
-        self.sigma[rows] = np.where(again, self.sigma[rows] * factor, self.sigma[rows])
-        self.is_known[rows] = ~again
+            too_small = ratio < precision**0.75
+            too_large = ~(ratio <= precision**0.25) & self.is_guess[rows]
+            too_small &= F_norm > 0
+            too_large &= F_norm > 0
+            self.short[rows] = np.where(too_small, np.maximum(sigma, self.short[rows]), self.short[rows])
+            self.long[rows] = np.where(too_large, np.minimum(sigma, self.long[rows]), self.long[rows])
+            factor = np.where(ratio > 0, precision**0.5 / ratio, far)
+            factor = np.where(np.isfinite(ratio), np.clip(factor, 1 / far, far), 1 / far)
+            middle = np.sqrt(self.short[rows]) * np.sqrt(self.long[rows])
+            wanted = np.clip(sigma * factor, SHORTEST, LONGEST)
+            is_inside = (self.short[rows] < wanted) & (wanted < self.long[rows])
+        wanted = np.where(is_inside, wanted, middle)
+        again = ~self.is_known[rows] & (too_small | too_large)
+        again &= (wanted != sigma) & np.isfinite(wanted) & (wanted > 0)
+        self.sigma[rows] = np.where(again, wanted, sigma)
+        self.is_known[rows] |= ~again & (F_norm > 0)
         return not again.any()
 
 
@@ -88,7 +105,7 @@ def difference_product(evaluator: Evaluator, x: Array, F: Array) -> Callable[[Ar
                 shifted = x + h * direction
             change = evaluator.residual(shifted, keep=False) - F
             is_final = length.is_known[rows].all() or attempt == MAX_CALIBRATIONS
-            if is_final or length.adjust(rows, norm2(change), norm2(F), precision):
+            if is_final or length.adjust(rows, norm2(change), norm2(F) * (norm_max(v) > 0), precision, attempt):
                 with np.errstate(all="ignore"):
                     return change * (size / h)
         raise AssertionError("unreachable")

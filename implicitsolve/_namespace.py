@@ -125,8 +125,8 @@ def norm_max(x: Array) -> HostArray:
 def norm2(x: Array) -> HostArray:
     """Euclidean norm of each row of x (B, N), on the host, without overflow or underflow of the squares.
 
-    The plain sum of squares decides nearly always; a row whose sum left the safe range is scaled by its
-    largest entry and summed again.
+    The plain sum of squares decides nearly always; a row whose sum left the safe range is scaled by a power of two
+    near its largest entry and summed again.
     """
     xp = array_namespace(x)
     with np.errstate(all="ignore"):
@@ -135,7 +135,7 @@ def norm2(x: Array) -> HostArray:
             return plain
         scale = norm_max(x)
         usable = (scale > 0) & np.isfinite(scale)
-        divisor = np.where(usable, scale, 1.0)
+        divisor = np.ldexp(1.0, np.where(usable, np.frexp(scale)[1] - 1, 0))  # a power of two: the division is exact
         scaled = x / from_host(divisor, x)[:, None]
         squares = to_host(xp.real(xp.vecdot(scaled, scaled)) if is_complex(x) else xp.vecdot(scaled, scaled))
         return np.where(usable, divisor * np.sqrt(squares.astype(np.float64)), scale)

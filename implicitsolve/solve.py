@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator, Tally
-from implicitsolve._namespace import array_namespace, as_inexact, is_complex, norm2
+from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.monitor import Monitor, silent
@@ -180,7 +180,7 @@ def linear_solve(
             f"linear_solve: `M` must have the shape {operator.shape} and batch shape {operator.batch_shape} of A, "
             f"got {inverse.shape} and {inverse.batch_shape}"
         )
-    xp = array_namespace(b) if start is None else array_namespace(b, start)
+    xp = array_namespace(*(part for part in (b, start, A, M) if is_array(part)))
     dtypes = [part.dtype for part in (operator, inverse, start) if part is not None]
     if not is_complex(b) and any("complex" in str(dtype) for dtype in dtypes):
         b = xp.astype(b, xp.complex64 if xp.finfo(b.dtype).bits == 32 else xp.complex128)

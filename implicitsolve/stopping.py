@@ -54,7 +54,7 @@ class LinearStop:
 
     def target(self, b_norm: HostArray) -> HostArray:
         """Right-hand side of the inequality for systems whose b has these norms."""
-        return np.maximum(self.atol, self.rtol * b_norm)
+        return np.maximum(self.atol, self.rtol * np.where(np.isfinite(b_norm), b_norm, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +126,15 @@ class NonlinearStop:
 
 def check_tolerance(owner: str, name: str, value: float) -> None:
     """Raise unless `value` is a finite number that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise TypeError(f"{owner}: `{name}` must be a real number, got {type(value).__name__}")
+    check_number(owner, name, value)
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{owner}: `{name}` must be finite and not negative, got {value}")
+
+
+def check_number(owner: str, name: str, value: float) -> None:
+    """Raise unless `value` is a real number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise TypeError(f"{owner}: `{name}` must be a real number, got {type(value).__name__}")
 
 
 def check_limit(owner: str, name: str, value: int, least: int = 0) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from implicitsolve._typing import HostArray
+from implicitsolve.stopping import check_number
 
 
 class Forcing(Protocol):
@@ -80,6 +81,7 @@ class EisenstatWalker:
         """Check the settings."""
         for name in ("eta0", "eta_max", "gamma"):
             check_fraction("EisenstatWalker", name, getattr(self, name))
+        check_number("EisenstatWalker", "alpha", self.alpha)
         if not 1 < self.alpha <= 2:
             raise ValueError(f"EisenstatWalker: `alpha` must lie in (1, 2], got {self.alpha}")
 
@@ -99,5 +101,6 @@ class EisenstatWalker:
 
 def check_fraction(owner: str, name: str, value: float) -> None:
     """Raise unless 0 < value < 1."""
+    check_number(owner, name, value)
     if not 0 < value < 1:
         raise ValueError(f"{owner}: `{name}` must lie in (0, 1), got {value}")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from scipy.optimize import line_search
 
 from implicitsolve._evaluate import Evaluator
 from implicitsolve._namespace import from_host, gather, norm2, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import LinearOperator
-from implicitsolve.stopping import check_limit
+from implicitsolve.stopping import check_limit, check_number
 
 SUFFICIENT_DECREASE = 1e-4  # Dennis and Schnabel (1996), section 6.3
 
@@ -133,6 +135,7 @@ class Backtracking:
     def __post_init__(self) -> None:
         """Check the settings."""
         check_limit("Backtracking", "max_trials", self.max_trials)
+        check_number("Backtracking", "growth", self.growth)
         if not self.growth >= 1:
             raise ValueError(f"Backtracking: `growth` must be at least 1, got {self.growth}")
 
@@ -218,12 +221,11 @@ class Wolfe:
         correction: Correction | None = None,
     ) -> Searched:
         """Search; see `LineSearch`."""
-        from scipy.optimize import line_search
-
         if norms.size != 1:
             raise ValueError('line_search="wolfe" works on one system; use "armijo" for a batch')
         found = full_step(evaluator, x, norms, step)
         best: dict[float, tuple[Array, Array, float]] = {1.0: (found.x, found.F, float(found.norms[0]))}
+        callers_state = np.geterr()
 
         def merit(length: Any) -> float:
             at = float(np.asarray(length).reshape(-1)[0])
@@ -231,7 +233,8 @@ class Wolfe:
                 return 0.5
             if at not in best:
                 trial = x + at * step
-                trial_F = evaluator.residual(trial)
+                with np.errstate(**callers_state):  # the residual's own warnings are its caller's
+                    trial_F = evaluator.residual(trial)
                 best[at] = (trial, trial_F, float(norm2(trial_F)[0]))
             return 0.5 * float(_squared_ratio(np.asarray([best[at][2]]), norms)[0])
 
@@ -242,14 +245,11 @@ class Wolfe:
             width = 1e-8 * (1 + at)
             return np.asarray([(merit(at + width) - merit(at)) / width])
 
-        import warnings
-
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
+            warnings.filterwarnings("ignore", message="The line search algorithm")  # SciPy's, when it finds no length
             length = line_search(merit, slope, np.zeros(1), np.ones(1), old_fval=0.5, maxiter=10)[0]
-        if length is None:  # as in SciPy's solver: no such length, so backtrack
+        if length is None or not merit(length) < 0.5:  # no such length, or one where F is NaN
             return Backtracking().search(evaluator, x, F, norms, step, linear_residual)
-        merit(length)
         found.x, found.F, norm = best[float(length)]
         found.norms, found.length = np.asarray([norm]), np.asarray([float(length)])
         found.accepted = np.asarray([norm < norms[0]])

