@@ -128,9 +128,9 @@ def test_x_lives_in_the_domain_and_b_in_the_range():
     transpose = LinearOperator(lambda v: 2 * v.T, in_shape=(2, 3), out_shape=(3, 2))
     b = np.arange(6.0).reshape(3, 2)
     result = ims.linear_solve(transpose, b, x0=np.ones((2, 3)), stop=LinearStop(rtol=1e-12))
-    np.testing.assert_allclose(result.x, b.T / 2)
+    np.testing.assert_allclose(result.x, b.T / 2, atol=1e-12)
     flat = ims.linear_solve(transpose, b.ravel(), stop=LinearStop(rtol=1e-12))
-    np.testing.assert_allclose(flat.x, (b.T / 2).ravel())
+    np.testing.assert_allclose(flat.x, (b.T / 2).ravel(), atol=1e-12)
 
 
 def test_a_scalar_state():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from implicitsolve._namespace import (
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._hessenberg import HessenbergQR
 from implicitsolve.operators import LinearOperator
+
+OnFinish: TypeAlias = Callable[[Indices, Array, Array, HessenbergQR, HostArray], None]
 
 
 class Preconditioner(Protocol):
@@ -78,7 +80,7 @@ def arnoldi_cycle(
     limits: HostArray | None = None,
     M: Preconditioner | None = None,
     augment: Array | None = None,
-    on_finish: Callable[[Indices, Array, Array, HessenbergQR, HostArray], None] | None = None,
+    on_finish: OnFinish | None = None,
 ) -> Cycle:
     """Minimize ||r - A z|| over z in span(M v_1, ..., M v_m), plus the directions of `augment`.
 
@@ -105,82 +107,118 @@ def arnoldi_cycle(
     host. Holds ``columns + 1`` vectors per system, twice that with M or `augment`. Systems that have finished
     are fed zeros, and leave the arrays once they are half of those in them.
     """
-    xp = array_namespace(r)
-    size, length = r.shape
-    columns = max(1, min(columns, length))
-    out = Cycle(r, norms)
-    p = 0 if augment is None else min(augment.shape[1], columns - 1)
-    precision = eps(xp, r.dtype)
-    rows = np.arange(size)
-    limits = np.full(size, columns) if limits is None else limits
-    alive = (norms > target) & np.isfinite(norms) & (limits > 0)
-    V = xp.empty((size, columns + 1, length), dtype=r.dtype, device=r.device)
-    separate = M is not None or p > 0
-    Z = xp.empty((size, columns, length), dtype=r.dtype, device=r.device) if separate else V
-    small = HessenbergQR(norms, columns, np.complex128 if is_complex(r) else np.float64)
-    V[:, 0, :] = _unit(r, norms, alive)
-    count = np.zeros(size, dtype=int)
-    broken, nonfinite = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+    cycle = Cycle(r, norms)
+    arnoldi = _Arnoldi(cycle, A, M, r, target, max(1, min(columns, r.shape[1])), limits, augment, on_finish)
+    while arnoldi.alive.any() and arnoldi.small.columns < arnoldi.capacity:
+        arnoldi.compact()
+        arnoldi.expand()
+    arnoldi.finish(np.arange(arnoldi.rows.size))
+    return cycle
 
-    def finish(which: Indices) -> None:
-        """Turn the least-squares solutions of some rows into corrections of their systems."""
-        if which.size == 0:
-            return
-        whole = which.size == rows.size
-        part, v, z = (small, V, Z) if whole else (small.take(which), gather(V, which), gather(Z, which))
-        m, systems = part.columns, rows[which]
-        if m:
-            with np.errstate(all="ignore"):
-                dx = _combine(part.solve(count[which]), z[:, :m, :])
-                rest = _combine(part.residual_coordinates(count[which]), v[:, : m + 1, :])
-            scatter(out.dx, systems, dx)
-            scatter(out.residual, systems, rest)
-            out.norm[systems] = np.abs(part.g[np.arange(which.size), count[which]])
-        out.columns[systems], out.broken[systems], out.nonfinite[systems] = (
-            count[which],
-            broken[which],
-            nonfinite[which],
-        )
-        if on_finish is not None and m:
-            on_finish(systems, v, z, part, count[which])
 
-    for j in range(columns):
-        if not alive.any():
-            break
-        if 2 * alive.sum() <= rows.size:
-            finish(np.flatnonzero(~alive))
-            keep = np.flatnonzero(alive)
-            V, small, A = gather(V, keep), small.take(keep), A.take(keep)
-            Z = gather(Z, keep) if separate else V
-            M = None if M is None else M.take(keep)
-            augment = None if augment is None else gather(augment, keep)
-            rows, count, broken, nonfinite = rows[keep], count[keep], broken[keep], nonfinite[keep]
-            alive, target, limits = alive[keep], target[keep], limits[keep]
-        v = V[:, j, :]
-        if augment is not None and j >= columns - p:
-            given = augment[:, j - (columns - p), :]
-            own = v if M is None else M.matvec(v)  # of a system that has no such direction yet
-            z = xp.where(xp.any(given != 0, axis=1, keepdims=True), given, own)
-        else:
-            z = v if M is None else M.matvec(v)
-        if separate:
-            Z[:, j, :] = z
-        w, h, below = _orthogonalize(V[:, : j + 1, :], A.matvec(z), alive)
-        finite = np.isfinite(h).all(axis=1) & np.isfinite(below)
-        nonfinite |= alive & ~finite
-        alive &= finite
-        h, below = np.where(alive[:, None], h, 0.0), np.where(alive, below, 0.0)
+class _Arnoldi:
+    """The growing bases; arrays and host arrays hold the systems that have not left, `rows` are their places."""
+
+    def __init__(
+        self,
+        cycle: Cycle,
+        A: LinearOperator,
+        M: Preconditioner | None,
+        r: Array,
+        target: HostArray,
+        capacity: int,
+        limits: HostArray | None,
+        augment: Array | None,
+        on_finish: OnFinish | None,
+    ) -> None:
+        xp = array_namespace(r)
+        norms, size = cycle.norm, r.shape[0]
+        self.cycle, self.A, self.M, self.target, self.capacity = cycle, A, M, target, capacity
+        self.augment, self.on_finish = augment, on_finish
+        self.given = 0 if augment is None else min(augment.shape[1], capacity - 1)
+        self.precision = eps(xp, r.dtype)
+        self.rows = np.arange(size)
+        self.limits = np.full(size, capacity) if limits is None else limits
+        self.alive = (norms > target) & np.isfinite(norms) & (self.limits > 0)
+        self.count = np.zeros(size, dtype=int)
+        self.broken, self.nonfinite = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+        self.small = HessenbergQR(norms, capacity, np.complex128 if is_complex(r) else np.float64)
+        self.V = xp.empty((size, capacity + 1, r.shape[1]), dtype=r.dtype, device=r.device)
+        self.V[:, 0, :] = _unit(r, norms, self.alive)
+        self.is_flexible = M is not None or self.given > 0
+        self.Z = xp.empty_like(self.V) if self.is_flexible else self.V
+
+    def expand(self) -> None:
+        """Add one vector to each basis."""
+        j = self.small.columns
+        z = self._direction(j)
+        if self.is_flexible:
+            self.Z[:, j, :] = z
+        w, h, below = _orthogonalize(self.V[:, : j + 1, :], self.A.matvec(z), self.alive)
+        is_finite = np.isfinite(h).all(axis=1) & np.isfinite(below)
+        self.nonfinite |= self.alive & ~is_finite
+        self.alive &= is_finite
+        h, below = np.where(self.alive[:, None], h, 0.0), np.where(self.alive, below, 0.0)
         with np.errstate(all="ignore"):
-            estimate, is_void = small.append(h, below, 64 * precision)
+            estimate, is_void = self.small.append(h, below, 64 * self.precision)
         # the space is exhausted when what is new in A z is rounding error
-        exhausted = alive & (is_void | (below <= 4 * precision * np.maximum(np.abs(h).max(axis=1), below)))
-        count = np.where(alive & ~is_void, j + 1, count)
-        broken |= alive & is_void & (estimate > target)
-        is_new = alive & ~exhausted
-        alive &= ~exhausted & (estimate > target) & (count < limits)
-        V[:, j + 1, :] = _unit(w, below, is_new)
-    finish(np.arange(rows.size))
-    return out
+        is_exhausted = is_void | (below <= 4 * self.precision * np.maximum(np.abs(h).max(axis=1), below))
+        self.count = np.where(self.alive & ~is_void, j + 1, self.count)
+        self.broken |= self.alive & is_void & (estimate > self.target)
+        self.V[:, j + 1, :] = _unit(w, below, self.alive & ~is_exhausted)
+        self.alive &= ~is_exhausted & (estimate > self.target) & (self.count < self.limits)
+
+    def _direction(self, j: int) -> Array:
+        """M v, or one of the given directions in the place of the last ones."""
+        v = self.V[:, j, :]
+        z = v if self.M is None else self.M.matvec(v)
+        if self.augment is None or j < self.capacity - self.given:
+            return z
+        given = self.augment[:, j - (self.capacity - self.given), :]
+        xp = array_namespace(z)
+        return xp.where(xp.any(given != 0, axis=1, keepdims=True), given, z)  # a system may have none yet
+
+    def finish(self, which: Indices) -> None:
+        """Turn the least-squares solutions of some rows into corrections of their systems."""
+        m = self.small.columns
+        cycle, systems, count = self.cycle, self.rows[which], self.count[which]
+        cycle.columns[systems], cycle.broken[systems] = count, self.broken[which]
+        cycle.nonfinite[systems] = self.nonfinite[which]
+        if not (which.size and m):
+            return
+        if which.size == self.rows.size:
+            small, V, Z = self.small, self.V[:, : m + 1, :], self.Z[:, :m, :]
+        else:
+            small, V = self.small.take(which), gather(self.V[:, : m + 1, :], which)
+            Z = gather(self.Z[:, :m, :], which) if self.is_flexible else V[:, :m, :]
+        with np.errstate(all="ignore"):
+            scatter(cycle.dx, systems, _combine(small.solve(count), Z))
+            scatter(cycle.residual, systems, _combine(small.residual_coordinates(count), V))
+        cycle.norm[systems] = np.abs(small.g[np.arange(which.size), count])
+        if self.on_finish is not None:
+            self.on_finish(systems, V, Z, small, count)
+
+    def compact(self) -> None:
+        """Let systems that have ended leave, once they are half of those in the arrays."""
+        if 2 * self.alive.sum() > self.rows.size:
+            return
+        self.finish(np.flatnonzero(~self.alive))
+        keep, used = np.flatnonzero(self.alive), self.small.columns + 1
+        self.V = _shrunk(self.V, keep, used)
+        self.Z = _shrunk(self.Z, keep, used) if self.is_flexible else self.V
+        self.small, self.A = self.small.take(keep), self.A.take(keep)
+        self.M = None if self.M is None else self.M.take(keep)
+        self.augment = None if self.augment is None else gather(self.augment, keep)
+        for name in ("rows", "alive", "target", "limits", "count", "broken", "nonfinite"):
+            setattr(self, name, getattr(self, name)[keep])
+
+
+def _shrunk(V: Array, keep: Indices, used: int) -> Array:
+    """Some systems of V (B, m, N), of which `used` vectors are copied."""
+    xp = array_namespace(V)
+    part = xp.empty((keep.size, *V.shape[1:]), dtype=V.dtype, device=V.device)
+    part[:, :used, :] = gather(V[:, :used, :], keep)
+    return part
 
 
 def _orthogonalize(V: Array, w: Array, alive: HostArray) -> tuple[Array, HostArray, HostArray]:

@@ -75,7 +75,10 @@ class HessenbergQR:
 
     def take(self, indices: Indices) -> HessenbergQR:
         """Return the part that belongs to some systems."""
-        part = object.__new__(HessenbergQR)
-        part.H, part.R, part.Qh, part.g = self.H[indices], self.R[indices], self.Qh[indices], self.g[indices]
+        capacity, used = self.R.shape[2], self.columns + 1
+        part = HessenbergQR(np.zeros(indices.size), capacity, self.R.dtype)
+        for name in ("H", "R", "Qh"):
+            getattr(part, name)[:, :used, :used] = getattr(self, name)[indices, :used, :used]
+        part.g[:, :used] = self.g[indices, :used]
         part.columns = self.columns
         return part

@@ -1,0 +1,164 @@
+"""Monitors: what they see, what they write, and that a solve is the same with and without them."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import sys
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve import monitor
+
+
+def problem(batch_ndim: int = 0) -> ims.Problem:
+    return ims.Problem(lambda x: x**2 - 2, jvp=lambda x, v: 2 * x * v, batch_ndim=batch_ndim)
+
+
+X0 = np.asarray([[1.0, 1.5], [30.0, 2.0]])
+
+
+def test_a_monitor_sees_the_start_and_every_step():
+    seen = []
+    result = ims.root(problem(1), X0, monitor=lambda step, x, F: seen.append((step, x, F)))
+    assert [step.iteration for step, _, _ in seen] == list(range(len(seen)))
+    assert [step for step, _, _ in seen] == list(result.steps)
+    assert len(seen) == 1 + result.iterations.max()
+    np.testing.assert_array_equal(seen[0][1], X0)
+    np.testing.assert_array_equal(seen[-1][1], result.x)
+    for step, x, F in seen:
+        assert x.shape == F.shape == X0.shape
+        np.testing.assert_allclose(F, x**2 - 2)
+        np.testing.assert_allclose(step.residual_norm, np.abs(F).max(axis=1)[step.systems])
+    running = [step.running for step, _, _ in seen]
+    assert running[0] == 2
+    assert running[-1] == 0
+    assert running == sorted(running, reverse=True)
+    residuals = [step.counts.residuals for step, _, _ in seen]
+    assert residuals == sorted(residuals)
+    assert residuals[-1] == result.counts.residuals
+
+
+def test_a_monitor_gets_copies(xp):
+    def vandal(step, x, F):
+        x[...] = float("nan")
+        F[...] = float("nan")
+
+    x0 = xp.asarray(X0)
+    plain, spoiled = (ims.root(problem(1), x0, monitor=each) for each in (None, vandal))
+    assert spoiled.success.all()
+    assert bool(xp.all(plain.x == spoiled.x))
+    assert bool(xp.all(x0 == xp.asarray(X0)))
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_an_exception_in_a_monitor_ends_the_solve_and_passes_unchanged(at):
+    error = StopIteration("enough")
+
+    def stops(step, x, F):
+        if step.iteration == at:
+            raise error
+
+    with pytest.raises(StopIteration) as caught:
+        ims.root(problem(), X0, monitor=stops)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("value", ["table", 3, [print]], ids=["name", "number", "list"])
+def test_what_is_no_monitor_is_refused(value):
+    with pytest.raises(TypeError, match=rf"`monitor` must be callable, got {type(value).__name__}"):
+        ims.root(problem(), X0, monitor=value)
+
+
+def test_nothing_is_printed_without_a_monitor(capsys):
+    ims.root(problem(), X0)
+    ims.root(problem(), X0, monitor=monitor.silent)
+    ims.root(ims.Problem(lambda x: x**2 + 1), 1.0)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_collect_is_a_list_of_steps():
+    trace = monitor.collect()
+    result = ims.root(problem(), X0, monitor=trace)
+    assert isinstance(trace, list)
+    assert tuple(trace) == result.steps
+    assert trace[-1].worst == result.residual_norm
+
+
+def test_log_to_writes_one_line_a_step(caplog):
+    logger = logging.getLogger("solve")
+    with caplog.at_level(logging.DEBUG, "solve"):
+        result = ims.root(problem(), X0, monitor=monitor.log_to(logger, logging.DEBUG))
+    assert [record.message for record in caplog.records] == [str(step) for step in result.steps]
+    assert {record.levelno for record in caplog.records} == {logging.DEBUG}
+    caplog.clear()
+    ims.root(problem(), X0, monitor=monitor.log_to(logger))
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+
+
+def test_table_writes_a_head_and_one_row_a_step():
+    stream = io.StringIO()
+    result = ims.root(problem(1), X0, monitor=monitor.table(stream))
+    head, *rows = stream.getvalue().splitlines()
+    assert head.split() == ["step", "max", "norm(F)", "running", "step", "length", "eta", "products"]
+    assert len(rows) == len(result.steps)
+    assert {len(row) for row in rows} == {len(head)}
+    assert [int(row.split()[0]) for row in rows] == list(range(len(rows)))
+    assert int(rows[-1].split()[-1]) == result.counts.residuals + result.counts.jvps
+    assert len(rows[0].split()) == 4  # the start has no step length and no eta
+    assert len(rows[-1].split()) == 6
+
+
+def test_table_writes_to_standard_output_of_the_moment(capsys):
+    show = monitor.table()
+    ims.root(problem(), X0, monitor=show)
+    assert "norm(F)" in capsys.readouterr().out
+
+
+def test_table_shows_a_start_that_is_not_finite():
+    stream = io.StringIO()
+    ims.root(ims.Problem(lambda x: x * np.nan), np.ones(2), monitor=monitor.table(stream))
+    assert "nan" in stream.getvalue()
+
+
+def test_combine_calls_all_in_order():
+    calls = []
+    both = monitor.combine(lambda *a: calls.append("first"), lambda *a: calls.append("second"))
+    ims.root(problem(), X0, monitor=both)
+    assert calls[:4] == ["first", "second", "first", "second"]
+    ims.root(problem(), X0, monitor=monitor.combine())
+
+
+def test_progress_bar_counts_steps_and_closes():
+    pytest.importorskip("tqdm", reason="tqdm is not installed")
+    stream = io.StringIO()
+    bar = monitor.progress_bar(file=stream, mininterval=0, ascii=True)
+    for _ in range(2):  # one monitor may serve several solves
+        stream.truncate(0)
+        result = ims.root(problem(1), X0, monitor=bar)
+        text = stream.getvalue()
+        assert "Newton" in text
+        assert re.search(rf"{len(result.steps) - 1}step", text)
+        assert "running=0" in text
+        assert text.endswith("\n")
+
+
+def test_progress_bar_ends_with_a_solve_that_fails():
+    pytest.importorskip("tqdm", reason="tqdm is not installed")
+    stream = io.StringIO()
+    bar = monitor.progress_bar(file=stream, mininterval=0)
+    result = ims.root(ims.Problem(lambda x: x**2 - 2), 100.0, monitor=bar, stop=ims.NonlinearStop(max_iterations=2))
+    assert not result.success
+    assert stream.getvalue().endswith("\n")
+
+
+def test_progress_bar_is_a_table_without_tqdm(monkeypatch, capsys):
+    for name in ("tqdm", "tqdm.auto"):
+        monkeypatch.setitem(sys.modules, name, None)
+    ims.root(problem(), X0, monitor=monitor.progress_bar())
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "norm(F)" in err
