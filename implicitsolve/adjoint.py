@@ -92,8 +92,8 @@ def pull_back(
     gradients: dict[str, Array] = {}
     if problem.parameter_vjp is not None:
         xp = evaluator.xp
-        raw = problem.parameter_vjp(xp.asarray(x, copy=True), xp.asarray(lam, copy=True))
-        gradients = {name: -value for name, value in raw.items()}
+        raw: Any = problem.parameter_vjp(xp.asarray(x, copy=True), xp.asarray(lam, copy=True))
+        gradients = _gradients(problem, raw)
     elif problem.parameters:
         raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")
     return AdjointResult(
@@ -162,7 +162,9 @@ def push_forward(
     if unknown:
         raise ValueError(f"push_forward: `tangents` must name parameters of the problem, got {unknown}")
     evaluator, x, J = _linearized(problem, result, exact="tangent")
-    right = problem.parameter_jvp(evaluator.xp.asarray(x, copy=True), dict(tangents))
+    right: Any = problem.parameter_jvp(evaluator.xp.asarray(x, copy=True), dict(tangents))
+    if right is None:
+        raise TypeError("push_forward: `parameter_jvp` returned None; it must return an array of the shape of x")
     linear = _solve(evaluator, J, x, -right, "parameter_jvp", method, M, x0, stop)
     return TangentResult(
         tangent=linear.x, status=_status(result, linear), linear=linear, counts=evaluator.tally.counts()
@@ -171,6 +173,8 @@ def push_forward(
 
 def _linearized(problem: Problem, result: Any, exact: str) -> tuple[Evaluator, Array, LinearOperator]:
     """J at the solution, on arrays (B, N)."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"`problem` must be a Problem, got {type(problem).__name__}")
     x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
     evaluator = Evaluator(problem, x)
     if exact == "adjoint" and problem.vjp is None and problem.linearize is None and problem.jac is None:
@@ -200,7 +204,10 @@ def _solve(
     if right.shape != x.shape:
         raise ValueError(f"`{name}` must have the shape of x, {x.shape}, got {right.shape}")
     flat = evaluator.flatten(_like(right, x, name))
-    start = None if x0 is None else evaluator.flatten(_like(as_inexact(x0, "x0"), x, "x0"))
+    start = None if x0 is None else _like(as_inexact(x0, "x0"), x, "x0")
+    if start is not None and start.shape != x.shape:
+        raise ValueError(f"`x0` must have the shape of x, {tuple(x.shape)}, got {tuple(start.shape)}")
+    start = None if start is None else evaluator.flatten(start)
     M = None if M is None else evaluator.operator(M, "M")
     result = linear_solve(A, flat, method=method, M=M, x0=start, stop=stop)
 
@@ -216,6 +223,20 @@ def _solve(
         residual_norm=shaped(result.residual_norm),
         iterations=shaped(result.iterations),
     )
+
+
+def _gradients(problem: Problem, raw: Any) -> dict[str, Array]:
+    """Check what `parameter_vjp` returned; give d loss / d theta."""
+    if not isinstance(raw, Mapping):
+        raise TypeError(f"pull_back: `parameter_vjp` must return a mapping, got {type(raw).__name__}")
+    gradients = {name: -value for name, value in raw.items()}
+    for name, value in (problem.parameters or {}).items():
+        if name not in gradients:
+            raise ValueError(f"pull_back: `parameter_vjp` must return a gradient for {name!r}")
+        if tuple(gradients[name].shape) != tuple(np.shape(value)):
+            shapes = f"{tuple(np.shape(value))}, got {tuple(gradients[name].shape)}"
+            raise ValueError(f"pull_back: `parameter_vjp` must return for {name!r} the parameter's shape {shapes}")
+    return gradients
 
 
 def _like(value: Array, x: Array, name: str) -> Array:

@@ -91,6 +91,8 @@ class Problem:
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise TypeError(f"Problem: `{name}` must be callable or None, got {type(function).__name__}")
+        if self.parameters is not None and not isinstance(self.parameters, Mapping):
+            raise TypeError(f"Problem: `parameters` must be a mapping or None, got {type(self.parameters).__name__}")
         if self.structure is not None:
             raise NotImplementedError("Problem: `structure` is reserved for block-banded structures; leave it None")
         check_limit("Problem", "batch_ndim", self.batch_ndim)

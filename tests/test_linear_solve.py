@@ -193,6 +193,14 @@ def test_a_good_start_saves_iterations_and_scales_the_tolerance_by_b_not_by_the_
     assert ims.linear_solve(A, b, x0=near, stop=stop).iterations < ims.linear_solve(A, b, stop=stop).iterations - 3
 
 
+def test_a_zero_right_hand_side_is_solved_by_zero_wherever_it_starts(rng):
+    A, b = system(rng)
+    result = ims.linear_solve(np.stack([A, A]), np.stack([0 * b, b]), x0=np.ones((2, 5)))
+    assert result.success.all()
+    assert result.iterations[0] == 0
+    np.testing.assert_array_equal(result.x[0], np.zeros(5))
+
+
 def test_the_default_is_lgmres_to_one_in_a_million(rng):
     A, b = system(rng, 40)
     default = ims.linear_solve(A, b)

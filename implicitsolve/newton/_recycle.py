@@ -91,9 +91,7 @@ class SpaceCollector:
         used = np.arange(m)[None, :] < columns[:, None]
         P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
         good = (SINGULAR * S[:, :1] < S) & (np.finfo(S.dtype).tiny < S)
-        count = np.maximum(good.sum(1), 1)
-        # geometric mean, the size of J; a power of two, so that scaling F by one changes no decision
-        self.theta[systems] = np.exp2(np.round(np.log2(np.where(good, S, 1.0)).sum(1) / count))
+        self.theta[systems] = geometric_mean(S, good)
         # small singular values are what a Krylov space is slow to find: those come first
         order = np.argsort(np.where(good, S, np.inf), axis=1)[:, : self.keep]
         chosen = np.take_along_axis(good, order, 1)
@@ -141,6 +139,14 @@ class SpaceCollector:
             all_held[systems] = False
             all_held[systems, : held.shape[1]] = held
         return *pair, all_held
+
+
+def geometric_mean(S: HostArray, good: HostArray) -> HostArray:
+    """Geometric mean of the good entries of each row, 1 where there are none; exact under scaling by powers of two."""
+    mantissa, exponent = np.frexp(np.where(good, S, 0.5))
+    count = np.maximum(good.sum(axis=1), 1)
+    whole, rest = np.divmod((exponent * good).sum(axis=1), count)
+    return np.ldexp(np.exp2((rest + (np.log2(mantissa) * good).sum(axis=1)) / count), whole)
 
 
 def project(C: Array, v: Array) -> Array:

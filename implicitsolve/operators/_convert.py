@@ -57,8 +57,16 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
         return _from_array(as_inexact(A, name), name)
     if hasattr(A, "matvec") and hasattr(A, "shape"):
         dtype = np.dtype(np.float64) if getattr(A, "dtype", None) is None else A.dtype
+        rmatvec = getattr(A, "rmatvec", None)
+
+        def adjoint(w: Array) -> Array:
+            try:
+                return rmatvec(w)  # type: ignore[misc]
+            except NotImplementedError as error:  # SciPy's operators have the method even when they lack the product
+                raise TypeError(f"`{name}` offers no adjoint product: give it `rmatvec`") from error
+
         return LinearOperator(
-            A.matvec, getattr(A, "rmatvec", None), in_shape=A.shape[1], out_shape=A.shape[0], dtype=dtype
+            A.matvec, None if rmatvec is None else adjoint, in_shape=A.shape[1], out_shape=A.shape[0], dtype=dtype
         )
     raise TypeError(f"`{name}` must be a LinearOperator, an array or a sparse matrix, got {type(A).__name__}")
 

@@ -69,7 +69,7 @@ def taylor_test(
     -------
     float
         Median order over halvings of h, infinite if the remainder is rounding error throughout (F affine).
-        A wrong product gives 1.
+        A wrong product gives 1, one that is not finite NaN.
 
     Examples
     --------
@@ -93,8 +93,10 @@ def taylor_test(
     v = v * float(norm2(flat).max() or 1.0) / float(norm2(v).max())
     Jv = evaluator.jacobian(flat, F).matvec(v)
     floor = 1e3 * eps(evaluator.xp, x.dtype) * float(norm2(F).max() + norm2(Jv).max())
-    steps = 2.0 ** -np.arange(4, 14)
+    steps = [2.0**-k for k in range(4, 14)]
     rest = np.asarray([float(norm2(evaluator.residual(flat + h * v) - F - h * Jv).max()) for h in steps])
+    if not (np.isfinite(rest).all() and np.isfinite(floor)):
+        return float("nan")
     clear = rest > floor
     orders = np.log2(rest[:-1] / np.where(rest[1:] > 0, rest[1:], 1.0))[clear[:-1] & clear[1:]]
     return float(np.median(orders)) if orders.size else float("inf")
@@ -126,6 +128,8 @@ def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:
            [0., 1.]])
     """
     A = aslinearoperator(A)
+    if A.batch_shape:
+        raise ValueError(f"dense: the operator has batch axes {A.batch_shape}; take one system")
     rows, columns = A.shape
     if like is None:
         like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32))

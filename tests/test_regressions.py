@@ -1,0 +1,234 @@
+"""One test for each bug that was found, named after what went wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg as spla
+
+import implicitsolve as ims
+from implicitsolve import NewtonKrylov, NonlinearStop, Problem, Status, newton_krylov, root
+from implicitsolve.testing import get
+
+
+def no_root(x):
+    """x^2 + 1 + 0.1 * (x backwards): fails in its first attempt and begins a second."""
+    return x**2 + 1 + 0.1 * x[..., ::-1]
+
+
+def batch_with_one_hopeless(x):
+    return x**2 + np.array([-4.0, 1.0, -9.0])[:, None] + 0.1 * x[:, ::-1]
+
+
+START = np.random.default_rng(1).standard_normal((3, 4))
+
+MATRIX = np.eye(6) + 0.1 * np.arange(36.0).reshape(6, 6) / 36
+
+
+def cubic(x):
+    return MATRIX @ x + 0.1 * x**3 - 1
+
+
+def cubic_jacobian(x):
+    return MATRIX + np.diag(0.3 * x**2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"callback": lambda x, F: None},
+        {"verbose": True},
+        {"inner_M": np.broadcast_to(np.eye(4), (3, 4, 4))},
+        {"inner_M": np.eye(4)},
+    ],
+    ids=["callback", "verbose", "M of the batch", "M of one"],
+)
+def test_second_attempt_of_a_batch_could_not_shape_its_arrays(options, capsys):
+    result = newton_krylov(batch_with_one_hopeless, START, batch_ndim=1, full_output=True, **options)[1]
+    assert result.success.tolist() == [True, False, True]
+
+
+def test_second_attempt_of_a_batch_showed_the_preconditioner_a_part():
+    shapes = set()
+
+    def M(x, F):
+        shapes.add((x.shape, F.shape))
+        return np.broadcast_to(np.eye(4), (3, 4, 4))
+
+    result = root(Problem(batch_with_one_hopeless, batch_ndim=1), START, method=NewtonKrylov(preconditioner=M))
+    assert result.success.tolist() == [True, False, True]
+    assert shapes == {((3, 4), (3, 4))}
+
+
+def test_second_attempt_was_hidden_from_callbacks():
+    seen = []
+    result = newton_krylov(no_root, START[1], callback=lambda x, F: seen.append(x), full_output=True)[1]
+    trace = ims.monitor.collect()
+    native = root(no_root, START[1], monitor=trace)
+    assert len(trace) == len(native.steps)
+    assert len(seen) >= result.nit
+
+
+def test_second_attempts_of_a_batch_shared_their_limit():
+    """A system had as many steps left as the one that had failed first."""
+    stop = NonlinearStop(max_iterations=50)
+    result = root(Problem(lambda x: no_root(x) - np.array([0.0, 0.2, 0.5])[:, None], batch_ndim=1), START, stop=stop)
+    assert np.max(result.iterations) <= 50
+
+
+@pytest.mark.parametrize("method", ["bicgstab", "gcrotmk", "cgs", "minres", "tfqmr", "cg", "gmres", "lgmres"])
+@pytest.mark.parametrize("scale", [1e160, 1e-160])
+def test_linear_methods_overflowed_with_large_residuals(method, scale):
+    def F(x):
+        return scale * (x * x - 2 + 0.1 * x.sum())
+
+    result = newton_krylov(F, np.array([1.0, 2.0, 3.0]), method=method, f_tol=1e-10 * scale, full_output=True)[1]
+    assert result.success
+
+
+def test_pull_back_refused_the_preconditioner_of_a_single_system():
+    problem = Problem(lambda x: x**2 - 2, vjp=lambda x, w: 2 * x * w)
+    result = ims.pull_back(problem, np.full(2, np.sqrt(2)), np.ones(2), M=np.eye(2) / np.sqrt(8))
+    assert result.linear.iterations == 1
+    np.testing.assert_allclose(result.adjoint, 1 / np.sqrt(8))
+
+
+def test_complex_cotangent_of_a_real_problem_lost_its_imaginary_part():
+    problem = Problem(lambda x: x**2 - 2, vjp=lambda x, w: 2 * x * w)
+    with pytest.raises(TypeError, match="`cotangent`"):
+        ims.pull_back(problem, np.ones(2), 1j * np.ones(2))
+
+
+@pytest.mark.parametrize("method", ["bicg", "qmr"])
+def test_methods_with_adjoint_products_never_had_them(method):
+    x = newton_krylov(cubic, np.zeros(6), method=method, jac=cubic_jacobian, f_tol=1e-9)
+    assert np.max(np.abs(cubic(x))) <= 1e-9
+
+
+@pytest.mark.parametrize("method", ["tfqmr", "cgs", "gcrotmk"])
+def test_scipys_methods_could_not_take_a_single_jacobian_apart(method):
+    x = newton_krylov(cubic, np.zeros(6), method=method, jac=cubic_jacobian, f_tol=1e-9)
+    assert np.max(np.abs(cubic(x))) <= 1e-9
+
+
+@pytest.mark.parametrize("make", [spla.aslinearoperator, lambda A: spla.LinearOperator(A.shape, lambda v: A @ v)], ids=["as", "matvec"])
+def test_scipys_operator_as_preconditioner_was_called_like_a_function(make):
+    x = newton_krylov(cubic, np.zeros(6), inner_M=make(np.linalg.inv(MATRIX)), f_tol=1e-9)
+    assert np.max(np.abs(cubic(x))) <= 1e-9
+
+
+@pytest.mark.parametrize("method", [ims.GMRES(), ims.BiCGSTAB(), ims.ScipyKrylov(function="tfqmr")], ids=str)
+def test_operator_that_overwrote_its_argument_zeroed_the_solution(method):
+    """The confirming product was handed the solution itself: CONVERGED with x = 0."""
+
+    def spoiling(v):
+        out = MATRIX @ v
+        v[...] = 0
+        return out
+
+    result = ims.linear_solve(ims.LinearOperator(spoiling, in_shape=6), np.ones(6), method=method)
+    assert result.success
+    assert np.linalg.norm(MATRIX @ result.x - 1) <= 1e-6 * np.sqrt(6)
+
+
+@pytest.mark.parametrize("method", ["bicgstab", "gcrotmk"])
+def test_products_in_one_buffer_slowed_down_the_linear_solve(method):
+    buffer = np.empty(6)
+
+    def jvp(x, v):
+        np.matmul(cubic_jacobian(x), v, out=buffer)
+        return buffer
+
+    reused = newton_krylov(cubic, np.zeros(6), method=method, jvp=jvp, f_tol=1e-9, full_output=True)[1]
+    clean = newton_krylov(
+        cubic, np.zeros(6), method=method, jvp=lambda x, v: cubic_jacobian(x) @ v, f_tol=1e-9, full_output=True
+    )[1]
+    assert reused.njvp == clean.njvp
+
+
+@pytest.mark.parametrize("name", ["mgh06-watson-9", "burkardt-p01", "burkardt-p06"])
+def test_mean_of_logarithms_was_not_exact_for_powers_of_two(name):
+    problem = get(name)
+    counts = [
+        newton_krylov(
+            lambda x, s=s: s * problem.residual(x), problem.x0, f_tol=s * problem.tolerance(), full_output=True
+        )[1].nfev
+        for s in (1.0, 2.0, 2.0**-17)
+    ]
+    assert len(set(counts)) == 1
+
+
+@pytest.mark.parametrize("start", [0.01, 0.5])
+def test_recycled_space_became_singular_and_the_jacobian_was_blamed(start):
+    def F(x):
+        with np.errstate(over="ignore"):
+            return np.exp(x**2) - 2
+
+    result = root(F, [start, 5.0], stop=NonlinearStop(rtol=1e-12))
+    assert result.status is Status.CONVERGED
+
+
+def test_hard_neighbour_lent_its_larger_space():
+    """The size of the Krylov space was one number for the batch."""
+    hard = np.diag(np.geomspace(1, 1e4, 30)) + np.diag(np.ones(29), 1)
+    easy = 2 * np.eye(30) + np.diag(np.ones(29), 1)
+
+    def problem(matrices):
+        return Problem(
+            lambda x: (matrices @ x[..., None])[..., 0] + 0.1 * x**3 - 1,
+            jvp=lambda x, v: (matrices @ v[..., None])[..., 0] + 0.3 * x**2 * v,
+            batch_ndim=1,
+        )
+
+    method = NewtonKrylov(max_krylov=2, recycle=0)
+    together = root(problem(np.stack([hard, easy])), np.zeros((2, 30)), method=method)
+    alone = root(problem(easy[None]), np.zeros((1, 30)), method=method)
+    assert together.krylov_iterations[1] == alone.krylov_iterations[0]
+
+
+def test_iterations_asked_for_solved_their_systems_to_nine_tenths():
+    x = newton_krylov(cubic, np.zeros(6), iter=6, f_tol=1.0)
+    assert np.max(np.abs(cubic(x))) < 1e-12
+
+
+def test_flat_space_of_scipys_preconditioners_had_the_shape_of_x0():
+    seen = set()
+
+    class M(spla.LinearOperator):
+        def __init__(self):
+            super().__init__(float, (6, 6))
+
+        def _matvec(self, v):
+            return v
+
+        def update(self, x, F):
+            seen.add((x.shape, F.shape))
+
+    newton_krylov(lambda x: cubic(x.reshape(-1)).reshape(2, 3), np.zeros((2, 3)), inner_M=M())
+    assert seen == {((6,), (6,))}
+
+
+@pytest.mark.parametrize("power", [-150, 150])
+def test_length_of_x_was_looked_for_in_96_decades_only(power):
+    scale = 10.0**power
+
+    def F(y):
+        with np.errstate(over="ignore"):
+            return cubic(y / scale)
+
+    assert root(F, np.zeros(6)).success
+
+
+def test_wolfe_stopped_where_the_residual_was_not_a_number():
+    def F(x):
+        with np.errstate(invalid="ignore"):
+            return np.log(x) + 3
+
+    assert root(F, np.full(2, 2.0), method=NewtonKrylov(line_search=ims.Wolfe())).success
+
+
+def test_strict_array_libraries_refused_slices_beyond_the_end():
+    xp = pytest.importorskip("array_api_strict")
+    matrix = xp.asarray(MATRIX)
+    result = root(lambda x: xp.matmul(matrix, x) + 0.1 * x**3 - 1, xp.zeros(6))
+    assert result.success
