@@ -46,13 +46,14 @@ class DifferenceLength:
         self.is_guess: HostArray = np.ones(systems, dtype=bool)
         self.short: HostArray = np.zeros(systems)  # longest sigma that F did not feel, and shortest that was too long
         self.long: HostArray = np.full(systems, np.inf)
+        self.origin: HostArray = np.zeros(systems)
         self.rdiff = rdiff
 
     def follow(self, rows: Indices, x_norm: HostArray) -> None:
         """See new iterates: sigma follows ||x|| at once upwards, by a factor 10 a step downwards."""
         sigma = np.maximum(x_norm, 0.1 * self.sigma[rows])
         self.is_guess[rows] = sigma == 0
-        self.sigma[rows] = np.where(sigma > 0, sigma, 1.0)
+        self.sigma[rows] = self.origin[rows] = np.where(sigma > 0, sigma, 1.0)
 
     def adjust(self, rows: Indices, change: HostArray, F_norm: HostArray, precision: float, attempt: int) -> bool:
         """Judge the first steps by how much they changed F; return whether none must be taken again.
@@ -79,8 +80,9 @@ class DifferenceLength:
             is_inside = (self.short[rows] < wanted) & (wanted < self.long[rows])
         wanted = np.where(is_inside, wanted, middle)
         again = ~self.is_known[rows] & (too_small | too_large)
-        again &= (wanted != sigma) & np.isfinite(wanted) & (wanted > 0)
-        self.sigma[rows] = np.where(again, wanted, sigma)
+        can_move = (wanted != sigma) & np.isfinite(wanted) & (wanted > 0) & (attempt < MAX_CALIBRATIONS)
+        self.sigma[rows] = np.where(again, np.where(can_move, wanted, self.origin[rows]), sigma)
+        again &= can_move  # where no step tells anything, F does not depend on that direction
         self.is_known[rows] |= ~again & (F_norm > 0)
         return not again.any()
 
@@ -99,16 +101,23 @@ def difference_product(evaluator: Evaluator, x: Array, F: Array) -> Callable[[Ar
             size = positive(xp.max(xp.abs(v), axis=1, keepdims=True))
             direction = v / size
             norm = positive(xp.linalg.vector_norm(direction, axis=1, keepdims=True))
+        change, h = difference(direction, norm)
         for attempt in range(MAX_CALIBRATIONS + 1):
-            with np.errstate(all="ignore"):
-                h = from_host(relative * length.sigma[rows], x)[:, None] / norm
-                shifted = x + h * direction
-            change = evaluator.residual(shifted, keep=False) - F
-            is_final = length.is_known[rows].all() or attempt == MAX_CALIBRATIONS
-            if is_final or length.adjust(rows, norm2(change), norm2(F) * (norm_max(v) > 0), precision, attempt):
-                with np.errstate(all="ignore"):
-                    return change * (size / h)
-        raise AssertionError("unreachable")
+            if length.is_known[rows].all():
+                break
+            F_norm = norm2(F) * (norm_max(v) > 0)
+            if length.adjust(rows, norm2(change), F_norm, precision, attempt):
+                break
+            change, h = difference(direction, norm)
+        with np.errstate(all="ignore"):
+            return change * (size / h)
+
+    def difference(direction: Array, norm: Array) -> tuple[Array, Array]:
+        """F(x + h direction) - F(x), and h."""
+        with np.errstate(all="ignore"):
+            h = from_host(relative * length.sigma[rows], x)[:, None] / norm
+            shifted = x + h * direction
+        return evaluator.residual(shifted, keep=False) - F, h
 
     def positive(numbers: Array) -> Array:
         return xp.where(numbers > 0, numbers, xp.ones_like(numbers))

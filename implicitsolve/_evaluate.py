@@ -118,19 +118,19 @@ class Evaluator:
         self.tally.linearizations += 1
         if problem.jac is not None:
             return self._operator(problem.jac(self._argument(x, copy=True)), "jac")
-        matvec: Callable[[Array], Array]
-        if problem.jvp is not None:
-            matvec = self._product(problem.jvp, x, "jvp")
-        else:
-            matvec = difference_product(self, x, F)
-        rmatvec = None if problem.vjp is None else self._product(problem.vjp, x, "vjp")
+        return self._products(x, F)
+
+    def _products(self, x: Array, F: Array | None) -> LinearOperator:
+        """J(x) from separate products, exact or by differences."""
+        problem = self.problem
+        matvec = difference_product(self, x, F) if problem.jvp is None else self._product(problem.jvp, x, "jvp")
         return LinearOperator(
             matvec,
-            rmatvec,
+            None if problem.vjp is None else self._product(problem.vjp, x, "vjp"),
             in_shape=self.size,
             batch_shape=(x.shape[0],),
             dtype=self.dtype,
-            take=lambda indices: self.take(indices, x).jacobian(
+            take=lambda indices: self.take(indices, x)._products(
                 gather(x, indices), None if F is None else gather(F, indices)
             ),
         )

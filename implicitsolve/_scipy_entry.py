@@ -70,7 +70,7 @@ def newton_krylov(
     x0 : array_like
         Start; its shape, library and precision are those of the result. SciPy's keyword ``xin`` is accepted too.
     iter : int, optional
-        Make this many steps, or fewer where x does not change any more, whatever the residual; no failure is raised.
+        Make this many steps, whatever the residual, or fewer if the solve can not go on; no failure is raised.
     rdiff : float, optional
         Step of difference products, relative to ||x||. Default sqrt(eps) of the dtype.
     method : str, callable or Krylov method, optional
@@ -158,6 +158,7 @@ def newton_krylov(
         line_search=LINE_SEARCHES[line_search],
         preconditioner=_preconditioner(inner_M, function),
         rdiff=rdiff,
+        restarts=1 if iter is None else 0,
     )
     stop = _ScipyStop.build(
         x0, iter=iter, maxiter=maxiter, f_tol=f_tol, f_rtol=f_rtol, x_tol=x_tol, x_rtol=x_rtol, tol_norm=tol_norm
@@ -165,10 +166,10 @@ def newton_krylov(
     result = root(problem, x0, method=solver, stop=stop, monitor=_monitor(verbose, callback, batch_ndim))
     if iter is not None:
         result = _stopped(result)
-    wanted = np.isin(np.asarray(result.status), (Status.CONVERGED, Status.STOPPED)).all()
+    is_wanted = np.all(result.success) or iter is not None
     if full_output:
         return result.x, _optimize_result(result, 0 if jac is None else result.counts.linearizations)
-    if not wanted:
+    if not is_wanted:
         raise NoConvergence(result.x, result.message, result)
     return result.x
 
@@ -365,7 +366,7 @@ def _monitor(verbose: bool, callback: Callable[[Array, Array], Any] | None, batc
 def _stopped(result: NonlinearResult) -> NonlinearResult:
     """After `iter` steps nothing has failed: that is what was asked."""
     status = np.asarray(result.status)
-    status = np.where((status == Status.CONVERGED) | (status == Status.NONFINITE), status, int(Status.STOPPED))
+    status = np.where(status == Status.ITERATION_LIMIT, int(Status.STOPPED), status)
     return replace(result, status=Status(int(status)) if status.ndim == 0 else status)
 
 

@@ -40,7 +40,7 @@ def root(
         The system; a callable is taken as its residual.
     x0 : array_like, optional
         Start, of shape ``batch_shape + event_shape``. Its library, device and dtype are those of the solution (integers
-        become float64). Default: the problem's own initial guess.
+        become float64, float16 becomes float32, a matrix an array). Default: the problem's own initial guess.
     method : NewtonKrylov or str, optional
         Solver settings, or the name "newton-krylov" for the default ones.
     stop : NonlinearStop, optional
@@ -190,7 +190,7 @@ def linear_solve(
     outcome = method.solve(
         guarded(operator, "A", tally.add),
         flat,
-        target=stop.target(norm2(flat)),
+        target=stop.target(norm2(flat), flat),
         max_iterations=stop.max_iterations,
         M=None if inverse is None else guarded(inverse, "M"),
         x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),

@@ -20,7 +20,8 @@ class LinearStop:
     Parameters
     ----------
     rtol : float, optional
-        Relative tolerance. The default 1e-6 suits an adjoint whose gradient feeds an optimizer.
+        Relative tolerance. Default: 1e-6, which suits an adjoint whose gradient feeds an optimizer, but at least 100
+        rounding units of the dtype (1.2e-5 in float32).
     atol : float, optional
         Absolute tolerance, in the units of b. Default 0: nothing depends on the size of b.
     max_iterations : int, optional
@@ -38,23 +39,27 @@ class LinearStop:
     ||b - A x||_2 <= max(0, 1e-08 * ||b||_2)
     """
 
-    rtol: float = 1e-6
+    rtol: float | None = None
     atol: float = 0.0
     max_iterations: int = 500
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        check_tolerance("LinearStop", "rtol", self.rtol)
+        if self.rtol is not None:
+            check_tolerance("LinearStop", "rtol", self.rtol)
         check_tolerance("LinearStop", "atol", self.atol)
         check_limit("LinearStop", "max_iterations", self.max_iterations)
 
     def __str__(self) -> str:
         """Return the inequality."""
-        return f"||b - A x||_2 <= max({self.atol:g}, {self.rtol:g} * ||b||_2)"
+        rtol = "max(1e-06, 100 eps)" if self.rtol is None else f"{self.rtol:g}"
+        return f"||b - A x||_2 <= max({self.atol:g}, {rtol} * ||b||_2)"
 
-    def target(self, b_norm: HostArray) -> HostArray:
-        """Right-hand side of the inequality for systems whose b has these norms."""
-        return np.maximum(self.atol, self.rtol * np.where(np.isfinite(b_norm), b_norm, 0.0))
+    def target(self, b_norm: HostArray, b: Array = None) -> HostArray:
+        """Right-hand side of the inequality for systems whose b has these norms; b tells the dtype."""
+        precision = 0.0 if b is None else eps(array_namespace(b), b.dtype)
+        rtol = max(1e-6, 100 * precision) if self.rtol is None else self.rtol
+        return np.maximum(self.atol, rtol * np.where(np.isfinite(b_norm), b_norm, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +74,7 @@ class NonlinearStop:
         Relative tolerance. Default: the square root of the dtype's rounding unit (1.5e-8 in float64, 3.5e-4 in
         float32), which a residual of ordinary conditioning can reach.
     max_iterations : int, optional
-        Limit of accepted steps. Default 100.
+        Limit of Newton steps, those that the line search rejects included. Default 100.
     norm : {"max", "2"} or callable, optional
         Norm of one system's F. The default "max" is max|F|, which does not grow with the number of unknowns. A callable
         maps an array of one system's shape to a number.

@@ -150,7 +150,9 @@ def test_push_forward_equals_the_dense_solve(way, batch, names):
     np.testing.assert_allclose(result.tangent, expected, atol=1e-5 if by_differences else 1e-10)
 
 
-@given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 12), batch=st.sampled_from([(), (3,)]), is_complex=st.booleans())
+@given(
+    seed=st.integers(0, 2**32 - 1), n=st.integers(1, 12), batch=st.sampled_from([(), (3,)]), is_complex=st.booleans()
+)
 def test_the_two_modes_agree(seed, n, batch, is_complex):
     """<cotangent, dx> = sum over parameters of <gradient, d theta>."""
     layer = Layer(seed, n, batch, dtype="complex128" if is_complex else "float64")
@@ -353,7 +355,9 @@ def test_without_parameters_the_adjoint_is_the_answer():
 # -- options ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [ims.GMRES(), ims.LGMRES(restart=4), ims.BiCGSTAB(), ims.ScipyKrylov(function="tfqmr")], ids=str)
+@pytest.mark.parametrize(
+    "method", [ims.GMRES(), ims.LGMRES(restart=4), ims.BiCGSTAB(), ims.ScipyKrylov(function="tfqmr")], ids=str
+)
 @pytest.mark.parametrize("batch", [(), (3,)], ids=str)
 def test_methods(method, batch):
     layer = Layer(batch=batch)
@@ -365,7 +369,9 @@ def test_methods(method, batch):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda M: M, scipy.sparse.csr_array, spla.aslinearoperator, ims.aslinearoperator], ids=["dense", "sparse", "scipy", "ours"]
+    "make",
+    [lambda M: M, scipy.sparse.csr_array, spla.aslinearoperator, ims.aslinearoperator],
+    ids=["dense", "sparse", "scipy", "ours"],
 )
 def test_preconditioner_and_start(make):
     layer = Layer(n=30)
@@ -484,6 +490,13 @@ def test_wrong_arguments_raise_and_are_named():
         pull_back(layer.residual, solution, layer.cotangent)
 
 
+def differentiate(layer, problem, solution, name):
+    """In the direction that uses the function of that name."""
+    if name in ("jvp", "parameter_jvp"):
+        return push_forward(problem, solution, layer.tangents)
+    return pull_back(problem, solution, layer.cotangent)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "error"),
     [
@@ -512,10 +525,7 @@ def test_wrong_values_are_named(name, value, error):
     problem = Problem(layer.residual, parameters=layer.parameters, **functions)
     match = "rmatvec|adjoint" if name == "jac" else f"`{name}`"
     with pytest.raises(error, match=match):
-        if name == "parameter_jvp":
-            push_forward(problem, solution, layer.tangents)
-        else:
-            pull_back(problem, solution, layer.cotangent)
+        differentiate(layer, problem, solution, name)
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, StopIteration])
@@ -530,8 +540,5 @@ def test_exceptions_pass_unchanged(kind, name):
     functions = {n: getattr(layer, n) for n in ("jvp", "vjp", "parameter_vjp", "parameter_jvp")} | {name: bomb}
     problem = Problem(layer.residual, parameters=layer.parameters, **functions)
     with pytest.raises(kind) as caught:
-        if name in ("jvp", "parameter_jvp"):
-            push_forward(problem, solution, layer.tangents)
-        else:
-            pull_back(problem, solution, layer.cotangent)
+        differentiate(layer, problem, solution, name)
     assert caught.value is error

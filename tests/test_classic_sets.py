@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -26,6 +27,7 @@ class Counted:
         return self.function(x)
 
 
+@functools.cache
 def solve(problem, solver=newton_krylov):
     """Calls until max|F| <= the problem's tolerance, measured at the returned x; infinite if it is not."""
     F = Counted(problem.residual)
@@ -57,8 +59,6 @@ def test_small_problems_by_root(problem):
         assert result.success
         np.testing.assert_array_equal(result.fun, problem.residual(result.x))
         assert np.max(np.abs(result.fun)) <= 1.5e-8 * np.max(np.abs(problem.residual(problem.x0)))
-
-
 
 
 @pytest.mark.parametrize("problem", PDE, ids=str)
@@ -106,7 +106,9 @@ METHODS = ["gmres", "fgmres", "bicgstab"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("problem", [p for p in PDE if p.name in {"bratu-2d", "h-equation-0.9", "troesch", "brusselator"}], ids=str)
+@pytest.mark.parametrize(
+    "problem", [p for p in PDE if p.name in {"bratu-2d", "h-equation-0.9", "troesch", "brusselator"}], ids=str
+)
 def test_other_methods_on_pdes(method, problem):
     F = Counted(problem.residual)
     x = newton_krylov(F, problem.x0, method=method, inner_maxiter=60, f_tol=problem.tolerance())
@@ -124,14 +126,14 @@ def test_other_line_searches_on_pdes(line_search, problem):
 
 
 def test_wolfe_on_the_small_ones():
-    """SciPy's Wolfe search solves 22 of Burkardt's 23."""
+    """Fewer than by default: the second acceptance test and the second attempt belong to backtracking."""
     solved = 0
     for problem in BURKARDT:
         with np.errstate(all="ignore"):
             x, result = newton_krylov(problem.residual, problem.x0, line_search="wolfe", f_tol=1e-8, full_output=True)
             assert result.success == bool(np.max(np.abs(problem.residual(x))) <= 1e-8)
         solved += result.success
-    assert solved >= 20
+    assert solved >= 21
 
 
 def test_a_batch_of_bratu_problems():

@@ -49,7 +49,9 @@ def error(computed, expected):
     return np.linalg.norm(computed - expected) / np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize(("dtype", "limit"), [("float32", 2e-3), ("float64", 1e-7), ("complex64", 2e-3), ("complex128", 1e-7)])
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [("float32", 2e-3), ("float64", 1e-7), ("complex64", 2e-3), ("complex128", 1e-7)]
+)
 def test_accuracy_in_each_precision(rng, dtype, limit):
     x, v = X.astype(dtype), rng.standard_normal(N).astype(dtype)
     if dtype.startswith("complex"):

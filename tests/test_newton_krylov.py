@@ -121,13 +121,18 @@ def test_value_errors(options, match):
 
 
 @pytest.mark.parametrize("name", ["f_tol", "f_rtol", "x_tol", "x_rtol"])
-@pytest.mark.parametrize(("value", "error"), [(-1e-6, ValueError), (np.nan, ValueError), (True, TypeError), ("1", TypeError), (1j, TypeError)])
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(-1e-6, ValueError), (np.nan, ValueError), (True, TypeError), ("1", TypeError), (1j, TypeError)],
+)
 def test_tolerances_are_checked(name, value, error):
     with pytest.raises(error, match=f"`{name}`"):
         newton_krylov(Counted(), ZERO, **{name: value})
 
 
-@pytest.mark.parametrize("value", [1, np.float32(1e-6), np.int64(1), np.array(1e-6)], ids=["int", "float32", "int64", "0-d"])
+@pytest.mark.parametrize(
+    "value", [1, np.float32(1e-6), np.int64(1), np.array(1e-6)], ids=["int", "float32", "int64", "0-d"]
+)
 def test_tolerances_may_be_any_real_number(value):
     newton_krylov(Counted(), ZERO, f_tol=value)
 
@@ -276,9 +281,7 @@ def test_scipys_handler_still_works():
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 def test_iter_makes_that_many_steps(steps):
     seen = []
-    x, result = newton_krylov(
-        Counted(), ZERO, iter=steps, callback=lambda x, F: seen.append(x), full_output=True
-    )
+    x, result = newton_krylov(Counted(), ZERO, iter=steps, callback=lambda x, F: seen.append(x), full_output=True)
     assert result.nit == len(seen) == steps
     np.testing.assert_array_equal(newton_krylov(Counted(), ZERO, iter=steps), x)  # raises nothing
 
@@ -601,7 +604,9 @@ def test_same_root_as_scipy_from_no_more_evaluations(seed, is_complex):
     assert calls["ours"] <= calls["theirs"]
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "gmres"}, {"line_search": None}, {"f_tol": 1e-10}, {"x_rtol": 1e-6}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"method": "gmres"}, {"line_search": None}, {"f_tol": 1e-10}, {"x_rtol": 1e-6}], ids=str
+)
 def test_same_root_with_options(options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import scipy.sparse.linalg as spla
@@ -111,7 +115,9 @@ def test_scipys_methods_could_not_take_a_single_jacobian_apart(method):
     assert np.max(np.abs(cubic(x))) <= 1e-9
 
 
-@pytest.mark.parametrize("make", [spla.aslinearoperator, lambda A: spla.LinearOperator(A.shape, lambda v: A @ v)], ids=["as", "matvec"])
+@pytest.mark.parametrize(
+    "make", [spla.aslinearoperator, lambda A: spla.LinearOperator(A.shape, lambda v: A @ v)], ids=["as", "matvec"]
+)
 def test_scipys_operator_as_preconditioner_was_called_like_a_function(make):
     x = newton_krylov(cubic, np.zeros(6), inner_M=make(np.linalg.inv(MATRIX)), f_tol=1e-9)
     assert np.max(np.abs(cubic(x))) <= 1e-9
@@ -232,3 +238,42 @@ def test_strict_array_libraries_refused_slices_beyond_the_end():
     matrix = xp.asarray(MATRIX)
     result = root(lambda x: xp.matmul(matrix, x) + 0.1 * x**3 - 1, xp.zeros(6))
     assert result.success
+
+
+def test_zero_residual_in_a_norm_that_is_not_zero_divided_by_zero():
+    result = newton_krylov(lambda x: x, np.ones(2), tol_norm=lambda F: 1.0, full_output=True)[1]
+    assert result.nfev < 200
+
+
+def test_early_ends_were_reported_as_the_steps_that_were_asked_for():
+    result = newton_krylov(no_root, START[1], iter=1000, full_output=True)[1]
+    assert result.nit < 1000
+    assert result.native.status is not Status.STOPPED
+    newton_krylov(no_root, START[1], iter=1000)  # raises nothing, as in SciPy
+
+
+def test_compaction_was_counted_as_linearization():
+    c = np.geomspace(1e-3, 3, 6)[:, None]
+    matrices = np.eye(30) * 2 + np.random.default_rng(0).standard_normal((6, 30, 30)) * 0.15
+    problem = Problem(lambda x: (matrices @ x[..., None])[..., 0] + c * x**3 - 1, batch_ndim=1)
+    result = root(problem, np.zeros((6, 30)), stop=NonlinearStop(rtol=1e-12))
+    assert result.success.all()
+    assert result.counts.linearizations <= len(result.steps)
+
+
+def test_scipys_methods_on_other_libraries_are_refused():
+    xp = pytest.importorskip("array_api_strict")
+    with pytest.raises(TypeError, match="NumPy"):
+        newton_krylov(lambda x: x**2 - 2, xp.ones(3), method="tfqmr")
+
+
+def test_wolfe_in_threads_changed_the_warning_filters():
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+    method, stop = NewtonKrylov(line_search=ims.Wolfe()), NonlinearStop(max_iterations=10)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda seed: root(no_root, START[seed % 3] + seed, method=method, stop=stop), range(18)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert list(warnings.filters) == before

@@ -52,7 +52,14 @@ def test_wrong_arguments_raise_and_are_named(arguments, keywords, error, match):
 @pytest.mark.parametrize("field", ["atol", "rtol"])
 @pytest.mark.parametrize(
     ("value", "error"),
-    [(-1.0, ValueError), (np.nan, ValueError), (np.inf, ValueError), (True, TypeError), ("1", TypeError), (1j, TypeError)],
+    [
+        (-1.0, ValueError),
+        (np.nan, ValueError),
+        (np.inf, ValueError),
+        (True, TypeError),
+        ("1", TypeError),
+        (1j, TypeError),
+    ],
 )
 def test_wrong_tolerances_raise(field, value, error):
     with pytest.raises(error, match=f"`{field}`"):
@@ -72,7 +79,9 @@ def test_wrong_norm_raises():
         NonlinearStop(norm="inf")
 
 
-@pytest.mark.parametrize("name", ["jvp", "vjp", "jac", "linearize", "take", "initial_guess", "parameter_jvp", "parameter_vjp"])
+@pytest.mark.parametrize(
+    "name", ["jvp", "vjp", "jac", "linearize", "take", "initial_guess", "parameter_jvp", "parameter_vjp"]
+)
 def test_problem_functions_must_be_functions(name):
     with pytest.raises(TypeError, match=f"`{name}`"):
         Problem(square, **{name: np.eye(2)})
@@ -108,7 +117,11 @@ def test_nothing_to_solve(x0, batch_ndim):
 # -- the stopping rule -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("norm", ["max", "2", lambda F: np.sum(np.abs(F)), lambda F: float(np.mean(F**2)) ** 0.5], ids=["max", "2", "1", "rms"])
+@pytest.mark.parametrize(
+    "norm",
+    ["max", "2", lambda F: np.sum(np.abs(F)), lambda F: float(np.mean(F**2)) ** 0.5],
+    ids=["max", "2", "1", "rms"],
+)
 @pytest.mark.parametrize(("atol", "rtol"), [(0.0, None), (1e-3, 0.0), (0.0, 1e-3), (1e-9, 1e-3), (1e-2, 1e-9)])
 def test_success_is_the_inequality_at_x(norm, atol, rtol):
     def F(x):
@@ -243,6 +256,43 @@ def test_batch_in_every_library(xp, dtype, with_take, exact):
     assert bool(xp.all(xp.max(xp.abs(F), axis=1) <= rtol * xp.max(xp.abs(system.b), axis=1)))
 
 
+@pytest.mark.parametrize("krylov", [None, ims.GMRES(restart=4), ims.LGMRES(restart=4), ims.BiCGSTAB()], ids=str)
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("with_M", [False, True])
+def test_nothing_leaves_its_device(krylov, exact, with_M):
+    """array-api-strict refuses to mix devices, and to convert arrays of this one without being asked."""
+    xp = pytest.importorskip("array_api_strict")
+    device = xp.Device("device1")
+    rng = np.random.default_rng(0)
+    A = xp.asarray(2 * np.eye(N) + rng.standard_normal((4, N, N)) / N, device=device)
+    b = xp.asarray(rng.standard_normal((4, N)) * np.array([[1.0], [9.0], [0.1], [2.0]]), device=device)
+
+    def build(A, b):
+        def apply(x, v):
+            return xp.matmul(A, v[..., None])[..., 0] + 0.3 * x**2 * v
+
+        def take(indices):
+            where = xp.asarray(indices, device=device)
+            return build(xp.take(A, where, axis=0), xp.take(b, where, axis=0))
+
+        return Problem(
+            lambda x: xp.matmul(A, x[..., None])[..., 0] + 0.1 * x**3 - b,
+            jvp=apply if exact else None,
+            vjp=lambda x, w: xp.matmul(xp.matrix_transpose(A), w[..., None])[..., 0] + 0.3 * x**2 * w,
+            batch_ndim=1,
+            take=take,
+        )
+
+    M = xp.asarray(np.eye(N) / 2, device=device) if with_M else None
+    method = ims.NewtonKrylov(krylov=krylov, preconditioner=M)
+    result = root(build(A, b), xp.zeros((4, N), device=device), method=method)
+    assert result.success.all()
+    assert result.x.device == result.fun.device == device
+    adjoint = ims.pull_back(build(A, b), result, xp.ones((4, N), device=device), method=krylov)
+    assert adjoint.success.all()
+    assert adjoint.adjoint.device == device
+
+
 def alike(batch, i, alone, tolerance=1e-12):
     """System i of a batch went as it does alone."""
     assert batch.status[i] == alone.status[0]
@@ -283,7 +333,9 @@ def test_batches_permute(with_take, rng):
     x0 = rng.standard_normal((systems, N))
     plain = root(system.problem(with_take=with_take), x0, stop=TIGHT)
     permuted = root(
-        system.problem(with_take=with_take, A=system.A[order], b=system.b[order], c=system.c[order]), x0[order], stop=TIGHT
+        system.problem(with_take=with_take, A=system.A[order], b=system.b[order], c=system.c[order]),
+        x0[order],
+        stop=TIGHT,
     )
     np.testing.assert_allclose(permuted.x, plain.x[order], rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(permuted.iterations, plain.iterations[order])
@@ -448,7 +500,9 @@ def test_several_batch_axes():
         batch_ndim=2,
     )
     trace = []
-    result = root(problem, np.zeros((2, 3, 4, 2)), stop=TIGHT, monitor=lambda step, x, F: trace.append((x.shape, F.shape)))
+    result = root(
+        problem, np.zeros((2, 3, 4, 2)), stop=TIGHT, monitor=lambda step, x, F: trace.append((x.shape, F.shape))
+    )
     assert result.x.shape == (2, 3, 4, 2)
     for name in ("status", "success", "iterations", "krylov_iterations", "residual_norm", "initial_norm"):
         assert np.shape(getattr(result, name)) == (2, 3)
@@ -487,7 +541,9 @@ def test_limits_belong_to_each_system():
 
 
 @pytest.mark.parametrize(
-    ("taken", "error"), [(None, TypeError), (square, TypeError), (Problem(square), ValueError)], ids=["None", "function", "wrong"]
+    ("taken", "error"),
+    [(None, TypeError), (square, TypeError), (Problem(square), ValueError)],
+    ids=["None", "function", "wrong"],
 )
 def test_wrong_take_is_named(taken, error):
     c = np.array([[1.0], [9.0]])

@@ -12,9 +12,8 @@ ALL = everything("small")
 WITH_JVP = [p for p in ALL if p.jvp is not None]
 every_problem = pytest.mark.parametrize("problem", ALL, ids=str)
 
-# Rounding decides here whether another step is needed: their Jacobians are ill conditioned and the products differences,
-# so that evaluations differ as much when one entry of x0 is changed in its last bit.
-CHAOTIC = {"mgh06-watson-9", "burkardt-p01", "burkardt-p06", "burgers"}
+# Their Jacobians are so ill conditioned, and the differences so noisy, that rounding decides which way they go.
+CHAOTIC = {"mgh06-watson-9", "burkardt-p01", "burkardt-p06"}
 
 
 def solve(problem, F_scale=1.0, x_scale=1.0):
@@ -52,28 +51,28 @@ def test_powers_of_two_on_x_change_nothing(problem, power):
     assert solve(problem, x_scale=2.0**power) == base(problem)
 
 
-@pytest.mark.parametrize(
-    ("F_scale", "x_scale"), [(1e-6, 1.0), (1e6, 1.0), (1.0, 1e9), (1e-3, 1e9), (1e-150, 1.0)]
-)
+@pytest.mark.parametrize(("F_scale", "x_scale"), [(1e-6, 1.0), (1e6, 1.0), (1.0, 1e9), (1e-3, 1e9), (1e-150, 1.0)])
 @every_problem
 def test_units_change_evaluations_by_at_most_a_tenth(problem, F_scale, x_scale):
     """y in units in which x is 1e-9 of what it was (1e9 scales y to x), and the other way round."""
     used = solve(problem, F_scale, x_scale)
     assert used > 0
-    limit = 3.0 if problem.name in CHAOTIC else 0.1
+    limit = 1.0 if problem.name in CHAOTIC else 0.1
     assert abs(used - base(problem)) <= max(1, limit * base(problem))
 
 
-def test_the_chaotic_ones_are():
-    """A last bit of x0 changes their counts as much as units do: no units are needed for it."""
-    for problem in ALL:
-        if problem.name in CHAOTIC:
-            rng, counts = np.random.default_rng(0), []
-            for _ in range(12):
-                x0 = problem.x0 * (1 + 4e-16 * rng.standard_normal(problem.x0.shape))
-                x0 = x0 + 1e-16 * rng.standard_normal(x0.shape)
-                counts.append(newton_krylov(problem.residual, x0, f_tol=problem.tolerance(), full_output=True)[1].nfev)
-            assert max(counts) > 1.1 * min(counts), problem.name
+@pytest.mark.parametrize("name", sorted(CHAOTIC))
+def test_rounding_alone_moves_the_chaotic_ones_as_far(name):
+    """No units are needed: a change of F in its last bits does it."""
+    problem, counts = next(p for p in ALL if p.name == name), []
+    for seed in range(8):
+        noise = np.random.default_rng(seed)
+
+        def F(x, noise=noise):
+            return problem.residual(x) * (1 + 2e-16 * noise.standard_normal(x.shape))
+
+        counts.append(newton_krylov(F, problem.x0, f_tol=problem.tolerance(), full_output=True)[1].nfev)
+    assert max(counts) > 1.1 * min(counts)
 
 
 @pytest.mark.parametrize(("F_scale", "x_scale"), [(1e-6, 1.0), (1e6, 1e9)])
@@ -82,9 +81,7 @@ def test_exact_products_hardly_notice_units(problem, F_scale, x_scale):
     """Relative tolerance, exact products: one product more or less."""
 
     def run(f, s):
-        problem_ = Problem(
-            lambda y: f * problem.residual(y * s), jvp=lambda y, v: f * problem.jvp(y * s, v * s)
-        )
+        problem_ = Problem(lambda y: f * problem.residual(y * s), jvp=lambda y, v: f * problem.jvp(y * s, v * s))
         return root(problem_, problem.x0 / s, stop=NonlinearStop(rtol=1e-8))
 
     plain, scaled = run(1.0, 1.0), run(F_scale, x_scale)

@@ -171,12 +171,12 @@ class _Arnoldi:
     def _direction(self, j: int) -> Array:
         """M v, or one of the given directions in the place of the last ones."""
         v = self.V[:, j, :]
-        z = v if self.M is None else self.M.matvec(v)
         if self.augment is None or j < self.capacity - self.given:
-            return z
+            return v if self.M is None else self.M.matvec(v)
         given = self.augment[:, j - (self.capacity - self.given), :]
-        xp = array_namespace(z)
-        return xp.where(xp.any(given != 0, axis=1, keepdims=True), given, z)  # a system may have none yet
+        xp = array_namespace(v)
+        is_given = xp.any(given != 0, axis=1, keepdims=True)  # a system may have none yet
+        return given if bool(xp.all(is_given)) else xp.where(is_given, given, v if self.M is None else self.M.matvec(v))
 
     def finish(self, which: Indices) -> None:
         """Turn the least-squares solutions of some rows into corrections of their systems."""

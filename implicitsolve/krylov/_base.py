@@ -57,12 +57,13 @@ class KrylovMethod(Protocol):
 
 
 def start(A: LinearOperator, b: Array, x0: Array | None) -> tuple[Array, Array, HostArray]:
-    """x, r = b - A x and ||r||; no product when x0 is None."""
+    """x, r = b - A x and ||r||; no product when x0 is None. Where b is zero x is too, whatever x0."""
     xp = array_namespace(b)
     if x0 is None:
         return xp.zeros_like(b), b, norm2(b)
-    r = b - A.matvec(x0)
-    return xp.asarray(x0, copy=True), r, norm2(r)
+    x = xp.where(xp.any(b != 0, axis=1, keepdims=True), x0, xp.zeros_like(b))
+    r = b - A.matvec(x)
+    return x, r, norm2(r)
 
 
 def classify(

@@ -14,7 +14,7 @@ from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton._direction import FixedMethod, GrowingSpace
 from implicitsolve.newton._forcing import EisenstatWalker, Forcing
-from implicitsolve.newton._line_search import Backtracking, LineSearch, Searched
+from implicitsolve.newton._line_search import Backtracking, FullStep, LineSearch, Searched
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import NewtonStep
 from implicitsolve.status import Status
@@ -52,8 +52,8 @@ class NewtonKrylov:
     rdiff : float, optional
         Relative step of difference products, for problems without `jvp`. Default sqrt(eps).
     restarts : int, optional
-        When a system stagnates or its line search fails, begin again at x0 with a more cautious line search, this many
-        times (0 or 1). Default 1: hard small problems need it, and it costs only where all was lost.
+        When a system stagnates or its line search fails, begin again at x0 with another line search, this many times (0
+        or 1); not after `FullStep`. Default 1: hard small problems need it, and it costs only where all was lost.
 
     Notes
     -----
@@ -107,11 +107,14 @@ class NewtonKrylov:
         start = Solution.at(x0, evaluator.size)
         first = _Loop(self, evaluator, start, stop, monitor).run()
         again = np.isin(first.status, (Status.STAGNATED, Status.LINE_SEARCH_FAILED)) & (first.iterations > 0)
-        if not again.any() or not self.restarts or not isinstance(self.line_search, Backtracking):
+        if not again.any() or not self.restarts or isinstance(self.line_search, FullStep):
             return first
         rows = np.flatnonzero(again)
-        cautious = replace(self, line_search=replace(self.line_search, growth=CAUTIOUS_GROWTH))
-        second = _Loop(cautious, evaluator, first.restarted(rows, x0), stop, monitor, rows).run()
+        search = Backtracking()
+        if isinstance(self.line_search, Backtracking):
+            search = replace(self.line_search, growth=CAUTIOUS_GROWTH)
+        other = replace(self, line_search=search)
+        second = _Loop(other, evaluator, first.restarted(rows, x0), stop, monitor, rows).run()
         return first.improved(rows, second)
 
 
@@ -197,7 +200,7 @@ class _Loop:
         self.limit = stop.max_iterations - solution.iterations[self.rows]  # a second attempt has what the first left
         self.code = np.where(np.isfinite(self.norms), int(Status.RUNNING), int(Status.NONFINITE))
         self.code[(self.limit <= 0) & (self.code == Status.RUNNING)] = Status.ITERATION_LIMIT
-        self.code[stop.holds(self.measure, self.target, self.x, None)] = Status.CONVERGED
+        self.code[stop.holds(self.measure, self.target, self.x, None) | (self.norms == 0)] = Status.CONVERGED
         solution.first_norm[self.rows] = self.measure
         self.linear = (
             GrowingSpace(method.max_krylov, method.recycle, size)
@@ -226,7 +229,7 @@ class _Loop:
         eta = self._forcing()
         M = self._preconditioner()
         outcome = self.linear.direction(self.J, self.F, self.norms, eta, M)
-        linear_residual = outcome.residual_norm / self.norms
+        linear_residual = outcome.residual_norm / np.where(self.norms > 0, self.norms, 1.0)
         found = self.method.line_search.search(
             evaluator, self.x, self.F, self.norms, outcome.x, linear_residual, self.linear.correction
         )
@@ -283,7 +286,7 @@ class _Loop:
         code[empty] = Status.LINEAR_SOLVE_FAILED
         code[empty & (outcome.status == Status.BREAKDOWN)] = Status.SINGULAR
         code[empty & (outcome.status == Status.NONFINITE)] = Status.NONFINITE
-        code[self.stop.holds(self.measure, self.target, self.x, moved)] = Status.CONVERGED
+        code[self.stop.holds(self.measure, self.target, self.x, moved) | (self.norms == 0)] = Status.CONVERGED
 
     def _retire(self) -> None:
         """Store the systems that have ended and go on with the others."""

@@ -36,7 +36,9 @@ def test_never_above_the_maximum():
     assert next_eta(rule, 0.1, 5.0, 1.0) == 0.5
 
 
-@pytest.mark.parametrize(("norm", "previous"), [(np.nan, 1.0), (1.0, np.nan), (np.inf, 1.0), (1.0, 0.0), (0.0, 0.0), (1e300, 1e-300)])
+@pytest.mark.parametrize(
+    ("norm", "previous"), [(np.nan, 1.0), (1.0, np.nan), (np.inf, 1.0), (1.0, 0.0), (0.0, 0.0), (1e300, 1e-300)]
+)
 def test_numbers_that_say_nothing(norm, previous):
     eta = next_eta(EisenstatWalker(), 0.1, norm, previous)
     assert 0 <= eta <= 0.9
@@ -90,7 +92,9 @@ def test_wrong_settings_raise(kind, settings, match):
 
 
 @pytest.mark.parametrize("value", ["0.1", None, True, [0.1]], ids=str)
-@pytest.mark.parametrize(("kind", "name"), [(ConstantForcing, "eta"), (EisenstatWalker, "gamma"), (EisenstatWalker, "alpha")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(ConstantForcing, "eta"), (EisenstatWalker, "gamma"), (EisenstatWalker, "alpha")]
+)
 def test_settings_of_the_wrong_type_raise(kind, name, value):
     with pytest.raises(TypeError, match=f"`{name}`"):
         kind(**{name: value})

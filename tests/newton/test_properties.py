@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import implicitsolve as ims
@@ -146,6 +146,7 @@ def test_affine_problems_with_default_forcing_take_few_steps(seed, n):
 # -- batches ---------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=max(1, settings().max_examples // 3))
 @given(seed=seeds, n=st.integers(1, 12), systems=st.integers(1, 6), is_complex=booleans, with_take=booleans)
 @every_krylov
 def test_batches_equal_single_systems(krylov, seed, n, systems, is_complex, with_take):
@@ -211,9 +212,7 @@ def test_scaling_x_by_a_power_of_two_changes_no_bit(krylov, seed, n, is_complex,
     assume(np.any(smooth.x0))
     method = NewtonKrylov(krylov=krylov)
     plain = root(smooth.problem(exact), smooth.x0, method=method)
-    problem = Problem(
-        lambda y: smooth.residual(y / s), jvp=(lambda y, v: smooth.jvp(y / s, v / s)) if exact else None
-    )
+    problem = Problem(lambda y: smooth.residual(y / s), jvp=(lambda y, v: smooth.jvp(y / s, v / s)) if exact else None)
     scaled = root(problem, s * smooth.x0, method=method)
     same_course(plain, scaled)
     np.testing.assert_array_equal(scaled.x, s * plain.x)
@@ -291,7 +290,9 @@ def test_phase_of_complex_problems(seed, n, angle):
     """F and x may be turned in the complex plane."""
     smooth, turn = Smooth(seed, n, is_complex=True), np.exp(1j * angle)
     plain = root(smooth.problem(), smooth.x0)
-    problem = Problem(lambda y: turn * smooth.residual(y / turn), jvp=lambda y, v: turn * smooth.jvp(y / turn, v / turn))
+    problem = Problem(
+        lambda y: turn * smooth.residual(y / turn), jvp=lambda y, v: turn * smooth.jvp(y / turn, v / turn)
+    )
     turned = root(problem, turn * smooth.x0)
     assert turned.iterations == plain.iterations
     np.testing.assert_allclose(turned.x / turn, plain.x, rtol=1e-7, atol=1e-7)

@@ -1,4 +1,4 @@
-"""NewtonKrylov on single systems: libraries, Jacobians, Krylov methods, preconditioners, statuses, traces and settings."""
+"""NewtonKrylov on single systems: libraries, Jacobians, Krylov methods, preconditioners, statuses, traces, settings."""
 
 from __future__ import annotations
 
