@@ -219,6 +219,26 @@ def test_memory_layouts(layout):
         assert not np.shares_memory(array, start)
 
 
+class Subclass(np.ndarray):
+    """An array of a class of its own."""
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_array_subclasses(tmp_path):
+    x0 = np.full(3, 0.3)
+    mapped = np.memmap(tmp_path / "x0", dtype=float, mode="w+", shape=3)
+    mapped[:] = x0
+    clean = root(lambda x: x**2 - 2, x0)
+    for start in (x0.view(Subclass), mapped, x0.view(np.recarray)):
+        result = root(lambda x: x**2 - 2, start)
+        np.testing.assert_array_equal(result.x, clean.x)
+        assert result.x.dtype == np.float64
+    for wrap in (lambda F: F.view(Subclass), np.asmatrix):
+        np.testing.assert_array_equal(root(lambda x, wrap=wrap: wrap(x**2 - 2), x0).x, clean.x)
+    with pytest.raises(TypeError, match="`x0`"):
+        root(lambda x: x**2 - 2, np.ma.masked_array(x0, [True, False, False]))
+
+
 def test_results_are_the_callers():
     """No array of a result is shared with what a function was given or returned."""
     F, J = Hostile(residual, spoil=False, reuse=False), Hostile(jvp, spoil=False, reuse=False)

@@ -510,6 +510,22 @@ def test_several_batch_axes():
     assert set(trace) == {((2, 3, 4, 2), (2, 3, 4, 2))}
 
 
+def test_take_of_several_batch_axes():
+    """`take` counts systems in the flattened batch."""
+    system = Bent(np, 6)
+    flat = root(system.problem(), np.zeros((6, N)), stop=TIGHT)
+    inner = system.problem()
+    problem = Problem(
+        lambda x: inner.residual(x.reshape(6, N)).reshape(x.shape),
+        jvp=lambda x, v: inner.jvp(x.reshape(6, N), v.reshape(6, N)).reshape(x.shape),
+        batch_ndim=2,
+        take=inner.take,
+    )
+    result = root(problem, np.zeros((2, 3, N)), stop=TIGHT)
+    np.testing.assert_array_equal(result.x.reshape(6, N), flat.x)
+    np.testing.assert_array_equal(result.iterations.reshape(6), flat.iterations)
+
+
 def test_batch_of_one_keeps_its_axis():
     result = root(Problem(square, batch_ndim=1), np.ones((1, 2)))
     assert np.shape(result.status) == (1,)

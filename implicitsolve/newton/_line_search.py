@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
-from scipy.optimize import line_search
 
 from implicitsolve._evaluate import Evaluator
 from implicitsolve._namespace import from_host, gather, norm2, scatter
@@ -16,6 +14,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit, check_number
 
+CURVATURE = 0.9  # Nocedal and Wright (2006), section 3.1
 SUFFICIENT_DECREASE = 1e-4  # Dennis and Schnabel (1996), section 6.3
 
 
@@ -205,10 +204,17 @@ class Backtracking:
 
 @dataclass(frozen=True, kw_only=True)
 class Wolfe:
-    """Strong Wolfe conditions on ||F||^2 / 2 along the step, by SciPy's search; for one system, not a batch.
+    """Strong Wolfe conditions on ||F||^2 / 2 along the step, by bisection; for one system, not a batch.
 
-    The derivative along the step is a difference, so that every trial costs two residuals.
+    The derivative along the step is a difference, so that a trial may cost two residuals. Where no length meets the
+    conditions in ten trials, the step is shortened by `Backtracking`.
+
+    References
+    ----------
+    .. [1] J. Nocedal and S. J. Wright, "Numerical optimization", Springer (2006), (3.7), with c1 = 1e-4 and c2 = 0.9.
     """
+
+    max_trials: int = 10
 
     def search(
         self,
@@ -224,38 +230,34 @@ class Wolfe:
         if norms.size != 1:
             raise ValueError('line_search="wolfe" works on one system; use "armijo" for a batch')
         found = full_step(evaluator, x, norms, step)
-        best: dict[float, tuple[Array, Array, float]] = {1.0: (found.x, found.F, float(found.norms[0]))}
-        callers_state = np.geterr()
+        first_slope = -(1 - float(linear_residual[0]) ** 2)  # of half the squared ratio
+        short, long, length = 0.0, np.inf, 1.0
+        for _ in range(self.max_trials):
+            value = self._merit(found.norms, norms)
+            if value <= 0.5 + SUFFICIENT_DECREASE * length * first_slope:
+                slope = self._slope(evaluator, x, step, norms, length, value)
+                if abs(slope) <= CURVATURE * abs(first_slope):
+                    found.length, found.accepted = np.asarray([length]), np.asarray([True])
+                    found.finite = found.accepted.copy()
+                    return found
+                short, long = (length, long) if slope < 0 else (short, length)
+            else:  # NaN too
+                long = length
+            length = 2 * length if long == np.inf else 0.5 * (short + long)
+            with np.errstate(all="ignore"):
+                found.x = x + length * step
+            found.F, found.jacobian = evaluator.residual(found.x), None
+            found.norms = norm2(found.F)
+        return Backtracking().search(evaluator, x, F, norms, step, linear_residual, correction)
 
-        def merit(length: Any) -> float:
-            at = float(np.asarray(length).reshape(-1)[0])
-            if at == 0:
-                return 0.5
-            if at not in best:
-                trial = x + at * step
-                with np.errstate(**callers_state):  # the residual's own warnings are its caller's
-                    trial_F = evaluator.residual(trial)
-                best[at] = (trial, trial_F, float(norm2(trial_F)[0]))
-            return 0.5 * float(_squared_ratio(np.asarray([best[at][2]]), norms)[0])
+    def _merit(self, norms: HostArray, first: HostArray) -> float:
+        return 0.5 * float(_squared_ratio(norms, first)[0])
 
-        def slope(length: Any) -> HostArray:
-            at = float(np.asarray(length).reshape(-1)[0])
-            if at == 0:
-                return np.asarray([-(1 - float(linear_residual[0]) ** 2)])
-            width = 1e-8 * (1 + at)
-            return np.asarray([(merit(at + width) - merit(at)) / width])
-
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.filterwarnings("ignore", message="The line search algorithm")  # SciPy's, when it finds no length
-            length = line_search(merit, slope, np.zeros(1), np.ones(1), old_fval=0.5, maxiter=10)[0]
-        if length is None or not merit(length) < 0.5:  # no such length, or one where F is NaN
-            return Backtracking().search(evaluator, x, F, norms, step, linear_residual)
-        found.x, found.F, norm = best[float(length)]
-        found.norms, found.length = np.asarray([norm]), np.asarray([float(length)])
-        found.accepted = np.asarray([norm < norms[0]])
-        found.finite = np.asarray([bool(np.isfinite(norm))])
-        found.jacobian = found.jacobian if length == 1.0 else None
-        return _restore(found, x, F, norms)
+    def _slope(
+        self, evaluator: Evaluator, x: Array, step: Array, first: HostArray, length: float, value: float
+    ) -> float:
+        width = 1e-8 * (1 + length)
+        return (self._merit(norm2(evaluator.residual(x + (length + width) * step)), first) - value) / width
 
 
 def _squared_ratio(norms: HostArray, first: HostArray) -> HostArray:
