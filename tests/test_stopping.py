@@ -37,11 +37,11 @@ def test_the_nonlinear_target_is_the_larger_of_the_two(rtol, atol, first):
     assert target.tolist() == [max(atol, rtol * first)]
 
 
-def test_the_default_tolerance_is_the_square_root_of_the_precision(xp, any_dtype):
+def test_default_tolerances_follow_the_precision(xp, any_dtype):
     F = xp.zeros((1, 3), dtype=any_dtype)
-    target = NonlinearStop().target(np.asarray([4.0]), F)
-    bits = 2**-23 if xp.finfo(any_dtype).bits == 32 else 2**-52
-    assert target[0] == pytest.approx(4 * math.sqrt(bits))
+    precision = 2**-23 if xp.finfo(any_dtype).bits == 32 else 2**-52
+    assert NonlinearStop().target(np.asarray([4.0]), F)[0] == pytest.approx(4 * math.sqrt(precision))
+    assert LinearStop().target(np.asarray([4.0]), F)[0] == pytest.approx(4 * max(1e-6, 100 * precision))
 
 
 @pytest.mark.parametrize("first", [math.nan, math.inf])
@@ -137,11 +137,12 @@ def test_settings_are_values(make):
     ("stop", "text"),
     [
         (LinearStop(rtol=1e-8, atol=2), "||b - A x||_2 <= max(2, 1e-08 * ||b||_2)"),
+        (LinearStop(), "||b - A x||_2 <= max(0, max(1e-06, 100 eps) * ||b||_2)"),
         (NonlinearStop(), "max|F(x)| <= max(0, sqrt(eps) * max|F(x0)|)"),
         (NonlinearStop(rtol=0.5, norm="2"), "||F(x)||_2 <= max(0, 0.5 * ||F(x0)||_2)"),
         (NonlinearStop(norm=abs, atol=1), "norm(F(x)) <= max(1, sqrt(eps) * norm(F(x0)))"),
     ],
-    ids=["linear", "default", "2-norm", "callable"],
+    ids=["linear", "linear default", "default", "2-norm", "callable"],
 )
 def test_the_rule_reads_as_the_inequality(stop, text):
     assert str(stop) == text

@@ -30,7 +30,7 @@ class Solution:
     newton_steps : int
         Of the slowest sequence, summed over attempts.
     products : int
-        Calls of the residual and of J v in all attempts; after the first one these are of a few sequences only.
+        Calls of the residual (sweeps included) and of J v in all attempts; after the first one these are of a few sequences only.
     retried, unsolved : int
         Sequences that the first start did not solve, and those that none did.
     """
@@ -48,6 +48,7 @@ def solve_layer(
     rng: np.random.Generator,
     *,
     start: str | NDArray[Any] = "one-step",
+    sweeps: int = 0,
     random_starts: int = 2,
 ) -> Solution:
     """Solve from `start`, then what is unsolved from random states in [-1, 1].
@@ -62,6 +63,9 @@ def solve_layer(
         For the random starts; not touched where the first start solves everything.
     start : {"one-step", "zeros"} or (B, T, k) array, optional
         The one-step guess is a little work for states that are often near the solution.
+    sweeps : int, optional
+        Applications H <- F(H) before Newton's method begins. Most sequences contract: for them a few sweeps are cheaper
+        than a Krylov space. The rest starts nearer to a solution.
     random_starts : int, optional
         How many further attempts there may be.
 
@@ -71,8 +75,11 @@ def solve_layer(
         Never raises for a sequence that stays unsolved: `unsolved` counts them, `result.status` names them.
     """
     x0 = adapters.initial_guess(problem, start) if isinstance(start, str) else start
+    for _ in range(sweeps):
+        x0 = x0 - problem.residual(x0)
     result = ims.root(problem, x0, stop=stop)
     newton_steps, products = _cost(result)
+    products += sweeps
     unsolved = first_unsolved = np.flatnonzero(~result.success)
     for _ in range(random_starts):
         if not unsolved.size:

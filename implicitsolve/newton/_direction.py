@@ -18,7 +18,7 @@ from implicitsolve.operators import LinearOperator
 BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64
 RECYCLED_MEMORY = 2**21  # the same for each of U, C, D and their combination: every product reads two of them
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
-EASY = 16  # iterations up to which a solve gains less by recycling than the recycled vectors cost
+EASY = 8  # iterations up to which a solve gains less by recycling than the recycled vectors cost
 SMALL = 256  # unknowns up to which they cost nothing to speak of
 
 
