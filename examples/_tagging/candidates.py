@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 __all__ = ["Solution", "solve_layer"]
 
+RETRY_SWEEPS = 100
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -85,10 +87,13 @@ def solve_layer(
         if not unsolved.size:
             break
         rest = problem.take(unsolved)  # type: ignore[misc]
-        attempt = ims.root(rest, adapters.initial_guess(rest, "random", rng), stop=stop)
+        x0 = adapters.initial_guess(rest, "random", rng)
+        for _ in range(RETRY_SWEEPS):
+            x0 = x0 - 0.5 * rest.residual(x0)
+        attempt = ims.root(rest, x0, stop=stop)
         result = _merged(result, unsolved, attempt)
         steps, calls = _cost(attempt)
-        newton_steps, products = newton_steps + steps, products + calls
+        newton_steps, products = newton_steps + steps, products + calls + RETRY_SWEEPS
         unsolved = unsolved[~attempt.success]
     return Solution(result, newton_steps, products, first_unsolved.size, unsolved.size)
 
