@@ -66,7 +66,9 @@ def run(options: argparse.Namespace) -> None:
     else:
         tagger, column = None, options.column or "xpos"
     epochs = options.epochs if options.epochs is not None else 0 if tagger else TrainingOptions.epochs
-    solver = SolverOptions(forward=options.forward_tolerance, adjoint=options.adjoint_tolerance)
+    solver = SolverOptions(
+        forward=options.forward_tolerance, adjoint=options.adjoint_tolerance, sweeps=options.sweeps
+    )
     if epochs or options.predict or not options.tag:  # only tagging a sentence needs no treebank
         tagger = _run_on_treebank(options, tagger, column, epochs, solver, began)
     if options.tag is not None:
@@ -221,6 +223,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--word-dropout", type=_number(float, 0), default=TrainingOptions.word_dropout, help="of rare words")
     add("--batch-words", type=_number(int, 1), default=TrainingOptions.batch_words, help="default %(default)s")
     add("--start", choices=STARTS, default=TrainingOptions.start, help="of Newton's method (default %(default)s)")
+    add("--sweeps", type=_number(int, 0), default=SolverOptions.sweeps, help="before it (default %(default)s)")
     add("--forward-tolerance", type=_number(float, 0), default=SolverOptions.forward, help="default %(default)s")
     add("--adjoint-tolerance", type=_number(float, 0), default=SolverOptions.adjoint, help="default %(default)s")
     add("--seed", type=_number(int, 0), default=0)

@@ -6,6 +6,7 @@ again and again does no harm; exceptions they raise pass through unchanged.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +38,11 @@ class Tally:
 
 
 class Evaluator:
-    """Evaluates a problem, or some systems of it, on arrays (b, N)."""
+    """Evaluates a problem, or some systems of it, on arrays (b, N).
+
+    `batch_shape` is what the user's functions see: without `Problem.take` that is the whole batch to the end, and the
+    systems that are not evaluated stand in `background` with their last iterates, which all subsets share.
+    """
 
     def __init__(self, problem: Problem, like: Array, rdiff: float | None = None) -> None:
         if problem.batch_ndim > like.ndim:
@@ -71,8 +76,7 @@ class Evaluator:
 
     def take(self, indices: Indices, x: Array) -> Evaluator:
         """Evaluator of some of the systems; `x` (b, N) are the present iterates of all."""
-        part = object.__new__(Evaluator)
-        part.__dict__.update(self.__dict__)
+        part = copy.copy(self)
         part.rows = self.rows[indices]
         if self.systems is None and self.problem.take is not None:
             part.problem = self.problem.take(indices)
@@ -123,7 +127,12 @@ class Evaluator:
     def _products(self, x: Array, F: Array | None) -> LinearOperator:
         """J(x) from separate products, exact or by differences."""
         problem = self.problem
-        matvec = difference_product(self, x, F) if problem.jvp is None else self._product(problem.jvp, x, "jvp")
+        if problem.jvp is not None:
+            matvec = self._product(problem.jvp, x, "jvp")
+        elif F is not None:
+            matvec = difference_product(self, x, F)
+        else:
+            matvec = _no_product
         return LinearOperator(
             matvec,
             None if problem.vjp is None else self._product(problem.vjp, x, "vjp"),
@@ -213,6 +222,10 @@ class Evaluator:
             raise ValueError(f"`{name}` must return a Jacobian of shape {(self.size,) * 2}, got {operator.shape}")
         flat = guarded(operator, name, self.tally.add)
         return flat if self.systems is None else flat.take(self.systems)
+
+
+def _no_product(v: Array) -> Array:
+    raise TypeError("this Jacobian was built for adjoint products only")
 
 
 def _repeated(A: LinearOperator, size: int) -> LinearOperator:

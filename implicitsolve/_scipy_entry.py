@@ -161,7 +161,15 @@ def newton_krylov(
         restarts=1 if iter is None else 0,
     )
     stop = _ScipyStop.build(
-        x0, iter=iter, maxiter=maxiter, f_tol=f_tol, f_rtol=f_rtol, x_tol=x_tol, x_rtol=x_rtol, tol_norm=tol_norm
+        x0,
+        batch_ndim,
+        iter=iter,
+        maxiter=maxiter,
+        f_tol=f_tol,
+        f_rtol=f_rtol,
+        x_tol=x_tol,
+        x_rtol=x_rtol,
+        tol_norm=tol_norm,
     )
     result = root(problem, x0, method=solver, stop=stop, monitor=_monitor(verbose, callback, batch_ndim))
     if iter is not None:
@@ -198,6 +206,7 @@ class _ScipyStop(NonlinearStop):
     def build(
         cls,
         x0: Array,
+        batch_ndim: int,
         *,
         iter: int | None,
         maxiter: int | None,
@@ -225,7 +234,7 @@ class _ScipyStop(NonlinearStop):
             check_limit("newton_krylov", "iter", iter)
         if maxiter is not None:
             check_limit("newton_krylov", "maxiter", maxiter, least=1)
-        steps = 100 * (int(np.prod(x0.shape)) + 1) if maxiter is None else maxiter - 1
+        steps = 100 * (math.prod(x0.shape[batch_ndim:]) + 1) if maxiter is None else maxiter - 1
         f_tol = tolerances.pop("f_tol", DEFAULT_F_TOL)
         return cls(
             atol=min(f_tol, float(np.finfo(np.float64).max)),

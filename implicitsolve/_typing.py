@@ -12,7 +12,7 @@ N : all unknowns of one system.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,4 +32,3 @@ Indices: TypeAlias = npt.NDArray[np.intp]
 
 Residual: TypeAlias = Callable[[Array], Array]
 Product: TypeAlias = Callable[[Array, Array], Array]
-Gradients: TypeAlias = Mapping[str, Array]

@@ -85,7 +85,7 @@ def pull_back(
     >>> ims.pull_back(sqrt, solution, np.ones(2), stop=ims.LinearStop(rtol=1e-12)).gradients["a"].round(6)
     array([0.25    , 0.166667])
     """
-    evaluator, x, J = _linearized(problem, result, exact="adjoint")
+    evaluator, x, J = _linearized(problem, result, is_adjoint=True)
     adjoint = J.H
     linear = _solve(evaluator, adjoint, x, cotangent, "cotangent", method, M, x0, stop)
     lam = linear.x
@@ -161,7 +161,7 @@ def push_forward(
     unknown = sorted(set(tangents) - set(problem.parameters or tangents))
     if unknown:
         raise ValueError(f"push_forward: `tangents` must name parameters of the problem, got {unknown}")
-    evaluator, x, J = _linearized(problem, result, exact="tangent")
+    evaluator, x, J = _linearized(problem, result, is_adjoint=False)
     right: Any = problem.parameter_jvp(evaluator.xp.asarray(x, copy=True), dict(tangents))
     if right is None:
         raise TypeError("push_forward: `parameter_jvp` returned None; it must return an array of the shape of x")
@@ -171,21 +171,19 @@ def push_forward(
     )
 
 
-def _linearized(problem: Problem, result: Any, exact: str) -> tuple[Evaluator, Array, LinearOperator]:
+def _linearized(problem: Problem, result: Any, *, is_adjoint: bool) -> tuple[Evaluator, Array, LinearOperator]:
     """J at the solution, on arrays (B, N)."""
     if not isinstance(problem, Problem):
         raise TypeError(f"`problem` must be a Problem, got {type(problem).__name__}")
     x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
     evaluator = Evaluator(problem, x)
-    if exact == "adjoint" and problem.vjp is None and problem.linearize is None and problem.jac is None:
+    if is_adjoint and problem.vjp is None and problem.linearize is None and problem.jac is None:
         raise TypeError("pull_back: the problem needs `vjp`, `linearize` or `jac` to multiply with the adjoint of J")
     flat = evaluator.flatten(x)
-    F = None
-    if not evaluator.has_exact_products and exact == "tangent":
-        F = evaluator.flatten(result.fun) if isinstance(result, NonlinearResult) else evaluator.residual(flat)
-    elif problem.linearize is None and problem.jac is None and problem.jvp is None:
-        F = flat  # only adjoint products will be asked for
     evaluator.length.follow(evaluator.rows, norm2(flat))
+    if is_adjoint or evaluator.has_exact_products:
+        return evaluator, x, evaluator.jacobian(flat, None)
+    F = evaluator.flatten(result.fun) if isinstance(result, NonlinearResult) else evaluator.residual(flat)
     return evaluator, x, evaluator.jacobian(flat, F)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -253,8 +253,3 @@ class TangentResult(_Ending):
         """Return self, or raise `NoConvergence` that carries it."""
         self._raise_for_status(self.tangent)
         return self
-
-
-def with_status(result: Any, status: Any) -> Any:
-    """Copy of a result with another status."""
-    return replace(result, status=status)

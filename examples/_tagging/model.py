@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ import implicitsolve as ims
 from implicitsolve import adapters
 
 from .batches import Batch
+from .candidates import Solution, solve_layer
 from .features import AFFIXES, FLAG_COUNT, TABLES, Encoder
 
 __all__ = ["Forward", "Sizes", "SolverOptions", "SparseRows", "Tagger", "Work"]
@@ -58,13 +58,16 @@ class SolverOptions:
         that of a random batch, so 1e-3 is far below its noise.
     adjoint : float
         Stop when the adjoint's residual is this fraction of the loss cotangent.
+    sweeps : int
+        Applications of the layer before Newton's method begins.
     newton_steps : int
-        Limit of Newton steps; [K17] 2.3 has 40.
+        Limit of Newton steps of one attempt. What takes more is not being solved; it is tried from another start.
     """
 
     forward: float = 1e-3
-    adjoint: float = 1e-3
-    newton_steps: int = 40
+    adjoint: float = 1e-2
+    sweeps: int = 8
+    newton_steps: int = 15
 
     @property
     def nonlinear(self) -> ims.NonlinearStop:
@@ -86,6 +89,7 @@ class Work:
     newton_steps: int = 0
     products: int = 0
     adjoint_products: int = 0
+    retried: int = 0
     unsolved: int = 0
     unsolved_adjoint: int = 0
 
@@ -123,8 +127,10 @@ class Forward:
         Table entries as used, after word dropout.
     keep : (B, T, d) float32 or None
         Dropout mask that multiplied the inputs.
-    problem, result
-        The layer as an implicitsolve problem, and its solution.
+    problem : Problem
+        The layer as an implicitsolve problem.
+    solution : Solution
+        Its solution, and what that took.
     states : (words, k) float32
     log_probabilities : (words, tags) float32
     tags : (words,) int
@@ -135,7 +141,7 @@ class Forward:
     numbers: NDArray[np.int32]
     keep: Floats | None
     problem: ims.Problem
-    result: Any
+    solution: Solution
     states: Floats
     log_probabilities: Floats
     tags: NDArray[np.int32]
@@ -154,13 +160,13 @@ class Forward:
     @property
     def work(self) -> Work:
         """What the forward solve took."""
-        result = self.result
         return Work(
             batches=1,
             sentences=len(self.batch.lengths),
-            newton_steps=int(np.max(result.iterations)),
-            products=result.counts.residuals + result.counts.jvps,
-            unsolved=int(np.sum(~np.asarray(result.success))),
+            newton_steps=self.solution.newton_steps,
+            products=self.solution.products,
+            retried=self.solution.retried,
+            unsolved=self.solution.unsolved,
         )
 
 
@@ -215,25 +221,29 @@ class Tagger:
         p = self.parameters
         layer = {name: p[name] for name in LAYER}
         problem = adapters.implicit_gru(layer, inputs, lengths=batch.lengths, hs=p["hs"], he=p["he"])
-        x0 = adapters.initial_guess(problem, start) if isinstance(start, str) else start
-        result = ims.root(problem, x0, stop=solver.nonlinear)
+        rng = np.random.default_rng(0)  # for second attempts: the same sentence always gets the same tags
+        solution = solve_layer(problem, solver.nonlinear, rng, start=start, sweeps=solver.sweeps)
         is_word = batch.is_word
-        states = result.x[is_word]
+        states = solution.result.x[is_word]
         scores = states @ p["out_W"].T + p["out_b"]
         log_probabilities = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
-        return Forward(batch, numbers, keep, problem, result, states, log_probabilities, batch.tags[is_word])
+        return Forward(batch, numbers, keep, problem, solution, states, log_probabilities, batch.tags[is_word])
 
     def gradient(self, forward: Forward, solver: SolverOptions) -> tuple[dict[str, Floats | SparseRows], Work]:
-        """Gradient of the mean loss over the words of a batch, for every parameter, and what the adjoint took."""
-        is_known = forward.tags >= 0
-        errors = np.exp(forward.log_probabilities)
-        errors[np.flatnonzero(is_known), forward.tags[is_known]] -= 1.0
-        errors[~is_known] = 0.0
-        errors /= max(int(is_known.sum()), 1)
+        """Gradient of the mean loss over the words of a batch, for every parameter, and what the adjoint took.
+
+        Sentences that were not solved are left out of it, and so are words whose tag is unknown.
+        """
         is_word = forward.batch.is_word
-        cotangent = np.zeros_like(forward.result.x)
+        is_solved = np.broadcast_to(forward.solution.result.success[:, None], is_word.shape)[is_word]
+        is_used = is_solved & (forward.tags >= 0)
+        errors = np.exp(forward.log_probabilities)
+        errors[np.flatnonzero(is_used), forward.tags[is_used]] -= 1.0
+        errors[~is_used] = 0.0
+        errors /= max(int(is_used.sum()), 1)
+        cotangent = np.zeros_like(forward.solution.result.x)
         cotangent[is_word] = errors @ self.parameters["out_W"]
-        adjoint = ims.pull_back(forward.problem, forward.result, cotangent, stop=solver.linear)
+        adjoint = ims.pull_back(forward.problem, forward.solution.result, cotangent, stop=solver.linear)
         layer = adjoint.gradients
         inputs = layer["inputs"] if forward.keep is None else layer["inputs"] * forward.keep
         gradients: dict[str, Floats | SparseRows] = {name: layer[name] for name in (*LAYER, *BOUNDARIES)}

@@ -96,11 +96,15 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch: `train` as seen during the epoch (with dropout), `dev` after it."""
+    """One epoch: `train` as seen during the epoch (with dropout), `dev` after it.
+
+    `seconds` and `cpu_seconds` are of training, on the wall and summed over cores; `dev.seconds` comes on top.
+    """
 
     epoch: int
     rate: float
     seconds: float
+    cpu_seconds: float
     train: Score
     dev: Evaluation
 
@@ -111,6 +115,7 @@ class EpochReport:
             "epoch": self.epoch,
             "rate": self.rate,
             "seconds": round(self.seconds, 2),
+            "cpu_seconds": round(self.cpu_seconds, 2),
             "dev_seconds": round(self.dev.seconds, 2),
             "train_accuracy": self.train.accuracy,
             "train_perplexity": self.train.perplexity,
@@ -119,6 +124,7 @@ class EpochReport:
             "batches": work.batches,
             **{f"{name}_per_batch": round(value, 2) for name, value in work.per_batch().items()},
             "sentences": work.sentences,
+            "retried": work.retried,
             "unsolved": work.unsolved,
             "unsolved_adjoint": work.unsolved_adjoint,
             "dev_unsolved": dev.work.unsolved,
@@ -149,7 +155,8 @@ def train(
 ) -> Iterator[EpochReport]:
     """Change the parameters of `tagger` in place, epoch by epoch; yield after each.
 
-    Sentences whose forward or adjoint solve fails still enter the gradient; they are counted in the report.
+    Sentences whose forward solve fails from every start are left out of the gradient, those whose adjoint solve fails
+    are not; the report counts both.
 
     Raises
     ------
@@ -163,7 +170,7 @@ def train(
     cache = _StateCache(corpus, tagger.sizes.state) if options.start == "cached" else None
     best = math.inf
     for epoch in range(1, options.epochs + 1):
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         score = Score()
         for sentences in track(split_into_batches(corpus, options.batch_words, rng), f"epoch {epoch}"):
             batch = collate(corpus, sentences)
@@ -176,8 +183,8 @@ def train(
             score.add(forward, forward.work + adjoint_work)
             if cache is not None:
                 cache.write(batch, forward.states)
-        seconds = time.perf_counter() - began
-        report = EpochReport(epoch, rate, seconds, score, evaluate(tagger, dev, solver))
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
+        report = EpochReport(epoch, rate, seconds, cpu_seconds, score, evaluate(tagger, dev, solver))
         yield report
         perplexity = report.dev.score.perplexity
         rate *= options.decay if perplexity <= best else 0.5

@@ -192,8 +192,8 @@ class _Arnoldi:
             small, V = self.small.take(which), gather(self.V[:, : m + 1, :], which)
             Z = gather(self.Z[:, :m, :], which) if self.is_flexible else V[:, :m, :]
         with np.errstate(all="ignore"):
-            scatter(cycle.dx, systems, _combine(small.solve(count), Z))
-            scatter(cycle.residual, systems, _combine(small.residual_coordinates(count), V))
+            scatter(cycle.dx, systems, combine(from_host(small.solve(count), Z), Z))
+            scatter(cycle.residual, systems, combine(from_host(small.residual_coordinates(count), V), V))
         cycle.norm[systems] = np.abs(small.g[np.arange(which.size), count])
         if self.on_finish is not None:
             self.on_finish(systems, V, Z, small, count)
@@ -225,10 +225,10 @@ def _orthogonalize(V: Array, w: Array, alive: HostArray) -> tuple[Array, HostArr
     """Remove from w (b, N) its parts along V (b, j, N): classical Gram-Schmidt, twice."""
     xp = array_namespace(w)
     with np.errstate(all="ignore"):
-        h = _project(V, w)
-        w = w - _combine_device(h, V)
-        again = _project(V, w)
-        w = w - _combine_device(again, V)
+        h = project(V, w)
+        w = w - combine(h, V)
+        again = project(V, w)
+        w = w - combine(again, V)
         square = xp.vecdot(w, w)[:, None]
         numbers = to_host(xp.concat([h + again, xp.astype(square, h.dtype)], axis=1))
         h_host, below = numbers[:, :-1], np.sqrt(np.abs(numbers[:, -1]).astype(np.float64))
@@ -237,22 +237,18 @@ def _orthogonalize(V: Array, w: Array, alive: HostArray) -> tuple[Array, HostArr
     return w, h_host, below
 
 
-def _project(V: Array, w: Array) -> Array:
-    """V^H w for each system: (b, j, N), (b, N) -> (b, j)."""
-    xp = array_namespace(w)
-    if is_complex(w):
-        return xp.conj(xp.matmul(V, xp.conj(w)[:, :, None]))[:, :, 0]
-    return xp.matmul(V, w[:, :, None])[:, :, 0]
+def project(C: Array, v: Array) -> Array:
+    """<C_i, v> for each system: (b, q, N), (b, N) -> (b, q)."""
+    xp = array_namespace(v)
+    if is_complex(v):
+        return xp.conj(xp.matmul(C, xp.conj(v)[:, :, None]))[:, :, 0]
+    return xp.matmul(C, v[:, :, None])[:, :, 0]
 
 
-def _combine_device(y: Array, V: Array) -> Array:
-    xp = array_namespace(V)
-    return xp.matmul(y[:, None, :], V)[:, 0, :]
-
-
-def _combine(y: HostArray, V: Array) -> Array:
-    """sum_i y_i V_i for each system, with host coefficients (b, j)."""
-    return _combine_device(from_host(y, V), V)
+def combine(a: Array, rows: Array) -> Array:
+    """sum_i a_i rows_i for each system: (b, q), (b, q, N) -> (b, N)."""
+    xp = array_namespace(rows)
+    return xp.matmul(a[:, None, :], rows)[:, 0, :]
 
 
 def _unit(w: Array, norms: HostArray, where: HostArray) -> Array:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import from_host, gather, norm2, scatter
+from implicitsolve._namespace import eps, from_host, gather, norm2, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit, check_number
@@ -216,6 +216,10 @@ class Wolfe:
 
     max_trials: int = 10
 
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_limit("Wolfe", "max_trials", self.max_trials)
+
     def search(
         self,
         evaluator: Evaluator,
@@ -232,7 +236,12 @@ class Wolfe:
         found = full_step(evaluator, x, norms, step)
         first_slope = -(1 - float(linear_residual[0]) ** 2)  # of half the squared ratio
         short, long, length = 0.0, np.inf, 1.0
-        for _ in range(self.max_trials):
+        for trial in range(self.max_trials):
+            if trial:
+                with np.errstate(all="ignore"):
+                    found.x = x + length * step
+                found.F, found.jacobian = evaluator.residual(found.x), None
+                found.norms = norm2(found.F)
             value = self._merit(found.norms, norms)
             if value <= 0.5 + SUFFICIENT_DECREASE * length * first_slope:
                 slope = self._slope(evaluator, x, step, norms, length, value)
@@ -244,10 +253,6 @@ class Wolfe:
             else:  # NaN too
                 long = length
             length = 2 * length if long == np.inf else 0.5 * (short + long)
-            with np.errstate(all="ignore"):
-                found.x = x + length * step
-            found.F, found.jacobian = evaluator.residual(found.x), None
-            found.norms = norm2(found.F)
         return Backtracking().search(evaluator, x, F, norms, step, linear_residual, correction)
 
     def _merit(self, norms: HostArray, first: HostArray) -> float:
@@ -256,8 +261,10 @@ class Wolfe:
     def _slope(
         self, evaluator: Evaluator, x: Array, step: Array, first: HostArray, length: float, value: float
     ) -> float:
-        width = 1e-8 * (1 + length)
-        return (self._merit(norm2(evaluator.residual(x + (length + width) * step)), first) - value) / width
+        width = float(eps(evaluator.xp, x.dtype)) ** 0.5 * (1 + length)
+        with np.errstate(all="ignore"):
+            beyond = x + (length + width) * step
+        return (self._merit(norm2(evaluator.residual(beyond)), first) - value) / width
 
 
 def _squared_ratio(norms: HostArray, first: HostArray) -> HostArray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.krylov._arnoldi import combine, project
 from implicitsolve.krylov._hessenberg import HessenbergQR
 
 SINGULAR = 1e-12  # relative size under which a singular value is rounding error
@@ -149,21 +150,7 @@ def geometric_mean(S: HostArray, good: HostArray) -> HostArray:
     return np.ldexp(np.exp2((rest + (np.log2(mantissa) * good).sum(axis=1)) / count), whole)
 
 
-def project(C: Array, v: Array) -> Array:
-    """<C_i, v> for each system: (B, q, N), (B, N) -> (B, q)."""
-    xp = array_namespace(v)
-    if is_complex(v):
-        return xp.conj(xp.matmul(C, xp.conj(v)[:, :, None]))[:, :, 0]
-    return xp.matmul(C, v[:, :, None])[:, :, 0]
-
-
 def project_many(C: Array, rows: Array) -> Array:
     """<C_j, rows_i> for each system: (B, q, N), (B, p, N) -> (B, p, q)."""
     xp = array_namespace(C)
     return xp.matmul(rows, xp.matrix_transpose(xp.conj(C) if is_complex(C) else C))
-
-
-def combine(a: Array, rows: Array) -> Array:
-    """sum_i a_i rows_i for each system."""
-    xp = array_namespace(rows)
-    return xp.matmul(a[:, None, :], rows)[:, 0, :]

@@ -21,6 +21,9 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit, check_tolerance
 
 PATIENCE = 20  # accepted steps without a new best residual after which a system has stagnated
+NEW_BEST = 0.99  # fraction of the best norm so far that counts as a new best
+POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
+ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
 DIVERGED = 1e12  # growth of ||F|| over its start that is called divergence
 CAUTIOUS_GROWTH = 10.0**0.5  # of ||F|| that the second attempt at a system may accept
 PER_SYSTEM = ("rows", "norms", "start_norms", "measure", "target", "eta", "best", "since", "attempts", "limit", "code")
@@ -255,7 +258,7 @@ class _Loop:
     def _next_eta(self, eta: HostArray, previous: HostArray, linear_residual: HostArray, found: Searched) -> HostArray:
         """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""
         chosen = self.method.forcing.next(eta, self.norms, previous)
-        slow = ~(self.norms < 0.5 * previous) & (linear_residual <= eta)
+        slow = ~(self.norms < POOR_STEP * previous) & (linear_residual <= eta)
         least = max(1e-6, 100 * eps(self.evaluator.xp, self.x.dtype))
         tighter = np.maximum(0.1 * np.minimum(eta, 0.1), least)
         return np.where(slow | ~found.accepted, np.minimum(chosen, tighter), chosen)
@@ -269,8 +272,8 @@ class _Loop:
         linear_residual: HostArray,
         is_last: HostArray,
     ) -> None:
-        """Set the status of systems that have ended."""
-        is_best = self.measure < 0.99 * self.best
+        """Set the status of systems that have ended; a later line overrules an earlier one, and convergence all."""
+        is_best = self.measure < NEW_BEST * self.best
         self.since = np.where(is_best, 0, self.since + 1)
         self.best = np.minimum(self.best, self.measure)
         self.attempts = np.where(found.accepted, 0, self.attempts + 1)
@@ -280,7 +283,7 @@ class _Loop:
         code[found.accepted & is_still] = Status.STAGNATED
         with np.errstate(over="ignore"):
             code[self.norms > DIVERGED * self.start_norms] = Status.DIVERGED
-        hopeless = ~found.accepted & ((self.attempts > RETRIES) | (linear_residual <= 1e-3))
+        hopeless = ~found.accepted & ((self.attempts > RETRIES) | (linear_residual <= ACCURATE))
         code[hopeless] = np.where(found.finite, int(Status.LINE_SEARCH_FAILED), int(Status.NONFINITE))[hopeless]
         empty = ~(norm_max(outcome.x) > 0)
         code[empty] = Status.LINEAR_SOLVE_FAILED
@@ -303,19 +306,7 @@ class _Loop:
             self.J = None if self.J is None else self.J.take(keep)
             self.linear.take(keep)
             self.x, self.F = gather(self.x, keep), gather(self.F, keep)
-        for name in (
-            "rows",
-            "norms",
-            "measure",
-            "target",
-            "eta",
-            "best",
-            "since",
-            "attempts",
-            "code",
-            "start_norms",
-            "limit",
-        ):
+        for name in PER_SYSTEM:
             setattr(self, name, getattr(self, name)[keep])
 
     def _preconditioner(self) -> LinearOperator | None:

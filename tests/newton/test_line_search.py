@@ -202,6 +202,23 @@ def test_wrong_settings_raise(settings, error, match):
         Backtracking(**settings)
 
 
+@pytest.mark.parametrize(("value", "error"), [(-1, ValueError), (1.5, TypeError), ("x", TypeError)])
+def test_wrong_settings_of_wolfe_raise(value, error):
+    with pytest.raises(error, match="`max_trials`"):
+        Wolfe(max_trials=value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_wolfe_refuses_a_steep_slope(dtype):
+    """x - 1 from 0 with a step of a fiftieth of the way: it goes farther."""
+    x = np.zeros((1, 1), dtype=dtype)
+    evaluator = Evaluator(Problem(lambda x: x - 1, batch_ndim=1), x)
+    step = np.full((1, 1), 0.02, dtype=dtype)
+    found = Wolfe().search(evaluator, x, x - 1, np.ones(1), step, np.asarray([np.sqrt(1 - 0.02)]))
+    assert found.accepted[0]
+    assert found.length[0] > 4.0  # where the slope has fallen to 0.9 of the first
+
+
 def test_wolfe_is_for_one_system():
     problem = Problem(lambda x: x**2 - 2, batch_ndim=1)
     with pytest.raises(ValueError, match="wolfe"):
