@@ -113,7 +113,7 @@ def implicit_gru(
 
     Notes
     -----
-    A solution exists in the box |h| <= max(1, |hs|, |he|), into which F maps itself; it need not be unique.
+    A solution exists in the box ``|h| <= max(1, |hs|, |he|)``, into which F maps itself; it need not be unique.
     With N = sum(lengths) + B + 1, construction takes 10 N d k operations, and a residual or a product with J or its
     adjoint 10 N k^2 (five GEMMs) plus about 30 and 17 passes over N k numbers. A linearization holds 8 N k numbers.
 

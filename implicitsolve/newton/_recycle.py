@@ -91,7 +91,10 @@ class SpaceCollector:
             return
         used = np.arange(m)[None, :] < columns[:, None]
         P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
-        good = (SINGULAR * S[:, :1] < S) & (np.finfo(S.dtype).tiny < S)
+        xp = array_namespace(V)
+        info = xp.finfo(V.dtype)
+        negligible = max(SINGULAR, 16 * float(info.eps))
+        good = (negligible * S[:, :1] < S) & (float(info.smallest_normal) / float(info.eps) < S)
         self.theta[systems] = geometric_mean(S, good)
         # small singular values are what a Krylov space is slow to find: those come first
         order = np.argsort(np.where(good, S, np.inf), axis=1)[:, : self.keep]
@@ -99,9 +102,10 @@ class SpaceCollector:
         inverse = np.where(chosen, 1 / np.where(chosen, np.take_along_axis(S, order, 1), 1.0), 0.0)
         P = np.take_along_axis(P, order[:, None, :], 2) * chosen[:, None, :]
         W = np.conj(np.take_along_axis(Wh, order[:, :, None], 1)) * inverse[:, :, None]
-        xp = array_namespace(V)
-        C = xp.matmul(from_host(np.ascontiguousarray(P.transpose(0, 2, 1)), V), V[:, : m + 1, :])
-        self.found.append((systems, xp.matmul(from_host(W, V), Z[:, :m, :]), C, chosen))
+        with np.errstate(all="ignore"):
+            U = xp.matmul(from_host(W, V), Z[:, :m, :])
+            C = xp.matmul(from_host(np.ascontiguousarray(P.transpose(0, 2, 1)), V), V[:, : m + 1, :])
+        self.found.append((systems, U, C, chosen))
 
     def renumbered(self, places: Indices) -> Callable[[Indices, Array, Array, HessenbergQR, HostArray], None]:
         """Return a collector for a part of the batch, whose systems have these places in the whole."""

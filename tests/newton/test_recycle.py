@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import implicitsolve as ims
 from implicitsolve import NewtonKrylov, NonlinearStop, Problem, root
 from implicitsolve.newton._direction import GrowingSpace
+from implicitsolve.newton._recycle import SpaceCollector
 
 N, SYSTEMS = 30, 3
 TIGHT = NonlinearStop(rtol=1e-10)
@@ -173,3 +176,16 @@ def test_every_library(xp, any_dtype, rng):
         residual = F + xp.matmul(J, outcome.x[..., None])[..., 0]
         assert float(xp.linalg.vector_norm(residual)) <= 2e-3 * norms.sum()
         J = J + 0.01
+
+
+@pytest.mark.parametrize(("largest", "smallest"), [(1.0, 1e-9), (1e-28, 1e-39), (1e-30, 1e-35)])
+def test_single_precision_keeps_what_it_can_hold(largest, smallest):
+    """Singular values below float32's rounding are noise, and 1 / 1e-39 is no number of it."""
+    small = SimpleNamespace(columns=2, H=np.array([[[largest, 0.0], [0.0, smallest], [0.0, 0.0]]]))
+    V = np.eye(3, dtype=np.float32)[None]
+    collector = SpaceCollector(V[:, 0, :], keep=5, least=np.zeros(1, dtype=int))
+    collector(np.arange(1), V, V[:, :2, :], small, np.array([2]))
+    space = collector.joined(None, None)
+    assert np.isfinite(space.U).all()
+    assert np.isfinite(space.matvec(np.ones((1, 3), dtype=np.float32))).all()
+    assert np.max(np.abs(space.U)) <= 2 / largest or smallest / largest > np.finfo(np.float32).eps
