@@ -120,7 +120,7 @@ def newton_krylov(
         Root, shaped like x0.
     result : scipy.optimize.OptimizeResult
         With `full_output`: ``x, fun, success, status, message, nit, nfev, njev, njvp``, and the native result as
-        ``native``. `nfev` counts every call of `residual`, `njvp` every call of `jvp` or product of `jac`, and `njev`
+        ``native``. `nfev` counts the calls of `residual` by the solver, `njvp` those of `jvp` or product of `jac`, and `njev`
         every call of `jac`.
 
     Raises

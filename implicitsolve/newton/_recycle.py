@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._arnoldi import combine, project
 from implicitsolve.krylov._hessenberg import HessenbergQR
 
-SINGULAR = 1e-12  # relative size under which a singular value is rounding error
+SINGULAR = 1e-8  # relative size under which a singular value is rounding error
 
 
 class RecycledSpace:
