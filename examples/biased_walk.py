@@ -21,173 +21,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+import implicitsolve as ims
 from _tagging.candidates import Solution, solve_layer
 from _tagging.errors import UserError
 from _tagging.files import atomic_write, check_writable
 from _tagging.optimisers import Adam
-from numpy.typing import NDArray
-from scipy.special import gammaln, ive, log_ndtr, logsumexp
-
-import implicitsolve as ims
+from _walks import LAWS, LONGEST, Law, Rate, Walks, bayes_floor, draw, posterior
 from implicitsolve import adapters
 
 Array = NDArray[Any]
-LONGEST = 40
-QUADRATURE_NODES = 12
 FLOOR_WALKS = 20_000
 POSITION_UNIT = 10.0
-"""Positions reach tens of units. Dividing by a constant changes nothing that W could not undo, but tames Adam's steps."""
+"""Positions reach tens of units. W could undo a division by a constant, but Adam's steps are tamer with it."""
 SWEEPS, NEWTON_STEPS, TEST_BATCH, CLIP = 20, 8, 64, 0.1
-LAWS = ("common", "sphere", "normal", "uniform")
-
-
-@dataclass(frozen=True)
-class Law:
-    """How walks are drawn: N uniform in 1..40, t' uniform in [0, N), unit normal steps, and the law of v.
-
-    Parameters
-    ----------
-    bias : float
-        b, the size of the drift.
-    law : {"common", "sphere", "normal", "uniform"}
-        "common": v is norm * (1, ..., 1) / sqrt(dimension) for every walk, so that the default is (1, 1);
-        "sphere": per walk, uniform on the sphere of radius norm; "normal": per walk, norm times a unit normal
-        vector; "uniform": per walk, uniform in [0, norm]^dimension.
-    dimension : int
-    norm : float
-    """
-
-    bias: float = 1.0
-    law: str = "common"
-    dimension: int = 2
-    norm: float = 2**0.5
-
-    @property
-    def common(self) -> Array:
-        """The direction of law "common"."""
-        return np.full(self.dimension, self.norm / self.dimension**0.5)
-
-    def directions(self, count: int, rng: np.random.Generator) -> Array:
-        """Draw v, (count, dimension)."""
-        shape = count, self.dimension
-        if self.law == "common":
-            return np.broadcast_to(self.common, shape)
-        if self.law == "uniform":
-            return rng.uniform(0.0, self.norm, shape)
-        v = self.norm * rng.standard_normal(shape)
-        return v if self.law == "normal" else v * (self.norm / np.linalg.norm(v, axis=1, keepdims=True))
-
-
-@dataclass(frozen=True)
-class Walks:
-    """Walks padded to length T: `positions` (B, T, d), `lengths` (B,), `changes` (B,) t', `labels` (B, T)."""
-
-    positions: Array
-    lengths: Array
-    changes: Array
-    labels: Array
-
-    def part(self, which: slice) -> Walks:
-        """Some of the walks."""
-        return Walks(self.positions[which], self.lengths[which], self.changes[which], self.labels[which])
-
-    @property
-    def is_step(self) -> Array:
-        """(B, T), false where padded."""
-        return np.arange(self.labels.shape[1]) < self.lengths[:, None]
-
-
-def draw(law: Law, count: int, rng: np.random.Generator) -> Walks:
-    """Draw `count` walks."""
-    lengths = rng.integers(1, LONGEST + 1, count)
-    changes = rng.uniform(0.0, lengths)
-    i = np.arange(1, lengths.max() + 1)
-    share = np.clip(i - changes[:, None], 0.0, 1.0)  # of the drift, in each step
-    drift = law.bias * share[:, :, None] * law.directions(count, rng)[:, None, :]
-    steps = rng.standard_normal((count, i.size, law.dimension)) + drift
-    is_step = i <= lengths[:, None]
-    positions = np.cumsum(steps, axis=1) * is_step[:, :, None]
-    return Walks(positions, lengths, changes, (i > changes[:, None]) & is_step)
-
-
-# ------------------------------------------------------------------------------------------------------ Bayes posterior
-
-
-def posterior(law: Law, walks: Walks) -> Array:
-    """Exact P(y_i = 1 | walk), (B, T), zero where padded.
-
-    t' = m + 1 - g with m = 0..N-1 and g in (0, 1): step m+1 drifts by the fraction g, later ones fully, and y_i = 1 if
-    i > m. Given v, the likelihood ratio to a walk without drift is exp(b v.S - b^2 |v|^2 Q / 2) with
-    S = g D_{m+1} + sum_{i > m+1} D_i (D the steps) and Q = g^2 + N - m - 1; v is integrated out analytically and g
-    by Gauss-Legendre quadrature.
-    """
-    steps = np.diff(walks.positions, axis=1, prepend=0.0) * walks.is_step[:, :, None]
-    later = np.cumsum(steps[:, ::-1], axis=1)[:, ::-1] - steps
-    nodes, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
-    g = (nodes[:, None] + 1.0) / 2.0
-    S = later[:, :, None, :] + g * steps[:, :, None, :]
-    after = walks.lengths[:, None] - np.arange(1, steps.shape[1] + 1)
-    Q = np.maximum(after, 0)[:, :, None] + g[:, 0] ** 2
-    evidence = logsumexp(_log_ratio(law, S, Q), axis=2, b=weights)
-    evidence = np.where(walks.is_step, evidence, -np.inf)
-    return np.cumsum(np.exp(evidence - logsumexp(evidence, axis=1, keepdims=True)), axis=1) * walks.is_step
-
-
-def _log_ratio(law: Law, S: Array, Q: Array) -> Array:
-    """Log of the likelihood ratio averaged over the law of v; S (..., d), Q (...)."""
-    size = law.bias * law.norm
-    d = law.dimension
-    if size == 0.0:
-        return np.zeros_like(Q)
-    if law.law == "common":
-        return law.bias * (S @ law.common) - 0.5 * size**2 * Q
-    if law.law == "sphere":  # mean of exp(kappa * cosine): the constant of the von Mises-Fisher distribution
-        kappa = size * np.linalg.norm(S, axis=-1)
-        kappa = np.maximum(kappa, 1e-8)
-        mean = gammaln(d / 2) + (d / 2 - 1) * np.log(2 / kappa) + np.log(ive(d / 2 - 1, kappa)) + kappa
-        return mean - 0.5 * size**2 * Q
-    if law.law == "normal":
-        spread = 1.0 + size**2 * Q
-        return 0.5 * size**2 * (S**2).sum(axis=-1) / spread - 0.5 * d * np.log(spread)
-    root = np.sqrt(Q)[..., None]  # uniform: in each dimension a piece of a Gaussian integral
-    centre, width = S / root, size * root
-    low, high = np.where(centre < 0, centre, -centre), np.where(centre < 0, centre - width, width - centre)
-    low, high = np.minimum(low, high), np.maximum(low, high)
-    log_mass = log_ndtr(high) + np.log(-np.expm1(log_ndtr(low) - log_ndtr(high)))
-    return (log_mass + 0.5 * centre**2 + 0.5 * np.log(2 * np.pi) - np.log(width)).sum(axis=-1)
-
-
-@dataclass(frozen=True)
-class Rate:
-    """An error per element and its standard error (over walks, whose elements are not independent)."""
-
-    value: float
-    standard_error: float
-
-    @classmethod
-    def of(cls, errors: Array, lengths: Array) -> Rate:
-        """Ratio of two means: errors in each walk to elements in each walk."""
-        value = errors.sum() / lengths.sum()
-        deviation = np.std(errors - value * lengths, ddof=1) if lengths.size > 1 else np.nan
-        return cls(float(value), float(deviation / (lengths.mean() * lengths.size**0.5)))
-
-    def __str__(self) -> str:
-        """Value and standard error."""
-        return f"{self.value:.4f} +- {self.standard_error:.4f}"
-
-
-def bayes_floor(law: Law, count: int, rng: np.random.Generator) -> Rate:
-    """Bayes-optimal error per element: the mean of min(P, 1 - P) over fresh walks."""
-    errors, lengths = [], []
-    for _ in range(0, count, 2000):
-        walks = draw(law, 2000, rng)
-        P = posterior(law, walks)
-        errors.append((np.minimum(P, 1 - P) * walks.is_step).sum(axis=1))
-        lengths.append(walks.lengths)
-    return Rate.of(np.concatenate(errors), np.concatenate(lengths))
-
-
-# ----------------------------------------------------------------------------------------------------------- the layer
 
 
 @dataclass
@@ -212,8 +60,10 @@ class Model:
 
     @classmethod
     def initial(cls, state: int, dimension: int, rng: np.random.Generator) -> Model:
-        """Draw parameters. The bias of z keeps the layer well conditioned at first: z = 0 is a pure average of both
-        neighbours, for which I - J is as badly conditioned as a Laplacian.
+        """Draw parameters.
+
+        The bias of z keeps the layer well conditioned at first: z = 0 is a pure average of both neighbours, for which
+        I - J is as badly conditioned as a Laplacian.
         """
         parameters = {}
         for gate in ("", "z", "r", "p", "n"):
@@ -328,36 +178,28 @@ def run(options: argparse.Namespace) -> None:
     print(f"law of v: {law.law}, dimension {law.dimension}, norm {law.norm:.4g}; b = {law.bias:g}", flush=True)
     floor = bayes_floor(law, options.floor_walks, floor_rng)
     model, work = train(law, options, training_rng)
-    batches = work.batches
-    print(
-        f"trained on {work.walks} walks in {batches} batches; per batch {work.newton_steps / batches:.1f} Newton steps, ",
-        end="",
-    )
-    print(f"{work.products / batches:.1f} products, {work.adjoint_products / batches:.1f} adjoint products")
+    print(describe(work))
     test = draw(law, options.test_walks, test_rng)
-    model_P, unsolved_test = model.predict(test, test_rng)
-    if work.unsolved or work.unsolved_adjoint or unsolved_test:
-        print(
-            f"NOT CONVERGED: {work.unsolved} forward and {work.unsolved_adjoint} adjoint solves in training, ", end=""
-        )
-        print(f"{unsolved_test} test walks")
+    model_P, unsolved = model.predict(test, test_rng)
+    if unsolved:
+        print(f"NOT CONVERGED: {unsolved} test walks")
     bayes_P = posterior(law, test)
-    rates = {}
-    for name, P in (("layer", model_P), ("bayes", bayes_P)):
-        rates[name] = Rate.of((((P > 0.5) != test.labels) & test.is_step).sum(axis=1), test.lengths)
-    print(f"error per element, implicit GRU:          {rates['layer']}  ({options.test_walks} test walks)")
-    print(f"error per element, Bayes rule, same walks: {rates['bayes']}")
+    error, bayes_error = (
+        Rate.of((((P > 0.5) != test.labels) & test.is_step).sum(axis=1), test.lengths) for P in (model_P, bayes_P)
+    )
+    print(f"error per element, implicit GRU:           {error}  ({options.test_walks} test walks)")
+    print(f"error per element, Bayes rule, same walks: {bayes_error}")
     print(f"Bayes floor of this law:                   {floor}  ({options.floor_walks} walks)")
     if options.json is not None:
         results = {
             "example": "biased_walk",
-            "law": dataclasses.asdict(law),
-            "seed": options.seed,
-            "state": options.state,
+            "options": {
+                name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()
+            },
             "work": dataclasses.asdict(work),
-            "test_unsolved": unsolved_test,
-            "error": dataclasses.asdict(rates["layer"]),
-            "bayes_error_same_walks": dataclasses.asdict(rates["bayes"]),
+            "test_unsolved": unsolved,
+            "error": dataclasses.asdict(error),
+            "bayes_error_same_walks": dataclasses.asdict(bayes_error),
             "bayes_floor": dataclasses.asdict(floor),
         }
         with atomic_write(options.json) as file:
@@ -365,6 +207,18 @@ def run(options: argparse.Namespace) -> None:
         print(f"results: {options.json}")
     if options.figure is not None:
         print(save_figure(options.figure, test, model_P, bayes_P))
+
+
+def describe(work: Work) -> str:
+    """What training took, in words."""
+    newton, products, adjoint = (
+        f"{total / work.batches:.1f}" for total in (work.newton_steps, work.products, work.adjoint_products)
+    )
+    text = f"trained on {work.walks} walks in {work.batches} batches; {work.retried} walks needed a second start; "
+    text += f"per batch {newton} Newton steps, {products} products, {adjoint} adjoint products"
+    if work.unsolved or work.unsolved_adjoint:
+        text += f"\nNOT CONVERGED: {work.unsolved} walks (left out), {work.unsolved_adjoint} adjoint solves (used)"
+    return text
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -379,7 +233,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--norm", type=float, default=Law.norm, help="of v, or its scale (default sqrt(2): v = (1, 1))")
     add("--state", type=int, default=40, help="k (default %(default)s)")
     add("--batch", type=int, default=32, help="walks in a batch (default %(default)s)")
-    add("--rate", type=float, default=5e-3, help="of Adam, at the start (default %(default)s)")
+    add("--rate", type=float, default=8e-3, help="of Adam, at the start (default %(default)s)")
     add("--test-walks", type=int, default=5000, help="default %(default)s")
     add("--floor-walks", type=int, default=FLOOR_WALKS, help="default %(default)s")
     add("--seed", type=int, default=0)
@@ -401,7 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     options = parse(arguments)
     try:
-        run(options)
+        with np.errstate(over="ignore", invalid="ignore"):  # training checks what it uses
+            run(options)
     except UserError as error:
         print(f"biased_walk: error: {error}", file=sys.stderr)
         return 1

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from _tagging.conllu import COLUMNS, Sentence, read_conllu, write_conllu
 from _tagging.errors import UserError
 from _tagging.features import Encoded, Encoder
@@ -33,7 +34,7 @@ from _tagging.training import STARTS, EpochReport, TrainingOptions, evaluate, tr
 QUICK_EPOCHS, QUICK_SENTENCES = 2, 2500
 
 _TOKEN = re.compile(
-    r"https?://\S+|\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,:]\d+)*|(?:\w\.){2,}|\w+|\.{2,}|[^\w\s]",
+    r"https?://\S+?(?=[.,;:!?)\]]*(?:\s|$))|\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,:]\d+)*|(?:\w\.){2,}|\w+|\.{2,}|[^\w\s]",
     re.IGNORECASE,
 )
 """Pieces of a sentence, about as the treebank divides them: do n't, it 's, 3.50, U.S., punctuation apart."""
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     options = parse(arguments)
     try:
-        run(options)
+        with np.errstate(over="ignore", invalid="ignore"):  # training checks what it uses
+            run(options)
     except UserError as error:
         print(f"pos_tagging: error: {error}", file=sys.stderr)
         return 1
@@ -59,35 +61,36 @@ def run(options: argparse.Namespace) -> None:
         if path is not None:
             check_writable(path)
     began = time.perf_counter()
+    if options.tag is not None and not _TOKEN.search(options.tag):
+        raise UserError("--tag: a sentence with at least one word was expected")
+    loaded, column = None, options.column or "xpos"
     if options.load is not None:
-        tagger, column = load_model(options.load)
+        loaded, column = load_model(options.load)
         if options.column not in (None, column):
             raise UserError(f"{options.load}: this model predicts {column}, not {options.column}")
+    solver = SolverOptions(forward=options.forward_tolerance, adjoint=options.adjoint_tolerance, sweeps=options.sweeps)
+    needs_treebank = options.epochs or options.predict or options.json or options.tag is None
+    if loaded is None or needs_treebank:
+        tagger = _run_on_treebank(options, loaded, column, solver, began)
     else:
-        tagger, column = None, options.column or "xpos"
-    epochs = options.epochs if options.epochs is not None else 0 if tagger else TrainingOptions.epochs
-    solver = SolverOptions(
-        forward=options.forward_tolerance, adjoint=options.adjoint_tolerance, sweeps=options.sweeps
-    )
-    if epochs or options.predict or not options.tag:  # only tagging a sentence needs no treebank
-        tagger = _run_on_treebank(options, tagger, column, epochs, solver, began)
+        tagger = loaded
     if options.tag is not None:
         print(tag_sentence(tagger, options.tag, solver))
 
 
 def _run_on_treebank(
-    options: argparse.Namespace, tagger: Tagger | None, column: str, epochs: int, solver: SolverOptions, began: float
+    options: argparse.Namespace, tagger: Tagger | None, column: str, solver: SolverOptions, began: float
 ) -> Tagger:
     train_path, dev_path = find_treebank(options.data)
     dev = read_conllu(dev_path, column)
     reports: list[EpochReport] = []
-    if epochs:
+    if options.epochs or tagger is None:
         corpus = read_conllu(train_path, column)[: options.limit]
         tagger = _new_tagger(corpus, options) if tagger is None else tagger
-        reports = _train(tagger, corpus, dev, column, epochs, options, solver)
+        reports = _train(tagger, corpus, dev, column, options, solver)
         print(f"best dev accuracy {max(r.dev.score.accuracy for r in reports):.4f}", end="")
         print(f" after {time.perf_counter() - began:.0f} s in all")
-    if options.predict is not None or not epochs:
+    if options.predict is not None or not reports:
         final = evaluate(tagger, _encode(tagger.encoder, dev), solver)
         unsolved = f", {final.score.work.unsolved} sentences unsolved" if final.score.work.unsolved else ""
         print(f"dev accuracy {final.score.accuracy:.4f}, perplexity {final.score.perplexity:.4f}{unsolved}")
@@ -97,8 +100,8 @@ def _run_on_treebank(
     if options.json is not None:
         _write_json(options.json, tagger, column, reports, options, solver)
         print(f"results: {options.json}")
-    if options.figure is not None and reports:
-        print(save_curve(options.figure, reports))
+    if options.figure is not None:
+        print(save_curve(options.figure, reports) if reports else "figure skipped: nothing was trained")
     return tagger
 
 
@@ -116,13 +119,12 @@ def _train(
     corpus: Sequence[Sentence],
     dev: Sequence[Sentence],
     column: str,
-    epochs: int,
     options: argparse.Namespace,
     solver: SolverOptions,
 ) -> list[EpochReport]:
     """Train, print a line for each epoch, keep the best parameters, in the model file too."""
     training = TrainingOptions(
-        epochs=epochs,
+        epochs=options.epochs,
         batch_words=options.batch_words,
         optimiser=options.optimiser,
         rate=options.rate,
@@ -155,12 +157,13 @@ def describe(report: EpochReport) -> str:
     """One line about an epoch."""
     dev, work = report.dev.score, report.train.work.per_batch()
     line = (
-        f"epoch {report.epoch}: dev accuracy {dev.accuracy:.4f}, perplexity {dev.perplexity:.4f}; {report.seconds:.1f} s; "
+        f"epoch {report.epoch}: dev accuracy {dev.accuracy:.4f}, perplexity {dev.perplexity:.4f}; "
+        f"{report.seconds:.1f} s + {report.dev.seconds:.1f} s; "
         f"per batch {work['newton_steps']:.1f} Newton steps, {work['products']:.1f} products, "
         f"{work['adjoint_products']:.1f} adjoint products"
     )
     failures = {
-        "forward solves": report.train.work.unsolved,
+        "forward solves (left out)": report.train.work.unsolved,
         "adjoint solves": report.train.work.unsolved_adjoint,
         "dev solves": dev.work.unsolved,
     }
@@ -171,8 +174,6 @@ def describe(report: EpochReport) -> str:
 def tag_sentence(tagger: Tagger, text: str, solver: SolverOptions) -> str:
     """Divide a sentence into words and tag them: ``word/TAG word/TAG``."""
     forms = _TOKEN.findall(text)
-    if not forms:
-        raise UserError("--tag: a sentence with at least one word was expected")
     evaluation = evaluate(tagger, [tagger.encoder.encode(forms)], solver)
     if evaluation.score.work.unsolved:
         print("pos_tagging: warning: the layer was not solved for this sentence", file=sys.stderr)
@@ -237,6 +238,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.quick:
         options.epochs = QUICK_EPOCHS if options.epochs is None else options.epochs
         options.limit = QUICK_SENTENCES if options.limit is None else options.limit
+    if options.epochs is None:
+        options.epochs = TrainingOptions.epochs if options.load is None else 0
     if options.epochs == 0 and options.load is None:
         parser.error("--epochs 0 needs --load")
     if options.save is not None and options.load is not None and not options.epochs:

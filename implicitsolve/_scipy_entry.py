@@ -120,8 +120,8 @@ def newton_krylov(
         Root, shaped like x0.
     result : scipy.optimize.OptimizeResult
         With `full_output`: ``x, fun, success, status, message, nit, nfev, njev, njvp``, and the native result as
-        ``native``. `nfev` counts the calls of `residual` by the solver, `njvp` those of `jvp` or product of `jac`, and `njev`
-        every call of `jac`.
+        ``native``. `nfev` counts the solver's calls of `residual`, `njvp` its calls of `jvp` or products with `jac`,
+        and `njev` its calls of `jac`.
 
     Raises
     ------

@@ -76,5 +76,5 @@ def split_into_batches(
     number = (first_word // words).astype(int)
     batches = np.split(order, np.flatnonzero(np.diff(number)) + 1)
     if rng is not None:
-        rng.shuffle(batches)  # type: ignore[arg-type]
+        rng.shuffle(batches)
     return batches

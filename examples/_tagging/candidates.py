@@ -11,14 +11,16 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import implicitsolve as ims
 import numpy as np
-from implicitsolve import adapters
 from numpy.typing import NDArray
+
+import implicitsolve as ims
+from implicitsolve import adapters
 
 __all__ = ["Solution", "solve_layer"]
 
 RETRY_SWEEPS = 100
+"""Steps H <- (H + F(H)) / 2 from a random state: slow, but they come near a solution where Newton's method has not."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Solution:
     newton_steps : int
         Of the slowest sequence, summed over attempts.
     products : int
-        Calls of the residual (sweeps included) and of J v in all attempts; after the first one these are of a few sequences only.
+        Calls of the residual (sweeps included) and of J v in all attempts; those after the first attempt are for a few
+        sequences only.
     retried, unsolved : int
         Sequences that the first start did not solve, and those that none did.
     """
@@ -53,7 +56,7 @@ def solve_layer(
     sweeps: int = 0,
     random_starts: int = 2,
 ) -> Solution:
-    """Solve from `start`, then what is unsolved from random states in [-1, 1].
+    """Solve from `start`, then what is unsolved from random states in [-1, 1], after damped sweeps.
 
     Parameters
     ----------
@@ -84,9 +87,9 @@ def solve_layer(
     products += sweeps
     unsolved = first_unsolved = np.flatnonzero(~result.success)
     for _ in range(random_starts):
-        if not unsolved.size:
+        if not unsolved.size or problem.take is None:
             break
-        rest = problem.take(unsolved)  # type: ignore[misc]
+        rest = problem.take(unsolved)
         x0 = adapters.initial_guess(rest, "random", rng)
         for _ in range(RETRY_SWEEPS):
             x0 = x0 - 0.5 * rest.residual(x0)

@@ -58,7 +58,7 @@ def read_conllu(path: Path, column: str = "xpos") -> list[Sentence]:
     Parameters
     ----------
     path : Path
-        A UTF-8 file; ``\\n`` and ``\\r\\n`` both end a line.
+        A UTF-8 file; lines may end as on Unix or as on Windows.
     column : {"xpos", "upos"}
         Which column holds the tags.
 

@@ -112,7 +112,7 @@ class Encoder:
         return self._seen[form]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _flags(form: str) -> tuple[bool, ...]:
     """The eight binary features: four of case, four of the kinds of characters."""
     letters = [c for c in form if c.isalpha()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import IO
 
@@ -99,7 +99,7 @@ def check_writable(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path) -> Generator[IO[bytes]]:
     """Open a temporary file beside `path`, renamed to `path` only if the block ends without an exception.
 
     Raises

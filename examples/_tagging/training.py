@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .batches import Batch, collate, split_into_batches
 from .errors import UserError
 from .features import UNKNOWN, Encoded
-from .model import Floats, Forward, SolverOptions, Tagger, Work
+from .model import Floats, Forward, SolverOptions, SparseRows, Tagger, Work
 from .optimisers import OPTIMISERS
 from .progress import track
 
@@ -178,7 +178,7 @@ def train(
             numbers, keep = dropout.words(batch), dropout.inputs(batch, tagger.sizes.input)
             forward = tagger.forward(batch, solver, start=start, numbers=numbers, keep=keep)
             gradients, adjoint_work = tagger.gradient(forward, solver)
-            _check_finite(forward, gradients["out_W"], epoch)
+            _check_finite(forward, gradients, epoch)
             optimiser.step(tagger.parameters, gradients, rate)
             score.add(forward, forward.work + adjoint_work)
             if cache is not None:
@@ -191,9 +191,12 @@ def train(
         best = min(best, perplexity)
 
 
-def _check_finite(forward: Forward, gradient: object, epoch: int) -> None:
-    if not (math.isfinite(forward.loss) and np.isfinite(gradient).all()):  # type: ignore[call-overload]
-        raise UserError(f"training diverged in epoch {epoch}: the loss is not finite; try a smaller --rate")
+def _check_finite(forward: Forward, gradients: Mapping[str, Floats | SparseRows], epoch: int) -> None:
+    values = (g.values if isinstance(g, SparseRows) else g for g in gradients.values())
+    if not (math.isfinite(forward.loss) and all(np.isfinite(value).all() for value in values)):
+        raise UserError(
+            f"training diverged in epoch {epoch}: the loss or its gradient is not finite; try a smaller --rate"
+        )
 
 
 class _Dropout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array_api_strict
 import numpy as np
 import pytest
 
@@ -151,6 +152,21 @@ def test_systems_that_have_finished_are_not_multiplied(rng):
     assert result.success.all()
     assert result.iterations[7] > 8
     assert sum(rows) <= 4 * batch + result.matvecs  # the first step and the last product; one row in the others
+
+
+def test_one_transfer_to_the_host_an_iteration(monkeypatch):
+    xp, transfers = array_api_strict, []
+    kind = type(xp.zeros(1))
+    for name in ("__dlpack__", "__bool__", "__float__", "__int__", "__complex__"):
+        method = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda *a, method=method, **k: (transfers.append(None), method(*a, **k))[1])
+    d = xp.linspace(1, 40, 60)
+    A = LinearOperator(lambda v: d * v, in_shape=60, dtype=xp.float64)
+    b = xp.ones(60)
+    transfers.clear()
+    result = ims.linear_solve(A, b, method=BiCGSTAB(), stop=LinearStop(rtol=1e-12))
+    assert result.iterations > 15
+    assert len(transfers) <= result.iterations + 6
 
 
 def test_a_neighbour_whose_recurrence_is_lost_changes_nothing(rng):

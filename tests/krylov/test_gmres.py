@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import array_api_strict
 import numpy as np
 import pytest
 
@@ -350,6 +351,37 @@ def test_a_column_costs_as_many_vectors_as_the_docstring_says(with_M, vectors):
         tracemalloc.stop()
     assert peaks[1] - peaks[0] == pytest.approx(20 * vectors, abs=1)
     assert peaks[0] < 20 * vectors + 16
+
+
+class Transfers:
+    """Counts what moves numbers from a strict array to Python or NumPy."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        kind = type(array_api_strict.zeros(1))
+        for name in ("__dlpack__", "__bool__", "__float__", "__int__", "__complex__", "__array__", "__buffer__"):
+            if hasattr(kind, name):
+                monkeypatch.setattr(kind, name, self.counted(getattr(kind, name)))
+
+    def counted(self, method):
+        def wrapper(*arguments, **keywords):
+            self.count += 1
+            return method(*arguments, **keywords)
+
+        return wrapper
+
+
+@pytest.mark.parametrize("family", FAMILY)
+def test_one_transfer_to_the_host_an_iteration(monkeypatch, family):
+    xp = array_api_strict
+    d = xp.linspace(1, 40, 60)
+    A = LinearOperator(lambda v: d * v, in_shape=60, dtype=xp.float64)
+    b = xp.ones(60)
+    transfers = Transfers(monkeypatch)
+    result = ims.linear_solve(A, b, method=family(restart=12), stop=LinearStop(rtol=1e-12, max_iterations=48))
+    assert result.iterations > 30
+    cycles = result.matvecs - result.iterations
+    assert transfers.count <= result.iterations + 2 * cycles + 4
 
 
 # ------------------------------------------------------------------------------------------------------------ settings
