@@ -11,7 +11,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import Counts, LinearResult, NewtonStep, NonlinearResult, Status
-from implicitsolve.result import AdjointResult, TangentResult, with_status
+from implicitsolve.result import AdjointResult, TangentResult
 
 
 def linear(status, x=None) -> LinearResult:
@@ -85,13 +85,6 @@ def test_results_are_frozen_and_survive_copies_and_pickles():
         np.testing.assert_array_equal(other.x, result.x)
         assert other.status is result.status
         assert len(other.steps) == len(result.steps)
-
-
-def test_another_status_is_a_copy():
-    result = linear(Status.CONVERGED)
-    other = with_status(result, Status.STAGNATED)
-    assert (result.status, other.status) == (Status.CONVERGED, Status.STAGNATED)
-    assert other.x is result.x
 
 
 def test_counts_are_differences():

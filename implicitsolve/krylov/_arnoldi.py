@@ -136,6 +136,8 @@ class _Arnoldi:
         self.cycle, self.A, self.M, self.target, self.capacity = cycle, A, M, target, capacity
         self.augment, self.on_finish = augment, on_finish
         self.given = 0 if augment is None else min(augment.shape[1], capacity - 1)
+        # saves products with M, for one transfer a cycle
+        self.is_given_everywhere = bool(self.given) and M is not None and bool(xp.all(xp.any(augment != 0, axis=2)))
         self.precision = eps(xp, r.dtype)
         self.rows = np.arange(size)
         self.limits = np.full(size, capacity) if limits is None else limits
@@ -175,8 +177,10 @@ class _Arnoldi:
             return v if self.M is None else self.M.matvec(v)
         given = self.augment[:, j - (self.capacity - self.given), :]
         xp = array_namespace(v)
+        if self.is_given_everywhere:
+            return given
         is_given = xp.any(given != 0, axis=1, keepdims=True)  # a system may have none yet
-        return given if bool(xp.all(is_given)) else xp.where(is_given, given, v if self.M is None else self.M.matvec(v))
+        return xp.where(is_given, given, v if self.M is None else self.M.matvec(v))
 
     def finish(self, which: Indices) -> None:
         """Turn the least-squares solutions of some rows into corrections of their systems."""

@@ -15,6 +15,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov._base import KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
 
+IDLE = 1e-3  # relative reduction of the residual under which a call has achieved nothing
 SCIPY_METHODS = ("bicg", "bicgstab", "cg", "cgs", "gcrotmk", "gmres", "lgmres", "minres", "qmr", "tfqmr")
 
 
@@ -32,8 +33,8 @@ class ScipyKrylov:
     Notes
     -----
     NumPy arrays only. Systems of a batch are solved one after the other; the native methods are the ones for batches.
-    A product after each call measures the residual that was reached, and calls repeat while they halve it. MINRES needs
-    a symmetric operator.
+    A product after each call measures the residual that was reached, and calls repeat while they reduce it. MINRES
+    needs a symmetric operator.
 
     Raises
     ------
@@ -90,8 +91,8 @@ class ScipyKrylov:
                     new_r = b[at] - part.matvec(x[at] + dx)
                 norm = norm2(new_r)[0]
                 nonfinite[row] = not np.isfinite(norm)
-                goes_on = bool(norm <= 0.5 * norms[row])
-                stagnated[row] = not goes_on and iterations[row] + system.products <= max_iterations
+                goes_on = bool(norm < (1 - IDLE) * norms[row])
+                stagnated[row] = not goes_on and iterations[row] < max_iterations
                 if norm < norms[row]:
                     x[row] += dx
                     r[row], norms[row] = new_r[0], norm

@@ -107,7 +107,7 @@ class NewtonKrylov:
 
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""
-        start = Solution.at(x0, evaluator.size)
+        start = Solution.at(x0)
         first = _Loop(self, evaluator, start, stop, monitor).run()
         again = np.isin(first.status, (Status.STAGNATED, Status.LINE_SEARCH_FAILED)) & (first.iterations > 0)
         if not again.any() or not self.restarts or isinstance(self.line_search, FullStep):
@@ -135,7 +135,7 @@ class Solution:
     steps: list[NewtonStep]
 
     @classmethod
-    def at(cls, x0: Array, size: int) -> Solution:
+    def at(cls, x0: Array) -> Solution:
         """Every system at its start."""
         xp, B = array_namespace(x0), x0.shape[0]
         return cls(

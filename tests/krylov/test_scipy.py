@@ -108,6 +108,15 @@ def test_the_limit_is_one_of_iterations_never_of_restarts(rng, name, limit):
         assert result.matvecs == 0
 
 
+def test_a_limit_that_was_not_reached_is_not_the_reason():
+    A, b = np.asarray([[-0.00033723, -0.00109556], [-0.08189746, -0.26606034]]), np.asarray([-0.53566937, 0.36159505])
+    for limit in range(1, 12):
+        stop = LinearStop(rtol=0, max_iterations=limit)
+        result = ims.linear_solve(A, b, method=ScipyKrylov(function="gmres"), stop=stop)
+        assert not result.success
+        assert result.status is not Status.ITERATION_LIMIT or result.iterations >= limit
+
+
 @pytest.mark.parametrize("name", ["gmres", "bicgstab", "cgs", "tfqmr", "lgmres", "gcrotmk"])
 def test_a_preconditioner_is_used(rng, name):
     d = np.logspace(0, 4, 60)
