@@ -29,7 +29,7 @@ def save_curve(path: Path, reports: Sequence[EpochReport]) -> str:
     for name, label in (("products", "forward"), ("adjoint_products", "adjoint"), ("newton_steps", "Newton steps")):
         products.plot(epochs, [report.train.work.per_batch()[name] for report in reports], "o-", label=label)
     products.set(xlabel="epoch", ylabel="per batch", ylim=(0, None))
-    products.legend()
+    products.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize="x-small", columnspacing=1.0)
     with atomic_write(path) as file:
         figure.savefig(file, dpi=100, format="png")
     return f"figure: {path}"
