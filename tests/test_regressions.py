@@ -277,3 +277,14 @@ def test_wolfe_in_threads_changed_the_warning_filters():
     finally:
         sys.setswitchinterval(interval)
     assert list(warnings.filters) == before
+
+
+def test_a_broken_recurrence_was_forgotten_while_its_neighbour_ran_on(monkeypatch):
+    """BiCGSTAB: A = 0 breaks down in the first run; its neighbour, whose products are inexact, needs further ones."""
+    monkeypatch.setattr("implicitsolve.krylov._bicgstab.MAX_RESTARTS", 1)
+    scale = np.array([[0.0], [1.0]])
+    inexact = ims.LinearOperator(
+        lambda v: scale * (v * np.arange(1.0, 6.0) + 1e-3 * np.abs(v)), in_shape=5, batch_shape=(2,)
+    )
+    result = ims.linear_solve(inexact, np.ones((2, 5)), method=ims.BiCGSTAB(), stop=ims.LinearStop(rtol=1e-10))
+    assert result.status.tolist() == [Status.BREAKDOWN, Status.CONVERGED]

@@ -78,7 +78,7 @@ class BiCGSTAB:
             iterations[rows] += np.maximum(run.iterations, 1)
             nonfinite[rows] = run.nonfinite & ~better
             ended = (norms <= target) | nonfinite | (iterations >= max_iterations)
-            broken = ~ended & running & (restarts >= MAX_RESTARTS)
+            broken |= ~ended & running & (restarts >= MAX_RESTARTS)
             running &= ~ended & ~broken
         return KrylovOutcome(x, norms, classify(norms, target, broken=broken, nonfinite=nonfinite), iterations)
 
