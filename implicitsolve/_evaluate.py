@@ -200,11 +200,11 @@ class Evaluator:
     def _product(self, function: Callable[[Array, Array], Array], x: Array, name: str) -> Callable[[Array], Array]:
         def product(v: Array) -> Array:
             self.tally.add("jvps" if name == "jvp" else "vjps")
-            direction = self.xp.asarray(v, copy=True)
-            if self.systems is not None:
-                padded = self.xp.zeros_like(self.background)
-                scatter(padded, self.systems, v)
-                direction = padded
+            if self.systems is None:
+                direction = self.xp.asarray(v, copy=True)
+            else:
+                direction = self.xp.zeros_like(self.background)
+                scatter(direction, self.systems, v)
             value = self._returned(function(self._argument(x, copy=True), self.unflatten(direction)), name)
             return self.xp.asarray(value, copy=True)
 

@@ -130,15 +130,21 @@ def norm2(x: Array) -> HostArray:
     """
     xp = array_namespace(x)
     with np.errstate(all="ignore"):
-        plain = np.sqrt(to_host(xp.real(xp.vecdot(x, x)) if is_complex(x) else xp.vecdot(x, x)).astype(np.float64))
+        plain = np.sqrt(_squares(x))
         if is_safe(plain, xp, x.dtype).all():
             return plain
         scale = norm_max(x)
         usable = (scale > 0) & np.isfinite(scale)
         divisor = np.ldexp(1.0, np.where(usable, np.frexp(scale)[1] - 1, 0))  # a power of two: the division is exact
         scaled = x / from_host(divisor, x)[:, None]
-        squares = to_host(xp.real(xp.vecdot(scaled, scaled)) if is_complex(x) else xp.vecdot(scaled, scaled))
-        return np.where(usable, divisor * np.sqrt(squares.astype(np.float64)), scale)
+        return np.where(usable, divisor * np.sqrt(_squares(scaled)), scale)
+
+
+def _squares(x: Array) -> HostArray:
+    """Sum of the squared magnitudes of each row, on the host."""
+    xp = array_namespace(x)
+    squares = xp.vecdot(x, x)
+    return to_host(xp.real(squares) if is_complex(x) else squares).astype(np.float64)
 
 
 def is_complex(x: Array) -> bool:

@@ -14,7 +14,14 @@ from implicitsolve._typing import Array
 from implicitsolve.krylov import KrylovMethod
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
-from implicitsolve.result import AdjointResult, LinearResult, NonlinearResult, TangentResult
+from implicitsolve.result import (
+    AdjointResult,
+    LinearResult,
+    NonlinearResult,
+    TangentResult,
+    per_system,
+    status_per_system,
+)
 from implicitsolve.solve import linear_solve
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
@@ -208,18 +215,13 @@ def _solve(
     start = None if start is None else evaluator.flatten(start)
     M = None if M is None else evaluator.operator(M, "M")
     result = linear_solve(A, flat, method=method, M=M, x0=start, stop=stop)
-
-    def shaped(values: Any) -> Any:
-        values = np.asarray(values)
-        return values.reshape(evaluator.batch_shape) if evaluator.batch_shape else values.reshape(-1)[0].item()
-
-    status = shaped(result.status)
+    batch_shape = evaluator.batch_shape
     return replace(
         result,
         x=evaluator.unflatten(result.x),
-        status=status if evaluator.batch_shape else Status(status),
-        residual_norm=shaped(result.residual_norm),
-        iterations=shaped(result.iterations),
+        status=status_per_system(result.status, batch_shape),
+        residual_norm=per_system(result.residual_norm, batch_shape),
+        iterations=per_system(result.iterations, batch_shape),
     )
 
 

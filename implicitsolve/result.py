@@ -93,6 +93,16 @@ class NewtonStep:
         )
 
 
+def per_system(values: HostArray, batch_shape: tuple[int, ...]) -> Any:
+    """Values of the flattened batch in its shape; a plain number where there is no batch."""
+    return values.reshape(batch_shape) if batch_shape else values.reshape(-1)[0].item()
+
+
+def status_per_system(codes: HostArray, batch_shape: tuple[int, ...]) -> Any:
+    """Status codes of the flattened batch in its shape; a `Status` where there is no batch."""
+    return codes.reshape(batch_shape) if batch_shape else Status(int(codes.reshape(-1)[0]))
+
+
 class _Ending:
     """What results have in common: one status, or one for each system of a batch."""
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from implicitsolve._evaluate import Evaluator, Tally
 from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton import NewtonKrylov
 from implicitsolve.operators import aslinearoperator
 from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
-from implicitsolve.result import LinearResult, NonlinearResult
+from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
@@ -100,18 +100,15 @@ def root(
         return _empty(x0, evaluator)
     solution = solver.solve(evaluator, evaluator.flatten(x0), stop, silent if monitor is None else monitor)
 
-    def shaped(values: HostArray) -> Any:
-        return values.reshape(evaluator.batch_shape) if evaluator.batch_shape else values[0].item()
-
-    status = shaped(solution.status)
+    batch_shape = evaluator.batch_shape
     return NonlinearResult(
         x=evaluator.unflatten(solution.x),
         fun=evaluator.unflatten(solution.F),
-        status=status if evaluator.batch_shape else Status(status),
-        residual_norm=shaped(solution.norm),
-        initial_norm=shaped(solution.first_norm),
-        iterations=shaped(solution.iterations),
-        krylov_iterations=shaped(solution.krylov_iterations),
+        status=status_per_system(solution.status, batch_shape),
+        residual_norm=per_system(solution.norm, batch_shape),
+        initial_norm=per_system(solution.first_norm, batch_shape),
+        iterations=per_system(solution.iterations, batch_shape),
+        krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
         counts=evaluator.tally.counts(),
         steps=tuple(solution.steps),
     )
@@ -195,17 +192,12 @@ def linear_solve(
         M=None if inverse is None else guarded(inverse, "M"),
         x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
     )
-
-    def shaped(values: HostArray) -> Any:
-        return values.reshape(operator.batch_shape) if operator.batch_shape else values[0].item()
-
-    status = shaped(outcome.status)
     is_state = tuple(b.shape) == operator.batch_shape + operator.out_shape
     return LinearResult(
         x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),
-        status=status if operator.batch_shape else Status(status),
-        residual_norm=shaped(outcome.residual_norm),
-        iterations=shaped(outcome.iterations),
+        status=status_per_system(outcome.status, operator.batch_shape),
+        residual_norm=per_system(outcome.residual_norm, operator.batch_shape),
+        iterations=per_system(outcome.iterations, operator.batch_shape),
         matvecs=tally.jvps + tally.vjps,
     )
 

@@ -12,6 +12,8 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 
+IDLE = 1e-3  # relative reduction of the residual under which a cycle, or a call, has achieved nothing
+
 
 @dataclass(frozen=True)
 class KrylovOutcome:

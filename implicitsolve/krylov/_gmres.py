@@ -10,11 +10,10 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, from_host, gather, norm2, scatter
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov._arnoldi import arnoldi_cycle
-from implicitsolve.krylov._base import KrylovOutcome, classify, start
+from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 
-IDLE = 1e-3  # relative reduction of the residual under which a cycle has achieved nothing
 MAX_IDLE = 10  # such cycles in a row after which a system has stagnated
 
 

@@ -12,10 +12,9 @@ import scipy.sparse.linalg as spla
 
 from implicitsolve._namespace import norm2
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.krylov._base import KrylovOutcome, classify, start
+from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
 
-IDLE = 1e-3  # relative reduction of the residual under which a call has achieved nothing
 SCIPY_METHODS = ("bicg", "bicgstab", "cg", "cgs", "gcrotmk", "gmres", "lgmres", "minres", "qmr", "tfqmr")
 
 
