@@ -1,6 +1,7 @@
-"""Matrix-free linear operators: the base class, its algebra, and conversion from and to SciPy."""
+"""Linear operators: the base class and its algebra, block-banded matrices, and conversion from and to SciPy."""
 
 from implicitsolve.operators._base import LinearOperator
+from implicitsolve.operators._block_banded import BlockBandedMatrix
 from implicitsolve.operators._convert import aslinearoperator
 
-__all__ = ["LinearOperator", "aslinearoperator"]
+__all__ = ["BlockBandedMatrix", "LinearOperator", "aslinearoperator"]

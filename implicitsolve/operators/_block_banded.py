@@ -1,0 +1,351 @@
+"""BlockBandedMatrix: a block-banded matrix, or a batch of them, stored by its blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import (
+    array_namespace,
+    as_inexact,
+    gather,
+    host_dtype,
+    is_array,
+    norm2,
+    to_host,
+)
+from implicitsolve._typing import Array, Indices
+from implicitsolve.operators import _block_banded_convert as convert
+from implicitsolve.operators._base import LinearOperator, _number
+from implicitsolve.operators._block_banded_products import Products, transposed, without_outside
+from implicitsolve.stopping import check_limit
+from implicitsolve.structure import BlockBanded
+
+
+class BlockBandedMatrix(LinearOperator):
+    """A block-banded matrix A, or a batch of them: T x T blocks of k x k, zero outside a band of block diagonals.
+
+    Parameters
+    ----------
+    blocks : array_like
+        The band, of shape ``(*batch, T, lower + upper + 1, k, k)``: ``blocks[..., t, j, :, :]`` is the block of A in
+        block row t and block column ``t + j - lower``. Where that column is outside 0..T-1 the entry is ignored,
+        whatever it holds. Not copied: an array that changes later may or may not change A.
+    lower, upper : int
+        Number of block diagonals below and above the main one. They may be more than there are blocks.
+    periodic : bool, optional
+        Whether block columns wrap, ``(t + j - lower) % T``, so that A has blocks in its corners. Needs
+        ``T >= lower + upper + 1``. Default False.
+
+    Attributes
+    ----------
+    blocks : array
+        The band as given; whole numbers become float64.
+    lower, upper, periodic
+        As given.
+    length : int
+        Block rows T.
+    block_size : int
+        Rows of a block, k.
+    structure : BlockBanded
+        The four of them together.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `blocks` or a bandwidth is not usable.
+
+    Notes
+    -----
+    Vectors have the shape ``(*batch, T, k)`` or ``(*batch, T k)``. A product costs 2 T (lower + upper + 1) k^2 flops
+    for each system. NumPy's few columns (fewer than 4; any number for k = 1) are multiplied by SciPy's compiled BSR
+    product, which needs 4 bytes a block more (a copy of the blocks where some outside the matrix are not zero), more
+    columns and other libraries by a batched product of dense blocks for each block diagonal. On NumPy arrays the first
+    adjoint product stores the blocks of A^H: as much again. Of a band of more than 8 block diagonals SciPy's product
+    skips those that hold zeros alone, if they are most.
+
+    Sums and differences of two such matrices, multiples, `H` and `T` are such matrices; a product of two, or a sum with
+    another operator, is a `LinearOperator`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.operators import BlockBandedMatrix
+    >>> second_difference = np.broadcast_to(np.array([-1.0, 2.0, -1.0])[:, None, None], (4, 3, 1, 1))
+    >>> A = BlockBandedMatrix(second_difference, lower=1, upper=1)
+    >>> A @ np.ones(4)
+    array([1., 0., 0., 1.])
+    >>> A.todense()
+    array([[ 2., -1.,  0.,  0.],
+           [-1.,  2., -1.,  0.],
+           [ 0., -1.,  2., -1.],
+           [ 0.,  0., -1.,  2.]])
+    """
+
+    def __init__(self, blocks: Any, *, lower: int, upper: int, periodic: bool = False) -> None:
+        blocks = as_inexact(blocks, "blocks")
+        check_limit("BlockBandedMatrix", "lower", lower)
+        check_limit("BlockBandedMatrix", "upper", upper)
+        width = lower + upper + 1
+        if blocks.ndim < 4 or blocks.shape[-3] != width or blocks.shape[-2] != blocks.shape[-1] or not blocks.shape[-1]:
+            expected = ("...", "T", width, "k", "k")
+            raise ValueError(f"BlockBandedMatrix: `blocks` must have shape {expected}, got {tuple(blocks.shape)}")
+        self.blocks = blocks
+        self.structure = BlockBanded(int(lower), int(upper), int(blocks.shape[-1]), periodic=periodic)
+        self.structure.check_circle(self.length)
+        products = Products(blocks, self.lower, self.periodic)
+        self._products = products
+
+        # Functions that hold `products` and not this object: no circle of references keeps the blocks alive.
+        super().__init__(
+            lambda v: products.times(v[..., None])[..., 0],
+            lambda w: products.adjoint_times(w[..., None])[..., 0],
+            in_shape=(self.length, self.block_size),
+            batch_shape=tuple(blocks.shape[:-4]),
+            dtype=blocks.dtype,
+        )
+
+    @property
+    def lower(self) -> int:
+        """Block diagonals below the main one."""
+        return self.structure.lower
+
+    @property
+    def upper(self) -> int:
+        """Block diagonals above the main one."""
+        return self.structure.upper
+
+    @property
+    def block_size(self) -> int:
+        """Rows and columns of a block, k."""
+        return self.structure.block_size
+
+    @property
+    def periodic(self) -> bool:
+        """Whether block columns wrap."""
+        return self.structure.periodic
+
+    @property
+    def length(self) -> int:
+        """Block rows, T."""
+        return self.blocks.shape[-4]
+
+    @property
+    def diagonal(self) -> Array:
+        """The blocks of the main diagonal, (*batch, T, k, k): a view where the library has views."""
+        return self.blocks[..., self.lower, :, :]
+
+    def __repr__(self) -> str:
+        """Blocks, bands, batch and dtype."""
+        batch = f", batch_shape={self.batch_shape}" if self.batch_shape else ""
+        periodic = ", periodic" if self.periodic else ""
+        return (
+            f"<BlockBandedMatrix of {self.length} block rows, block_size={self.block_size}, lower={self.lower}, "
+            f"upper={self.upper}{periodic}{batch}, dtype={self.dtype}>"
+        )
+
+    # Products
+
+    def matmat(self, columns: Array) -> Array:
+        """Return A V for the columns of V, shape ``batch_shape + (N, K)``, all at once."""
+        return self._columns(self._products.times, columns)
+
+    def rmatmat(self, columns: Array) -> Array:
+        """Return A^H W for the columns of W, shape ``batch_shape + (N, K)``, all at once."""
+        return self._columns(self._products.adjoint_times, columns)
+
+    def _columns(self, product: Any, columns: Any) -> Array:
+        columns = columns if is_array(columns) else np.asarray(columns)
+        xp = array_namespace(columns)
+        if tuple(columns.shape[:-1]) != (*self.batch_shape, self.shape[1]):
+            expected = (*self.batch_shape, self.shape[1], "K")
+            raise ValueError(f"BlockBandedMatrix: the columns must have shape {expected}, got {tuple(columns.shape)}")
+        stacked = xp.reshape(columns, (*self.batch_shape, *self.in_shape, columns.shape[-1]))
+        return xp.reshape(product(stacked), columns.shape)
+
+    def take(self, indices: Indices) -> BlockBandedMatrix:
+        """Return some systems of the flattened batch, as a batch of shape ``(len(indices),)``."""
+        if not self.batch_shape:
+            raise ValueError("BlockBandedMatrix.take: this matrix has no batch axes")
+        flat = array_namespace(self.blocks).reshape(self.blocks, (math.prod(self.batch_shape), *self.blocks.shape[-4:]))
+        return _matrix(gather(flat, indices), self.structure)
+
+    # Algebra
+
+    @property
+    def H(self) -> BlockBandedMatrix:
+        """The adjoint, stored by its blocks: a copy."""
+        return self._transposed(conjugate=True)
+
+    @property
+    def T(self) -> BlockBandedMatrix:
+        """The transpose, stored by its blocks: a copy."""
+        return self._transposed(conjugate=False)
+
+    def _transposed(self, *, conjugate: bool) -> BlockBandedMatrix:
+        blocks = transposed(self.blocks, self.lower, self.periodic, conjugate=conjugate)
+        return BlockBandedMatrix(blocks, lower=self.upper, upper=self.lower, periodic=self.periodic)
+
+    def __add__(self, other: Any) -> LinearOperator:
+        """Sum; of two block-banded matrices, a block-banded one with every block diagonal of either."""
+        if not isinstance(other, BlockBandedMatrix) or not self._adds_to(other):
+            return super().__add__(other)
+        lower, upper = max(self.lower, other.lower), max(self.upper, other.upper)
+        xp = array_namespace(self.blocks, other.blocks)
+        shape = (*self.blocks.shape[:-3], lower + upper + 1, self.block_size, self.block_size)
+        dtype = xp.result_type(self.blocks.dtype, other.blocks.dtype)
+        blocks = xp.zeros(shape, dtype=dtype, device=self.blocks.device)
+        for term in (self, other):
+            first = lower - term.lower
+            blocks[..., first : first + term.structure.width, :, :] += term.blocks
+        return BlockBandedMatrix(blocks, lower=lower, upper=upper, periodic=self.periodic)
+
+    __radd__ = __add__
+
+    def _adds_to(self, other: BlockBandedMatrix) -> bool:
+        width = max(self.lower, other.lower) + max(self.upper, other.upper) + 1
+        return (
+            (self.batch_shape, self.in_shape, self.periodic) == (other.batch_shape, other.in_shape, other.periodic)
+        ) and (not self.periodic or width <= self.length)
+
+    def __mul__(self, factor: Any) -> BlockBandedMatrix:
+        """Scale by a number."""
+        factor = _number(factor)
+        blocks = self.blocks
+        if isinstance(factor, complex) and host_dtype(self.dtype).kind != "c":
+            xp = array_namespace(blocks)
+            blocks = xp.astype(blocks, xp.complex64 if xp.finfo(blocks.dtype).bits == 32 else xp.complex128)
+        with np.errstate(all="ignore"):  # what is outside the matrix may be anything
+            return _matrix(blocks * factor, self.structure)
+
+    __rmul__ = __mul__
+
+    # Other forms
+
+    def astype(self, dtype: Any) -> BlockBandedMatrix:
+        """Return the matrix in another floating-point data type: itself if it has that type."""
+        if self.blocks.dtype == dtype:
+            return self
+        return _matrix(array_namespace(self.blocks).astype(self.blocks, dtype), self.structure)
+
+    def todense(self) -> Array:
+        """Return A as an array (*batch, N, N)."""
+        return convert.to_dense(self.blocks, self.structure)
+
+    @classmethod
+    def from_dense(cls, A: Any, structure: BlockBanded, *, drop: bool = False) -> BlockBandedMatrix:
+        """Return the matrix with the entries of an array (*batch, N, N).
+
+        Parameters
+        ----------
+        A : array_like
+            The matrix, or a batch of them.
+        structure : BlockBanded
+            Which blocks to store.
+        drop : bool, optional
+            Whether to leave out entries outside the structure. By default they are an error if one is not zero.
+
+        Raises
+        ------
+        ValueError
+            If the shape does not fit, or an entry would be lost.
+        """
+        return _matrix(convert.from_dense(as_inexact(A, "A"), structure, drop), structure)
+
+    def tosparse(self, format: str = "bsr") -> Any:
+        """Return one system's matrix as a SciPy sparse array with every block of the band, zero or not.
+
+        Parameters
+        ----------
+        format : {"bsr", "csr", "csc"}, optional
+            Default: "bsr", whose blocks are those of A.
+
+        Raises
+        ------
+        ValueError
+            If there is more than one system, or the format is another.
+        """
+        return convert.to_sparse(self.blocks, self.structure, format)
+
+    @classmethod
+    def from_sparse(cls, A: Any, structure: BlockBanded, *, drop: bool = False) -> BlockBandedMatrix:
+        """Return the matrix with the entries of a SciPy sparse matrix; arguments as of `from_dense`."""
+        return _matrix(convert.from_sparse(A, structure, drop), structure)
+
+    def to_banded(self) -> tuple[Array, tuple[int, int]]:
+        """Return A in LAPACK's band storage, for `scipy.linalg.solve_banded`.
+
+        Returns
+        -------
+        ab : array of shape (*batch, kl + ku + 1, N)
+            ``ab[..., ku + i - j, j]`` is the entry in row i and column j. Its memory is in Fortran's order.
+        l_and_u : tuple of int
+            kl = (lower + 1) k - 1 and ku = (upper + 1) k - 1.
+
+        Raises
+        ------
+        ValueError
+            If the matrix is periodic: its corners fit no band.
+        """
+        return convert.to_banded(self.blocks, self.structure)
+
+    @classmethod
+    def from_banded(
+        cls, l_and_u: tuple[int, int], ab: Any, structure: BlockBanded | None = None, *, drop: bool = False
+    ) -> BlockBandedMatrix:
+        """Return the matrix given in LAPACK's band storage.
+
+        Parameters
+        ----------
+        l_and_u : tuple of int
+            Diagonals below and above the main one, as of `scipy.linalg.solve_banded`.
+        ab : array_like
+            The band, (*batch, kl + ku + 1, N). Its unused corners are ignored.
+        structure : BlockBanded, optional
+            Which blocks to store. Default: the same band with blocks of one entry.
+        drop : bool, optional
+            Whether to leave out entries outside the structure. By default they are an error if one is not zero.
+
+        Raises
+        ------
+        ValueError
+            If the shape does not fit, or an entry would be lost.
+        """
+        structure = BlockBanded(*l_and_u) if structure is None else structure
+        return _matrix(convert.from_banded(l_and_u, as_inexact(ab, "ab"), structure, drop), structure)
+
+    def norm(self, ord: Any = "fro") -> Any:
+        """Return a norm of each system's matrix, on the host.
+
+        Parameters
+        ----------
+        ord : {"fro", 1, inf}, optional
+            Frobenius norm, largest column sum, or largest row sum of magnitudes. Default: "fro".
+
+        Returns
+        -------
+        float or ndarray of shape batch_shape
+            In float64. NaN where the matrix holds one.
+        """
+        if ord not in ("fro", 1, np.inf):
+            raise ValueError(f'BlockBandedMatrix.norm: `ord` must be "fro", 1 or inf, got {ord!r}')
+        xp = array_namespace(self.blocks)
+        blocks = self.blocks if self.periodic else without_outside(self.blocks, self.lower)
+        size = math.prod(self.batch_shape)
+        if not blocks.size:
+            values = np.zeros(size)
+        elif ord == "fro":
+            values = norm2(xp.reshape(blocks, (size, -1)))
+        else:
+            magnitudes = xp.abs(blocks)
+            if ord == 1:
+                magnitudes = transposed(magnitudes, self.lower, self.periodic, conjugate=False)
+            sums = xp.sum(magnitudes, axis=(-3, -1))
+            values = to_host(xp.max(xp.reshape(sums, (size, -1)), axis=1)).astype(np.float64)
+        return values.reshape(self.batch_shape) if self.batch_shape else values.item()
+
+
+def _matrix(blocks: Array, structure: BlockBanded) -> BlockBandedMatrix:
+    return BlockBandedMatrix(blocks, lower=structure.lower, upper=structure.upper, periodic=structure.periodic)

@@ -1,0 +1,501 @@
+"""BlockBandedMatrix against dense matrices, which are the definition."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import dataclass
+
+import array_api_strict
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from implicitsolve import GMRES, LinearOperator, aslinearoperator, linear_solve
+from implicitsolve._namespace import to_host
+from implicitsolve.operators import BlockBandedMatrix
+from implicitsolve.structure import BlockBanded
+
+# Small integers make every sum and product exact in float32 and float64 alike: equality needs no tolerance.
+REALS, COMPLEX = ["float32", "float64"], ["complex64", "complex128"]
+
+
+def integers(seed: int, shape: tuple[int, ...], dtype: str = "float64") -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-3, 4, shape).astype(np.float64)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * rng.integers(-3, 4, shape)
+    return values.astype(dtype)
+
+
+def dense_of(blocks: np.ndarray, structure: BlockBanded) -> np.ndarray:
+    """The definition, block by block."""
+    *batch, length, width, k, _ = blocks.shape
+    dense = np.zeros((*batch, length, k, length, k), blocks.dtype)
+    for t in range(length):
+        for j in range(width):
+            s = t + j - structure.lower
+            s = s % length if structure.periodic else s
+            if 0 <= s < length:
+                dense[..., t, :, s, :] = blocks[..., t, j, :, :]
+    return dense.reshape(*batch, length * k, length * k)
+
+
+def with_garbage(blocks: np.ndarray, structure: BlockBanded, garbage: float) -> np.ndarray:
+    """The same matrix, with garbage where blocks are outside."""
+    length, width = blocks.shape[-4:-2]
+    column = np.arange(length)[:, None] + np.arange(width) - structure.lower
+    outside = (column < 0) | (column >= length)
+    return blocks if structure.periodic else np.where(outside[:, :, None, None], blocks.dtype.type(garbage), blocks)
+
+
+@dataclass(frozen=True)
+class Case:
+    blocks: np.ndarray
+    structure: BlockBanded
+
+    def matrix(self, xp=np) -> BlockBandedMatrix:
+        s = self.structure
+        return BlockBandedMatrix(xp.asarray(self.blocks), lower=s.lower, upper=s.upper, periodic=s.periodic)
+
+    @property
+    def dense(self) -> np.ndarray:
+        return dense_of(self.blocks, self.structure)
+
+
+@st.composite
+def cases(draw: st.DrawFn, batches=((), (1,), (3,), (2, 2), (0,)), dtypes=(*REALS, *COMPLEX), periodic=None) -> Case:
+    lower, upper, k = draw(st.integers(0, 3)), draw(st.integers(0, 3)), draw(st.integers(1, 3))
+    is_periodic = draw(st.booleans()) if periodic is None else periodic
+    length = draw(st.integers(lower + upper + 1 if is_periodic else 0, 8))
+    structure = BlockBanded(lower, upper, k, periodic=is_periodic)
+    shape = (*draw(st.sampled_from(batches)), length, structure.width, k, k)
+    blocks = integers(draw(st.integers(0, 2**20)), shape, draw(st.sampled_from(dtypes)))
+    return Case(with_garbage(blocks, structure, draw(st.sampled_from([0.0, 7.0, np.nan, np.inf]))), structure)
+
+
+LIBRARIES = st.sampled_from([np, array_api_strict])
+SEEDS = st.integers(0, 2**20)
+
+
+# ------------------------------------------------------------------------------------------------------------ products
+
+
+@given(cases(), LIBRARIES, SEEDS, st.booleans(), st.integers(0, 5))
+def test_products_are_those_of_the_dense_matrix(case, xp, seed, is_complex, columns):
+    A, M = case.matrix(xp), case.dense
+    batch, n = case.blocks.shape[:-4], M.shape[-1]
+    real = "float32" if case.blocks.dtype in (np.float32, np.complex64) else "float64"
+    kind = np.result_type(real, np.complex64).name if is_complex else real
+    v, V = integers(seed, (*batch, n), kind), integers(seed, (*batch, n, columns), kind)
+    adjoint = M.conj().swapaxes(-1, -2)
+    assert (A.shape, A.batch_shape, A.dtype) == ((n, n), batch, A.blocks.dtype)
+    for product, many, dense in ((A.matvec, A.matmat, M), (A.rmatvec, A.rmatmat, adjoint)):
+        expected = (dense @ v[..., None])[..., 0]
+        flat = product(xp.asarray(v))
+        np.testing.assert_array_equal(to_host(flat), expected, strict=True)
+        state = product(xp.asarray(v.reshape(*batch, *A.in_shape)))
+        np.testing.assert_array_equal(to_host(state), expected.reshape(*batch, *A.in_shape), strict=True)
+        np.testing.assert_array_equal(to_host(many(xp.asarray(V))), dense @ V, strict=True)
+
+
+@given(cases(), SEEDS, st.integers(1, 5))
+def test_adjoint_identity(case, seed, columns):
+    A = case.matrix()
+    shape = (*A.batch_shape, A.shape[1])
+    v, w = integers(seed, shape, "complex128"), integers(seed + 1, shape, "complex128")
+    np.testing.assert_array_equal(np.vecdot(w, A @ v), np.vecdot(A.rmatvec(w), v))
+    np.testing.assert_array_equal(np.vecdot(w, A @ v), np.vecdot(A.H @ w, v))
+
+
+@example(lower=4, upper=4, periodic=False, batch=(), k=1, seed=6)  # zeros alone
+@given(st.integers(4, 12), st.integers(4, 12), st.booleans(), st.sampled_from([(), (3,)]), st.integers(1, 2), SEEDS)
+def test_wide_bands_with_gaps(lower, upper, periodic, batch, k, seed):
+    structure = BlockBanded(lower, upper, k, periodic=periodic)
+    blocks = integers(seed, (*batch, structure.width + seed % 5, structure.width, k, k))
+    blocks *= (np.random.default_rng(seed).random(structure.width) < 0.3)[:, None, None]
+    case = Case(with_garbage(blocks, structure, 0.0), structure)
+    v = integers(seed, (*batch, case.dense.shape[-1]))
+    np.testing.assert_array_equal(case.matrix() @ v, (case.dense @ v[..., None])[..., 0])
+    adjoint = case.dense.swapaxes(-1, -2)
+    np.testing.assert_array_equal(case.matrix().rmatvec(v), (adjoint @ v[..., None])[..., 0])
+
+
+def test_a_product_sees_only_its_own_blocks(xp):
+    """NaN in one block, or in one unknown, reaches the rows that depend on it and no others."""
+    ones = np.ones((6, 3, 2, 2))
+    for k_columns in (1, 5):
+        broken = ones.copy()
+        broken[3, 2] = np.nan  # A[3, 4]
+        A = BlockBandedMatrix(xp.asarray(broken), lower=1, upper=1)
+        out = to_host(A.matmat(xp.ones((12, k_columns), dtype=xp.float64))).reshape(6, -1)
+        assert np.isnan(out).all(axis=1).tolist() == [t == 3 for t in range(6)]
+        x = np.ones((12, k_columns))
+        x[6] = np.nan  # in block 3
+        out = to_host(BlockBandedMatrix(xp.asarray(ones), lower=1, upper=1).matmat(xp.asarray(x))).reshape(6, -1)
+        assert np.isnan(out).any(axis=1).tolist() == [t in (2, 3, 4) for t in range(6)]
+
+
+def test_leading_axes_of_one_system(rng):
+    case = Case(rng.standard_normal((5, 3, 2, 2)), BlockBanded(1, 1, 2))
+    v = rng.standard_normal((4, 10))
+    np.testing.assert_allclose(case.matrix() @ v, v @ case.dense.T, rtol=1e-13, atol=1e-13)
+
+
+def test_at_takes_states_vectors_and_columns(rng):
+    case = Case(rng.standard_normal((5, 3, 2, 2)), BlockBanded(1, 1, 2))
+    A, v = case.matrix(), rng.standard_normal((5, 2))
+    assert (A @ v).shape == (5, 2)
+    assert (A @ v.ravel()).shape == (10,)
+    assert (A @ rng.standard_normal((10, 7))).shape == (10, 7)
+    np.testing.assert_allclose(v.ravel() @ A, v.ravel() @ case.dense, rtol=1e-13, atol=1e-13)
+
+
+def test_numpy_products_share_the_blocks_where_nothing_is_outside(rng):
+    blocks = rng.standard_normal((6, 2, 3, 3))
+    blocks[0, 0] = 0
+    A = BlockBandedMatrix(blocks, lower=1, upper=0)
+    A @ np.ones(18)
+    assert np.shares_memory(A._products._sparse.data, blocks)
+
+
+def test_nothing_keeps_a_dropped_matrix_alive():
+    gc.disable()
+    try:
+        A = BlockBandedMatrix(np.ones((6, 3, 2, 2)), lower=1, upper=1)
+        A @ np.ones(12), A.rmatvec(np.ones(12))
+        dropped = weakref.ref(A)
+        del A
+        assert dropped() is None
+    finally:
+        gc.enable()
+
+
+# ------------------------------------------------------------------------------------------------------------- algebra
+
+
+@given(cases(), LIBRARIES)
+def test_adjoint_and_transpose_are_block_banded(case, xp):
+    A, M = case.matrix(xp), case.dense
+    for turned, dense in ((A.H, M.conj().swapaxes(-1, -2)), (A.T, M.swapaxes(-1, -2)), (A.H.H, M)):
+        assert isinstance(turned, BlockBandedMatrix)
+        np.testing.assert_array_equal(to_host(turned.todense()), dense, strict=True)
+    assert (A.H.lower, A.H.upper) == (A.upper, A.lower)
+
+
+@given(cases(), LIBRARIES, st.sampled_from([2, -1, 0.5, 1j, 1 - 2j, np.float64(2), np.float32(-3), np.complex128(2j)]))
+def test_scaling(case, xp, factor):
+    A, M = case.matrix(xp), case.dense
+    factor_of_its_precision = complex(factor) if isinstance(factor, complex) else float(factor)
+    for scaled, dense in (
+        (factor * A, M * factor_of_its_precision),
+        (A * factor, M * factor_of_its_precision),
+        (A / 2, M / 2),
+        (-A, -M),
+    ):
+        assert isinstance(scaled, BlockBandedMatrix)
+        np.testing.assert_array_equal(to_host(scaled.todense()), dense, strict=True)
+        assert scaled.dtype == scaled.blocks.dtype
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Case, Case]:
+    first = draw(cases())
+    s = first.structure
+    most = first.blocks.shape[-4] - 1 if s.periodic else 6
+    lower, upper = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    if s.periodic and lower + upper > most:
+        lower, upper = s.lower, s.upper
+    other = BlockBanded(lower, upper, s.block_size, periodic=s.periodic)
+    shape = (*first.blocks.shape[:-3], other.width, s.block_size, s.block_size)
+    return first, Case(with_garbage(integers(draw(SEEDS), shape), other, np.nan), other)
+
+
+@given(pairs(), LIBRARIES, SEEDS)
+def test_sums_of_different_bands(pair, xp, seed):
+    (A, M), (B, N) = ((case.matrix(xp), case.dense) for case in pair)
+    v = integers(seed, (*A.batch_shape, A.shape[1]))
+    for total, dense in ((A + B, M + N), (A - B, M - N), (B - A, N - M)):
+        union = max(A.lower, B.lower), max(A.upper, B.upper)
+        if not A.periodic or sum(union) < A.length:
+            assert isinstance(total, BlockBandedMatrix)
+            assert (total.lower, total.upper) == union
+            np.testing.assert_array_equal(to_host(total.todense()), dense, strict=True)
+        np.testing.assert_array_equal(to_host(total @ xp.asarray(v)), (dense @ v[..., None])[..., 0])
+
+
+def test_a_line_and_a_circle_add_to_an_operator(rng):
+    blocks = integers(0, (6, 3, 2, 2))
+    line, circle = (Case(blocks, BlockBanded(1, 1, 2, periodic=p)) for p in (False, True))
+    v = integers(1, (12,))
+    np.testing.assert_array_equal((line.matrix() + circle.matrix()) @ v, (line.dense + circle.dense) @ v)
+
+
+def test_algebra_with_other_operators(rng):
+    case = Case(integers(0, (4, 3, 2, 2)), BlockBanded(1, 1, 2))
+    A, M, N, v = case.matrix(), case.dense, integers(1, (8, 8)), integers(2, (8,))
+    identity = LinearOperator(lambda v: v, lambda v: v, in_shape=(4, 2))
+    np.testing.assert_array_equal((A + identity) @ v, M @ v + v)
+    np.testing.assert_array_equal((identity - A) @ v, v - M @ v)
+    np.testing.assert_array_equal((A @ A) @ v, M @ M @ v)
+    np.testing.assert_array_equal((A @ A).H @ v, M.T @ M.T @ v)
+    assert aslinearoperator(A) is A
+    with pytest.raises(ValueError, match="in_shape"):
+        A + aslinearoperator(N)
+
+
+def test_sizes_that_do_not_add():
+    A = BlockBandedMatrix(np.ones((4, 3, 1, 1)), lower=1, upper=1)
+    for blocks in (np.ones((5, 3, 1, 1)), np.ones((2, 3, 2, 2)), np.ones((2, 4, 3, 1, 1))):
+        with pytest.raises(ValueError, match="must have one"):
+            A + BlockBandedMatrix(blocks, lower=1, upper=1)
+
+
+@given(cases(batches=((3,), (2, 3))), LIBRARIES, st.lists(st.integers(0, 2), max_size=5))
+def test_take(case, xp, picks):
+    A, n = case.matrix(xp), case.dense.shape[-1]
+    part = A.take(np.asarray(picks, dtype=np.intp))
+    assert isinstance(part, BlockBandedMatrix)
+    assert (part.structure, part.batch_shape) == (A.structure, (len(picks),))
+    np.testing.assert_array_equal(to_host(part.todense()), case.dense.reshape(int(np.prod(A.batch_shape)), n, n)[picks])
+
+
+def test_take_needs_a_batch():
+    with pytest.raises(ValueError, match="no batch"):
+        BlockBandedMatrix(np.ones((3, 1, 1, 1)), lower=0, upper=0).take(np.asarray([0]))
+
+
+@given(cases(), LIBRARIES)
+def test_attributes(case, xp):
+    A, s = case.matrix(xp), case.structure
+    assert (A.structure, A.lower, A.upper, A.block_size, A.periodic) == (
+        s,
+        s.lower,
+        s.upper,
+        s.block_size,
+        s.periodic,
+    )
+    assert A.in_shape == A.out_shape == (A.length, A.block_size) == (case.blocks.shape[-4], s.block_size)
+    np.testing.assert_array_equal(to_host(A.diagonal), case.blocks[..., s.lower, :, :])
+
+
+@pytest.mark.parametrize("target", [*REALS, *COMPLEX])
+def test_astype(xp, target):
+    A = BlockBandedMatrix(xp.asarray(integers(0, (4, 3, 2, 2))), lower=1, upper=1)
+    turned = A.astype(getattr(xp, target))
+    assert turned.dtype == turned.blocks.dtype == getattr(xp, target)
+    np.testing.assert_array_equal(to_host(turned.todense()), to_host(A.todense()))
+    assert A.astype(A.dtype) is A
+
+
+# --------------------------------------------------------------------------------------------------------- conversions
+
+
+@given(cases(), LIBRARIES)
+def test_dense_and_back(case, xp):
+    A = case.matrix(xp)
+    dense = A.todense()
+    np.testing.assert_array_equal(to_host(dense), case.dense, strict=True)
+    back = BlockBandedMatrix.from_dense(dense, case.structure)
+    np.testing.assert_array_equal(to_host(back.todense()), case.dense, strict=True)
+
+
+@given(cases(batches=((), (1,))), st.sampled_from(["bsr", "csr", "csc"]))
+def test_sparse_and_back(case, format):
+    dense = case.dense.reshape(case.dense.shape[-2:])
+    sparse = case.matrix().tosparse(format)
+    assert sparse.format == format
+    assert sparse.has_sorted_indices
+    np.testing.assert_array_equal(sparse.todense(), dense, strict=True)
+    for given_matrix in (sparse, sparse.tocoo(), sp.csr_matrix(sparse)):
+        back = BlockBandedMatrix.from_sparse(given_matrix, case.structure)
+        np.testing.assert_array_equal(back.todense(), dense, strict=True)
+
+
+def test_duplicates_of_a_sparse_matrix_add_up():
+    twice = sp.bsr_array((np.ones((2, 2, 2)), [0, 0], [0, 2]), shape=(2, 2))
+    A = BlockBandedMatrix.from_sparse(twice, BlockBanded(0, 0, 2))
+    np.testing.assert_array_equal(A.todense(), np.full((2, 2), 2.0))
+    assert twice.nnz == 8  # left as it was
+
+
+def test_a_sparse_matrix_of_integers_becomes_float64():
+    assert BlockBandedMatrix.from_sparse(sp.eye_array(4, dtype=int), BlockBanded(1, 0, 2)).dtype == np.float64
+
+
+@given(cases(periodic=False), LIBRARIES)
+def test_band_storage_and_back(case, xp):
+    M, n = case.dense, case.dense.shape[-1]
+    ab, (kl, ku) = case.matrix(xp).to_banded()
+    s = case.structure
+    assert (kl, ku) == ((s.lower + 1) * s.block_size - 1, (s.upper + 1) * s.block_size - 1)
+    assert ab.shape == (*M.shape[:-2], kl + ku + 1, n)
+    band = to_host(ab)
+    for j in range(n):
+        for i in range(max(0, j - ku), min(n, j + kl + 1)):
+            np.testing.assert_array_equal(band[..., ku + i - j, j], M[..., i, j])
+    back = BlockBandedMatrix.from_banded((kl, ku), ab, s)
+    np.testing.assert_array_equal(to_host(back.todense()), M, strict=True)
+
+
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.integers(1, 8), SEEDS, LIBRARIES)
+def test_any_band_of_lapack_is_read(kl, ku, k, length, seed, xp):
+    n = length * k
+    ab = integers(seed, (2, kl + ku + 1, n))
+    M = np.zeros((2, n, n))
+    for i in range(n):
+        for j in range(n):
+            if -ku <= i - j <= kl:
+                M[:, i, j] = ab[:, ku + i - j, j]
+    rows = np.arange(-ku, kl + 1)[:, None] + np.arange(n)
+    ab = np.where((rows < 0) | (rows >= n), np.nan, ab)  # the unused corners
+    scalar = BlockBandedMatrix.from_banded((kl, ku), xp.asarray(ab))
+    assert scalar.structure == BlockBanded(kl, ku)
+    np.testing.assert_array_equal(to_host(scalar.todense()), M)
+    wide = BlockBanded(-(-kl // k), -(-ku // k), k)
+    np.testing.assert_array_equal(to_host(BlockBandedMatrix.from_banded((kl, ku), xp.asarray(ab), wide).todense()), M)
+
+
+def test_lapack_solves_what_to_banded_gives(rng):
+    case = Case(rng.standard_normal((7, 4, 3, 3)), BlockBanded(1, 2, 3))
+    ab, l_and_u = case.matrix().to_banded()
+    b = rng.standard_normal(21)
+    np.testing.assert_allclose(case.dense @ scipy.linalg.solve_banded(l_and_u, ab, b), b, rtol=1e-9, atol=1e-9)
+    assert ab.flags.f_contiguous
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda M, s, **drop: BlockBandedMatrix.from_dense(M, s, **drop),
+        lambda M, s, **drop: BlockBandedMatrix.from_sparse(sp.csr_array(M), s, **drop),
+        lambda M, s, **drop: BlockBandedMatrix.from_banded(*band_of(M), s, **drop),
+    ],
+    ids=["dense", "sparse", "banded"],
+)
+def test_entries_outside_the_structure_are_an_error_or_left_out(read):
+    inside = BlockBandedMatrix(np.ones((5, 3, 2, 2)), lower=1, upper=1).todense()
+    M = inside.copy()
+    M[0, 7] = 1.0
+    with pytest.raises(ValueError, match="outside BlockBanded"):
+        read(M, BlockBanded(1, 1, 2))
+    np.testing.assert_array_equal(read(M, BlockBanded(1, 1, 2), drop=True).todense(), inside)
+    np.testing.assert_array_equal(read(M, BlockBanded(1, 3, 2)).todense(), M)
+
+
+def band_of(M: np.ndarray) -> tuple[tuple[int, int], np.ndarray]:
+    n = M.shape[0]
+    ab = np.zeros((2 * n - 1, n))
+    for i in range(n):
+        for j in range(n):
+            ab[n - 1 + i - j, j] = M[i, j]
+    return (n - 1, n - 1), ab
+
+
+@given(cases(), LIBRARIES)
+def test_norms(case, xp):
+    A, M = case.matrix(xp), np.abs(case.dense.astype(complex))
+    n, batch = M.shape[-1], M.shape[:-2]
+    expected = {
+        "fro": np.sqrt((M**2).sum(axis=(-1, -2))),
+        1: M.sum(axis=-2).max(axis=-1) if n else np.zeros(batch),
+        np.inf: M.sum(axis=-1).max(axis=-1) if n else np.zeros(batch),
+    }
+    for ord, value in expected.items():
+        norm = A.norm(ord)
+        assert isinstance(norm, np.ndarray if batch else float)
+        np.testing.assert_allclose(norm, value, rtol=2e-6)
+
+
+def test_norms_of_extreme_and_broken_matrices():
+    blocks = np.full((3, 3, 1, 1), 1e200)
+    assert BlockBandedMatrix(blocks, lower=1, upper=1).norm() == pytest.approx(np.sqrt(7) * 1e200)
+    blocks[1, 1] = np.nan
+    for ord in ("fro", 1, np.inf):
+        assert np.isnan(BlockBandedMatrix(blocks, lower=1, upper=1).norm(ord))
+
+
+# --------------------------------------------------------------------------------------------------------------- usage
+
+
+def test_a_krylov_solver_takes_it(xp, any_dtype):
+    blocks = 0.1 * integers(0, (2, 6, 3, 2, 2))
+    blocks[:, :, 1] += np.eye(2)
+    A = BlockBandedMatrix(xp.asarray(blocks, dtype=any_dtype), lower=1, upper=1)
+    b = xp.ones((2, 6, 2), dtype=any_dtype)
+    result = linear_solve(A, b, method=GMRES())
+    assert result.success.all()
+    assert result.x.dtype == any_dtype
+    np.testing.assert_allclose(to_host(A @ result.x), to_host(b), rtol=1e-4)
+
+
+def test_repr():
+    A = BlockBandedMatrix(np.ones((2, 5, 4, 3, 3), np.float32), lower=1, upper=2)
+    assert repr(A) == (
+        "<BlockBandedMatrix of 5 block rows, block_size=3, lower=1, upper=2, batch_shape=(2,), dtype=float32>"
+    )
+    assert "periodic" in repr(BlockBandedMatrix(np.ones((5, 3, 1, 1)), lower=1, upper=1, periodic=True))
+
+
+def test_lists_and_integers_become_float64():
+    A = BlockBandedMatrix([[[[2]]], [[[3]]]], lower=0, upper=0)
+    assert A.dtype == np.float64
+    np.testing.assert_array_equal(A @ [1, 1], [2.0, 3.0])
+
+
+ONES = np.ones((4, 3, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: BlockBandedMatrix(ONES, lower=1, upper=2), ValueError, ["blocks", "'T', 4, 'k', 'k'", "(4, 3, 2, 2)"]),
+        (lambda: BlockBandedMatrix(np.ones((4, 3, 2, 3)), lower=1, upper=1), ValueError, ["blocks", "(4, 3, 2, 3)"]),
+        (lambda: BlockBandedMatrix(np.ones((4, 3, 0, 0)), lower=1, upper=1), ValueError, ["blocks", "(4, 3, 0, 0)"]),
+        (lambda: BlockBandedMatrix(np.ones((3, 2, 2)), lower=1, upper=1), ValueError, ["blocks", "(3, 2, 2)"]),
+        (lambda: BlockBandedMatrix(ONES, lower=-1, upper=3), ValueError, ["lower", "-1"]),
+        (lambda: BlockBandedMatrix(ONES, lower=1.0, upper=1), TypeError, ["lower", "float"]),
+        (lambda: BlockBandedMatrix(ONES, lower=1, upper="1"), TypeError, ["upper", "str"]),
+        (lambda: BlockBandedMatrix(ONES[:2], lower=1, upper=1, periodic=True), ValueError, ["periodic", "3", "2"]),
+        (lambda: BlockBandedMatrix(np.array("x"), lower=1, upper=1), TypeError, ["blocks", "numbers"]),
+        (lambda: matrix() @ np.ones(7), ValueError, ["(4, 2) or (8,)", "(7,)"]),
+        (lambda: matrix().matmat(np.ones((7, 2))), ValueError, ["(8, 'K')", "(7, 2)"]),
+        (lambda: matrix().rmatmat(np.ones(8)), ValueError, ["(8, 'K')", "(8,)"]),
+        (lambda: matrix() * "x", TypeError, ["number", "str"]),
+        (lambda: matrix().norm(2), ValueError, ["ord", "fro", "2"]),
+        (lambda: matrix().tosparse("coo"), ValueError, ["format", "coo"]),
+        (lambda: matrix(np.ones((2, 4, 3, 2, 2))).tosparse(), ValueError, ["one system", "(2,)"]),
+        (lambda: matrix(periodic=True).to_banded(), ValueError, ["periodic"]),
+        (lambda: BlockBandedMatrix.from_dense(np.ones((3, 4)), BlockBanded(1, 1)), ValueError, ["A", "(3, 4)"]),
+        (lambda: BlockBandedMatrix.from_dense(np.ones((3, 3)), BlockBanded(1, 1, 2)), ValueError, ["multiple", "3"]),
+        (lambda: BlockBandedMatrix.from_sparse(np.ones((3, 3)), BlockBanded(1, 1)), TypeError, ["A", "ndarray"]),
+        (lambda: BlockBandedMatrix.from_sparse(sp.eye_array(3, 4), BlockBanded(1, 1)), ValueError, ["A", "(3, 4)"]),
+        (lambda: BlockBandedMatrix.from_banded((1, 1), np.ones((4, 5))), ValueError, ["ab", "3", "(4, 5)"]),
+        (
+            lambda: BlockBandedMatrix.from_banded((1, 1), np.ones((3, 5)), BlockBanded(1, 1, periodic=True)),
+            ValueError,
+            ["periodic"],
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named(make, error, words):
+    with pytest.raises(error) as caught:
+        make()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def matrix(blocks: np.ndarray = ONES, **settings: bool) -> BlockBandedMatrix:
+    return BlockBandedMatrix(blocks, lower=1, upper=1, **settings)
+
+
+def test_the_input_is_not_changed(xp):
+    blocks = with_garbage(integers(0, (4, 3, 2, 2)), BlockBanded(1, 1), 5.0)
+    given_blocks = xp.asarray(blocks, copy=True)
+    A = BlockBandedMatrix(given_blocks, lower=1, upper=1)
+    A @ xp.ones(8, dtype=xp.float64), A.rmatvec(xp.ones(8, dtype=xp.float64)), A.norm(1), A.todense()
+    np.testing.assert_array_equal(to_host(given_blocks), blocks)
