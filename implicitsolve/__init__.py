@@ -9,21 +9,34 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from implicitsolve import monitor
+from implicitsolve import monitor, precondition
+from implicitsolve._jacobian import jacobian
 from implicitsolve._scipy_entry import newton_krylov
 from implicitsolve.adjoint import pull_back, push_forward
+from implicitsolve.direct import BlockLU, CyclicReduction, Factorization
 from implicitsolve.errors import NoConvergence
 from implicitsolve.krylov import FGMRES, GMRES, LGMRES, BiCGSTAB, ScipyKrylov
-from implicitsolve.newton import Backtracking, ConstantForcing, EisenstatWalker, FullStep, NewtonKrylov, Wolfe
-from implicitsolve.operators import LinearOperator, aslinearoperator
+from implicitsolve.newton import (
+    Backtracking,
+    BlockNewton,
+    ConstantForcing,
+    EisenstatWalker,
+    FullStep,
+    Lagged,
+    NewtonKrylov,
+    Wolfe,
+)
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.problem import Problem
 from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep, NonlinearResult, TangentResult
 from implicitsolve.solve import linear_solve, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
+from implicitsolve.structure import BlockBanded
 
 if TYPE_CHECKING:
     from implicitsolve import adapters, testing
+    from implicitsolve.backends.numba import newton_batch
 
 __version__ = "0.1.0"
 
@@ -34,10 +47,17 @@ __all__ = [
     "AdjointResult",
     "Backtracking",
     "BiCGSTAB",
+    "BlockBanded",
+    "BlockBandedMatrix",
+    "BlockLU",
+    "BlockNewton",
     "ConstantForcing",
     "Counts",
+    "CyclicReduction",
     "EisenstatWalker",
+    "Factorization",
     "FullStep",
+    "Lagged",
     "LinearOperator",
     "LinearResult",
     "LinearStop",
@@ -53,9 +73,12 @@ __all__ = [
     "Wolfe",
     "adapters",
     "aslinearoperator",
+    "jacobian",
     "linear_solve",
     "monitor",
+    "newton_batch",
     "newton_krylov",
+    "precondition",
     "pull_back",
     "push_forward",
     "root",
@@ -67,4 +90,6 @@ def __getattr__(name: str) -> Any:
     """Load the packages around the core on first use: the core imports none of them."""
     if name in ("adapters", "testing"):
         return importlib.import_module(f"implicitsolve.{name}")
+    if name == "newton_batch":
+        return importlib.import_module("implicitsolve.backends.numba").newton_batch
     raise AttributeError(f"module 'implicitsolve' has no attribute {name!r}")

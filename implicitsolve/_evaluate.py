@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._differences import DifferenceLength, difference_product
-from implicitsolve._namespace import array_namespace, as_inexact, gather, is_array, is_complex, scatter
+from implicitsolve._namespace import array_namespace, as_inexact, gather, is_array, is_complex, numpy_namespace, scatter
 from implicitsolve._typing import Array, Indices
-from implicitsolve.operators import LinearOperator, aslinearoperator
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
 from implicitsolve.result import Counts
@@ -53,6 +53,8 @@ class Evaluator:
         self.batch_shape: tuple[int, ...] = tuple(like.shape[: problem.batch_ndim])
         self.event_shape: tuple[int, ...] = tuple(like.shape[problem.batch_ndim :])
         self.size = math.prod(self.event_shape)
+        if problem.structure is not None:
+            problem.structure.length(self.size)  # raises where the blocks do not fit
         self.tally = Tally()
         count = math.prod(self.batch_shape)
         self.rows: Indices = np.arange(count)  # places in the whole batch
@@ -64,11 +66,16 @@ class Evaluator:
     def has_exact_products(self) -> bool:
         """Whether J v needs no differences."""
         problem = self.problem
-        return not (problem.linearize is None and problem.jac is None and problem.jvp is None)
+        return any(part is not None for part in (problem.linearize, problem.jac, problem.jvp, problem.blocks))
+
+    @property
+    def flat_shape(self) -> tuple[int, int]:
+        """(B, N) of what the user's functions see."""
+        return math.prod(self.batch_shape), self.size
 
     def flatten(self, x: Array) -> Array:
         """View an array of the problem's shape as (B, N)."""
-        return self.xp.reshape(x, (math.prod(self.batch_shape), self.size))
+        return self.xp.reshape(x, self.flat_shape)
 
     def unflatten(self, x: Array) -> Array:
         """View an array (B, N) in the problem's shape."""
@@ -107,12 +114,31 @@ class Evaluator:
 
     def _linearized(self, x: Array) -> tuple[Array, LinearOperator]:
         """F(x) and J(x) of a problem with `linearize`."""
+        F, J = self._linearize(x)
+        return self.xp.asarray(self._returned(F, "linearize"), copy=True), self.as_operator(J, "linearize")
+
+    def _linearize(self, x: Array) -> tuple[Any, Any]:
+        """What `linearize` returns."""
         self.tally.residuals += 1
         self.tally.linearizations += 1
         value: Any = self.problem.linearize(self._argument(x, copy=True))  # type: ignore[misc]
         if not (isinstance(value, tuple) and len(value) == 2):
             raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
-        return self.xp.asarray(self._returned(value[0], "linearize"), copy=True), self._operator(value[1], "linearize")
+        return value
+
+    def matrix(self, x: Array) -> Any:
+        """J(x) as the problem's `blocks`, `jac` or `linearize` gives it."""
+        problem = self.problem
+        if problem.blocks is None and problem.linearize is not None:
+            return self._linearize(x)[1]
+        self.tally.linearizations += 1
+        if problem.blocks is not None:
+            return self._from_blocks(problem.blocks(self._argument(x, copy=True)))
+        return problem.jac(self._argument(x, copy=True))  # type: ignore[misc]
+
+    def selected(self, rows: Array) -> Array:
+        """The evaluated systems' part of an array with a row for each system that the user's functions see."""
+        return rows if self.systems is None else gather(rows, self.systems)
 
     def jacobian(self, x: Array, F: Array | None) -> LinearOperator:
         """J(x) on arrays (b, N), from the best that the problem offers; `F` is F(x), which only differences need."""
@@ -121,8 +147,20 @@ class Evaluator:
             return self._linearized(x)[1]
         self.tally.linearizations += 1
         if problem.jac is not None:
-            return self._operator(problem.jac(self._argument(x, copy=True)), "jac")
+            return self.as_operator(problem.jac(self._argument(x, copy=True)), "jac")
+        if problem.blocks is not None and problem.jvp is None:
+            return self.as_operator(self._from_blocks(problem.blocks(self._argument(x, copy=True))), "blocks")
         return self._products(x, F)
+
+    def _from_blocks(self, blocks: Array) -> BlockBandedMatrix:
+        structure: Any = self.problem.structure
+        if not is_array(blocks):
+            raise TypeError(f"`blocks` must return an array, got {type(blocks).__name__}")
+        k = structure.block_size
+        expected = (*self.batch_shape, structure.length(self.size), structure.width, k, k)
+        if tuple(blocks.shape) != expected:
+            raise ValueError(f"`blocks` must return an array of shape {expected}, got {tuple(blocks.shape)}")
+        return BlockBandedMatrix(blocks, lower=structure.lower, upper=structure.upper, periodic=structure.periodic)
 
     def _products(self, x: Array, F: Array | None) -> LinearOperator:
         """J(x) from separate products, exact or by differences."""
@@ -170,6 +208,9 @@ class Evaluator:
         """Check what a user's function returned; give it as (b, N) in the state's dtype."""
         xp = self.xp
         expected = self.batch_shape + self.event_shape
+        is_plain = type(value) is np.ndarray and xp is numpy_namespace
+        if is_plain and value.shape == expected and value.dtype == self.dtype:
+            return self.selected(value.reshape(self.flat_shape))
         if not is_array(value):
             if value is None:
                 raise TypeError(f"`{name}` returned None; it must return an array of shape {expected}")
@@ -182,8 +223,8 @@ class Evaluator:
             value = self._cast(value, name)
         if value.shape != expected and not self._is_same_up_to_ones(value.shape, expected):
             raise ValueError(f"`{name}` must return an array of shape {expected}, got {value.shape}")
-        rows = xp.reshape(value, (-1, self.size)) if self.size else xp.reshape(value, (math.prod(self.batch_shape), 0))
-        return rows if self.systems is None else gather(rows, self.systems)
+        rows = xp.reshape(value, self.flat_shape)
+        return self.selected(rows)
 
     def _cast(self, value: Array, name: str) -> Array:
         xp = self.xp
@@ -210,7 +251,7 @@ class Evaluator:
 
         return product
 
-    def _operator(self, J: Any, name: str) -> LinearOperator:
+    def as_operator(self, J: Any, name: str) -> LinearOperator:
         """A user's Jacobian as a counted operator on (b, N)."""
         operator = aslinearoperator(J, name)
         rows = math.prod(self.batch_shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,15 @@ __all__ = [
     "is_safe",
     "norm2",
     "norm_max",
+    "numpy_namespace",
     "real_dtype",
     "scatter",
+    "takes_indices",
     "to_host",
 ]
+
+
+numpy_namespace: Namespace = _numpy
 
 
 def array_namespace(*arrays: Array) -> Namespace:
@@ -83,6 +89,11 @@ def host_dtype(dtype: Any) -> np.dtype[Any]:
 
 def eps(xp: Namespace, dtype: Any) -> float:
     """Rounding unit of `dtype`: the distance from 1 to the next larger number."""
+    return _eps(xp, dtype)
+
+
+@lru_cache(maxsize=32)
+def _eps(xp: Namespace, dtype: Any) -> float:
     return float(xp.finfo(dtype).eps)
 
 
@@ -119,7 +130,11 @@ def norm_max(x: Array) -> HostArray:
     if x.shape[1] == 0:
         return np.zeros(x.shape[0])
     xp = array_namespace(x)
-    return to_host(xp.max(xp.abs(x), axis=1)).astype(np.float64)
+    if is_complex(x):
+        largest = xp.max(xp.abs(x), axis=1)
+    else:  # reads x twice and writes nothing
+        largest = xp.maximum(xp.max(x, axis=1), -xp.min(x, axis=1))
+    return to_host(largest).astype(np.float64)
 
 
 def norm2(x: Array) -> HostArray:
@@ -156,10 +171,15 @@ def is_complex(x: Array) -> bool:
 
 def is_safe(norms: HostArray, xp: Namespace, dtype: Any) -> HostArray:
     """Where a norm from a plain sum of squares can be trusted: squares neither overflow nor underflow."""
+    low, high = _safe_range(xp, dtype)
+    return (norms > low) & (norms < high)
+
+
+@lru_cache(maxsize=32)
+def _safe_range(xp: Namespace, dtype: Any) -> tuple[float, float]:
     info = xp.finfo(dtype)
     low = math.sqrt(float(info.smallest_normal)) / float(info.eps)
-    high = math.sqrt(float(info.max)) * float(info.eps)
-    return (norms > low) & (norms < high)
+    return low, math.sqrt(float(info.max)) * float(info.eps)
 
 
 def gather(x: Array, indices: Indices) -> Array:
@@ -168,9 +188,14 @@ def gather(x: Array, indices: Indices) -> Array:
     return xp.take(x, from_host(indices, x), axis=0)
 
 
+def takes_indices(x: Array) -> bool:
+    """Whether ``x[:, indices] = rows`` works; the standard has no such thing."""
+    return bool(is_numpy_array(x) or is_cupy_array(x))
+
+
 def scatter(x: Array, indices: Indices, rows: Array) -> None:
     """Write `rows` into `x` at host indices, in place (`x` belongs to the solver)."""
-    if is_numpy_array(x) or is_cupy_array(x):
+    if takes_indices(x):
         x[indices] = rows
     else:
         for row, index in enumerate(indices):

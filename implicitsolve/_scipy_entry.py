@@ -82,7 +82,8 @@ def newton_krylov(
         Most iterations of the linear method in one step. For "lgmres" the space begins with three times as many
         vectors, and grows when they do not suffice.
     inner_M : LinearOperator, array or sparse matrix, optional
-        Preconditioner: approximates the inverse of the Jacobian. Its methods ``setup(x, F, residual)`` and
+        Preconditioner: approximates the inverse of the Jacobian (or, with a `structure`, settings such as `BlockLU()`).
+        Its methods ``setup(x, F, residual)`` and
         ``update(x, F)``, if it has them, are called at the start and after each step, with flat arrays as in SciPy.
     outer_k : int, optional
         For "lgmres": 0 keeps nothing from earlier steps.
@@ -104,8 +105,9 @@ def newton_krylov(
         ``jvp(x, v)``: exact Jacobian product in place of differences.
     jac : callable, optional
         ``jac(x)``: the Jacobian as an operator (SciPy's or ours), an array or a sparse matrix.
-    structure : object, optional
-        Reserved for a declared structure of the Jacobian: must be None.
+    structure : BlockBanded, optional
+        What is known of the Jacobian. With it, and neither `inner_M`, `rdiff` nor another `method` or `line_search`,
+        the Jacobian is assembled and factored where that is worth it, as in ``root(..., method="auto")``.
     batch_ndim : int, optional
         The first `batch_ndim` axes of x0 index independent systems, each with its own Krylov space, step and verdict.
     full_output : bool, optional
@@ -171,7 +173,9 @@ def newton_krylov(
         x_rtol=x_rtol,
         tol_norm=tol_norm,
     )
-    result = root(problem, x0, method=solver, stop=stop, monitor=_monitor(verbose, callback, batch_ndim))
+    chooses = structure is not None and is_own and inner_M is None and rdiff is None and line_search in ("armijo", True)
+    observer = _monitor(verbose, callback, batch_ndim)
+    result = root(problem, x0, method="auto" if chooses else solver, stop=stop, monitor=observer)
     if iter is not None:
         result = _stopped(result)
     is_wanted = np.all(result.success) or iter is not None

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._assemble import Assembler
 from implicitsolve._evaluate import Evaluator
 from implicitsolve._namespace import array_namespace, as_inexact, is_complex, norm2
 from implicitsolve._typing import Array
+from implicitsolve.direct import BlockLU, DirectMethod
+from implicitsolve.direct._solve import solve_factored
 from implicitsolve.krylov import KrylovMethod
-from implicitsolve.operators import LinearOperator
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.result import (
     AdjointResult,
@@ -24,7 +27,7 @@ from implicitsolve.result import (
 )
 from implicitsolve.solve import linear_solve
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop
+from implicitsolve.stopping import LinearStop, is_settings
 
 
 def pull_back(
@@ -32,7 +35,7 @@ def pull_back(
     result: NonlinearResult | Any,
     cotangent: Any,
     *,
-    method: KrylovMethod | None = None,
+    method: KrylovMethod | DirectMethod | None = None,
     M: Any = None,
     x0: Any = None,
     stop: LinearStop | None = None,
@@ -45,15 +48,19 @@ def pull_back(
     Parameters
     ----------
     problem : Problem
-        Needs `vjp`, `linearize` or `jac` (with adjoint products), and `parameter_vjp` if it has parameters.
+        Needs `vjp`, `linearize` or `jac` (with adjoint products), or `structure`, and `parameter_vjp` if it has
+        parameters. With a structure and nothing but the residual, J is assembled from central differences, and the
+        gradients are accurate to about eps^(2/3).
     result : NonlinearResult or array_like
         What `root` returned, or a solution.
     cotangent : array_like
         d loss / d x, of the shape of x.
-    method : Krylov method, optional
-        Default: that of `linear_solve`.
+    method : Krylov method, BlockLU or CyclicReduction, optional
+        Default: `BlockLU`, of the assembled J, where `root` would take it by "auto" (a declared structure of small
+        blocks), else that of `linear_solve`.
     M : LinearOperator, array or sparse matrix, optional
-        Approximates the inverse of J^H.
+        Approximates the inverse of J^H. With a declared structure it may be `BlockLU` or one of
+        `implicitsolve.precondition`: built from the assembled J, and used transposed.
     x0 : array_like, optional
         Start for lam, such as the adjoint of an earlier, similar solve.
     stop : LinearStop, optional
@@ -92,9 +99,9 @@ def pull_back(
     >>> ims.pull_back(sqrt, solution, np.ones(2), stop=ims.LinearStop(rtol=1e-12)).gradients["a"].round(6)
     array([0.25    , 0.166667])
     """
-    evaluator, x, J = _linearized(problem, result, is_adjoint=True)
-    adjoint = J.H
-    linear = _solve(evaluator, adjoint, x, cotangent, "cotangent", method, M, x0, stop)
+    point = _Point(problem, result, needs_adjoint=True)
+    evaluator, x = point.evaluator, point.x
+    linear = point.solve(cotangent, "cotangent", method, M, x0, stop)
     lam = linear.x
     gradients: dict[str, Array] = {}
     if problem.parameter_vjp is not None:
@@ -117,7 +124,7 @@ def push_forward(
     result: NonlinearResult | Any,
     tangents: Mapping[str, Any],
     *,
-    method: KrylovMethod | None = None,
+    method: KrylovMethod | DirectMethod | None = None,
     M: Any = None,
     x0: Any = None,
     stop: LinearStop | None = None,
@@ -168,61 +175,118 @@ def push_forward(
     unknown = sorted(set(tangents) - set(problem.parameters or tangents))
     if unknown:
         raise ValueError(f"push_forward: `tangents` must name parameters of the problem, got {unknown}")
-    evaluator, x, J = _linearized(problem, result, is_adjoint=False)
+    point = _Point(problem, result, needs_adjoint=False)
+    evaluator, x = point.evaluator, point.x
     right: Any = problem.parameter_jvp(evaluator.xp.asarray(x, copy=True), dict(tangents))
     if right is None:
         raise TypeError("push_forward: `parameter_jvp` returned None; it must return an array of the shape of x")
-    linear = _solve(evaluator, J, x, -right, "parameter_jvp", method, M, x0, stop)
+    linear = point.solve(-right, "parameter_jvp", method, M, x0, stop)
     return TangentResult(
         tangent=linear.x, status=_status(result, linear), linear=linear, counts=evaluator.tally.counts()
     )
 
 
-def _linearized(problem: Problem, result: Any, *, is_adjoint: bool) -> tuple[Evaluator, Array, LinearOperator]:
-    """J at the solution, on arrays (B, N)."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"`problem` must be a Problem, got {type(problem).__name__}")
-    x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
-    evaluator = Evaluator(problem, x)
-    if is_adjoint and problem.vjp is None and problem.linearize is None and problem.jac is None:
-        raise TypeError("pull_back: the problem needs `vjp`, `linearize` or `jac` to multiply with the adjoint of J")
-    flat = evaluator.flatten(x)
-    evaluator.length.follow(evaluator.rows, norm2(flat))
-    if is_adjoint or evaluator.has_exact_products:
-        return evaluator, x, evaluator.jacobian(flat, None)
-    F = evaluator.flatten(result.fun) if isinstance(result, NonlinearResult) else evaluator.residual(flat)
-    return evaluator, x, evaluator.jacobian(flat, F)
+class _Point:
+    """The linear system of a derivative at a solution: J, or J^H where `needs_adjoint`."""
 
+    def __init__(self, problem: Problem, result: Any, *, needs_adjoint: bool) -> None:
+        if not isinstance(problem, Problem):
+            raise TypeError(f"`problem` must be a Problem, got {type(problem).__name__}")
+        self.x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
+        self.evaluator = evaluator = Evaluator(problem, self.x)
+        self.needs_adjoint = needs_adjoint
+        self.J: BlockBandedMatrix | None = None
+        if needs_adjoint and all(
+            part is None for part in (problem.vjp, problem.linearize, problem.jac, problem.structure)
+        ):
+            raise TypeError(
+                "pull_back: the problem needs `vjp`, `linearize`, `jac` or `structure` for products with J^H"
+            )
+        self.flat = evaluator.flatten(self.x)
+        evaluator.length.follow(evaluator.rows, norm2(self.flat))
+        self.F = evaluator.flatten(result.fun) if isinstance(result, NonlinearResult) else None
 
-def _solve(
-    evaluator: Evaluator,
-    A: LinearOperator,
-    x: Array,
-    right: Any,
-    name: str,
-    method: KrylovMethod | None,
-    M: Any,
-    x0: Any,
-    stop: LinearStop | None,
-) -> LinearResult:
-    right = as_inexact(right, name)
-    if right.shape != x.shape:
-        raise ValueError(f"`{name}` must have the shape of x, {x.shape}, got {right.shape}")
-    flat = evaluator.flatten(_like(right, x, name))
-    start = None if x0 is None else _like(as_inexact(x0, "x0"), x, "x0")
-    if start is not None and start.shape != x.shape:
-        raise ValueError(f"`x0` must have the shape of x, {tuple(x.shape)}, got {tuple(start.shape)}")
-    start = None if start is None else evaluator.flatten(start)
-    M = None if M is None else evaluator.operator(M, "M")
-    result = linear_solve(A, flat, method=method, M=M, x0=start, stop=stop)
-    batch_shape = evaluator.batch_shape
-    return replace(
-        result,
-        x=evaluator.unflatten(result.x),
-        status=status_per_system(result.status, batch_shape),
-        residual_norm=per_system(result.residual_norm, batch_shape),
-        iterations=per_system(result.iterations, batch_shape),
-    )
+    def solve(self, right: Any, name: str, method: Any, M: Any, x0: Any, stop: LinearStop | None) -> LinearResult:
+        """Solve with J, or J^H, by the chosen method."""
+        evaluator, x = self.evaluator, self.x
+        right = as_inexact(right, name)
+        if right.shape != x.shape:
+            raise ValueError(f"`{name}` must have the shape of x, {x.shape}, got {right.shape}")
+        flat = evaluator.flatten(_like(right, x, name))
+        start = None if x0 is None else _like(as_inexact(x0, "x0"), x, "x0")
+        if start is not None and start.shape != x.shape:
+            raise ValueError(f"`x0` must have the shape of x, {tuple(x.shape)}, got {tuple(start.shape)}")
+        start = None if start is None else evaluator.flatten(start)
+        assembler = None if evaluator.problem.structure is None else Assembler(evaluator, central=True)
+        if method is None and M is None and x0 is None and assembler is not None and assembler.favors_direct:
+            method = BlockLU()
+        if is_settings(method, "factor"):
+            if M is not None or x0 is not None:
+                raise ValueError("`M` and `x0` must be None for a direct `method`, which would not use them")
+            result = self._direct(assembler, flat, method, LinearStop() if stop is None else stop)
+        else:
+            M = self._preconditioner(assembler, M)
+            result = linear_solve(self._operator(assembler), flat, method=method, M=M, x0=start, stop=stop)
+        batch_shape = evaluator.batch_shape
+        return replace(
+            result,
+            x=evaluator.unflatten(result.x),
+            status=status_per_system(result.status, batch_shape),
+            residual_norm=per_system(result.residual_norm, batch_shape),
+            iterations=per_system(result.iterations, batch_shape),
+        )
+
+    def _matrix(self, assembler: Assembler) -> BlockBandedMatrix:
+        """The assembled J."""
+        if self.J is None:
+            self.J = assembler.assemble(self.evaluator, self.flat, self._residual())
+        return self.J
+
+    def _residual(self) -> Array:
+        """F at the solution, which differences need."""
+        evaluator = self.evaluator
+        if self.F is None and not evaluator.has_exact_products:
+            self.F = evaluator.residual(self.flat)
+        return self.F
+
+    def _operator(self, assembler: Assembler | None) -> LinearOperator:
+        """J, or J^H: by the problem's own products, else assembled, else by differences."""
+        problem, evaluator = self.evaluator.problem, self.evaluator
+        own = problem.vjp if self.needs_adjoint else problem.jvp
+        if assembler is not None and all(part is None for part in (own, problem.linearize, problem.jac)):
+            J = self._matrix(assembler).flat()
+        else:
+            J = evaluator.jacobian(self.flat, None if self.needs_adjoint else self._residual())
+        return J.H if self.needs_adjoint else J
+
+    def _direct(self, assembler: Assembler | None, b: Array, method: Any, stop: LinearStop) -> LinearResult:
+        if assembler is None:
+            raise ValueError("a direct `method` needs a problem that declares its `structure`, got None")
+        J = self._matrix(assembler)
+        outcome = solve_factored(self._exact(J), method.factor(J), b, stop, adjoint=self.needs_adjoint)
+        return LinearResult(
+            x=outcome.x,
+            status=outcome.status,
+            residual_norm=outcome.residual_norm,
+            iterations=outcome.iterations,
+            matvecs=int(outcome.iterations.max(initial=0)),
+        )
+
+    def _exact(self, J: BlockBandedMatrix) -> LinearOperator:
+        """The problem's own products, which correct a J that was assembled from differences; else J."""
+        problem = self.evaluator.problem
+        has_own = problem.vjp is not None if self.needs_adjoint else problem.jvp is not None
+        return self.evaluator.jacobian(self.flat, None) if has_own else J.flat()
+
+    def _preconditioner(self, assembler: Assembler | None, M: Any) -> LinearOperator | None:
+        if M is None:
+            return None
+        if not is_settings(M, "build"):
+            return self.evaluator.operator(M, "M")
+        if assembler is None:
+            raise ValueError("this `M` needs a problem that declares its `structure`, got None")
+        inverse = M.build(self._matrix(assembler))
+        return (inverse.H if self.needs_adjoint else inverse).flat()
 
 
 def _gradients(problem: Problem, raw: Any) -> dict[str, Array]:

@@ -45,3 +45,10 @@ class NoConvergence(_ScipyNoConvergence):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with all three arguments."""
         return (type(self), (self.x, self.message, self.result))
+
+
+class BackendUnavailable(ImportError):  # noqa: N818 (it says what is the case, as NoConvergence does)
+    """The backend that was asked for is not installed; the message says what to install.
+
+    Raised only for a backend that was named: ``backend="auto"`` takes another.
+    """

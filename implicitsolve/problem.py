@@ -11,6 +11,7 @@ import numpy as np
 from implicitsolve._typing import Array, Indices, Product, Residual
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
+from implicitsolve.structure import BlockBanded
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,12 @@ class Problem:
     linearize : callable, optional
         ``linearize(x)`` returns ``(F(x), J(x))`` with J as of `jac`: what all products at x share is computed once. It
         is preferred to `jac`, and that to `jvp` and `vjp`.
-    structure : object, optional
-        Reserved for a declared structure of J: must be None.
+    structure : BlockBanded, optional
+        What is known of J: T blocks of k unknowns, in the order of a flattened state, each coupled to a few neighbours.
+        It gives the exact J by coloring, in k (lower + upper + 1) products or residuals, and direct solves.
+    blocks : callable, optional
+        ``blocks(x)`` returns the blocks of J(x), shape ``batch_shape + (T, lower + upper + 1, k, k)``, as
+        `BlockBandedMatrix` stores them; needs `structure`.
     batch_ndim : int, optional
         The first `batch_ndim` axes of x index independent systems. Default 0: one system.
     parameters : mapping of str to Array, optional
@@ -54,11 +59,9 @@ class Problem:
     Raises
     ------
     TypeError
-        If something that must be callable is not.
+        If something that must be callable is not, or `structure` is no structure.
     ValueError
-        If `batch_ndim` is negative.
-    NotImplementedError
-        If a `structure` is given.
+        If `batch_ndim` is negative, or `blocks` is given without `structure`.
 
     Examples
     --------
@@ -74,7 +77,8 @@ class Problem:
     vjp: Product | None = field(default=None, kw_only=True)
     jac: Callable[[Array], Any] | None = field(default=None, kw_only=True)
     linearize: Callable[[Array], tuple[Array, LinearOperator]] | None = field(default=None, kw_only=True)
-    structure: Any = field(default=None, kw_only=True)
+    structure: BlockBanded | None = field(default=None, kw_only=True)
+    blocks: Callable[[Array], Array] | None = field(default=None, kw_only=True)
     batch_ndim: int = field(default=0, kw_only=True)
     parameters: Mapping[str, Array] | None = field(default=None, kw_only=True, repr=False)
     parameter_jvp: Callable[[Array, Mapping[str, Array]], Array] | None = field(default=None, kw_only=True)
@@ -87,12 +91,24 @@ class Problem:
         """Check that functions are functions."""
         if not callable(self.residual):
             raise TypeError(f"Problem: `residual` must be callable, got {type(self.residual).__name__}")
-        for name in ("jvp", "vjp", "jac", "linearize", "parameter_jvp", "parameter_vjp", "take", "initial_guess"):
+        for name in (
+            "jvp",
+            "vjp",
+            "jac",
+            "linearize",
+            "blocks",
+            "parameter_jvp",
+            "parameter_vjp",
+            "take",
+            "initial_guess",
+        ):
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise TypeError(f"Problem: `{name}` must be callable or None, got {type(function).__name__}")
         if self.parameters is not None and not isinstance(self.parameters, Mapping):
             raise TypeError(f"Problem: `parameters` must be a mapping or None, got {type(self.parameters).__name__}")
-        if self.structure is not None:
-            raise NotImplementedError("Problem: `structure` is reserved for block-banded structures; leave it None")
+        if self.structure is not None and not isinstance(self.structure, BlockBanded):
+            raise TypeError(f"Problem: `structure` must be a BlockBanded or None, got {type(self.structure).__name__}")
+        if self.blocks is not None and self.structure is None:
+            raise ValueError("Problem: `blocks` needs `structure`, which says where the blocks stand")
         check_limit("Problem", "batch_ndim", self.batch_ndim)

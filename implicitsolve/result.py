@@ -63,6 +63,8 @@ class NewtonStep:
         Products the linear solve took for each system.
     linear_status : ndarray of int
         How the linear solve ended (`Status`); ITERATION_LIMIT is ordinary for an inexact step.
+    factorized : ndarray of bool
+        Where J was assembled and factorized for this step; `BlockNewton` fills it.
     running : int
         Systems that still run after the step.
     counts : Counts
@@ -77,6 +79,7 @@ class NewtonStep:
     linear_residual: HostArray = field(default_factory=lambda: np.zeros(0))
     krylov_iterations: HostArray = field(default_factory=lambda: np.zeros(0, dtype=int))
     linear_status: HostArray = field(default_factory=lambda: np.zeros(0, dtype=int))
+    factorized: HostArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     running: int = 0
     counts: Counts = Counts()
 

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator, Tally
+from implicitsolve._heap import keep_large_blocks
 from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
 from implicitsolve._typing import Array
+from implicitsolve.direct import BlockLU, DirectMethod
+from implicitsolve.direct._solve import solve_factored
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.monitor import Monitor, silent
-from implicitsolve.newton import NewtonKrylov
-from implicitsolve.operators import aslinearoperator
+from implicitsolve.newton import Auto, BlockNewton, NewtonKrylov
+from implicitsolve.newton._loop import Solution
+from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop, NonlinearStop
+from implicitsolve.stopping import LinearStop, NonlinearStop, is_settings
 
-METHODS = {"newton-krylov": NewtonKrylov()}
+LARGE = 2**10  # unknowns from which on temporaries cost page faults
+
+
+class NonlinearMethod(Protocol):
+    """Frozen settings of a nonlinear solver."""
+
+    def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor) -> Solution:
+        """Solve on arrays (B, N)."""
+        ...
+
+
+METHODS: dict[str, NonlinearMethod] = {
+    "auto": Auto(),
+    "block-newton": BlockNewton(),
+    "newton-krylov": NewtonKrylov(),
+}
 
 
 def root(
     problem: Problem | Any,
     x0: Any = None,
     *,
-    method: NewtonKrylov | str = "newton-krylov",
+    method: NonlinearMethod | str = "auto",
     stop: NonlinearStop | None = None,
     monitor: Monitor | None = None,
     backend: str = "auto",
@@ -41,8 +60,10 @@ def root(
     x0 : array_like, optional
         Start, of shape ``batch_shape + event_shape``. Its library, device and dtype are those of the solution (integers
         become float64, float16 becomes float32, a matrix an array). Default: the problem's own initial guess.
-    method : NewtonKrylov or str, optional
-        Solver settings, or the name "newton-krylov" for the default ones.
+    method : BlockNewton, NewtonKrylov or str, optional
+        Solver settings, or a name for the default ones: "block-newton", "newton-krylov", or "auto" (the default), which
+        takes the first for problems with a declared structure of small blocks, and the second for others: see the
+        notes.
     stop : NonlinearStop, optional
         When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|, at most 100 steps.
     monitor : callable, optional
@@ -64,8 +85,13 @@ def root(
 
     Notes
     -----
-    One step costs one Jacobian product for each Krylov iteration, and one residual (more where the line search shortens
-    the step). Without exact products each is a residual.
+    "auto" with a declared structure: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most
+    64 products or the problem offers its matrix; systems on which it fails begin again with `NewtonKrylov`. Up to 128
+    unknowns in a block: `NewtonKrylov`, with a lagged `BlockLU` once products have cost as much as the assembly. Larger
+    blocks: products alone.
+
+    One step of `NewtonKrylov` costs one Jacobian product for each Krylov iteration, and one residual (more where the
+    line search shortens the step). Without exact products each is a residual.
 
     Examples
     --------
@@ -95,7 +121,9 @@ def root(
             raise TypeError("root: `x0` is needed, since the problem offers no initial guess")
         x0 = problem.initial_guess("default", None)
     x0 = as_inexact(x0, "x0")
-    evaluator = Evaluator(problem, x0, solver.rdiff)
+    if x0.size >= LARGE:
+        keep_large_blocks()
+    evaluator = Evaluator(problem, x0, getattr(solver, "rdiff", None))
     if x0.size == 0:
         return _empty(x0, evaluator)
     solution = solver.solve(evaluator, evaluator.flatten(x0), stop, silent if monitor is None else monitor)
@@ -118,7 +146,7 @@ def linear_solve(
     A: Any,
     b: Any,
     *,
-    method: KrylovMethod | None = None,
+    method: KrylovMethod | DirectMethod | None = None,
     M: Any = None,
     x0: Any = None,
     stop: LinearStop | None = None,
@@ -131,10 +159,13 @@ def linear_solve(
         Square. An array may have leading batch axes, ``(..., N, N)``.
     b : array_like
         Right-hand side of shape ``batch_shape + in_shape`` of A, or flattened ``batch_shape + (N,)``.
-    method : GMRES, FGMRES, LGMRES, BiCGSTAB or ScipyKrylov, optional
-        Default: ``LGMRES()``, whose restarts remember.
+    method : GMRES, FGMRES, LGMRES, BiCGSTAB, ScipyKrylov, BlockLU or CyclicReduction, optional
+        The last two are direct methods, for a `BlockBandedMatrix`: the matrix is factored, and the solution refined, by
+        at most 5 steps, until the stopping rule holds. Default: ``BlockLU()`` for such a matrix, if neither `M` nor
+        `x0` is given, else ``LGMRES()``, whose restarts remember.
     M : LinearOperator, array or sparse matrix, optional
-        Approximates the inverse of A.
+        Approximates the inverse of A. For a `BlockBandedMatrix` it may be `BlockLU` or one of
+        `implicitsolve.precondition`, which are built from A.
     x0 : array_like, optional
         Start. Default 0, which saves a product.
     stop : LinearStop, optional
@@ -158,10 +189,15 @@ def linear_solve(
     array([0.1, 0.6])
     """
     operator = aslinearoperator(A)
-    method = LGMRES() if method is None else method
+    solver: Any = method
+    if method is None:
+        solver = BlockLU() if isinstance(operator, BlockBandedMatrix) and M is None and x0 is None else LGMRES()
     stop = LinearStop() if stop is None else stop
-    if isinstance(method, type) or not callable(getattr(method, "solve", None)):
-        raise TypeError(f"linear_solve: `method` must be a Krylov method such as GMRES(), got {method!r}")
+    is_direct = is_settings(solver, "factor")
+    if not is_direct and not is_settings(solver, "solve"):
+        raise TypeError(
+            f"linear_solve: `method` must be GMRES() or another Krylov method, or BlockLU(), got {method!r}"
+        )
     if not isinstance(stop, LinearStop):
         raise TypeError(f"linear_solve: `stop` must be a LinearStop, got {type(stop).__name__}")
     if operator.shape[0] != operator.shape[1]:
@@ -171,12 +207,20 @@ def linear_solve(
     start = None if x0 is None else as_inexact(x0, "x0")
     if start is not None:
         _fits(operator.batch_shape, operator.in_shape, start, "x0")
+    if is_settings(M, "build"):
+        M = M.build(operator)  # type: ignore[union-attr]
     inverse = None if M is None else aslinearoperator(M, "M")
     if inverse is not None and (inverse.shape, inverse.batch_shape) != (operator.shape, operator.batch_shape):
         raise ValueError(
             f"linear_solve: `M` must have the shape {operator.shape} and batch shape {operator.batch_shape} of A, "
             f"got {inverse.shape} and {inverse.batch_shape}"
         )
+    if is_direct:
+        for name, value in (("M", M), ("x0", x0)):
+            if value is not None:
+                raise ValueError(f"linear_solve: `{name}` must be None for a direct method, got {type(value).__name__}")
+        if not isinstance(operator, BlockBandedMatrix):
+            raise TypeError(f"linear_solve: a direct method needs a BlockBandedMatrix as `A`, got {type(A).__name__}")
     xp = array_namespace(*(part for part in (b, start, A, M) if is_array(part)))
     dtypes = [part.dtype for part in (operator, inverse, start) if part is not None]
     if not is_complex(b) and any("complex" in str(dtype) for dtype in dtypes):
@@ -184,14 +228,18 @@ def linear_solve(
     shape = math.prod(operator.batch_shape), operator.shape[1]
     flat = xp.reshape(b, shape)
     tally = Tally()
-    outcome = method.solve(
-        guarded(operator, "A", tally.add),
-        flat,
-        target=stop.target(norm2(flat), flat),
-        max_iterations=stop.max_iterations,
-        M=None if inverse is None else guarded(inverse, "M"),
-        x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
-    )
+    counted = guarded(operator, "A", tally.add)
+    if is_direct:
+        outcome = solve_factored(counted, solver.factor(operator), flat, stop)
+    else:
+        outcome = solver.solve(
+            counted,
+            flat,
+            target=stop.target(norm2(flat), flat),
+            max_iterations=stop.max_iterations,
+            M=None if inverse is None else guarded(inverse, "M"),
+            x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
+        )
     is_state = tuple(b.shape) == operator.batch_shape + operator.out_shape
     return LinearResult(
         x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),
@@ -202,13 +250,13 @@ def linear_solve(
     )
 
 
-def _method(method: Any) -> NewtonKrylov:
+def _method(method: Any) -> NonlinearMethod:
     if isinstance(method, str):
         if method not in METHODS:
             raise ValueError(f"root: `method` must be a solver or one of {sorted(METHODS)}, got {method!r}")
         return METHODS[method]
-    if not isinstance(method, NewtonKrylov):
-        raise TypeError(f"root: `method` must be a NewtonKrylov or a name, got {type(method).__name__}")
+    if not isinstance(method, Auto | BlockNewton | NewtonKrylov):
+        raise TypeError(f"root: `method` must be a NewtonKrylov, BlockNewton or a name, got {type(method).__name__}")
     return method
 
 

@@ -50,7 +50,8 @@ class Status(enum.IntEnum):
     LINE_SEARCH_FAILED = (
         5,
         "no step along the Newton direction reduced the residual",
-        "Check `jvp` with `implicitsolve.testing.taylor_test`; the Jacobian may be singular here: start elsewhere.",
+        "Check `jvp` with `implicitsolve.testing.taylor_test`, or a declared `structure` with "
+        "`implicitsolve.testing.structure_test`; the Jacobian may be singular here: start elsewhere.",
     )
     LINEAR_SOLVE_FAILED = (
         6,

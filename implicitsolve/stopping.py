@@ -148,3 +148,8 @@ def check_limit(owner: str, name: str, value: int, least: int = 0) -> None:
         raise TypeError(f"{owner}: `{name}` must be an integer, got {type(value).__name__}")
     if value < least:
         raise ValueError(f"{owner}: `{name}` must be at least {least}, got {value}")
+
+
+def is_settings(value: Any, method: str) -> bool:
+    """Whether `value` is an object (not a class) with a method of that name."""
+    return not isinstance(value, type) and callable(getattr(value, method, None))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve import Problem
+from implicitsolve import BlockBanded, Problem
 
-FUNCTIONS = ["jvp", "vjp", "jac", "linearize", "parameter_jvp", "parameter_vjp", "take", "initial_guess"]
+FUNCTIONS = ["jvp", "vjp", "jac", "linearize", "blocks", "parameter_jvp", "parameter_vjp", "take", "initial_guess"]
 
 
 def residual(x):
@@ -34,10 +34,11 @@ def test_a_residual_must_be_callable(value):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_other_function_must_be_callable_or_none(name):
+    structure = BlockBanded(0, 0)  # which `blocks` needs
     Problem(residual, **{name: None})
-    Problem(residual, **{name: residual})
+    Problem(residual, structure=structure, **{name: residual})
     with pytest.raises(TypeError, match=rf"Problem: `{name}` must be callable or None, got ndarray"):
-        Problem(residual, **{name: np.eye(2)})
+        Problem(residual, structure=structure, **{name: np.eye(2)})
 
 
 @pytest.mark.parametrize(
@@ -54,9 +55,40 @@ def test_batch_ndim_must_be_a_count(value, error, words):
         Problem(residual, batch_ndim=value)
 
 
-def test_a_structure_is_refused_until_there_is_one():
-    with pytest.raises(NotImplementedError, match="`structure`"):
-        Problem(residual, structure="banded")
+@pytest.mark.parametrize("value", ["banded", (1, 1), BlockBanded], ids=["str", "tuple", "class"])
+def test_a_structure_must_be_one(value):
+    with pytest.raises(
+        TypeError, match=rf"Problem: `structure` must be a BlockBanded or None, got {type(value).__name__}"
+    ):
+        Problem(residual, structure=value)
+
+
+def test_a_structure_is_kept():
+    structure = BlockBanded(1, 1, 2)
+    assert Problem(residual, structure=structure).structure is structure
+
+
+def test_blocks_need_a_structure():
+    with pytest.raises(ValueError, match="Problem: `blocks` needs `structure`"):
+        Problem(residual, blocks=residual)
+    assert Problem(residual, blocks=residual, structure=BlockBanded(0, 0)).blocks is residual
+
+
+def test_a_structure_must_fit_the_start():
+    problem = Problem(residual, structure=BlockBanded(1, 1, 2))
+    for method in ("auto", "block-newton", "newton-krylov"):
+        with pytest.raises(ValueError, match="multiple of `block_size` = 2, got 3"):
+            ims.root(problem, np.ones(3), method=method)
+    circle = Problem(residual, structure=BlockBanded(1, 1, periodic=True))
+    with pytest.raises(ValueError, match=r"at least lower \+ upper \+ 1 = 3 blocks, got 2"):
+        ims.root(circle, np.ones(2))
+
+
+def test_a_structure_alone_changes_no_root():
+    plain = ims.root(Problem(residual), np.ones(4), stop=ims.NonlinearStop(rtol=1e-12)).x
+    for structure in (BlockBanded(0, 0), BlockBanded(1, 2, 2), BlockBanded(0, 0, 4), BlockBanded(1, 1, periodic=True)):
+        x = ims.root(Problem(residual, structure=structure), np.ones(4), stop=ims.NonlinearStop(rtol=1e-12)).x
+        np.testing.assert_allclose(x, plain, rtol=1e-10)
 
 
 @pytest.mark.parametrize("value", [3, [1.0], "W"], ids=["int", "list", "str"])

@@ -1,7 +1,20 @@
-"""Newton–Krylov: forcing, direction, line search and the outer loop."""
+"""Newton's method: directions from Krylov spaces or from a factorized Jacobian, line search and the outer loop."""
 
+from implicitsolve.newton._auto import Auto
+from implicitsolve.newton._block import BlockNewton
 from implicitsolve.newton._forcing import ConstantForcing, EisenstatWalker
+from implicitsolve.newton._lagged import Lagged
 from implicitsolve.newton._line_search import Backtracking, FullStep, Wolfe
 from implicitsolve.newton._solver import NewtonKrylov
 
-__all__ = ["Backtracking", "ConstantForcing", "EisenstatWalker", "FullStep", "NewtonKrylov", "Wolfe"]
+__all__ = [
+    "Auto",
+    "Backtracking",
+    "BlockNewton",
+    "ConstantForcing",
+    "EisenstatWalker",
+    "FullStep",
+    "Lagged",
+    "NewtonKrylov",
+    "Wolfe",
+]

@@ -46,6 +46,11 @@ class Searched:
     finite: HostArray
     jacobian: LinearOperator | None
 
+    def take(self, rows: Indices) -> Searched:
+        """The same of some systems, without J."""
+        x, F = gather(self.x, rows), gather(self.F, rows)
+        return Searched(x, F, self.norms[rows], self.length[rows], self.accepted[rows], self.finite[rows], None)
+
 
 Correction: TypeAlias = Callable[[Array], Array]
 
@@ -62,19 +67,21 @@ class LineSearch(Protocol):
         step: Array,
         linear_residual: HostArray,
         correction: Correction | None = None,
+        whole: Searched | None = None,
     ) -> Searched:
         """Go along `step` (b, N) from x, where ||F||_2 is `norms`; `linear_residual` is ||F + J step|| / ||F||.
 
-        `correction`, where there is one, approximates ``F -> J(x)^-1 F`` and costs no product.
+        `correction`, where there is one, approximates ``F -> J(x)^-1 F`` and costs no product. `whole` is what the
+        whole step brought, where that is known.
         """
         ...
 
 
-def full_step(evaluator: Evaluator, x: Array, norms: HostArray, step: Array) -> Searched:
+def full_step(evaluator: Evaluator, x: Array, norms: HostArray, step: Array, *, linearizes: bool = True) -> Searched:
     """Try the whole step of every system, and accept it wherever F is finite there."""
     with np.errstate(all="ignore"):
         new_x = x + step
-    F, J = evaluator.trial(new_x)
+    F, J = evaluator.trial(new_x) if linearizes else (evaluator.residual(new_x), None)
     new_norms = norm2(F)
     finite = np.isfinite(new_norms)
     return Searched(new_x, F, new_norms, np.ones(norms.shape), finite.copy(), finite, J)
@@ -93,9 +100,11 @@ class FullStep:
         step: Array,
         linear_residual: HostArray,
         correction: Correction | None = None,
+        whole: Searched | None = None,
     ) -> Searched:
         """Go the whole way; see `LineSearch`."""
-        found = full_step(evaluator, x, norms, step)
+        found = full_step(evaluator, x, norms, step) if whole is None else whole
+        found.accepted = found.finite.copy()
         return _restore(found, x, F, norms)
 
 
@@ -147,9 +156,10 @@ class Backtracking:
         step: Array,
         linear_residual: HostArray,
         correction: Correction | None = None,
+        whole: Searched | None = None,
     ) -> Searched:
         """Backtrack; see `LineSearch`."""
-        found = full_step(evaluator, x, norms, step)
+        found = full_step(evaluator, x, norms, step) if whole is None else whole
         eta = np.clip(linear_residual, 0.0, 1.0)
         slope = -2 * (
             1 - eta**2
@@ -229,11 +239,12 @@ class Wolfe:
         step: Array,
         linear_residual: HostArray,
         correction: Correction | None = None,
+        whole: Searched | None = None,
     ) -> Searched:
         """Search; see `LineSearch`."""
         if norms.size != 1:
             raise ValueError('line_search="wolfe" works on one system; use "armijo" for a batch')
-        found = full_step(evaluator, x, norms, step)
+        found = full_step(evaluator, x, norms, step) if whole is None else whole
         first_slope = -(1 - float(linear_residual[0]) ** 2)  # of half the squared ratio
         short, long, length = 0.0, np.inf, 1.0
         for trial in range(self.max_trials):

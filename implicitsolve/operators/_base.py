@@ -137,16 +137,20 @@ class LinearOperator:
         if len(self.batch_shape) == 1 and len(self.in_shape) == 1 and len(self.out_shape) == 1:
             return self
 
-        def reshaped(apply: Callable[[Array], Array], to: tuple[int, ...]) -> Callable[[Array], Array]:
+        def reshaped(
+            apply: Callable[[Array], Array], to: tuple[int, ...], back: tuple[int, ...]
+        ) -> Callable[[Array], Array]:
+            flat_back = size, math.prod(back)
+
             def product(v: Array) -> Array:
                 w = apply(array_namespace(v).reshape(v, self.batch_shape + to))
-                return array_namespace(w).reshape(w, (size, -1)) if is_array(w) and w.size else w
+                return array_namespace(w).reshape(w, flat_back) if is_array(w) and w.size == math.prod(flat_back) else w
 
             return product
 
         return LinearOperator(
-            reshaped(self._matvec, self.in_shape),
-            None if self._rmatvec is None else reshaped(self._rmatvec, self.out_shape),
+            reshaped(self._matvec, self.in_shape, self.out_shape),
+            None if self._rmatvec is None else reshaped(self._rmatvec, self.out_shape, self.in_shape),
             in_shape=self.shape[1],
             out_shape=self.shape[0],
             batch_shape=(size,),

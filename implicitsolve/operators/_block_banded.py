@@ -90,8 +90,9 @@ class BlockBandedMatrix(LinearOperator):
         check_limit("BlockBandedMatrix", "upper", upper)
         width = lower + upper + 1
         if blocks.ndim < 4 or blocks.shape[-3] != width or blocks.shape[-2] != blocks.shape[-1] or not blocks.shape[-1]:
-            expected = ("...", "T", width, "k", "k")
-            raise ValueError(f"BlockBandedMatrix: `blocks` must have shape {expected}, got {tuple(blocks.shape)}")
+            raise ValueError(
+                f"BlockBandedMatrix: `blocks` must have shape (..., T, {width}, k, k), got {tuple(blocks.shape)}"
+            )
         self.blocks = blocks
         self.structure = BlockBanded(int(lower), int(upper), int(blocks.shape[-1]), periodic=periodic)
         self.structure.check_circle(self.length)

@@ -1,6 +1,6 @@
 """Problems with known answers, and checks for users' own operators and Jacobian products."""
 
-from implicitsolve.testing._checks import dense, dot_test, taylor_test
+from implicitsolve.testing._checks import dense, dot_test, structure_test, taylor_test
 from implicitsolve.testing._classic import burkardt_problems, classic_problems
 from implicitsolve.testing._gallery import get, pde_gallery
 from implicitsolve.testing._problem_set import GalleryProblem
@@ -13,5 +13,6 @@ __all__ = [
     "dot_test",
     "get",
     "pde_gallery",
+    "structure_test",
     "taylor_test",
 ]

@@ -452,7 +452,7 @@ ONES = np.ones((4, 3, 2, 2))
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: BlockBandedMatrix(ONES, lower=1, upper=2), ValueError, ["blocks", "'T', 4, 'k', 'k'", "(4, 3, 2, 2)"]),
+        (lambda: BlockBandedMatrix(ONES, lower=1, upper=2), ValueError, ["blocks", "T, 4, k, k", "(4, 3, 2, 2)"]),
         (lambda: BlockBandedMatrix(np.ones((4, 3, 2, 3)), lower=1, upper=1), ValueError, ["blocks", "(4, 3, 2, 3)"]),
         (lambda: BlockBandedMatrix(np.ones((4, 3, 0, 0)), lower=1, upper=1), ValueError, ["blocks", "(4, 3, 0, 0)"]),
         (lambda: BlockBandedMatrix(np.ones((3, 2, 2)), lower=1, upper=1), ValueError, ["blocks", "(3, 2, 2)"]),

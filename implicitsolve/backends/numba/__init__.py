@@ -1,0 +1,38 @@
+"""Compiled kernels for NumPy arrays; loaded by name when a kernel is first selected, and registered by the import.
+
+`newton_batch` is for direct use: Newton's method for many small systems, all of it compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from implicitsolve import kernels
+from implicitsolve._heap import keep_large_blocks
+from implicitsolve._typing import Array
+from implicitsolve.backends.numba._assembly import place_color
+from implicitsolve.backends.numba._cyclic_factors import cyclic_reduction
+from implicitsolve.backends.numba._factors import block_lu, usable
+from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
+from implicitsolve.backends.numba._newton import NewtonBatch, newton_batch
+from implicitsolve.backends.numba._triangular import block_substitution
+
+__all__ = ["NewtonBatch", "newton_batch"]
+
+
+def _supports(like: Array, **facts: Any) -> bool:
+    return like.dtype.char in "fdFD"
+
+
+def _block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
+    """Compiled loops for small blocks and for pivoting over the band, BLAS for large blocks."""
+    if pivoting == "block" and blocks.shape[-1] >= kernels.LARGE_BLOCK:
+        return LargeBlockFactors.factor(usable(blocks), lower, overwrite)
+    return block_lu(blocks, lower, upper, pivoting=pivoting, overwrite=overwrite)
+
+
+keep_large_blocks()  # the factors of 10^6 rows took 20 times as long on freshly mapped memory as the loop itself
+kernels.block_lu.implement("numba", _block_lu, _supports)
+kernels.block_substitution.implement("numba", block_substitution, _supports)
+kernels.cyclic_reduction.implement("numba", cyclic_reduction, _supports)
+kernels.place_color.implement("numba", place_color, _supports)

@@ -1,0 +1,66 @@
+# pyright: basic
+# Numba infers the types of kernels.
+# ruff: noqa: N806
+# D01 is the entry of block D in row 0, column 1.
+"""Block tridiagonal matrices with blocks of two: the elimination of `_elimination` with all numbers in registers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from implicitsolve.backends.numba._jit import fma, inner, magnitude
+
+
+@inner
+def factor_pairs(A, F, pivots, reach):
+    """Factor A (T, 3, 2, 2) into F, which may be A, with interchanges inside the blocks; return (singular, growth)."""
+    T = A.shape[0]
+    one = A.dtype.type(1)
+    largest = scale = one.real * 0
+    D00, D01, D10, D11 = A[0, 1, 0, 0], A[0, 1, 0, 1], A[0, 1, 1, 0], A[0, 1, 1, 1]
+    scale = _largest(D00, D01, D10, D11)
+    zero = one * 0
+    for t in range(T):
+        has_next = t + 1 < T
+        C00 = C01 = C10 = C11 = zero
+        if has_next:
+            C00, C01, C10, C11 = A[t, 2, 0, 0], A[t, 2, 0, 1], A[t, 2, 1, 0], A[t, 2, 1, 1]
+            scale = max(scale, _largest(C00, C01, C10, C11))
+        exchange = magnitude(D10) > magnitude(D00)
+        if exchange:
+            D00, D01, D10, D11 = D10, D11, D00, D01
+            C00, C01, C10, C11 = C10, C11, C00, C01
+        first = magnitude(D00)
+        d0 = one / D00
+        ratio = D10 * d0
+        D11 = fma(-ratio, D01, D11)
+        C10, C11 = fma(-ratio, C00, C10), fma(-ratio, C01, C11)
+        second = magnitude(D11)
+        if not (0 < first < np.inf and 0 < second < np.inf):
+            return t, np.inf
+        d1 = one / D11
+        pivots[t, 0], pivots[t, 1] = int(exchange), 1
+        F[t, 1, 0, 0], F[t, 1, 0, 1], F[t, 1, 1, 0], F[t, 1, 1, 1] = d0, D01, ratio, d1
+        u = max(max(first, second), max(magnitude(D01), _largest(C00, C01, C10, C11)))
+        if not has_next:
+            reach[t] = t
+            largest = max(largest, u)
+            break
+        reach[t] = t + 1
+        F[t, 2, 0, 0], F[t, 2, 0, 1], F[t, 2, 1, 0], F[t, 2, 1, 1] = C00, C01, C10, C11
+        s = t + 1
+        L00, L01, L10, L11 = A[s, 0, 0, 0], A[s, 0, 0, 1], A[s, 0, 1, 0], A[s, 0, 1, 1]
+        B00, B01, B10, B11 = A[s, 1, 0, 0], A[s, 1, 0, 1], A[s, 1, 1, 0], A[s, 1, 1, 1]
+        scale = max(scale, max(_largest(L00, L01, L10, L11), _largest(B00, B01, B10, B11)))
+        L00, L10 = L00 * d0, L10 * d0
+        L01, L11 = fma(-L00, D01, L01) * d1, fma(-L10, D01, L11) * d1
+        F[s, 0, 0, 0], F[s, 0, 0, 1], F[s, 0, 1, 0], F[s, 0, 1, 1] = L00, L01, L10, L11
+        largest = max(largest, u * max(one.real, _largest(L00, L01, L10, L11)))
+        D00, D01 = fma(-L01, C10, fma(-L00, C00, B00)), fma(-L01, C11, fma(-L00, C01, B01))
+        D10, D11 = fma(-L11, C10, fma(-L10, C00, B10)), fma(-L11, C11, fma(-L10, C01, B11))
+    return -1, largest / scale
+
+
+@inner
+def _largest(a, b, c, d):
+    return max(max(magnitude(a), magnitude(b)), max(magnitude(c), magnitude(d)))

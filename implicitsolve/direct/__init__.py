@@ -1,0 +1,10 @@
+"""Direct solvers of block-banded systems."""
+
+from __future__ import annotations
+
+from implicitsolve.direct._block_lu import BlockLU
+from implicitsolve.direct._cyclic_reduction import CyclicReduction
+from implicitsolve.direct._factorization import Factorization
+from implicitsolve.direct._method import DirectMethod
+
+__all__ = ["BlockLU", "CyclicReduction", "DirectMethod", "Factorization"]

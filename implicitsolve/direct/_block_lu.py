@@ -1,0 +1,149 @@
+"""BlockLU: direct solves of block-banded systems by block elimination."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from implicitsolve._typing import Array
+from implicitsolve.direct._factorization import Factorization
+from implicitsolve.direct._layout import Layout
+from implicitsolve.direct._pivoting import GROWTH_LIMIT, check_settings, secured
+from implicitsolve.kernels import Factors, block_lu, block_substitution, favors_band
+from implicitsolve.operators import BlockBandedMatrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockLU:
+    """Block LU factorization of a block-banded matrix, for each system of a batch (the block Thomas algorithm).
+
+    Parameters
+    ----------
+    pivoting : {"auto", "block", "band"}, optional
+        Which rows may be exchanged. "block": those of one diagonal block, in place and fast; it fails where a diagonal
+        block is singular and loses digits where one nearly is. "band": all that have an entry in the column, as in
+        LAPACK's band solver, for up to ``2 lower + upper + 1`` blocks a row. "auto" (the default) takes "band" at once
+        where that is about as fast: with Numba for k = 1 and 8 < k < 20, and with LAPACK. Elsewhere it pivots inside
+        the blocks, and where that met a singular block or `growth` exceeds `growth_limit`, factors the system again
+        with "band".
+    refine : int, optional
+        Steps of iterative refinement in each solve: a product with A and a solve each. Default 0: `growth_limit` keeps
+        the backward error small without.
+    growth_limit : float, optional
+        For "auto". In some 10^4 random, graded and nearly singular matrices the scaled residual was at most twice
+        `growth`, and below 16 with the default, 16.
+    backend : {"auto", "numba", "lapack", "cupy", "reference"}, optional
+        Kernels to use. "auto" decides by library and by the sizes of one system, so that each system of a batch gets
+        the same numbers as alone:
+
+        - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops, and from k = 20 on BLAS and LAPACK
+          called from compiled code. For "band" and for block triangular matrices only up to k = 24;
+        - LAPACK for other NumPy arrays with T > 64 or k >= 24. Blocks of k < 24 go to the band solvers gttrf and gbtrf,
+          one call a system; from k = 24 on each block is factored by calls of its own;
+        - the array-API reference otherwise, which loops over the blocks of all systems at once. Its "band" is a QR
+          factorization.
+
+    Raises
+    ------
+    ValueError
+        If a setting is not usable.
+    BackendUnavailable
+        If a backend that was named is not installed.
+
+    Notes
+    -----
+    Block triangular matrices (`lower` or `upper` is 0) are solved by substitution, which needs nothing but the LU of
+    their diagonal blocks. A periodic matrix is folded: blocks t and T - 1 - t become one of 2 k, and the corners
+    disappear; this costs 4 times the arithmetic of the same matrix without corners.
+
+    Flops per block row of a block tridiagonal matrix: 14/3 k^3, up to 23/3 k^3 where rows of different blocks change
+    places, against 8 to 16 k^3 of LAPACK's gbtrf; and 6 k^2 for a solve. With other bands ``2/3 + lower + upper +
+    2 lower upper`` times k^3, with up to lower + upper in the place of upper; with Numba, k >= 20 and "block"
+    ``2/3 + 2 upper + 2 lower upper``, as many for block tridiagonal ones.
+
+    Memory that the factors hold, in numbers for each system (`Factorization.nbytes` is what they do hold)::
+
+        LAPACK, k >= 24           T k^2 (lower + upper + 1)      none beyond A with overwrite=True
+        LAPACK, k < 24, "band"    T k^2 (2 lower + upper + 3)    5 T if k = lower = upper = 1
+        Numba                     T k^2 (lower + upper + 1), and T k^2 lower for "band"
+
+    and T k integers for the pivots. The first grows by at most T k^2 lower, where rows of different blocks change
+    places. The peak while factoring is within 10 % of that for T k >= 10^4.
+
+    References
+    ----------
+    .. [1] G. H. Golub and C. F. Van Loan, "Matrix Computations", 4th ed., Johns Hopkins (2013), 4.5.
+    .. [2] J. W. Demmel, N. J. Higham and R. S. Schreiber, "Stability of block LU factorization", Numer. Linear Algebra
+           Appl. 2 (1995) 173-190: the error is bounded by the blocks of U and the multipliers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve import BlockBandedMatrix, BlockLU
+    >>> blocks = np.random.default_rng(0).normal(size=(100, 3, 2, 2))
+    >>> A = BlockBandedMatrix(blocks, lower=1, upper=1)
+    >>> inverse = BlockLU().factor(A)
+    >>> b = np.ones((100, 2))
+    >>> bool(np.abs(A @ inverse.solve(b) - b).max() < 1e-10)
+    True
+    """
+
+    pivoting: str = "auto"
+    refine: int = 0
+    growth_limit: float = GROWTH_LIMIT
+    backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_settings("BlockLU", self)
+
+    def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
+        """Factor A.
+
+        Parameters
+        ----------
+        A : BlockBandedMatrix
+            One system or a batch.
+        overwrite : bool, optional
+            Whether the factors may take the place of A's blocks: A must not be used any more. Done by LAPACK for
+            k >= 24, and by Numba for "block"; not where "auto" pivots inside the blocks, and may need A again.
+
+        Returns
+        -------
+        Factorization
+            The inverse, with a status for each system. A singular matrix raises nothing.
+        """
+        check_matrix("BlockLU", A)
+        if overwrite and self.refine:
+            raise ValueError("BlockLU.factor: `overwrite` must be False for `refine` > 0, which needs A")
+        layout = Layout.banded(A)
+        blocks, lower, upper = layout.blocks(A), layout.lower, layout.upper
+        facts = sizes(blocks, lower, upper) | {"backend": self.backend}
+        if lower and upper:
+            factors = self._eliminate(blocks, lower, upper, facts, overwrite)
+        else:
+            factors = block_substitution.select(blocks, **facts)(blocks, lower, upper, overwrite=overwrite)
+        return Factorization(A, factors, layout, refine=self.refine, overwritten=overwrite)
+
+    def _eliminate(self, blocks: Array, lower: int, upper: int, facts: dict[str, Any], overwrite: bool) -> Factors:
+        if self.pivoting == "auto":
+            function = block_lu.select(blocks, pivoting="block", **facts)
+            if not favors_band(function, blocks.shape[-1]):
+                return secured(function(blocks, lower, upper), blocks, lower, upper, self.growth_limit, facts)
+        pivoting = "block" if self.pivoting == "block" else "band"
+        function = block_lu.select(blocks, pivoting=pivoting, **facts)
+        return function(blocks, lower, upper, pivoting=pivoting, overwrite=overwrite)
+
+    build = factor
+
+
+def check_matrix(owner: str, A: Any) -> None:
+    """Raise unless A is a block-banded matrix."""
+    if not isinstance(A, BlockBandedMatrix):
+        raise TypeError(f"{owner}.factor: `A` must be a BlockBandedMatrix, got {type(A).__name__}")
+
+
+def sizes(blocks: Array, lower: int, upper: int) -> dict[str, Any]:
+    """What the choice of a kernel depends on: not the number of systems, so that a batch changes no system."""
+    _, T, _, k, _ = blocks.shape
+    return {"length": T, "block_size": k, "lower": lower, "upper": upper}

@@ -1,0 +1,167 @@
+"""Factorization: the inverse of a factored matrix, as an operator."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, is_array, is_complex
+from implicitsolve._typing import Array, Indices
+from implicitsolve.direct._layout import Layout
+from implicitsolve.kernels import Factors
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.result import per_system, status_per_system
+from implicitsolve.status import Status
+
+
+class Factorization(LinearOperator):
+    """The inverse of a block-banded matrix, or of a batch of them, by triangular factors that it keeps.
+
+    Made by ``BlockLU().factor(A)`` or ``CyclicReduction().factor(A)``. An operator like any other: `matvec` multiplies
+    by A^-1, `rmatvec` by A^-H, and it can be the preconditioner M of a Krylov method.
+
+    Attributes
+    ----------
+    status : Status, or ndarray of int
+        CONVERGED, or SINGULAR: then every product with that system's inverse is NaN.
+    singular_block : int, or ndarray of int
+        The block in which elimination found a pivot that was zero or not finite; -1 if none was.
+    growth : float, or ndarray of float
+        How much larger than those of A the entries became that arose in the elimination, times its multipliers. The
+        solution solves a system whose matrix differs from A by about growth * eps * ||A||. Infinite where singular.
+    nbytes : int
+        Bytes that the factors hold.
+    A : BlockBandedMatrix or None
+        The matrix; None if the factors took its place.
+
+    Notes
+    -----
+    Vectors have the shape ``(*batch, T, k)`` or ``(*batch, T k)``. They are solved for in the precision of A; complex
+    right-hand sides of a real A as two real ones each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve import BlockBandedMatrix, BlockLU
+    >>> second_difference = np.broadcast_to(np.array([-1.0, 2.0, -1.0])[:, None, None], (4, 3, 1, 1))
+    >>> inverse = BlockLU().factor(BlockBandedMatrix(second_difference, lower=1, upper=1))
+    >>> inverse.solve(np.array([1.0, 0.0, 0.0, 1.0]))
+    array([1., 1., 1., 1.])
+    >>> inverse.status.name, inverse.singular_block
+    ('CONVERGED', -1)
+    """
+
+    def __init__(
+        self,
+        A: BlockBandedMatrix,
+        factors: Factors,
+        layout: Layout | None = None,
+        *,
+        refine: int = 0,
+        overwritten: bool = False,
+    ) -> None:
+        layout = Layout.banded(A) if layout is None else layout
+        inverse = _Inverse(A, factors, layout, refine, overwritten)  # holds no reference to this object: no circle
+        super().__init__(
+            lambda b: inverse.solve(b[..., None], adjoint=False)[..., 0],
+            lambda b: inverse.solve(b[..., None], adjoint=True)[..., 0],
+            in_shape=A.in_shape,
+            batch_shape=A.batch_shape,
+            dtype=A.dtype,
+            take=inverse.take if A.batch_shape else None,
+        )
+        self._inverse = inverse
+        self.A = None if overwritten else A
+        singular = layout.first_block(factors.singular)
+        codes = np.where(singular < 0, int(Status.CONVERGED), int(Status.SINGULAR))
+        self.status: Any = status_per_system(codes, A.batch_shape)
+        self.singular_block: Any = per_system(singular, A.batch_shape)
+        self.growth: Any = per_system(factors.growth, A.batch_shape)
+
+    def __repr__(self) -> str:
+        """Shape, batch, dtype, and what went wrong."""
+        singular = int(np.count_nonzero(np.asarray(self.status) == Status.SINGULAR))
+        growth = float(np.max(self.growth, initial=1.0))
+        batch = f", batch_shape={self.batch_shape}" if self.batch_shape else ""
+        size = f"{self.shape[0]}x{self.shape[1]}{batch}"
+        return f"<Factorization {size}, dtype={self.dtype}, {singular} singular, growth={growth:.3g}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the factors hold."""
+        return self._inverse.factors.nbytes
+
+    def solve(self, b: Array) -> Array:
+        """Return A^-1 b for each system: `matvec` by the name that solvers have."""
+        return self.matvec(b)
+
+    def solve_adjoint(self, b: Array) -> Array:
+        """Return A^-H b for each system."""
+        return self.rmatvec(b)
+
+    def matmat(self, columns: Array) -> Array:
+        """Return A^-1 B for the columns of B, shape ``batch_shape + (N, K)``, all at once."""
+        return self._columns(columns, adjoint=False)
+
+    def rmatmat(self, columns: Array) -> Array:
+        """Return A^-H B for the columns of B, shape ``batch_shape + (N, K)``, all at once."""
+        return self._columns(columns, adjoint=True)
+
+    def _columns(self, columns: Any, adjoint: bool) -> Array:
+        columns = columns if is_array(columns) else np.asarray(columns)
+        if tuple(columns.shape[:-1]) != (*self.batch_shape, self.shape[1]):
+            expected = (*self.batch_shape, self.shape[1], "K")
+            raise ValueError(f"Factorization: the columns must have shape {expected}, got {tuple(columns.shape)}")
+        xp = array_namespace(columns)
+        stacked = xp.reshape(columns, (*self.batch_shape, *self.in_shape, columns.shape[-1]))
+        return xp.reshape(self._inverse.solve(stacked, adjoint), columns.shape)
+
+
+@dataclass(frozen=True)
+class _Inverse:
+    """What a solve needs: factors, the arrangement of their blocks, and A for the refinement."""
+
+    A: BlockBandedMatrix  # its blocks are not used if `overwritten`
+    factors: Factors
+    layout: Layout
+    refine: int
+    overwritten: bool
+
+    def solve(self, b: Array, adjoint: bool) -> Array:
+        """Solve for b (*batch, T, k, K)."""
+        xp, A = array_namespace(b), self.A
+        flat = xp.reshape(b, (math.prod(A.batch_shape), *A.in_shape, b.shape[-1]))
+        with np.errstate(all="ignore"):
+            x = xp.reshape(self._in_precision_of_A(flat, adjoint), b.shape)
+            for _ in range(self.refine):
+                product = xp.reshape((A.rmatmat if adjoint else A.matmat)(self._columns(x)), b.shape)
+                r = xp.reshape(b - product, flat.shape)
+                x = x + xp.reshape(self._in_precision_of_A(r, adjoint), b.shape)
+        return x
+
+    def take(self, indices: Indices) -> Factorization:
+        """Return the inverses of some systems of the flattened batch."""
+        A = self.A.take(indices)
+        factors = self.factors.take(indices)
+        return Factorization(A, factors, self.layout, refine=self.refine, overwritten=self.overwritten)
+
+    def _in_precision_of_A(self, b: Array, adjoint: bool) -> Array:
+        """Solve for b (B, T, k, K) in the dtype of A, and return the common one."""
+        xp, dtype = array_namespace(b), self.A.blocks.dtype
+        if is_complex(b) and not is_complex(self.A.blocks):
+            K = b.shape[-1]
+            x = self._in_precision_of_A(xp.concat([xp.real(b), xp.imag(b)], axis=-1), adjoint)
+            return xp.astype(x[..., :K] + 1j * x[..., K:], xp.result_type(b.dtype, dtype))
+        if b.dtype == dtype:
+            return self._arranged(b, adjoint)
+        return xp.astype(self._arranged(xp.astype(b, dtype), adjoint), xp.result_type(b.dtype, dtype))
+
+    def _arranged(self, b: Array, adjoint: bool) -> Array:
+        x = self.factors.solve(self.layout.vectors(b), adjoint)
+        return self.layout.restored(x, self.A.block_size)
+
+    def _columns(self, x: Array) -> Array:
+        return array_namespace(x).reshape(x, (*self.A.batch_shape, self.A.shape[0], x.shape[-1]))

@@ -1,0 +1,145 @@
+"""What a kernel is: one operation, its array-API reference, and the implementations that register from outside."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.errors import BackendUnavailable
+
+Function: TypeAlias = Callable[..., Any]
+Supports: TypeAlias = Callable[..., bool]
+
+REFERENCE = "reference"
+PLUG_INS = {"numba": "implicitsolve.backends.numba", "cupy": "implicitsolve.backends.cupy"}
+INSTALL = {"numba": "pip install 'implicitsolve[numba]'", "cupy": "pip install 'implicitsolve[cuda13]'"}
+BACKENDS = ("auto", REFERENCE, "lapack", *PLUG_INS)
+
+
+class Factors(Protocol):
+    """A factored batch of B matrices of T block rows of k unknowns; what every direct kernel returns.
+
+    Attributes
+    ----------
+    singular : ndarray (B,) of int
+        First block in which a pivot was exactly zero, or not finite; -1 where there was none.
+    growth : ndarray (B,) of float
+        Largest max|U_t| max(1, max|L_t|) of any block step t, over max|A|: the entries that arise when block t is
+        eliminated, times its multipliers. The backward error is at most about growth eps ||A||; 1 is ideal. Infinite
+        where singular.
+    nbytes : int
+        Bytes held.
+    """
+
+    singular: HostArray
+    growth: HostArray
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def solve(self, b: Array, adjoint: bool = False) -> Array:
+        """Return A^-1 b, or A^-H b, for b (B, T, k, K) of the factors' dtype; NaN for a singular system."""
+        ...
+
+    def take(self, indices: Indices) -> Factors:
+        """Return the factors of some systems."""
+        ...
+
+
+class Kernel:
+    """One operation, defined by its reference; backends register implementations that do the same, faster.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    reference : callable
+        Works on every array library.
+    pays : dict of callables, optional
+        ``pays[backend](**facts)`` says whether a problem of these sizes is worth that backend, without loading it.
+        Only sizes decide, so that the same problem always takes the same path. Without an entry it always pays.
+
+    Notes
+    -----
+    ``select(like, **facts)`` takes the first that is installed, pays and supports the case: for NumPy arrays
+    "numba", "lapack", for CuPy arrays "cupy", then the reference.
+    """
+
+    def __init__(self, name: str, reference: Function, pays: Mapping[str, Supports] | None = None) -> None:
+        self.name = name
+        self.reference = reference
+        self.pays = dict(pays or {})
+        self.implementations: dict[str, tuple[Function, Supports]] = {}
+
+    def __repr__(self) -> str:
+        """Name and implementations that have been loaded."""
+        return f"<Kernel {self.name}: {', '.join((REFERENCE, *self.implementations))}>"
+
+    def implement(self, backend: str, function: Function, supports: Supports | None = None) -> None:
+        """Register what `backend` offers; ``supports(like, **facts)`` says for which arrays and sizes."""
+        if backend not in BACKENDS[2:]:
+            raise ValueError(f"Kernel.implement: `backend` must be one of {BACKENDS[2:]}, got {backend!r}")
+        self.implementations[backend] = (function, supports or _anything)
+
+    def select(self, like: Array, backend: str = "auto", **facts: Any) -> Function:
+        """Return the function for arrays like `like` and a problem of these sizes.
+
+        Raises
+        ------
+        ValueError
+            If the name is unknown, or the backend that was asked for does not do this case.
+        BackendUnavailable
+            If the backend that was asked for is not installed.
+        """
+        if backend == REFERENCE:
+            return self.reference
+        if backend == "auto":
+            for name in ("numba", "lapack") if isinstance(like, np.ndarray) else ("cupy",):
+                if self._pays(name, facts) and self._load(name) and self._supports(name, like, facts):
+                    return self.implementations[name][0]
+            return self.reference
+        if backend not in BACKENDS:
+            raise ValueError(f"{self.name}: `backend` must be one of {BACKENDS}, got {backend!r}")
+        if not self._load(backend) and backend in PLUG_INS:
+            raise BackendUnavailable(f"{self.name}: backend {backend!r} is not installed: {INSTALL[backend]}")
+        if not self._supports(backend, like, facts):
+            library = array_namespace(like).__name__
+            raise ValueError(f"{self.name}: backend {backend!r} does not do {facts} on arrays of {library}")
+        return self.implementations[backend][0]
+
+    def _pays(self, backend: str, facts: dict[str, Any]) -> bool:
+        return backend not in self.pays or self.pays[backend](**facts)
+
+    def _load(self, backend: str) -> bool:
+        return backend not in PLUG_INS or load(backend)
+
+    def _supports(self, backend: str, like: Array, facts: dict[str, Any]) -> bool:
+        return backend in self.implementations and self.implementations[backend][1](like, **facts)
+
+
+@functools.cache
+def load(backend: str) -> bool:
+    """Import a plug-in, which registers its implementations; False where its package is not installed."""
+    if not (_exists(backend) and _exists(PLUG_INS[backend])):
+        return False
+    importlib.import_module(PLUG_INS[backend])
+    return True
+
+
+def _exists(module: str) -> bool:
+    """Whether a module can be imported, without importing it (its parents are)."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _anything(like: Array, **facts: Any) -> bool:
+    return True

@@ -1,0 +1,394 @@
+"""References on the array API: block LU, block QR, substitution and cyclic reduction of block-banded matrices.
+
+All of them work on a batch: ``blocks (B, T, m, k, k)`` with ``blocks[:, t, j] = A[t, t + j - lower]``. They loop over
+blocks, not over systems, and store plain blocks, which are factored again (by the library's ``solve``) when used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, from_host, gather, host_dtype, is_complex, to_host
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._contract import Factors
+
+
+def block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Factors:
+    """Factor block-banded matrices: LU with pivoting inside the blocks, or QR, which needs none ("band")."""
+    return _factored((_BlockLU if pivoting == "block" else _BlockQR).factor, blocks, lower, upper)
+
+
+def block_substitution(blocks: Array, lower: int, upper: int, *, overwrite: bool = False) -> Factors:
+    """Factor block triangular matrices (`lower` or `upper` is 0): nothing but their diagonal blocks."""
+    return _factored(_Triangular.factor, blocks, lower, upper)
+
+
+def cyclic_reduction(blocks: Array, *, overwrite: bool = False) -> Factors:
+    """Factor block tridiagonal matrices by eliminating every second block row, all at once, again and again."""
+    return _factored(_CyclicReduction.factor, blocks)
+
+
+def _factored(factor: Callable[..., Factors], blocks: Array, *bands: int) -> Factors:
+    if blocks.size == 0:
+        return _Reference([], np.full(blocks.shape[0], -1), np.ones(blocks.shape[0]))
+    with np.errstate(all="ignore"):
+        return factor(blocks, *bands)
+
+
+class _Reference:
+    """Nested lists of arrays whose first axis is the batch, and what the factoring found."""
+
+    def __init__(self, parts: Any, singular: HostArray, growth: HostArray) -> None:
+        self.parts, self.singular, self.growth = parts, singular, growth
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(x.size * host_dtype(x.dtype).itemsize for x in _leaves(self.parts))
+
+    def take(self, indices: Indices) -> Factors:
+        """Return the factors of some systems."""
+        parts = _mapped(lambda x: gather(x, indices), self.parts)
+        return type(self)(parts, self.singular[indices], self.growth[indices])
+
+    def solve(self, b: Array, adjoint: bool = False) -> Array:
+        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
+        xp = array_namespace(b)
+        if b.size == 0:
+            return xp.zeros_like(b)
+        with np.errstate(all="ignore"):
+            x = (self._solve_adjoint if adjoint else self._solve)([b[:, t, :, :] for t in range(b.shape[1])])
+            return self._marked(xp.stack(x, axis=1))
+
+    def _marked(self, x: Array) -> Array:
+        """NaN in the rows of singular systems."""
+        bad = self.singular >= 0
+        if bad.any():
+            x[from_host(bad, x), ...] = np.nan
+        return x
+
+    def _solve(self, b: list[Array]) -> list[Array]:
+        raise NotImplementedError
+
+    def _solve_adjoint(self, b: list[Array]) -> list[Array]:
+        raise NotImplementedError
+
+
+class _Watch:
+    """Replaces singular blocks, and remembers where they were and how the entries grew."""
+
+    def __init__(self, blocks: Array, arrays: list[Array]) -> None:
+        xp = array_namespace(blocks)
+        self.xp = xp
+        self.identity = xp.eye(blocks.shape[-1], dtype=blocks.dtype, device=blocks.device)
+        self.places: list[HostArray] = []
+        self.bad: list[Array] = []
+        self.sizes: list[Array] = []
+        self.scale = self._largest(arrays)
+
+    def regular(self, D: Array, places: HostArray) -> Array:
+        """Return D (B, n, k, k), blocks of rows `places`, with the identity where D is singular or not finite."""
+        _, logarithm = self.xp.linalg.slogdet(D)
+        bad = ~self.xp.isfinite(logarithm)
+        self.bad.append(bad)
+        self.places.append(places)
+        return self.xp.where(bad[..., None, None], self.identity, D)
+
+    def step(self, entries: list[Array], multipliers: list[Array]) -> None:
+        """Note what one block step produced."""
+        size = self._largest(entries)
+        if multipliers:
+            size = size * self.xp.maximum(self._largest(multipliers), self.xp.ones_like(size))
+        self.sizes.append(size)
+
+    def found(self) -> tuple[HostArray, HostArray]:
+        """First singular block of each system, and the largest noted size over the largest entry of A."""
+        bad, places = to_host(self.xp.concat(self.bad, axis=1)), np.concatenate(self.places)
+        first = np.where(bad, places, places.size).min(axis=1)
+        singular = np.where(first < places.size, first, -1)
+        sizes = to_host(self.xp.max(self.xp.stack([self.scale, *self.sizes], axis=0), axis=0)).astype(np.float64)
+        growth = sizes / to_host(self.scale).astype(np.float64)
+        return singular, np.where(singular < 0, growth, np.inf)
+
+    def _largest(self, arrays: list[Array]) -> Array:
+        largest = [self.xp.max(self.xp.abs(x), axis=tuple(range(1, x.ndim))) for x in arrays if x.size]
+        return self.xp.max(self.xp.stack(largest, axis=0), axis=0)
+
+
+class _BlockLU(_Reference):
+    """A = L U, L unit block lower triangular, the diagonal blocks of U kept as they are."""
+
+    @classmethod
+    def factor(cls, blocks: Array, lower: int, upper: int) -> Factors:
+        """Eliminate row by row; ``L[t][s]`` for s < t and ``U[t][s]`` for s >= t."""
+        rows = _rows(blocks, lower)
+        watch = _Watch(blocks, _leaves(rows))
+        L: list[dict[int, Array]] = []
+        U: list[dict[int, Array]] = []
+        for t, row in enumerate(rows):
+            multipliers: dict[int, Array] = {}
+            for s in range(max(t - lower, 0), t):
+                multipliers[s] = L_ts = _right_solve(row.pop(s), U[s][s])
+                for c in range(s + 1, max(U[s]) + 1):
+                    row[c] = row[c] - L_ts @ U[s][c]
+            row[t] = watch.regular(row[t][:, None, :, :], np.asarray([t]))[:, 0, :, :]
+            L.append(multipliers)
+            U.append(row)
+        for s, row in enumerate(U):
+            watch.step(list(row.values()), [L[t][s] for t in range(s + 1, min(s + lower + 1, len(L)))])
+        return cls((L, U), *watch.found())
+
+    def _solve(self, b: list[Array]) -> list[Array]:
+        L, U = self.parts
+        x = list(b)
+        for t in range(len(x)):
+            for s in L[t]:
+                x[t] = x[t] - L[t][s] @ x[s]
+        for t in reversed(range(len(x))):
+            x[t] = _row_solve(U[t], t, x)
+        return x
+
+    def _solve_adjoint(self, b: list[Array]) -> list[Array]:
+        L, U = self.parts
+        x = list(b)
+        for t in range(len(x)):
+            x[t] = _left_solve(_adjoint(U[t][t]), x[t])
+            for s in range(t + 1, max(U[t]) + 1):
+                x[s] = x[s] - _adjoint(U[t][s]) @ x[t]
+        for t in reversed(range(len(x))):
+            for s in L[t]:
+                x[s] = x[s] - _adjoint(L[t][s]) @ x[t]
+        return x
+
+
+class _Triangular(_Reference):
+    """Block triangular A: its own rows."""
+
+    @classmethod
+    def factor(cls, blocks: Array, lower: int, upper: int) -> Factors:
+        """Look at the diagonal blocks."""
+        rows = _rows(blocks, lower)
+        watch = _Watch(blocks, _leaves(rows))
+        for t, row in enumerate(rows):
+            row[t] = watch.regular(row[t][:, None, :, :], np.asarray([t]))[:, 0, :, :]
+        return cls(rows, *watch.found())
+
+    def _solve(self, b: list[Array]) -> list[Array]:
+        return self._substitute(self.parts, b)
+
+    def _solve_adjoint(self, b: list[Array]) -> list[Array]:
+        columns: list[dict[int, Array]] = [{} for _ in b]
+        for t, row in enumerate(self.parts):
+            for s in row:
+                columns[s][t] = _adjoint(row[s])
+        return self._substitute(columns, b)
+
+    def _substitute(self, rows: list[dict[int, Array]], b: list[Array]) -> list[Array]:
+        x = list(b)
+        is_lower = all(max(row) == t for t, row in enumerate(rows))
+        for t in range(len(x)) if is_lower else reversed(range(len(x))):
+            x[t] = _row_solve(rows[t], t, x)
+        return x
+
+
+class _BlockQR(_Reference):
+    """A = Q R by the QR factorization of one column of blocks after the other; R has lower + upper blocks above.
+
+    Stable without pivoting, for about three times the arithmetic of LU.
+    """
+
+    @classmethod
+    def factor(cls, blocks: Array, lower: int, upper: int) -> Factors:
+        """Carry a window of ``lower + 1`` block rows, ``lower + upper + 1`` block columns."""
+        xp, k = array_namespace(blocks), blocks.shape[-1]
+        rows = _rows(blocks, lower)
+        watch = _Watch(blocks, _leaves(rows))
+        zero = xp.zeros_like(rows[0][0])
+        Q: list[Array] = []
+        R: list[dict[int, Array]] = []
+        window = [[row.get(c, zero) for c in range(lower + upper + 1)] for row in rows[: lower + 1]]
+        for t in range(len(rows)):
+            last = min(t + lower + upper, len(rows) - 1)  # last column that the window reaches
+            q, r = xp.linalg.qr(xp.concat([row[0] for row in window], axis=1), mode="complete")
+            right = xp.concat([xp.concat(row[1:] or [zero], axis=2) for row in window], axis=1)
+            right = _adjoint(q) @ right
+            pieces = [right[:, i * k : (i + 1) * k, :] for i in range(lower + 1)]
+            row = xp.concat(list(rows[t].values()), axis=2)
+            is_void = xp.any(xp.max(xp.abs(row), axis=2) == 0, axis=1)  # rotations turn a zero row into rounding errors
+            diagonal = xp.where(is_void[:, None, None], xp.asarray(np.nan, dtype=r.dtype), r[:, :k, :])
+            diagonal = watch.regular(diagonal[:, None, :, :], np.asarray([t]))[:, 0, :, :]
+            R.append({t: diagonal} | {c: _piece(pieces[0], c - t - 1, k) for c in range(t + 1, last + 1)})
+            Q.append(q)
+            watch.step(list(R[t].values()), [])
+            window = [[_piece(row, j, k) for j in range(lower + upper)] + [zero] for row in pieces[1:]]
+            entering = rows[t + 1 + lower] if t + 1 + lower < len(rows) else {}
+            window.append([entering.get(t + 1 + j, zero) for j in range(lower + upper + 1)])
+        return cls((Q, R), *watch.found())
+
+    def _solve(self, b: list[Array]) -> list[Array]:
+        Q, R = self.parts
+        x = self._turn(b, [_adjoint(q) for q in Q], range(len(b)))
+        for t in reversed(range(len(x))):
+            x[t] = _row_solve(R[t], t, x)
+        return x
+
+    def _solve_adjoint(self, b: list[Array]) -> list[Array]:
+        Q, R = self.parts
+        x = list(b)
+        for t in range(len(x)):
+            x[t] = _left_solve(_adjoint(R[t][t]), x[t])
+            for s in range(t + 1, max(R[t]) + 1):
+                x[s] = x[s] - _adjoint(R[t][s]) @ x[t]
+        return self._turn(x, Q, reversed(range(len(x))))
+
+    def _turn(self, b: list[Array], Q: list[Array], order: Any) -> list[Array]:
+        """Multiply block rows t, ..., t + lower by ``Q[t]``, for each t in order; rows below the last are zero."""
+        xp, k = array_namespace(b[0]), b[0].shape[1]
+        lower = Q[0].shape[1] // k - 1
+        x = b + [xp.zeros_like(b[0])] * lower
+        for t in order:
+            turned = Q[t] @ xp.concat(x[t : t + lower + 1], axis=1)
+            x[t : t + lower + 1] = [turned[:, i * k : (i + 1) * k, :] for i in range(lower + 1)]
+        return x[: len(b)]
+
+
+class _CyclicReduction(_Reference):
+    """Levels of even-odd elimination: odd rows (E, with Ao to their left and Co to their right), multipliers."""
+
+    @classmethod
+    def factor(cls, blocks: Array) -> Factors:
+        """Halve the number of block rows until one is left."""
+        xp = array_namespace(blocks)
+        D, A, C = (xp.asarray(blocks[:, :, 1, :, :], copy=True), blocks[:, 1:, 0, :, :], blocks[:, :-1, 2, :, :])
+        watch = _Watch(blocks, [D, A, C])
+        places = np.arange(D.shape[1])
+        levels: list[tuple[Array, ...]] = []
+        while places.size > 1:
+            E = watch.regular(D[:, 1::2, :, :], places[1::2])
+            Ao, Co = A[:, 0::2, :, :], C[:, 1::2, :, :]
+            left = Co.shape[1]  # even rows with an odd row to their left
+            P_left = _right_solve(A[:, 1::2, :, :], E[:, :left, :, :])
+            P_right = _right_solve(C[:, 0::2, :, :], E)
+            watch.step([E, Ao, Co], [P_left, P_right])
+            levels.append((E, Ao, Co, P_left, P_right))
+            D = xp.asarray(D[:, 0::2, :, :], copy=True)
+            D[:, 1:, :, :] = D[:, 1:, :, :] - (P_left @ Co)[:, : D.shape[1] - 1, :, :]
+            D[:, : E.shape[1], :, :] = D[:, : E.shape[1], :, :] - P_right @ Ao
+            A, C = -P_left @ Ao[:, :left, :, :], -P_right[:, :left, :, :] @ Co
+            places = places[0::2]
+        D = watch.regular(D, places)
+        watch.step([D], [])
+        return cls((levels, D), *watch.found())
+
+    def solve(self, b: Array, adjoint: bool = False) -> Array:
+        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
+        if b.size == 0:
+            return array_namespace(b).zeros_like(b)
+        levels, D = self.parts
+        with np.errstate(all="ignore"):
+            return self._marked((_reduced_adjoint if adjoint else _reduced)(levels, D, b))
+
+
+def _reduced(levels: list[tuple[Array, ...]], D: Array, b: Array) -> Array:
+    """Reduce b to the even rows, solve there, substitute into the odd rows."""
+    if not levels:
+        return _left_solve(D, b)
+    xp, (E, Ao, Co, P_left, P_right) = array_namespace(b), levels[0]
+    odd, even = b[:, 1::2, :, :], xp.asarray(b[:, 0::2, :, :], copy=True)
+    left, right = P_left.shape[1], P_right.shape[1]
+    even[:, 1:, :, :] = even[:, 1:, :, :] - P_left @ odd[:, :left, :, :]
+    even[:, :right, :, :] = even[:, :right, :, :] - P_right @ odd
+    x = _reduced(levels[1:], D, even)
+    odd = odd - Ao @ x[:, :right, :, :]
+    odd[:, :left, :, :] = odd[:, :left, :, :] - Co @ x[:, 1:, :, :]
+    return _interleaved(x, _left_solve(E, odd))
+
+
+def _reduced_adjoint(levels: list[tuple[Array, ...]], D: Array, b: Array) -> Array:
+    """The same with the adjoint of both factors, in the opposite order."""
+    if not levels:
+        return _left_solve(_adjoint(D), b)
+    xp, (E, Ao, Co, P_left, P_right) = array_namespace(b), levels[0]
+    odd, even = _left_solve(_adjoint(E), b[:, 1::2, :, :]), xp.asarray(b[:, 0::2, :, :], copy=True)
+    left, right = P_left.shape[1], P_right.shape[1]
+    even[:, :right, :, :] = even[:, :right, :, :] - _adjoint(Ao) @ odd
+    even[:, 1:, :, :] = even[:, 1:, :, :] - _adjoint(Co) @ odd[:, :left, :, :]
+    x = _reduced_adjoint(levels[1:], D, even)
+    odd = odd - _adjoint(P_right) @ x[:, :right, :, :]
+    odd[:, :left, :, :] = odd[:, :left, :, :] - _adjoint(P_left) @ x[:, 1:, :, :]
+    return _interleaved(x, odd)
+
+
+def _interleaved(even: Array, odd: Array) -> Array:
+    xp = array_namespace(even)
+    B, n, k, K = even.shape
+    x = xp.empty((B, n + odd.shape[1], k, K), dtype=even.dtype, device=even.device)
+    x[:, 0::2, :, :], x[:, 1::2, :, :] = even, odd
+    return x
+
+
+def _rows(blocks: Array, lower: int) -> list[dict[int, Array]]:
+    """``rows[t][s]`` = A[t, s], without the blocks outside the matrix."""
+    T, m = blocks.shape[1:3]
+    inside = [range(max(t - lower, 0), min(t - lower + m, T)) for t in range(T)]
+    return [{s: blocks[:, t, s - t + lower, :, :] for s in columns} for t, columns in enumerate(inside)]
+
+
+def _row_solve(row: dict[int, Array], t: int, x: list[Array]) -> Array:
+    """Block t of the solution of a triangular system of which the others are known."""
+    rest = x[t]
+    for s in row:
+        if s != t:
+            rest = rest - row[s] @ x[s]
+    return _left_solve(row[t], rest)
+
+
+def _left_solve(D: Array, b: Array) -> Array:
+    """D^-1 b for batches of blocks; NaN where rounding makes a transposed D singular though D is not."""
+    xp = array_namespace(b)
+    try:
+        return xp.linalg.solve(D, b) if b.size else b
+    except np.linalg.LinAlgError:
+        if math.prod(D.shape[:-2]) == 1:
+            return xp.full_like(b, np.nan)
+        axis = 0 if D.shape[0] > 1 else 1
+        parts = [(xp.take(D, i, axis=axis), xp.take(b, i, axis=axis)) for i in _singles(D, axis)]
+        return xp.concat([_left_solve(*part) for part in parts], axis=axis)
+
+
+def _singles(x: Array, axis: int) -> list[Array]:
+    return [from_host(np.asarray([i]), x) for i in range(x.shape[axis])]
+
+
+def _right_solve(A: Array, D: Array) -> Array:
+    """A D^-1 for batches of blocks."""
+    xp = array_namespace(D)
+    return xp.matrix_transpose(_left_solve(xp.matrix_transpose(D), xp.matrix_transpose(A)))
+
+
+def _adjoint(A: Array) -> Array:
+    xp = array_namespace(A)
+    return xp.matrix_transpose(xp.conj(A) if is_complex(A) else A)
+
+
+def _piece(right: Array, i: int, k: int) -> Array:
+    return right[:, :, i * k : (i + 1) * k]
+
+
+def _leaves(parts: Any) -> list[Array]:
+    """Arrays in nested lists, tuples and dictionaries."""
+    if isinstance(parts, dict):
+        parts = list(parts.values())
+    return [leaf for part in parts for leaf in _leaves(part)] if isinstance(parts, list | tuple) else [parts]
+
+
+def _mapped(function: Any, parts: Any) -> Any:
+    if isinstance(parts, dict):
+        return {key: _mapped(function, part) for key, part in parts.items()}
+    return (
+        type(parts)(_mapped(function, part) for part in parts) if isinstance(parts, list | tuple) else function(parts)
+    )

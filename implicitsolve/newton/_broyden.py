@@ -1,0 +1,105 @@
+"""Broyden's rank-one updates of a factorized Jacobian, for each system of a batch, without matrices.
+
+With H the inverse of the factorized J, and s = x+ - x, y = F(x+) - F(x) of each step since, the inverse is
+
+    H+ = (I + w s^H) H,        w = (s - H y) / (s^H H y)
+
+(Sherman and Morrison), which maps y to s. After a whole step, s = -H F(x), w is the next direction over s^H s [1]_, so
+that each step kept costs one vector, and two passes over it.
+
+References
+----------
+.. [1] C. T. Kelley, "Iterative methods for linear and nonlinear equations", SIAM (1995), section 7.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, from_host, gather, is_safe, norm_max, to_host
+from implicitsolve._typing import Array, HostArray, Indices
+
+
+class BroydenInverse:
+    """The updates since each system's last factorization."""
+
+    def __init__(self) -> None:
+        # s, w and a factor of w for each system (b, 1); s is zero for the systems that were factorized since
+        self.pairs: list[tuple[Array, Array, Array]] = []
+        self.last: tuple[Array, Array, tuple[Array, Array] | None] | None = None
+        # s, s^H d for d = -H F(x), and where not all steps were whole: the rest d - s, and which were
+
+    def direction(self, inverse: Callable[[Array], Array], F: Array) -> Array:
+        """-H F at the newest iterate, where `inverse` is that of the factorized J."""
+        xp, z = array_namespace(F), -inverse(F)
+        for s, w, factor in self.pairs:
+            z += w * (_dot(s, z) * factor)
+        if self.last is not None:
+            s, advance, rest = self.last
+            self.last = None
+            gain = _dot(s, z)
+            growth, factor = 1 / (1 - gain / advance), 1 / advance  # advance - gain is s^H H y
+            usable = xp.isfinite(growth) & xp.isfinite(factor)
+            growth = xp.where(usable, growth, xp.ones_like(growth))
+            factor = xp.where(usable, factor, xp.zeros_like(factor))
+            if rest is None:
+                z *= growth
+                w = z
+            else:  # w is (z - rest) growth / advance; where the whole step was taken, z growth is both w and direction
+                is_whole = rest[1]
+                w = (z - rest[0]) * growth
+                z = xp.where(is_whole, w, z + w * (gain * factor))
+            self.pairs.append((s, w, factor))
+        return z
+
+    def step(self, s: Array, d: Array, length: HostArray) -> None:
+        """See the step s, `length` times the direction d, that was taken; 0 where it was not."""
+        xp = array_namespace(s)
+        is_whole = length == 1.0
+        rest = None
+        if not is_whole.all():
+            rest = d * from_host(1.0 - length, d)[:, None], from_host(is_whole, d)[:, None]
+        with np.errstate(all="ignore"):
+            advance = _dot(s, d)
+            size = np.sqrt(np.abs(to_host(advance[:, 0])))
+        if not (is_safe(size, xp, s.dtype) | (length == 0)).all():  # w s^H is the same for any multiple of s
+            size = norm_max(s)
+            usable = (size > 0) & np.isfinite(size)
+            exponent = np.where(usable, np.frexp(size)[1], 0)
+            s = s * from_host(np.ldexp(1.0, -exponent), s)[:, None]
+            advance = _dot(s, d)
+        self.last = s, advance, rest
+
+    def forget(self, oldest: int) -> None:
+        """Drop pairs that no system uses: those of more than `oldest` steps ago."""
+        self.pairs = self.pairs[max(0, len(self.pairs) - oldest) :]
+
+    def reset(self, where: HostArray) -> None:
+        """Forget the systems that are factorized anew."""
+        if where.all():
+            self.pairs, self.last = [], None
+            return
+        self.pairs = [(_without(s, where), w, factor) for s, w, factor in self.pairs]
+        if self.last is not None:
+            self.last = _without(self.last[0], where), *self.last[1:]
+
+    def take(self, indices: Indices) -> None:
+        """Forget systems that have ended."""
+        self.pairs = [(gather(s, indices), gather(w, indices), gather(f, indices)) for s, w, f in self.pairs]
+        if self.last is not None:
+            s, advance, rest = self.last
+            rest = None if rest is None else (gather(rest[0], indices), gather(rest[1], indices))
+            self.last = gather(s, indices), gather(advance, indices), rest
+
+
+def _dot(s: Array, z: Array) -> Array:
+    """s^H z for each system, as a column."""
+    return array_namespace(z).vecdot(s, z)[:, None]
+
+
+def _without(s: Array, where: HostArray) -> Array:
+    """Copy of s with zeros for the systems `where`."""
+    xp = array_namespace(s)
+    return xp.where(from_host(where, s)[:, None], xp.zeros_like(s), s)

@@ -1,0 +1,50 @@
+"""Inverses of the systems of a batch that were built at different steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, gather, scatter
+from implicitsolve._typing import Array, Indices
+from implicitsolve.operators import LinearOperator
+
+
+class Pieces:
+    """The inverses of all systems, which were factorized at different steps: parts (systems, factorization)."""
+
+    def __init__(self, parts: list[tuple[Indices, LinearOperator]] | None = None) -> None:
+        self.parts = [] if parts is None else parts
+
+    def matvec(self, F: Array) -> Array:
+        """J^-1 F for F (b, N); F itself for a system that has no inverse yet."""
+        if len(self.parts) == 1 and self.parts[0][0].size == F.shape[0]:
+            return self.parts[0][1].matvec(F)
+        z = array_namespace(F).asarray(F, copy=True)
+        for rows, inverse in self.parts:
+            scatter(z, rows, inverse.matvec(gather(F, rows)))
+        return z
+
+    def replace(self, rows: Indices, inverse: LinearOperator) -> None:
+        """Take over new factors of some systems."""
+        kept: list[tuple[Indices, LinearOperator]] = []
+        for old, factors in self.parts:
+            stay = ~np.isin(old, rows)
+            if stay.all():
+                kept.append((old, factors))
+            elif stay.any():
+                kept.append((old[stay], factors.take(np.flatnonzero(stay))))
+        self.parts = [*kept, (rows, inverse)]
+
+    def take(self, indices: Indices) -> Pieces:
+        """The inverses of some systems, in that order."""
+        parts: list[tuple[Indices, LinearOperator]] = []
+        for rows, inverse in self.parts:
+            place = np.full(int(max(rows.max(), indices.max(initial=0))) + 1, -1)
+            place[rows] = np.arange(rows.size)
+            chosen = place[indices]
+            inside = np.flatnonzero(chosen >= 0)
+            if inside.size:
+                chosen = chosen[inside]
+                is_whole = chosen.size == rows.size and (chosen == np.arange(rows.size)).all()
+                parts.append((inside, inverse if is_whole else inverse.take(chosen)))
+        return Pieces(parts)

@@ -1,0 +1,262 @@
+"""The compiled kernels against dense solves, and through the declared kernels against their references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("numba")
+
+from implicitsolve import kernels
+from implicitsolve.backends.numba._jit import STATIC
+
+# Each dtype and each block size up to STATIC is compiled on its own: seconds each.
+SIZES = {"float64": [1, 2, STATIC + 1], "complex64": [2]}
+BOUND = 30.0
+
+
+def random_blocks(rng, B, T, m, k, dtype):
+    blocks = rng.standard_normal((B, T, m, k, k))
+    if np.dtype(dtype).kind == "c":
+        blocks = blocks + 1j * rng.standard_normal(blocks.shape)
+    return blocks.astype(dtype)
+
+
+def dense(blocks, lower):
+    """The matrices (B, T k, T k); what lies outside of them becomes NaN in `blocks`."""
+    B, T, m, k, _ = blocks.shape
+    A = np.zeros((B, T, k, T, k), blocks.dtype)
+    for t in range(T):
+        for j in range(m):
+            if 0 <= t + j - lower < T:
+                A[:, t, :, t + j - lower, :] = blocks[:, t, j]
+            else:
+                blocks[:, t, j] = np.nan
+    return A.reshape((B, T * k, T * k))
+
+
+def scaled_residual(A, x, b):
+    """max|b - A x| / ((||A|| max|x| + max|b|) eps), the largest over the batch."""
+    B, N = A.shape[:2]
+    x, b = x.reshape((B, N, -1)), b.reshape((B, N, -1))
+    size = np.abs(A).sum(axis=2).max(axis=1) * np.abs(x).max(axis=(1, 2)) + np.abs(b).max(axis=(1, 2))
+    return (np.abs(b - A @ x).max(axis=(1, 2)) / (size * np.finfo(A.dtype).eps)).max()
+
+
+def check_solves(factors, A, k, rng, growth=1.0):
+    B, N = A.shape[:2]
+    for K in (1, 3):
+        b = random_blocks(rng, B, 1, K, N, A.dtype)[:, 0, :, :, 0].swapaxes(1, 2)
+        for adjoint in (False, True):
+            x = factors.solve(b.reshape((B, -1, k, K)), adjoint)
+            assert x.dtype == A.dtype
+            matrix = A.conj().swapaxes(1, 2) if adjoint else A
+            assert scaled_residual(matrix, x, b) < BOUND * growth
+
+
+def factored(kernel, blocks, *bands, **settings):
+    """Through the declared kernel, as the library calls it."""
+    _, T, _, k, _ = blocks.shape
+    facts = {"length": T, "block_size": k, "lower": bands[0] if bands else 1, "upper": 1}
+    if kernel is kernels.block_lu:
+        facts["pivoting"] = settings.get("pivoting", "block")
+    return kernel.select(blocks, backend="numba", **facts)(blocks, *bands, **settings)
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+@given(
+    data=st.data(),
+    seed=st.integers(0, 2**32 - 1),
+    B=st.integers(1, 3),
+    T=st.integers(1, 12),
+    lower=st.integers(0, 3),
+    upper=st.integers(0, 2),
+)
+def test_pivoting_over_the_band_solves_what_a_dense_solve_does(dtype, data, seed, B, T, lower, upper):
+    rng, k = np.random.default_rng(seed), data.draw(st.sampled_from(SIZES[dtype]))
+    blocks = random_blocks(rng, B, T, lower + upper + 1, k, dtype)
+    A = dense(blocks, lower)
+    factors = factored(kernels.block_lu, blocks, lower, upper, pivoting="band")
+    assert (factors.singular == -1).all()
+    check_solves(factors, A, k, rng)
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+@given(
+    data=st.data(),
+    seed=st.integers(0, 2**32 - 1),
+    B=st.integers(1, 3),
+    T=st.integers(1, 12),
+    lower=st.integers(0, 2),
+    upper=st.integers(0, 2),
+)
+def test_pivoting_inside_blocks_loses_no_more_than_the_growth(dtype, data, seed, B, T, lower, upper):
+    rng, k = np.random.default_rng(seed), data.draw(st.sampled_from(SIZES[dtype]))
+    blocks = random_blocks(rng, B, T, lower + upper + 1, k, dtype)
+    A = dense(blocks, lower)
+    factors = factored(kernels.block_lu, blocks.copy(), lower, upper, pivoting="block")
+    check_solves(factors, A, k, rng, max(1.0, factors.growth.max()))
+    in_place = factored(kernels.block_lu, blocks, lower, upper, pivoting="block", overwrite=True)
+    b = np.ones((B, T, k, 1), dtype)
+    np.testing.assert_array_equal(in_place.solve(b), factors.solve(b))
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    T=st.integers(1, 9),
+    k=st.sampled_from([1, 2]),
+    width=st.integers(0, 2),
+    is_lower=st.booleans(),
+)
+def test_substitution(seed, T, k, width, is_lower):
+    rng = np.random.default_rng(seed)
+    blocks = random_blocks(rng, 2, T, width + 1, k, "float64")
+    lower, upper = (width, 0) if is_lower else (0, width)
+    A = dense(blocks, lower)
+    check_solves(factored(kernels.block_substitution, blocks, lower, upper), A, k, rng, 10.0)
+
+
+@given(seed=st.integers(0, 2**32 - 1), T=st.integers(1, 20))
+def test_cyclic_reduction(seed, T):
+    rng = np.random.default_rng(seed)
+    blocks = random_blocks(rng, 2, T, 3, 2, "float64")
+    A = dense(blocks, 1)
+    factors = factored(kernels.cyclic_reduction, blocks)
+    check_solves(factors, A, 2, rng, max(1.0, factors.growth.max()))
+
+
+@pytest.mark.parametrize(("kernel", "k"), [(kernels.block_lu, 1), (kernels.block_lu, 2), (kernels.cyclic_reduction, 2)])
+def test_same_as_the_reference(kernel, k, rng):
+    blocks = random_blocks(rng, 2, 9, 3, k, "float64")
+    blocks[:, :, 1] += 4 * k * np.eye(k)
+    bands = (1, 1) if kernel is kernels.block_lu else ()
+    ours, reference = factored(kernel, blocks, *bands), kernel.reference(blocks, *bands)
+    b = rng.standard_normal((2, 9, k, 2))
+    for adjoint in (False, True):
+        np.testing.assert_allclose(ours.solve(b, adjoint), reference.solve(b, adjoint), rtol=1e-12)
+    np.testing.assert_array_equal(ours.singular, reference.singular)
+    assert (ours.growth < 2).all()
+    assert (reference.growth < 2).all()
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("pivoting", ["block", "band"])
+def test_singular_systems_are_named_and_give_nan(k, pivoting, rng):
+    blocks = random_blocks(rng, 3, 6, 3, k, "float64")
+    blocks[:, :, 1] += 4 * k * np.eye(k)
+    blocks[1, 3] = 0  # a block row of zeros
+    factors = factored(kernels.block_lu, blocks, 1, 1, pivoting=pivoting)
+    assert (factors.singular >= 0).tolist() == [False, True, False]
+    assert np.isinf(factors.growth[1])
+    for K in (1, 2):
+        x = factors.solve(np.ones((3, 6, k, K)))
+        assert np.isnan(x[1]).all()
+        assert np.isfinite(x[[0, 2]]).all()
+    taken = factors.take(np.asarray([2, 1]))
+    np.testing.assert_array_equal(taken.solve(np.ones((2, 6, k, 1))), factors.solve(np.ones((3, 6, k, 1)))[[2, 1]])
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_singular_diagonal_blocks_need_the_band(k, rng):
+    blocks = random_blocks(rng, 2, 8, 3, k, "float64")
+    blocks[0, :, 1] = 0
+    A = dense(blocks, 1)
+    assert factored(kernels.block_lu, blocks, 1, 1, pivoting="block").singular[0] >= 0
+    factors = factored(kernels.block_lu, blocks, 1, 1, pivoting="band")
+    assert (factors.singular == -1).all()
+    check_solves(factors, A, k, rng)
+    check_solves(factors.take(np.asarray([1, 0])), A[::-1], k, rng)
+
+
+@pytest.mark.parametrize("place", [(0, 1), (3, 0), (5, 1)])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("k", [1, 2])
+def test_nan_and_infinity_end_in_nan(place, value, k, rng):
+    blocks = random_blocks(rng, 2, 6, 3, k, "float64")
+    blocks[:, :, 1] += 4 * k * np.eye(k)
+    blocks[(1, *place)] = value
+    for kernel, bands in ((kernels.block_lu, (1, 1)), (kernels.cyclic_reduction, ())):
+        if kernel is kernels.cyclic_reduction and k == 1:
+            continue
+        factors = factored(kernel, blocks, *bands)
+        x = factors.solve(np.ones((2, 6, k, 1)))
+        assert np.isfinite(x[0]).all()
+        assert factors.singular[1] >= 0
+        assert np.isnan(x[1]).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3, 2, 2), (2, 0, 3, 2, 2)])
+def test_nothing_to_solve(shape):
+    for kernel, bands in ((kernels.block_lu, (1, 1)), (kernels.cyclic_reduction, ())):
+        factors = factored(kernel, np.zeros(shape), *bands)
+        assert factors.singular.shape == (shape[0],)
+        assert factors.solve(np.zeros((*shape[:2], 2, 1))).shape == (*shape[:2], 2, 1)
+
+
+def test_growth_over_long_chains_is_caught(rng):
+    blocks = random_blocks(rng, 1, 1000, 3, 1, "float64")
+    blocks[:, :, 1] *= 1e-8
+    b = rng.standard_normal((1, 1000, 1, 1))
+    assert factored(kernels.block_lu, blocks, 1, 1, pivoting="block").growth[0] > 1e3
+    factors = factored(kernels.block_lu, blocks, 1, 1, pivoting="band")
+    assert factors.growth[0] < 8
+    assert scaled_residual(dense(blocks, 1), factors.solve(b), b) < BOUND
+
+
+@pytest.mark.parametrize("scale", [2.0**-500, 2.0**500])
+@pytest.mark.parametrize("k", [1, 2])
+def test_powers_of_two_change_no_decision(scale, k, rng):
+    blocks = random_blocks(rng, 2, 7, 3, k, "float64")
+    b = rng.standard_normal((2, 7, k, 1))
+    for pivoting in ("block", "band"):
+        plain = factored(kernels.block_lu, blocks, 1, 1, pivoting=pivoting)
+        scaled = factored(kernels.block_lu, blocks * scale, 1, 1, pivoting=pivoting)
+        np.testing.assert_array_equal(scaled.solve(b) * scale, plain.solve(b))
+        np.testing.assert_array_equal(scaled.growth, plain.growth)
+
+
+def test_inputs_are_not_mutated_and_may_be_read_only(rng):
+    blocks = random_blocks(rng, 2, 7, 3, 2, "float64")
+    blocks.flags.writeable = False
+    b = rng.standard_normal((2, 7, 2, 1))
+    b.flags.writeable = False
+    before = blocks.copy(), b.copy()
+    for kernel, bands in ((kernels.block_lu, (1, 1)), (kernels.cyclic_reduction, ())):
+        factored(kernel, blocks, *bands).solve(b)
+    np.testing.assert_array_equal(blocks, before[0])
+    np.testing.assert_array_equal(b, before[1])
+
+
+def test_threads_change_nothing(rng, monkeypatch):
+    from implicitsolve.backends.numba import _threads
+
+    blocks = random_blocks(rng, 20, 7, 3, 2, "float64")
+    b = rng.standard_normal((20, 7, 2, 1))
+    alone = factored(kernels.block_lu, blocks, 1, 1, pivoting="band").solve(b)
+    monkeypatch.setattr(_threads, "LEAST", 0)
+    monkeypatch.setattr(_threads.config, "NUMBA_NUM_THREADS", 3)
+    np.testing.assert_array_equal(factored(kernels.block_lu, blocks, 1, 1, pivoting="band").solve(b), alone)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_tridiagonal_dtypes(dtype, rng):
+    for T in (1, 2, 3, 8):
+        blocks = random_blocks(rng, 2, T, 3, 1, dtype)
+        blocks[:, :, 1] += 4
+        check_solves(factored(kernels.block_lu, blocks, 1, 1), dense(blocks, 1), 1, rng)
+
+
+def test_memory_in_place(rng):
+    blocks = random_blocks(rng, 1, 50, 3, 2, "float64")
+    factors = factored(kernels.block_lu, blocks, 1, 1, overwrite=True)
+    assert np.shares_memory(factors.F, blocks)
+    assert factors.nbytes == blocks.nbytes + 50 * 4 * 3
+
+
+def test_machine_code_is_kept_for_the_state_of_all_files():
+    from implicitsolve.backends.numba import _elimination
+    from implicitsolve.backends.numba._jit import SOURCES
+
+    assert _elimination.factor._cache._cache_file._source_stamp == SOURCES

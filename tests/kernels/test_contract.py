@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from implicitsolve import errors
+from implicitsolve.kernels import Kernel, _contract, block_lu
+
+
+def reference(*args):
+    return "reference"
+
+
+def other(*args):
+    return "other"
+
+
+@pytest.fixture
+def none_installed(monkeypatch):
+    monkeypatch.setattr(_contract, "load", lambda backend: False)
+
+
+@pytest.fixture
+def all_installed(monkeypatch):
+    monkeypatch.setattr(_contract, "load", lambda backend: True)
+
+
+def test_without_implementations_the_reference_does_it(none_installed):
+    kernel = Kernel("k", reference)
+    assert kernel.select(np.ones(3)) is reference
+    assert kernel.select(np.ones(3), "reference") is reference
+    assert "k" in repr(kernel)
+
+
+def test_auto_takes_what_supports_the_case(none_installed):
+    kernel = Kernel("k", reference)
+    kernel.implement("lapack", other, lambda like, size: size > 3)
+    assert kernel.select(np.ones(3), size=2) is reference
+    assert kernel.select(np.ones(3), size=4) is other
+    assert kernel.select(np.ones(3), "reference", size=4) is reference
+
+
+def test_sizes_decide_before_a_plug_in_is_loaded(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(_contract, "load", lambda backend: loaded.append(backend) or True)
+    kernel = Kernel("k", reference, pays={"numba": lambda size: size > 3})
+    kernel.implement("numba", other)
+    assert kernel.select(np.ones(3), size=2) is reference
+    assert not loaded
+    assert kernel.select(np.ones(3), size=4) is other
+    assert loaded == ["numba"]
+    assert kernel.select(np.ones(3), "numba", size=2) is other  # who names it gets it
+
+
+def test_an_array_of_another_library_gets_the_reference(all_installed):
+    strict = pytest.importorskip("array_api_strict")
+    kernel = Kernel("k", reference)
+    kernel.implement("numba", other)
+    assert kernel.select(strict.ones(3)) is reference
+
+
+def test_a_missing_backend_that_was_named_is_an_error_with_the_remedy(none_installed):
+    with pytest.raises(errors.BackendUnavailable, match="pip install 'implicitsolve\\[numba\\]'"):
+        Kernel("k", reference).select(np.ones(3), "numba")
+
+
+def test_a_backend_that_cannot_is_an_error(all_installed):
+    kernel = Kernel("k", reference)
+    kernel.implement("numba", other, lambda like, size: False)
+    with pytest.raises(ValueError, match="does not do"):
+        kernel.select(np.ones(3), "numba", size=1)
+    with pytest.raises(ValueError, match="does not do"):
+        kernel.select(np.ones(3), "lapack", size=1)
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match="backend"):
+        block_lu.select(np.ones(3), "fortran")
+    with pytest.raises(ValueError, match="backend"):
+        block_lu.implement("fortran", other)
+
+
+def test_a_package_that_is_not_there_is_not_loaded(monkeypatch):
+    monkeypatch.setitem(_contract.PLUG_INS, "cupy", "implicitsolve.no.such.module")
+    assert not _contract.load.__wrapped__("cupy")
