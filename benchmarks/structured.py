@@ -324,9 +324,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows += new
     if arguments.write:
         versions = f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}"
-        arguments.write.write_text(
-            "\n".join(rows) + f"\n\n{versions}, {arguments.threads} thread(s).\n", encoding="utf-8"
-        )
+        clock = "CPU" if arguments.threads == "1" else "elapsed"
+        text = PAGE.format(table="\n".join(rows), versions=versions, threads=arguments.threads, clock=clock)
+        arguments.write.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,6 @@ def test_length(unknowns, k, length):
         (lambda: BlockBanded(1, 1, periodic=True).colors(2), ValueError, ["periodic", "3", "2"]),
         (lambda: BlockBanded(0, 0, periodic=True).colors(0), ValueError, ["periodic", "1", "0"]),
     ],
-    ids=str,
 )
 def test_a_wrong_argument_is_named(make, error, words):
     with pytest.raises(error, match="BlockBanded") as caught:

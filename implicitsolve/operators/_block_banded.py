@@ -135,7 +135,7 @@ class BlockBandedMatrix(LinearOperator):
 
     @property
     def diagonal(self) -> Array:
-        """The blocks of the main diagonal, (*batch, T, k, k): a view where the library has views."""
+        """The blocks of the main diagonal, ``(*batch, T, k, k)``: a view where the library has views."""
         return self.blocks[..., self.lower, :, :]
 
     def __repr__(self) -> str:
@@ -232,12 +232,12 @@ class BlockBandedMatrix(LinearOperator):
         return _matrix(array_namespace(self.blocks).astype(self.blocks, dtype), self.structure)
 
     def todense(self) -> Array:
-        """Return A as an array (*batch, N, N)."""
+        """Return A as an array ``(*batch, N, N)``."""
         return convert.to_dense(self.blocks, self.structure)
 
     @classmethod
     def from_dense(cls, A: Any, structure: BlockBanded, *, drop: bool = False) -> BlockBandedMatrix:
-        """Return the matrix with the entries of an array (*batch, N, N).
+        """Return the matrix with the entries of an array ``(*batch, N, N)``.
 
         Parameters
         ----------
@@ -280,7 +280,7 @@ class BlockBandedMatrix(LinearOperator):
 
         Returns
         -------
-        ab : array of shape (*batch, kl + ku + 1, N)
+        ab : array of shape ``(*batch, kl + ku + 1, N)``
             ``ab[..., ku + i - j, j]`` is the entry in row i and column j. Its memory is in Fortran's order.
         l_and_u : tuple of int
             kl = (lower + 1) k - 1 and ku = (upper + 1) k - 1.
@@ -303,7 +303,7 @@ class BlockBandedMatrix(LinearOperator):
         l_and_u : tuple of int
             Diagonals below and above the main one, as of `scipy.linalg.solve_banded`.
         ab : array_like
-            The band, (*batch, kl + ku + 1, N). Its unused corners are ignored.
+            The band, ``(*batch, kl + ku + 1, N)``. Its unused corners are ignored.
         structure : BlockBanded, optional
             Which blocks to store. Default: the same band with blocks of one entry.
         drop : bool, optional

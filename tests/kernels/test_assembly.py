@@ -11,7 +11,7 @@ BACKENDS = ["reference", "numba"]
 
 
 def by_entries(blocks, changes, h, color, lower):
-    k, B, T, _ = changes.shape
+    T = changes.shape[2]
     m = blocks.shape[2]
     for s in range(color, T, m):
         for t in range(T):

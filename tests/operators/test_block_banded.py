@@ -480,7 +480,6 @@ ONES = np.ones((4, 3, 2, 2))
             ["periodic"],
         ),
     ],
-    ids=str,
 )
 def test_a_wrong_argument_is_named(make, error, words):
     with pytest.raises(error) as caught:

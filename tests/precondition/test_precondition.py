@@ -311,7 +311,6 @@ def test_the_input_is_not_changed(xp, rng, settings):
         (lambda: BlockGaussSeidel(order="up"), ValueError, ["BlockGaussSeidel", "order", "up", "forward"]),
         *((lambda s=s: s.build(np.eye(3)), TypeError, [type(s).__name__, "A", "ndarray"]) for s in SETTINGS),
     ],
-    ids=str,
 )
 def test_a_wrong_argument_is_named(make, error, words):
     with pytest.raises(error) as caught:
