@@ -30,9 +30,12 @@ class FixedMethod:
     def __init__(self, krylov: KrylovMethod, max_iterations: int) -> None:
         self.krylov, self.max_iterations = krylov, max_iterations
 
-    def direction(self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any) -> KrylovOutcome:
-        """Newton direction."""
-        return self.krylov.solve(J, -F, target=eta * norms, max_iterations=self.max_iterations, M=M, confirm=False)
+    def direction(
+        self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any, limit: HostArray | None = None
+    ) -> KrylovOutcome:
+        """Newton direction, by no more iterations than the largest `limit`."""
+        most = self.max_iterations if limit is None else min(self.max_iterations, int(limit.max()))
+        return self.krylov.solve(J, -F, target=eta * norms, max_iterations=most, M=M, confirm=False)
 
     def take(self, indices: Indices) -> None:
         """Forget systems that have finished: nothing is kept between solves."""
@@ -58,8 +61,10 @@ class GrowingSpace:
         """What the spaces so far know of J^-1."""
         return None if self.space is None else self.space.matvec
 
-    def direction(self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any) -> KrylovOutcome:
-        """Newton direction."""
+    def direction(
+        self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any, limit: HostArray | None = None
+    ) -> KrylovOutcome:
+        """Newton direction, for each system by no more iterations than its `limit`."""
         systems, length = F.shape
         largest = max(20, BASIS_MEMORY // max(1, systems * length))
         if self.space is not None:
@@ -67,6 +72,8 @@ class GrowingSpace:
         collector = self._collector(F) if self.recycle else None
         target = eta * norms
         sizes = np.minimum(self.sizes, largest)
+        if limit is not None:
+            sizes = np.minimum(sizes, limit)
         cycle = arnoldi_cycle(
             J,
             -F,
@@ -95,7 +102,7 @@ class GrowingSpace:
             )
             cycle.replace(lost, again)
         larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
-        self.sizes = np.where(cycle.norm > target, larger, self.sizes)
+        self.sizes = np.where((cycle.norm > target) & (sizes == self.sizes), larger, self.sizes)
         if collector is not None:
             self.space = collector.joined(self.space, M)
         status = classify(cycle.norm, target, broken=cycle.broken, nonfinite=cycle.nonfinite)

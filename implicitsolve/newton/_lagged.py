@@ -15,6 +15,9 @@ from implicitsolve.newton._pieces import Pieces
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.stopping import is_settings
 
+PATIENCE = 5  # products beyond the usual number that any solve may take
+UNLIMITED = 2**31 - 1
+
 
 class Buildable(Protocol):
     """Frozen settings that make an approximate inverse of a block-banded matrix."""
@@ -39,7 +42,8 @@ class Lagged:
     Notes
     -----
     Each system is rebuilt when the products that its solves took beyond those of the first solve with this
-    preconditioner sum up to the products of an assembly: at most twice the cost of the best moment in hindsight.
+    preconditioner sum up to the products of an assembly: at most twice the cost of the best moment in hindsight. A
+    single solve stops, with what it has, where it has taken so many (at least 5) more than the first.
 
     Examples
     --------
@@ -106,6 +110,17 @@ class LaggedInverse:
             dtype=x.dtype,
             take=lambda indices: self._operator(inverse.take(indices), gather(x, indices)),
         )
+
+    @property
+    def limit(self) -> HostArray:
+        """Products after which a solve with a kept preconditioner stops, since building it anew costs no more."""
+        return np.where(self.has_one & ~self.is_new, self.usual + max(self.assembler.cost, PATIENCE), UNLIMITED)
+
+    def expire(self, failed: HostArray) -> HostArray:
+        """Have preconditioners with which the solve failed built anew; return where they were old, so that it helps."""
+        old = failed & self.has_one & ~self.is_new
+        self.excess[old] = self.assembler.cost
+        return old
 
     def see(self, iterations: HostArray) -> None:
         """Count the products of a solve."""

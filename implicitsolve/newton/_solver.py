@@ -161,18 +161,20 @@ class _KrylovLoop(NewtonLoop):
             self.J = evaluator.jacobian(self.x, self.F)
         eta = self._forcing()
         M = self._preconditioner()
-        outcome = self.linear.direction(self.J, self.F, self.norms, eta, M)
-        if self.lagged is not None:
-            self.lagged.see(outcome.iterations)
+        limit = None if self.lagged is None else self.lagged.limit
+        outcome = self.linear.direction(self.J, self.F, self.norms, eta, M, limit)
         linear_residual = outcome.residual_norm / np.where(self.norms > 0, self.norms, 1.0)
         previous = self.norms
         found = self.method.line_search.search(
             evaluator, self.x, self.F, previous, outcome.x, linear_residual, self.linear.correction
         )
+        found.accepted &= norm_max(outcome.x) > 0  # no step is none, though ||F|| has not grown
         self.J = found.jacobian if found.accepted.any() else self.J
         moved, is_still = self._move(found, outcome.x)
         self.solution.krylov_iterations[self.rows] += outcome.iterations
         self._judge(found, moved, is_still, is_last, self._failed(found, outcome, linear_residual))
+        if self.lagged is not None:
+            self.lagged.see(outcome.iterations)
         self.eta = self._next_eta(eta, previous, linear_residual, found)
         self._report(
             iteration,
@@ -190,6 +192,10 @@ class _KrylovLoop(NewtonLoop):
         hopeless = ~found.accepted & ((self.attempts > RETRIES) | (linear_residual <= ACCURATE))
         failed[hopeless] = np.where(found.finite, int(Status.LINE_SEARCH_FAILED), int(Status.NONFINITE))[hopeless]
         empty = ~(norm_max(outcome.x) > 0)
+        if self.lagged is not None:
+            old = self.lagged.expire(empty | hopeless)
+            failed[old] = Status.RUNNING
+            empty &= ~old
         failed[empty] = Status.LINEAR_SOLVE_FAILED
         failed[empty & (outcome.status == Status.BREAKDOWN)] = Status.SINGULAR
         failed[empty & (outcome.status == Status.NONFINITE)] = Status.NONFINITE

@@ -264,3 +264,18 @@ def test_a_preconditioner_must_be_buildable(wrong):
 def test_eager_must_be_a_bool_or_is_taken_as_one():
     assert Lagged(preconditioner=BlockLU()).eager is True
     assert Lagged(preconditioner=BlockLU()) == Lagged(preconditioner=BlockLU(), eager=True)
+
+
+@pytest.mark.parametrize("krylov", [None, ims.GMRES(restart=60)], ids=["growing", "gmres"])
+def test_an_old_preconditioner_is_given_up_inside_a_solve(krylov):
+    """Far from the root each J is e times the last, and at times nothing like it: 2698 residuals, then STAGNATED."""
+
+    def troesch(u, mu=50):
+        p = np.concatenate([[0.0], u, [1.0]])
+        return np.diff(p, 2) - mu * np.sinh(mu * u) / (u.size + 1) ** 2
+
+    problem = ims.Problem(troesch, structure=ims.BlockBanded(1, 1))
+    method = ims.NewtonKrylov(krylov=krylov, preconditioner=ims.BlockLU())
+    result = ims.root(problem, np.linspace(0, 1, 502)[1:-1], method=method)
+    assert result.success
+    assert result.counts.residuals < 300
