@@ -77,7 +77,8 @@ class Assembler:
         self.colors = coloring(self.structure, self.length)
         if central and rdiff is None:
             rdiff = eps(evaluator.xp, evaluator.dtype) ** (1 / 3)
-        self.steps = DifferenceSteps(evaluator.rows.size, self.structure.block_size, rdiff)
+        least = 1.0 if central else None  # accuracy of every entry, however small x is there
+        self.steps = DifferenceSteps(evaluator.rows.size, self.structure.block_size, rdiff, least)
         self.central, self.certifies = central, certifies
         sources = {"blocks": problem.blocks, "linearize": problem.linearize, "jac": problem.jac}
         self.source = next((name for name, function in sources.items() if function is not None), None)
@@ -87,7 +88,8 @@ class Assembler:
     @property
     def favors_direct(self) -> bool:
         """Whether assembling and factorizing J is the first choice: small blocks, few products."""
-        return self.structure.block_size <= LARGEST_BLOCK and self.cost <= MOST_PRODUCTS
+        k = self.structure.block_size
+        return k <= LARGEST_BLOCK and (self.source == "blocks" or len(self.colors) * k <= MOST_PRODUCTS)
 
     @property
     def cost(self) -> int:
@@ -125,7 +127,8 @@ class Assembler:
             self.takes_products = True
             return self._products(evaluator, evaluator.as_operator(J, self.source or ""), x)
         expected = evaluator.batch_shape, self.length, self.structure
-        got = J.batch_shape, J.length, J.structure
+        is_one = not J.batch_shape and math.prod(evaluator.batch_shape) == 1
+        got = evaluator.batch_shape if is_one else J.batch_shape, J.length, J.structure
         if got != expected:
             raise ValueError(
                 f"`{self.source}` must return a matrix of batch shape, number of blocks and structure {expected}, "
@@ -134,7 +137,7 @@ class Assembler:
         if is_complex(J.blocks) and not is_complex(x):
             raise TypeError(f"`{self.source}` returned complex numbers for a real x0: pass a complex one")
         xp = evaluator.xp
-        blocks = xp.reshape(J.blocks, (math.prod(J.batch_shape), *J.blocks.shape[-4:]))
+        blocks = xp.reshape(J.blocks, (math.prod(evaluator.batch_shape), *J.blocks.shape[-4:]))
         return self._matrix(evaluator.selected(xp.astype(blocks, x.dtype)))
 
     def _matrix(self, blocks: Array) -> BlockBandedMatrix:

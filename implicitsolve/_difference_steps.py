@@ -15,7 +15,7 @@ MAX_ADJUSTMENTS = 8  # further evaluations at most, for each color, to find a st
 class DifferenceSteps:
     """Length of the differences: ``h = rdiff * max(|x|, floor)`` for each entry of x, (T, k).
 
-    The floor, for unknown c of all blocks of a system, is ``eps^(1/3) * rms(x[:, c])``.
+    The floor, for unknown c of all blocks of a system, is ``least * rms(x[:, c])``.
 
     Parameters
     ----------
@@ -26,6 +26,8 @@ class DifferenceSteps:
         balances errors for a single product, because all entries of J pass through a direct solve: on a fine grid
         rounding in the differences is multiplied by the condition of J, and truncation, which only makes Newton's
         method converge linearly with a factor of about h, is not.
+    least : float, optional
+        Default: eps^(1/3), for unknowns whose size differs much from block to block.
 
     Notes
     -----
@@ -33,14 +35,14 @@ class DifferenceSteps:
     then confirms or replaces it (`learn`), or a second difference does (`halve`).
     """
 
-    def __init__(self, systems: int, block_size: int, rdiff: float | None = None) -> None:
+    def __init__(self, systems: int, block_size: int, rdiff: float | None = None, least: float | None = None) -> None:
         shape = systems, block_size
         self.floor: HostArray = np.zeros(shape)
         self.boost: HostArray = np.ones(shape)  # of the floor, where F did not feel the step
         self.sign: HostArray = np.ones(shape)  # of the step, and how much shorter it is where F was not finite
         self.is_guess: HostArray = np.ones(shape, dtype=bool)
         self.is_felt: HostArray = np.zeros(shape, dtype=bool)
-        self.rdiff = rdiff
+        self.rdiff, self.least = rdiff, least
 
     def follow(self, rows: Indices, x: Array) -> None:
         """See new iterates x (b, T, k); what was learnt stays where x is still zero."""
@@ -48,8 +50,8 @@ class DifferenceSteps:
         whole = np.sqrt(np.mean(size**2, axis=1, keepdims=True)) if size.size else size
         known = np.where(self.floor[rows] > 0, self.floor[rows], np.where(whole > 0, whole, 1.0))
         self.is_guess[rows] &= size == 0
-        small = eps(array_namespace(x), x.dtype) ** (1 / 3)
-        self.floor[rows] = np.where(size > 0, self.boost[rows] * small * size, known)
+        least = eps(array_namespace(x), x.dtype) ** (1 / 3) if self.least is None else self.least
+        self.floor[rows] = np.where(size > 0, self.boost[rows] * least * size, known)
         self.sign[rows] = 1.0
 
     def lengths(self, rows: Indices, x: Array) -> Array:

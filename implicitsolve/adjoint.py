@@ -275,7 +275,8 @@ class _Point:
     def _exact(self, J: BlockBandedMatrix) -> LinearOperator:
         """The problem's own products, which correct a J that was assembled from differences; else J."""
         problem = self.evaluator.problem
-        has_own = problem.vjp is not None if self.needs_adjoint else problem.jvp is not None
+        own = problem.vjp if self.needs_adjoint else problem.jvp
+        has_own = own is not None and problem.linearize is None and problem.jac is None
         return self.evaluator.jacobian(self.flat, None) if has_own else J.flat()
 
     def _preconditioner(self, assembler: Assembler | None, M: Any) -> LinearOperator | None:

@@ -86,7 +86,7 @@ def root(
     Notes
     -----
     "auto" with a declared structure: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most
-    64 products or the problem offers its matrix; systems on which it fails begin again with `NewtonKrylov`. Up to 128
+    64 products or the problem offers `blocks`; systems on which it fails begin again with `NewtonKrylov`. Up to 128
     unknowns in a block: `NewtonKrylov`, with a lagged `BlockLU` once products have cost as much as the assembly. Larger
     blocks: products alone.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from implicitsolve._namespace import host_dtype
 from implicitsolve._typing import Array
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
@@ -141,6 +142,8 @@ def check_matrix(owner: str, A: Any) -> None:
     """Raise unless A is a block-banded matrix."""
     if not isinstance(A, BlockBandedMatrix):
         raise TypeError(f"{owner}.factor: `A` must be a BlockBandedMatrix, got {type(A).__name__}")
+    if host_dtype(A.dtype).char not in "fdFD":
+        raise TypeError(f"{owner}.factor: `A` must hold float32, float64, complex64 or complex128, got {A.dtype}")
 
 
 def sizes(blocks: Array, lower: int, upper: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from implicitsolve._assemble import LARGEST_BLOCK, Assembler
 from implicitsolve._evaluate import Evaluator
+from implicitsolve._namespace import host_dtype
 from implicitsolve._typing import Array
 from implicitsolve.direct import BlockLU
 from implicitsolve.monitor import Monitor, silent
@@ -28,9 +29,9 @@ class Auto:
 
     Notes
     -----
-    - No structure: `NewtonKrylov`.
+    - No structure, or extended precision: `NewtonKrylov`.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
-      matrix: `BlockNewton`. Systems on which it fails begin again with `NewtonKrylov`.
+      `blocks`: `BlockNewton`. Systems on which it fails begin again with `NewtonKrylov`.
     - Blocks of k <= 128 unknowns: `NewtonKrylov`, which is preconditioned by a lagged `BlockLU` as soon as it has spent
       on Krylov products what the assembly takes.
     - Larger blocks: `NewtonKrylov` with products alone; a factorization would cost more than the whole solve.
@@ -39,7 +40,8 @@ class Auto:
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""
         structure = evaluator.problem.structure
-        if structure is None or structure.block_size > 2 * LARGEST_BLOCK:
+        is_factorable = host_dtype(x0.dtype).char in "fdFD"
+        if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
             return NewtonKrylov().solve(evaluator, x0, stop, monitor)
         if not Assembler(evaluator).favors_direct:
             lagged = Lagged(preconditioner=BlockLU(), eager=False)

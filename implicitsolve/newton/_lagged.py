@@ -13,6 +13,7 @@ from implicitsolve._namespace import gather
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.newton._pieces import Pieces
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.status import Status
 from implicitsolve.stopping import is_settings
 
 PATIENCE = 5  # products beyond the usual number that any solve may take
@@ -97,9 +98,14 @@ class LaggedInverse:
             whole = due.size == self.excess.size
             part = evaluator if whole else evaluator.take(due, x)
             J = self.assembler.assemble(part, x if whole else gather(x, due), F if whole else gather(F, due))
-            self.inverse.replace(due, self.settings.preconditioner.build(J))
-            self.has_one[due] = self.is_new[due] = True
+            inverse = self.settings.preconditioner.build(J)
+            status = np.reshape(np.asarray(getattr(inverse, "status", Status.CONVERGED)), -1)
+            good = np.broadcast_to(status != Status.SINGULAR, due.shape)  # a singular system goes without
+            self.inverse.drop(due)
+            self.has_one[due] = self.is_new[due] = good
             self.excess[due] = 0
+            if good.any():
+                self.inverse.replace(due[good], inverse if good.all() else inverse.take(np.flatnonzero(good)))
         return self._operator(self.inverse, x) if self.has_one.any() else None
 
     def _operator(self, inverse: Pieces, x: Array) -> LinearOperator:

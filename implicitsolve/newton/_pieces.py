@@ -26,6 +26,11 @@ class Pieces:
 
     def replace(self, rows: Indices, inverse: LinearOperator) -> None:
         """Take over new factors of some systems."""
+        self.drop(rows)
+        self.parts.append((rows, inverse))
+
+    def drop(self, rows: Indices) -> None:
+        """Forget the inverses of some systems."""
         kept: list[tuple[Indices, LinearOperator]] = []
         for old, factors in self.parts:
             stay = ~np.isin(old, rows)
@@ -33,7 +38,7 @@ class Pieces:
                 kept.append((old, factors))
             elif stay.any():
                 kept.append((old[stay], factors.take(np.flatnonzero(stay))))
-        self.parts = [*kept, (rows, inverse)]
+        self.parts = kept
 
     def take(self, indices: Indices) -> Pieces:
         """The inverses of some systems, in that order."""

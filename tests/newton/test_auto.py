@@ -86,8 +86,8 @@ def test_larger_blocks_precondition_or_multiply(k):
     same(root(Problem(F, structure=structure), np.zeros(4 * k)), expected)
 
 
-def test_the_matrix_of_the_problem_decides():
-    """With `jac` one assembly is one call; with products alone it is k (lower + upper + 1)."""
+def test_blocks_of_the_problem_decide():
+    """With `blocks` one assembly is one call; with products it is k (lower + upper + 1), and `jac` may be no matrix."""
     k, T = 50, 4
     F, blocks = weak(k)
 
@@ -95,7 +95,8 @@ def test_the_matrix_of_the_problem_decides():
         return ims.BlockBandedMatrix(blocks(x), lower=1, upper=0)
 
     structure = BlockBanded(1, 0, k)
-    assert factorizes(root(Problem(F, structure=structure, jac=jac), np.zeros(T * k)))
+    assert factorizes(root(Problem(F, structure=structure, blocks=blocks), np.zeros(T * k)))
+    assert not factorizes(root(Problem(F, structure=structure, jac=jac), np.zeros(T * k)))
     assert not factorizes(root(Problem(F, structure=structure, jvp=lambda x, v: jac(x) @ v), np.zeros(T * k)))
 
 
@@ -281,3 +282,26 @@ def test_newton_krylov_of_a_batch_with_a_jacobian():
 def test_newton_krylov_refuses_what_is_no_structure():
     with pytest.raises(TypeError, match="`structure`"):
         ims.newton_krylov(bratu, np.zeros(20), structure="tridiagonal")
+
+
+def test_a_singular_jacobian_leaves_a_lagged_preconditioner_out():
+    """The inverse of a singular J is NaN: with a structure the solve ended NONFINITE, without it it converged."""
+
+    def F(u):
+        p = np.pad(u, 1)
+        r = np.diff(p, 2) - 1 - u**3
+        r[0] = u[0] ** 3
+        return r
+
+    def jvp(u, v):
+        d = np.diff(np.pad(v, 1), 2) - 3 * u**2 * v
+        d[0] = 3 * u[0] ** 2 * v[0]
+        return d
+
+    problem = Problem(F, jvp=jvp, structure=BlockBanded(1, 1))
+    assert root(problem, np.zeros(40), method=NewtonKrylov(preconditioner=ims.BlockLU())).success
+
+
+def test_arrays_in_foreign_byte_order():
+    problem = Problem(lambda u: np.diff(np.pad(u, 1), 2) + np.exp(u) / 10201, structure=BlockBanded(1, 1))
+    assert root(problem, np.zeros(100, ">f8")).success

@@ -21,7 +21,7 @@ __all__ = ["NewtonBatch", "newton_batch"]
 
 
 def _supports(like: Array, **facts: Any) -> bool:
-    return like.dtype.char in "fdFD"
+    return like.dtype.char in "fdFD" and like.dtype.isnative
 
 
 def _block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:

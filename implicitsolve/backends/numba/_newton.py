@@ -160,7 +160,7 @@ def _starts(x0: HostArray) -> HostArray:
         raise ValueError(f"newton_batch: `x0` must have shape (B, N) or (B, T, k), got {x.shape}")
     if x.dtype.kind not in "biufc":
         raise TypeError(f"newton_batch: `x0` must hold numbers, got dtype {x.dtype}")
-    return x if x.dtype.char in "fdFD" else x.astype(np.float64)
+    return x.astype(x.dtype.newbyteorder("=")) if x.dtype.char in "fdFD" else x.astype(np.float64)
 
 
 def _check(structure: BlockBanded, stop: NonlinearStop) -> None:
@@ -183,6 +183,8 @@ def _rows(parameters: HostArray | None, B: int, dtype: Any) -> HostArray:
         p = np.broadcast_to(p, (B, p.size))
     if p.ndim != 2 or p.shape[0] != B:
         raise ValueError(f"newton_batch: `parameters` must have shape ({B}, Q) or (Q,), got {p.shape}")
+    if p.dtype.kind == "c" and np.dtype(dtype).kind != "c":
+        raise TypeError("newton_batch: `parameters` must be real for a real `x0`, got complex numbers")
     return usable(p.astype(dtype, order="C"))
 
 
