@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from implicitsolve import monitor, precondition
+from implicitsolve import monitor
 from implicitsolve._jacobian import jacobian
 from implicitsolve._scipy_entry import newton_krylov
 from implicitsolve.adjoint import pull_back, push_forward
@@ -35,7 +35,7 @@ from implicitsolve.stopping import LinearStop, NonlinearStop
 from implicitsolve.structure import BlockBanded
 
 if TYPE_CHECKING:
-    from implicitsolve import adapters, testing
+    from implicitsolve import adapters, precondition, testing
     from implicitsolve.backends.numba import newton_batch
 
 __version__ = "0.1.0"
@@ -88,7 +88,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load the packages around the core on first use: the core imports none of them."""
-    if name in ("adapters", "testing"):
+    if name in ("adapters", "precondition", "testing"):
         return importlib.import_module(f"implicitsolve.{name}")
     if name == "newton_batch":
         return importlib.import_module("implicitsolve.backends.numba").newton_batch
