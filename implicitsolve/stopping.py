@@ -153,3 +153,17 @@ def check_limit(owner: str, name: str, value: int, least: int = 0) -> None:
 def is_settings(value: Any, method: str) -> bool:
     """Whether `value` is an object (not a class) with a method of that name."""
     return not isinstance(value, type) and callable(getattr(value, method, None))
+
+
+def check_rdiff(owner: str, value: float | None) -> None:
+    """Raise unless a relative step of differences is None or positive."""
+    if value is not None:
+        check_tolerance(owner, "rdiff", value)
+        if value == 0:
+            raise ValueError(f"{owner}: `rdiff` must be positive, got 0")
+
+
+def check_part(owner: str, name: str, part: Any, method: str) -> None:
+    """Raise unless a part of a solver's settings has the method by which it is called."""
+    if not is_settings(part, method):
+        raise TypeError(f"{owner}: `{name}` must have a method `{method}`, got {part!r}")

@@ -17,7 +17,7 @@ from implicitsolve.newton._line_search import SUFFICIENT_DECREASE, Backtracking,
 from implicitsolve.newton._loop import HALVED, NewtonLoop, Solution
 from implicitsolve.newton._pieces import Pieces
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop, check_tolerance, is_settings
+from implicitsolve.stopping import NonlinearStop, check_part, check_rdiff
 
 DIGITS = 1.5  # decimal digits of ||F|| that a new Jacobian is expected to bring
 KEPT_DECREASE = 0.9  # of ||F||, short of which a step with a kept J is not taken: it may lead astray
@@ -85,14 +85,9 @@ class BlockNewton:
         """Check the settings."""
         if self.reuse not in REUSES:
             raise ValueError(f"BlockNewton: `reuse` must be one of {REUSES}, got {self.reuse!r}")
-        if self.rdiff is not None:
-            check_tolerance("BlockNewton", "rdiff", self.rdiff)
-            if self.rdiff == 0:
-                raise ValueError("BlockNewton: `rdiff` must be positive, got 0")
-        for name, method in (("factor", "factor"), ("line_search", "search")):
-            part = getattr(self, name)
-            if not is_settings(part, method):
-                raise TypeError(f"BlockNewton: `{name}` must have a method `{method}`, got {part!r}")
+        check_rdiff("BlockNewton", self.rdiff)
+        check_part("BlockNewton", "factor", self.factor, "factor")
+        check_part("BlockNewton", "line_search", self.line_search, "search")
 
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""

@@ -14,7 +14,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.newton._pieces import Pieces
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.status import Status
-from implicitsolve.stopping import is_settings
+from implicitsolve.stopping import check_part, is_settings
 
 PATIENCE = 5  # products beyond the usual number that any solve may take
 UNLIMITED = 2**31 - 1
@@ -64,8 +64,7 @@ class Lagged:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        if not is_settings(self.preconditioner, "build"):
-            raise TypeError(f"Lagged: `preconditioner` must have a method `build`, got {self.preconditioner!r}")
+        check_part("Lagged", "preconditioner", self.preconditioner, "build")
 
 
 def lagged(preconditioner: Any, evaluator: Evaluator, systems: int) -> LaggedInverse | None:

@@ -19,7 +19,7 @@ from implicitsolve.newton._line_search import Backtracking, FullStep, LineSearch
 from implicitsolve.newton._loop import NewtonLoop, Solution
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop, check_limit, check_tolerance, is_settings
+from implicitsolve.stopping import NonlinearStop, check_limit, check_part, check_rdiff
 
 POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
 ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
@@ -92,16 +92,11 @@ class NewtonKrylov:
         check_limit("NewtonKrylov", "max_krylov", self.max_krylov, least=1)
         check_limit("NewtonKrylov", "recycle", self.recycle)
         check_limit("NewtonKrylov", "restarts", self.restarts)
-        if self.rdiff is not None:
-            check_tolerance("NewtonKrylov", "rdiff", self.rdiff)
-            if self.rdiff == 0:
-                raise ValueError("NewtonKrylov: `rdiff` must be positive, got 0")
-        for name, method in (("krylov", "solve"), ("forcing", "next"), ("line_search", "search")):
-            part = getattr(self, name)
-            if part is None and name == "krylov":
-                continue
-            if not is_settings(part, method):
-                raise TypeError(f"NewtonKrylov: `{name}` must have a method `{method}`, got {part!r}")
+        check_rdiff("NewtonKrylov", self.rdiff)
+        if self.krylov is not None:
+            check_part("NewtonKrylov", "krylov", self.krylov, "solve")
+        check_part("NewtonKrylov", "forcing", self.forcing, "next")
+        check_part("NewtonKrylov", "line_search", self.line_search, "search")
 
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""
