@@ -14,20 +14,25 @@ from implicitsolve._jacobian import jacobian
 from implicitsolve._scipy_entry import newton_krylov
 from implicitsolve.adjoint import pull_back, push_forward
 from implicitsolve.direct import BlockLU, CyclicReduction, Factorization
+from implicitsolve.elimination import even_odd, expand
 from implicitsolve.errors import NoConvergence
-from implicitsolve.krylov import FGMRES, GMRES, LGMRES, BiCGSTAB, ScipyKrylov
+from implicitsolve.halves import Coupling, Half, Halves
+from implicitsolve.krylov import FGMRES, GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
 from implicitsolve.newton import (
     Backtracking,
     BlockNewton,
     ConstantForcing,
     EisenstatWalker,
     FullStep,
+    Homotopy,
     Lagged,
     NewtonKrylov,
+    Substitution,
     Wolfe,
 )
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.problem import Problem
+from implicitsolve.regularize import JacobianPenalty, jacobian_penalty
 from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep, NonlinearResult, TangentResult
 from implicitsolve.solve import linear_solve, root
 from implicitsolve.status import Status
@@ -53,10 +58,15 @@ __all__ = [
     "BlockNewton",
     "ConstantForcing",
     "Counts",
+    "Coupling",
     "CyclicReduction",
     "EisenstatWalker",
     "Factorization",
     "FullStep",
+    "Half",
+    "Halves",
+    "Homotopy",
+    "JacobianPenalty",
     "Lagged",
     "LinearOperator",
     "LinearResult",
@@ -69,11 +79,16 @@ __all__ = [
     "Problem",
     "ScipyKrylov",
     "Status",
+    "Substitution",
     "TangentResult",
+    "TruncatedInverse",
     "Wolfe",
     "adapters",
     "aslinearoperator",
+    "even_odd",
+    "expand",
     "jacobian",
+    "jacobian_penalty",
     "linear_solve",
     "monitor",
     "newton_batch",

@@ -15,7 +15,7 @@ import numpy as np
 
 from implicitsolve._differences import DifferenceLength, difference_product
 from implicitsolve._namespace import array_namespace, as_inexact, gather, is_array, is_complex, numpy_namespace, scatter
-from implicitsolve._typing import Array, Indices
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
@@ -42,9 +42,20 @@ class Evaluator:
 
     `batch_shape` is what the user's functions see: without `Problem.take` that is the whole batch to the end, and the
     systems that are not evaluated stand in `background` with their last iterates, which all subsets share.
+
+    Two wishes of the caller reach every method by it. Systems with one number in `groups` (B,) are rivals: once one has
+    converged, the others stop. At most `capacity` systems iterate at a time, and the others wait for a place.
     """
 
-    def __init__(self, problem: Problem, like: Array, rdiff: float | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        like: Array,
+        rdiff: float | None = None,
+        *,
+        groups: HostArray | None = None,
+        capacity: int | None = None,
+    ) -> None:
         if problem.batch_ndim > like.ndim:
             raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
         self.problem = problem
@@ -61,6 +72,7 @@ class Evaluator:
         self.length = DifferenceLength(count, rdiff)
         self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing
         self.background: Array = None
+        self.groups, self.capacity = groups, capacity
 
     @property
     def has_exact_products(self) -> bool:

@@ -14,8 +14,10 @@ from implicitsolve._namespace import array_namespace, as_inexact, is_complex, no
 from implicitsolve._typing import Array
 from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.direct._solve import solve_factored
-from implicitsolve.krylov import KrylovMethod
+from implicitsolve.elimination import merge, reduced_jacobian, split
+from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
 from implicitsolve.result import (
     AdjointResult,
@@ -60,7 +62,8 @@ def pull_back(
         blocks), else that of `linear_solve`.
     M : LinearOperator, array or sparse matrix, optional
         Approximates the inverse of J^H. With a declared structure it may be `BlockLU` or one of
-        `implicitsolve.precondition`: built from the assembled J, and used transposed.
+        `implicitsolve.precondition`: built from the assembled J, and used transposed. Without it a problem with
+        `halves` is solved for every second block alone (`even_odd`).
     x0 : array_like, optional
         Start for lam, such as the adjoint of an earlier, similar solve.
     stop : LinearStop, optional
@@ -217,8 +220,13 @@ class _Point:
         if start is not None and start.shape != x.shape:
             raise ValueError(f"`x0` must have the shape of x, {tuple(x.shape)}, got {tuple(start.shape)}")
         start = None if start is None else evaluator.flatten(start)
-        assembler = None if evaluator.problem.structure is None else Assembler(evaluator, central=True)
-        if method is None and M is None and x0 is None and assembler is not None and assembler.favors_direct:
+        problem = evaluator.problem
+        is_unaided = is_settings(method, "factor") or getattr(method, "is_unaided", False)
+        if problem.halves is not None and M is None and not is_unaided:
+            return self._eliminated(flat, start, method, LinearStop() if stop is None else stop)
+        assembler = None if problem.structure is None else Assembler(evaluator, central=True)
+        is_free = method is None and M is None and x0 is None and problem.substitute is None
+        if is_free and assembler is not None and assembler.favors_direct:
             method = BlockLU()
         if is_settings(method, "factor"):
             if M is not None or x0 is not None:
@@ -227,6 +235,11 @@ class _Point:
         else:
             M = self._preconditioner(assembler, M)
             result = linear_solve(self._operator(assembler), flat, method=method, M=M, x0=start, stop=stop)
+        return self._shaped(result)
+
+    def _shaped(self, result: LinearResult) -> LinearResult:
+        """A result on arrays (B, N) in the problem's shapes."""
+        evaluator = self.evaluator
         batch_shape = evaluator.batch_shape
         return replace(
             result,
@@ -234,6 +247,47 @@ class _Point:
             status=status_per_system(result.status, batch_shape),
             residual_norm=per_system(result.residual_norm, batch_shape),
             iterations=per_system(result.iterations, batch_shape),
+        )
+
+    def _eliminated(self, b: Array, start: Array | None, method: Any, stop: LinearStop) -> LinearResult:
+        """Solve for every second block alone: the others follow from them."""
+        evaluator, problem = self.evaluator, self.evaluator.problem
+        halves, axis = problem.halves, problem.batch_ndim
+        assert halves is not None
+        eliminated, kept = split(self.x, axis)
+        _, first = halves.eliminated.linearize(kept)
+        _, second = halves.kept.linearize(eliminated)
+        from_eliminated, to_eliminated = (
+            (first.rmatvec, second.rmatvec) if self.needs_adjoint else (second.matvec, first.matvec)
+        )
+        tally = evaluator.tally
+        before = tally.counts()
+        for kind in ("residuals", "linearizations"):
+            tally.add(kind)
+        J = guarded(reduced_jacobian(first, second, kept, axis), "linearize", tally.add)
+        b_eliminated, b_kept = split(evaluator.unflatten(b), axis)
+        right = b_kept + from_eliminated(b_eliminated)
+        A = J.H if self.needs_adjoint else J
+        xp, flat = evaluator.xp, (A.batch_shape[0], A.shape[1])
+        outcome = (LGMRES() if method is None else method).solve(
+            A,
+            xp.reshape(right, flat),
+            target=stop.target(norm2(b), b),
+            max_iterations=stop.max_iterations,
+            M=A.approximate_inverse(),
+            x0=None if start is None else xp.reshape(split(evaluator.unflatten(start), axis)[1], flat),
+        )
+        solved = xp.reshape(outcome.x, right.shape)
+        x = merge(b_eliminated + to_eliminated(solved), solved, axis)
+        spent = tally.counts() - before
+        return self._shaped(
+            LinearResult(
+                x=evaluator.flatten(x),
+                status=outcome.status,
+                residual_norm=outcome.residual_norm,
+                iterations=outcome.iterations,
+                matvecs=spent.jvps + spent.vjps + 1,
+            )
         )
 
     def _matrix(self, assembler: Assembler) -> BlockBandedMatrix:

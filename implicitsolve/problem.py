@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._typing import Array, Indices, Product, Residual
+from implicitsolve.halves import Halves
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded
@@ -53,6 +54,12 @@ class Problem:
         is evaluated to the end.
     initial_guess : callable, optional
         ``initial_guess(kind, rng)`` returns a start; `root` without x0 asks for kind "default".
+    fixed_point : bool, optional
+        Whether the residual is x - G(x), so that G can be iterated. Default False.
+    halves : Halves, optional
+        The two halves of a system x = F(x) whose blocks couple to their nearest neighbours only: see `even_odd`.
+    substitute : callable, optional
+        ``substitute()`` returns the solution of a causal system, found block by block in one sweep.
     name : str, optional
         What traces call it.
 
@@ -85,6 +92,9 @@ class Problem:
     parameter_vjp: Callable[[Array, Array], Mapping[str, Array]] | None = field(default=None, kw_only=True)
     take: Callable[[Indices], Problem] | None = field(default=None, kw_only=True)
     initial_guess: Callable[[str, np.random.Generator | None], Array] | None = field(default=None, kw_only=True)
+    fixed_point: bool = field(default=False, kw_only=True)
+    halves: Halves | None = field(default=None, kw_only=True, repr=False)
+    substitute: Callable[[], Array] | None = field(default=None, kw_only=True)
     name: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -101,6 +111,7 @@ class Problem:
             "parameter_vjp",
             "take",
             "initial_guess",
+            "substitute",
         ):
             function = getattr(self, name)
             if function is not None and not callable(function):
@@ -109,6 +120,8 @@ class Problem:
             raise TypeError(f"Problem: `parameters` must be a mapping or None, got {type(self.parameters).__name__}")
         if self.structure is not None and not isinstance(self.structure, BlockBanded):
             raise TypeError(f"Problem: `structure` must be a BlockBanded or None, got {type(self.structure).__name__}")
+        if self.halves is not None and not isinstance(self.halves, Halves):
+            raise TypeError(f"Problem: `halves` must be a Halves or None, got {type(self.halves).__name__}")
         if self.blocks is not None and self.structure is None:
             raise ValueError("Problem: `blocks` needs `structure`, which says where the blocks stand")
         check_limit("Problem", "batch_ndim", self.batch_ndim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any, Protocol
 
@@ -10,9 +11,10 @@ import numpy as np
 from implicitsolve._evaluate import Evaluator, Tally
 from implicitsolve._heap import keep_large_blocks
 from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.direct._solve import solve_factored
+from implicitsolve.elimination import EvenOdd
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton import Auto, BlockNewton, NewtonKrylov
@@ -108,26 +110,42 @@ def root(
            [-1.414214, -1.414214]])
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)
-    solver = _method(method)
-    stop = NonlinearStop() if stop is None else stop
-    if not hasattr(stop, "holds"):
-        raise TypeError(f"root: `stop` must be a NonlinearStop, got {type(stop).__name__}")
-    if monitor is not None and not callable(monitor):
-        raise TypeError(f"root: `monitor` must be callable, got {type(monitor).__name__}")
+    solver, stop, monitor = check_settings("root", method, stop, monitor)
     if backend != "auto":
         raise ValueError(f'root: `backend` must be "auto", got {backend!r}')
     if x0 is None:
         if problem.initial_guess is None:
             raise TypeError("root: `x0` is needed, since the problem offers no initial guess")
         x0 = problem.initial_guess("default", None)
+    return solve_root(problem, x0, solver, stop, monitor)
+
+
+def solve_root(
+    problem: Problem,
+    x0: Any,
+    solver: NonlinearMethod,
+    stop: NonlinearStop,
+    monitor: Monitor,
+    *,
+    groups: HostArray | None = None,
+    capacity: int | None = None,
+) -> NonlinearResult:
+    """`root` with checked settings; `groups` and `capacity` are those of `Evaluator`."""
     x0 = as_inexact(x0, "x0")
     if x0.size >= LARGE:
         keep_large_blocks()
-    evaluator = Evaluator(problem, x0, getattr(solver, "rdiff", None))
-    if x0.size == 0:
-        return _empty(x0, evaluator)
-    solution = solver.solve(evaluator, evaluator.flatten(x0), stop, silent if monitor is None else monitor)
+    reduced = EvenOdd.of(problem, x0) if getattr(solver, "eliminates", False) else None
+    if reduced is not None:
+        problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
+    evaluator = Evaluator(problem, x0, getattr(solver, "rdiff", None), groups=groups, capacity=capacity)
+    result = _empty(x0, evaluator) if x0.size == 0 else _solved(evaluator, x0, solver, stop, monitor)
+    return result if reduced is None else reduced.expanded(result)
 
+
+def _solved(
+    evaluator: Evaluator, x0: Array, solver: NonlinearMethod, stop: NonlinearStop, monitor: Monitor
+) -> NonlinearResult:
+    solution = solver.solve(evaluator, evaluator.flatten(x0), stop, monitor)
     batch_shape = evaluator.batch_shape
     return NonlinearResult(
         x=evaluator.unflatten(solution.x),
@@ -165,7 +183,7 @@ def linear_solve(
         `x0` is given, else ``LGMRES()``, whose restarts remember.
     M : LinearOperator, array or sparse matrix, optional
         Approximates the inverse of A. For a `BlockBandedMatrix` it may be `BlockLU` or one of
-        `implicitsolve.precondition`, which are built from A.
+        `implicitsolve.precondition`, which are built from A. Default: what A offers itself, see `LinearOperator`.
     x0 : array_like, optional
         Start. Default 0, which saves a product.
     stop : LinearStop, optional
@@ -209,7 +227,8 @@ def linear_solve(
         _fits(operator.batch_shape, operator.in_shape, start, "x0")
     if is_settings(M, "build"):
         M = M.build(operator)  # type: ignore[union-attr]
-    inverse = None if M is None else aslinearoperator(M, "M")
+    offer = None if is_direct or getattr(solver, "is_unaided", False) else operator.approximate_inverse()
+    inverse = offer if M is None else aslinearoperator(M, "M")
     if inverse is not None and (inverse.shape, inverse.batch_shape) != (operator.shape, operator.batch_shape):
         raise ValueError(
             f"linear_solve: `M` must have the shape {operator.shape} and batch shape {operator.batch_shape} of A, "
@@ -250,14 +269,20 @@ def linear_solve(
     )
 
 
-def _method(method: Any) -> NonlinearMethod:
+def check_settings(caller: str, method: Any, stop: Any, monitor: Any) -> tuple[NonlinearMethod, NonlinearStop, Monitor]:
+    """The solver, stopping rule and monitor that a caller's arguments stand for."""
     if isinstance(method, str):
         if method not in METHODS:
-            raise ValueError(f"root: `method` must be a solver or one of {sorted(METHODS)}, got {method!r}")
-        return METHODS[method]
-    if not isinstance(method, Auto | BlockNewton | NewtonKrylov):
-        raise TypeError(f"root: `method` must be a NewtonKrylov, BlockNewton or a name, got {type(method).__name__}")
-    return method
+            raise ValueError(f"{caller}: `method` must be a solver or one of {sorted(METHODS)}, got {method!r}")
+        method = METHODS[method]
+    elif not (is_settings(method, "solve") and "evaluator" in inspect.signature(method.solve).parameters):
+        raise TypeError(f"{caller}: `method` must be a NewtonKrylov, BlockNewton or a name, got {type(method).__name__}")
+    stop = NonlinearStop() if stop is None else stop
+    if not hasattr(stop, "holds"):
+        raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")
+    if monitor is not None and not callable(monitor):
+        raise TypeError(f"{caller}: `monitor` must be callable, got {type(monitor).__name__}")
+    return method, stop, silent if monitor is None else monitor
 
 
 def _empty(x0: Array, evaluator: Evaluator) -> NonlinearResult:

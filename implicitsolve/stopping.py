@@ -74,7 +74,8 @@ class NonlinearStop:
         Relative tolerance. Default: the square root of the dtype's rounding unit (1.5e-8 in float64, 3.5e-4 in
         float32), which a residual of ordinary conditioning can reach.
     max_iterations : int, optional
-        Limit of Newton steps, those that the line search rejects included. Default 100.
+        Limit of steps, those that the line search rejects included. The default None is 100 steps of a Newton method,
+        and 500 of a fixed-point iteration, whose steps cost one residual.
     norm : {"max", "2"} or callable, optional
         Norm of one system's F. The default "max" is max|F|, which does not grow with the number of unknowns. A callable
         maps an array of one system's shape to a number.
@@ -93,7 +94,7 @@ class NonlinearStop:
 
     atol: float = 0.0
     rtol: float | None = None
-    max_iterations: int = 100
+    max_iterations: int | None = None
     norm: str | Callable[[Array], Any] = "max"
 
     def __post_init__(self) -> None:
@@ -101,7 +102,8 @@ class NonlinearStop:
         check_tolerance("NonlinearStop", "atol", self.atol)
         if self.rtol is not None:
             check_tolerance("NonlinearStop", "rtol", self.rtol)
-        check_limit("NonlinearStop", "max_iterations", self.max_iterations)
+        if self.max_iterations is not None:
+            check_limit("NonlinearStop", "max_iterations", self.max_iterations)
         if not callable(self.norm) and self.norm not in ("max", "2"):
             raise ValueError(f'NonlinearStop: `norm` must be "max", "2" or callable, got {self.norm!r}')
 
@@ -122,6 +124,10 @@ class NonlinearStop:
         """Right-hand side of the inequality for systems that started at norm `first`."""
         rtol = math.sqrt(eps(array_namespace(F), F.dtype)) if self.rtol is None else self.rtol
         return np.maximum(self.atol, np.multiply(rtol, first, where=np.isfinite(first), out=np.zeros_like(first)))
+
+    def remaining(self, default: int, spent: HostArray) -> HostArray:
+        """Steps that systems may still take: of the limit what is left of it, else the method's own, `default`."""
+        return np.full(spent.shape, default) if self.max_iterations is None else self.max_iterations - spent
 
     def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
         """Where the inequality holds. NaN never does. `x` and the last `step` serve stricter rules."""

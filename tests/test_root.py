@@ -66,7 +66,7 @@ def test_wrong_tolerances_raise(field, value, error):
         NonlinearStop(**{field: value})
 
 
-@pytest.mark.parametrize(("value", "error"), [(-1, ValueError), (2.5, TypeError), (True, TypeError), (None, TypeError)])
+@pytest.mark.parametrize(("value", "error"), [(-1, ValueError), (2.5, TypeError), (True, TypeError), ("5", TypeError)])
 def test_wrong_limits_raise(value, error):
     with pytest.raises(error, match="`max_iterations`"):
         NonlinearStop(max_iterations=value)

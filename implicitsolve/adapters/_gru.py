@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import Problem
-from implicitsolve.adapters._common import Array, check_array, check_generator, check_size
-from implicitsolve.adapters._gru_layer import build, shapes
+from implicitsolve.adapters._common import Array, check_array, check_inputs, check_names, check_size
+from implicitsolve.adapters._gru_cell import NAMES, GRUCell, shapes
+from implicitsolve.adapters._layer import Layer, build, own_parameters
+from implicitsolve.adapters._parameters import draw, state_size
 
 
 def gru_parameters(
@@ -61,12 +63,7 @@ def gru_parameters(
     (2, 3)
     """
     d, k = check_size("gru_parameters", "d", d), check_size("gru_parameters", "k", k)
-    check_generator("gru_parameters", rng)
-    if not 0 <= scale < np.inf:
-        raise ValueError(f"gru_parameters: `scale` must be finite and not negative, got {scale}")
-    if np.dtype(dtype).name not in ("float32", "float64"):
-        raise TypeError(f"gru_parameters: `dtype` must be float32 or float64, got {dtype}")
-    return {name: rng.uniform(-scale, scale, shape).astype(dtype) for name, shape in shapes(d, k).items()}
+    return draw("gru_parameters", shapes(d, k), scale, rng, dtype)
 
 
 def implicit_gru(
@@ -96,6 +93,9 @@ def implicit_gru(
     Problem
         With `parameters` (and so gradients) under the names of `params`, and "inputs", "hs" and "he"; a boundary state
         that is not given counts as zeros of shape (k,). Arrays are copied, later changes of them have no effect.
+
+        It declares its structure and gives the blocks of J, for small k, and its even and odd positions as functions of
+        each other (`halves`).
 
         ``initial_guess`` knows the kinds "one-step", "zeros" and "random", see `adapters.initial_guess`. `root` without
         x0 takes "one-step", which costs about three residuals and saves a Newton step and five products or more.
@@ -139,7 +139,7 @@ def implicit_gru(
     >>> gradients["Uz"].shape, gradients["inputs"].shape, gradients["hs"].shape
     ((4, 4), (3, 5, 2), (4,))
     """
-    return build("implicit_gru", params, inputs, lengths, hs, he).problem()
+    return _layer("implicit_gru", params, inputs, lengths, hs, he)[0].problem()
 
 
 def gru_switch(
@@ -185,5 +185,15 @@ def gru_switch(
     >>> bool((gru_switch(params, np.ones((5, 2)), np.zeros((5, 4))) > 0.999).all())
     True
     """
-    layer = build("gru_switch", params, inputs, lengths, hs, he)
-    return layer.switch(check_array("gru_switch", "states", states, layer.shape, layer.weights.b))
+    layer, cell = _layer("gru_switch", params, inputs, lengths, hs, he)
+    check_array("gru_switch", "states", states, layer.shape, inputs)
+    return layer.evaluate(cell.switch, states, padding=0.5)
+
+
+def _layer(caller: str, params: object, inputs: Array, lengths: Any, hs: Array, he: Array) -> tuple[Layer, GRUCell]:
+    """Check and copy every argument, and compute what is linear in the inputs."""
+    check_inputs(caller, inputs)
+    k = state_size(caller, check_names(caller, params, NAMES), "b", "(k,)", inputs)
+    parameters = own_parameters(caller, params, shapes(inputs.shape[-1], k), inputs)
+    cell = GRUCell.of(parameters)
+    return build(caller, cell, parameters, inputs, lengths, before={"hs": hs}, after={"he": he}), cell

@@ -38,7 +38,10 @@ class KrylovOutcome:
 
 
 class KrylovMethod(Protocol):
-    """Frozen settings with one method."""
+    """Frozen settings with one method.
+
+    With a true attribute `is_unaided` it takes a system as it is: without elimination, or a preconditioner on offer.
+    """
 
     def solve(
         self,

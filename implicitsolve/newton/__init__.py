@@ -3,9 +3,11 @@
 from implicitsolve.newton._auto import Auto
 from implicitsolve.newton._block import BlockNewton
 from implicitsolve.newton._forcing import ConstantForcing, EisenstatWalker
+from implicitsolve.newton._homotopy import Homotopy
 from implicitsolve.newton._lagged import Lagged
 from implicitsolve.newton._line_search import Backtracking, FullStep, Wolfe
 from implicitsolve.newton._solver import NewtonKrylov
+from implicitsolve.newton._substitution import Substitution
 
 __all__ = [
     "Auto",
@@ -14,7 +16,9 @@ __all__ = [
     "ConstantForcing",
     "EisenstatWalker",
     "FullStep",
+    "Homotopy",
     "Lagged",
     "NewtonKrylov",
+    "Substitution",
     "Wolfe",
 ]

@@ -37,6 +37,8 @@ class Auto:
     - Larger blocks: `NewtonKrylov` with products alone; a factorization would cost more than the whole solve.
     """
 
+    eliminates = True
+
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""
         structure = evaluator.problem.structure
@@ -50,5 +52,5 @@ class Auto:
         with np.errstate(invalid="ignore"):
             is_stuck = (first.status == Status.STAGNATED) & (first.norm > POOR * first.first_norm)
         failed = (np.isin(first.status, RETRIED) | is_stuck) & np.isfinite(first.first_norm)
-        rows = np.flatnonzero(failed & (first.iterations < stop.max_iterations))
+        rows = np.flatnonzero(failed & (stop.remaining(1, first.iterations) > 0))
         return NewtonKrylov().retry(evaluator, x0, first, rows, stop, monitor) if rows.size else first

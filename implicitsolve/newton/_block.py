@@ -102,9 +102,15 @@ class _BlockLoop(NewtonLoop):
     PER_SYSTEM = (*NewtonLoop.PER_SYSTEM, "is_stale", "age", "rate", "is_exhausted")
 
     def __init__(
-        self, method: BlockNewton, evaluator: Evaluator, solution: Solution, stop: NonlinearStop, monitor: Monitor
+        self,
+        method: BlockNewton,
+        evaluator: Evaluator,
+        solution: Solution,
+        stop: NonlinearStop,
+        monitor: Monitor,
+        rows: Indices | None = None,
     ) -> None:
-        super().__init__(evaluator, solution, stop, monitor)
+        super().__init__(evaluator, solution, stop, monitor, rows)
         self.method = method
         self.assembler = Assembler(evaluator, method.rdiff, certifies=False)
         self.inverse = Pieces()

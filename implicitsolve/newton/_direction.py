@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import gather
+from implicitsolve._namespace import array_namespace, from_host, gather, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._arnoldi import arnoldi_cycle
@@ -19,6 +20,7 @@ BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in
 RECYCLED_MEMORY = 2**21  # the same for each of U, C, D and their combination: every product reads two of them
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
 EASY = 8  # iterations up to which a solve gains less by recycling than the recycled vectors cost
+LEAST_ETA = 1e-5  # relative accuracy that float32 products can be asked for
 SMALL = 256  # unknowns up to which they cost nothing to speak of
 
 
@@ -39,6 +41,9 @@ class FixedMethod:
 
     def take(self, indices: Indices) -> None:
         """Forget systems that have finished: nothing is kept between solves."""
+
+    def join(self, other: FixedMethod) -> None:
+        """Take in systems."""
 
 
 class GrowingSpace:
@@ -119,3 +124,79 @@ class GrowingSpace:
         self.sizes = self.sizes[indices]
         if self.space is not None:
             self.space = self.space.take(indices)
+
+    def join(self, other: GrowingSpace) -> None:
+        """Take in systems of which nothing is known yet."""
+        self.sizes = np.concatenate([self.sizes, other.sizes])
+        if self.space is not None:
+            self.space = self.space.extended(other.sizes.size)
+
+
+class SinglePrecision:
+    """Another linear method in float32, for right-hand sides of length 1, whose directions come back in their own dtype.
+
+    A system of a Jacobian that has no float32 products is solved in its own precision.
+    """
+
+    def __init__(self, linear: FixedMethod | GrowingSpace) -> None:
+        self.linear = linear
+
+    @property
+    def correction(self) -> Correction | None:
+        """What the method knows of J^-1, for vectors in double precision."""
+        inner = self.linear.correction
+        if inner is None:
+            return None
+
+        def correct(F: Array) -> Array:
+            unit, norms = _normalized(F)
+            return _restored(inner(unit), norms, F)
+
+        return correct
+
+    def direction(
+        self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any, limit: HostArray | None = None
+    ) -> KrylovOutcome:
+        """Newton direction, no more accurate than float32 can make it."""
+        xp = array_namespace(F)
+        single = J.astype(xp.float32)
+        if single.dtype == J.dtype:
+            return self.linear.direction(J, F, norms, eta, M, limit)
+        unit, norms = _normalized(F)
+        eta = np.maximum(eta, LEAST_ETA)
+        outcome = self.linear.direction(single, unit, norm2(unit), eta, _rounded(M, F), limit)
+        return replace(outcome, x=_restored(outcome.x, norms, F), residual_norm=outcome.residual_norm * norms)
+
+    def take(self, indices: Indices) -> None:
+        """Forget systems that have finished."""
+        self.linear.take(indices)
+
+    def join(self, other: SinglePrecision) -> None:
+        """Take in systems of which nothing is known yet."""
+        self.linear.join(other.linear)  # type: ignore[arg-type]
+
+
+def _normalized(F: Array) -> tuple[Array, HostArray]:
+    """Rows of length 1 in float32, and their lengths."""
+    norms = norm2(F)
+    norms = np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
+    xp = array_namespace(F)
+    return xp.astype(F / from_host(norms, F)[:, None], xp.float32), norms
+
+
+def _restored(x: Array, norms: HostArray, like: Array) -> Array:
+    return array_namespace(like).astype(x, like.dtype) * from_host(norms, like)[:, None]
+
+
+def _rounded(M: Any, like: Array) -> LinearOperator | None:
+    """An operator in double precision as one on float32 vectors."""
+    if M is None:
+        return None
+    xp = array_namespace(like)
+    return LinearOperator(
+        lambda v: xp.astype(M.matvec(xp.astype(v, like.dtype)), xp.float32),
+        in_shape=like.shape[1],
+        batch_shape=(like.shape[0],),
+        dtype=xp.float32,
+        take=lambda indices: _rounded(M.take(indices), gather(like, indices)),  # type: ignore[arg-type, return-value]
+    )

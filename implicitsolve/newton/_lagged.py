@@ -18,6 +18,7 @@ from implicitsolve.stopping import check_part, is_settings
 
 PATIENCE = 5  # products beyond the usual number that any solve may take
 UNLIMITED = 2**31 - 1
+PER_SYSTEM = "has_one", "is_new", "usual", "excess"
 
 
 class Buildable(Protocol):
@@ -136,5 +137,12 @@ class LaggedInverse:
     def take(self, indices: Indices) -> None:
         """Forget systems that have ended."""
         self.inverse = self.inverse.take(indices)
-        for name in ("has_one", "is_new", "usual", "excess"):
+        for name in PER_SYSTEM:
             setattr(self, name, getattr(self, name)[indices])
+
+    def join(self, other: LaggedInverse) -> None:
+        """Take in systems, behind the present ones."""
+        for rows, inverse in other.inverse.parts:
+            self.inverse.replace(self.has_one.size + rows, inverse)
+        for name in PER_SYSTEM:
+            setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))

@@ -44,7 +44,7 @@ class Solution:
             F=xp.zeros_like(x0),
             status=np.zeros(B, dtype=int),
             norm=np.zeros(B),
-            first_norm=np.zeros(B),
+            first_norm=np.full(B, np.nan),
             iterations=np.zeros(B, dtype=int),
             krylov_iterations=np.zeros(B, dtype=int),
             steps=[],
@@ -78,7 +78,14 @@ class NewtonLoop:
     """State of one solve. Arrays hold the running systems only; `rows` are their places in the batch.
 
     A method is a subclass: `_step` finds the next iterates, and `_keep` forgets what the method knew of ended systems.
+    Where more systems than `Evaluator.capacity` are to be solved the others wait; the method's `_join` takes them in as
+    places become free, or, with `JOINS` false, they begin when all have ended.
     """
+
+    JOINS = False
+    REFILL = 0.25  # part of the places that is free before waiting systems are taken in: few at a time cost many calls
+    STEPS = 100  # limit where the caller set none
+    method: Any  # settings; a subclass is called with them before the arguments of __init__
 
     PER_SYSTEM: tuple[str, ...] = (
         "rows",
@@ -103,20 +110,25 @@ class NewtonLoop:
         self.stop, self.monitor = stop, monitor
         self.whole, self.solution = evaluator, solution
         self.is_retry = rows is not None
-        self.rows = np.arange(solution.status.size) if rows is None else rows
-        self.evaluator = evaluator if rows is None else evaluator.take(rows, solution.x)
+        rows = np.arange(solution.status.size) if rows is None else rows
+        self.places = rows.size if evaluator.capacity is None else evaluator.capacity
+        self.rows, self.waiting = rows[: self.places], rows[self.places :]
+        is_whole = not self.is_retry and not self.waiting.size
+        self.evaluator = evaluator if is_whole else evaluator.take(self.rows, solution.x)
         self.x = gather(solution.x, self.rows)
         self.F = self._first_residual()
         self.norms = norm2(self.F)
         self.measure = stop.measure(self.F, evaluator.event_shape)
-        self.target = stop.target(self.measure, self.F)
+        first = solution.first_norm[self.rows]  # of a stage that goes on from another one, or tries again, it is known
+        solution.first_norm[self.rows] = np.where(np.isnan(first), self.measure, first)
+        self.target = stop.target(self._reference(), self.F)
         self.start_norms = self.norms.copy()
         self.best, self.since = self.measure.copy(), np.zeros(self.rows.size, dtype=int)
-        self.limit = stop.max_iterations - solution.iterations[self.rows]  # a second attempt has what the first left
+        self.limit = stop.remaining(self.STEPS, solution.iterations[self.rows])
         self.code = np.where(np.isfinite(self.norms), int(Status.RUNNING), int(Status.NONFINITE))
         self.code[(self.limit <= 0) & (self.code == Status.RUNNING)] = Status.ITERATION_LIMIT
         self.code[stop.holds(self.measure, self.target, self.x, None) | (self.norms == 0)] = Status.CONVERGED
-        solution.first_norm[self.rows] = self.measure
+        self._concede()
 
     def _first_residual(self) -> Array:
         """F at the start."""
@@ -130,17 +142,77 @@ class NewtonLoop:
         """Forget what the method knew of the other systems."""
         raise NotImplementedError
 
+    def _join(self, other: NewtonLoop) -> None:
+        """Take over what the method knows of another loop's systems, which come behind the present ones."""
+        raise NotImplementedError
+
     def run(self) -> Solution:
         """Step until every system has ended."""
         before = iteration = self.solution.steps[-1].iteration if self.is_retry else 0
         if not self.is_retry:
             self._report(0)
         self._retire()
-        while self.rows.size:
+        loop = self._refilled(0)
+        while loop.rows.size:
             iteration += 1
-            self._step(iteration, iteration - before >= self.limit)
-            self._retire()
+            loop._step(iteration, iteration - before >= loop.limit)
+            loop._retire()
+            loop = loop._refilled(iteration - before)
+        self._settle()
         return self.solution
+
+    # Systems that wait for a place
+
+    def _refilled(self, age: int) -> NewtonLoop:
+        """The loop that goes on, with waiting systems in the free places once those are many; `age` is in steps."""
+        loop, least = self, max(1, int(self.REFILL * self.places)) if self.JOINS else self.places
+        while loop.waiting.size and loop.places - loop.rows.size >= least:
+            free = loop.places - loop.rows.size
+            begin: Any = type(self)
+            other = begin(self.method, self.whole, self.solution, self.stop, self.monitor, loop.waiting[:free])
+            other.limit = other.limit + age
+            other.waiting = loop.waiting[free:]
+            other._retire()
+            loop = loop._with(other) if loop.rows.size else other
+        return loop
+
+    def _with(self, other: NewtonLoop) -> NewtonLoop:
+        """Go on with the systems of another loop besides."""
+        self.waiting = other.waiting
+        if other.rows.size:
+            xp = array_namespace(self.x)
+            self._join(other)
+            self.x, self.F = xp.concat([self.x, other.x], axis=0), xp.concat([self.F, other.F], axis=0)
+            for name in self.PER_SYSTEM:
+                setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
+            self.evaluator = self.whole.take(self.rows, self.solution.x)
+        return self
+
+    # Rivals
+
+    def _reference(self) -> HostArray:
+        """Norms that the tolerance is relative to: those at the start, for rivals that of the first finite one."""
+        groups, first = self.whole.groups, self.solution.first_norm
+        if groups is None:
+            return first[self.rows]
+        finite = np.flatnonzero(np.isfinite(first))[::-1]
+        reference = np.full(groups.max() + 1, np.nan)
+        reference[groups[finite]] = first[finite]  # of several assignments the last one stays
+        return reference[groups[self.rows]]
+
+    def _concede(self) -> None:
+        """Stop the rivals of systems that have converged."""
+        groups = self.whole.groups
+        if groups is not None:
+            won = groups[self.rows[self.code == Status.CONVERGED]]
+            self.code[(self.code == Status.RUNNING) & np.isin(groups[self.rows], won)] = Status.STOPPED
+
+    def _settle(self) -> None:
+        """Call stopped, too, the rivals that had failed before, so that none of them is solved again."""
+        groups, status = self.whole.groups, self.solution.status
+        if groups is not None:
+            is_won = np.isin(groups, groups[status == Status.CONVERGED])
+            status[is_won & (status != Status.CONVERGED)] = Status.STOPPED
 
     def _move(self, found: Searched, direction: Array) -> tuple[Array, HostArray]:
         """Take over what a search along `direction` found; return how far that was, and where x has stopped moving."""
@@ -172,6 +244,7 @@ class NewtonLoop:
             code[self.norms > DIVERGED * self.start_norms] = Status.DIVERGED
         np.copyto(code, failed, where=failed != Status.RUNNING)
         code[self.stop.holds(self.measure, self.target, self.x, moved) | (self.norms == 0)] = Status.CONVERGED
+        self._concede()
 
     def _retire(self) -> None:
         """Store the systems that have ended and go on with the others."""
@@ -204,7 +277,7 @@ class NewtonLoop:
             iteration=iteration,
             systems=self.rows.copy(),
             residual_norm=self.measure.copy(),
-            running=int((self.code == Status.RUNNING).sum()),
+            running=int((self.code == Status.RUNNING).sum()) + self.waiting.size,
             counts=self.evaluator.tally.counts(),
             **details,
         )

@@ -64,6 +64,15 @@ class RecycledSpace:
         U, C, D = (gather(rows, indices) for rows in (self.U, self.C, self.D))
         return RecycledSpace(U, C, D, self.theta[indices], self.held[indices], base)
 
+    def extended(self, systems: int) -> RecycledSpace:
+        """Return the same with further systems, which have no rows yet."""
+        xp = array_namespace(self.U)
+        empty = xp.zeros((systems, *self.U.shape[1:]), dtype=self.U.dtype, device=self.U.device)
+        U, C, D = (xp.concat([rows, empty], axis=0) for rows in (self.U, self.C, self.D))
+        theta = np.concatenate([self.theta, np.ones(systems)])
+        held = np.concatenate([self.held, np.zeros((systems, self.held.shape[1]), dtype=bool)])
+        return RecycledSpace(U, C, D, theta, held)
+
 
 class SpaceCollector:
     """Gathers the pairs (U, C) from the bases of one linear solve, as its systems finish.

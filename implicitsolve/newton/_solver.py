@@ -12,12 +12,13 @@ from implicitsolve._namespace import eps, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.monitor import Monitor, silent
-from implicitsolve.newton._direction import FixedMethod, GrowingSpace
+from implicitsolve.newton._direction import FixedMethod, GrowingSpace, SinglePrecision
 from implicitsolve.newton._forcing import EisenstatWalker, Forcing
 from implicitsolve.newton._lagged import lagged
 from implicitsolve.newton._line_search import Backtracking, FullStep, LineSearch, Searched
 from implicitsolve.newton._loop import NewtonLoop, Solution
 from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._stacked import stacked
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit, check_part, check_rdiff
 
@@ -52,6 +53,10 @@ class NewtonKrylov:
         batch of states; or a function ``preconditioner(x, F)`` that returns such an operator in each step.
     rdiff : float, optional
         Relative step of difference products, for problems without `jvp`. Default sqrt(eps).
+    products : {None, "float32"}, optional
+        Precision of the Krylov spaces and of products with J, where J can compute them so (`LinearOperator.astype`, as
+        the adapters' can): half the time and memory for a float64 x. Residuals and x keep their own precision, and so
+        does the solution; only the direction is rough, to 1e-5 at best. Default: that of x.
     restarts : int, optional
         When a system stagnates or its line search fails, begin again at x0 with another line search, this many times (0
         or 1); not after `FullStep`. Default 1: hard small problems need it, and it costs only where all was lost.
@@ -85,6 +90,7 @@ class NewtonKrylov:
     line_search: LineSearch = Backtracking()
     preconditioner: Any = None
     rdiff: float | None = None
+    products: str | None = None
     restarts: int = 1
 
     def __post_init__(self) -> None:
@@ -93,10 +99,17 @@ class NewtonKrylov:
         check_limit("NewtonKrylov", "recycle", self.recycle)
         check_limit("NewtonKrylov", "restarts", self.restarts)
         check_rdiff("NewtonKrylov", self.rdiff)
+        if self.products not in (None, "float32"):
+            raise ValueError(f'NewtonKrylov: `products` must be None or "float32", got {self.products!r}')
         if self.krylov is not None:
             check_part("NewtonKrylov", "krylov", self.krylov, "solve")
         check_part("NewtonKrylov", "forcing", self.forcing, "next")
         check_part("NewtonKrylov", "line_search", self.line_search, "search")
+
+    @property
+    def eliminates(self) -> bool:
+        """Whether every second block may be eliminated first; a preconditioner was made for all of them."""
+        return self.preconditioner is None and not getattr(self.krylov, "is_unaided", False)
 
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""
@@ -123,6 +136,7 @@ class _KrylovLoop(NewtonLoop):
     """A Newton loop whose directions come from a Krylov method."""
 
     PER_SYSTEM = (*NewtonLoop.PER_SYSTEM, "eta", "attempts")
+    JOINS = True
 
     def __init__(
         self,
@@ -139,11 +153,12 @@ class _KrylovLoop(NewtonLoop):
         self.eta = method.forcing.first(self.rows.size)
         self.attempts = np.zeros(self.rows.size, dtype=int)
         self.lagged = lagged(method.preconditioner, evaluator, self.rows.size)
-        self.linear = (
+        linear = (
             GrowingSpace(method.max_krylov, method.recycle, self.rows.size)
             if method.krylov is None
             else FixedMethod(method.krylov, method.max_krylov)
         )
+        self.linear = linear if method.products is None else SinglePrecision(linear)
 
     def _first_residual(self) -> Array:
         F, self.J = self.evaluator.trial(self.x)
@@ -202,6 +217,13 @@ class _KrylovLoop(NewtonLoop):
         self.J = None if self.J is None else self.J.take(keep)
         self.linear.take(keep)
 
+    def _join(self, other: _KrylovLoop) -> None:
+        if self.lagged is not None:
+            self.lagged.join(other.lagged)
+        is_known = self.J is not None and other.J is not None
+        self.J = stacked([self.J, other.J]) if is_known else None
+        self.linear.join(other.linear)
+
     def _forcing(self) -> HostArray:
         """Eta, but never more accuracy than the stopping rule needs."""
         with np.errstate(all="ignore"):
@@ -222,7 +244,8 @@ class _KrylovLoop(NewtonLoop):
             return self.lagged.operator(self.evaluator, self.x, self.F)
         M, whole = self.method.preconditioner, self.whole
         if M is None:
-            return None
+            is_unaided = self.J is None or getattr(self.method.krylov, "is_unaided", False)
+            return None if is_unaided else self.J.approximate_inverse()
         if callable(M) and not hasattr(M, "matvec"):
             x, F = self._everything()
             M = M(whole.unflatten(x), whole.unflatten(F))

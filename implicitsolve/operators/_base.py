@@ -33,6 +33,11 @@ class LinearOperator:
     take : callable, optional
         ``take(indices)`` returns the operator of those systems of the flattened batch, with batch shape
         ``(len(indices),)``. Without it the whole batch is multiplied and the rest thrown away.
+    inverse : callable, optional
+        ``inverse()`` returns an operator that approximates A^-1 and costs next to nothing to build and to apply.
+        Krylov and fixed-point methods that are given no other preconditioner take it.
+    cast : callable, optional
+        ``cast(dtype)`` returns the operator with products in another precision.
 
     Attributes
     ----------
@@ -76,13 +81,17 @@ class LinearOperator:
         batch_shape: tuple[int, ...] = (),
         dtype: Any = None,
         take: Callable[[Indices], LinearOperator] | None = None,
+        inverse: Callable[[], LinearOperator] | None = None,
+        cast: Callable[[Any], LinearOperator] | None = None,
     ) -> None:
-        for name, function in (("matvec", matvec), ("rmatvec", rmatvec), ("take", take)):
+        functions = {"matvec": matvec, "rmatvec": rmatvec, "take": take, "inverse": inverse, "cast": cast}
+        for name, function in functions.items():
             if function is not None and not callable(function):
                 raise TypeError(f"LinearOperator: `{name}` must be callable, got {type(function).__name__}")
         self._matvec = matvec
         self._rmatvec = rmatvec
         self._take = take
+        self._inverse, self._cast = inverse, cast
         self.in_shape = _shape(in_shape, "in_shape")
         self.out_shape = self.in_shape if out_shape is None else _shape(out_shape, "out_shape")
         self.batch_shape = _shape(batch_shape, "batch_shape")
@@ -131,6 +140,14 @@ class LinearOperator:
             raise ValueError("LinearOperator.take: this operator has no batch axes")
         return _embedded(self, indices)
 
+    def approximate_inverse(self) -> LinearOperator | None:
+        """Return the operator's own cheap approximation of A^-1; None if it has none."""
+        return None if self._inverse is None else self._inverse()
+
+    def astype(self, dtype: Any) -> LinearOperator:
+        """Return the operator with products in another precision, if it can compute them so, else itself."""
+        return self if self._cast is None else self._cast(dtype)
+
     def flat(self) -> LinearOperator:
         """Return the same operator on arrays (B, N), the form in which the solvers work."""
         size = math.prod(self.batch_shape)
@@ -156,6 +173,8 @@ class LinearOperator:
             batch_shape=(size,),
             dtype=self.dtype,
             take=(lambda indices: self.take(indices).flat()) if self.batch_shape else None,
+            inverse=_then(self._inverse, LinearOperator.flat),
+            cast=_then(self._cast, LinearOperator.flat),
         )
 
     # Algebra
@@ -173,6 +192,8 @@ class LinearOperator:
             batch_shape=self.batch_shape,
             dtype=self.dtype,
             take=None if self._take is None else lambda indices: self.take(indices).H,
+            inverse=_then(self._inverse, lambda A: A.H),
+            cast=_then(self._cast, lambda A: A.H),
         )
 
     @property
@@ -423,3 +444,10 @@ def _operand(other: Any) -> LinearOperator:
     from implicitsolve.operators._convert import aslinearoperator
 
     return aslinearoperator(other, "operand")
+
+
+def _then(
+    make: Callable[..., LinearOperator] | None, change: Callable[[LinearOperator], LinearOperator]
+) -> Callable[..., LinearOperator] | None:
+    """A function that changes what `make` returns; None where there is none."""
+    return None if make is None else lambda *arguments: change(make(*arguments))

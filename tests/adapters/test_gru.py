@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve.adapters import _common, gru_parameters, gru_switch, implicit_gru, initial_guess
+from implicitsolve.adapters import _rows, gru_parameters, gru_switch, implicit_gru, initial_guess
 
 WEIGHTS = ("W", "U", "b", "Wz", "Uz", "bz", "Wr", "Ur", "br", "Wp", "Up", "bp", "Wn", "Un", "bn")
 KINDS = ("one-step", "zeros")
@@ -119,7 +119,7 @@ def case(request) -> Case:
 @pytest.fixture
 def parts(monkeypatch):
     """Split even these small layers into several parts."""
-    monkeypatch.setattr(_common, "PART_ROWS", 5)
+    monkeypatch.setattr(_rows, "PART_ROWS", 5)
 
 
 def host(x) -> np.ndarray:
@@ -221,7 +221,7 @@ def test_the_box_is_invariant(case):
 
 def test_a_layer_in_several_parts_is_the_same(parts, rng):
     whole = make(7, B=3, T=9, lengths=(9, 2, 7))
-    assert len(_common.Rows.of(whole.lengths, 9, whole.H).parts(whole.H[0])) > 3
+    assert len(_rows.Rows.of(whole.lengths, 9, 1, whole.H).parts(whole.H[0])) > 3
     w = rng.standard_normal(whole.H.shape)
     close(whole.layer().residual(whole.H), residual(whole.P, whole.H, whole.lengths))
     J = whole.jacobian()

@@ -22,6 +22,7 @@ from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded
 
 STATIC = 4  # blocks of a band up to this size are compiled for it, 10 s each; a dense J is not
+NEWTON_STEPS = 100  # limit where the caller set none
 PIECES = 8  # of the batch for each thread, since systems differ in their number of steps
 
 
@@ -129,6 +130,7 @@ def newton_batch(
     slowest = 0.1 ** (2.0 / (k * min(structure.width, max(N // k, 1)) + 1))  # a new J is to bring two digits
     tolerances = (float(stop.atol), rtol, precision, precision**0.25, slowest)
     bands = (structure.lower, structure.upper)
+    limit = NEWTON_STEPS if stop.max_iterations is None else stop.max_iterations
     size = static_size(k) if k <= STATIC and k < N else ()
     flat, values = x.reshape((B, N)), F.reshape((B, N))
     sides = (shape[0], shape[1] if len(shape) == 2 else 1, k)
@@ -137,7 +139,7 @@ def newton_batch(
         arrays = call, flat[part], p[part], values[part]
         work = _newton_loop.workspace(N // k, k, *bands, x.dtype)
         counts_of = status[part], norms[part], counts[part]
-        _newton_loop.solve(*arrays, sides, bands, size, tolerances, stop.max_iterations, work, *counts_of)
+        _newton_loop.solve(*arrays, sides, bands, size, tolerances, limit, work, *counts_of)
 
     if N:
         share(run, B, 1000.0 * x.size, PIECES)

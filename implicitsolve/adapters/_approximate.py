@@ -1,0 +1,223 @@
+"""Approximate fixed points: a few iterations x <- G(x) from zeros, and the gradients of what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from implicitsolve import Problem, aslinearoperator
+from implicitsolve.adapters._common import Array, array_namespace, check_size, is_array, quiet
+
+FULL, SKIPPED = "full", "skipped"
+
+
+def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array = None) -> ApproximateFixedPoint:
+    """Apply the function G of a fixed-point problem x = G(x) a fixed number of times.
+
+    Of a causal network, such as `elman`, the result at every position is that of the network restarted from the start's
+    state rho steps before: a model with a memory of rho positions, computed for all positions at once. With rho >= T it
+    is the network itself, to rounding. Of another layer it is what rho steps of fixed-point iteration reach, and
+    perhaps far from a solution: nothing is tested.
+
+    Parameters
+    ----------
+    problem : Problem
+        With ``fixed_point=True``, so that its residual is x - G(x).
+    rho : int
+        Number of iterations, at least 1.
+    x0 : Array, optional
+        Start. Default: zeros of the shape of the problem's `initial_guess`, as in [1]_.
+
+    Returns
+    -------
+    ApproximateFixedPoint
+        All iterates, and gradients of the last one.
+
+    Raises
+    ------
+    TypeError
+        If `problem` is no problem, `rho` no integer, or `x0` no array; or if `x0` is missing and the problem has no
+        initial guess that tells its shape.
+    ValueError
+        If `rho` is below 1, or the problem is not one of a fixed point.
+
+    Notes
+    -----
+    Takes rho residuals; all rho + 1 states are kept for the gradients. G(x) is computed as x - residual(x), accurate to
+    the rounding of the larger of x and G(x). An iteration that overflows shows in its states.
+
+    References
+    ----------
+    .. [1] Wang & Ragni, *Approximate Fixed-Points in Recurrent Neural Networks*, section 3.2, algorithm 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> rng = np.random.default_rng(0)
+    >>> params = ims.adapters.elman_parameters(2, 3, scale=0.5, rng=rng)
+    >>> network = ims.adapters.elman(params, rng.standard_normal((4, 2)))
+    >>> two, four = (ims.adapters.approximate_fixed_point(network, rho) for rho in (2, 4))
+    >>> np.allclose(two.x[:2], four.x[:2]), np.allclose(four.x, network.substitute())
+    (True, True)
+    >>> exact = ims.pull_back(network, four.x, np.ones((4, 3)), stop=ims.LinearStop(rtol=1e-14)).gradients["W"]
+    >>> np.allclose(four.pull_back(np.ones((4, 3))).gradients["W"], exact)
+    True
+    """
+    caller = "approximate_fixed_point"
+    if not isinstance(problem, Problem):
+        raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
+    if not problem.fixed_point:
+        raise ValueError(f"{caller}: `problem` must be one of a fixed point, with fixed_point=True, got False")
+    rho = check_size(caller, "rho", rho)
+    x = _zeros(caller, problem) if x0 is None else x0
+    if not is_array(x):
+        raise TypeError(f"{caller}: `x0` must be an array, got {type(x).__name__}")
+    iterates = [_copy(x)]
+    for _ in range(rho):
+        iterates.append(_difference(iterates[-1], problem.residual(_copy(iterates[-1]))))
+    return ApproximateFixedPoint(problem=problem, iterates=tuple(iterates))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ApproximateFixedPoint:
+    """What `approximate_fixed_point` computed.
+
+    Attributes
+    ----------
+    problem : Problem
+        Whose function was applied.
+    iterates : tuple of Array
+        The start and the rho states after it.
+    """
+
+    problem: Problem
+    iterates: tuple[Array, ...] = field(repr=False)
+
+    @property
+    def rho(self) -> int:
+        """Number of iterations."""
+        return len(self.iterates) - 1
+
+    @property
+    def x(self) -> Array:
+        """The last state."""
+        return self.iterates[-1]
+
+    def pull_back(self, cotangent: Array, *, propagation: str = FULL) -> ApproximateGradients:
+        """Gradients of a loss of the last state.
+
+        Parameters
+        ----------
+        cotangent : Array
+            d loss / d x, of the shape and dtype of x.
+        propagation : {"full", "skipped"}, optional
+            "full" (default) differentiates all iterations: the gradient of what was computed, which for a causal
+            network and rho >= T is backpropagation through time. "skipped" holds the last but one state constant, so
+            that parameters act through the last iteration alone: the values stay those of rho iterations, the gradient
+            costs no more than that of one.
+
+        Returns
+        -------
+        ApproximateGradients
+            ``d loss / d theta`` for every parameter of the problem, the boundary states among them, under the names
+            and with the sign of `implicitsolve.pull_back`.
+
+        Raises
+        ------
+        TypeError
+            If the problem has no `parameter_vjp`, or, for "full", neither `linearize` nor `vjp`; or if `cotangent` is
+            no array, or one of another library or dtype.
+        ValueError
+            If `propagation` is neither of the two, or `cotangent` has another shape than x.
+
+        Notes
+        -----
+        "full" takes rho products of `parameter_vjp` and rho - 1 with the adjoint of J, each at its own state;
+        "skipped" takes one product of `parameter_vjp`.
+
+        References
+        ----------
+        Wang & Ragni, *Approximate Fixed-Points in Recurrent Neural Networks*, section 3.2: "full" is FPI, "skipped"
+        FPI with the parameters of line 5 held fixed.
+        """
+        caller = "pull_back"
+        if propagation not in (FULL, SKIPPED):
+            raise ValueError(f"{caller}: `propagation` must be {FULL!r} or {SKIPPED!r}, got {propagation!r}")
+        of_parameters = self.problem.parameter_vjp
+        if of_parameters is None:
+            raise TypeError(f"{caller}: the problem needs `parameter_vjp`")
+        lam = self._check(caller, cotangent)
+        states = self.iterates[-2::-1]
+        total = {name: -value for name, value in of_parameters(_copy(states[0]), _copy(lam)).items()}
+        if propagation == FULL and self.rho > 1:
+            adjoint = _adjoint(caller, self.problem)
+            for after, state in pairwise(states):
+                lam = _difference(lam, adjoint(_copy(after), _copy(lam)))
+                for name, value in of_parameters(_copy(state), _copy(lam)).items():
+                    total[name] = total[name] - value
+        return ApproximateGradients(gradients=total, propagation=propagation)
+
+    def _check(self, caller: str, cotangent: Array) -> Array:
+        """Check that a cotangent is an array like x."""
+        x = self.x
+        if not is_array(cotangent):
+            raise TypeError(f"{caller}: `cotangent` must be an array, got {type(cotangent).__name__}")
+        if array_namespace(cotangent) is not array_namespace(x) or cotangent.dtype != x.dtype:
+            expected, got = (f"{array_namespace(y).__name__} {y.dtype}" for y in (x, cotangent))
+            raise TypeError(f"{caller}: `cotangent` must have the library and dtype of x, {expected}, got {got}")
+        if cotangent.shape != x.shape:
+            raise ValueError(
+                f"{caller}: `cotangent` must have the shape of x, {tuple(x.shape)}, got {tuple(cotangent.shape)}"
+            )
+        return cotangent
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ApproximateGradients:
+    """Gradients of a loss of an approximate fixed point.
+
+    Attributes
+    ----------
+    gradients : dict of str to Array
+        d loss / d theta for every parameter of the problem.
+    propagation : str
+        "full" or "skipped".
+    """
+
+    gradients: dict[str, Array]
+    propagation: str
+
+
+def _zeros(caller: str, problem: Problem) -> Array:
+    if problem.initial_guess is None:
+        raise TypeError(f"{caller}: `x0` is needed, since `problem` has no initial guess that tells its shape")
+    guess = problem.initial_guess("zeros", None)
+    return array_namespace(guess).zeros_like(guess)
+
+
+def _copy(x: Array) -> Array:
+    """What is handed out may be changed by whoever gets it."""
+    return array_namespace(x).asarray(x, copy=True)
+
+
+@quiet
+def _difference(x: Array, y: Array) -> Array:
+    return x - y
+
+
+def _adjoint(caller: str, problem: Problem) -> Callable[[Array, Array], Array]:
+    """Products of J^H at a state."""
+    if problem.linearize is not None:
+        linearize: Any = problem.linearize
+
+        def product(x: Array, w: Array) -> Array:
+            J, xp = aslinearoperator(linearize(x)[1]), array_namespace(w)
+            return xp.reshape(J.rmatvec(xp.reshape(w, J.batch_shape + J.out_shape)), w.shape)
+
+        return product
+    if problem.vjp is None:
+        raise TypeError(f"{caller}: the problem needs `linearize` or `vjp` for propagation={FULL!r}")
+    return problem.vjp

@@ -1,0 +1,119 @@
+"""States beyond the ends of the sequences: what the first and the last positions take for their missing neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from implicitsolve.adapters._common import Array, HostIndices, array_namespace, check_array, from_host, zeros
+from implicitsolve.adapters._rows import Rows
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """One side's states, nearest first, of which an adapter may name parts.
+
+    Attributes
+    ----------
+    side : int
+        -1 before the first position, +1 behind the last.
+    names : tuple of str
+        Parts of the state under names of their own, all of one size.
+    depth : int
+        Number of states beyond this end that positions take.
+    size : int
+        Numbers in one state, all parts together.
+    own : frozenset of str
+        Names of those that each sequence has for itself; the others are shared by all.
+    """
+
+    side: int
+    names: tuple[str, ...]
+    depth: int
+    size: int
+    own: frozenset[str] = frozenset()
+
+    def accept(
+        self,
+        caller: str,
+        given: Mapping[str, Array | None],
+        like: Array,
+        batch: tuple[int, ...],
+        stacked: bool,
+    ) -> tuple[Boundary, dict[str, Array]]:
+        """Check the parts that are given, and copy them; the others are zeros that all sequences share.
+
+        A part has shape (k,), or (depth, k) if they are `stacked`, with the batch before it where each sequence has
+        its own. Stacks of one may come without their axis.
+        """
+        xp, k = array_namespace(like), self.size // len(self.names)
+        shared = (self.depth, k) if stacked else (k,)
+        arrays, own = {}, set()
+        for name in self.names:
+            value = given[name]
+            if value is None:
+                arrays[name] = zeros(shared, like)
+                continue
+            shapes = [shared, (k,)] if stacked and self.depth == 1 else [shared]
+            known = [(shape, False) for shape in shapes] + [((*batch, *shape), True) for shape in shapes if batch]
+            found = tuple(getattr(value, "shape", ()))
+            near = [item for item in known if len(item[0]) == len(found)] or known
+            shape, is_own = next((item for item in near if item[0] == found), near[0])
+            arrays[name] = xp.asarray(check_array(caller, name, value, shape, like), copy=True)
+            own |= {name} if is_own else set()
+        return replace(self, own=frozenset(own)), arrays
+
+    def states(self, parameters: Mapping[str, Array], systems: int) -> Array:
+        """All parts side by side, for every sequence: (B, depth, size)."""
+        xp = array_namespace(parameters[self.names[0]])
+        k = self.size // len(self.names)
+        parts = []
+        for name in self.names:
+            own = xp.reshape(parameters[name], (systems if name in self.own else 1, self.depth, k))
+            parts.append(xp.broadcast_to(own, (systems, self.depth, k)))
+        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
+
+    def edge(self, states: Array, offset: int, rows: Rows) -> Array:
+        """Matrix (count, size) of the neighbours at `offset` that lie beyond this end, zero where they do not."""
+        xp = array_namespace(states)
+        owner = np.full(rows.count, rows.systems * self.depth)
+        for index, at, system in self._places(offset, rows):
+            owner[at] = system * self.depth + index
+        table = xp.reshape(states, (rows.systems * self.depth, self.size))
+        table = xp.concat([table, zeros((1, self.size), states)], axis=0)
+        return xp.take(table, from_host(owner, states), axis=0)
+
+    def gradients(
+        self, cotangents: Mapping[int, Array], parameters: Mapping[str, Array], rows: Rows
+    ) -> dict[str, Array]:
+        """Gradients of the parts, from the cotangents (count, size) of the neighbours at each offset."""
+        like = parameters[self.names[0]]
+        xp = array_namespace(like)
+        total = zeros((rows.systems, self.depth, self.size), like)
+        for offset, rows_of in cotangents.items():
+            if offset * self.side > 0:
+                for index, at, system in self._places(offset, rows):
+                    where = np.full(rows.systems, -1)
+                    where[system] = at
+                    found = xp.take(rows_of, from_host(np.maximum(where, 0), like), axis=0)
+                    has_one = xp.expand_dims(from_host(where >= 0, like), axis=1)
+                    total[:, index, :] += xp.where(has_one, found, xp.zeros_like(found))
+        gradients = {}
+        k = self.size // len(self.names)
+        for i, name in enumerate(self.names):
+            part = total[:, :, i * k : (i + 1) * k]
+            part = xp.asarray(part, copy=True) if name in self.own else xp.sum(part, axis=0)
+            gradients[name] = xp.reshape(part, parameters[name].shape)
+        return gradients
+
+    def _places(self, offset: int, rows: Rows) -> list[tuple[int, HostIndices, HostIndices]]:
+        """For each state that positions take at this offset: its number, those positions' rows, and their sequences."""
+        distance, places = abs(offset), []
+        for step in range(distance):  # the position `step` away from this end
+            system = np.flatnonzero(rows.lengths > step)
+            if system.size:
+                at = (rows.first + step if self.side < 0 else rows.last - step)[system]
+                places.append((distance - 1 - step, at, system))
+        return places

@@ -1,0 +1,100 @@
+"""What a layer's mathematics must offer: one position's function of its neighbours, row by row, and its derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from implicitsolve.adapters._common import Array
+
+
+class Cell(Protocol):
+    """The function f of one position, h_t = f(h_{t + offsets[0]}, h_{t + offsets[1]}, ..., x_t), at fixed weights.
+
+    Every method treats the n rows of tall matrices, one position a row, and changes none of its arguments but
+    `factors`. The layer calls them without warnings of overflow and of invalid numbers; finite arguments must give
+    finite results all the same. `x` is always the rows of what `project` returned, `neighbours` a matrix (n, size) for
+    each offset.
+
+    Attributes
+    ----------
+    name : str
+        What errors and traces call the layer.
+    offsets : tuple of int
+        None is zero: f does not depend on h_t itself.
+    size : int
+        Numbers in the state of a position.
+    factor_count, factor_size : int
+        Matrices that a linearization keeps, and their columns.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def offsets(self) -> tuple[int, ...]: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def factor_count(self) -> int: ...
+    @property
+    def factor_size(self) -> int: ...
+
+    def project(self, x: Array) -> tuple[Array, ...]:
+        """All that is linear in the inputs x (n, d), bias included, in arrays with the rows on axis -2."""
+        ...
+
+    def value(self, x: tuple[Array, ...], neighbours: tuple[Array, ...]) -> Array:
+        """f, shape (n, size): a new array."""
+        ...
+
+    def linearize(self, x: tuple[Array, ...], neighbours: tuple[Array, ...], factors: Array) -> Array:
+        """f, and its derivatives in `factors` (factor_count, n, factor_size), which is written."""
+        ...
+
+    def push(self, factors: Array, dneighbours: tuple[Array, ...]) -> Array:
+        """Change of f for changes of the neighbours: a new array."""
+        ...
+
+    def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
+        """Cotangents of the neighbours, one new array (n, size) for each offset, for the cotangent w of f.
+
+        They stand in the row of the position whose neighbours they belong to.
+        """
+        ...
+
+    def diagonals(self, factors: Array) -> tuple[Array, ...]:
+        """Diagonals of the derivatives with respect to each neighbour, approximate, without a matrix product."""
+        ...
+
+    def blocks(self, factors: Array) -> Array:
+        """Derivatives with respect to each neighbour, exact, shape (len(offsets), n, size, size)."""
+        ...
+
+    def parameter_push(
+        self,
+        inputs: Array,
+        x: tuple[Array, ...],
+        neighbours: tuple[Array, ...],
+        change: Mapping[str, Array],
+        dinputs: Array,
+        dneighbours: tuple[Array, ...],
+    ) -> Array:
+        """Change of f for changes of all parameters, the inputs and the neighbours together."""
+        ...
+
+    def parameter_pull(
+        self, inputs: Array, x: tuple[Array, ...], neighbours: tuple[Array, ...], w: Array
+    ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
+        """Gradients of the parameters, summed over the rows, and cotangents of the inputs and of each neighbour.
+
+        All are new arrays, of which no two share memory.
+        """
+        ...
+
+    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+        """One step of the ordinary recurrence with the same weights, for the one-step guess."""
+        ...
+
+    def astype(self, dtype: Any) -> Cell:
+        """The same in another precision."""
+        ...

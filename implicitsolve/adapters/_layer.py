@@ -1,0 +1,330 @@
+"""A layer around any `Cell`: values, products and gradients, all positions of a ragged batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from implicitsolve import BlockBanded, Coupling, Half, Halves, LinearOperator, Problem
+from implicitsolve.adapters._boundary import Boundary
+from implicitsolve.adapters._cell import Cell
+from implicitsolve.adapters._common import (
+    Array,
+    HostIndices,
+    array_namespace,
+    check_array,
+    check_inputs,
+    check_lengths,
+    check_names,
+    device,
+    from_host,
+    quiet,
+    zeros,
+)
+from implicitsolve.adapters._guess import guess
+from implicitsolve.adapters._rows import Rows, part_of
+from implicitsolve.adapters._sweep import sweep
+from implicitsolve.adapters._transition import Map, Transition
+
+
+def own_parameters(
+    caller: str, params: object, shapes: Mapping[str, tuple[int, ...]], inputs: Array
+) -> dict[str, Array]:
+    """Check that `params` has exactly these names and shapes, and the library and dtype of `inputs`; copy them."""
+    given = check_names(caller, params, list(shapes))
+    checked = {name: check_array(caller, name, given[name], shape, inputs) for name, shape in shapes.items()}
+    return {name: array_namespace(inputs).asarray(value, copy=True) for name, value in checked.items()}
+
+
+def build(
+    caller: str,
+    cell: Cell,
+    parameters: Mapping[str, Array],
+    inputs: Array,
+    lengths: Any,
+    *,
+    before: Mapping[str, Array | None],
+    after: Mapping[str, Array | None],
+    stacked: bool = False,
+) -> Layer:
+    """Make a layer of a cell.
+
+    Parameters
+    ----------
+    caller : str
+        What messages name.
+    cell : Cell
+        At the values of `parameters`.
+    parameters : mapping of str to Array
+        As `own_parameters` returns them: not copied again.
+    inputs : Array of shape (B, T, d) or (T, d)
+        Checked here, and copied.
+    lengths : array, list or int, optional
+        Positions of each sequence.
+    before, after : mapping of str to Array or None
+        The boundary states that the adapter knows, by name; None counts as zero. Several names on one side are parts
+        of a state, side by side. Shapes are (k,) or (B, k).
+    stacked : bool
+        Whether they have an axis for several states on one side, nearest first: (depth, k) or (B, depth, k), where
+        depth is the largest offset to that side, perhaps 0. Where it is 1 the axis may be left out.
+    """
+    xp = check_inputs(caller, inputs)
+    is_single = inputs.ndim == 2
+    B, T = (1, inputs.shape[0]) if is_single else inputs.shape[:2]
+    lower, upper = max(0, -min(cell.offsets)), max(0, *cell.offsets)
+    rows = Rows.of(check_lengths(caller, lengths, B, T, is_single), T, max(lower, upper), inputs)
+    parameters = dict(parameters) | {"inputs": xp.asarray(inputs, copy=True)}
+    boundaries, edges = [], {}
+    for side, depth, given in ((-1, lower, before), (1, upper, after)):
+        if given:
+            boundary = Boundary(side, tuple(given), depth, cell.size)
+            boundary, arrays = boundary.accept(caller, given, inputs, () if is_single else (B,), stacked)
+            parameters |= arrays
+            boundaries.append(boundary)
+            if any(value is not None for value in given.values()):
+                states = boundary.states(arrays, B)
+                edges |= {o: boundary.edge(states, o, rows) for o in cell.offsets if o * side > 0}
+    layout = Map(rows, rows, cell.offsets, cell.size, is_single)
+    x = cell.project(rows.inner(layout.pack(rows, parameters["inputs"])))
+    transition = Transition(cell, layout, x, tuple(edges.get(o) for o in cell.offsets))
+    return Layer(parameters, tuple(boundaries), transition)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A layer at fixed parameters and inputs: residual(H) = H - F(H). Immutable: any number of threads may use it."""
+
+    parameters: dict[str, Array]
+    boundaries: tuple[Boundary, ...]
+    transition: Transition
+
+    @property
+    def cell(self) -> Cell:
+        """The function of one position."""
+        return self.transition.cell
+
+    @property
+    def map(self) -> Map:
+        """The layout of the states."""
+        return self.transition.map
+
+    @property
+    def rows(self) -> Rows:
+        """The same without the neighbours."""
+        return self.transition.map.target
+
+    @property
+    def inputs(self) -> Array:
+        """Of the layer."""
+        return self.parameters["inputs"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a state."""
+        return self.map.shape(self.rows)
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """The cell's parameters."""
+        others = {"inputs", *(name for boundary in self.boundaries for name in boundary.names)}
+        return {name: value for name, value in self.parameters.items() if name not in others}
+
+    def problem(self) -> Problem:
+        """The layer as a problem."""
+        offsets = self.cell.offsets
+        return Problem(
+            self.residual,
+            jvp=self.jvp,
+            vjp=self.vjp,
+            linearize=self.linearize,
+            structure=BlockBanded(max(0, -min(offsets)), max(0, *offsets), self.cell.size),
+            blocks=self.blocks,
+            batch_ndim=0 if self.map.is_single else 1,
+            parameters=self.parameters,
+            parameter_jvp=self.parameter_jvp,
+            parameter_vjp=self.parameter_vjp,
+            take=None if self.map.is_single else self.take,
+            initial_guess=self.initial_guess,
+            fixed_point=True,
+            halves=self.halves() if offsets == (-1, 1) else None,
+            substitute=self.substitute if self.direction else None,
+            name=self.cell.name,
+        )
+
+    def check(self, name: str, x: Array) -> Array:
+        """Check a state, or an array like one."""
+        if type(x) is not type(self.inputs) or x.shape != self.shape or x.dtype != self.inputs.dtype:
+            check_array(self.cell.name, name, x, self.shape, self.inputs)
+        return x
+
+    # Function and derivatives with respect to the state
+
+    @quiet
+    def residual(self, H: Array) -> Array:
+        """H - F(H)."""
+        return H - self.transition.apply(self.check("x", H))
+
+    @quiet
+    def linearize(self, H: Array) -> tuple[Array, LinearOperator]:
+        """The residual and J = I - dF/dH."""
+        F, derivative = self.transition.linearize(self.check("x", H))
+        return H - F, derivative.jacobian()
+
+    def jvp(self, H: Array, v: Array) -> Array:
+        """J v."""
+        return self.linearize(H)[1].matvec(v)
+
+    def vjp(self, H: Array, w: Array) -> Array:
+        """J^T w."""
+        return self.linearize(H)[1].rmatvec(w)
+
+    def blocks(self, H: Array) -> Array:
+        """The blocks of J, as `BlockBandedMatrix` stores them."""
+        xp, offsets, k = array_namespace(H), self.cell.offsets, self.cell.size
+        lower, upper = max(0, -min(offsets)), max(0, *offsets)
+        band = zeros((*self.shape[:-1], lower + upper + 1, k, k), H)
+        band[..., lower, :, :] = xp.eye(k, dtype=H.dtype, device=device(H))
+        for offset, block in zip(offsets, self.transition.linearize(self.check("x", H))[1].blocks()):
+            band[..., lower + offset, :, :] = -block
+        return band
+
+    # The two halves
+
+    def halves(self) -> Halves:
+        """Even and odd positions as functions of each other."""
+        even, odd = (_LazyHalf(self, parity) for parity in (0, 1))
+        return Halves(
+            eliminated=Half(apply=even.apply, linearize=even.linearize),
+            kept=Half(apply=odd.apply, linearize=odd.linearize),
+        )
+
+    @cached_property
+    def half_transitions(self) -> tuple[Transition, Transition]:
+        """Made when they are first needed."""
+        return self.transition.halves()
+
+    # Derivatives with respect to everything else
+
+    @quiet
+    def parameter_jvp(self, H: Array, tangents: Mapping[str, Array]) -> Array:
+        """Return -(dF/dtheta) dtheta; what `tangents` does not name stays fixed."""
+        for name, value in tangents.items():
+            if name not in self.parameters:
+                expected = ", ".join(self.parameters)
+                raise ValueError(f"{self.cell.name}: `tangents` has unknown {name}; expected {expected}")
+            check_array(self.cell.name, name, value, tuple(self.parameters[name].shape), self.inputs)
+        xp, rows = array_namespace(H), self.rows
+        change = {name: tangents.get(name, xp.zeros_like(value)) for name, value in self.parameters.items()}
+        dweights = {name: change[name] for name in self.weights}
+        neighbours = self.transition.rows_of(self.check("x", H))
+        inputs, dinputs = (rows.inner(self.map.pack(rows, x)) for x in (self.inputs, change["inputs"]))
+        dneighbours = self.boundary_rows(change)
+        dF = xp.empty_like(neighbours[0])
+        for part in rows.parts(dF):
+            x, near, dnear = (part_of(rows_of, part) for rows_of in (self.transition.x, neighbours, dneighbours))
+            dF[part, :] = self.cell.parameter_push(inputs[part, :], x, near, dweights, dinputs[part, :], dnear)
+        return -self.map.unpack(rows, dF)
+
+    def boundary_rows(self, parameters: Mapping[str, Array]) -> tuple[Array, ...]:
+        """Neighbours beyond the ends, (count, size) for each offset, zero elsewhere."""
+        edges = {}
+        for boundary in self.boundaries:
+            states = boundary.states(parameters, self.rows.systems)
+            edges |= {o: boundary.edge(states, o, self.rows) for o in self.cell.offsets if o * boundary.side > 0}
+        empty = zeros((self.rows.count, self.cell.size), self.inputs)
+        return tuple(edges.get(o, empty) for o in self.cell.offsets)
+
+    @quiet
+    def parameter_vjp(self, H: Array, w: Array) -> dict[str, Array]:
+        """Return -(dF/dtheta)^T w for every name of `parameters`."""
+        xp, rows, cell = array_namespace(H), self.rows, self.cell
+        neighbours = self.transition.rows_of(self.check("x", H))
+        inputs = rows.inner(self.map.pack(rows, self.inputs))
+        w = -rows.inner(self.map.pack(rows, self.check("w", w)))
+        dinputs = xp.empty_like(inputs)
+        cotangents = tuple(xp.empty_like(p) for p in neighbours)
+        gradients: dict[str, Array] = {}
+        for part in rows.parts(w):
+            x, near = (part_of(rows_of, part) for rows_of in (self.transition.x, neighbours))
+            found, dinputs[part, :], sent = cell.parameter_pull(inputs[part, :], x, near, w[part, :])
+            for cotangent, of_part in zip(cotangents, sent):
+                cotangent[part, :] = of_part
+            if not gradients:
+                gradients = found
+                continue
+            for name, gradient in found.items():
+                gradients[name] += gradient
+        gradients["inputs"] = xp.asarray(self.map.unpack(rows, dinputs), copy=True)
+        by_offset = dict(zip(cell.offsets, cotangents))
+        for boundary in self.boundaries:
+            gradients |= boundary.gradients(by_offset, self.parameters, rows)
+        return {name: gradients[name] for name in self.parameters}
+
+    # Subsets, and what is known without a solve
+
+    def take(self, indices: HostIndices) -> Problem:
+        """The problem of some of the sequences, from the same projections."""
+        xp = array_namespace(self.inputs)
+        systems = from_host(indices, self.inputs)
+        own = {"inputs"}.union(*(boundary.own for boundary in self.boundaries))  # what each sequence has for itself
+        parameters = self.parameters | {name: xp.take(self.parameters[name], systems, axis=0) for name in own}
+        return Layer(parameters, self.boundaries, self.transition.take(indices)).problem()
+
+    def initial_guess(self, kind: str, rng: np.random.Generator | None = None) -> Array:
+        """One of the starts that `adapters.initial_guess` describes."""
+        return guess(self, kind, rng)
+
+    @property
+    def direction(self) -> int:
+        """+1 where no position depends on later ones, -1 where none depends on earlier ones, else 0."""
+        signs = {-1 if offset > 0 else 1 for offset in self.cell.offsets}
+        return signs.pop() if len(signs) == 1 else 0
+
+    def starts(self, direction: int, depth: int) -> Array:
+        """States (B, depth, size) from which a recurrence in this direction begins, the latest first."""
+        for boundary in self.boundaries:
+            if boundary.side == -direction:
+                return boundary.states(self.parameters, self.rows.systems)[:, :depth, :]
+        return zeros((self.rows.systems, depth, self.cell.size), self.inputs)
+
+    @quiet
+    def substitute(self) -> Array:
+        """The solution of a causal layer, position by position."""
+        lags = tuple(abs(offset) for offset in self.cell.offsets)
+        starts = {self.direction: self.starts(self.direction, max(lags))}
+        H = sweep(self.cell.value, self.transition.x, self.rows, lags, starts)[self.direction]
+        return H[0, ...] if self.map.is_single else H
+
+    @quiet
+    def evaluate(
+        self, function: Callable[[tuple[Array, ...], tuple[Array, ...]], Array], H: Array, padding: float
+    ) -> Array:
+        """Another function of each position, ``function(x, neighbours)`` of shape (n, size), and what padding has."""
+        rows = function(self.transition.x, self.transition.rows_of(H))
+        is_position = self.map.unpack(self.rows, array_namespace(H).ones_like(rows))
+        return self.map.unpack(self.rows, rows) + padding * (1.0 - is_position)
+
+
+@dataclass(frozen=True, eq=False)
+class _LazyHalf:
+    """One half of a layer, whose projections are gathered when it is first used."""
+
+    layer: Layer
+    parity: int
+
+    def apply(self, other: Array) -> Array:
+        return self.transition(other).apply(other)
+
+    def linearize(self, other: Array) -> tuple[Array, Coupling]:
+        return self.transition(other).linearize(other)
+
+    def transition(self, other: Array) -> Transition:
+        """The half's function, for a state of the other half that has been checked."""
+        transition = self.layer.half_transitions[self.parity]
+        layout = transition.map
+        check_array(self.layer.cell.name, "other", other, layout.shape(layout.source), self.layer.inputs)
+        return transition

@@ -1,0 +1,273 @@
+"""Networks as lifted nets: which weight stands where in A, B and C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from implicitsolve.adapters._common import Array, array_namespace, check_array, check_size, is_array
+from implicitsolve.adapters._lifted_matrices import LiftedMatrices, matrices
+from implicitsolve.adapters._lifted_places import Places
+
+CHOICES = {
+    "format": ("sparse", "block-banded", "dense"),
+    "outputs": ("last", "all"),
+    "initial": ("zero", "input"),
+}
+
+
+def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> LiftedMatrices:
+    """Return a feed-forward network y = W_L x_L, x_{l+1} = phi(W_l x_l), x_0 = u, as a lifted net.
+
+    The state is x = (x_L, ..., x_1). W_1 to W_{L-1} stand above the diagonal of A, W_0 at the end of B's last block
+    row, W_L at the beginning of C.
+
+    Parameters
+    ----------
+    weights : sequence of Arrays
+        W_0, ..., W_L, at least two, of shapes (n_1, p), (n_2, n_1), ..., (q, n_L). Float32 or float64.
+    format : {"sparse", "block-banded", "dense"}, optional
+        "sparse" (default; NumPy only): BSR where all blocks of a matrix have one shape, else CSR. "block-banded": A is
+        a `BlockBandedMatrix`, which needs layers of one size and offers direct solves; B and C are sparse, or dense
+        where the weights are not NumPy's. "dense": arrays, of any library.
+
+    Returns
+    -------
+    LiftedMatrices
+        Unpacks as A, B, C. Its `weights` and their gradients are named "W_0", "W_1", ...
+
+    Raises
+    ------
+    TypeError
+        If a weight is no array, or has another library or dtype than the first one.
+    ValueError
+        If there are fewer than two, or shapes do not follow each other.
+
+    References
+    ----------
+    Tsai, *Formulate RNN with Implicit Lifted Net Framework*, 2019, equations 2 and 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.adapters import lifted_feedforward, lifted_net
+    >>> A, B, C = lifted_feedforward([np.ones((3, 2)), np.ones((2, 3)), np.ones((1, 2))])
+    >>> A.toarray()
+    array([[0., 0., 1., 1., 1.],
+           [0., 0., 1., 1., 1.],
+           [0., 0., 0., 0., 0.],
+           [0., 0., 0., 0., 0.],
+           [0., 0., 0., 0., 0.]])
+    >>> lifted_net(A, B, np.array([0.5, -1.0]), activation="relu").substitute()
+    array([0., 0., 0., 0., 0.])
+    """
+    caller = "lifted_feedforward"
+    if is_array(weights) or not isinstance(weights, Sequence) or len(weights) < 2:
+        raise ValueError(f"{caller}: `weights` must be a sequence of at least two matrices W_0, ..., W_L")
+    named = _checked(caller, {f"W_{i}": value for i, value in enumerate(weights)}, format)
+    for (before, first), (after, second) in zip(named.items(), list(named.items())[1:]):
+        if second.shape[1] != first.shape[0]:
+            shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+            raise ValueError(f"{caller}: `weights` must follow each other, got {before} and {after} of shapes {shapes}")
+    sizes = [value.shape[0] for value in weights[:-1]]  # n_1, ..., n_L
+    starts = (sum(sizes) - np.cumsum(sizes)).tolist()  # where x_1, ..., x_L begin
+    L = len(sizes)
+    in_A = {f"W_{i}": np.array([[starts[i], starts[i - 1]]]) for i in range(1, L)}
+    in_B, in_C = {"W_0": np.array([[starts[0], 0]])}, {f"W_{L}": np.array([[0, 0]])}
+    return matrices(caller, named, (in_A, in_B, in_C), (sum(sizes), weights[0].shape[1], weights[-1].shape[0]), format)
+
+
+def lifted_rnn(
+    W_H: Array,
+    W_I: Array,
+    W_O: Array,
+    T: int,
+    *,
+    outputs: str = "last",
+    initial: str = "zero",
+    format: str = "sparse",
+) -> LiftedMatrices:
+    """Return T steps of a recurrent network h_t = phi(W_H h_{t-1} + W_I u_t), y_t = W_O h_t, as a lifted net.
+
+    The state is x = (h_T, ..., h_1, h_0), the inputs u = (u_T, ..., u_1), the last step first: see `lifted_inputs`.
+
+    Parameters
+    ----------
+    W_H, W_I, W_O : Array of shapes (k, k), (k, d) and (q, k)
+        Float32 or float64.
+    T : int
+        Number of steps.
+    outputs : {"last", "all"}, optional
+        "last" (default): C x = y_T. "all": C x = (y_T, ..., y_1), see `lifted_outputs`.
+    initial : {"zero", "input"}, optional
+        "zero" (default): the rows of h_0 in A and B are zero, so that h_0 = phi(0): 0 for "tanh" and "relu", 1/2 for
+        "logistic". "input": h_0 is no part of the state but the last k inputs, u = (u_T, ..., u_1, h_0).
+    format : {"sparse", "block-banded", "dense"}, optional
+        As of `lifted_feedforward`; A can always be block banded.
+
+    Returns
+    -------
+    LiftedMatrices
+        Unpacks as A, B, C. Its `weights` and their gradients are named "W_H", "W_I" and "W_O".
+
+    Raises
+    ------
+    TypeError
+        If a weight is no array, or has another library or dtype than the first one, or `T` is no integer.
+    ValueError
+        If a shape does not fit, `T` is not positive, or an option is unknown.
+
+    Notes
+    -----
+    A holds T copies of W_H. With `elman`, which holds one, a sweep or product costs the same operations and less memory
+    traffic; the lifted net is for what is done with A and B as matrices.
+
+    References
+    ----------
+    Tsai, *Formulate RNN with Implicit Lifted Net Framework*, 2019, equations 5 to 7; the row of h_0 is missing there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.adapters import lifted_inputs, lifted_net, lifted_rnn
+    >>> A, B, C = lifted_rnn(np.array([[2.0]]), np.array([[1.0]]), np.array([[1.0]]), 3)
+    >>> u = lifted_inputs(np.array([[1.0], [0.0], [0.0]]))  # an impulse, doubled by every step
+    >>> lifted_net(A, B, u, activation="identity").substitute()
+    array([4., 2., 1., 0.])
+    """
+    caller = "lifted_rnn"
+    T = check_size(caller, "T", T)
+    _check_choice(caller, "outputs", outputs)
+    _check_choice(caller, "initial", initial)
+    named = _checked(caller, {"W_H": W_H, "W_I": W_I, "W_O": W_O}, format)
+    k = _check_sizes(caller, named, "W_H", "W_I", "W_O")
+    d, q = W_I.shape[1], W_O.shape[0]
+    steps = np.arange(T)  # T - t for t = T, ..., 1
+    is_input = initial == "input"
+    in_A: Places = {"W_H": _corners(steps[:-1] if is_input else steps, 1, k, k)}
+    in_B: Places = {"W_I": _corners(steps, 0, k, d)}
+    if is_input:
+        in_B["W_H"] = np.array([[(T - 1) * k, T * d]])
+    in_C: Places = {"W_O": _corners(steps if outputs == "all" else steps[:1], 0, q, k)}
+    n, p = (T * k, T * d + k) if is_input else ((T + 1) * k, T * d)
+    return matrices(caller, named, (in_A, in_B, in_C), (n, p, q * (T if outputs == "all" else 1)), format)
+
+
+def lifted_birnn(
+    W_Hf: Array,
+    W_If: Array,
+    W_Of: Array,
+    W_Hb: Array,
+    W_Ib: Array,
+    W_Ob: Array,
+    T: int,
+    *,
+    format: str = "sparse",
+) -> LiftedMatrices:
+    """Return T steps of a bidirectional recurrent network as a lifted net.
+
+    With h_0 = g_0 = phi(0), for t = 1, ..., T::
+
+        h_t = phi(W_Hf h_{t-1} + W_If u_t)
+        g_s = phi(W_Hb g_{s-1} + W_Ib u_{T+1-s})    s = 1, ..., T counts the steps of the backward recursion
+        y_t = W_Of h_t + W_Ob g_{T+1-t}
+
+    The state is x = (h_T, ..., h_0, g_T, ..., g_0), the inputs are u = (u_T, ..., u_1) and the outputs (y_T, ..., y_1).
+
+    Parameters
+    ----------
+    W_Hf, W_If, W_Of : Array of shapes (k, k), (k, d) and (q, k)
+        Weights of the forward recursion.
+    W_Hb, W_Ib, W_Ob : Array of shapes (m, m), (m, d) and (q, m)
+        Weights of the backward recursion.
+    T : int
+        Number of steps.
+    format : {"sparse", "block-banded", "dense"}, optional
+        As of `lifted_feedforward`; "block-banded" needs m = k.
+
+    Returns
+    -------
+    LiftedMatrices
+        Unpacks as A, B, C. Its `weights` and their gradients have the names of the arguments.
+
+    Raises
+    ------
+    TypeError
+        If a weight is no array, or has another library or dtype than the first one, or `T` is no integer.
+    ValueError
+        If a shape does not fit, `T` is not positive, or the format unknown.
+
+    References
+    ----------
+    Tsai, *Formulate RNN with Implicit Lifted Net Framework*, 2019, equations 8 to 12; in (9) the backward recursion is
+    read as indexed by its own steps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.adapters import lifted_birnn, lifted_inputs, lifted_net, lifted_outputs
+    >>> one, two = np.array([[1.0]]), np.array([[2.0]])
+    >>> net = lifted_birnn(two, one, one, two, one, one, 3)
+    >>> u = lifted_inputs(np.array([[1.0], [0.0], [0.0]]))
+    >>> lifted_outputs(net.outputs(lifted_net(net.A, net.B, u, activation="identity").substitute()), 3)[:, 0]
+    array([2., 2., 4.])
+    """
+    caller = "lifted_birnn"
+    T = check_size(caller, "T", T)
+    given = {"W_Hf": W_Hf, "W_If": W_If, "W_Of": W_Of, "W_Hb": W_Hb, "W_Ib": W_Ib, "W_Ob": W_Ob}
+    named = _checked(caller, given, format)
+    k, m = _check_sizes(caller, named, "W_Hf", "W_If", "W_Of"), _check_sizes(caller, named, "W_Hb", "W_Ib", "W_Ob")
+    for forward, backward, axis in (("W_If", "W_Ib", 1), ("W_Of", "W_Ob", 0)):
+        if named[forward].shape[axis] != named[backward].shape[axis]:
+            size, got = named[forward].shape[axis], tuple(named[backward].shape)
+            raise ValueError(f"{caller}: `{backward}` must have {size} on axis {axis}, as `{forward}` has, got {got}")
+    d, q = W_If.shape[1], W_Of.shape[0]
+    steps, half = np.arange(T), (T + 1) * k
+    mirrored = np.stack([steps, steps[::-1]], axis=1)  # block T - s of g_s, and block s - 1 of u_{T+1-s}
+    in_A = {"W_Hf": _corners(steps, 1, k, k), "W_Hb": _corners(steps, 1, m, m) + half}
+    in_B = {"W_If": _corners(steps, 0, k, d), "W_Ib": mirrored * (m, d) + (half, 0)}
+    in_C = {"W_Of": _corners(steps, 0, q, k), "W_Ob": mirrored * (q, m) + (0, half)}
+    return matrices(caller, named, (in_A, in_B, in_C), (half + (T + 1) * m, T * d, T * q), format)
+
+
+# ------------------------------------------------------------------------------------------------------------- details
+
+
+def _check_choice(caller: str, name: str, value: object) -> None:
+    if value not in CHOICES[name]:
+        raise ValueError(f"{caller}: `{name}` must be one of {', '.join(map(repr, CHOICES[name]))}, got {value!r}")
+
+
+def _checked(caller: str, weights: dict[str, Array], format: str) -> dict[str, Array]:
+    """Check a network's weights, matrices of one library and dtype, and the format; copy the weights."""
+    _check_choice(caller, "format", format)
+    first, like = next(iter(weights.items()))
+    if not is_array(like):
+        raise TypeError(f"{caller}: `{first}` must be an array, got {type(like).__name__}")
+    xp = array_namespace(like)
+    if like.dtype not in (xp.float32, xp.float64):
+        raise TypeError(f"{caller}: `{first}` must have dtype float32 or float64, got {like.dtype}")
+    for name, value in weights.items():
+        check_array(caller, name, value, None, like)
+        if value.ndim != 2 or 0 in value.shape:
+            raise ValueError(f"{caller}: `{name}` must be a matrix, not empty, got shape {tuple(value.shape)}")
+    if format == "sparse" and not isinstance(like, np.ndarray):
+        raise TypeError(f'{caller}: `format` must be "block-banded" or "dense", since the weights are no NumPy arrays')
+    return {name: xp.asarray(value, copy=True) for name, value in weights.items()}
+
+
+def _check_sizes(caller: str, weights: dict[str, Array], recurrent: str, inputs: str, outputs: str) -> int:
+    """Check the sizes of a recurrent layer's weights; return k."""
+    k = weights[recurrent].shape[0]
+    for name, axis in ((recurrent, 1), (inputs, 0), (outputs, 1)):
+        if weights[name].shape[axis] != k:
+            got = tuple(weights[name].shape)
+            raise ValueError(f"{caller}: `{name}` must have k = {k} on axis {axis}, as `{recurrent}` has, got {got}")
+    return k
+
+
+def _corners(steps: Any, offset: int, r: int, c: int) -> Any:
+    """Row and column at which blocks (r, c) begin, in block rows `steps` and block columns `steps + offset`."""
+    return np.stack([steps * r, (steps + offset) * c], axis=1)

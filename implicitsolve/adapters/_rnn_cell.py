@@ -1,0 +1,175 @@
+"""The mathematics of an implicit RNN's transition, row by row: phi of a sum over all neighbours.
+
+The weights of all neighbours stand side by side in one matrix, as do the states of all neighbours, so that the sum is
+one GEMM. The equations are those of Kazi (2016), section 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from implicitsolve.adapters._activation import ACTIVATIONS
+from implicitsolve.adapters._common import Array, array_namespace
+
+NAMES = ("P", "N", "V", "b")
+
+
+def shapes(d: int, k: int, lower: int, upper: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters by name."""
+    return {"P": (lower, k, k), "N": (upper, k, k), "V": (k, d), "b": (k,)}
+
+
+@dataclass(frozen=True, eq=False)
+class RNNCell:
+    """f(h_1, ..., h_m, x) = phi(sum_j W_j h_j + V x + b), where W_j are the blocks of P, then those of N.
+
+    Attributes
+    ----------
+    lower, upper : int
+        Blocks of P and of N; their neighbours are the positions at -1, -2, ... and at 1, 2, ...
+    W : Array of shape (k, m k)
+        The blocks side by side.
+    """
+
+    W: Array
+    V: Array
+    b: Array
+    lower: int
+    upper: int
+    activation: str
+    name: str = "implicit_rnn"
+    factor_count: int = 1
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Array], activation: str, **settings: Any) -> RNNCell:
+        """Take the parameters by their names; `settings` are attributes."""
+        xp = array_namespace(parameters["V"])
+        P, N = parameters["P"], parameters["N"]
+        (lower, k, _), upper = P.shape, N.shape[0]
+        blocks = xp.permute_dims(xp.concat([P, N], axis=0), (1, 0, 2))
+        W = xp.reshape(blocks, (k, (lower + upper) * k))
+        return cls(W, parameters["V"], parameters["b"], lower, upper, activation, **settings)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Places of the neighbours, in the order of W's blocks."""
+        return (*range(-1, -self.lower - 1, -1), *range(1, self.upper + 1))
+
+    @property
+    def size(self) -> int:
+        """Numbers in a state, k."""
+        return self.b.shape[0]
+
+    @property
+    def factor_size(self) -> int:
+        """Numbers per row of a factor, k."""
+        return self.size
+
+    @property
+    def blocks_of_W(self) -> Array:
+        """W_j of each neighbour, shape (m, k, k)."""
+        xp, k = array_namespace(self.W), self.size
+        return xp.permute_dims(xp.reshape(self.W, (k, self.lower + self.upper, k)), (1, 0, 2))
+
+    def project(self, x: Array) -> tuple[Array, ...]:
+        """V x + b."""
+        xp = array_namespace(x)
+        projected = xp.matmul(x, xp.matrix_transpose(self.V))
+        projected += self.b
+        return (projected,)
+
+    def value(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
+        """f row by row."""
+        y = self._sum(neighbours)
+        y += x[0]
+        return ACTIVATIONS[self.activation].value(y)
+
+    def linearize(self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array) -> Array:
+        """f row by row; the factor is phi'."""
+        h = self.value(x, neighbours)
+        factors[0, ...] = ACTIVATIONS[self.activation].slope(h)
+        return h
+
+    def push(self, factors: Array, dneighbours: Sequence[Array]) -> Array:
+        """df for a change of the neighbours."""
+        dh = self._sum(dneighbours)
+        dh *= factors[0, ...]
+        return dh
+
+    def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
+        """Cotangents of the neighbours."""
+        return self._to_neighbours(factors[0, ...] * w)
+
+    def diagonals(self, factors: Array) -> tuple[Array, ...]:
+        """Diagonals of df/dh_j, exact."""
+        xp = array_namespace(factors)
+        blocks = self.blocks_of_W
+        return tuple(factors[0, ...] * xp.linalg.diagonal(blocks[j, :, :]) for j in range(blocks.shape[0]))
+
+    def blocks(self, factors: Array) -> Array:
+        """df/dh_j, shape (m, n, k, k)."""
+        xp = array_namespace(factors)
+        slope = xp.expand_dims(factors[0, ...], axis=-1)
+        return slope * xp.expand_dims(self.blocks_of_W, axis=1)
+
+    def parameter_push(
+        self,
+        inputs: Array,
+        x: tuple[Array, ...],
+        neighbours: Sequence[Array],
+        change: Mapping[str, Array],
+        dinputs: Array,
+        dneighbours: Sequence[Array],
+    ) -> Array:
+        """df for a change of everything."""
+        xp = array_namespace(inputs)
+        d = RNNCell.of(change, self.activation)
+        dh = self._sum(dneighbours)
+        dh += d._sum(neighbours)
+        dh += d.project(inputs)[0]
+        dh += xp.matmul(dinputs, xp.matrix_transpose(self.V))
+        dh *= ACTIVATIONS[self.activation].slope(self.value(x, neighbours))
+        return dh
+
+    def parameter_pull(
+        self, inputs: Array, x: tuple[Array, ...], neighbours: Sequence[Array], w: Array
+    ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
+        """Cotangents of the parameters, summed over the rows, of the inputs and of the neighbours."""
+        xp = array_namespace(inputs)
+        u = ACTIVATIONS[self.activation].slope(self.value(x, neighbours))
+        u *= w
+        u_T = xp.matrix_transpose(u)
+        dW = replace(self, W=xp.matmul(u_T, _side_by_side(neighbours))).blocks_of_W
+        gradients = {
+            "P": xp.asarray(dW[: self.lower, :, :], copy=True),
+            "N": xp.asarray(dW[self.lower :, :, :], copy=True),
+            "V": xp.matmul(u_T, inputs),
+            "b": xp.sum(u, axis=0),
+        }
+        return gradients, xp.matmul(u, self.V), self._to_neighbours(u)
+
+    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+        """f with the previous state in place of every neighbour: the ordinary RNN with the sum of all W_j."""
+        return self.value(x, [previous] * len(self.offsets))
+
+    def astype(self, dtype: Any) -> RNNCell:
+        """The same in another precision."""
+        xp = array_namespace(self.W)
+        W, V, b = (xp.astype(array, dtype) for array in (self.W, self.V, self.b))
+        return replace(self, W=W, V=V, b=b)
+
+    def _sum(self, neighbours: Sequence[Array]) -> Array:
+        """Return sum_j W_j h_j."""
+        xp = array_namespace(self.W)
+        return xp.matmul(_side_by_side(neighbours), xp.matrix_transpose(self.W))
+
+    def _to_neighbours(self, u: Array) -> tuple[Array, ...]:
+        """W_j^T u of each neighbour."""
+        xp, k = array_namespace(u), self.size
+        return tuple(xp.matmul(u, self.W[:, j * k : (j + 1) * k]) for j in range(len(self.offsets)))
+
+
+def _side_by_side(states: Sequence[Array]) -> Array:
+    return states[0] if len(states) == 1 else array_namespace(states[0]).concat(list(states), axis=1)

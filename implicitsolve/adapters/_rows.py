@@ -1,0 +1,191 @@
+"""Ragged batches as tall matrices, in which the neighbours of all positions are the same matrix, shifted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from implicitsolve.adapters._common import (
+    Array,
+    HostIndices,
+    array_namespace,
+    device,
+    from_host,
+    is_cupy_array,
+    zeros,
+)
+
+PART_ROWS = 192  # enough for fast GEMMs, while temporaries stay in the cache and in memory that malloc keeps
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Places of a ragged batch's positions in one tall matrix, in which a neighbour is a row nearby.
+
+    The matrix holds sequence after sequence, each in ``strides[b]`` rows: its positions, then separators, as many as
+    a neighbour may lie beyond an end. `margin` spare rows follow: ``count = sum(strides) + margin`` rows, of which
+    padding takes none. Products with a weight matrix are then single GEMMs, and the states of all neighbours at one
+    distance are the same matrix, shifted: `pack` returns it with `margin` zero rows more on either side, so that
+    ``packed[margin + shift : margin + shift + count]`` is a view of them.
+
+    Attributes
+    ----------
+    lengths, strides : numpy.ndarray of intp, shape (B,)
+        Positions of each sequence, and its rows.
+    blocks : int
+        T, the length of the padded sequences.
+    margin : int
+        The largest shift.
+    source, place, empty : Array
+        Where a row comes from, where a position goes, and which rows hold no position (None where nothing is padded).
+    """
+
+    lengths: HostIndices
+    strides: HostIndices
+    blocks: int
+    margin: int
+    source: Array = None
+    place: Array = None
+    empty: Array = None
+
+    @classmethod
+    def of(cls, lengths: HostIndices, blocks: int, margin: int, like: Array) -> Rows:
+        """Lay out sequences of these lengths, padded to `blocks`, with index arrays beside `like`."""
+        return cls._with(lengths, lengths + margin, blocks, margin, like)
+
+    @classmethod
+    def _with(cls, lengths: HostIndices, strides: HostIndices, blocks: int, margin: int, like: Array) -> Rows:
+        rows = cls(lengths, strides, blocks, margin)
+        if (lengths == blocks).all() and (strides == strides[0]).all():
+            return rows
+        valid = np.arange(blocks) < lengths[:, None]
+        positions = np.flatnonzero(valid)
+        at = rows.positions
+        place = np.full(valid.size, rows.hole)
+        place[positions] = at
+        source = np.zeros(rows.count + 2 * margin, dtype=np.intp)
+        source[at + margin] = positions
+        empty = np.ones(rows.count + 2 * margin, dtype=bool)
+        empty[at + margin] = False
+        return cls(lengths, strides, blocks, margin, *(from_host(index, like) for index in (source, place, empty)))
+
+    def half(self, parity: int, like: Array) -> tuple[Rows, Array]:
+        """Layout of every second position, those with t % 2 == parity, and the present rows of which it consists.
+
+        Both halves have the same strides. One separator for each sequence of even length is enough: where the length
+        is odd, the last row of the odd positions is free.
+        """
+        lengths, strides = (self.lengths + 1 - parity) // 2, self.lengths // 2 + 1
+        part = Rows._with(lengths, strides, (self.blocks + 1 - parity) // 2, 1, like)
+        rows = np.full(part.count, self.hole)
+        system, slot = part.owners
+        is_position = slot < lengths[system]
+        rows[: part.body][is_position] = (self.first[system] + 2 * slot + parity)[is_position]
+        return part, from_host(rows, like)
+
+    @property
+    def systems(self) -> int:
+        """B, the number of sequences."""
+        return len(self.lengths)
+
+    @property
+    def body(self) -> int:
+        """Rows of all sequences."""
+        return int(self.strides.sum())
+
+    @property
+    def count(self) -> int:
+        """Rows of the matrix."""
+        return self.body + self.margin
+
+    @property
+    def first(self) -> HostIndices:
+        """Row of each sequence's first position."""
+        return np.cumsum(self.strides) - self.strides
+
+    @property
+    def last(self) -> HostIndices:
+        """Row of each sequence's last position."""
+        return self.first + self.lengths - 1
+
+    @property
+    def hole(self) -> int:
+        """A row that holds no position: where there is one, the last separator."""
+        return self.body - int(self.strides[-1] > self.lengths[-1])
+
+    @property
+    def owners(self) -> tuple[HostIndices, HostIndices]:
+        """Sequence of each row but the spare ones, and the row's number in it."""
+        system = np.repeat(np.arange(self.systems), self.strides)
+        return system, np.arange(self.body) - self.first[system]
+
+    @property
+    def positions(self) -> HostIndices:
+        """Rows that hold a position, in order."""
+        system, slot = self.owners
+        return np.flatnonzero(slot < self.lengths[system])
+
+    def parts(self, like: Array) -> list[slice]:
+        """Equal blocks of at most PART_ROWS rows; on a GPU all rows at once."""
+        parts = 1 if is_cupy_array(like) else -(-self.count // PART_ROWS)
+        size = -(-self.count // parts)
+        return [slice(start, min(start + size, self.count)) for start in range(0, self.count, size)]
+
+    def pack(self, x: Array) -> Array:
+        """Matrix (count + 2 margin, k) of the positions of x (B, T, k); all other rows are zero."""
+        xp = array_namespace(x)
+        B, T, k = x.shape
+        rows = self.count + 2 * self.margin
+        if T == 0:
+            return zeros((rows, k), x)
+        if self.place is not None:
+            packed = xp.take(xp.reshape(x, (B * T, k)), self.source, axis=0)
+            packed[self.empty] = 0.0
+            return packed
+        packed = xp.empty((rows, k), dtype=x.dtype, device=device(x))
+        begin, end = self.margin, self.margin + self.body
+        packed[:begin, :] = 0.0
+        packed[end:, :] = 0.0
+        body = xp.reshape(packed[begin:end, :], (B, self.body // B, k))  # a view
+        body[:, :T, :] = x
+        body[:, T:, :] = 0.0
+        return packed
+
+    def inner(self, packed: Array) -> Array:
+        """The rows of a packed matrix without its margins, a view."""
+        return packed[self.margin : self.margin + self.count, :]
+
+    def shifted(self, packed: Array, shift: int) -> Array:
+        """The rows `shift` further down in a packed matrix, a view: the neighbours at that distance."""
+        return packed[self.margin + shift : self.margin + shift + self.count, ...]
+
+    def unpack(self, rows: Array) -> Array:
+        """Positions (B, T, k) of a matrix, zero where padded; perhaps a view, and the matrix may be changed."""
+        xp = array_namespace(rows)
+        B, T, k = self.systems, self.blocks, rows.shape[1]
+        if self.place is not None:
+            rows[self.hole, :] = 0.0
+            return xp.reshape(xp.take(rows, self.place, axis=0), (B, T, k))
+        return xp.reshape(rows[: self.body, :], (B, self.body // B, k))[:, :T, :]
+
+    def clear(self, rows: Array) -> None:
+        """Set all rows of a matrix (count, k) to zero that hold no position."""
+        if self.place is not None:
+            rows[self.empty[self.margin : self.margin + self.count]] = 0.0
+            return
+        xp, body, B = array_namespace(rows), self.body, self.systems
+        xp.reshape(rows[:body, :], (B, body // B, rows.shape[1]))[:, self.blocks :, :] = 0.0
+        rows[body:, :] = 0.0
+
+    def take(self, indices: HostIndices, like: Array) -> tuple[Rows, Array]:
+        """Layout of some of the sequences, and the present rows of which it consists."""
+        part = Rows._with(self.lengths[indices], self.strides[indices], self.blocks, self.margin, like)
+        shift = np.repeat(self.first[indices] - part.first, part.strides)
+        rows = np.append(np.arange(part.body) + shift, np.arange(self.body, self.count))
+        return part, from_host(rows, like)
+
+
+def part_of(x: tuple[Array, ...], rows: slice) -> tuple[Array, ...]:
+    """Some rows of each array of a projection, or of neighbours."""
+    return tuple(block[..., rows, :] for block in x)

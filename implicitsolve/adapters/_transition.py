@@ -1,0 +1,239 @@
+"""One function of neighbouring states for all positions of a batch at once, and its derivative."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from implicitsolve import LinearOperator
+from implicitsolve.adapters._causal import causal_inverse, direction
+from implicitsolve.adapters._cell import Cell
+from implicitsolve.adapters._common import Array, HostIndices, array_namespace, device, quiet, zeros
+from implicitsolve.adapters._rows import Rows, part_of
+
+EVERYTHING = slice(None)
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """From which rows which rows are computed: of the whole layer, or from one half of the positions the other.
+
+    Attributes
+    ----------
+    source, target : Rows
+        Layouts of the neighbours' states and of the results. Their strides are the same, so that a neighbour is a
+        shifted row.
+    shifts : tuple of int
+        Where in the source the neighbours of a row of the target stand, relative to it.
+    size : int
+        Numbers in a state.
+    is_single : bool
+        Whether states are (T, size), without an axis for the batch.
+    """
+
+    source: Rows
+    target: Rows
+    shifts: tuple[int, ...]
+    size: int
+    is_single: bool
+
+    def shape(self, rows: Rows) -> tuple[int, ...]:
+        """Of the states of one of the two layouts."""
+        return (rows.blocks, self.size) if self.is_single else (rows.systems, rows.blocks, self.size)
+
+    def pack(self, rows: Rows, x: Array) -> Array:
+        """Matrix of states, with its margins."""
+        return rows.pack(array_namespace(x).expand_dims(x, axis=0) if self.is_single else x)
+
+    def unpack(self, rows: Rows, matrix: Array) -> Array:
+        """States of a matrix; perhaps a view."""
+        x = rows.unpack(matrix)
+        return x[0, ...] if self.is_single else x
+
+    def neighbours(self, packed: Array) -> tuple[Array, ...]:
+        """Views of a packed matrix of the source: one (count, k) for each shift."""
+        return tuple(self.source.shifted(packed, shift) for shift in self.shifts)
+
+    def gather(self, cotangents: tuple[Array, ...]) -> Array:
+        """Sum in each row of the source what its neighbours send to it; the cotangents are overwritten."""
+        xp = array_namespace(cotangents[0])
+        down = [i for i, shift in enumerate(self.shifts) if shift <= 0]
+        if down:  # add all to the nearest, whose row `i + lead` then is row i of the source
+            own = max(down, key=lambda i: self.shifts[i])
+            total, lead = cotangents[own], -self.shifts[own]
+        else:
+            own, total, lead = -1, xp.zeros_like(cotangents[0]), 0
+        count = total.shape[0]
+        for i, shift in enumerate(self.shifts):
+            if i != own:
+                begin, end = max(0, shift), min(count - lead, count + shift)
+                total[begin + lead : end + lead, :] += cotangents[i][begin - shift : end - shift, :]
+        return total[lead:, :]
+
+    def exists(self, like: Array) -> tuple[Array, ...]:
+        """For each shift, the rows (count,) of positions whose neighbour there is a position too, as booleans."""
+        xp = array_namespace(like)
+        source, target = (
+            rows.pack(xp.ones((rows.systems, rows.blocks, 1), dtype=like.dtype, device=device(like)))
+            for rows in (self.source, self.target)
+        )
+        own = self.target.inner(target)
+        return tuple((neighbour * own)[:, 0] != 0.0 for neighbour in self.neighbours(source))
+
+    def take(self, indices: HostIndices, like: Array) -> tuple[Map, Array]:
+        """The part of some sequences, and the present rows of the target of which it consists."""
+        target, present = self.target.take(indices, like)
+        source = target if self.source is self.target else self.source.take(indices, like)[0]
+        return replace(self, source=source, target=target), present
+
+
+@dataclass(frozen=True, eq=False)
+class Transition:
+    """All positions' function at fixed parameters and inputs.
+
+    Attributes
+    ----------
+    cell : Cell
+        The function of one position.
+    map : Map
+        Which rows it takes.
+    x : tuple of Array
+        The cell's projections, rows of the target.
+    edges : tuple of Array or None
+        For each offset the neighbours beyond an end, (count, size); None where they are zero.
+    """
+
+    cell: Cell
+    map: Map
+    x: tuple[Array, ...]
+    edges: tuple[Array | None, ...]
+
+    def neighbours(self, packed: Array) -> tuple[Array, ...]:
+        """States of the neighbours, row by row, those beyond the ends included."""
+        inside = self.map.neighbours(packed)
+        return tuple(p if edge is None else p + edge for p, edge in zip(inside, self.edges))
+
+    def rows_of(self, states: Array) -> tuple[Array, ...]:
+        """Neighbours of a state."""
+        return self.neighbours(self.map.pack(self.map.source, states))
+
+    def values(self, neighbours: tuple[Array, ...]) -> Array:
+        """The function's rows, part by part."""
+        F = array_namespace(neighbours[0]).empty_like(neighbours[0])
+        for part in self.map.target.parts(F):
+            F[part, :] = self.cell.value(part_of(self.x, part), part_of(neighbours, part))
+        return F
+
+    @quiet
+    def apply(self, states: Array) -> Array:
+        """The target's states as a function of the source's."""
+        if not self.map.target.blocks:
+            return zeros(self.map.shape(self.map.target), states)
+        return self.map.unpack(self.map.target, self.values(self.rows_of(states)))
+
+    @quiet
+    def linearize(self, states: Array) -> tuple[Array, Derivative]:
+        """The same, and its derivative."""
+        xp, cell, target = array_namespace(states), self.cell, self.map.target
+        neighbours = self.rows_of(states)
+        F = xp.empty_like(neighbours[0])
+        shape = (cell.factor_count, F.shape[0], cell.factor_size)
+        factors = xp.empty(shape, dtype=F.dtype, device=device(F))
+        for part in target.parts(F):
+            F[part, :] = cell.linearize(part_of(self.x, part), part_of(neighbours, part), factors[:, part, :])
+        for i in range(cell.factor_count):
+            target.clear(factors[i, ...])  # what a neighbour that is not finite left in its separator
+        return self.map.unpack(target, F), Derivative(cell, self.map, factors)
+
+    def take(self, indices: HostIndices) -> Transition:
+        """The part of some sequences."""
+        xp = array_namespace(self.x[0])
+        part, present = self.map.take(indices, self.x[0])
+        return Transition(self.cell, part, *self._rows(xp, present))
+
+    def halves(self) -> tuple[Transition, Transition]:
+        """Even and odd positions, each as a function of the others, for neighbours at -1 and +1."""
+        like = self.x[0]
+        (even, evens), (odd, odds) = (self.map.target.half(parity, like) for parity in (0, 1))
+        from_odd = replace(self.map, source=odd, target=even, shifts=(-1, 0))
+        from_even = replace(self.map, source=even, target=odd, shifts=(0, 1))
+        xp = array_namespace(like)
+        return (
+            Transition(self.cell, from_odd, *self._rows(xp, evens)),
+            Transition(self.cell, from_even, *self._rows(xp, odds)),
+        )
+
+    def _rows(self, xp: Any, present: Array) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
+        x = tuple(xp.take(block, present, axis=-2) for block in self.x)
+        return x, tuple(None if edge is None else xp.take(edge, present, axis=0) for edge in self.edges)
+
+
+@dataclass(frozen=True, eq=False)
+class Derivative:
+    """dF/dH at one state, without the identity: a `Coupling`."""
+
+    cell: Cell
+    map: Map
+    factors: Array  # (factor_count, count, factor_size)
+
+    @quiet
+    def matvec(self, v: Array) -> Array:
+        """Product with a direction of the source's states."""
+        map = self.map
+        return map.unpack(map.target, self.cell.push(self.factors, map.neighbours(map.pack(map.source, v))))
+
+    @quiet
+    def rmatvec(self, w: Array) -> Array:
+        """Adjoint product."""
+        map = self.map
+        cotangents = self.cell.pull(self.factors, map.target.inner(map.pack(map.target, w)))
+        return map.unpack(map.source, map.gather(cotangents))
+
+    def take(self, indices: HostIndices) -> Derivative:
+        """The part of some sequences."""
+        part, present = self.map.take(indices, self.factors)
+        return replace(self, map=part, factors=array_namespace(self.factors).take(self.factors, present, axis=1))
+
+    def astype(self, dtype: Any) -> Derivative:
+        """The same in another precision."""
+        if self.factors.dtype == dtype:
+            return self
+        cast = array_namespace(self.factors).astype(self.factors, dtype)
+        return replace(self, cell=self.cell.astype(dtype), factors=cast)
+
+    @quiet
+    def diagonals(self) -> tuple[Array, ...]:
+        """Approximate diagonals of each position's derivatives, one for each neighbour; 0 where that is no position."""
+        return tuple(self._inside(list(self.cell.diagonals(self.factors))))
+
+    @quiet
+    def blocks(self) -> list[Array]:
+        """Each position's derivatives (B, T, size, size), one for each neighbour; 0 where that is no position."""
+        k, blocks = self.map.size, self.cell.blocks(self.factors)
+        xp = array_namespace(blocks)
+        flat = self._inside([xp.reshape(blocks[i, ...], (-1, k * k)) for i in range(blocks.shape[0])])
+        return [xp.reshape(block, (*block.shape[:-1], k, k)) for block in flat]
+
+    def _inside(self, matrices: list[Array]) -> list[Array]:
+        xp, map = array_namespace(self.factors), self.map
+        kept = []
+        for matrix, exists in zip(matrices, map.exists(self.factors)):
+            inside = xp.where(xp.expand_dims(exists, axis=1), matrix, xp.zeros_like(matrix))
+            kept.append(map.unpack(map.target, inside))
+        return kept
+
+    def jacobian(self) -> LinearOperator:
+        """J = I - dF/dH of a whole layer, with this in its attribute `coupling`; of a causal one with its inverse."""
+        batch = () if self.map.is_single else (self.map.target.systems,)
+        J = LinearOperator(
+            quiet(lambda v: v - self.matvec(v)),
+            quiet(lambda w: w - self.rmatvec(w)),
+            in_shape=(self.map.target.blocks, self.map.size),
+            batch_shape=batch,
+            dtype=self.factors.dtype,
+            take=None if self.map.is_single else lambda indices: self.take(indices).jacobian(),
+            inverse=(lambda: causal_inverse(self)) if direction(self.map.shifts) else None,
+            cast=lambda dtype: self.astype(dtype).jacobian(),
+        )
+        J.coupling = self  # type: ignore[attr-defined]
+        return J

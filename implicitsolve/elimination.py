@@ -1,0 +1,250 @@
+"""Even-odd elimination: a system whose blocks couple to their nearest neighbours only, in half the unknowns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array, Indices
+from implicitsolve.halves import Coupling, Halves
+from implicitsolve.monitor import Monitor, silent
+from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._scalar_tridiagonal import ScalarTridiagonal
+from implicitsolve.problem import Problem
+from implicitsolve.result import NonlinearResult
+from implicitsolve.stopping import NonlinearStop
+from implicitsolve.structure import BlockBanded
+
+
+def even_odd(problem: Problem) -> Problem:
+    """Eliminate every second block of a system x = G(x) that couples nearest neighbours only.
+
+    Blocks 0, 2, 4, ... are explicit functions of blocks 1, 3, 5, ...; put into the equations of these, they leave a
+    problem in half the unknowns, ``R(e) = e - G_kept(G_eliminated(e))``, whose Jacobian is I minus a product of two
+    couplings: the eigenvalues mu of dG/dx that stand for it are squared, and fixed-point and Krylov methods need about
+    half the iterations. `root`, `pull_back` and `push_forward` do this by themselves; `expand` gives the whole state.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `halves`, as the adapters with nearest-neighbour coupling have.
+
+    Returns
+    -------
+    Problem
+        On states of T // 2 blocks, with the parameters and gradients of `problem`. J offers an approximate inverse,
+        made of the diagonals of its blocks.
+
+    Raises
+    ------
+    TypeError
+        If `problem` is no Problem.
+    ValueError
+        If it has no `halves`.
+
+    Notes
+    -----
+    One residual, or product with J or its adjoint, costs two halves, that is one of `problem`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> rng = np.random.default_rng(0)
+    >>> layer = ims.adapters.implicit_gru(ims.adapters.gru_parameters(2, 4, rng=rng), rng.standard_normal((3, 5, 2)))
+    >>> half = ims.even_odd(layer)
+    >>> result = ims.root(half)
+    >>> result.x.shape, bool(np.allclose(ims.expand(layer, result.x), ims.root(layer).x, atol=1e-6))
+    ((3, 2, 4), True)
+    """
+    halves = _halves("even_odd", problem)
+    axis = problem.batch_ndim
+
+    def residual(e: Array) -> Array:
+        return e - halves.kept.apply(halves.eliminated.apply(e))
+
+    def linearize(e: Array) -> tuple[Array, LinearOperator]:
+        eliminated, first = halves.eliminated.linearize(e)
+        value, second = halves.kept.linearize(eliminated)
+        return e - value, reduced_jacobian(first, second, e, axis)
+
+    def parameter_jvp(e: Array, tangents: Mapping[str, Array]) -> Array:
+        eliminated, _ = halves.eliminated.linearize(e)
+        change: Any = problem.parameter_jvp(merge(eliminated, e, axis), tangents)  # type: ignore[misc]
+        _, second = halves.kept.linearize(eliminated)
+        from_eliminated, direct = split(change, axis)
+        return direct + second.matvec(from_eliminated)
+
+    def parameter_vjp(e: Array, w: Array) -> Mapping[str, Array]:
+        eliminated = halves.eliminated.apply(e)
+        _, second = halves.kept.linearize(eliminated)
+        return problem.parameter_vjp(merge(eliminated, e, axis), merge(second.rmatvec(w), w, axis))  # type: ignore[misc]
+
+    def take(indices: Indices) -> Problem:
+        return even_odd(problem.take(indices))  # type: ignore[misc]
+
+    def initial_guess(kind: str, rng: np.random.Generator | None) -> Array:
+        return split(problem.initial_guess(kind, rng), axis)[1]  # type: ignore[misc]
+
+    k = None if problem.structure is None else problem.structure.block_size
+    return Problem(
+        residual,
+        linearize=linearize,
+        structure=None if k is None else BlockBanded(1, 1, k),
+        batch_ndim=axis,
+        parameters=problem.parameters,
+        parameter_jvp=None if problem.parameter_jvp is None else parameter_jvp,
+        parameter_vjp=None if problem.parameter_vjp is None else parameter_vjp,
+        take=None if problem.take is None else take,
+        initial_guess=None if problem.initial_guess is None else initial_guess,
+        fixed_point=True,
+        name=f"even_odd({problem.name})",
+    )
+
+
+def expand(problem: Problem, kept: Array) -> Array:
+    """Return the whole state of a problem whose every second block was eliminated.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was given to `even_odd`.
+    kept : Array
+        State of the problem that it returned, ``batch_shape + (T // 2, k)``.
+
+    Returns
+    -------
+    Array
+        State of `problem`: blocks 1, 3, 5, ... from `kept`, the others computed from them by half a residual.
+
+    Raises
+    ------
+    ValueError
+        If `problem` has no `halves`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> rng = np.random.default_rng(0)
+    >>> layer = ims.adapters.implicit_gru(ims.adapters.gru_parameters(2, 4, rng=rng), rng.standard_normal((5, 2)))
+    >>> ims.expand(layer, np.zeros((2, 4))).shape
+    (5, 4)
+    """
+    return merge(_halves("expand", problem).eliminated.apply(kept), kept, problem.batch_ndim)
+
+
+@dataclass(frozen=True)
+class EvenOdd:
+    """A problem without its eliminated blocks, as `root` solves it, and the way back."""
+
+    whole: Problem
+    problem: Problem
+    blocks: int
+
+    @classmethod
+    def of(cls, problem: Problem, x0: Array) -> EvenOdd | None:
+        """The elimination for states like `x0`; None where the problem does not offer it."""
+        if problem.halves is None or x0.ndim <= problem.batch_ndim:
+            return None
+        return cls(problem, even_odd(problem), x0.shape[problem.batch_ndim])
+
+    @property
+    def axis(self) -> int:
+        """Axis of the blocks."""
+        return self.whole.batch_ndim
+
+    def start(self, x0: Array) -> Array:
+        """The kept blocks of a start."""
+        return split(x0, self.axis)[1]
+
+    def stop(self, stop: NonlinearStop) -> NonlinearStop:
+        """The rule for the kept blocks' residual; a norm of the caller's sees all blocks."""
+        norm: Any = stop.norm
+        if not callable(norm):
+            return stop
+        return replace(stop, norm=lambda F: norm(self._padded(F, 0)))
+
+    def monitor(self, monitor: Monitor) -> Monitor:
+        """A monitor that shows all blocks."""
+        if monitor is silent:
+            return monitor
+        return lambda step, e, R: monitor(step, expand(self.whole, e), self._padded(R, self.axis))
+
+    def expanded(self, result: NonlinearResult) -> NonlinearResult:
+        """The result for all blocks; those that were eliminated satisfy their equations by construction."""
+        x = expand(self.whole, result.x)
+        counts = replace(result.counts, residuals=result.counts.residuals + 1)
+        return replace(result, x=x, fun=self._padded(result.fun, self.axis), counts=counts)
+
+    def _padded(self, R: Array, axis: int) -> Array:
+        """The residual of all blocks."""
+        xp = array_namespace(R)
+        shape = list(R.shape)
+        shape[axis] = self.blocks - R.shape[axis]
+        return merge(xp.zeros(tuple(shape), dtype=R.dtype, device=R.device), R, axis)
+
+
+def split(x: Array, axis: int) -> tuple[Array, Array]:
+    """Blocks 0, 2, 4, ... and blocks 1, 3, 5, ... along an axis, as views."""
+    before = (slice(None),) * axis
+    return x[(*before, slice(0, None, 2), ...)], x[(*before, slice(1, None, 2), ...)]
+
+
+def merge(eliminated: Array, kept: Array, axis: int) -> Array:
+    """The array whose blocks `split` gives back."""
+    xp = array_namespace(eliminated)
+    shape = list(eliminated.shape)
+    shape[axis] += kept.shape[axis]
+    x = xp.empty(tuple(shape), dtype=eliminated.dtype, device=eliminated.device)
+    before = (slice(None),) * axis
+    x[(*before, slice(0, None, 2), ...)] = eliminated
+    x[(*before, slice(1, None, 2), ...)] = kept
+    return x
+
+
+def reduced_jacobian(first: Coupling, second: Coupling, like: Array, batch_ndim: int) -> LinearOperator:
+    """I - second first, on states like `like`."""
+    batch_shape, in_shape = tuple(like.shape[:batch_ndim]), tuple(like.shape[batch_ndim:])
+
+    def build(first: Coupling, second: Coupling, batch_shape: tuple[int, ...], dtype: Any) -> LinearOperator:
+        return LinearOperator(
+            lambda v: v - second.matvec(first.matvec(v)),
+            lambda w: w - first.rmatvec(second.rmatvec(w)),
+            in_shape=in_shape,
+            batch_shape=batch_shape,
+            dtype=dtype,
+            take=(lambda indices: build(first.take(indices), second.take(indices), (len(indices),), dtype))
+            if batch_shape
+            else None,
+            inverse=lambda: _inverse(first, second),
+            cast=lambda dtype: build(first.astype(dtype), second.astype(dtype), batch_shape, dtype),
+        )
+
+    return build(first, second, batch_shape, like.dtype)
+
+
+def _inverse(first: Coupling, second: Coupling) -> LinearOperator:
+    """Inverse of I - second first, with each block replaced by its diagonal."""
+    previous, following = second.diagonals()
+    own_previous, own_following = first.diagonals()
+    T = previous.shape[-2]
+    before, at = own_previous[..., :T, :], own_following[..., :T, :]  # of the eliminated block before each kept one
+    xp = array_namespace(previous)
+    blank = xp.zeros_like(previous[..., : 2 * T + 1 - previous.shape[-2] - own_previous.shape[-2], :])
+    after_at = xp.concat([own_previous[..., 1:, :], blank], axis=-2)[..., :T, :]
+    after = xp.concat([own_following[..., 1:, :], blank], axis=-2)[..., :T, :]
+    main = 1.0 - (previous * at + following * after_at)
+    return ScalarTridiagonal.of(-previous * before, main, -following * after).operator()
+
+
+def _halves(caller: str, problem: Any) -> Halves:
+    if not isinstance(problem, Problem):
+        raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
+    if problem.halves is None:
+        raise ValueError(f"{caller}: `problem` {problem.name!r} must have `halves`, got None")
+    return problem.halves

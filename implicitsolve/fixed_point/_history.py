@@ -1,0 +1,122 @@
+"""What Anderson's method remembers of its past, for each system of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, to_host
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.fixed_point._least_squares import newest_first
+from implicitsolve.krylov._arnoldi import combine, project
+
+FIRST_COLUMNS = 8  # room at first; it doubles as it fills
+PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scaling before it is squared
+
+
+class History:
+    """The last differences of F and of its images g, and the inner products of the former.
+
+    Columns form a ring that all systems share; a system that has forgotten its past does not hold the older ones.
+
+    Parameters
+    ----------
+    F : Array (b, N)
+        At the start.
+    norms : ndarray (b,)
+        Its norms.
+    memory : int
+        Most differences kept.
+    least : float
+        See `newest_first`.
+    """
+
+    def __init__(self, F: Array, norms: HostArray, memory: int, least: float) -> None:
+        b, dtype = F.shape[0], np.complex128 if is_complex(F) else np.float64
+        self.memory, self.least = memory, least
+        self.seen = 0  # columns since the start
+        self.dF, self.dg = (_room(F, b, min(memory, FIRST_COLUMNS)) for _ in range(2))
+        self.held = np.zeros((b, memory), dtype=bool)
+        self.gram = np.zeros((b, memory, memory), dtype)
+        self.onto_F = np.zeros((b, memory), dtype)  # <dF_i, F> at the newest F
+        exponent = np.where(np.isfinite(norms) & (norms > 0), np.frexp(norms)[1], 0)
+        self.exponent = np.where(np.abs(exponent) > PLAIN, -exponent, 0)
+
+    @property
+    def columns(self) -> int:
+        """Columns in use."""
+        return min(self.seen, self.memory)
+
+    def append(self, dF: Array, dg: Array, F: Array, lost: HostArray) -> None:
+        """Take in the last differences and the newer F; where the step was `lost`, forget everything instead."""
+        if not self.memory:
+            return
+        j = self.seen % self.memory
+        if j == self.dF.shape[1]:
+            self._grow()
+        self.seen += 1
+        if self.exponent.any():
+            scale = from_host(np.ldexp(1.0, self.exponent), F)[:, None]
+            dF, F = scale * dF, scale * F
+        if lost.any():
+            xp, mask = array_namespace(F), from_host(lost, F)[:, None]
+            dF, dg = (xp.where(mask, xp.zeros_like(d), d) for d in (dF, dg))
+        self.dF[:, j, :], self.dg[:, j, :] = dF, dg
+        self.held[:, j] = True
+        self.held[lost, :] = False
+        self._multiply(j, F)
+
+    def _multiply(self, j: int, F: Array) -> None:
+        """Inner products with the newer F; those with the newest difference follow from them and the older ones."""
+        m, xp, dF = self.columns, array_namespace(F), self.dF[:, j, :]
+        numbers = to_host(xp.concat([project(self.dF[:, :m, :], F), xp.vecdot(dF, dF)[:, None]], axis=1))
+        onto_F = numbers[:, :m].astype(self.gram.dtype)
+        row = onto_F - self.onto_F[:, :m]
+        self.gram[:, :m, j], self.gram[:, j, :m], self.gram[:, j, j] = row, np.conj(row), numbers[:, m]
+        self.onto_F[:, :m] = onto_F
+
+    def correction(self) -> Array | None:
+        """The combination of dg that belongs to the combination of dF nearest to F; None where no system has any."""
+        m = self.columns
+        if not self.held[:, :m].any():
+            return None
+        order = (self.seen - 1 - np.arange(m)) % self.memory
+        gram = self.gram[:, order[:, None], order[None, :]]
+        weights = np.empty((gram.shape[0], m), gram.dtype)
+        weights[:, order] = newest_first(gram, self.onto_F[:, order], self.held[:, order], self.least)
+        return combine(from_host(weights, self.dg), self.dg[:, :m, :])
+
+    def _grow(self) -> None:
+        """Make room for twice as many columns."""
+        used = self.dF.shape[1]
+        for name in ("dF", "dg"):
+            old = getattr(self, name)
+            room = _room(old, old.shape[0], min(self.memory, 2 * used))
+            room[:, :used, :] = old
+            setattr(self, name, room)
+
+    def take(self, indices: Indices) -> None:
+        """Forget the other systems."""
+        m = self.columns
+        for name in ("dF", "dg"):
+            old = getattr(self, name)
+            room = _room(old, indices.size, old.shape[1])
+            room[:, :m, :] = gather(old[:, :m, :], indices)
+            setattr(self, name, room)
+        for name in ("held", "gram", "onto_F", "exponent"):
+            setattr(self, name, getattr(self, name)[indices])
+
+    def join(self, other: History) -> None:
+        """Take in systems that have no past yet, behind the present ones."""
+        b, m = other.held.shape[0], self.columns
+        for name in ("dF", "dg"):
+            old = getattr(self, name)
+            room = _room(old, old.shape[0] + b, old.shape[1])
+            room[:-b, :m, :], room[-b:, :m, :] = old[:, :m, :], 0.0
+            setattr(self, name, room)
+        for name in ("held", "gram", "onto_F", "exponent"):
+            setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
+
+
+def _room(like: Array, systems: int, columns: int) -> Array:
+    """Array (systems, columns, N) that waits to be filled."""
+    return array_namespace(like).empty((systems, columns, like.shape[-1]), dtype=like.dtype, device=like.device)

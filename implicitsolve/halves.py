@@ -1,0 +1,65 @@
+"""What a problem must offer for even-odd elimination: its two halves as functions of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from implicitsolve._typing import Array, Indices
+
+
+class Coupling(Protocol):
+    """Derivative of one half of the blocks with respect to the other half."""
+
+    def matvec(self, v: Array) -> Array:
+        """Product with a direction of the other half."""
+        ...
+
+    def rmatvec(self, w: Array) -> Array:
+        """Adjoint product."""
+        ...
+
+    def take(self, indices: Indices) -> Coupling:
+        """The part that belongs to some systems of the batch."""
+        ...
+
+    def diagonals(self) -> tuple[Array, Array]:
+        """Diagonals, perhaps approximate, of each block's derivatives with respect to its previous and next block."""
+        ...
+
+    def astype(self, dtype: Any) -> Coupling:
+        """The same in another precision."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Half:
+    """One half of the blocks as a function of the other half.
+
+    Attributes
+    ----------
+    apply : callable
+        ``apply(other)`` returns the blocks of this half, shape ``batch_shape + (blocks, k)``.
+    linearize : callable
+        ``linearize(other)`` returns the same and its `Coupling`.
+    """
+
+    apply: Callable[[Array], Array] = field(repr=False)
+    linearize: Callable[[Array], tuple[Array, Coupling]] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halves:
+    """The two halves of a system x = G(x) none of whose blocks depends on its own half.
+
+    Attributes
+    ----------
+    eliminated : Half
+        Blocks 0, 2, 4, ... as a function of the kept ones.
+    kept : Half
+        Blocks 1, 3, 5, ... as a function of the eliminated ones.
+    """
+
+    eliminated: Half
+    kept: Half

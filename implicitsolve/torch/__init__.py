@@ -1,0 +1,35 @@
+"""Implicit layers as PyTorch functions: forward by `implicitsolve.root`, backward by one adjoint solve.
+
+`solve` is a differentiable root of any residual written in torch; the modules are the layers of
+`implicitsolve.adapters`. Tensors on the CPU share their memory with NumPy, tensors on CUDA with CuPy.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from implicitsolve.errors import BackendUnavailable
+
+if importlib.util.find_spec("torch") is None:
+    raise BackendUnavailable(
+        "implicitsolve.torch needs PyTorch, which is not installed: pip install 'implicitsolve[torch]'"
+    )
+
+from implicitsolve.torch._layer import ImplicitLayer
+from implicitsolve.torch._lifted_net import LiftedNet
+from implicitsolve.torch._modules import Elman, ImplicitGRU, ImplicitLSTM, ImplicitRNN, StencilGRU
+from implicitsolve.torch._options import ConvergenceWarning, SolveOptions
+from implicitsolve.torch._solve import solve
+
+__all__ = [
+    "ConvergenceWarning",
+    "Elman",
+    "ImplicitGRU",
+    "ImplicitLSTM",
+    "ImplicitLayer",
+    "ImplicitRNN",
+    "LiftedNet",
+    "SolveOptions",
+    "StencilGRU",
+    "solve",
+]

@@ -1,0 +1,86 @@
+"""The autograd functions: a root as a function of the tensors that its equations contain."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from implicitsolve.result import NonlinearResult
+from implicitsolve.torch._options import SolveOptions
+
+
+class Call(ABC):
+    """One differentiable solve: what its forward part leaves behind for its derivatives.
+
+    Each call has an object of its own, and the graph owns it, so that any number of threads may use one module.
+    `tensors` are those of which the root is a function, always in the same order.
+    """
+
+    result: NonlinearResult
+
+    def __init__(self, caller: str, options: SolveOptions) -> None:
+        self.caller = caller
+        self.options = options
+
+    @abstractmethod
+    def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
+        """The root, from a start or None."""
+
+    @abstractmethod
+    def gradients(self, cotangent: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Any]:
+        """Gradients for the wanted tensors (None for the others) from that for the root x."""
+
+    @abstractmethod
+    def tangent(self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
+        """Derivative of the root along tangents of the tensors."""
+
+
+class Root(torch.autograd.Function):
+    """``Root.apply(call, x0, *tensors)``: what ``call.solve(x0, tensors)`` returns, with derivatives by the tensors."""
+
+    @staticmethod
+    def forward(call: Call, x0: Tensor | None, *tensors: Tensor) -> Tensor:
+        """Solve."""
+        return call.solve(x0, tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the call and its tensors; torch notices when one of them is changed in place before it is used."""
+        ctx.call, _, *tensors = inputs
+        ctx.save_for_backward(output, *tensors)
+        ctx.save_for_forward(output, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        """One adjoint solve for all gradients."""
+        x, *tensors = ctx.saved_tensors
+        return None, None, *ctx.call.gradients(cotangent, x, tensors, ctx.needs_input_grad[2:])
+
+    @staticmethod
+    def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Tensor:  # type: ignore[override]
+        """One tangent solve."""
+        x, *tensors = ctx.saved_tensors
+        return Tangent.apply(ctx.call, len(tensors), x, *tensors, *tangents)
+
+
+class Tangent(torch.autograd.Function):
+    """``call.tangent(x, tensors, tangents)`` on plain tensors, also below `torch.func`'s transforms."""
+
+    @staticmethod
+    def forward(call: Call, count: int, x: Tensor, *tensors: Tensor) -> Tensor:
+        """Solve the tangent system."""
+        return call.tangent(x, tensors[:count], tensors[count:])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the name that errors begin with."""
+        ctx.caller = inputs[0].caller
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> None:
+        """There is none."""
+        raise NotImplementedError(f"{ctx.caller}: a forward-mode derivative cannot be differentiated again")

@@ -1,0 +1,244 @@
+"""What the modules share: a layer of `implicitsolve.adapters` as an autograd function of named tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+import implicitsolve as ims
+from implicitsolve import NonlinearStop, Problem, pull_back, push_forward, root
+from implicitsolve.torch._function import Call, Root
+from implicitsolve.torch._options import SolveOptions
+from implicitsolve.torch._share import REAL, check_like, check_tensor, on_device, to_array, to_tensor
+
+ATOL = {torch.float32: 1e-5, torch.float64: 1e-8}
+
+
+class LayerCall(Call):
+    """One solve of a layer; the tensors are its parameters, inputs and boundary states, in the order of `names`."""
+
+    problem: Problem
+
+    def __init__(
+        self,
+        caller: str,
+        build: Callable[[Mapping[str, Any]], Problem],
+        names: Sequence[str],
+        options: SolveOptions,
+    ) -> None:
+        super().__init__(caller, options)
+        self.build = build
+        self.names = names
+
+    def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
+        """The states."""
+        options = self.options
+        with on_device(tensors[0]):
+            self.problem = self.build(self.named(tensors))
+            start = self.start(x0)
+            stop = NonlinearStop(atol=ATOL[tensors[0].dtype]) if options.stop is None else options.stop
+            self.result = root(self.problem, start, method=options.method, stop=stop)
+            return to_tensor(self.result.x)
+
+    def start(self, x0: Tensor | None) -> Any:
+        """Where `root` starts; None leaves it to the layer."""
+        kind = self.options.initial_guess
+        if x0 is None:
+            return None if kind == "default" else ims.adapters.initial_guess(self.problem, kind)
+        zeros: Any = ims.adapters.initial_guess(self.problem, "zeros")
+        if tuple(x0.shape) != tuple(zeros.shape):
+            shapes = f"{tuple(zeros.shape)}, got {tuple(x0.shape)}"
+            raise ValueError(f"{self.caller}: `x0` must have shape {shapes}")
+        return to_array(x0)
+
+    def gradients(self, cotangent: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Any]:
+        """Gradients for the wanted tensors."""
+        if not any(wanted):
+            return [None] * len(wanted)
+        gradients = iter(Gradients.apply(self, wanted, cotangent, x, *tensors))
+        return [next(gradients) if is_wanted else None for is_wanted in wanted]
+
+    def pull_back(self, cotangent: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
+        """The same for plain tensors, only those that are wanted."""
+        options = self.options
+        with on_device(cotangent):
+            outcome = pull_back(
+                self.problem,
+                self.result,
+                to_array(cotangent),
+                method=options.adjoint_method,
+                stop=options.adjoint_stop,
+            )
+        options.report(self.caller, "adjoint solve", outcome.linear)
+        gradients = outcome.gradients
+        return tuple(
+            to_tensor(gradients[name]) for name, is_wanted in zip(self.names, wanted, strict=True) if is_wanted
+        )
+
+    def tangent(self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
+        """Derivative of the states along tangents."""
+        options = self.options
+        with on_device(x):
+            outcome = push_forward(
+                self.problem,
+                self.result,
+                self.named(tangents),
+                method=options.adjoint_method,
+                stop=options.adjoint_stop,
+            )
+        options.report(self.caller, "tangent solve", outcome.linear)
+        return to_tensor(outcome.tangent)
+
+    def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
+        """Arrays on the memory of the tensors that are there, by name."""
+        return {name: to_array(x) for name, x in zip(self.names, tensors, strict=True) if x is not None}
+
+
+class Gradients(torch.autograd.Function):
+    """``call.pull_back(cotangent, wanted)`` on plain tensors, also below `torch.func`'s transforms."""
+
+    @staticmethod
+    def forward(call: LayerCall, wanted: Sequence[bool], cotangent: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+        """Solve the adjoint system; what else the gradients depend on is in the call."""
+        return call.pull_back(cotangent, wanted)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the name that errors begin with."""
+        ctx.caller = inputs[0].caller
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> None:
+        """There is none."""
+        raise NotImplementedError(
+            f"{ctx.caller}: second derivatives are not available: the layer's own derivatives are written by hand. "
+            "`implicitsolve.torch.solve` has them, for a residual written in torch"
+        )
+
+
+class LayerOptions(TypedDict, total=False):
+    """Keyword arguments of every module."""
+
+    solve_options: SolveOptions | None
+    scale: float | None
+    generator: torch.Generator | None
+    device: Any
+    dtype: torch.dtype | None
+
+
+class ImplicitLayer(nn.Module):
+    """A module whose states solve a nonlinear system: what `ImplicitGRU` and the others have in common.
+
+    Parameters
+    ----------
+    shapes : mapping of str to tuple of int
+        Of the parameters, by the adapter's names.
+    settings : mapping of str to Any
+        What else the adapter is told at each call.
+    inputs : int
+        Numbers on the last axis of the inputs.
+    solve_options, scale, generator, device, dtype : optional
+        As of `ImplicitGRU`.
+
+    Attributes
+    ----------
+    solve_options : SolveOptions
+        May be replaced between calls.
+    """
+
+    adapter: str  # of `implicitsolve.adapters`
+    initial_scale = 0.1
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        settings: Mapping[str, Any],
+        inputs: int,
+        *,
+        solve_options: SolveOptions | None = None,
+        scale: float | None = None,
+        generator: torch.Generator | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.solve_options = SolveOptions() if solve_options is None else solve_options
+        self.settings = dict(settings)
+        self.names = tuple(shapes)
+        self.input_size = inputs
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if dtype not in REAL:
+            raise TypeError(f"{self.caller}: `dtype` must be torch.float32 or torch.float64, got {dtype}")
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self.reset_parameters(scale, generator)
+
+    @property
+    def caller(self) -> str:
+        """What messages begin with."""
+        return type(self).__name__
+
+    def reset_parameters(self, scale: float | None = None, generator: torch.Generator | None = None) -> None:
+        """Draw all parameters, uniformly from [-scale, scale], by default the scale of the layer's paper."""
+        scale = self.initial_scale if scale is None else scale
+        if not 0 <= scale < math.inf:
+            raise ValueError(f"{self.caller}: `scale` must be finite and not negative, got {scale}")
+        for name in self.names:
+            nn.init.uniform_(getattr(self, name), -scale, scale, generator=generator)
+
+    def extra_repr(self) -> str:
+        """Shapes and settings."""
+        shapes = [f"{name}={tuple(getattr(self, name).shape)}" for name in self.names]
+        return ", ".join([*shapes, *(f"{name}={value!r}" for name, value in self.settings.items())])
+
+    def solve(
+        self,
+        inputs: Tensor,
+        boundaries: Mapping[str, Tensor | None],
+        x0: Tensor | None,
+        return_result: bool,
+        **others: Any,
+    ) -> Any:
+        """The states at the present parameters; what `forward` does in every subclass.
+
+        Nothing is kept in the module, so that threads may share it.
+        """
+        parameters = {name: getattr(self, name) for name in self.names}
+        given = {"inputs": inputs} | {name: value for name, value in boundaries.items() if value is not None}
+        self._check(given if x0 is None else {**given, "x0": x0}, parameters[self.names[0]])
+        adapter, settings = getattr(ims.adapters, self.adapter), self.settings | others
+
+        def build(arrays: Mapping[str, Any]) -> Problem:
+            values = [{name: arrays[name] for name in names} for names in (parameters, given)]
+            return self.build(adapter, values[0], values[1] | settings)
+
+        tensors = parameters | given
+        call = LayerCall(self.caller, build, tuple(tensors), self.solve_options)
+        x: Any = Root.apply(call, None if x0 is None else x0.detach(), *tensors.values())
+        call.options.report(self.caller, "forward solve", call.result)
+        return (x, call.result) if return_result else x
+
+    def build(
+        self, adapter: Callable[..., Problem], parameters: Mapping[str, Any], others: Mapping[str, Any]
+    ) -> Problem:
+        """The problem that an adapter makes of arrays."""
+        return adapter(parameters, **others)
+
+    def _check(self, given: Mapping[str, Any], like: Tensor) -> None:
+        """Check what the adapter could only say in its own terms."""
+        for name, value in given.items():
+            check_like(self.caller, name, check_tensor(self.caller, name, value, REAL), like, "the parameters")
+        shape = tuple(given["inputs"].shape)
+        if shape[-1:] != (self.input_size,):
+            raise ValueError(
+                f"{self.caller}: `inputs` must have {self.input_size} numbers on its last axis, got shape {shape}"
+            )
+
+
+def host_lengths(lengths: Any) -> Any:
+    """Lengths as the adapters take them: on the host."""
+    return lengths.detach().cpu().numpy() if isinstance(lengths, Tensor) else lengths

@@ -1,0 +1,185 @@
+"""Calls of `solve`: the root of a residual written in torch, and its adjoint, which is a root too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from implicitsolve._typing import Array
+from implicitsolve.adjoint import pull_back, push_forward
+from implicitsolve.operators import LinearOperator
+from implicitsolve.problem import Problem
+from implicitsolve.solve import root
+from implicitsolve.structure import BlockBanded
+from implicitsolve.torch._function import Call, Root
+from implicitsolve.torch._linearization import Linearization, captured, leaf, recording
+from implicitsolve.torch._options import SolveOptions
+from implicitsolve.torch._share import check_like, on_device, to_array, to_tensor
+from implicitsolve.torch._tree import replaced
+
+PRODUCTS = ("exact", "differences")
+
+
+class ResidualCall(Call):
+    """One `solve`; the tensors are those found in `args`."""
+
+    def __init__(
+        self,
+        residual: Callable[..., Tensor],
+        args: Any,
+        options: SolveOptions,
+        batch_ndim: int,
+        structure: BlockBanded | None,
+        products: str = "exact",
+    ) -> None:
+        if products not in PRODUCTS:
+            raise ValueError(f"solve: `products` must be one of {PRODUCTS}, got {products!r}")
+        super().__init__("solve", options)
+        self.residual = residual
+        self.args = args
+        self.batch_ndim = batch_ndim
+        self.structure = structure
+        self.products = products
+        self.is_unchecked = torch.is_grad_enabled()  # whether the residual may still turn out to use captured tensors
+
+    def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
+        """The root."""
+        with on_device(x0):
+            start = to_array(x0)
+            problem = self.problem(start, tensors)
+            if self.products == "differences":
+                self.refuse_captured(self.at(x0, tensors, [False] * len(tensors))[0])
+                problem = replace(problem, linearize=None)
+            self.result = root(problem, start, method=self.options.method, stop=self.options.stop)
+            return to_tensor(self.result.x)
+
+    def gradients(self, cotangent: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Any]:
+        """Gradients for the wanted tensors: -(dF/dtheta)^H lam, with J^H lam = cotangent."""
+        if torch.is_grad_enabled():  # they will be differentiated again
+            lam: Any = Root.apply(AdjointCall(self), None, x, cotangent, *tensors)
+            found = self.pull_parameters(-lam, x, tensors, wanted)
+        else:
+            point, parameters = self.at(x, tensors, wanted)
+            found = point.pull_parameters(-self.adjoint(point, x, cotangent), parameters)
+        gradients = iter(found)
+        return [next(gradients) if is_wanted else None for is_wanted in wanted]
+
+    def tangent(self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
+        """Derivative of the root: dx with J dx = -(dF/dtheta) dtheta."""
+        point, parameters = self.at(x, tensors, [tangent is not None for tangent in tangents])
+        right = point.push_parameters([tangent for tangent in tangents if tangent is not None], parameters)
+        options = self.options
+        with on_device(x):
+            start = to_array(x)
+            problem = replace(self.problem(start, tensors, point), parameter_jvp=lambda *_: to_array(right))
+            outcome = push_forward(problem, start, {}, method=options.adjoint_method, stop=options.adjoint_stop)
+        options.report(self.caller, "tangent solve", outcome)
+        return to_tensor(outcome.tangent)
+
+    def adjoint(self, point: Linearization, x: Tensor, cotangent: Tensor) -> Tensor:
+        """Solve J^H lam = cotangent at the root."""
+        options = self.options
+        with on_device(x):
+            start = to_array(x)
+            problem = self.problem(start, (), point)
+            outcome = pull_back(
+                problem, start, to_array(cotangent), method=options.adjoint_method, stop=options.adjoint_stop
+            )
+        options.report(self.caller, "adjoint solve", outcome)
+        return to_tensor(outcome.adjoint)
+
+    # The residual and its derivatives
+
+    def evaluate(self, x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """F(x), checked."""
+        F: Any = self.residual(x, *replaced(self.args, iter(tensors)))
+        if not isinstance(F, Tensor):
+            raise TypeError(f"{self.caller}: `residual` must return a torch.Tensor, got {type(F).__name__}")
+        if F.shape != x.shape:
+            raise ValueError(
+                f"{self.caller}: `residual` must return a tensor of the shape of x, {tuple(x.shape)}, "
+                f"got {tuple(F.shape)}"
+            )
+        check_like(self.caller, "residual(x)", F, x, "x")
+        return F
+
+    def at(self, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Linearization, list[Tensor]]:
+        """The linearization at x, and the wanted tensors as leaves of its graph."""
+        own = [leaf(tensor, needs_grad=is_wanted) for tensor, is_wanted in zip(tensors, wanted, strict=True)]
+        point = Linearization(self.caller, lambda x: self.evaluate(x, own), x)
+        return point, [tensor for tensor in own if tensor.requires_grad]
+
+    def pull_parameters(
+        self, w: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]
+    ) -> tuple[Tensor, ...]:
+        """(dF/dtheta)^H w for the wanted tensors, as a differentiable function of everything."""
+
+        def residual(*parameters: Tensor) -> Tensor:
+            given = iter(parameters)
+            mixed = [next(given) if is_wanted else t for t, is_wanted in zip(tensors, wanted, strict=True)]
+            return self.evaluate(x, mixed)
+
+        with recording(x.device):
+            parameters = [tensor for tensor, is_wanted in zip(tensors, wanted, strict=True) if is_wanted]
+            return torch.func.vjp(residual, *parameters)[1](w)
+
+    def problem(self, like: Array, tensors: Sequence[Tensor], point: Linearization | None = None) -> Problem:
+        """The system on arrays; its derivatives at a `point`, where one is given."""
+        constants = [leaf(tensor, needs_grad=False) for tensor in tensors]
+
+        def residual(x: Array) -> Array:
+            x = to_tensor(x)
+            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+                return to_array(self.evaluate(x, constants))
+
+        def linearize(x: Array) -> tuple[Array, LinearOperator]:
+            found = point or Linearization(self.caller, lambda x: self.evaluate(x, constants), to_tensor(x))
+            self.refuse_captured(found)
+            J = LinearOperator(
+                lambda v: to_array(found.push(to_tensor(v))),
+                lambda w: to_array(found.pull(to_tensor(w))),
+                in_shape=tuple(like.shape[self.batch_ndim :]),
+                batch_shape=tuple(like.shape[: self.batch_ndim]),
+                dtype=like.dtype,
+            )
+            return to_array(found.F), J
+
+        return Problem(residual, linearize=linearize, structure=self.structure, batch_ndim=self.batch_ndim)
+
+    def refuse_captured(self, point: Linearization) -> None:
+        """Raise if the residual uses a tensor that requires grad and is none of its arguments: see it once."""
+        found = captured(point.F, [point.x]) if self.is_unchecked else None
+        self.is_unchecked = False
+        if found is not None:
+            raise ValueError(
+                f"{self.caller}: `residual` uses a tensor of shape {tuple(found.shape)} that requires grad and is none "
+                "of its arguments, so that its gradient would be lost: pass it as an argument, or detach it"
+            )
+
+
+class AdjointCall(ResidualCall):
+    """The adjoint as the root lam of J(x)^H lam - c; the tensors are x, c, and those of the first call."""
+
+    def __init__(self, first: ResidualCall) -> None:
+        structure = first.structure
+        if structure is not None:
+            structure = replace(structure, lower=structure.upper, upper=structure.lower)
+        super().__init__(first.residual, first.args, first.options, first.batch_ndim, structure)
+        self.first = first
+        self.is_unchecked = False
+
+    def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
+        """The adjoint, by a linear solve."""
+        x, cotangent, *rest = tensors
+        point, _ = self.first.at(x, rest, [False] * len(rest))
+        return self.first.adjoint(point, x, cotangent)
+
+    def evaluate(self, x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """J^H lam - c, where lam is the unknown."""
+        root_of_first, cotangent, *rest = tensors
+        pull = torch.func.vjp(lambda x: self.first.evaluate(x, rest), root_of_first)[1]
+        return pull(x)[0] - cotangent

@@ -1,0 +1,76 @@
+"""The one place where tensors become arrays and arrays tensors, on one memory: NumPy on the CPU, CuPy on CUDA."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from implicitsolve.errors import BackendUnavailable
+
+REAL = (torch.float32, torch.float64)
+INEXACT = (*REAL, torch.complex64, torch.complex128)
+
+
+def check_tensor(caller: str, name: str, value: Any, dtypes: tuple[torch.dtype, ...] = INEXACT) -> torch.Tensor:
+    """Check that a value is a tensor whose memory an array can share."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{caller}: `{name}` must be a torch.Tensor, got {type(value).__name__}")
+    if value.layout != torch.strided:
+        raise TypeError(f"{caller}: `{name}` must be a dense tensor, got layout {value.layout}")
+    if value.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{caller}: `{name}` must be on the CPU or a CUDA device, got {value.device}")
+    if value.dtype not in dtypes:
+        expected = " or ".join(str(dtype) for dtype in dtypes)
+        raise TypeError(f"{caller}: `{name}` must have dtype {expected}, got {value.dtype}")
+    return value
+
+
+def check_like(caller: str, name: str, value: torch.Tensor, like: torch.Tensor, what: str) -> None:
+    """Check that two tensors have one dtype and one device; `what` is what a message calls the second."""
+    for attribute in ("dtype", "device"):
+        expected, got = getattr(like, attribute), getattr(value, attribute)
+        if expected != got:
+            error = TypeError if attribute == "dtype" else ValueError
+            raise error(f"{caller}: `{name}` must have the {attribute} of {what}, {expected}, got {got}")
+
+
+def to_array(x: torch.Tensor) -> Any:
+    """The tensor's values as an array on the same memory."""
+    x = x.detach().resolve_conj().resolve_neg()
+    return _cupy().from_dlpack(x) if x.is_cuda else x.numpy()
+
+
+def to_tensor(x: Any) -> torch.Tensor:
+    """The array as a tensor on the same memory; a NumPy array of which torch allows no view is copied."""
+    if not isinstance(x, np.ndarray | np.generic):
+        return torch.from_dlpack(x)
+    x = np.asarray(x)
+    has_view = x.flags.writeable and all(stride >= 0 for stride in x.strides)
+    return torch.from_numpy(x if has_view else x.copy())
+
+
+@contextmanager
+def on_device(x: torch.Tensor) -> Generator[None]:
+    """Make CuPy work on the device of x, and on the stream on which torch works there now."""
+    if not x.is_cuda:
+        yield
+        return
+    cuda = _cupy().cuda
+    stream = torch.cuda.current_stream(x.device)
+    with cuda.Device(stream.device.index), cuda.ExternalStream(stream.cuda_stream):
+        yield
+
+
+def _cupy() -> Any:
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        raise BackendUnavailable(
+            "implicitsolve.torch: CUDA tensors go through CuPy, which is not installed: "
+            "pip install 'implicitsolve[cuda13]' (or [cuda12]), or move the tensors to the CPU"
+        ) from error

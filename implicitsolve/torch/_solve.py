@@ -1,0 +1,118 @@
+"""`solve`: a root of any residual written in torch, as a differentiable function of the residual's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from implicitsolve.stopping import LinearStop, NonlinearStop
+from implicitsolve.structure import BlockBanded
+from implicitsolve.torch._function import Root
+from implicitsolve.torch._options import SolveOptions
+from implicitsolve.torch._residual import ResidualCall
+from implicitsolve.torch._share import check_tensor
+from implicitsolve.torch._tree import leaves
+
+
+def solve(
+    residual: Callable[..., Tensor],
+    x0: Tensor,
+    *args: Any,
+    method: Any = None,
+    stop: NonlinearStop | None = None,
+    adjoint_method: Any = None,
+    adjoint_stop: LinearStop | None = None,
+    batch_ndim: int = 0,
+    structure: BlockBanded | None = None,
+    products: str = "exact",
+    on_failure: str = "warn",
+    return_result: bool = False,
+) -> Any:
+    """Return the root x of ``residual(x, *args) = 0``, differentiable by the tensors in `args`.
+
+    The forward part is `implicitsolve.root` with exact Jacobian products; the backward part is one adjoint solve at the
+    root, however the root was found.
+
+    Parameters
+    ----------
+    residual : callable
+        ``residual(x, *args)`` returns a tensor of the shape, dtype and device of x, by operations of torch.
+    x0 : Tensor
+        Start: float32, float64, complex64 or complex128 (then the residual must be holomorphic in x). It gets no
+        gradient, since the root does not depend on it.
+    *args
+        What else the residual is given: tensors, tuples, lists and dicts with tensors (the parameters of a module, for
+        `torch.func.functional_call`), and anything else. A tensor that requires grad must be here: a residual that
+        takes it from an enclosing scope is refused, since that gradient would be lost.
+    method : NewtonKrylov, BlockNewton or str, optional
+        That of `implicitsolve.root`. Default "auto".
+    stop : NonlinearStop, optional
+        When a forward solve has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|. With a warm start give an
+        absolute tolerance.
+    adjoint_method, adjoint_stop : optional
+        `method` and `stop` of `implicitsolve.pull_back`. Default: ||c - J^H lam||_2 <= 1e-6 ||c||_2 (1.2e-5 in
+        float32) for the cotangent c.
+    batch_ndim : int, optional
+        The first `batch_ndim` axes of x index independent systems. Default 0.
+    structure : BlockBanded, optional
+        What is known of the Jacobian, as of `implicitsolve.Problem`.
+    products : {"exact", "differences"}, optional
+        Jacobian products of the forward solve. "exact" (default) ones are the reverse of reverse mode, so that the
+        residual's operations must have second derivatives in torch; for those that have none, such as fused attention,
+        there are "differences" of the residual. Gradients are exact either way, and need first derivatives.
+    on_failure : {"warn", "raise", "ignore"}, optional
+        What follows when a forward, adjoint or tangent solve fails: a `ConvergenceWarning` (default), an
+        `implicitsolve.NoConvergence`, or nothing.
+    return_result : bool, optional
+        Whether to return ``(x, result)`` with the `NonlinearResult` of `root`, whose status tells which systems of a
+        batch converged. Default False.
+
+    Returns
+    -------
+    Tensor
+        The root, on the memory of ``result.x``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument, or what the residual returns, is not usable.
+    NoConvergence
+        If ``on_failure="raise"`` and a solve failed; from ``backward()`` if it was the adjoint one.
+
+    Notes
+    -----
+    Derivatives of any order are exact to the solves' tolerances: the adjoint is itself a root. Forward mode
+    (`torch.autograd.forward_ad`, `torch.func.jvp`) is one tangent solve, to first order. `torch.func.vmap` is not
+    supported: use `batch_ndim`. Beyond first order, and below `torch.func`'s transforms, the residual must suit
+    `torch.func.vjp`. Autocast is off inside the residual.
+
+    A linearization costs one residual with its graph, and a product with J or J^H one backward pass.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import implicitsolve.torch as imt
+    >>> a = torch.tensor([4.0, 9.0], dtype=torch.float64, requires_grad=True)
+    >>> x = imt.solve(lambda x, a: x**2 - a, torch.ones(2, dtype=torch.float64), a)
+    >>> x.detach().numpy().round(6)
+    array([2., 3.])
+    >>> x.sum().backward()
+    >>> a.grad.numpy().round(6)
+    array([0.25    , 0.166667])
+    """
+    if not callable(residual):
+        raise TypeError(f"solve: `residual` must be callable, got {type(residual).__name__}")
+    x0 = check_tensor("solve", "x0", x0).detach()
+    options = SolveOptions(
+        method="auto" if method is None else method,
+        stop=stop,
+        adjoint_method=adjoint_method,
+        adjoint_stop=adjoint_stop,
+        on_failure=on_failure,
+    )
+    call = ResidualCall(residual, args, options, batch_ndim, structure, products)
+    x: Any = Root.apply(call, x0, *leaves(args))
+    options.report("solve", "forward solve", call.result)
+    return (x, call.result) if return_result else x

@@ -1,0 +1,245 @@
+"""Approximate fixed points and their two gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import implicitsolve as ims
+from implicitsolve.adapters import approximate_fixed_point, elman, elman_parameters, gru_parameters, implicit_gru
+from tests.adapters.layers import make
+from tests.adapters.test_elman import LENGTHS, backpropagate, close, draw, loop
+
+NAMES = ["implicit_gru", "stencil_gru-wide", "implicit_rnn", "implicit_lstm", "elman"]
+
+
+@pytest.mark.parametrize("rho", [6, 9])
+@pytest.mark.parametrize("activation", ["tanh", "logistic", "relu"])
+def test_enough_iterations_are_the_network_and_backpropagation(rho, activation, rng):
+    params, x, h0 = draw(rng)
+    network = elman(params, x, activation=activation, lengths=LENGTHS, h0=h0)
+    found = approximate_fixed_point(network, rho)
+    assert found.rho == rho
+    close(found.x, network.substitute(), 1e-15)
+    close(found.x, loop(params, x, h0, LENGTHS, activation), 1e-15)
+    w = rng.standard_normal(found.x.shape)
+    w[1, 1:] = w[2, 4:] = 0.0
+    gradients = found.pull_back(w).gradients
+    expected = backpropagate(params, x, h0, LENGTHS, w, activation)
+    assert gradients.keys() == expected.keys()
+    for name, value in expected.items():
+        close(gradients[name], value, 1e-13)
+
+
+def test_the_first_states_are_exact(rng):
+    params, x, h0 = draw(rng, T=8)
+    network = elman(params, x, h0=h0)
+    exact = network.substitute()
+    found = approximate_fixed_point(network, 8)
+    for n, H in enumerate(found.iterates[1:], start=1):
+        close(H[:, :n], exact[:, :n], 1e-15)
+
+
+@pytest.mark.parametrize("rho", [1, 2, 4])
+def test_a_memory_of_so_many_positions(rho, rng):
+    """The network restarted from the zero state rho steps back, or from h_0 where that is nearer."""
+    params, x, h0 = draw(rng, T=7)
+    found = approximate_fixed_point(elman(params, x, h0=h0), rho).x
+    for t in range(7):
+        begin = max(0, t + 1 - rho)
+        start = h0 if t + 1 <= rho else np.zeros_like(h0)
+        restarted = loop(params, x[:, begin : t + 1], start, [t + 1 - begin] * 3)
+        close(found[:, t], restarted[:, -1], 1e-15)
+
+
+def slope(loss, h=1e-3):
+    """Sixth-order difference at 0."""
+    differences = [loss(i * h) - loss(-i * h) for i in (1, 2, 3)]
+    return (45 * differences[0] - 9 * differences[1] + differences[2]) / (60 * h)
+
+
+@pytest.mark.parametrize("rho", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_against_differences(name, rho, rng):
+    case = make(name, scale=0.5)
+    direction = {key: rng.standard_normal(value.shape) for key, value in case.P.items()}
+
+    def moved(step):
+        return case.layer(**{key: value + step * direction[key] for key, value in case.P.items()})
+
+    found = approximate_fixed_point(case.layer(), rho)
+    w = rng.standard_normal(found.x.shape)
+
+    def full(step):
+        return (w * approximate_fixed_point(moved(step), rho).x).sum()
+
+    def skipped(step):  # the last but one state is a constant
+        before = found.iterates[-2]
+        return (w * (before - moved(step).residual(before))).sum()
+
+    for propagation, loss in (("full", full), ("skipped", skipped)):
+        result = found.pull_back(w, propagation=propagation)
+        assert result.propagation == propagation
+        assert result.gradients.keys() == case.P.keys()
+        total = sum((result.gradients[key] * direction[key]).sum() for key in direction)
+        assert total == pytest.approx(slope(loss), rel=1e-8)
+
+
+def test_both_gradients_of_one_iteration_are_one(rng):
+    params, x, h0 = draw(rng)
+    found = approximate_fixed_point(elman(params, x, h0=h0), 1)
+    w = rng.standard_normal(found.x.shape)
+    full, skipped = (found.pull_back(w, propagation=kind).gradients for kind in ("full", "skipped"))
+    for name, gradient in full.items():
+        np.testing.assert_array_equal(gradient, skipped[name])
+
+
+def test_a_contraction_reaches_its_fixed_point(rng):
+    params, x = gru_parameters(2, 4, scale=0.2, rng=rng), rng.standard_normal((3, 6, 2))
+    layer = implicit_gru(params, x)
+    result = ims.root(layer, stop=ims.NonlinearStop(atol=1e-14, rtol=0.0))
+    found = approximate_fixed_point(layer, 60)
+    close(found.x, result.x, 1e-12)
+    w = rng.standard_normal(found.x.shape)
+    exact = ims.pull_back(layer, result, w, stop=ims.LinearStop(rtol=1e-13)).gradients
+    for name, gradient in found.pull_back(w).gradients.items():
+        close(gradient, exact[name], 1e-10)
+
+
+# Any problem
+
+
+def affine(kind="linearize", parameter="b"):
+    """x = A x + b for one system; A as a matrix of the whole system, or products with it."""
+    A, b = np.asarray([[0.5, 0.25], [0.0, -0.5]]), np.asarray([1.0, 2.0])
+    J = np.eye(2) - A
+    ways = {
+        "linearize": {"linearize": lambda x: (J @ x - b, J)},
+        "sparse": {"linearize": lambda x: (J @ x - b, scipy.sparse.csr_array(J))},
+        "vjp": {"vjp": lambda x, w: J.T @ w},
+        "none": {},
+    }
+    problem = ims.Problem(
+        lambda x: J @ x - b,
+        parameters={parameter: b},
+        parameter_vjp=lambda x, w: {parameter: -w},
+        fixed_point=True,
+        name="affine",
+        **ways[kind],
+    )
+    return problem, A, b
+
+
+@pytest.mark.parametrize("kind", ["linearize", "sparse", "vjp"])
+def test_an_affine_problem(kind):
+    problem, A, b = affine(kind)
+    start, w = np.asarray([3.0, -1.0]), np.asarray([1.0, -2.0])
+    found = approximate_fixed_point(problem, 3, x0=start)
+    np.testing.assert_allclose(found.x, b + A @ (b + A @ (b + A @ start)), rtol=1e-15)
+    np.testing.assert_allclose(found.pull_back(w).gradients["b"], (np.eye(2) + A + A @ A).T @ w, rtol=1e-15)
+    np.testing.assert_allclose(found.pull_back(w, propagation="skipped").gradients["b"], w, rtol=1e-15)
+    np.testing.assert_array_equal(start, [3.0, -1.0])
+
+
+def test_functions_that_change_their_arguments_do_no_harm():
+    clean = affine("vjp")[0]
+    buffer = np.empty(2)
+
+    def residual(x):
+        buffer[...] = clean.residual(x)
+        x[...] = np.nan
+        return buffer
+
+    def spoiling(function):
+        def called(x, w):
+            value = function(x, w)
+            x[...] = w[...] = np.nan
+            return value
+
+        return called
+
+    problem = ims.Problem(
+        residual,
+        vjp=spoiling(clean.vjp),
+        parameters=clean.parameters,
+        parameter_vjp=spoiling(lambda x, w: {"b": -w.copy()}),
+        fixed_point=True,
+    )
+    start, w = np.asarray([3.0, -1.0]), np.asarray([1.0, -2.0])
+    found, expected = (approximate_fixed_point(p, 4, x0=start) for p in (problem, clean))
+    np.testing.assert_array_equal(found.x, expected.x)
+    np.testing.assert_array_equal(found.pull_back(w).gradients["b"], expected.pull_back(w).gradients["b"])
+
+
+def test_every_library_and_precision(xp, dtype, rng):
+    params = elman_parameters(2, 3, scale=0.5, rng=rng)
+    x, w = rng.standard_normal((2, 5, 2)), rng.standard_normal((2, 5, 3))
+    expected = approximate_fixed_point(elman(params, x), 3)
+    cast = {name: xp.asarray(value, dtype=dtype) for name, value in params.items()}
+    found = approximate_fixed_point(elman(cast, xp.asarray(x, dtype=dtype)), 3)
+    tolerance = 64 * float(xp.finfo(dtype).eps)
+    assert found.x.dtype == dtype
+    close(np.asarray(found.x), expected.x, tolerance)
+    for kind in ("full", "skipped"):
+        gradients = found.pull_back(xp.asarray(w, dtype=dtype), propagation=kind).gradients
+        for name, value in expected.pull_back(w, propagation=kind).gradients.items():
+            assert gradients[name].dtype == dtype
+            close(np.asarray(gradients[name]), value, tolerance)
+
+
+def test_an_iteration_that_overflows_shows():
+    problem = ims.Problem(lambda x: x - 1e200 * x * x, fixed_point=True)
+    with np.errstate(over="ignore"):
+        found = approximate_fixed_point(problem, 2, x0=np.asarray([1.0, 1e-200]))
+    np.testing.assert_array_equal(np.isfinite(found.x), [False, True])
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"problem": np.cos}, TypeError, "`problem` must be a Problem, got ufunc"),
+        ({"problem": ims.Problem(np.cos)}, ValueError, "`problem` must be one of a fixed point"),
+        ({"rho": 0}, ValueError, "`rho` must be at least 1, got 0"),
+        ({"rho": 2.0}, TypeError, "`rho` must be an integer, got float"),
+        ({"x0": [1.0, 2.0]}, TypeError, "`x0` must be an array, got list"),
+        ({"x0": None}, TypeError, "`x0` is needed, since `problem` has no initial guess"),
+    ],
+)
+def test_mistakes_are_named(changes, error, message):
+    arguments = {"problem": affine()[0], "rho": 2, "x0": np.zeros(2)} | changes
+    with pytest.raises(error, match=f"approximate_fixed_point: {message}"):
+        approximate_fixed_point(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("cotangent", "error", "message"),
+    [
+        ([1.0, 2.0], TypeError, "`cotangent` must be an array, got list"),
+        (np.zeros(3), ValueError, r"`cotangent` must have the shape of x, \(2,\), got \(3,\)"),
+        (
+            np.zeros(2, np.float32),
+            TypeError,
+            "`cotangent` must have the library and dtype of x, .*float64, got .*float32",
+        ),
+    ],
+)
+def test_cotangents_are_checked(cotangent, error, message):
+    found = approximate_fixed_point(affine()[0], 2, x0=np.zeros(2))
+    with pytest.raises(error, match=f"pull_back: {message}"):
+        found.pull_back(cotangent)
+
+
+def test_what_a_gradient_needs():
+    found = approximate_fixed_point(affine("none")[0], 2, x0=np.zeros(2))
+    np.testing.assert_array_equal(found.pull_back(np.ones(2), propagation="skipped").gradients["b"], 1.0)
+    with pytest.raises(TypeError, match="pull_back: the problem needs `linearize` or `vjp` for propagation='full'"):
+        found.pull_back(np.ones(2))
+    with pytest.raises(ValueError, match="`propagation` must be 'full' or 'skipped', got 'half'"):
+        found.pull_back(np.ones(2), propagation="half")
+    bare = approximate_fixed_point(ims.Problem(lambda x: x - 1.0, fixed_point=True), 2, x0=np.zeros(2))
+    with pytest.raises(TypeError, match="the problem needs `parameter_vjp`"):
+        bare.pull_back(np.ones(2))

@@ -1,0 +1,553 @@
+"""What every adapter's problem must do, against the layers written out position by position."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve.adapters import _rows, initial_guess
+from tests.adapters.layers import ADAPTERS, Case, gates, make
+
+NAMES = list(ADAPTERS)
+NEAREST = [name for name, adapter in ADAPTERS.items() if adapter.offsets == (-1, 1)]
+CAUSAL = [name for name, adapter in ADAPTERS.items() if min(adapter.offsets) > 0 or max(adapter.offsets) < 0]
+SMOOTH = [name for name, adapter in ADAPTERS.items() if adapter.smooth]
+LENGTHS = {"ragged": (5, 1, 4, 2), "full": None}
+
+
+def case_of(name: str, **kwargs: Any) -> Case:
+    return make(name, **({"B": 4, "T": 5, "lengths": LENGTHS["ragged"], "scale": 0.7} | kwargs))
+
+
+@pytest.fixture(params=LENGTHS)
+def lengths(request):
+    return LENGTHS[request.param]
+
+
+@pytest.fixture(params=NAMES)
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def case(name, lengths) -> Case:
+    return case_of(name, lengths=lengths)
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Split even these small layers into several parts."""
+    monkeypatch.setattr(_rows, "PART_ROWS", 7)
+
+
+def host(x) -> np.ndarray:
+    return x.get() if hasattr(x, "get") else np.asarray(x)
+
+
+def close(actual, expected, tolerance=1e-12):
+    actual, expected = host(actual), host(expected)
+    assert actual.shape == expected.shape
+    bound = tolerance * max(1.0, np.abs(expected).max(initial=0.0))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
+
+
+def solved(case: Case, **changed: Any) -> tuple[ims.Problem, Any]:
+    layer = case.layer(**changed)
+    result = ims.root(layer, method="newton-krylov", stop=ims.NonlinearStop(atol=1e-14, rtol=0.0))
+    assert result.success.all()
+    return layer, result
+
+
+def directional(case: Case, P: dict[str, Any], tangents: dict[str, Any]) -> np.ndarray:
+    """Derivative of the residual written out, by a complex step."""
+    moved = P | {name: P[name] + 1e-30j * value for name, value in tangents.items()}
+    return case.adapter.residual(moved, case.H, case.lengths).imag / 1e-30
+
+
+# The function and its derivatives
+
+
+def test_residual_is_the_formula(case, xp, dtype):
+    actual = case.layer(xp, dtype).residual(xp.asarray(case.H, dtype=dtype))
+    assert actual.dtype == dtype
+    close(actual, case.residual(), 64 * float(xp.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("at", ["random", "solution"])
+def test_products_are_those_of_the_dense_jacobian(case, at, rng, parts):
+    if at == "solution":
+        case.H = solved(case)[1].x
+    J, layer = case.jacobian(), case.layer()
+    v, w = rng.standard_normal((2, *case.H.shape))
+    F, operator = layer.linearize(case.H)
+    close(F, case.residual())
+    for actual in (layer.jvp(case.H, v), operator.matvec(v), v - operator.coupling.matvec(v)):
+        close(actual.ravel(), J @ v.ravel())
+    for actual in (layer.vjp(case.H, w), operator.rmatvec(w), w - operator.coupling.rmatvec(w)):
+        close(actual.ravel(), J.T @ w.ravel())
+
+
+def test_blocks_and_structure_are_those_of_the_dense_jacobian(case):
+    layer = case.layer()
+    band = layer.structure
+    B, T, size = case.H.shape
+    assert (band.lower, band.upper, band.block_size) == (
+        max(0, -min(case.adapter.offsets)),
+        max(0, *case.adapter.offsets),
+        size,
+    )
+    matrix = ims.BlockBandedMatrix(layer.blocks(case.H), lower=band.lower, upper=band.upper)
+    dense = case.jacobian().reshape(B, T * size, B, T * size)
+    for b in range(B):
+        close(matrix.todense()[b], dense[b, :, b])
+
+
+def test_parameter_products_are_those_of_the_formula(case, rng, parts):
+    layer = case.layer()
+    tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
+    w = rng.standard_normal(case.H.shape)
+    gradients = layer.parameter_vjp(case.H, w)
+    assert list(gradients) == list(layer.parameters)
+    assert gradients.keys() == tangents.keys()
+    for name, tangent in tangents.items():
+        expected = directional(case, case.P, {name: tangent})
+        close(layer.parameter_jvp(case.H, {name: tangent}), expected)
+        assert gradients[name].shape == tangent.shape
+        assert (gradients[name] * tangent).sum() == pytest.approx((w * expected).sum(), rel=1e-11, abs=1e-11)
+    close(layer.parameter_jvp(case.H, tangents), directional(case, case.P, tangents))
+
+
+@pytest.mark.parametrize("boundary", ["shared", "zero"])
+def test_boundary_states_of_all_sequences_together(name, boundary, rng):
+    case = case_of(name, boundary=boundary)
+    layer, w = case.layer(), rng.standard_normal(case.H.shape)
+    close(layer.residual(case.H), case.residual())
+    gradients = layer.parameter_vjp(case.H, w)
+    for edge in case.adapter.boundaries(3):
+        tangent = rng.standard_normal(case.P[edge].shape)
+        expected = directional(case, case.P, {edge: tangent})
+        close(layer.parameter_jvp(case.H, {edge: tangent}), expected)
+        assert (gradients[edge] * tangent).sum() == pytest.approx((w * expected).sum(), rel=1e-11, abs=1e-11)
+
+
+def test_without_boundary_states_they_are_zero(name):
+    case = case_of(name, boundary="zero")
+    params = {weight: case.P[weight] for weight in case.weights}
+    layer = case.adapter.build(params, case.P["inputs"], lengths=case.lengths, **case.adapter.options)
+    np.testing.assert_array_equal(layer.residual(case.H), case.layer().residual(case.H))
+    for edge, shape in case.adapter.boundaries(3).items():
+        assert layer.parameters[edge].shape == layer.parameter_vjp(case.H, case.H)[edge].shape == shape
+
+
+def test_products_are_the_same_in_every_library(name, xp, dtype, rng, parts):
+    case, tolerance = case_of(name), 512 * float(xp.finfo(dtype).eps)
+    v = rng.standard_normal(case.H.shape)
+    tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
+    layer, ours = case.layer(), case.layer(xp, dtype)
+    H, dH = xp.asarray(case.H, dtype=dtype), xp.asarray(v, dtype=dtype)
+    cast = {name: xp.asarray(value, dtype=dtype) for name, value in tangents.items()}
+    results = {
+        "jvp": (ours.jvp(H, dH), layer.jvp(case.H, v)),
+        "vjp": (ours.vjp(H, dH), layer.vjp(case.H, v)),
+        "blocks": (ours.blocks(H), layer.blocks(case.H)),
+        "parameter_jvp": (ours.parameter_jvp(H, cast), layer.parameter_jvp(case.H, tangents)),
+        "one-step": (initial_guess(ours), initial_guess(layer)),
+        "random": (
+            initial_guess(ours, "random", np.random.default_rng(1)),
+            initial_guess(layer, "random", np.random.default_rng(1)),
+        ),
+        "taken": (
+            ours.take(np.asarray([2, 0])).residual(xp.asarray(case.H[[2, 0]], dtype=dtype)),
+            layer.residual(case.H)[[2, 0]],
+        ),
+    }
+    if layer.substitute is not None:
+        results["substitute"] = ours.substitute(), layer.substitute()
+    if layer.halves is not None:
+        even, odd = layer.halves.eliminated.linearize(case.H[:, 1::2])
+        our_even, our_odd = ours.halves.eliminated.linearize(H[:, 1::2, :])
+        results["even"] = our_even, even
+        results["half"] = our_odd.matvec(dH[:, 1::2, :]), odd.matvec(v[:, 1::2])
+        results["half adjoint"] = our_odd.rmatvec(dH[:, ::2, :]), odd.rmatvec(v[:, ::2])
+        results["diagonal"] = our_odd.diagonals()[0], odd.diagonals()[0]
+    expected = layer.parameter_vjp(case.H, v)
+    results |= {name: (value, expected[name]) for name, value in ours.parameter_vjp(H, dH).items()}
+    for actual, value in results.values():
+        assert type(actual) is type(H)
+        assert actual.dtype == dtype
+        close(actual, value, tolerance)
+
+
+# The two halves of a layer that couples nearest neighbours
+
+
+HALVES = [(5, 1, 4, 2), (5, 5, 5, 5), (4, 4, 4, 4), (6, 3, 1, 6), (1, 1, 1, 1), (2, 1, 1, 2), (3, 1, 3, 5)]
+
+
+def merged(even: np.ndarray, odd: np.ndarray, like: np.ndarray) -> np.ndarray:
+    H = np.empty(like.shape)
+    H[..., ::2, :], H[..., 1::2, :] = even, odd
+    return H
+
+
+@pytest.mark.parametrize("name", NEAREST)
+@pytest.mark.parametrize("of_lengths", HALVES)
+def test_halves_are_the_layer(name, of_lengths, rng, parts):
+    case = case_of(name, lengths=of_lengths, T=max(of_lengths))
+    layer, H = case.layer(), np.where(case.valid, case.H, 0)
+    even, odd = layer.halves.eliminated, layer.halves.kept
+    evens, odds = H[:, ::2], H[:, 1::2]
+    F = H - layer.residual(H)
+    close(merged(even.apply(odds), odd.apply(evens), H), F, 1e-15)
+    (even_value, even_slope), (odd_value, odd_slope) = even.linearize(odds), odd.linearize(evens)
+    close(merged(even_value, odd_value, H), F, 1e-15)
+    v, w = rng.standard_normal((2, *H.shape))
+    whole = layer.linearize(H)[1].coupling
+    pushed = merged(even_slope.matvec(v[:, 1::2]), odd_slope.matvec(v[:, ::2]), H)
+    close(pushed, whole.matvec(v), 1e-14)
+    pulled = merged(odd_slope.rmatvec(w[:, 1::2]), even_slope.rmatvec(w[:, ::2]), H)
+    close(pulled, whole.rmatvec(w), 1e-14)
+    for ours, theirs, expected in zip(even_slope.diagonals(), odd_slope.diagonals(), whole.diagonals()):
+        close(merged(ours, theirs, H), expected, 1e-14)
+
+
+@pytest.mark.parametrize("name", NEAREST)
+def test_parts_of_halves(name, rng):
+    case = case_of(name)
+    layer, indices = case.layer(), np.asarray([2, 0, 0])
+    H, v = case.H, rng.standard_normal(case.H.shape)
+    for half, other, own in ((layer.halves.eliminated, 1, 0), (layer.halves.kept, 0, 1)):
+        value, slope = half.linearize(H[:, other::2])
+        part = slope.take(indices)
+        close(part.matvec(v[indices, other::2]), slope.matvec(v[:, other::2])[indices])
+        close(part.rmatvec(v[indices, own::2]), slope.rmatvec(v[:, own::2])[indices])
+        for some, every in zip(part.diagonals(), slope.diagonals()):
+            close(some, every[indices])
+        taken = layer.take(indices).halves
+        taken_half = taken.eliminated if own == 0 else taken.kept
+        close(taken_half.apply(H[indices, other::2]), value[indices])
+        single = slope.astype(np.float32)
+        product = single.matvec(v[:, other::2].astype(np.float32))
+        assert product.dtype == np.float32
+        close(product, slope.matvec(v[:, other::2]), 1e-5)
+
+
+@pytest.mark.parametrize("name", NEAREST)
+@pytest.mark.parametrize("T", [1, 2, 5])
+def test_halves_of_one_sequence(name, T, rng):
+    case = case_of(name, B=1, T=T, lengths=(T,), boundary="shared")
+    params = {weight: case.P[weight] for weight in case.weights}
+    edges = {edge: case.P[edge] for edge in case.adapter.boundaries(3)}
+    layer, H = case.adapter.build(params, case.P["inputs"][0], **edges, **case.adapter.options), case.H[0]
+    even, even_slope = layer.halves.eliminated.linearize(H[1::2])
+    odd, odd_slope = layer.halves.kept.linearize(H[::2])
+    close(H - merged(even, odd, H), layer.residual(H), 1e-15)
+    v, J = rng.standard_normal(H.shape), layer.linearize(H)[1]
+    close(v - merged(even_slope.matvec(v[1::2]), odd_slope.matvec(v[::2]), v), J.matvec(v), 1e-14)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", NEAREST)
+def test_halves_keep_sequences_and_padding_apart(name, bad, rng):
+    case, v = case_of(name), rng.standard_normal((4, 5, 6))[:, :, : case_of(name).H.shape[2]]
+    layer, rest = case.layer(), [0, 2]
+    H, w = np.where(case.valid, case.H, bad), np.where(case.valid, v, bad)
+    H[1], H[3] = bad, bad
+    w[1], w[3] = bad, bad
+    for half, other, own in ((layer.halves.eliminated, 1, 0), (layer.halves.kept, 0, 1)):
+        value, slope = half.linearize(H[:, other::2])
+        clean, clean_slope = half.linearize(case.H[:, other::2])
+        np.testing.assert_array_equal(value[rest], clean[rest])
+        np.testing.assert_array_equal(half.apply(H[:, other::2])[rest], clean[rest])
+        np.testing.assert_array_equal(slope.matvec(w[:, other::2])[rest], clean_slope.matvec(v[:, other::2])[rest])
+        np.testing.assert_array_equal(slope.rmatvec(w[:, own::2])[rest], clean_slope.rmatvec(v[:, own::2])[rest])
+        assert (clean[~case.valid[:, own::2, 0]] == 0).all()
+
+
+def test_diagonals_are_exact_for_diagonal_weights():
+    case = case_of("implicit_gru", scale=2.0)
+    P = {name: value * np.eye(3) if name.startswith("U") else value for name, value in case.P.items()}
+    coupling = case.layer(**(P | {"Ur": 0 * P["Ur"]})).linearize(case.H)[1].coupling
+    for actual, blocks in zip(coupling.diagonals(), coupling.blocks()):
+        close(actual, np.diagonal(blocks, axis1=2, axis2=3))
+
+
+def test_an_operator_keeps_its_coupling(name, rng):
+    case = case_of(name)
+    J, indices = case.layer().linearize(case.H)[1], np.asarray([3, 1])
+    v = rng.standard_normal(case.H.shape)
+    part = J.take(indices)
+    close(v[indices] - part.coupling.matvec(v[indices]), J.matvec(v)[indices])
+    single = J.coupling.astype(np.float32).rmatvec(v.astype(np.float32))
+    assert single.dtype == np.float32
+    close(single, J.coupling.rmatvec(v), 1e-5)
+
+
+# Causal layers
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("scale", [0.7, 3.0])
+def test_substitution_is_the_solution(name, scale, lengths):
+    case = case_of(name, scale=scale, lengths=lengths)
+    layer = case.layer()
+    case.H = layer.substitute()
+    assert (case.H[~case.valid[:, :, 0]] == 0).all()
+    close(case.residual(), 0 * case.H, 1e-14 * max(1.0, np.abs(case.H).max()))
+    close(layer.take(np.asarray([2, 2, 0])).substitute(), case.H[[2, 2, 0]], 1e-13)
+
+
+def test_only_causal_layers_are_substituted(name):
+    assert (case_of(name).layer().substitute is not None) == (name in CAUSAL)
+
+
+def test_only_nearest_neighbours_have_halves(name):
+    layer = case_of(name).layer()
+    assert layer.fixed_point
+    assert (layer.halves is not None) == (name in NEAREST)
+
+
+# Padding, batches, subsets
+
+
+@pytest.mark.parametrize("garbage", [1e300, np.inf, np.nan])
+def test_padding_is_inert(name, garbage, rng):
+    case = case_of(name)
+    v = rng.standard_normal(case.H.shape)
+    H, dH = (np.where(case.valid, x, garbage) for x in (case.H, v))
+    clean, layer = case.layer(), case.layer(inputs=np.where(case.valid, case.P["inputs"], garbage))
+    (F, J), (F0, J0) = layer.linearize(H), clean.linearize(case.H)
+    pairs = [
+        (layer.residual(H), clean.residual(case.H), H),
+        (F, F0, H),
+        (J.matvec(dH), J0.matvec(v), dH),
+        (J.rmatvec(dH), J0.rmatvec(v), dH),
+        (initial_guess(layer), initial_guess(clean), 0 * v),
+    ]
+    if layer.substitute is not None:
+        pairs.append((layer.substitute(), clean.substitute(), 0 * v))
+    for actual, expected, padding in pairs:
+        np.testing.assert_array_equal(actual, np.where(case.valid, expected, padding))
+    np.testing.assert_array_equal(layer.blocks(H), clean.blocks(case.H))
+    expected = clean.parameter_vjp(case.H, v)
+    assert (expected["inputs"][~case.valid[:, :, 0]] == 0).all()
+    for name, gradient in layer.parameter_vjp(H, dH).items():
+        np.testing.assert_array_equal(gradient, expected[name])
+    tangents = {name: np.ones_like(value) for name, value in case.P.items()}
+    moved = layer.parameter_jvp(H, tangents | {"inputs": np.where(case.valid, tangents["inputs"], garbage)})
+    np.testing.assert_array_equal(moved, clean.parameter_jvp(case.H, tangents))
+    assert (moved[~case.valid[:, :, 0]] == 0).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_hopeless_neighbour_does_no_harm(case, bad, rng):
+    v, layer, rest = rng.standard_normal(case.H.shape), case.layer(), [0, 2]
+    H, w = case.H.copy(), v.copy()
+    H[1::2] = w[1::2] = bad
+    J, J0 = layer.linearize(H)[1], layer.linearize(case.H)[1]
+    np.testing.assert_array_equal(layer.residual(H)[rest], layer.residual(case.H)[rest])
+    np.testing.assert_array_equal(J.matvec(w)[rest], J0.matvec(v)[rest])
+    np.testing.assert_array_equal(J.rmatvec(w)[rest], J0.rmatvec(v)[rest])
+    np.testing.assert_array_equal(J.rmatvec(v)[rest], J0.rmatvec(v)[rest])
+    gradients, expected = layer.parameter_vjp(H, w), layer.parameter_vjp(case.H, v)
+    for name in ("inputs", *case.adapter.boundaries(3)):
+        np.testing.assert_array_equal(gradients[name][rest], expected[name][rest])
+
+
+def test_a_batch_is_its_sequences(case, rng):
+    v, layer = rng.standard_normal(case.H.shape), case.layer()
+    params = {weight: case.P[weight] for weight in case.weights}
+    F, J = layer.linearize(case.H)
+    gradients = layer.parameter_vjp(case.H, v)
+    total = {weight: np.zeros_like(case.P[weight]) for weight in case.weights}
+    for b, n in enumerate(case.lengths):
+        edges = {edge: case.P[edge][b] for edge in case.adapter.boundaries(3)}
+        alone = case.adapter.build(params, case.P["inputs"][b, :n], **edges, **case.adapter.options)
+        assert alone.batch_ndim == 0
+        assert alone.take is None
+        own = b, slice(None, n)
+        Fb, Jb = alone.linearize(case.H[own])
+        close(Fb, F[own])
+        close(Jb.matvec(v[own]), J.matvec(v)[own])
+        close(Jb.rmatvec(v[own]), J.rmatvec(v)[own])
+        close(alone.blocks(case.H[own]), layer.blocks(case.H)[own])
+        close(initial_guess(alone), initial_guess(layer)[own])
+        if alone.substitute is not None:
+            close(alone.substitute(), layer.substitute()[own])
+        single = alone.parameter_vjp(case.H[own], v[own])
+        close(single["inputs"], gradients["inputs"][own])
+        for edge in edges:
+            close(single[edge], gradients[edge][b])
+        for weight in case.weights:
+            total[weight] += single[weight]
+    for weight in case.weights:
+        close(gradients[weight], total[weight], 1e-11)
+
+
+def test_take_is_the_problem_of_some_sequences(case, rng):
+    layer, indices = case.layer(), np.asarray([3, 0, 0, 1])
+    v = rng.standard_normal(case.H.shape)
+    F, J = layer.linearize(case.H)
+    part, H = layer.take(indices), case.H[indices]
+    assert part.structure == layer.structure
+    close(part.residual(H), F[indices])
+    for operator in (part.linearize(H)[1], J.take(indices)):
+        assert operator.batch_shape == (4,)
+        close(operator.matvec(v[indices]), J.matvec(v)[indices])
+        close(operator.rmatvec(v[indices]), J.rmatvec(v)[indices])
+    gradients, expected = part.parameter_vjp(H, v[indices]), layer.parameter_vjp(case.H, v)
+    for name in ("inputs", *case.adapter.boundaries(3)):
+        close(gradients[name], expected[name][indices])
+    close(initial_guess(part), initial_guess(layer)[indices])
+    again = part.take(np.arange(4)[::-1])
+    close(again.residual(H[::-1]), F[indices[::-1]])
+
+
+def test_nothing_passed_is_changed_kept_or_handed_out(case):
+    H = case.H.copy()
+    for array in (*case.P.values(), H):
+        array.flags.writeable = False
+    layer = case.layer()
+
+    def everything():
+        F, J = layer.linearize(H)
+        arrays = [F, J.matvec(H), J.rmatvec(H), layer.residual(H), layer.blocks(H), *layer.parameter_vjp(H, H).values()]
+        arrays += [layer.parameter_jvp(H, case.P), *J.coupling.diagonals(), initial_guess(layer)]
+        return arrays + ([layer.substitute()] if layer.substitute is not None else [])
+
+    first = everything()
+    copies = [array.copy() for array in first]
+    for array in first:
+        array.fill(np.nan)  # a caller may do with these what he likes
+    for expected, again in zip(copies, everything()):
+        np.testing.assert_array_equal(again, expected)
+    for i, array in enumerate(first):
+        assert not any(np.shares_memory(array, other) for other in first[:i])
+    for array in case.P.values():
+        array.flags.writeable = True
+        array.fill(np.nan)
+    np.testing.assert_array_equal(layer.residual(H), copies[3])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer)).residual(H), copies[3])
+
+
+# Initial guesses
+
+
+STEPS = {
+    "implicit_gru": gates,
+    "stencil_gru": gates,
+    "stencil_gru-wide": gates,
+    "stencil_gru-causal": gates,
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_one_step_guess_is_the_ordinary_recurrence(name):
+    case = case_of(name)
+    actual, P = initial_guess(case.layer(), "one-step"), case.P
+    expected = np.zeros_like(case.H)
+    for b, n in enumerate(case.lengths):
+        own = {edge: P[edge][b] for edge in case.adapter.boundaries(3)}
+        before, after = case.adapter.edges(own)
+        forward = {1 - j: state for j, state in enumerate(before, start=1)}
+        backward = {n + j: state for j, state in enumerate(after, start=1)}
+        for t in range(1, n + 1):
+            if before:
+                forward[t] = STEPS[name](P, forward[t - 1], P["inputs"][b, t - 1])
+            if after:
+                backward[n + 1 - t] = STEPS[name](P, backward[n + 2 - t], P["inputs"][b, n - t])
+        for t in range(1, n + 1):
+            near = [(forward if offset < 0 else backward)[t + offset] for offset in case.adapter.offsets]
+            expected[b, t - 1] = case.adapter.value(P, P["inputs"][b, t - 1], near)
+    close(actual, expected)
+
+
+@pytest.mark.parametrize("kind", ["zeros", "one-step", "random"])
+def test_guesses_have_the_shape_of_the_state(case, kind, rng):
+    guess = initial_guess(case.layer(), kind, rng)
+    assert guess.shape == case.H.shape
+    assert (guess[~case.valid[:, :, 0]] == 0).all()
+    assert (np.abs(guess) <= 1).all() or kind == "one-step"
+
+
+# Arguments
+
+
+def wide(**boundaries: Any) -> ims.Problem:
+    case = case_of("stencil_gru-wide")  # three states before, two behind
+    params = {weight: case.P[weight] for weight in case.weights}
+    return case.adapter.build(params, case.P["inputs"], **boundaries, **case.adapter.options)
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "message"),
+    [
+        ({"hs": np.zeros(3)}, r"`hs` must have shape \(3, 3\), got \(3,\)"),
+        ({"hs": np.zeros((2, 3))}, r"`hs` must have shape \(3, 3\), got \(2, 3\)"),
+        ({"he": np.zeros((3, 2, 3))}, r"`he` must have shape \(4, 2, 3\), got \(3, 2, 3\)"),
+    ],
+)
+def test_wrong_boundary_states_are_named(boundaries, message):
+    with pytest.raises(ValueError, match=message):
+        wide(**boundaries)
+
+
+@pytest.mark.parametrize("name", NEAREST)
+def test_states_of_halves_are_checked(name):
+    case = case_of(name)
+    halves = case.layer().halves
+    with pytest.raises(ValueError, match=r"`other` must have shape \(4, 2, [36]\), got \(4, 3, [36]\)"):
+        halves.eliminated.apply(case.H[:, ::2])
+    with pytest.raises(TypeError, match="`other` must have the dtype of the inputs, float64, got float32"):
+        halves.kept.linearize(case.H[:, ::2].astype(np.float32))
+
+
+def test_an_empty_sequence_is_refused(name):
+    case = case_of(name)
+    case.lengths = np.asarray([5, 0, 4, 2])
+    with pytest.raises(ValueError, match="`lengths` must be from 1 to T = 5, got 0 for sequence 1"):
+        case.layer()
+
+
+@pytest.mark.parametrize("shape", ["(k,)", "(1, k)", "(B, k)", "(B, 1, k)"])
+def test_stacks_of_one_state_with_and_without_their_axis(shape, rng):
+    case = case_of("stencil_gru")
+    shape = {"(k,)": (3,), "(1, k)": (1, 3), "(B, k)": (4, 3), "(B, 1, k)": (4, 1, 3)}[shape]
+    hs = rng.uniform(-1, 1, shape)
+    as_written = hs.reshape(shape[0], 1, 3) if shape[0] == 4 else np.broadcast_to(hs.reshape(1, 1, 3), (4, 1, 3))
+    expected = case.adapter.residual(case.P | {"hs": as_written}, case.H, case.lengths)
+    layer = case.layer(hs=hs)
+    close(layer.residual(case.H), expected)
+    assert layer.parameter_vjp(case.H, case.H)["hs"].shape == shape
+    close(layer.take(np.asarray([1, 2])).residual(case.H[1:3]), expected[1:3])
+
+
+# Through the solution
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradients_are_those_of_the_solution(name, rng):
+    case = case_of(name)
+    layer, result = solved(case)
+    case.H = result.x
+    assert (result.x[~case.valid[:, :, 0]] == 0).all()
+    close(case.residual(), 0 * case.H, 1e-13)
+    cotangent = rng.standard_normal(result.x.shape)
+    adjoint = ims.pull_back(layer, result, cotangent, method=ims.GMRES(), stop=ims.LinearStop(rtol=1e-12))
+    groups = [case.weights, ("inputs",), tuple(case.adapter.boundaries(3))]
+
+    def loss(tangents: dict[str, Any], step: float) -> float:
+        changed = {name: case.P[name] + step * value for name, value in tangents.items()}
+        return (cotangent * solved(case, **changed)[1].x).sum()
+
+    for names in groups:
+        tangents = {name: rng.standard_normal(case.P[name].shape) for name in names}
+        actual = sum((adjoint.gradients[name] * value).sum() for name, value in tangents.items())
+        h = 2e-3  # sixth order: the error is about h^6
+        slopes = [loss(tangents, i * h) - loss(tangents, -i * h) for i in (1, 2, 3)]
+        slope = (45 * slopes[0] - 9 * slopes[1] + slopes[2]) / (60 * h)
+        assert actual == pytest.approx(slope, rel=1e-7, abs=1e-8)

@@ -1,0 +1,532 @@
+"""Lifted nets, in every form of A and B, against their formula in complex arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from implicitsolve.adapters import _lifted, _lifted_sweep, _lifted_weights, initial_guess, lifted_net
+from implicitsolve.testing import dot_test, structure_test, taylor_test
+
+BATCH, T, K, P = 3, 4, 3, 5
+N = T * K
+TIGHT = ims.LinearStop(rtol=1e-13)
+ACTIVATIONS = ("tanh", "logistic", "relu", "identity")
+
+PHI = {
+    "tanh": np.tanh,
+    "logistic": lambda a: 1 / (1 + np.exp(-a)),
+    "relu": lambda a: np.where(a.real > 0, a, 0),
+    "identity": lambda a: a,
+}
+
+
+def banded(A: Any) -> Any:
+    return ims.BlockBandedMatrix.from_dense(A, ims.BlockBanded(1, 1, K), drop=True)
+
+
+FORMS = {
+    "dense": np.asarray,
+    "csr": scipy.sparse.csr_array,
+    "csc": scipy.sparse.csc_matrix,
+    "coo": scipy.sparse.coo_array,
+    "lil": scipy.sparse.lil_array,
+    "dia": scipy.sparse.dia_array,
+    "bsr": lambda A: scipy.sparse.bsr_array(A, blocksize=(K, K)),
+    "oblong": lambda A: scipy.sparse.bsr_array(A, blocksize=(2, 6)),
+    "large": lambda A: scipy.sparse.bsr_array(A, blocksize=(N, N)),
+    "banded": banded,
+}
+
+
+def host(x: Any) -> np.ndarray:
+    return x.get() if hasattr(x, "get") else np.asarray(x)
+
+
+def dense(matrix: Any) -> np.ndarray:
+    return host(matrix.todense() if hasattr(matrix, "todense") else matrix)
+
+
+def stored(matrix: Any) -> np.ndarray:
+    """Where a matrix stores entries, zero or not."""
+    if isinstance(matrix, ims.BlockBandedMatrix):
+        return banded(np.ones(matrix.shape)).todense() != 0
+    if not scipy.sparse.issparse(matrix):
+        return np.ones(matrix.shape, dtype=bool)
+    ones = matrix.copy()
+    ones.data[...] = 1.0
+    return ones.todense() != 0
+
+
+def G(parts, x, phi):
+    return phi(x @ parts["A"].T + parts["inputs"] @ parts["B"].T)
+
+
+def derivative(function, x):
+    """Derivative of a function of one array by complex steps: exact, shape (outputs, inputs)."""
+    columns = []
+    for i in range(x.size):
+        moved = x.astype(complex)
+        moved.flat[i] += 1e-30j
+        columns.append(function(moved).imag.ravel() / 1e-30)
+    return np.stack(columns, axis=1)
+
+
+def close(actual, expected, tolerance=1e-13):
+    np.testing.assert_allclose(dense(actual), expected, rtol=0, atol=tolerance * max(1.0, np.abs(expected).max()))
+
+
+def make(rng, scale=0.4):
+    """A block tridiagonal A, so that every form can hold it, a B with zeros, inputs and a state."""
+    A = banded(rng.uniform(-scale, scale, (N, N))).todense()
+    B = rng.standard_normal((N, P)) * (rng.random((N, P)) < 0.6)
+    return {"A": A, "B": B, "inputs": rng.standard_normal((BATCH, P))}, rng.standard_normal((BATCH, N))
+
+
+@pytest.fixture
+def case(rng):
+    return make(rng)
+
+
+@pytest.fixture(params=FORMS)
+def form(request):
+    return FORMS[request.param]
+
+
+@pytest.fixture(params=ACTIVATIONS)
+def activation(request):
+    return request.param
+
+
+# The function and its derivatives
+
+
+def test_residual_is_the_formula_in_every_form_and_activation(case, form, activation):
+    parts, x = case
+    net = lifted_net(form(parts["A"]), scipy.sparse.csr_array(parts["B"]), parts["inputs"], activation=activation)
+    close(net.residual(x), x - G(parts, x, PHI[activation]))
+    assert net.fixed_point
+
+
+def test_products_are_those_of_the_dense_jacobian(case, form, activation, rng):
+    parts, x = case
+    net = lifted_net(form(parts["A"]), parts["B"], parts["inputs"], activation=activation)
+    J = derivative(lambda x: x - G(parts, x, PHI[activation]), x)
+    v, w = rng.standard_normal((2, *x.shape))
+    value, operator = net.linearize(x)
+    close(value, net.residual(x))
+    for actual in (net.jvp(x, v), operator.matvec(v)):
+        close(actual.ravel(), J @ v.ravel())
+    for actual in (net.vjp(x, w), operator.rmatvec(w)):
+        close(actual.ravel(), J.T @ w.ravel())
+    assert dot_test(operator) < 1e-14
+
+
+@pytest.mark.parametrize("name", ["A", "B", "inputs"])
+def test_parameter_products_are_those_of_the_dense_derivative(case, form, activation, name, rng):
+    parts, x = case
+    net = lifted_net(form(parts["A"]), scipy.sparse.coo_array(parts["B"]), parts["inputs"], activation=activation)
+    phi = PHI[activation]
+    D = derivative(lambda value: x - G(parts | {name: value}, x, phi), parts[name])
+    w = rng.standard_normal(x.shape)
+    gradient = net.parameter_vjp(x, w)[name]
+    own = net.parameters[name]
+    assert type(gradient) is type(own)
+    close(gradient, np.where(stored(own), (D.T @ w.ravel()).reshape(own.shape), 0))
+
+    direction = np.where(dense(own) != 0, rng.standard_normal(own.shape), 0)
+    shaped = {"A": form, "B": scipy.sparse.csr_array, "inputs": np.asarray}[name](direction)
+    close(net.parameter_jvp(x, {name: shaped}).ravel(), D @ direction.ravel())
+
+
+def test_gradients_have_the_pattern_of_the_parameters_even_where_it_holds_zeros(case):
+    parts, x = case
+    A = scipy.sparse.csr_array(parts["A"])
+    A.data[::3] = 0.0
+    net = lifted_net(A, parts["B"], parts["inputs"])
+    own, gradient = net.parameters["A"], net.parameter_vjp(x, x)["A"]
+    assert own.nnz == A.nnz == gradient.nnz
+    np.testing.assert_array_equal(own.indices, gradient.indices)
+    assert np.count_nonzero(gradient.data) == A.nnz
+
+
+def test_many_entries_are_summed_in_parts(rng):
+    n = 700
+    A, inputs, x = rng.uniform(-1, 1, (n, n)) / n, rng.standard_normal((2, 1)), rng.standard_normal((2, n))
+    B = rng.standard_normal((n, 1))
+    expected = lifted_net(A, B, inputs).parameter_vjp(x, x)["A"]
+    close(lifted_net(scipy.sparse.csr_array(A), B, inputs).parameter_vjp(x, x)["A"], expected)
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_products_of_bands_are_the_same_however_large_blocks_are(periodic, monkeypatch, rng):
+    blocks = rng.standard_normal((T, 4, K, K))
+    blocks[:, 1] = 0.0
+    A = ims.BlockBandedMatrix(blocks, lower=2, upper=1, periodic=periodic)
+    x, B, u = rng.standard_normal((BATCH, N)), rng.standard_normal((N, P)), rng.standard_normal((BATCH, P))
+    expected = lifted_net(A.todense(), B, u)
+    for few in (0, N * N):
+        monkeypatch.setattr(_lifted_weights, "FEW", few)
+        net = lifted_net(A, B, u)
+        close(net.residual(x), expected.residual(x))
+        close(net.vjp(x, x), expected.vjp(x, x))
+
+
+@pytest.mark.parametrize("name", ["bsr", "oblong", "large"])
+def test_products_of_blocks_are_the_same_however_large_they_are(case, name, monkeypatch, rng):
+    parts, x = case
+    full = rng.standard_normal((N, N))  # several blocks in a row and in a column
+    net = lifted_net(FORMS[name](full), FORMS["dense"](parts["B"]), parts["inputs"])
+    expected = lifted_net(full, parts["B"], parts["inputs"])
+    for few in (0, N * N):
+        monkeypatch.setattr(_lifted_weights, "FEW", few)
+        close(net.residual(x), expected.residual(x))
+        close(net.jvp(x, x), expected.jvp(x, x))
+        close(net.vjp(x, x), expected.vjp(x, x))
+    some = FORMS[name](np.where(np.arange(N)[:, None] < 6, full, 0.0))  # block rows without a block
+    close(
+        lifted_net(some, parts["B"], parts["inputs"]).vjp(x, x),
+        lifted_net(dense(some), *list(parts.values())[1:]).vjp(x, x),
+    )
+
+
+def test_blocks_are_those_of_the_jacobian(case, activation):
+    parts, x = case
+    net = lifted_net(banded(parts["A"]), parts["B"], parts["inputs"], activation=activation)
+    assert net.structure == ims.BlockBanded(1, 1, K)
+    J = ims.BlockBandedMatrix(net.blocks(x), lower=1, upper=1)
+    for b in range(BATCH):
+        single = derivative(lambda y, b=b: y - G(parts | {"inputs": parts["inputs"][b]}, y, PHI[activation]), x[b])
+        close(J.todense()[b], single)
+    assert structure_test(net, x)
+
+
+def test_blocks_outside_and_a_circle(rng):
+    blocks = rng.uniform(-0.3, 0.3, (T, 3, K, K))
+    blocks[0, 0], blocks[-1, -1] = np.nan, 7.0  # outside: whatever they hold
+    A = ims.BlockBandedMatrix(blocks, lower=1, upper=1)
+    B, u, x = rng.standard_normal((N, P)), rng.standard_normal(P), rng.standard_normal(N)
+    net = lifted_net(A, B, u)
+    assert np.isfinite(net.blocks(x)).all()
+    gradient = net.parameter_vjp(x, x)["A"]
+    assert not gradient.blocks[0, 0].any()
+    assert not gradient.blocks[-1, -1].any()
+
+    circle = ims.BlockBandedMatrix(rng.uniform(-0.3, 0.3, (T, 3, K, K)), lower=1, upper=1, periodic=True)
+    net = lifted_net(circle, B, u)
+    parts = {"A": circle.todense(), "B": B, "inputs": u}
+    close(net.residual(x), x - G(parts, x, np.tanh))
+    D = derivative(lambda A: x - G(parts | {"A": A}, x, np.tanh), parts["A"])
+    is_stored = parts["A"] != 0
+    close(net.parameter_vjp(x, x)["A"], np.where(is_stored, (D.T @ x).reshape(N, N), 0))
+    result = ims.root(net, stop=ims.NonlinearStop(atol=1e-13, rtol=0.0))
+    assert result.success
+    assert net.substitute is None
+
+
+@pytest.mark.parametrize("name", ["dense", "banded"])
+def test_every_library_and_dtype(case, name, xp, dtype):
+    numbers, x = case
+    parts = {key: xp.asarray(value, dtype=dtype) for key, value in numbers.items()}
+    A = parts["A"] if name == "dense" else banded(parts["A"])
+    net, state = lifted_net(A, parts["B"], parts["inputs"]), xp.asarray(x, dtype=dtype)
+    tolerance = 64 * float(xp.finfo(dtype).eps)
+    value, J = net.linearize(state)
+    assert value.dtype == dtype
+    host_net = lifted_net(*numbers.values())
+    for actual, expected in (
+        (value, host_net.residual(x)),
+        (J.matvec(state), host_net.jvp(x, x)),
+        (J.rmatvec(state), host_net.vjp(x, x)),
+        (net.parameter_vjp(state, state)["B"], host_net.parameter_vjp(x, x)["B"]),
+        (net.parameter_vjp(state, state)["inputs"], host_net.parameter_vjp(x, x)["inputs"]),
+    ):
+        assert actual.dtype == dtype
+        close(actual, expected, tolerance)
+    gradient = net.parameter_vjp(state, state)["A"]
+    assert gradient.dtype == dtype
+    if name == "banded":
+        close(gradient, banded(host_net.parameter_vjp(x, x)["A"]).todense(), tolerance)
+
+
+def test_sparse_float32_stays_float32(case, form):
+    parts, x = case
+    parts = {name: value.astype(np.float32) for name, value in parts.items()}
+    net = lifted_net(form(parts["A"]), scipy.sparse.csr_array(parts["B"]), parts["inputs"])
+    x = x.astype(np.float32)
+    results = [net.residual(x), net.jvp(x, x), net.vjp(x, x), *net.parameter_vjp(x, x).values()]
+    assert {np.dtype(result.dtype) for result in results} == {np.dtype(np.float32)}
+
+
+def test_one_system_is_a_batch_of_one(case, form):
+    parts, x = case
+    A, B = form(parts["A"]), scipy.sparse.csr_array(parts["B"])
+    net = lifted_net(A, B, parts["inputs"][:1])
+    single = lifted_net(A, B, parts["inputs"][0])
+    assert (net.batch_ndim, single.batch_ndim) == (1, 0)
+    for function in ("residual", "jvp", "vjp"):
+        arguments = [x] if function == "residual" else [x, x[::-1]]
+        one = getattr(single, function)(*(a[0] for a in arguments))
+        np.testing.assert_array_equal(one, getattr(net, function)(*(a[:1] for a in arguments))[0])
+    gradients = single.parameter_vjp(x[0], x[1])
+    assert gradients["inputs"].shape == (P,)
+    np.testing.assert_array_equal(dense(gradients["A"]), dense(net.parameter_vjp(x[:1], x[1:2])["A"]))
+
+
+def test_some_systems_of_a_batch(case, form):
+    parts, x = case
+    net = lifted_net(form(parts["A"]), parts["B"], parts["inputs"])
+    kept = np.array([2, 0])
+    part = net.take(kept)
+    close(part.residual(x[kept]), net.residual(x)[kept])
+    close(net.linearize(x)[1].take(kept).matvec(x[kept]), net.jvp(x, x)[kept])
+    np.testing.assert_array_equal(part.parameters["inputs"], parts["inputs"][kept])
+
+
+def test_relu_has_slope_zero_at_zero():
+    net = lifted_net(np.ones((2, 2)), np.array([[-2.0], [1.0]]), np.ones(1), activation="relu")
+    at = np.ones(2)  # A x + B u = (0, 3)
+    np.testing.assert_array_equal(net.jvp(at, np.array([1.0, 0.0])), [1.0, -1.0])
+
+
+def test_far_out_every_activation_has_its_limit(activation):
+    net = lifted_net(np.zeros((2, 2)), np.array([[1e300], [-1e300]]), np.array([1e300]), activation=activation)
+    x = net.substitute()
+    bounded = {"tanh": [1, -1], "logistic": [1, 0], "relu": [np.inf, 0], "identity": [np.inf, -np.inf]}
+    np.testing.assert_array_equal(x, bounded[activation])
+
+
+# Solutions and their gradients
+
+
+@pytest.mark.parametrize("name", ["dense", "csr", "bsr", "banded"])
+def test_solution_and_gradients(case, name, rng):
+    parts, _ = case
+    net = lifted_net(FORMS[name](parts["A"]), parts["B"], parts["inputs"])
+    stop = ims.NonlinearStop(atol=1e-13, rtol=0.0)
+    result = ims.root(net, stop=stop)
+    assert result.success.all()
+    g = rng.standard_normal(result.x.shape)
+    found = ims.pull_back(net, result, g, stop=TIGHT)
+
+    def loss(changed):
+        A, B, u = (changed.get(key, parts[key]) for key in ("A", "B", "inputs"))
+        return float(np.sum(g * ims.root(lifted_net(A, B, u), result.x, stop=stop).x))
+
+    for key, gradient in found.gradients.items():
+        direction = np.where(dense(net.parameters[key]) != 0, rng.standard_normal(parts[key].shape), 0)
+        h = 1e-5
+        slope = (loss({key: parts[key] + h * direction}) - loss({key: parts[key] - h * direction})) / (2 * h)
+        assert np.sum(dense(gradient) * direction) == pytest.approx(slope, rel=1e-7)
+        forward = ims.push_forward(net, result, {key: net.parameters[key]}, stop=TIGHT).tangent
+        assert np.sum(g * forward) == pytest.approx(np.sum(dense(gradient) * dense(net.parameters[key])), rel=1e-10)
+    assert taylor_test(net, result.x) == pytest.approx(2, abs=0.1)
+
+
+# Substitution
+
+
+def strictly_lower(rng, n=N):
+    return np.tril(rng.uniform(-1, 1, (n, n)), -1)
+
+
+@pytest.fixture(params=[1, 100], ids=["by-blocks", "by-levels"])
+def smallest_block(request, monkeypatch):
+    """Sweep small blocks in both ways."""
+    monkeypatch.setattr(_lifted_sweep, "SMALL", request.param)
+
+
+@pytest.mark.usefixtures("smallest_block")
+def test_a_triangular_net_is_solved_by_substitution(form, activation, rng):
+    for A in (strictly_lower(rng), np.triu(rng.uniform(-1, 1, (N, N)), K)):
+        A = A if form is not FORMS["banded"] else banded(A).todense()
+        B, u = rng.standard_normal((N, P)), rng.standard_normal((BATCH, P))
+        net = lifted_net(form(A), B, u, activation=activation)
+        assert net.substitute is not None
+        x = net.substitute()
+        assert x.flags.c_contiguous
+        close(net.residual(x), np.zeros_like(x), 1e-14 * max(1.0, np.abs(x).max()))
+        close(lifted_net(form(A), B, u[0], activation=activation).substitute(), x[0], 1e-14)
+
+
+@pytest.mark.usefixtures("smallest_block")
+@pytest.mark.parametrize("triangle", [1, K])
+def test_the_jacobian_of_a_triangular_net_knows_its_inverse(form, activation, triangle, rng, monkeypatch):
+    monkeypatch.setattr(_lifted, "NARROW", 0)
+    A = np.triu(rng.uniform(-1, 1, (N, N)), triangle)
+    A = A if form is not FORMS["banded"] else banded(A).todense()
+    net = lifted_net(form(A), rng.standard_normal((N, P)), rng.standard_normal((BATCH, P)), activation=activation)
+    x, b = rng.standard_normal((2, BATCH, N))
+    J = net.linearize(x)[1]
+    inverse = J.approximate_inverse()
+    for product, solve in ((J.matvec, inverse.matvec), (J.rmatvec, inverse.rmatvec)):
+        close(product(solve(b)), b, 1e-12)
+    kept = np.array([2, 0])
+    close(inverse.take(kept).rmatvec(b[kept]), inverse.rmatvec(b)[kept])
+    close(J.take(kept).approximate_inverse().matvec(b[kept]), inverse.matvec(b)[kept])
+    single = lifted_net(form(A), np.zeros((N, 1)), np.ones(1), activation=activation).linearize(x[0])[1]
+    close(single.matvec(single.approximate_inverse().matvec(b[0])), b[0], 1e-12)
+
+    half = J.astype(np.float32)
+    b32 = b.astype(np.float32)
+    for product in (half.matvec, half.rmatvec, half.approximate_inverse().matvec):
+        assert product(b32).dtype == np.float32
+    close(half.matvec(b32), J.matvec(b), 1e-5)
+    close(half.approximate_inverse().rmatvec(b32), inverse.rmatvec(b), 1e-4)
+
+
+def test_levels_of_few_unknowns_give_no_inverse(rng):
+    B, u, x = rng.standard_normal((N, P)), rng.standard_normal(P), rng.standard_normal(N)
+    assert lifted_net(strictly_lower(rng), B, u).linearize(x)[1].approximate_inverse() is None
+    assert lifted_net(np.diag(np.ones(N)), B, u).linearize(x)[1].approximate_inverse() is None
+    assert lifted_net(np.zeros((N, N)), B, u).linearize(x)[1].approximate_inverse() is not None
+
+
+@pytest.mark.parametrize("name", ["dense", "csr", "bsr"])
+def test_unknowns_need_no_order(name, rng):
+    order = rng.permutation(N)
+    A = strictly_lower(rng)[np.ix_(order, order)]
+    net = lifted_net(FORMS[name](A), rng.standard_normal((N, P)), rng.standard_normal((BATCH, P)))
+    x = net.substitute()
+    close(net.residual(x), np.zeros_like(x), 1e-15)
+
+
+@pytest.mark.parametrize("name", ["dense", "csr", "bsr", "oblong", "banded"])
+def test_a_circle_is_found(name, rng):
+    A = strictly_lower(rng)
+    A[0, -1] = 1.0  # with A[-1, 0] a circle of two
+    if name == "banded":
+        A[0, 1] = 1.0
+        A = banded(A).todense()
+    net = lifted_net(FORMS[name](A), rng.standard_normal((N, P)), rng.standard_normal(P))
+    assert net.substitute is None
+    A = np.diag(np.r_[np.zeros(N - 1), 0.5])
+    assert lifted_net(FORMS[name](A), np.ones((N, P)), np.ones(P)).substitute is None
+
+
+def test_stored_zeros_make_no_circle(rng):
+    A = scipy.sparse.csr_array(np.ones((N, N)))
+    A.data[:] = strictly_lower(rng).ravel()
+    assert A.nnz == N * N
+    assert lifted_net(A, np.ones((N, P)), np.ones(P)).substitute is not None
+
+
+@pytest.mark.parametrize("name", ["dense", "banded"])
+def test_substitution_in_another_library(name, rng):
+    xp = array_api_strict
+    A = banded(strictly_lower(rng)).todense()
+    A = A - np.tril(np.triu(A, -K), K) * np.kron(np.eye(T), np.ones((K, K)))  # strictly block triangular
+    B, u = rng.standard_normal((N, P)), rng.standard_normal((BATCH, P))
+    other = xp.asarray(A) if name == "dense" else banded(xp.asarray(A))
+    x = lifted_net(other, xp.asarray(B), xp.asarray(u)).substitute()
+    close(x, lifted_net(A, B, u).substitute(), 1e-15)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.floats(0, 1))
+def test_properties_levels(seed, n, density):
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(n)
+    A = (strictly_lower(rng, n) * (rng.random((n, n)) < density))[np.ix_(order, order)]
+    pattern = scipy.sparse.csr_array(A)
+    assert _lifted_sweep.is_acyclic(pattern)
+    found = _lifted_sweep.levels_of(pattern)
+    assert sorted(np.concatenate(found).tolist()) == list(range(n))
+    level = np.empty(n, dtype=int)
+    for number, nodes in enumerate(found):
+        level[nodes] = number
+    for i in range(n):  # one above the highest of those it depends on
+        assert level[i] == max((level[j] + 1 for j in np.flatnonzero(A[i])), default=0)
+
+
+# Initial guesses, copies and errors
+
+
+def test_initial_guesses(case, rng):
+    parts, _ = case
+    net = lifted_net(parts["A"], parts["B"], parts["inputs"])
+    np.testing.assert_array_equal(net.initial_guess("default", None), np.zeros((BATCH, N)))
+    close(initial_guess(net), np.tanh(parts["inputs"] @ parts["B"].T))
+    random = initial_guess(net, "random", rng)
+    assert random.shape == (BATCH, N)
+    assert np.abs(random).max() <= 1
+    with pytest.raises(ValueError, match="`kind`"):
+        initial_guess(net, "warm")
+    with pytest.raises(TypeError, match="`rng`"):
+        initial_guess(net, "random")
+
+
+def test_nothing_is_shared_or_changed(case, form):
+    parts, x = case
+    arguments = [form(parts["A"]), scipy.sparse.csr_array(parts["B"]), parts["inputs"].copy()]
+    before = [dense(argument).copy() for argument in arguments]
+    net = lifted_net(*arguments)
+    value = net.residual(x)
+    state = x.copy()
+    net.linearize(x)[1].rmatvec(x)
+    net.parameter_vjp(x, x)
+    initial_guess(net)[...] = 7.0
+    np.testing.assert_array_equal(x, state)
+    for argument, old in zip(arguments, before):
+        np.testing.assert_array_equal(dense(argument), old)
+    for argument in arguments:
+        entries = getattr(argument, "blocks", getattr(argument, "data", argument))
+        if isinstance(entries, np.ndarray) and entries.dtype == np.float64:
+            entries[...] = 9.0
+    arguments[2][...] = 9.0
+    np.testing.assert_array_equal(net.residual(x), value)
+
+
+def test_duplicates_are_summed():
+    A = scipy.sparse.csr_array((np.array([1.0, 2.0]), np.array([1, 1]), np.array([0, 2, 2])), shape=(2, 2))
+    net = lifted_net(A, np.zeros((2, 1)), np.ones(1), activation="identity")
+    np.testing.assert_array_equal(net.residual(np.array([0.0, 1.0])), [-3.0, 1.0])
+    assert A.nnz == 2
+    assert net.parameters["A"].nnz == 1
+
+
+A, B, U = np.zeros((3, 3)), np.zeros((3, 2)), np.zeros((4, 2))
+STRICT = array_api_strict.asarray(U)
+BATCHED = ims.BlockBandedMatrix(np.zeros((2, 3, 1, 1, 1)), lower=0, upper=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((A, B, [[1.0, 2.0]]), {}, TypeError, "`inputs` must be an array, got list"),
+        ((A, B, np.zeros((1, 4, 2))), {}, ValueError, r"`inputs` must have shape \(batch, p\) or \(p,\)"),
+        ((A, B, np.zeros((0, 2))), {}, ValueError, r"`inputs` must have shape .* got \(0, 2\)"),
+        ((A, B, U.astype(int)), {}, TypeError, "`inputs` must have dtype float32 or float64"),
+        ((A, B, U.astype(np.float32)), {}, TypeError, "`A` must have the dtype of the inputs"),
+        ((A[:2], B, U), {}, ValueError, r"`A` must be square, got shape \(2, 3\)"),
+        ((A[None], B, U), {}, ValueError, r"`A` must have shape \(m, n\)"),
+        ((BATCHED, B, U), {}, ValueError, "`A` must be one matrix"),
+        ((A.tolist(), B, U), {}, TypeError, "`A` must be an array, got list"),
+        ((A, B.T, U), {}, ValueError, r"`B` must have shape \(3, 2\), none of them 0, got \(2, 3\)"),
+        ((A, scipy.sparse.csr_array(B.T), U), {}, ValueError, "`B` must have shape"),
+        ((A, scipy.sparse.csr_array(B.astype(np.float32)), U), {}, TypeError, "`B` must have the dtype of the inputs"),
+        ((A, B, STRICT), {}, TypeError, "`A` must be an array of the library of the inputs"),
+        ((scipy.sparse.csr_array(A), B, STRICT), {}, TypeError, "`A` must not be sparse"),
+        ((A, B, U), {"activation": "sine"}, ValueError, "`activation` must be one of 'tanh'"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, options, error, message):
+    with pytest.raises(error, match=f"lifted_net: {message}"):
+        lifted_net(*arguments, **options)
+
+
+def test_a_wrong_state_or_tangent_is_named(case):
+    parts, x = case
+    net = lifted_net(parts["A"], parts["B"], parts["inputs"])
+    with pytest.raises(ValueError, match="`x` must have shape"):
+        net.residual(x[:, 1:])
+    with pytest.raises(ValueError, match="unknown W"):
+        net.parameter_jvp(x, {"W": x})
+    with pytest.raises(ValueError, match="`A` must have shape"):
+        net.parameter_jvp(x, {"A": parts["B"]})

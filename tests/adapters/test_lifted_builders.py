@@ -1,0 +1,350 @@
+"""Lifted networks against the explicit ones, whose gradients are back-propagated by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+import scipy.sparse
+
+import implicitsolve as ims
+from implicitsolve.adapters import (
+    lifted_birnn,
+    lifted_feedforward,
+    lifted_inputs,
+    lifted_net,
+    lifted_outputs,
+    lifted_rnn,
+)
+
+BATCH, T, K, D, Q = 3, 5, 4, 3, 2
+TIGHT = ims.LinearStop(rtol=1e-14)
+
+ACTIVATIONS = {
+    "tanh": (np.tanh, lambda h: 1 - h**2),
+    "logistic": (lambda a: 1 / (1 + np.exp(-a)), lambda h: h * (1 - h)),
+    "relu": (lambda a: np.maximum(a, 0), lambda h: 1.0 * (h > 0)),
+    "identity": (lambda a: a, np.ones_like),
+}
+FORMATS = ["sparse", "block-banded", "dense"]
+
+
+@pytest.fixture(params=ACTIVATIONS)
+def activation(request):
+    return request.param
+
+
+def close(actual, expected, tolerance=1e-13):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1.0, np.abs(expected).max()))
+
+
+# The explicit networks
+
+
+def feedforward(weights, u, g, activation):
+    """Outputs, and the gradients of sum(g * outputs): of the weights and of u."""
+    phi, slope = ACTIVATIONS[activation]
+    states = [u]
+    for W in weights[:-1]:
+        states.append(phi(states[-1] @ W.T))
+    gradients = [g.T @ states[-1]]
+    dx = g @ weights[-1]
+    for W, before, after in zip(weights[-2::-1], states[-2::-1], states[:0:-1]):
+        da = dx * slope(after)
+        gradients.append(da.T @ before)
+        dx = da @ W
+    return states[-1] @ weights[-1].T, gradients[::-1], dx
+
+
+def recurrence(W_H, W_I, u, h, phi):
+    """h_0, ..., h_T, shape (batch, T + 1, k)."""
+    states = [h]
+    for t in range(u.shape[1]):
+        states.append(phi(states[-1] @ W_H.T + u[:, t] @ W_I.T))
+    return np.stack(states, axis=1)
+
+
+def through_time(W_H, W_I, u, states, direct, slope):
+    """Gradients of W_H, W_I, u and h_0, where `direct` (batch, T, k) are those of h_1, ..., h_T by what reads them."""
+    dW_H, dW_I, du = np.zeros_like(W_H), np.zeros_like(W_I), np.empty_like(u)
+    dh = np.zeros_like(states[:, 0])
+    for t in range(u.shape[1], 0, -1):
+        da = (dh + direct[:, t - 1]) * slope(states[:, t])
+        dW_H += da.T @ states[:, t - 1]
+        dW_I += da.T @ u[:, t - 1]
+        du[:, t - 1] = da @ W_I
+        dh = da @ W_H
+    return dW_H, dW_I, du, dh
+
+
+def start(activation, k):
+    return ACTIVATIONS[activation][0](np.zeros((BATCH, k)))
+
+
+# Lifted, solved and differentiated
+
+
+def solved(net, u, activation, g):
+    """Outputs and gradients of sum(g * outputs) for the lifted net."""
+    problem = lifted_net(net.A, net.B, u, activation=activation)
+    x = problem.substitute()
+    assert np.abs(problem.residual(x)).max() < 1e-14 * max(1.0, np.abs(x).max())
+    cotangent, dC = net.pull_back_outputs(x, g)
+    gradients = ims.pull_back(problem, x, cotangent, stop=TIGHT).gradients
+    return SimpleNamespace(
+        problem=problem,
+        x=x,
+        outputs=net.outputs(x),
+        weights=net.weight_gradients(gradients["A"], gradients["B"], dC),
+        inputs=gradients["inputs"],
+    )
+
+
+@pytest.mark.parametrize("sizes", [(3, 4, 4, 4, 2), (3, 5, 2, 4, 1), (2, 3, 2)], ids=["equal", "unequal", "one-layer"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_feedforward(sizes, format, activation, rng):
+    weights = [rng.uniform(-1, 1, shape) for shape in zip(sizes[1:], sizes)]
+    if format == "block-banded" and len(set(sizes[1:-1])) > 1:
+        with pytest.raises(ValueError, match="block-banded"):
+            lifted_feedforward(weights, format=format)
+        return
+    net = lifted_feedforward(weights, format=format)
+    u, g = rng.standard_normal((BATCH, sizes[0])), rng.standard_normal((BATCH, sizes[-1]))
+    actual = solved(net, u, activation, g)
+    y, gradients, du = feedforward(weights, u, g, activation)
+    close(actual.outputs, y)
+    close(actual.inputs, du)
+    assert list(actual.weights) == [f"W_{i}" for i in range(len(weights))]
+    for found, expected in zip(actual.weights.values(), gradients, strict=True):
+        close(found, expected)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("outputs", ["last", "all"])
+@pytest.mark.parametrize("initial", ["zero", "input"])
+@pytest.mark.parametrize("T", [1, T])
+def test_rnn(format, outputs, initial, T, activation, rng):
+    weights = rng.uniform(-0.7, 0.7, (K, K)), rng.uniform(-1, 1, (K, D)), rng.uniform(-1, 1, (Q, K))
+    net = lifted_rnn(*weights, T, outputs=outputs, initial=initial, format=format)
+    u = rng.standard_normal((BATCH, T, D))
+    h0 = rng.uniform(-1, 1, (BATCH, K)) if initial == "input" else start(activation, K)
+    g = rng.standard_normal((BATCH, T, Q))
+    if outputs == "last":
+        g[:, :-1] = 0.0
+    packed = lifted_inputs(u, initial=h0 if initial == "input" else None)
+    actual = solved(net, packed, activation, lifted_inputs(g) if outputs == "all" else g[:, -1])
+
+    W_H, W_I, W_O = weights
+    phi, slope = ACTIVATIONS[activation]
+    states = recurrence(W_H, W_I, u, h0, phi)
+    y = states[:, 1:] @ W_O.T
+    close(
+        lifted_outputs(actual.outputs, T) if outputs == "all" else actual.outputs, y if outputs == "all" else y[:, -1]
+    )
+    steps = T if initial == "input" else T + 1
+    close(lifted_outputs(actual.x, steps), states[:, -steps:])
+    dW_H, dW_I, du, dh0 = through_time(W_H, W_I, u, states, g @ W_O, slope)
+    if initial == "zero":  # h_0 = phi(0) is constant, and W_H multiplies it
+        close(actual.inputs, lifted_inputs(du))
+    else:
+        close(actual.inputs, lifted_inputs(du, initial=dh0))
+    close(actual.weights["W_H"], dW_H)
+    close(actual.weights["W_I"], dW_I)
+    close(actual.weights["W_O"], np.einsum("btq,btk->qk", g, states[:, 1:]))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("m", [K, K + 1])
+def test_birnn(format, m, activation, rng):
+    shapes = {"W_Hf": (K, K), "W_If": (K, D), "W_Of": (Q, K), "W_Hb": (m, m), "W_Ib": (m, D), "W_Ob": (Q, m)}
+    W = {name: rng.uniform(-0.7, 0.7, shape) for name, shape in shapes.items()}
+    if format == "block-banded" and m != K:
+        with pytest.raises(ValueError, match="block-banded"):
+            lifted_birnn(*W.values(), T, format=format)
+        return
+    net = lifted_birnn(*W.values(), T, format=format)
+    u, g = rng.standard_normal((BATCH, T, D)), rng.standard_normal((BATCH, T, Q))
+    actual = solved(net, lifted_inputs(u), activation, lifted_inputs(g))
+
+    phi, slope = ACTIVATIONS[activation]
+    forward = recurrence(W["W_Hf"], W["W_If"], u, start(activation, K), phi)
+    backward = recurrence(W["W_Hb"], W["W_Ib"], u[:, ::-1], start(activation, m), phi)
+    right, left = forward[:, 1:], backward[:, :0:-1]  # both at time t = 1, ..., T
+    close(lifted_outputs(actual.outputs, T), right @ W["W_Of"].T + left @ W["W_Ob"].T)
+    close(actual.x, np.concatenate([lifted_inputs(forward), lifted_inputs(backward)], axis=1))
+
+    right_only = through_time(W["W_Hf"], W["W_If"], u, forward, g @ W["W_Of"], slope)
+    left_only = through_time(W["W_Hb"], W["W_Ib"], u[:, ::-1], backward, (g @ W["W_Ob"])[:, ::-1], slope)
+    close(actual.inputs, lifted_inputs(right_only[2] + left_only[2][:, ::-1]))
+    of_outputs = (np.einsum("btq,btk->qk", g, states) for states in (right, left))
+    expected = (*right_only[:2], next(of_outputs), *left_only[:2], next(of_outputs))
+    for name, gradient in zip(W, expected, strict=True):
+        close(actual.weights[name], gradient)
+
+
+def test_h0_of_the_logistic_is_one_half(rng):
+    A, B, C = lifted_rnn(*(rng.uniform(-1, 1, shape) for shape in ((K, K), (K, D), (Q, K))), T)
+    x = lifted_net(A, B, lifted_inputs(rng.standard_normal((T, D))), activation="logistic").substitute()
+    np.testing.assert_array_equal(x[-K:], 0.5)
+    assert C.shape == (Q, (T + 1) * K)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_root_finds_the_same_solution(format, rng):
+    weights = (rng.uniform(-0.7, 0.7, shape) for shape in ((K, K), (K, D), (Q, K)))
+    A, B, _ = lifted_rnn(*weights, T, format=format)
+    problem = lifted_net(A, B, lifted_inputs(rng.standard_normal((BATCH, T, D))))
+    result = ims.root(problem, stop=ims.NonlinearStop(atol=1e-13, rtol=0.0))
+    assert result.success.all()
+    close(result.x, problem.substitute(), 1e-12)
+
+
+def test_one_sequence_is_a_batch_of_one(rng):
+    weights = [rng.uniform(-0.7, 0.7, shape) for shape in ((K, K), (K, D), (Q, K))]
+    net = lifted_rnn(*weights, T, outputs="all")
+    u, g = lifted_inputs(rng.standard_normal((1, T, D))), rng.standard_normal((1, T * Q))
+    batch, single = solved(net, u, "tanh", g), solved(net, u[0], "tanh", g[0])
+    close(single.outputs, batch.outputs[0])
+    for name in batch.weights:
+        close(single.weights[name], batch.weights[name])
+
+
+@pytest.mark.parametrize("format", ["block-banded", "dense"])
+def test_another_library(format, rng):
+    xp: Any = array_api_strict
+    weights = [rng.uniform(-0.7, 0.7, shape) for shape in ((K, K), (K, D), (Q, K))]
+    u, g = lifted_inputs(rng.standard_normal((BATCH, T, D))), rng.standard_normal((BATCH, T * Q))
+    expected = solved(lifted_rnn(*weights, T, outputs="all"), u, "tanh", g)
+    net = lifted_rnn(*map(xp.asarray, weights), T, outputs="all", format=format)
+    problem = lifted_net(net.A, net.B, xp.asarray(u))
+    x = problem.substitute()
+    cotangent, dC = net.pull_back_outputs(x, xp.asarray(g))
+    gradients = ims.pull_back(problem, x, cotangent, stop=TIGHT).gradients
+    close(np.asarray(net.outputs(x)), expected.outputs)
+    for name, value in net.weight_gradients(gradients["A"], gradients["B"], dC).items():
+        close(np.asarray(value), expected.weights[name], 1e-12)
+
+
+def test_forms_of_the_matrices(rng):
+    weights = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((K, K), (K, D), (Q, K))]
+    net = lifted_rnn(*weights, T, outputs="all")
+    for matrix, blocksize in zip(net, ((K, K), (K, D), (Q, K)), strict=True):
+        assert isinstance(matrix, scipy.sparse.bsr_array)
+        assert matrix.blocksize == blocksize
+        assert matrix.dtype == np.float32
+        assert matrix.nnz == T * blocksize[0] * blocksize[1]
+    A, B, C = lifted_rnn(*weights, T, initial="input", format="block-banded")
+    assert A.structure == ims.BlockBanded(0, 1, K)
+    assert B.format == "csr"
+    assert (A.shape, B.shape, C.shape) == ((T * K, T * K), (T * K, T * D + K), (Q, T * K))
+    A, B, C = lifted_rnn(*weights, 1, initial="input")  # one step, in which nothing depends on another unknown
+    assert A.nnz == 0
+    assert [M.toarray().dtype for M in (A, B, C)] == 3 * [np.float32]
+
+
+@pytest.mark.parametrize("form", ["dense", "csr", "coo", "bsr", "banded"])
+def test_weight_gradients_of_any_form(form, rng):
+    weights = [rng.uniform(-1, 1, shape) for shape in ((K, K), (K, K), (Q, K))]
+    net = lifted_rnn(*weights, T)
+    dA, dB, dC = (rng.standard_normal(M.shape) for M in net)
+    expected = sum(dA[i * K : (i + 1) * K, (i + 1) * K : (i + 2) * K] for i in range(T))
+    forms = {
+        "dense": np.asarray,
+        "csr": scipy.sparse.csr_array,
+        "coo": scipy.sparse.coo_matrix,
+        "bsr": lambda A: scipy.sparse.bsr_array(A, blocksize=(K, K)),
+        "banded": lambda A: ims.BlockBandedMatrix.from_dense(A, ims.BlockBanded(1, 2, K), drop=True),
+    }
+    close(net.weight_gradients(forms[form](dA), dB, dC)["W_H"], expected)
+    if form == "banded":  # blocks of another size
+        other = ims.BlockBandedMatrix.from_dense(dA, ims.BlockBanded(len(dA) - 1, len(dA) - 1))
+        close(net.weight_gradients(other, dB, dC)["W_H"], expected)
+    if form == "bsr":  # each block twice
+        half = scipy.sparse.bsr_array(0.5 * dA, blocksize=(K, K))
+        order, pointers = np.repeat(np.arange(len(half.indices)), 2), 2 * half.indptr
+        twice = scipy.sparse.bsr_array((half.data[order], half.indices[order], pointers), shape=dA.shape)
+        close(net.weight_gradients(twice, dB, dC)["W_H"], expected)
+        assert twice.nnz == 2 * dA.size
+    empty = forms[form](np.zeros_like(dA))
+    close(net.weight_gradients(empty, dB, dC)["W_H"], np.zeros((K, K)))
+
+
+def test_inputs_and_outputs_are_inverse(xp, rng):
+    u, h0 = xp.asarray(rng.standard_normal((BATCH, T, D))), xp.asarray(rng.standard_normal((BATCH, K)))
+    flat = lifted_inputs(u)
+    assert bool(xp.all(lifted_outputs(flat, T) == u))
+    assert bool(xp.all(lifted_inputs(u[0, ...]) == flat[0, :]))
+    assert bool(xp.all(lifted_inputs(u, initial=h0)[:, -K:] == h0))
+    assert bool(xp.all(lifted_inputs(u, initial=h0[0, :])[:, -K:] == h0[0, :]))
+
+
+def test_weights_are_copied(rng):
+    weights = [rng.uniform(-1, 1, shape) for shape in ((K, K), (K, D), (Q, K))]
+    net = lifted_rnn(*weights, T)
+    before = net.A.toarray()
+    weights[0][...] = 7.0
+    np.testing.assert_array_equal(net.A.toarray(), before)
+    assert net.weights["W_H"].max() <= 1
+
+
+# Errors
+
+W_H, W_I, W_O = np.zeros((3, 3)), np.zeros((3, 2)), np.zeros((1, 3))
+BI = (W_H, W_I, W_O, W_H, W_I, W_O)
+
+
+@pytest.mark.parametrize(
+    ("builder", "arguments", "options", "error", "message"),
+    [
+        (lifted_feedforward, ([W_H],), {}, ValueError, "`weights` must be a sequence of at least two matrices"),
+        (lifted_feedforward, (np.stack([W_H, W_H]),), {}, ValueError, "`weights` must be a sequence"),
+        (
+            lifted_feedforward,
+            ([W_H, W_I],),
+            {},
+            ValueError,
+            r"`weights` must follow each other, got W_0 and W_1 of shapes \(3, 3\) and \(3, 2\)",
+        ),
+        (lifted_feedforward, ([W_H, W_O.astype(np.float32)],), {}, TypeError, "`W_1` must have the dtype"),
+        (lifted_feedforward, ([W_H, W_O[0]],), {}, ValueError, r"`W_1` must be a matrix, not empty, got shape \(3,\)"),
+        (lifted_feedforward, ([W_H.astype(int), W_O],), {}, TypeError, "`W_0` must have dtype float32 or float64"),
+        (lifted_feedforward, ([W_H, W_O],), {"format": "csr"}, ValueError, "`format` must be one of 'sparse'"),
+        (lifted_rnn, (W_H.tolist(), W_I, W_O, 2), {}, TypeError, "`W_H` must be an array, got list"),
+        (lifted_rnn, (W_H, W_I, W_O, 0), {}, ValueError, "`T` must be at least 1"),
+        (lifted_rnn, (W_H, W_I, W_O, 2.0), {}, TypeError, "`T` must be an integer"),
+        (lifted_rnn, (W_H[:2], W_I, W_O, 2), {}, ValueError, "`W_H` must have k = 2 on axis 1"),
+        (lifted_rnn, (W_H, W_I[:2], W_O, 2), {}, ValueError, "`W_I` must have k = 3 on axis 0"),
+        (lifted_rnn, (W_H, W_I, W_O[:, :2], 2), {}, ValueError, "`W_O` must have k = 3 on axis 1"),
+        (lifted_rnn, (W_H, W_I, W_O, 2), {"outputs": "first"}, ValueError, "`outputs` must be one of 'last', 'all'"),
+        (lifted_rnn, (W_H, W_I, W_O, 2), {"initial": "one"}, ValueError, "`initial` must be one of 'zero', 'input'"),
+        (lifted_rnn, (*map(array_api_strict.asarray, (W_H, W_I, W_O)), 2), {}, TypeError, "`format` must be"),
+        (lifted_birnn, (*BI[:4], W_I[:, :1], W_O, 2), {}, ValueError, "`W_Ib` must have 2 on axis 1, as `W_If` has"),
+        (lifted_birnn, (*BI[:5], np.zeros((2, 3)), 2), {}, ValueError, "`W_Ob` must have 1 on axis 0, as `W_Of` has"),
+        (lifted_birnn, (*BI, -1), {}, ValueError, "`T` must be at least 1"),
+        (lifted_inputs, ([[1.0]],), {}, TypeError, "`sequences` must be an array"),
+        (lifted_inputs, (np.zeros(3),), {}, ValueError, "`sequences` must have shape"),
+        (lifted_inputs, (W_I,), {"initial": W_H}, ValueError, r"`initial` must have shape \(k,\), got \(3, 3\)"),
+        (lifted_inputs, (np.zeros((2, 3, 1)),), {"initial": W_H}, ValueError, r"`initial` must have shape \(2, k\)"),
+        (lifted_outputs, (np.zeros(5), 2), {}, ValueError, r"`values` must have shape \(batch, 2 q\)"),
+        (lifted_outputs, ([1.0], 1), {}, TypeError, "`values` must be an array"),
+    ],
+)
+def test_a_wrong_argument_is_named(builder, arguments, options, error, message):
+    with pytest.raises(error, match=f"{builder.__name__}: {message}"):
+        builder(*arguments, **options)
+
+
+def test_wrong_arguments_of_the_matrices_are_named():
+    net = lifted_rnn(W_H, W_I, W_O, 2)
+    x = np.zeros((4, 9))
+    with pytest.raises(ValueError, match=r"outputs: `x` must have shape \(batch, 9\) or \(9,\), got \(4, 8\)"):
+        net.outputs(x[:, 1:])
+    with pytest.raises(TypeError, match="pull_back_outputs: `g` must have the dtype"):
+        net.pull_back_outputs(x, np.zeros((4, 1), dtype=np.float32))
+    with pytest.raises(ValueError, match=r"`g` must have shape \(4, 1\), got \(1,\)"):
+        net.pull_back_outputs(x, np.zeros(1))
+    with pytest.raises(ValueError, match=r"`dB` must have the shape of B, \(9, 4\), got \(9, 9\)"):
+        net.weight_gradients(net.A, net.A, net.C)

@@ -1,0 +1,192 @@
+"""What holds for the stencil GRU alone; what every layer must do is in test_layer.py."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from implicitsolve.adapters import gru_parameters, implicit_gru, stencil_gru, stencil_gru_parameters
+from implicitsolve.adapters._gates import Switch
+from tests.adapters.layers import gates
+
+GATES = ("W", "U", "b", "Wz", "Uz", "bz", "Wr", "Ur", "br")
+
+
+def draw(rng, offsets=(-1, 1), B=3, T=6, k=4, d=2, scale=1.0):
+    params = stencil_gru_parameters(d, k, offsets=offsets, scale=scale, rng=rng)
+    return params, rng.standard_normal((B, T, d)), rng.uniform(-1, 1, (B, T, k))
+
+
+def as_stencil(params, order="pn"):
+    """Parameters of an implicit GRU for the offsets (-1, 1), or another order."""
+    stacked = {kind + "s": np.stack([params[kind + side] for side in order]) for kind in "WUb"}
+    return {name: params[name] for name in GATES} | stacked
+
+
+# Identities
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0, 1e4])
+@pytest.mark.parametrize(("offsets", "order"), [((-1, 1), "pn"), ((1, -1), "np")])
+def test_nearest_neighbours_are_the_implicit_gru(offsets, order, scale, rng):
+    params, x = gru_parameters(2, 4, scale=scale, rng=rng), rng.standard_normal((3, 6, 2))
+    H, v = rng.uniform(-1, 1, (2, 3, 6, 4))
+    edges = {name: rng.uniform(-1, 1, (3, 4)) for name in ("hs", "he")}
+    gru = implicit_gru(params, x, lengths=[6, 1, 4], **edges)
+    layer = stencil_gru(as_stencil(params, order), x, offsets=offsets, lengths=[6, 1, 4], **edges)
+    close = {"rtol": 1e-12, "atol": 1e-13}
+    np.testing.assert_allclose(layer.residual(H), gru.residual(H), **close)
+    J, K = layer.linearize(H)[1], gru.linearize(H)[1]
+    np.testing.assert_allclose(J.matvec(v), K.matvec(v), **close | {"atol": 1e-13 * scale})
+    np.testing.assert_allclose(J.rmatvec(v), K.rmatvec(v), **close | {"atol": 1e-13 * scale})
+    mine, theirs = layer.parameter_vjp(H, v), gru.parameter_vjp(H, v)
+    for name, value in (as_stencil(theirs, order) | {name: theirs[name] for name in (*edges, "inputs")}).items():
+        np.testing.assert_allclose(mine[name], value, **close | {"atol": 1e-12 * scale})
+    np.testing.assert_allclose(layer.initial_guess("one-step", None), gru.initial_guess("one-step", None), **close)
+
+
+def test_and_so_is_its_solution(rng):
+    params, x = gru_parameters(2, 4, scale=0.5, rng=rng), rng.standard_normal((3, 6, 2))
+    problems = implicit_gru(params, x), stencil_gru(as_stencil(params), x, offsets=(-1, 1))
+    one, other = (ims.root(problem, stop=ims.NonlinearStop(atol=1e-13, rtol=0.0)) for problem in problems)
+    assert one.success.all()
+    assert other.success.all()
+    np.testing.assert_allclose(one.x, other.x, atol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [-1, 1, -2])
+def test_with_one_neighbour_it_is_the_ordinary_gru(offset, rng):
+    params, x, _ = draw(rng, (offset,), T=5)
+    depth = abs(offset)
+    edge = rng.uniform(-1, 1, (depth, 4))
+    layer = stencil_gru(params, x, offsets=[offset], **({"hs": edge} if offset < 0 else {"he": edge}))
+    H = layer.substitute()
+    expected = np.zeros_like(H)
+    for b in range(3):
+        states = list(edge[::-1])  # the oldest first
+        order = range(5) if offset < 0 else range(4, -1, -1)
+        for t in order:
+            states.append(gates(params, states[-depth], x[b, t]))
+            expected[b, t] = states[-1]
+    np.testing.assert_allclose(H, expected, atol=1e-14)
+
+
+def test_the_order_of_the_offsets_goes_with_that_of_the_weights(rng):
+    params, x, H = draw(rng, (-3, 1, 2))
+    edges = {"hs": rng.standard_normal((3, 4)), "he": rng.standard_normal((2, 4))}
+    order = [2, 0, 1]
+    other = params | {name: params[name][order] for name in ("Ws", "Us", "bs")}
+    ours = stencil_gru(params, x, offsets=(-3, 1, 2), **edges)
+    theirs = stencil_gru(other, x, offsets=(2, -3, 1), **edges)
+    np.testing.assert_allclose(ours.residual(H), theirs.residual(H), atol=1e-14)
+    mine, others = ours.parameter_vjp(H, H), theirs.parameter_vjp(H, H)
+    np.testing.assert_allclose(mine["Us"][order], others["Us"], atol=1e-13)
+    np.testing.assert_allclose(mine["hs"], others["hs"], atol=1e-13)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([(-1, 1), (-2, 1, 3), (2,)]), st.sampled_from([0.1, 3.0, 1e3]))
+def test_the_box_is_invariant(seed, offsets, scale):
+    rng = np.random.default_rng(seed)
+    params, x, H = draw(rng, offsets, scale=scale)
+    bound = rng.uniform(0.5, 3)
+    lower, upper = max(0, -min(offsets)), max(0, *offsets)
+    edges = {"hs": bound * rng.uniform(-1, 1, (lower, 4)), "he": bound * rng.uniform(-1, 1, (upper, 4))}
+    H = bound * H
+    F = H - stencil_gru(params, x, offsets=offsets, **edges).residual(H)
+    assert np.abs(F).max() <= max(1.0, bound) * (1 + 1e-15)
+
+
+# The switch
+
+VALUES = [-1e6, -1003.0, -1000.0, -95.0, -2.0, 0.0, 3.0, 90.0, 1000.0, 1e6]
+
+
+def test_switch_at_any_size(dtype, xp):
+    table = np.asarray(list(product(VALUES, repeat=3))).T
+    logs = -np.logaddexp(0, -table)
+    logs -= logs.max(axis=0)
+    expected = np.exp(logs - np.logaddexp.reduce(logs, axis=0))
+    tolerance = {"rtol": 64 * float(xp.finfo(dtype).eps), "atol": float(xp.finfo(dtype).smallest_normal)}
+    with np.errstate(over="ignore"):
+        switch = Switch.of([xp.asarray(row, dtype=dtype) for row in table])
+        tails = switch.tails()
+    for weight, tail, s, a in zip(switch.weights, tails, expected, table):
+        np.testing.assert_allclose(np.asarray(weight), s, **tolerance)
+        np.testing.assert_allclose(np.asarray(tail), np.exp(-np.logaddexp(0, a)), **tolerance)
+
+
+def test_the_weights_of_one_neighbour_are_one():
+    (weight,) = Switch.of([np.asarray(VALUES)]).weights
+    np.testing.assert_array_equal(weight, 1.0)
+
+
+# Arguments
+
+
+def wrong(**changes):
+    """Arguments of stencil_gru with something changed: a parameter, or a keyword."""
+    rng = np.random.default_rng(0)
+    params = stencil_gru_parameters(2, 3, offsets=(-2, 1), rng=rng)
+    arguments: dict[str, Any] = {"inputs": rng.standard_normal((4, 5, 2)), "offsets": (-2, 1)}
+    for name, value in changes.items():
+        (params if name in params or name == "Wx" else arguments)[name] = value
+    if "drop" in arguments:
+        del params[arguments.pop("drop")]
+    return {"params": params} | arguments
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"drop": "Us"}, ValueError, "`params` lacks Us; expected Ws, Us, bs"),
+        ({"Wx": np.zeros((3, 2))}, ValueError, "`params` has unknown Wx"),
+        ({"b": np.zeros(0)}, ValueError, r"`b` must have shape \(k,\) with k at least 1, got \(0,\)"),
+        ({"Ws": np.zeros((3, 3, 2))}, ValueError, r"`Ws` must have shape \(2, 3, 2\), got \(3, 3, 2\)"),
+        ({"bs": np.zeros(3)}, ValueError, r"`bs` must have shape \(2, 3\), got \(3,\)"),
+        ({"U": np.zeros((3, 3), np.float32)}, TypeError, "`U` must have the dtype of the inputs"),
+        ({"offsets": (-1, 0)}, ValueError, r"`offsets` must be distinct and not 0, at least one, got \(-1, 0\)"),
+        ({"offsets": (1, 1)}, ValueError, "`offsets` must be distinct"),
+        ({"offsets": ()}, ValueError, "at least one"),
+        ({"offsets": (1.0, -1.0)}, TypeError, r"`offsets` must be a sequence of integers, got \(1.0, -1.0\)"),
+        ({"offsets": 1}, TypeError, "`offsets` must be a sequence of integers, got 1"),
+        ({"offsets": (-2, -1, 1)}, ValueError, r"`Ws` must have shape \(3, 3, 2\), got \(2, 3, 2\)"),
+        ({"inputs": np.zeros((0, 2))}, ValueError, r"none of them 0, got \(0, 2\)"),
+        ({"lengths": [0, 1, 1, 1]}, ValueError, "`lengths` must be from 1 to T = 5, got 0 for sequence 0"),
+        ({"hs": np.zeros(3)}, ValueError, r"`hs` must have shape \(2, 3\), got \(3,\)"),
+        ({"he": np.zeros((2, 3))}, ValueError, r"`he` must have shape .*, got \(2, 3\)"),
+    ],
+)
+def test_mistakes_are_named(changes, error, message):
+    with pytest.raises(error, match=f"stencil_gru: .*{message}"):
+        stencil_gru(**wrong(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"d": 0}, ValueError, "`d` must be at least 1, got 0"),
+        ({"offsets": [0]}, ValueError, "`offsets` must be distinct and not 0"),
+        ({"scale": -1.0}, ValueError, "`scale` must be finite and not negative, got -1.0"),
+        ({"rng": 0}, TypeError, r"`rng` must be a numpy.random.Generator, got int"),
+        ({"dtype": complex}, TypeError, "`dtype` must be float32 or float64"),
+    ],
+)
+def test_mistakes_in_parameters_are_named(changes, error, message):
+    arguments = {"d": 2, "k": 3, "rng": np.random.default_rng(0)} | changes
+    with pytest.raises(error, match=f"stencil_gru_parameters: {message}"):
+        stencil_gru_parameters(**arguments)
+
+
+def test_parameters_are_uniform_and_the_same_in_both_precisions():
+    one, other = (stencil_gru_parameters(5, 20, scale=0.3, rng=np.random.default_rng(3), dtype=t) for t in ("f4", "f8"))
+    assert set(one) == {*GATES, "Ws", "Us", "bs"}
+    for name, value in other.items():
+        assert one[name].dtype == np.float32
+        np.testing.assert_array_equal(one[name], value.astype(np.float32))
+    assert 0.29 < np.abs(other["Us"]).max() <= 0.3

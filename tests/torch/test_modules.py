@@ -1,0 +1,479 @@
+"""The modules of `implicitsolve.torch`, each against its adapter."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+imt = import_module("implicitsolve.torch")
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+D, K, B, T = 2, 3, 3, 4
+LENGTHS = [4, 1, 3]
+EXACT = imt.SolveOptions(stop=ims.NonlinearStop(atol=1e-13, rtol=0.0), adjoint_stop=ims.LinearStop(rtol=1e-13))
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a module is made and called, and which adapter it stands for."""
+
+    make: Callable[..., Any]
+    adapter: str
+    boundaries: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    size: int = K
+
+    @property
+    def is_sequence(self) -> bool:
+        return self.adapter != "lifted_net"
+
+
+CASES = {
+    "gru": Case(lambda **o: imt.ImplicitGRU(D, K, **o), "implicit_gru", {"hs": (K,), "he": (B, K)}),
+    "rnn": Case(
+        lambda **o: imt.ImplicitRNN(D, K, lower=2, activation="logistic", **o),
+        "implicit_rnn",
+        {"hs": (B, 2, K), "he": (1, K)},
+        {"activation": "logistic"},
+    ),
+    "stencil": Case(
+        lambda **o: imt.StencilGRU(D, K, offsets=(-2, 1), **o),
+        "stencil_gru",
+        {"hs": (2, K), "he": (B, 1, K)},
+        {"offsets": (-2, 1)},
+    ),
+    "lstm": Case(
+        lambda **o: imt.ImplicitLSTM(D, K, **o),
+        "implicit_lstm",
+        {"hs": (K,), "cs": (B, K), "he": (K,), "ce": (K,)},
+        size=2 * K,
+    ),
+    "elman": Case(lambda **o: imt.Elman(D, K, **o), "elman", {"h0": (B, K)}, {"activation": "tanh"}),
+    "lifted": Case(lambda **o: imt.LiftedNet(K, D, **o), "lifted_net", {}, {"activation": "tanh"}),
+}
+
+
+def generator(seed: int):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(params=CASES)
+def case(request) -> Case:
+    return CASES[request.param]
+
+
+@pytest.fixture
+def module(case):
+    return case.make(solve_options=EXACT, scale=0.7, generator=generator(1), dtype=torch.float64)
+
+
+@pytest.fixture
+def arguments(case):
+    """Inputs and boundary states that require grad, by name."""
+    shapes = {"inputs": (B, T, D) if case.is_sequence else (B, D)} | case.boundaries
+    values = {
+        name: torch.rand(shape, generator=generator(seed), dtype=torch.float64) - 0.5
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+    return {name: value.requires_grad_() for name, value in values.items()}
+
+
+def call(case, module, arguments, **others):
+    lengths = {"lengths": LENGTHS} if case.is_sequence else {}
+    return module(**arguments, **lengths, **others)
+
+
+def problem_of(case, module, arguments):
+    """The adapter's own problem, on NumPy arrays."""
+    params = {name: value.detach().numpy() for name, value in module.named_parameters()}
+    given = {name: value.detach().numpy() for name, value in arguments.items()}
+    adapter = getattr(ims.adapters, case.adapter)
+    if not case.is_sequence:
+        return adapter(**params, **given, **case.settings)
+    return adapter(params, lengths=LENGTHS, **given, **case.settings)
+
+
+# Values and gradients
+
+
+def test_states_and_gradients_are_the_adapter_s(case, module, arguments):
+    problem = problem_of(case, module, arguments)
+    result = ims.root(problem, stop=EXACT.stop)
+    states = call(case, module, arguments)
+    assert states.shape == ((B, T, case.size) if case.is_sequence else (B, K))
+    np.testing.assert_array_equal(states.detach().numpy(), result.x)
+
+    cotangent = torch.rand(states.shape, generator=generator(9), dtype=torch.float64)
+    states.backward(cotangent)
+    expected = ims.pull_back(problem, result, cotangent.numpy(), stop=EXACT.adjoint_stop).gradients
+    found = dict(module.named_parameters()) | arguments
+    assert sorted(found) == sorted(expected)
+    for name, value in found.items():
+        np.testing.assert_array_equal(value.grad.numpy(), expected[name], err_msg=name)
+
+
+def functional(case, module, arguments):
+    """The states as a function of all tensors, and the tensors."""
+    names = [name for name, _ in module.named_parameters()]
+
+    def states(*tensors):
+        parameters = dict(zip(names, tensors, strict=False))
+        given = dict(zip(arguments, tensors[len(names) :], strict=True))
+        lengths = {"lengths": LENGTHS} if case.is_sequence else {}
+        return torch.func.functional_call(module, parameters, (), given | lengths)
+
+    return states, (*(p.detach().requires_grad_() for p in module.parameters()), *arguments.values())
+
+
+def test_gradcheck(case, module, arguments):
+    torch.autograd.gradcheck(*functional(case, module, arguments), fast_mode=True)
+
+
+def test_forward_mode_is_the_adjoint_of_reverse_mode(case, module, arguments):
+    states, tensors = functional(case, module, arguments)
+    tangents = tuple(torch.rand(x.shape, generator=generator(7), dtype=torch.float64) for x in tensors)
+    x, tangent = torch.func.jvp(states, tuple(t.detach() for t in tensors), tangents)
+    cotangent = torch.rand(x.shape, generator=generator(8), dtype=torch.float64)
+    gradients = torch.autograd.grad(states(*tensors), tensors, cotangent)
+    expected = sum((g * t).sum() for g, t in zip(gradients, tangents, strict=True))
+    torch.testing.assert_close((cotangent * tangent).sum(), expected)
+
+
+def test_every_entry_of_the_gradients():
+    module = imt.ImplicitGRU(1, 1, solve_options=EXACT, scale=1.0, generator=generator(3), dtype=torch.float64)
+    inputs = torch.ones(3, 1, dtype=torch.float64, requires_grad=True)
+    states, tensors = functional(CASES["lifted"], module, {"inputs": inputs})
+    torch.autograd.gradcheck(states, tensors)
+
+
+def test_below_the_transforms_of_torch_func(case, module, arguments):
+    inputs = arguments["inputs"]
+    (expected,) = torch.autograd.grad(module(inputs).pow(2).sum(), inputs)
+    torch.testing.assert_close(torch.func.grad(lambda u: module(u).pow(2).sum())(inputs.detach()), expected)
+
+
+def test_second_derivatives_are_refused(case, module, arguments):
+    (gradient,) = torch.autograd.grad(call(case, module, arguments).sum(), arguments["inputs"], create_graph=True)
+    with pytest.raises(NotImplementedError, match=f"{type(module).__name__}: second derivatives are not available"):
+        gradient.sum().backward()
+
+
+def test_states_share_the_memory_of_the_result(case, module, arguments):
+    states, result = call(case, module, arguments, return_result=True)
+    assert states.data_ptr() == result.x.ctypes.data
+    assert result.success.all()
+
+
+def test_changes_of_the_states_in_place_are_noticed(case, module, arguments):
+    states = call(case, module, arguments)
+    with torch.no_grad():
+        states.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        states.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dtype_stays(case, dtype):
+    module = case.make(dtype=dtype)
+    inputs = torch.ones((B, T, D) if case.is_sequence else (B, D), dtype=dtype)
+    states, result = module(inputs, return_result=True)
+    assert states.dtype == dtype
+    assert result.success.all()
+    assert (result.residual_norm <= (1e-5 if dtype == torch.float32 else 1e-8)).all()
+    states.sum().backward()
+    assert all(p.grad.dtype == dtype for p in module.parameters())
+
+
+def test_one_system(case, module, arguments):
+    inputs = arguments["inputs"]
+    torch.testing.assert_close(module(inputs[0]), module(inputs)[0], rtol=0, atol=1e-12)
+
+
+def test_padding_is_inert(module, case, arguments):
+    if not case.is_sequence:
+        pytest.skip("has no sequences")
+    call(case, module, arguments).sum().backward()
+    gradient = arguments["inputs"].grad
+    assert not gradient[1, 1:].any()
+    assert gradient[1, :1].any()
+    changed = arguments["inputs"].detach().clone()
+    changed[1, 1:] = torch.nan
+    torch.testing.assert_close(
+        call(case, module, arguments | {"inputs": changed}), call(case, module, arguments), rtol=0, atol=0
+    )
+
+
+@pytest.mark.parametrize("lengths", [np.array(LENGTHS), torch.tensor(LENGTHS)], ids=["array", "tensor"])
+def test_lengths_of_any_kind(lengths):
+    layer, inputs = imt.ImplicitGRU(D, K, generator=generator(0)), torch.ones(B, T, D)
+    torch.testing.assert_close(layer(inputs, lengths), layer(inputs, LENGTHS), rtol=0, atol=0)
+
+
+# Options of a solve
+
+
+def test_warm_start(case, module, arguments):
+    states, cold = call(case, module, arguments, return_result=True)
+    start = states.detach().requires_grad_()
+    again, warm = call(case, module, arguments, x0=start, return_result=True)
+    assert warm.iterations.max() == 0
+    assert cold.success.all()
+    again.sum().backward()
+    assert start.grad is None
+    torch.testing.assert_close(again, states, rtol=0, atol=1e-12)
+
+
+def test_a_warm_start_meets_the_default_rule():
+    layer, inputs = imt.ImplicitGRU(D, K, generator=generator(0), scale=1.0), torch.ones(B, T, D)
+    states = layer(inputs).detach()
+    with torch.no_grad():
+        layer.U.mul_(1.001)
+    _, result = layer(inputs, x0=states, return_result=True)
+    assert result.success.all()
+
+
+@pytest.mark.parametrize("kind", ["default", "one-step", "zeros"])
+def test_initial_guess(case, kind, arguments):
+    module = case.make(dtype=torch.float64, solve_options=imt.SolveOptions(initial_guess=kind))
+    assert call(case, module, arguments, return_result=True)[1].success.all()
+
+
+def test_method():
+    options = imt.SolveOptions(method=ims.NewtonKrylov(krylov=ims.BiCGSTAB()), adjoint_method=ims.BiCGSTAB())
+    layer = imt.ImplicitGRU(D, K, generator=generator(0), solve_options=options)
+    states, result = layer(torch.ones(B, T, D), return_result=True)
+    states.sum().backward()
+    assert result.success.all()
+    assert layer.U.grad.any()
+
+
+def test_tolerances_are_kept(case, arguments):
+    loose = imt.SolveOptions(stop=ims.NonlinearStop(atol=0.5, rtol=0.0, max_iterations=3))
+    module = case.make(dtype=torch.float64, solve_options=loose)
+    assert call(case, module, arguments, return_result=True)[1].iterations.max() <= 1
+    module.solve_options = EXACT
+    assert call(case, module, arguments, return_result=True)[1].residual_norm.max() <= 1e-13
+
+
+def stuck(on_failure: str):
+    stop = ims.NonlinearStop(atol=1e-300, rtol=0.0, max_iterations=1)
+    options = imt.SolveOptions(stop=stop, on_failure=on_failure)
+    return imt.ImplicitGRU(D, K, solve_options=options, generator=generator(0), scale=1.0)
+
+
+def test_failure_warns_by_default():
+    layer = stuck("warn")
+    with pytest.warns(imt.ConvergenceWarning, match="ImplicitGRU: forward solve: 3 of 3 systems: ITERATION_LIMIT"):
+        states = layer(torch.ones(B, T, D))
+    states.sum().backward()  # one warning is enough: the adjoint solve succeeds
+    assert layer.U.grad.isfinite().all()
+
+
+def test_failure_raises_on_request():
+    with pytest.raises(ims.NoConvergence):
+        stuck("raise")(torch.ones(B, T, D))
+
+
+def test_failure_is_ignored_on_request():
+    _, result = stuck("ignore")(torch.ones(B, T, D), return_result=True)
+    assert not result.success.any()
+
+
+def test_failure_of_the_adjoint():
+    never = imt.SolveOptions(adjoint_stop=ims.LinearStop(max_iterations=0), adjoint_method=ims.GMRES())
+    layer = imt.ImplicitGRU(D, K, solve_options=never, generator=generator(0), scale=1.0)
+    states = layer(torch.ones(B, T, D))
+    with pytest.warns(imt.ConvergenceWarning, match="ImplicitGRU: adjoint solve: .*ITERATION_LIMIT"):
+        states.sum().backward()
+
+
+# A module among modules
+
+
+def test_parameters_have_the_adapter_s_names(case, module):
+    assert tuple(name for name, _ in module.named_parameters()) == module.names
+    assert type(module).__name__ in repr(module)
+    for name, parameter in module.named_parameters():
+        assert f"{name}={tuple(parameter.shape)}" in repr(module)
+
+
+def test_state_dict_round_trip(case, module, arguments):
+    other = case.make(solve_options=EXACT, generator=generator(5), dtype=torch.float64)
+    buffer = io.BytesIO()
+    torch.save(module.state_dict(), buffer)
+    buffer.seek(0)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    torch.testing.assert_close(call(case, other, arguments), call(case, module, arguments), rtol=0, atol=0)
+
+
+def test_copies_and_pickles(case, module, arguments):
+    expected = call(case, module, arguments)
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        torch.testing.assert_close(call(case, other, arguments), expected, rtol=0, atol=0)
+
+
+def test_replicas_use_their_own_parameters(case, module, arguments):
+    """As DataParallel makes them: parameters are plain attributes that carry a graph to the original."""
+    replica = module._replicate_for_data_parallel()
+    for name, parameter in module.named_parameters():
+        setattr(replica, name, parameter * 1.0)
+    states = call(case, replica, arguments)
+    torch.testing.assert_close(states, call(case, module, arguments), rtol=0, atol=0)
+    states.sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_a_call_keeps_nothing_in_the_module(case, module, arguments):
+    before = dict(module.__dict__)
+    call(case, module, arguments).sum().backward()
+    assert module.__dict__ == before
+
+
+def test_threads(case, module):
+    """Two threads that call one module at once get what one gets."""
+    shape = (B, T, D) if case.is_sequence else (B, D)
+    batches = [torch.rand(shape, generator=generator(seed), dtype=torch.float64) for seed in range(2)]
+
+    def gradients(inputs):
+        return torch.autograd.grad(module(inputs).pow(2).sum(), tuple(module.parameters()))
+
+    expected = [gradients(inputs) for inputs in batches]
+    found: list[Any] = [None, None]
+
+    def work(i):
+        for _ in range(3):
+            found[i] = gradients(batches[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one, other in zip(found, expected, strict=True):
+        for g, h in zip(one, other, strict=True):
+            torch.testing.assert_close(g, h, rtol=0, atol=0)
+
+
+def test_generator_decides_the_parameters(case):
+    first, second, third = (case.make(generator=generator(seed), scale=0.3) for seed in (1, 1, 2))
+    for (_, p), (_, q) in zip(first.named_parameters(), second.named_parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=0, atol=0)
+        assert p.abs().max() <= 0.3
+    assert any((p != q).any() for p, q in zip(first.parameters(), third.parameters(), strict=True))
+
+
+def test_parametrizations_are_followed():
+    layer = imt.ImplicitGRU(D, K, generator=generator(0))
+    torch.nn.utils.parametrizations.weight_norm(layer, "U")
+    layer(torch.ones(B, T, D)).sum().backward()
+    assert layer.parametrizations.U.original0.grad.any()
+
+
+def test_training_lowers_the_loss():
+    torch.manual_seed(0)
+    inputs = torch.randn(8, 5, D)
+    layer, readout = imt.ImplicitGRU(D, K), torch.nn.Linear(K, 1)
+    target = inputs.flip(1).cumsum(1).flip(1)[..., :1]  # what is still to come
+    optimizer = torch.optim.Adam([*layer.parameters(), *readout.parameters()], lr=0.03)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = (readout(layer(inputs)) - target).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "message"),
+    [
+        (np.ones((B, T, D)), TypeError, "`inputs` must be a torch.Tensor, got ndarray"),
+        (torch.ones(B, T, D, dtype=torch.float64), TypeError, "have the dtype of the parameters, torch.float32, got"),
+        (torch.ones(B, T, D, dtype=torch.int64), TypeError, "must have dtype torch.float32 or torch.float64, got"),
+        (torch.ones(B, T, D, device="meta"), TypeError, "`inputs` must be on the CPU or a CUDA device"),
+        (torch.ones(B, T, D + 1), ValueError, r"must have 2 numbers on its last axis, got shape \(3, 4, 3\)"),
+        (torch.tensor(1.0), ValueError, r"must have 2 numbers on its last axis, got shape \(\)"),
+    ],
+    ids=["array", "dtype", "integers", "device", "width", "scalar"],
+)
+def test_unusable_inputs(inputs, error, message):
+    with pytest.raises(error, match=f"ImplicitGRU: .*{message}"):
+        imt.ImplicitGRU(D, K)(inputs)
+
+
+def test_unusable_boundaries_starts_and_lengths():
+    layer, inputs = imt.ImplicitGRU(D, K), torch.ones(B, T, D)
+    with pytest.raises(TypeError, match="ImplicitGRU: `hs` must have the dtype of the parameters"):
+        layer(inputs, hs=torch.ones(K, dtype=torch.float64))
+    with pytest.raises(ValueError, match="implicit_gru: `he` must have shape"):
+        layer(inputs, he=torch.ones(K + 1))
+    with pytest.raises(ValueError, match=r"ImplicitGRU: `x0` must have shape \(3, 4, 3\), got \(3, 4, 4\)"):
+        layer(inputs, x0=torch.ones(B, T, K + 1))
+    with pytest.raises(TypeError, match=r"ImplicitGRU: `x0` must be a .*Tensor, got ndarray"):
+        layer(inputs, x0=np.ones((B, T, K)))
+    with pytest.raises(ValueError, match="implicit_gru: `lengths` must be from 1 to T = 4, got 0"):
+        layer(inputs, [0, 1, 2])
+
+
+def test_unusable_settings():
+    with pytest.raises(TypeError, match=r"ImplicitGRU: `dtype` must be torch\.float32 or torch\.float64"):
+        imt.ImplicitGRU(D, K, dtype=torch.float16)
+    with pytest.raises(ValueError, match="ImplicitGRU: `scale` must be finite and not negative, got -1"):
+        imt.ImplicitGRU(D, K, scale=-1.0)
+    with pytest.raises(ValueError, match="`k` must be at least 1, got 0"):
+        imt.ImplicitGRU(D, 0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bias'"):
+        imt.ImplicitGRU(D, K, bias=True)
+    with pytest.raises(ValueError, match="`kind` must be"):
+        imt.ImplicitGRU(D, K, solve_options=imt.SolveOptions(initial_guess="warm"))(torch.ones(B, T, D))
+
+
+# The lifted net's own
+
+
+def test_lifted_nets_start_well_posed_and_can_be_brought_back():
+    net = imt.LiftedNet(40, D, scale=1.0, generator=generator(0), dtype=torch.float64)
+    assert ims.adapters.well_posedness(net.A.detach().numpy()).is_certain
+    with torch.no_grad():
+        net.A.mul_(10.0)
+    before, storage = net.A, net.A.data_ptr()
+    net.project()
+    assert net.A is before
+    assert net.A.data_ptr() == storage
+    assert net.A.abs().sum(dim=1).max() <= 0.95 + 1e-12
+    assert net.A.requires_grad
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+def test_cuda_tensors_give_what_cpu_tensors_give(case, module, arguments):
+    pytest.importorskip("cupy", reason="CuPy is not installed", exc_type=ImportError)
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no CUDA device")
+    expected = call(case, module, arguments)
+    on_gpu = copy.deepcopy(module).cuda()
+    states = call(case, on_gpu, {name: value.detach().cuda() for name, value in arguments.items()})
+    torch.testing.assert_close(states.cpu(), expected, rtol=0, atol=1e-12)
+    expected.sum().backward()
+    states.sum().backward()
+    for p, q in zip(module.parameters(), on_gpu.parameters(), strict=True):
+        torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=0, atol=1e-10)
