@@ -14,7 +14,7 @@ over calls is how many sentences a call served. Ways take turns; medians of CPU 
 Usage::
 
     python benchmarks/stream.py                                # table on the terminal
-    python benchmarks/stream.py --sentences 500 --method newton-krylov
+    python benchmarks/stream.py --sentences 500 --methods newton-krylov --batch-size 64
 """
 
 from __future__ import annotations
@@ -45,21 +45,23 @@ from _tagging.files import find_treebank
 
 CLOCK = time.process_time if THREADS == "1" else time.perf_counter
 STOP = ims.NonlinearStop(atol=1e-8, rtol=0.0)
+Way = Callable[[dict[str, Any]], int]
 
 
-@dataclass
-class Took:
-    """What a way has cost."""
+class Meter:
+    """A monitor that adds up what several solves cost."""
 
-    calls: int = 0
-    products: int = 0
-    failed: int = 0
+    def __init__(self) -> None:
+        self.calls = self.products = 0
+        self.last = ims.Counts()
 
-    def add(self, result: ims.NonlinearResult) -> None:
-        """Count one batch."""
-        self.calls += result.counts.residuals + result.counts.jvps
-        self.products += int((1 + result.iterations + result.krylov_iterations).sum())
-        self.failed += int((~result.success).sum())
+    def __call__(self, step: ims.NewtonStep, x: Any, F: Any) -> None:
+        """See a step; iteration 0 begins another solve."""
+        new = step.counts - self.last if step.iteration else step.counts
+        self.calls += new.residuals + new.jvps
+        self.last = step.counts
+        if step.iteration:
+            self.products += step.systems.size + int(step.krylov_iterations.sum())
 
 
 @dataclass(frozen=True)
@@ -78,33 +80,80 @@ class Workload:
             row[: len(sentence)] = sentence
         return implicit_gru(self.params, inputs, lengths=lengths)
 
-    def ways(self, method: Any, size: int) -> dict[str, Callable[[], Took]]:
+    def batches(self, sentences: list[Any], options: dict[str, Any], size: int) -> int:
+        """One batch after the other, each to its end; return how many sentences failed."""
+        parts = [sentences[first : first + size] for first in range(0, len(sentences), size)]
+        return sum(int((~ims.root(self.build(part), **options).success).sum()) for part in parts)
+
+    def ways(self, size: int) -> dict[str, Way]:
         """The rivals."""
+        by_length = sorted(self.sentences, key=len, reverse=True)
 
-        def batches(sentences: list[Any]) -> Took:
-            took = Took()
-            for first in range(0, len(sentences), size):
-                took.add(ims.root(self.build(sentences[first : first + size]), method=method, stop=STOP))
-            return took
-
-        def stream() -> Took:
-            took, last = Took(), ims.result.Counts()
-
-            def monitor(step: ims.NewtonStep, x: Any, F: Any) -> None:
-                nonlocal last
-                if step.iteration == 0:
-                    count(last)
-                last = step.counts
-
-            def count(counts: Any) -> None:
-                took.calls += counts.residuals + counts.jvps
-
-            for one in ims.solve_sequences(self.build, self.sentences, batch_size=size, method=method, stop=STOP):
-                took.failed += one.status != ims.Status.CONVERGED
-            return took
+        def stream(options: dict[str, Any]) -> int:
+            solved = ims.solve_sequences(self.build, self.sentences, batch_size=size, **options)
+            return sum(one.status != ims.Status.CONVERGED for one in solved)
 
         return {
-            "as they come": lambda: batches(self.sentences),
-            "by length": lambda: batches(sorted(self.sentences, key=len, reverse=True)),
+            "as they come": lambda options: self.batches(self.sentences, options, size),
+            "by length": lambda options: self.batches(by_length, options, size),
             "stream": stream,
         }
+
+
+def workload(name: str, factor: float, sentences: int, k: int) -> Workload:
+    """The first sentences of the development part, with weights of which the recurrent ones are `factor` as large."""
+    rng = np.random.default_rng(0)
+    params = gru_parameters(k, k, rng=rng)
+    params = {key: factor * value if key[0] == "U" else value for key, value in params.items()}
+    forms = [sentence.forms for sentence in read_conllu(find_treebank()[1])[:sentences]]
+    vectors = {form: rng.uniform(-1.0, 1.0, k) for form in dict.fromkeys(word for words in forms for word in words)}
+    return Workload(name, [np.stack([vectors[word] for word in words]) for words in forms], params)
+
+
+def measure(case: Workload, method: Any, name: str, size: int, repeat: int) -> list[str]:
+    """Rows of the table."""
+    ways, meters, seconds = case.ways(size), {}, {}
+    options = {"method": method, "stop": STOP}
+    for way, solve in ways.items():
+        meters[way], seconds[way] = Meter(), []
+        failed = solve({**options, "monitor": meters[way]})
+        if failed:
+            print(f"{case.name}, {name}, {way}: {failed} sentences failed", file=sys.stderr)
+    for _ in range(repeat):
+        for way, solve in ways.items():
+            begin = CLOCK()
+            solve(options)
+            seconds[way].append(CLOCK() - begin)
+    rows = []
+    for way, meter in meters.items():
+        products = meter.products + len(case.sentences)  # the first residual of each
+        rows.append(
+            f"| {case.name} | {name} | {way} | {products / len(case.sentences):.1f} | {meter.calls} | "
+            f"{products / meter.calls:.1f} | {statistics.median(seconds[way]):.2f} |"
+        )
+    return rows
+
+
+HEAD = """| weights | method | batches | products per sentence | calls | sentences per call | CPU s |
+| --- | --- | --- | ---: | ---: | ---: | ---: |"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", default="1", help="BLAS and Numba threads")
+    parser.add_argument("--sentences", type=int, default=2001)
+    parser.add_argument("--k", type=int, default=100, help="unknowns, and inputs, of a word")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--methods", default="anderson,newton-krylov")
+    arguments = parser.parse_args(argv)
+    print(HEAD)
+    for name, factor in (("untrained", 1.0), ("x3", 3.0)):
+        case = workload(name, factor, arguments.sentences, arguments.k)
+        for method in arguments.methods.split(","):
+            print("\n".join(measure(case, method, method, arguments.batch_size, arguments.repeat)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
         loaded, column = load_model(options.load)
         if options.column not in (None, column):
             raise UserError(f"{options.load}: this model predicts {column}, not {options.column}")
-    solver = SolverOptions(forward=options.forward_tolerance, adjoint=options.adjoint_tolerance, sweeps=options.sweeps)
+    solver = SolverOptions(forward=options.forward_tolerance, adjoint=options.adjoint_tolerance)
     needs_treebank = options.epochs or options.predict or options.json or options.tag is None
     if loaded is None or needs_treebank:
         tagger = _run_on_treebank(options, loaded, column, solver, began)
@@ -159,7 +159,7 @@ def describe(report: EpochReport) -> str:
     line = (
         f"epoch {report.epoch}: dev accuracy {dev.accuracy:.4f}, perplexity {dev.perplexity:.4f}; "
         f"{report.seconds:.1f} s + {report.dev.seconds:.1f} s; "
-        f"per batch {work['newton_steps']:.1f} Newton steps, {work['products']:.1f} products, "
+        f"per batch {work['steps']:.1f} steps, {work['products']:.1f} products, "
         f"{work['adjoint_products']:.1f} adjoint products"
     )
     failures = {
@@ -223,8 +223,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--dropout", type=_number(float, 0, 0.99), default=TrainingOptions.dropout, help="of inputs")
     add("--word-dropout", type=_number(float, 0), default=TrainingOptions.word_dropout, help="of rare words")
     add("--batch-words", type=_number(int, 1), default=TrainingOptions.batch_words, help="default %(default)s")
-    add("--start", choices=STARTS, default=TrainingOptions.start, help="of Newton's method (default %(default)s)")
-    add("--sweeps", type=_number(int, 0), default=SolverOptions.sweeps, help="before it (default %(default)s)")
+    add("--start", choices=STARTS, default=TrainingOptions.start, help="of the solver (default %(default)s)")
     add("--forward-tolerance", type=_number(float, 0), default=SolverOptions.forward, help="default %(default)s")
     add("--adjoint-tolerance", type=_number(float, 0), default=SolverOptions.adjoint, help="default %(default)s")
     add("--seed", type=_number(int, 0), default=0)

@@ -16,6 +16,7 @@ from implicitsolve.adjoint import pull_back, push_forward
 from implicitsolve.direct import BlockLU, CyclicReduction, Factorization
 from implicitsolve.elimination import even_odd, expand
 from implicitsolve.errors import NoConvergence
+from implicitsolve.fixed_point import Anderson, Broyden, Picard
 from implicitsolve.halves import Coupling, Half, Halves
 from implicitsolve.krylov import FGMRES, GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
 from implicitsolve.newton import (
@@ -32,11 +33,13 @@ from implicitsolve.newton import (
 )
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.problem import Problem
+from implicitsolve.race import RaceResult, race
 from implicitsolve.regularize import JacobianPenalty, jacobian_penalty
 from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep, NonlinearResult, TangentResult
 from implicitsolve.solve import linear_solve, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
+from implicitsolve.stream import Solved, solve_sequences, solve_stream
 from implicitsolve.structure import BlockBanded
 
 if TYPE_CHECKING:
@@ -50,12 +53,14 @@ __all__ = [
     "GMRES",
     "LGMRES",
     "AdjointResult",
+    "Anderson",
     "Backtracking",
     "BiCGSTAB",
     "BlockBanded",
     "BlockBandedMatrix",
     "BlockLU",
     "BlockNewton",
+    "Broyden",
     "ConstantForcing",
     "Counts",
     "Coupling",
@@ -76,8 +81,11 @@ __all__ = [
     "NoConvergence",
     "NonlinearResult",
     "NonlinearStop",
+    "Picard",
     "Problem",
+    "RaceResult",
     "ScipyKrylov",
+    "Solved",
     "Status",
     "Substitution",
     "TangentResult",
@@ -96,7 +104,10 @@ __all__ = [
     "precondition",
     "pull_back",
     "push_forward",
+    "race",
     "root",
+    "solve_sequences",
+    "solve_stream",
     "testing",
 ]
 

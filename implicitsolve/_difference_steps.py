@@ -7,6 +7,7 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, eps, from_host, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 
+LONGEST = 1e-3  # step that a long system may have by default
 FARTHER = 1e4  # how much longer a step gets that F did not feel, or shorter one at which F is not finite
 TRUSTED = 1e-9, 1e-2  # a guessed step over the Newton step: within these bounds the guess was good enough
 MAX_ADJUSTMENTS = 8  # further evaluations at most, for each color, to find a step that F feels and where it is finite
@@ -22,10 +23,11 @@ class DifferenceSteps:
     systems, block_size : int
         Size of the batch, unknowns in a block.
     rdiff : float, optional
-        Relative step. Default: the fourth root of eps (1.2e-4 in float64). It is longer than the square root that
-        balances errors for a single product, because all entries of J pass through a direct solve: on a fine grid
-        rounding in the differences is multiplied by the condition of J, and truncation, which only makes Newton's
-        method converge linearly with a factor of about h, is not.
+        Relative step. Default: the fourth root of eps (1.2e-4 in float64), or ``sqrt(eps) T`` up to 1e-3 where that is
+        longer: for T > 8000. It is longer than the square root that balances errors for a single product, because all
+        entries of J pass through a direct solve: on a grid rounding in the differences, eps / h, is multiplied by the
+        condition of J, about T^2, and truncation, which only makes Newton's method converge linearly with a factor of
+        about h, is not.
     least : float, optional
         Default: eps^(1/3), for unknowns whose size differs much from block to block.
 
@@ -57,16 +59,26 @@ class DifferenceSteps:
     def lengths(self, rows: Indices, x: Array) -> Array:
         """Steps (b, T, k) of systems `rows` at x."""
         xp = array_namespace(x)
-        relative = self._relative(x) * self.sign[rows]
-        return from_host(relative, x)[:, None, :] * xp.maximum(xp.abs(x), from_host(self.floor[rows], x)[:, None, :])
+        floor, relative = self.floor[rows], self.relative(x) * self.sign[rows]
+        h = xp.abs(x)
+        if isinstance(h, np.ndarray):
+            np.maximum(h, from_host(floor, x)[:, None, :], out=h)
+        else:
+            h = xp.maximum(h, from_host(floor, x)[:, None, :])
+        h *= from_host(relative, x)[:, None, :]
+        return h
 
-    def _relative(self, x: Array) -> float:
-        return eps(array_namespace(x), x.dtype) ** 0.25 if self.rdiff is None else self.rdiff
+    def relative(self, x: Array) -> float:
+        """Length of a step over that of its entry of x (b, T, k)."""
+        if self.rdiff is not None:
+            return self.rdiff
+        precision = eps(array_namespace(x), x.dtype)
+        return max(precision**0.25, min(LONGEST, precision**0.5 * x.shape[1]))
 
     def learn(self, rows: Indices, newton_step: Array) -> HostArray:
         """Compare guessed steps with the Newton step (b, T, k); return which systems need another assembly."""
         guess, size = self.is_guess[rows], rms(newton_step)
-        steps = self._relative(newton_step) * self.floor[rows]
+        steps = self.relative(newton_step) * self.floor[rows]
         finite = np.isfinite(size)
         with np.errstate(all="ignore"):
             low, high = TRUSTED

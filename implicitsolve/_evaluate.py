@@ -120,6 +120,12 @@ class Evaluator:
         F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
         return self.xp.asarray(F, copy=True) if keep else F
 
+    def substituted(self) -> Array:
+        """The solution of a causal problem, for about the work of a residual."""
+        self.tally.residuals += 1
+        solution = self._returned(self.problem.substitute(), "substitute")  # type: ignore[misc]
+        return self.xp.asarray(solution, copy=True)
+
     def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
         """F(x), and J(x) where the problem computes both at once."""
         return (self.residual(x), None) if self.problem.linearize is None else self._linearized(x)

@@ -14,7 +14,7 @@ from implicitsolve._namespace import array_namespace, as_inexact, is_complex, no
 from implicitsolve._typing import Array
 from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.direct._solve import solve_factored
-from implicitsolve.elimination import merge, reduced_jacobian, split
+from implicitsolve.elimination import halves_of, merge, reduced_jacobian, split
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._guard import guarded
@@ -27,7 +27,7 @@ from implicitsolve.result import (
     per_system,
     status_per_system,
 )
-from implicitsolve.solve import linear_solve
+from implicitsolve.solve import check_linear, linear_solve
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, is_settings
 
@@ -252,8 +252,9 @@ class _Point:
     def _eliminated(self, b: Array, start: Array | None, method: Any, stop: LinearStop) -> LinearResult:
         """Solve for every second block alone: the others follow from them."""
         evaluator, problem = self.evaluator, self.evaluator.problem
-        halves, axis = problem.halves, problem.batch_ndim
-        assert halves is not None
+        solver = LGMRES() if method is None else method
+        check_linear("linear_solve", solver, stop)
+        halves, axis = halves_of("pull_back", problem), problem.batch_ndim
         eliminated, kept = split(self.x, axis)
         _, first = halves.eliminated.linearize(kept)
         _, second = halves.kept.linearize(eliminated)
@@ -269,7 +270,7 @@ class _Point:
         right = b_kept + from_eliminated(b_eliminated)
         A = J.H if self.needs_adjoint else J
         xp, flat = evaluator.xp, (A.batch_shape[0], A.shape[1])
-        outcome = (LGMRES() if method is None else method).solve(
+        outcome = solver.solve(
             A,
             xp.reshape(right, flat),
             target=stop.target(norm2(b), b),

@@ -61,7 +61,7 @@ def even_odd(problem: Problem) -> Problem:
     >>> result.x.shape, bool(np.allclose(ims.expand(layer, result.x), ims.root(layer).x, atol=1e-6))
     ((3, 2, 4), True)
     """
-    halves = _halves("even_odd", problem)
+    halves = halves_of("even_odd", problem)
     axis = problem.batch_ndim
 
     def residual(e: Array) -> Array:
@@ -135,7 +135,7 @@ def expand(problem: Problem, kept: Array) -> Array:
     >>> ims.expand(layer, np.zeros((2, 4))).shape
     (5, 4)
     """
-    return merge(_halves("expand", problem).eliminated.apply(kept), kept, problem.batch_ndim)
+    return merge(halves_of("expand", problem).eliminated.apply(kept), kept, problem.batch_ndim)
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,8 @@ def _inverse(first: Coupling, second: Coupling) -> LinearOperator:
     return ScalarTridiagonal.of(-previous * before, main, -following * after).operator()
 
 
-def _halves(caller: str, problem: Any) -> Halves:
+def halves_of(caller: str, problem: Any) -> Halves:
+    """The halves of a problem that must have them."""
     if not isinstance(problem, Problem):
         raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
     if problem.halves is None:

@@ -15,9 +15,10 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.direct._solve import solve_factored
 from implicitsolve.elimination import EvenOdd
+from implicitsolve.fixed_point import Anderson, Broyden, Picard
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.monitor import Monitor, silent
-from implicitsolve.newton import Auto, BlockNewton, NewtonKrylov
+from implicitsolve.newton import Auto, BlockNewton, Homotopy, NewtonKrylov, Substitution
 from implicitsolve.newton._loop import Solution
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._guard import guarded
@@ -38,9 +39,14 @@ class NonlinearMethod(Protocol):
 
 
 METHODS: dict[str, NonlinearMethod] = {
+    "anderson": Anderson(),
     "auto": Auto(),
     "block-newton": BlockNewton(),
+    "broyden": Broyden(),
+    "homotopy": Homotopy(),
     "newton-krylov": NewtonKrylov(),
+    "picard": Picard(),
+    "substitution": Substitution(),
 }
 
 
@@ -62,10 +68,9 @@ def root(
     x0 : array_like, optional
         Start, of shape ``batch_shape + event_shape``. Its library, device and dtype are those of the solution (integers
         become float64, float16 becomes float32, a matrix an array). Default: the problem's own initial guess.
-    method : BlockNewton, NewtonKrylov or str, optional
-        Solver settings, or a name for the default ones: "block-newton", "newton-krylov", or "auto" (the default), which
-        takes the first for problems with a declared structure of small blocks, and the second for others: see the
-        notes.
+    method : NewtonKrylov, BlockNewton, Anderson, Picard, Broyden, Homotopy, Substitution or str, optional
+        Solver settings, or the name of default ones: "newton-krylov", "block-newton", "anderson", "picard", "broyden",
+        "homotopy", "substitution", or "auto" (the default), which chooses by what the problem declares: see the notes.
     stop : NonlinearStop, optional
         When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|, at most 100 steps.
     monitor : callable, optional
@@ -87,10 +92,17 @@ def root(
 
     Notes
     -----
-    "auto" with a declared structure: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most
+    "auto" takes `Substitution` for causal problems. For fixed-point problems it takes `Anderson`, then, for systems
+    that contract poorly, `Homotopy`, and last `NewtonKrylov`. A problem that is neither and declares no structure:
+    `NewtonKrylov`. With a declared structure: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most
     64 products or the problem offers `blocks`; systems on which it fails begin again with `NewtonKrylov`. Up to 128
     unknowns in a block: `NewtonKrylov`, with a lagged `BlockLU` once products have cost as much as the assembly. Larger
     blocks: products alone.
+
+    Problems with `halves` are solved for every second block alone (`even_odd`), by all methods but those that were made
+    for all blocks (`BlockNewton`, a `preconditioner`, `TruncatedInverse`); ``dataclasses.replace(problem, halves=None)``
+    keeps them whole. A residual of the halved problem, of the work of one, counts as one, and x0 and ||F(x0)|| are those
+    with the other blocks already computed; one more residual completes x at the end.
 
     One step of `NewtonKrylov` costs one Jacobian product for each Krylov iteration, and one residual (more where the
     line search shortens the step). Without exact products each is a residual.
@@ -211,13 +223,8 @@ def linear_solve(
     if method is None:
         solver = BlockLU() if isinstance(operator, BlockBandedMatrix) and M is None and x0 is None else LGMRES()
     stop = LinearStop() if stop is None else stop
+    check_linear("linear_solve", solver, stop)
     is_direct = is_settings(solver, "factor")
-    if not is_direct and not is_settings(solver, "solve"):
-        raise TypeError(
-            f"linear_solve: `method` must be GMRES() or another Krylov method, or BlockLU(), got {method!r}"
-        )
-    if not isinstance(stop, LinearStop):
-        raise TypeError(f"linear_solve: `stop` must be a LinearStop, got {type(stop).__name__}")
     if operator.shape[0] != operator.shape[1]:
         raise ValueError(f"linear_solve: `A` must be square, got shape {operator.shape}")
     b = as_inexact(b, "b")
@@ -227,7 +234,8 @@ def linear_solve(
         _fits(operator.batch_shape, operator.in_shape, start, "x0")
     if is_settings(M, "build"):
         M = M.build(operator)  # type: ignore[union-attr]
-    offer = None if is_direct or getattr(solver, "is_unaided", False) else operator.approximate_inverse()
+    is_unaided = M is not None or is_direct or getattr(solver, "is_unaided", False)
+    offer = None if is_unaided else operator.approximate_inverse()
     inverse = offer if M is None else aslinearoperator(M, "M")
     if inverse is not None and (inverse.shape, inverse.batch_shape) != (operator.shape, operator.batch_shape):
         raise ValueError(
@@ -269,6 +277,15 @@ def linear_solve(
     )
 
 
+def check_linear(caller: str, method: Any, stop: Any) -> None:
+    """Raise unless `method` is a linear solver and `stop` a rule for one."""
+    is_krylov = is_settings(method, "solve") and "target" in inspect.signature(method.solve).parameters
+    if not is_krylov and not is_settings(method, "factor"):
+        raise TypeError(f"{caller}: `method` must be GMRES() or another Krylov method, or BlockLU(), got {method!r}")
+    if not isinstance(stop, LinearStop):
+        raise TypeError(f"{caller}: `stop` must be a LinearStop, got {type(stop).__name__}")
+
+
 def check_settings(caller: str, method: Any, stop: Any, monitor: Any) -> tuple[NonlinearMethod, NonlinearStop, Monitor]:
     """The solver, stopping rule and monitor that a caller's arguments stand for."""
     if isinstance(method, str):
@@ -276,7 +293,9 @@ def check_settings(caller: str, method: Any, stop: Any, monitor: Any) -> tuple[N
             raise ValueError(f"{caller}: `method` must be a solver or one of {sorted(METHODS)}, got {method!r}")
         method = METHODS[method]
     elif not (is_settings(method, "solve") and "evaluator" in inspect.signature(method.solve).parameters):
-        raise TypeError(f"{caller}: `method` must be a NewtonKrylov, BlockNewton or a name, got {type(method).__name__}")
+        raise TypeError(
+            f"{caller}: `method` must be a nonlinear solver or its name, got {type(method).__name__}"
+        )
     stop = NonlinearStop() if stop is None else stop
     if not hasattr(stop, "holds"):
         raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")

@@ -94,7 +94,7 @@ def test_names_are_the_problems_own_guesses(rng: np.random.Generator) -> None:
     assert result.success.all()
 
 
-@pytest.mark.parametrize("method", ["auto", "newton-krylov", "block-newton"])
+@pytest.mark.parametrize("method", ["anderson", "auto", "block-newton", "broyden", "newton-krylov", "picard"])
 def test_all_methods_race(method: str, rng: np.random.Generator) -> None:
     problem = layer(rng, lengths=[7, 1, 4, 5])
     result = race(problem, ["one-step", "random"], method=method, stop=TIGHT, rng=rng)

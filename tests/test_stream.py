@@ -18,6 +18,7 @@ from implicitsolve.newton._loop import NewtonLoop, Solution
 from implicitsolve.operators._stacked import stacked
 from implicitsolve.solve import solve_root
 from implicitsolve.stream import Solved, solve_sequences, solve_stream
+from tests.adapters.layers import ADAPTERS, make
 
 NEWTON = ims.NewtonKrylov()
 TIGHT = ims.NonlinearStop(atol=1e-10, rtol=0.0)
@@ -49,7 +50,7 @@ def layer(rng: np.random.Generator, *, B: int = 13, T: int = 6, scale: float = 1
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 13, 50])
-@pytest.mark.parametrize("method", ["auto", "newton-krylov", "block-newton"])
+@pytest.mark.parametrize("method", ["anderson", "auto", "block-newton", "broyden", "newton-krylov", "picard"])
 def test_every_system_is_solved_as_by_root(method: str, batch_size: int, rng: np.random.Generator) -> None:
     problem = layer(rng)
     result = solve_stream(problem, batch_size=batch_size, method=method, stop=TIGHT)
@@ -58,6 +59,14 @@ def test_every_system_is_solved_as_by_root(method: str, batch_size: int, rng: np
     assert result.success.all()
     assert np.abs(problem.residual(result.x) - result.fun).max() < 1e-13
     np.testing.assert_array_equal(result.iterations, whole.iterations)
+
+
+@pytest.mark.parametrize("name", sorted(ADAPTERS))
+def test_every_adapter_streams(name: str) -> None:
+    problem = make(name, B=7, lengths=(4, 1, 3, 2, 4, 1, 4), scale=0.3).layer()
+    result, whole = solve_stream(problem, batch_size=3, stop=TIGHT), ims.root(problem, stop=TIGHT)
+    assert result.success.all()
+    np.testing.assert_allclose(result.x, whole.x, atol=1e-9)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 11, 12])

@@ -26,7 +26,7 @@ def save_curve(path: Path, reports: Sequence[EpochReport]) -> str:
     accuracy.plot(minutes, [100 * report.dev.score.accuracy for report in reports], "o-")
     accuracy.set(xlabel="minutes", ylabel="dev accuracy, %")
     epochs = [report.epoch for report in reports]
-    for name, label in (("products", "forward"), ("adjoint_products", "adjoint"), ("newton_steps", "Newton steps")):
+    for name, label in (("products", "forward"), ("adjoint_products", "adjoint"), ("steps", "steps")):
         products.plot(epochs, [report.train.work.per_batch()[name] for report in reports], "o-", label=label)
     products.set(xlabel="epoch", ylabel="per batch", ylim=(0, None))
     products.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize="x-small", columnspacing=1.0)

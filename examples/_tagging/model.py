@@ -17,7 +17,6 @@ import implicitsolve as ims
 from implicitsolve import adapters
 
 from .batches import Batch
-from .candidates import Solution, solve_layer
 from .features import AFFIXES, FLAG_COUNT, TABLES, Encoder
 
 __all__ = ["Forward", "Sizes", "SolverOptions", "SparseRows", "Tagger", "Work"]
@@ -58,21 +57,15 @@ class SolverOptions:
         that of a random batch, so 1e-3 is far below its noise.
     adjoint : float
         Stop when the adjoint's residual is this fraction of the loss cotangent.
-    sweeps : int
-        Applications of the layer before Newton's method begins.
-    newton_steps : int
-        Limit of Newton steps of one attempt. What takes more is not being solved; it is tried from another start.
     """
 
     forward: float = 1e-3
     adjoint: float = 1e-2
-    sweeps: int = 8
-    newton_steps: int = 15
 
     @property
     def nonlinear(self) -> ims.NonlinearStop:
         """The stopping rule of the forward solve."""
-        return ims.NonlinearStop(atol=self.forward, rtol=0.0, max_iterations=self.newton_steps)
+        return ims.NonlinearStop(atol=self.forward, rtol=0.0)
 
     @property
     def linear(self) -> ims.LinearStop:
@@ -86,10 +79,9 @@ class Work:
 
     batches: int = 0
     sentences: int = 0
-    newton_steps: int = 0
+    steps: int = 0
     products: int = 0
     adjoint_products: int = 0
-    retried: int = 0
     unsolved: int = 0
     unsolved_adjoint: int = 0
 
@@ -98,8 +90,8 @@ class Work:
         return Work(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
     def per_batch(self) -> dict[str, float]:
-        """Averages over batches: Newton steps, products of the forward solve and of the adjoint solve."""
-        names = ("newton_steps", "products", "adjoint_products")
+        """Averages over batches: steps and products of the forward solve, products of the adjoint solve."""
+        names = ("steps", "products", "adjoint_products")
         return {name: getattr(self, name) / max(self.batches, 1) for name in names}
 
 
@@ -129,8 +121,8 @@ class Forward:
         Dropout mask that multiplied the inputs.
     problem : Problem
         The layer as an implicitsolve problem.
-    solution : Solution
-        Its solution, and what that took.
+    result : NonlinearResult
+        Its solution.
     states : (words, k) float32
     log_probabilities : (words, tags) float32
     tags : (words,) int
@@ -141,7 +133,7 @@ class Forward:
     numbers: NDArray[np.int32]
     keep: Floats | None
     problem: ims.Problem
-    solution: Solution
+    result: ims.NonlinearResult
     states: Floats
     log_probabilities: Floats
     tags: NDArray[np.int32]
@@ -160,13 +152,13 @@ class Forward:
     @property
     def work(self) -> Work:
         """What the forward solve took."""
+        counts = self.result.counts
         return Work(
             batches=1,
             sentences=len(self.batch.lengths),
-            newton_steps=self.solution.newton_steps,
-            products=self.solution.products,
-            retried=self.solution.retried,
-            unsolved=self.solution.unsolved,
+            steps=int(np.max(self.result.iterations)),
+            products=counts.residuals + counts.jvps,
+            unsolved=int(np.sum(~self.result.success)),
         )
 
 
@@ -210,7 +202,7 @@ class Tagger:
         Parameters
         ----------
         start : (B, T, k) array, or {"one-step", "zeros"}, optional
-            Where Newton's method starts.
+            Where the solver starts.
         numbers, keep
             Table entries and input mask that dropout has changed; by default none is.
         """
@@ -221,13 +213,13 @@ class Tagger:
         p = self.parameters
         layer = {name: p[name] for name in LAYER}
         problem = adapters.implicit_gru(layer, inputs, lengths=batch.lengths, hs=p["hs"], he=p["he"])
-        rng = np.random.default_rng(0)  # for second attempts: the same sentence always gets the same tags
-        solution = solve_layer(problem, solver.nonlinear, rng, start=start, sweeps=solver.sweeps)
+        x0 = adapters.initial_guess(problem, start) if isinstance(start, str) else start
+        result = ims.root(problem, x0, stop=solver.nonlinear)
         is_word = batch.is_word
-        states = solution.result.x[is_word]
+        states = result.x[is_word]
         scores = states @ p["out_W"].T + p["out_b"]
         log_probabilities = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
-        return Forward(batch, numbers, keep, problem, solution, states, log_probabilities, batch.tags[is_word])
+        return Forward(batch, numbers, keep, problem, result, states, log_probabilities, batch.tags[is_word])
 
     def gradient(self, forward: Forward, solver: SolverOptions) -> tuple[dict[str, Floats | SparseRows], Work]:
         """Gradient of the mean loss over the words of a batch, for every parameter, and what the adjoint took.
@@ -235,15 +227,15 @@ class Tagger:
         Sentences that were not solved are left out of it, and so are words whose tag is unknown.
         """
         is_word = forward.batch.is_word
-        is_solved = np.broadcast_to(forward.solution.result.success[:, None], is_word.shape)[is_word]
+        is_solved = np.broadcast_to(forward.result.success[:, None], is_word.shape)[is_word]
         is_used = is_solved & (forward.tags >= 0)
         errors = np.exp(forward.log_probabilities)
         errors[np.flatnonzero(is_used), forward.tags[is_used]] -= 1.0
         errors[~is_used] = 0.0
         errors /= max(int(is_used.sum()), 1)
-        cotangent = np.zeros_like(forward.solution.result.x)
+        cotangent = np.zeros_like(forward.result.x)
         cotangent[is_word] = errors @ self.parameters["out_W"]
-        adjoint = ims.pull_back(forward.problem, forward.solution.result, cotangent, stop=solver.linear)
+        adjoint = ims.pull_back(forward.problem, forward.result, cotangent, stop=solver.linear)
         layer = adjoint.gradients
         inputs = layer["inputs"] if forward.keep is None else layer["inputs"] * forward.keep
         gradients: dict[str, Floats | SparseRows] = {name: layer[name] for name in (*LAYER, *BOUNDARIES)}

@@ -43,7 +43,7 @@ class TrainingOptions:
         A word seen c times is replaced by the unknown word with probability word_dropout / (word_dropout + c), so that
         the unknown word learns from rare ones.
     start : {"zeros", "one-step", "cached"}
-        Where Newton's method starts; "cached" is the sentence's solution of the epoch before ([K17] 5).
+        Where the solver starts; "cached" is the sentence's solution of the epoch before ([K17] 5).
     seed : int
     """
 
@@ -124,7 +124,6 @@ class EpochReport:
             "batches": work.batches,
             **{f"{name}_per_batch": round(value, 2) for name, value in work.per_batch().items()},
             "sentences": work.sentences,
-            "retried": work.retried,
             "unsolved": work.unsolved,
             "unsolved_adjoint": work.unsolved_adjoint,
             "dev_unsolved": dev.work.unsolved,
@@ -155,7 +154,7 @@ def train(
 ) -> Iterator[EpochReport]:
     """Change the parameters of `tagger` in place, epoch by epoch; yield after each.
 
-    Sentences whose forward solve fails from every start are left out of the gradient, those whose adjoint solve fails
+    Sentences whose forward solve fails are left out of the gradient, those whose adjoint solve fails
     are not; the report counts both.
 
     Raises

@@ -1,4 +1,4 @@
-"""The exact inverse of a causal layer's Jacobian: substitution along the sequence, and back-propagation for its adjoint."""
+"""The exact inverse of a causal layer's Jacobian: substitution, and back-propagation through time for its adjoint."""
 
 from __future__ import annotations
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from implicitsolve._namespace import host_dtype
+import numpy as np
+
+from implicitsolve._namespace import gather, host_dtype
 from implicitsolve._typing import Array
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
-from implicitsolve.direct._pivoting import GROWTH_LIMIT, check_settings, secured
-from implicitsolve.kernels import Factors, block_lu, block_substitution, favors_band
+from implicitsolve.direct._pivoting import GROWTH_LIMIT, check_settings, joined, secured
+from implicitsolve.kernels import Factors, block_lu, block_substitution, favors_band, narrow_lu
 from implicitsolve.operators import BlockBandedMatrix
 
 
@@ -26,7 +28,9 @@ class BlockLU:
         LAPACK's band solver, for up to ``2 lower + upper + 1`` blocks a row. "auto" (the default) takes "band" at once
         where that is about as fast: with Numba for k = 1 and 8 < k < 20, and with LAPACK. Elsewhere it pivots inside
         the blocks, and where that met a singular block or `growth` exceeds `growth_limit`, factors the system again
-        with "band".
+        with "band". With Numba, block tridiagonal systems with k > 2 whose outer blocks are triangular (neighbours
+        coupled unknown by unknown, as by diffusion) are tried without interchanges first, as bands of 2 k + 1 numbers:
+        a half to two thirds of the time of the blocks.
     refine : int, optional
         Steps of iterative refinement in each solve: a product with A and a solve each. Default 0: `growth_limit` keeps
         the backward error small without.
@@ -127,6 +131,18 @@ class BlockLU:
         return Factorization(A, factors, layout, refine=self.refine, overwritten=overwrite)
 
     def _eliminate(self, blocks: Array, lower: int, upper: int, facts: dict[str, Any], overwrite: bool) -> Factors:
+        if self.pivoting == self.backend == "auto":
+            narrow = narrow_lu.select(blocks, **facts)  # by sizes; what it does with a system, by that system alone
+            places, factors = narrow(blocks, min(self.growth_limit, GROWTH_LIMIT))
+            if factors is not None:
+                rest = np.setdiff1d(np.arange(blocks.shape[0]), places, assume_unique=True)
+                if not rest.size:
+                    return factors
+                others = self._pivoted(gather(blocks, rest), lower, upper, facts, False)
+                return joined((factors, others), (places, rest))
+        return self._pivoted(blocks, lower, upper, facts, overwrite)
+
+    def _pivoted(self, blocks: Array, lower: int, upper: int, facts: dict[str, Any], overwrite: bool) -> Factors:
         if self.pivoting == "auto":
             function = block_lu.select(blocks, pivoting="block", **facts)
             if not favors_band(function, blocks.shape[-1]):

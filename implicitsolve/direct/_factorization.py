@@ -98,6 +98,10 @@ class Factorization(LinearOperator):
         """Return A^-1 b for each system: `matvec` by the name that solvers have."""
         return self.matvec(b)
 
+    def negative(self, F: Array) -> Array:
+        """Return -A^-1 F for F (B, N) of the flattened batch: a Newton direction, without checks and spare copies."""
+        return self._inverse.negative(F)
+
     def solve_adjoint(self, b: Array) -> Array:
         """Return A^-H b for each system."""
         return self.rmatvec(b)
@@ -140,6 +144,16 @@ class _Inverse:
                 product = xp.reshape((A.rmatmat if adjoint else A.matmat)(self._columns(x)), b.shape)
                 r = xp.reshape(b - product, flat.shape)
                 x = x + xp.reshape(self._in_precision_of_A(r, adjoint), b.shape)
+        return x
+
+    def negative(self, F: Array) -> Array:
+        """-A^-1 F for F (B, N)."""
+        A, in_place = self.A, getattr(self.factors, "solve_in_place", None)
+        x = -F
+        parts = array_namespace(F).reshape(x, (x.shape[0], *A.in_shape, 1))
+        if in_place is None or self.refine or self.layout.order is not None or F.dtype != A.blocks.dtype:
+            return array_namespace(F).reshape(self.solve(parts, adjoint=False), F.shape)
+        in_place(parts)
         return x
 
     def take(self, indices: Indices) -> Factorization:

@@ -36,7 +36,12 @@ def secured(factors: Factors, blocks: Array, lower: int, upper: int, growth_limi
     blocks = gather(blocks, bad) if good.size else blocks
     facts = facts | {"pivoting": "band"}
     again = block_lu.select(blocks, **facts)(blocks, lower, upper, pivoting="band")
-    return _Mixed((kept, again), (good, bad)) if good.size else again
+    return joined((kept, again), (good, bad)) if good.size else again
+
+
+def joined(parts: tuple[Factors, Factors], places: tuple[Indices, Indices]) -> Factors:
+    """Factors of a batch from those of some systems and of the others."""
+    return _Mixed(parts, places)
 
 
 class _Mixed:

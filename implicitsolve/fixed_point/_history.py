@@ -74,16 +74,23 @@ class History:
         self.gram[:, :m, j], self.gram[:, j, :m], self.gram[:, j, j] = row, np.conj(row), numbers[:, m]
         self.onto_F[:, :m] = onto_F
 
-    def correction(self) -> Array | None:
-        """The combination of dg that belongs to the combination of dF nearest to F; None where no system has any."""
+    def correction(self, norms: HostArray) -> tuple[Array | None, HostArray]:
+        """The combination of dg that belongs to the combination of dF nearest to F, which has these norms.
+
+        Also the part of ||F|| that the latter leaves. None and ones where no system holds anything.
+        """
         m = self.columns
         if not self.held[:, :m].any():
-            return None
+            return None, np.ones(norms.size)
         order = (self.seen - 1 - np.arange(m)) % self.memory
-        gram = self.gram[:, order[:, None], order[None, :]]
-        weights = np.empty((gram.shape[0], m), gram.dtype)
-        weights[:, order] = newest_first(gram, self.onto_F[:, order], self.held[:, order], self.least)
-        return combine(from_host(weights, self.dg), self.dg[:, :m, :])
+        gram, right = self.gram[:, order[:, None], order[None, :]], self.onto_F[:, order]
+        chosen = newest_first(gram, right, self.held[:, order], self.least)
+        weights = np.empty_like(chosen)
+        weights[:, order] = chosen
+        with np.errstate(all="ignore"):
+            gain = np.real(np.sum(np.conj(chosen) * right, axis=1)) / np.ldexp(norms, self.exponent) ** 2
+            rest = np.sqrt(np.maximum(1.0 - gain, 0.0))
+        return combine(from_host(weights, self.dg), self.dg[:, :m, :]), rest
 
     def _grow(self) -> None:
         """Make room for twice as many columns."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,46 +16,57 @@ from implicitsolve.newton._pieces import Pieces
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_number
 
-STEPS = 500  # limit where the caller set none: a step costs one residual
-FALLS = 10  # bad steps in a row, each half as long as the one before, after which a system has failed
+FALLS = 10  # bad steps in a row, each with half the damping of the one before, after which a system has failed
+
+
+class Settings(Protocol):
+    """What the loop reads of a method's settings."""
+
+    @property
+    def damping(self) -> float: ...
+    @property
+    def growth(self) -> float: ...
+    @property
+    def patience(self) -> int: ...
+    @property
+    def preconditioned(self) -> bool: ...
 
 
 class FixedPointLoop(NewtonLoop):
-    """A loop whose steps are ``x <- x - damping M F(x)`` plus what a method knows better; each costs one residual.
+    """A loop whose steps are ``-damping M F(x)`` plus what a method knows better; each costs one residual.
 
     A step after which F is not finite, or larger than `growth` times its smallest norm so far, is not taken: the system
     goes back to that point, forgets what it has learnt, and goes on with half the damping, which recovers step by step.
 
-    M is what J itself offers as its approximate inverse (`LinearOperator.approximate_inverse`), else I. It is renewed
-    when the method asks for that (`_is_due`).
+    M is what J offers as its approximate inverse, else I. It is built anew when the method asks for that, until a step
+    was bad: from then on M is I for that system.
     """
 
-    STEPS = STEPS
+    STEPS = 500  # limit where the caller set none
+    NEW_BEST = 0.5  # steps are cheap, and rarely each better than the one before
     JOINS = True
-    PER_SYSTEM = (*NewtonLoop.PER_SYSTEM, "damping", "falls", "least", "age")
+    PER_SYSTEM = (*NewtonLoop.PER_SYSTEM, "damping", "falls", "age", "least", "is_trusted")
 
     def __init__(
         self,
-        method: Any,
+        method: Settings,
         evaluator: Evaluator,
         solution: Solution,
         stop: NonlinearStop,
         monitor: Monitor,
         rows: Indices | None = None,
-        *,
-        growth: float,
-        preconditions: bool,
     ) -> None:
-        self.method, self.growth = method, growth
-        self.preconditions = preconditions and evaluator.problem.linearize is not None
-        self.inverse = Pieces()
-        self.found_inverse: Any = None
+        self.method: Any = method
+        self.PATIENCE = method.patience
+        self.preconditioned = method.preconditioned and evaluator.problem.linearize is not None
+        self.inverse, self.newest = Pieces(), None
         super().__init__(evaluator, solution, stop, monitor, rows)
         size = self.rows.size
         self.damping, self.falls = np.full(size, float(method.damping)), np.zeros(size, dtype=int)
-        self.age = np.zeros(size, dtype=int)  # steps since the start, or since the last way back
-        self.least, self.best_point = self.norms.copy(), (self.x, self.F)
-        self._renew(np.ones(size, dtype=bool))
+        self.age = np.zeros(size, dtype=int)  # steps since the start, or the last way back
+        self.least, self.best_point = self.norms, (self.x, self.F)
+        self.is_trusted = np.ones(size, dtype=bool)  # M
+        self._renew(self.is_trusted)
 
     # What a method adds
 
@@ -64,42 +75,48 @@ class FixedPointLoop(NewtonLoop):
         raise NotImplementedError
 
     def _learn(self, step: Array, old_F: Array, lost: HostArray) -> None:
-        """See the step that was tried, from where F was `old_F` to the present x; where it was `lost`, forget."""
+        """See the step that was tried, from where F was `old_F`; forget the past of systems whose step was `lost`."""
         raise NotImplementedError
 
     def _is_due(self) -> HostArray:
-        """Systems whose M is built anew at the next iterate."""
+        """Systems whose M is built anew at the next point."""
         return np.zeros(self.age.size, dtype=bool)
 
     # Steps
 
     def _first_residual(self) -> Array:
-        return self._evaluate(self.x, self.preconditions)
+        return self._evaluate(self.x, self.preconditioned)
 
     def _evaluate(self, x: Array, is_due: bool) -> Array:
-        """F(x), and J's approximate inverse where that is asked for."""
-        self.found_inverse = None
+        """F(x), and M there if it is due."""
         if not is_due:
             return self.evaluator.residual(x)
         F, J = self.evaluator.trial(x)
-        self.found_inverse = None if J is None else J.approximate_inverse()
-        self.preconditions = self.found_inverse is not None
+        self.newest = None if J is None else J.approximate_inverse()
+        self.preconditioned = self.newest is not None
         return F
 
+    def _image_step(self) -> Array:
+        """M F(x)."""
+        with np.errstate(all="ignore"):
+            return self.inverse.matvec(self.F) if self.inverse.parts else self.F
+
     def _step(self, iteration: int, is_last: HostArray) -> None:
-        due = self._is_due() & self.preconditions
+        due = self._is_due() & self.is_trusted & self.preconditioned
         with np.errstate(all="ignore"):
             step = self._proposal()
             x = self.x + step
-        F = self._evaluate(x, bool(due.any()))
-        norms, old_F = norm2(F), self.F
+        F, old_F = self._evaluate(x, bool(due.any())), self.F
+        norms = norm2(F)
         finite = np.isfinite(norms)
         with np.errstate(over="ignore"):
-            lost = ~(finite & (norms <= self.growth * self.least))
+            lost = ~(finite & (norms <= self.method.growth * self.least))
         found = Searched(x, F, norms, np.where(lost, 0.0, self.damping), ~lost, finite, None)
         self._go_back(found, lost)
         moved, is_still = self._move(found, step)
-        self._count(lost)
+        self.falls = np.where(lost, self.falls + 1, 0)
+        self.age = np.where(lost, 0, self.age + 1)
+        self.damping = np.where(lost, 0.5 * self.damping, np.minimum(2 * self.damping, self.method.damping))
         self._renew(due & ~lost)
         with np.errstate(all="ignore"):
             self._learn(step, old_F, lost)
@@ -109,38 +126,32 @@ class FixedPointLoop(NewtonLoop):
         self._report(iteration, step_length=found.length)
 
     def _go_back(self, found: Searched, lost: HostArray) -> None:
-        """Put the best point in the place of bad ones."""
+        """Put the best point in the place of bad ones; M may be what was bad."""
         rows = np.flatnonzero(lost)
         if rows.size:
             x, F = self.best_point
             scatter(found.x, rows, gather(x, rows))
             scatter(found.F, rows, gather(F, rows))
             found.norms[rows] = self.least[rows]
-
-    def _count(self, lost: HostArray) -> None:
-        """Keep account of bad steps, and of the damping that they ask for."""
-        self.falls = np.where(lost, self.falls + 1, 0)
-        self.age = np.where(lost, 0, self.age + 1)
-        self.damping = np.where(lost, 0.5 * self.damping, np.minimum(2 * self.damping, self.method.damping))
-        self.inverse.drop(np.flatnonzero(lost))  # it may be what was bad
+            self.is_trusted[rows] = False
+            self.inverse.drop(rows)
 
     def _renew(self, due: HostArray) -> None:
-        """Take over M at the present x, for some systems."""
-        M, rows = self.found_inverse, np.flatnonzero(due)
+        """Take over the newest M for some systems."""
+        M, rows = self.newest, np.flatnonzero(due)
         if M is not None and rows.size:
             self.inverse.replace(rows, M if rows.size == due.size else M.take(rows))
-        self.found_inverse = None
+        self.newest = None
 
     def _remember(self, lost: HostArray) -> None:
-        """Keep the point with the smallest ||F||, or the last one where steps need only be finite."""
-        is_better = ~lost & ((self.norms < self.least) | (self.growth == np.inf))
+        """Keep the point with the smallest ||F||; the last one, where F need only be finite."""
+        is_better = ~lost & ((self.norms < self.least) | (self.method.growth == np.inf))
         if is_better.all():
-            self.best_point, self.least = (self.x, self.F), self.norms.copy()
+            self.best_point, self.least = (self.x, self.F), self.norms
         elif is_better.any():
-            mask = from_host(is_better, self.x)[:, None]
-            xp = array_namespace(self.x)
-            old = self.best_point
-            self.best_point = xp.where(mask, self.x, old[0]), xp.where(mask, self.F, old[1])
+            xp, mask = array_namespace(self.x), from_host(is_better, self.x)[:, None]
+            x, F = self.best_point
+            self.best_point = xp.where(mask, self.x, x), xp.where(mask, self.F, F)
             self.least = np.where(is_better, self.norms, self.least)
 
     def _failed(self, finite: HostArray) -> HostArray:
@@ -151,8 +162,8 @@ class FixedPointLoop(NewtonLoop):
         return failed
 
     def _end_at_best(self) -> None:
-        """Return systems that have failed to the best of their points."""
-        is_worse = (self.code != Status.RUNNING) & (self.code != Status.CONVERGED) & (self.least < self.norms)
+        """Put systems that have failed at the best of their points."""
+        is_worse = ~np.isin(self.code, (Status.RUNNING, Status.CONVERGED)) & (self.least < self.norms)
         if is_worse.any():
             xp, mask = array_namespace(self.x), from_host(is_worse, self.x)[:, None]
             x, F = self.best_point
@@ -164,21 +175,16 @@ class FixedPointLoop(NewtonLoop):
         self.inverse = self.inverse.take(keep)
         self.best_point = gather(self.best_point[0], keep), gather(self.best_point[1], keep)
 
-    def _join(self, other: NewtonLoop) -> None:
-        assert isinstance(other, FixedPointLoop)
+    def _join(self, other: Any) -> None:
         for rows, inverse in other.inverse.parts:
             self.inverse.replace(self.rows.size + rows, inverse)
-        xp = array_namespace(self.x)
-        x, F = (xp.concat(pair, axis=0) for pair in zip(self.best_point, other.best_point, strict=True))
+        x, F = (array_namespace(self.x).concat(pair, axis=0) for pair in zip(self.best_point, other.best_point))
         self.best_point = x, F
 
-    def _image(self) -> Array:
-        """x - damping M F(x)."""
-        with np.errstate(all="ignore"):
-            P = self.inverse.matvec(self.F) if self.inverse.parts else self.F
-            if not (self.damping == 1.0).all():
-                P = from_host(self.damping, P)[:, None] * P
-            return self.x - P
+
+def scaled(damping: HostArray, step: Array) -> Array:
+    """``damping * step`` for each system."""
+    return step if (damping == 1.0).all() else from_host(damping, step)[:, None] * step
 
 
 def check_damping(owner: str, damping: float) -> None:
@@ -194,3 +200,8 @@ def check_growth(owner: str, growth: float) -> None:
     if not growth >= 1:
         raise ValueError(f"{owner}: `growth` must be at least 1, got {growth}")
 
+
+def check_flag(owner: str, name: str, value: bool) -> None:
+    """Raise unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{owner}: `{name}` must be True or False, got {type(value).__name__}")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.fixed_point._loop import FixedPointLoop, check_damping
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.fixed_point._loop import FixedPointLoop, check_damping, scaled
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton._loop import Solution
 from implicitsolve.stopping import NonlinearStop
@@ -16,29 +16,29 @@ from implicitsolve.stopping import NonlinearStop
 
 @dataclass(frozen=True, kw_only=True)
 class Picard:
-    """Fixed-point iteration ``x <- x - damping F(x)``, which is ``x <- G(x)`` for F(x) = x - G(x) and no damping.
+    """Fixed-point iteration ``x <- x - damping F(x)``: for F(x) = x - G(x) without damping it is ``x <- G(x)``.
 
-    It converges, linearly, where the eigenvalues of I - damping J at the solution lie inside the unit circle; a norm of
-    that matrix below 1 around the start is enough.
+    It converges, linearly, from near a solution where I - damping J has its eigenvalues inside the unit circle.
 
     Parameters
     ----------
     damping : float, optional
         Positive factor of the step. Default 1.
 
-    Notes
-    -----
-    Meant for problems whose residual is x - G(x) (``Problem.fixed_point``); for any other F the step has wrong units,
-    and nothing speaks for its direction. Where F is not finite the system goes back to its last point, with half the
-    damping, which recovers step by step; after ten such steps in a row its status is NONFINITE. At most 500 steps
-    unless the stopping rule says otherwise.
-
-    Cost per step: 1 residual. It holds x, F and one more pair of vectors.
-
     Raises
     ------
-    ValueError
-        If `damping` is not positive and finite.
+    TypeError, ValueError
+        If `damping` is no positive, finite number.
+
+    Notes
+    -----
+    Meant for problems whose residual is x - G(x) (``Problem.fixed_point``): F is taken for a step of x, whatever its
+    units are.
+
+    Where a step leads to a point at which F is not finite, it is not taken, and the next one is half as long; ten such
+    steps in a row are the end (NONFINITE). At most 500 steps unless the stopping rule says otherwise.
+
+    Cost per step: 1 residual. Holds 2 vectors per system besides x and F.
 
     References
     ----------
@@ -48,14 +48,17 @@ class Picard:
     --------
     >>> import numpy as np
     >>> import implicitsolve as ims
-    >>> from implicitsolve.fixed_point import Picard
     >>> problem = ims.Problem(lambda x: x - np.cos(x), fixed_point=True)
-    >>> ims.root(problem, 1.0, method=Picard()).x.round(6)
+    >>> float(ims.root(problem, 1.0, method=ims.Picard()).x.round(6))
     0.739085
     """
 
     damping: float = 1.0
+
     eliminates = True
+    growth = np.inf
+    patience = 50
+    preconditioned = False
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -67,17 +70,12 @@ class Picard:
 
 
 class _PicardLoop(FixedPointLoop):
-    """Steps to the image of x."""
+    """A loop that knows nothing but F."""
 
-    def __init__(
-        self,
-        method: Picard,
-        evaluator: Evaluator,
-        solution: Solution,
-        stop: NonlinearStop,
-        monitor: Monitor,
-        rows: Indices | None = None,
-    ) -> None:
-        super().__init__(
-            method, evaluator, solution, stop, monitor, rows, growth=np.inf, least_pivot=None
-        )
+    NEW_BEST = 0.99  # a slow contraction is one
+
+    def _proposal(self) -> Array:
+        return -scaled(self.damping, self.F)
+
+    def _learn(self, step: Array, old_F: Array, lost: HostArray) -> None:
+        pass

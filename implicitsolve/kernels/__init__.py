@@ -8,7 +8,11 @@ kernel                 call (returns `Factors`)                                 
 ``cyclic_reduction``   ``factor(blocks, *, overwrite=False)``, three blocks in a row                         tridiagonal
 =====================  ====================================================================================  ==========
 
-and ``place_color(blocks, changes, h, color, lower)``, which writes a color's differences into `blocks`.
+and for Newton's method ``place_colors(blocks, changes, per_length, first, lower)``, which writes the differences of
+some colors into `blocks`, or ``place_groups``, where zeros in the blocks are known; ``rank_one(z, w, amount,
+following)``, an update of vectors; and ``narrow_lu(blocks, growth_limit)``, which factors those systems of a block
+tridiagonal batch whose outer blocks are triangular as scalar bands without interchanges, where entries grow by no more
+than `growth_limit`, and returns their places and `Factors`.
 
 `blocks` has shape (B, T, lower + upper + 1, k, k), ``blocks[:, t, j] = A[t, t + j - lower]``; entries outside the
 matrix are never read. The caller sees to it that `lower` and `upper` are less than T (or 0). ``pivoting="block"``
@@ -22,7 +26,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from implicitsolve.kernels import _assembly, _lapack, _reference
+from implicitsolve.kernels import _assembly, _lapack, _reference, _vectors
 from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel
 
 __all__ = [
@@ -34,7 +38,10 @@ __all__ = [
     "block_substitution",
     "cyclic_reduction",
     "favors_band",
-    "place_color",
+    "narrow_lu",
+    "place_colors",
+    "place_groups",
+    "rank_one",
 ]
 
 
@@ -46,9 +53,18 @@ def _small_blocks(*, length: int, block_size: int, **others: Any) -> bool:
     return block_size <= 24 and length * block_size >= 16
 
 
-def _several_unknowns(*, length: int, block_size: int) -> bool:
-    """Compiled code writes whole blocks; scalars NumPy's strided loops write faster (0.17 against 0.67 ms for 10^5)."""
-    return block_size > 1 and length * block_size >= 16
+def _some_rows(*, length: int, block_size: int) -> bool:
+    return length * block_size >= 16
+
+
+def _narrow(*, length: int, block_size: int, lower: int, upper: int) -> bool:
+    """Blocks of two are as fast as their band; block tridiagonal is the only width that is implemented."""
+    return lower == upper == 1 and 2 < block_size < LARGE_BLOCK and length * block_size >= 16
+
+
+def _long(*, size: int) -> bool:
+    """Compiled code passes over vectors once where NumPy does three times."""
+    return size >= 16
 
 
 def _any_blocks(*, length: int, block_size: int, pivoting: str, **others: Any) -> bool:
@@ -65,7 +81,10 @@ block_substitution.implement("lapack", _lapack.block_substitution, _lapack.suppo
 cyclic_reduction = Kernel("cyclic_reduction", _reference.cyclic_reduction, pays={"numba": _small_blocks})
 
 
-place_color = Kernel("place_color", _assembly.place_color, pays={"numba": _several_unknowns})
+place_colors = Kernel("place_colors", _assembly.place_colors, pays={"numba": _some_rows})
+place_groups = Kernel("place_groups", _assembly.place_groups, pays={"numba": _some_rows})
+narrow_lu = Kernel("narrow_lu", _reference.narrow_lu, pays={"numba": _narrow})
+rank_one = Kernel("rank_one", _vectors.rank_one, pays={"numba": _long})
 
 
 def favors_band(function: Any, block_size: int) -> bool:

@@ -15,11 +15,13 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_safe, norm_max, to_host
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels import rank_one
 
 
 class BroydenInverse:
@@ -33,38 +35,40 @@ class BroydenInverse:
 
     def direction(self, inverse: Callable[[Array], Array], F: Array) -> Array:
         """-H F at the newest iterate, where `inverse` is that of the factorized J."""
-        xp, z = array_namespace(F), -inverse(F)
-        for s, w, factor in self.pairs:
-            z += w * (_dot(s, z) * factor)
-        if self.last is not None:
-            s, advance, rest = self.last
-            self.last = None
-            gain = _dot(s, z)
-            growth, factor = 1 / (1 - gain / advance), 1 / advance  # advance - gain is s^H H y
-            usable = xp.isfinite(growth) & xp.isfinite(factor)
-            growth = xp.where(usable, growth, xp.ones_like(growth))
-            factor = xp.where(usable, factor, xp.zeros_like(factor))
-            if rest is None:
-                z *= growth
-                w = z
-            else:  # w is (z - rest) growth / advance; where the whole step was taken, z growth is both w and direction
-                is_whole = rest[1]
-                w = (z - rest[0]) * growth
-                z = xp.where(is_whole, w, z + w * (gain * factor))
-            self.pairs.append((s, w, factor))
+        return self.corrected(-inverse(F))
+
+    def corrected(self, z: Array) -> Array:
+        """The same, given z = -H F for the factorized J, which is overwritten."""
+        if not self.pairs and self.last is None:
+            return z
+        newest = [] if self.last is None else [self.last[0]]
+        following = [pair[0] for pair in self.pairs[1:]] + newest
+        gain = None
+        if self.pairs:
+            correct = rank_one.select(z, size=z.shape[1])
+            gain = _dot(self.pairs[0][0], z)
+            for (_, w, factor), s in zip_longest(self.pairs, following):
+                gain = correct(z, w, gain * factor, s)
+        if self.last is None:
+            return z
+        s, advance, rest = self.last
+        self.last = None
+        gain = _dot(s, z) if gain is None else gain
+        z, w, factor = _newest(z, gain, advance, rest)
+        self.pairs.append((s, w, factor))
         return z
 
-    def step(self, s: Array, d: Array, length: HostArray) -> None:
-        """See the step s, `length` times the direction d, that was taken; 0 where it was not."""
+    def step(self, s: Array, d: Array, length: HostArray | None = None) -> None:
+        """See the step s, `length` times the direction d, that was taken; 0 where it was not, None for whole steps."""
         xp = array_namespace(s)
-        is_whole = length == 1.0
         rest = None
-        if not is_whole.all():
-            rest = d * from_host(1.0 - length, d)[:, None], from_host(is_whole, d)[:, None]
+        if length is not None and not (length == 1.0).all():
+            rest = d * from_host(1.0 - length, d)[:, None], from_host(length == 1.0, d)[:, None]
         with np.errstate(all="ignore"):
             advance = _dot(s, d)
             size = np.sqrt(np.abs(to_host(advance[:, 0])))
-        if not (is_safe(size, xp, s.dtype) | (length == 0)).all():  # w s^H is the same for any multiple of s
+        is_fit = is_safe(size, xp, s.dtype) if length is None else is_safe(size, xp, s.dtype) | (length == 0)
+        if not is_fit.all():  # w s^H is the same for any multiple of s
             size = norm_max(s)
             usable = (size > 0) & np.isfinite(size)
             exponent = np.where(usable, np.frexp(size)[1], 0)
@@ -92,6 +96,22 @@ class BroydenInverse:
             s, advance, rest = self.last
             rest = None if rest is None else (gather(rest[0], indices), gather(rest[1], indices))
             self.last = gather(s, indices), gather(advance, indices), rest
+
+
+def _newest(z: Array, gain: Array, advance: Array, rest: tuple[Array, Array] | None) -> tuple[Array, Array, Array]:
+    """Direction, w and its factor after a step s, from z = -H F, s^H z and s^H d."""
+    xp = array_namespace(z)
+    growth, factor = 1 / (1 - gain / advance), 1 / advance  # advance - gain is s^H H y
+    usable = xp.isfinite(growth) & xp.isfinite(factor)
+    if not xp.all(usable):
+        growth = xp.where(usable, growth, xp.ones_like(growth))
+        factor = xp.where(usable, factor, xp.zeros_like(factor))
+    if rest is None:
+        z *= growth
+        return z, z, factor
+    # w is (z - rest) growth / advance; where the whole step was taken, z growth is both w and direction
+    w = (z - rest[0]) * growth
+    return xp.where(rest[1], w, z + w * (gain * factor)), w, factor
 
 
 def _dot(s: Array, z: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, norm2
+from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._arnoldi import arnoldi_cycle
@@ -42,7 +42,7 @@ class FixedMethod:
     def take(self, indices: Indices) -> None:
         """Forget systems that have finished: nothing is kept between solves."""
 
-    def join(self, other: FixedMethod) -> None:
+    def join(self, other: Any) -> None:
         """Take in systems."""
 
 
@@ -125,7 +125,7 @@ class GrowingSpace:
         if self.space is not None:
             self.space = self.space.take(indices)
 
-    def join(self, other: GrowingSpace) -> None:
+    def join(self, other: Any) -> None:
         """Take in systems of which nothing is known yet."""
         self.sizes = np.concatenate([self.sizes, other.sizes])
         if self.space is not None:
@@ -133,13 +133,14 @@ class GrowingSpace:
 
 
 class SinglePrecision:
-    """Another linear method in float32, for right-hand sides of length 1, whose directions come back in their own dtype.
+    """Another linear method in float32, for right-hand sides of length 1; directions come back in F's own dtype.
 
-    A system of a Jacobian that has no float32 products is solved in its own precision.
+    A Jacobian that has no float32 products, or is complex, is solved with in its own precision.
     """
 
     def __init__(self, linear: FixedMethod | GrowingSpace) -> None:
         self.linear = linear
+        self.is_single = True
 
     @property
     def correction(self) -> Correction | None:
@@ -149,6 +150,8 @@ class SinglePrecision:
             return None
 
         def correct(F: Array) -> Array:
+            if not self.is_single:
+                return inner(F)
             unit, norms = _normalized(F)
             return _restored(inner(unit), norms, F)
 
@@ -159,8 +162,9 @@ class SinglePrecision:
     ) -> KrylovOutcome:
         """Newton direction, no more accurate than float32 can make it."""
         xp = array_namespace(F)
-        single = J.astype(xp.float32)
-        if single.dtype == J.dtype:
+        single = J if is_complex(F) else J.astype(xp.float32)
+        self.is_single = single.dtype != J.dtype
+        if not self.is_single:
             return self.linear.direction(J, F, norms, eta, M, limit)
         unit, norms = _normalized(F)
         eta = np.maximum(eta, LEAST_ETA)
@@ -171,9 +175,9 @@ class SinglePrecision:
         """Forget systems that have finished."""
         self.linear.take(indices)
 
-    def join(self, other: SinglePrecision) -> None:
+    def join(self, other: Any) -> None:
         """Take in systems of which nothing is known yet."""
-        self.linear.join(other.linear)  # type: ignore[arg-type]
+        self.linear.join(other.linear)
 
 
 def _normalized(F: Array) -> tuple[Array, HostArray]:

@@ -33,7 +33,7 @@ class Homotopy:
 
     For a fixed-point problem F(x) = x - G(x) whose G maps some ball or box into itself, as the layers of bounded
     states do, such a path exists from almost every x0 inside, never returns to tau = 0, and leads to a solution [1]_.
-    It may turn back in tau on the way; it is followed by arc length. This is slow, and sure where Newton's method is not.
+    It may turn back in tau on the way, and is followed by arc length: slow, and sure where Newton's method is not.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class Homotopy:
 
     Notes
     -----
-    From a point of the path one linear solve, with J bordered by a row and a column, gives its direction; the next point
-    is predicted along it, and corrected by Newton's method in the hyperplane across, mostly once or twice: two or three
-    residuals and linear solves a point. The step doubles where one correction was enough, and halves where a correction
+    From a point of the path one linear solve, with J bordered by a row and a column, gives its direction; the next
+    point is predicted along it, and corrected by Newton's method in the hyperplane across, mostly once or twice: two or
+    three residuals and linear solves a point. The step doubles where one correction was enough, and halves where a correction
     is larger than half the step, does not contract, or the path turns by more than 37 degrees. Systems of a batch each
     go their own way.
 
@@ -90,7 +90,9 @@ class Homotopy:
         self, evaluator: Evaluator, x0: Array, first: Solution, rows: Indices, stop: NonlinearStop, monitor: Monitor
     ) -> Solution:
         """Begin again at x0 with some systems of a solve, and take over what became better."""
-        return first.improved(rows, _HomotopyLoop(self, evaluator, first.restarted(rows, x0), stop, monitor, rows).run())
+        return first.improved(
+            rows, _HomotopyLoop(self, evaluator, first.restarted(rows, x0), stop, monitor, rows).run()
+        )
 
 
 class _HomotopyLoop(NewtonLoop):
@@ -108,6 +110,7 @@ class _HomotopyLoop(NewtonLoop):
         "slope_tau",
         "length",
         "corrections",
+        "offset",
         "last",
         "is_end",
     )
@@ -128,7 +131,7 @@ class _HomotopyLoop(NewtonLoop):
         self.slope_tau = np.full(self.rows.size, 0.5**0.5)
         with np.errstate(all="ignore"):
             self.slope = -self._scaled(self.F, 0.5**0.5)
-        self.tau, self.at_tau = np.zeros(self.rows.size), np.zeros(self.rows.size)
+        self.tau, self.at_tau, self.offset = (np.zeros(self.rows.size) for _ in range(3))
         self.length = np.full(self.rows.size, method.first_step)
         self.last = np.full(self.rows.size, np.inf)
         self.corrections = np.zeros(self.rows.size, dtype=int)
@@ -143,6 +146,7 @@ class _HomotopyLoop(NewtonLoop):
         return v * from_host(factor / self.unit, v)[:, None]
 
     def _step(self, iteration: int, is_last: HostArray) -> None:
+        self.evaluator.length.follow(self.evaluator.rows, norm2(self.x))
         with np.errstate(all="ignore"):
             iterations = self._advance()
             self.F, self.J = self.evaluator.trial(self.x)
@@ -158,16 +162,19 @@ class _HomotopyLoop(NewtonLoop):
         self._report(iteration, step_length=self.length.copy(), krylov_iterations=iterations)
 
     def _advance(self) -> HostArray:
-        """Go on from a point on the path, else correct it or go back to a shorter step; return the Krylov iterations."""
+        """Go on from a point on the path, correct another, or go back to a shorter step; return Krylov iterations."""
         displacement = self.x - self.anchor
         tau = from_host(self.tau, self.x)[:, None]
         rho = self._scaled((1 - tau) * displacement + tau * self.F)
-        is_on_path = ~self.is_end & (norm2(rho) <= ON_PATH * self.length)
+        distance = norm2(rho)
+        is_on_path = ~self.is_end & (distance <= ON_PATH * self.length)
         cycle = self._linear_solve(rho, self._scaled(self.F - displacement), tau, is_on_path)
         size = norm2(cycle.dx)
         is_usable = np.isfinite(size) & (size > 0) & ~(cycle.nonfinite | cycle.broken)
         is_taken = is_on_path & is_usable & self._turn(cycle.dx, size, is_on_path & is_usable)
-        allowed = np.where(self.corrections > 0, CONTRACTION * self.last, np.where(self.is_end, 1.0, FAR * self.length))
+        self.offset = np.where(is_taken, distance, self.offset)
+        allowed = np.where(self.is_end, 1.0, FAR * self.length + self.offset)
+        allowed = np.where(self.corrections > 0, CONTRACTION * self.last, allowed)
         is_corrected = ~is_on_path & is_usable & (size <= allowed) & (self.corrections < CORRECTIONS)
         self._correct(cycle.dx, is_corrected)
         self.corrections, self.last = self.corrections + 1, size
@@ -177,7 +184,7 @@ class _HomotopyLoop(NewtonLoop):
         return cycle.columns
 
     def _linear_solve(self, rho: Array, column: Array, tau: Array, is_on_path: HostArray) -> Cycle:
-        """The path's direction, for points on it, or Newton's step back to it within the hyperplane of the prediction."""
+        """The path's direction, for points on it, or Newton's step to it in the hyperplane through the prediction."""
         xp = array_namespace(rho)
         inside = from_host(~self.is_end * 1.0, rho)[:, None]
         corner = from_host(np.where(self.is_end, 1.0, self.slope_tau), rho)[:, None]

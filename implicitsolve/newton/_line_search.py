@@ -9,13 +9,16 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import eps, from_host, gather, norm2, scatter
+from implicitsolve._namespace import array_namespace, eps, from_host, gather, norm2, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit, check_number
 
 CURVATURE = 0.9  # Nocedal and Wright (2006), section 3.1
 SUFFICIENT_DECREASE = 1e-4  # Dennis and Schnabel (1996), section 6.3
+LENGTHS = np.linspace(0.1, 0.5, 17)  # among which a model of ||J^-1 F|| is minimized
+REST = 1 - LENGTHS
+PROMISING = 0.8  # of ||J^-1 F|| at the start: what that model must promise
 
 
 @dataclass
@@ -72,7 +75,7 @@ class LineSearch(Protocol):
         """Go along `step` (b, N) from x, where ||F||_2 is `norms`; `linear_residual` is ||F + J step|| / ||F||.
 
         `correction`, where there is one, approximates ``F -> J(x)^-1 F`` and costs no product. `whole` is what the
-        whole step brought, where that is known.
+        whole step brought, where that is known: then `step` and `correction` are those of a direct solve.
         """
         ...
 
@@ -117,8 +120,10 @@ class Backtracking:
     does not depend on how the equations are scaled against each other, and goes through curved valleys in which the
     first creeps; J^-1 is what the last Krylov space knows of it, so that the test costs no product.
 
-    The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. Where F
-    is NaN or Inf, or overflows, the length falls tenfold until it is finite.
+    The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. With a
+    direct solve the first comes from a model of ||J^-1 F||, J^-1 F(x + lam s) = -(1 - lam) s + lam^2 J^-1 F(x + s),
+    where that promises to fall below 0.8 of its start. Where F is NaN or Inf, or overflows, the length falls tenfold
+    until it is finite.
 
     Parameters
     ----------
@@ -160,6 +165,7 @@ class Backtracking:
     ) -> Searched:
         """Backtrack; see `LineSearch`."""
         found = full_step(evaluator, x, norms, step) if whole is None else whole
+        is_direct = whole is not None
         eta = np.clip(linear_residual, 0.0, 1.0)
         slope = -2 * (
             1 - eta**2
@@ -167,16 +173,20 @@ class Backtracking:
         length = np.ones(norms.shape)
         ratio = _squared_ratio(found.norms, norms)
         older_length, older_ratio = np.full(norms.shape, np.nan), np.full(norms.shape, np.nan)
-        pending = ~self._accepts(found.F, ratio, length, eta, step, correction)
+        accepts, first = self._accepts(found.F, ratio, length, eta, step, correction)
+        pending = ~accepts
         for _ in range(self.max_trials):
             if not pending.any():
                 break
             shorter = _shorter(length, ratio, older_length, older_ratio, slope)
+            if first is not None and is_direct:
+                shorter = _promising(step, first, shorter)
+            first = None
             older_length, older_ratio = np.where(pending, length, older_length), np.where(pending, ratio, older_ratio)
             length = np.where(pending, shorter, length)
             self._evaluate(evaluator, found, np.flatnonzero(pending), x, length, step)
             ratio = _squared_ratio(found.norms, norms)
-            pending &= ~self._accepts(found.F, ratio, length, eta, step, correction)
+            pending &= ~self._accepts(found.F, ratio, length, eta, step, correction)[0]
         found.length, found.accepted = length, ~pending
         return _restore(found, x, F, norms)
 
@@ -188,14 +198,15 @@ class Backtracking:
         eta: HostArray,
         step: Array,
         correction: Correction | None,
-    ) -> HostArray:
-        """Where one of the two tests holds; NaN passes neither."""
+    ) -> tuple[HostArray, Array | None]:
+        """Where one of the two tests holds; NaN passes neither. Also J^-1 F, where it was needed."""
         with np.errstate(all="ignore"):
             decreased = np.sqrt(ratio) <= 1 - SUFFICIENT_DECREASE * length * (1 - eta)
             if decreased.all() or correction is None or self.growth <= 1:
-                return decreased
-            natural = norm2(correction(F)) <= (1 - length / 4) * norm2(step)
-            return decreased | (natural & (ratio < self.growth**2))
+                return decreased, None
+            natural = correction(F)
+            is_smaller = norm2(natural) <= (1 - length / 4) * norm2(step)
+            return decreased | (is_smaller & (ratio < self.growth**2)), natural
 
     def _evaluate(
         self, evaluator: Evaluator, found: Searched, rows: Indices, x: Array, length: HostArray, step: Array
@@ -300,6 +311,21 @@ def _shorter(
         model = np.where(np.isfinite(model), model, 0.5 * length)
     bounded = np.clip(model, 0.1 * length, 0.5 * length)
     return np.where(np.isfinite(ratio), bounded, 0.1 * length)
+
+
+def _promising(step: Array, natural: Array, otherwise: HostArray) -> HostArray:
+    """Length after the whole step of an exact J, given J^-1 F at its end: where a model of ||J^-1 F|| promises much.
+
+    Along the step ``J(x)^-1 F(x + l step) = -(1 - l) step + l^2 natural`` where F is quadratic.
+    """
+    xp = array_namespace(step)
+    with np.errstate(all="ignore"):
+        size = from_host(norm2(step), step)[:, None]
+        unit, other = step / size, natural / size
+        products = np.real(to_host(xp.vecdot(unit, other))).astype(np.float64)[:, None]
+        model = REST**2 - 2 * REST * LENGTHS**2 * products + LENGTHS**4 * norm2(other)[:, None] ** 2
+        is_promising = np.min(model, axis=1) <= PROMISING**2  # NaN is not
+    return np.where(is_promising, LENGTHS[np.argmin(model, axis=1)], otherwise)
 
 
 def _restore(found: Searched, x: Array, F: Array, norms: HostArray) -> Searched:

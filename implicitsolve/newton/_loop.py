@@ -16,10 +16,11 @@ from implicitsolve.result import NewtonStep
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
-PATIENCE = 20  # accepted steps without a new best residual after which a system has stagnated
-NEW_BEST = 0.99  # fraction of the best norm so far that counts as a new best
 HALVED = 0.5  # reduction of ||F|| that no step brings that does not move x
-DIVERGED = 1e12  # growth of ||F|| over its start that is called divergence
+BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
+# As integers: an attribute of an enumeration costs a call.
+RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
+STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Solution:
     def improved(self, rows: Indices, other: Solution) -> Solution:
         """Take over what a second attempt at some systems made better."""
         with np.errstate(invalid="ignore"):
-            is_better = (other.norm[rows] < self.norm[rows]) | (other.status[rows] == Status.CONVERGED)
+            is_better = (other.norm[rows] < self.norm[rows]) | (other.status[rows] == CONVERGED)
         better = rows[is_better]
         scatter(self.x, better, gather(other.x, better))
         scatter(self.F, better, gather(other.F, better))
@@ -85,6 +86,8 @@ class NewtonLoop:
     JOINS = False
     REFILL = 0.25  # part of the places that is free before waiting systems are taken in: few at a time cost many calls
     STEPS = 100  # limit where the caller set none
+    PATIENCE = 20  # steps without a new best residual after which a system has stagnated
+    NEW_BEST = 0.99  # fraction of the last best norm that counts as a new best
     method: Any  # settings; a subclass is called with them before the arguments of __init__
 
     PER_SYSTEM: tuple[str, ...] = (
@@ -115,7 +118,7 @@ class NewtonLoop:
         self.rows, self.waiting = rows[: self.places], rows[self.places :]
         is_whole = not self.is_retry and not self.waiting.size
         self.evaluator = evaluator if is_whole else evaluator.take(self.rows, solution.x)
-        self.x = gather(solution.x, self.rows)
+        self.x = solution.x if is_whole else gather(solution.x, self.rows)
         self.F = self._first_residual()
         self.norms = norm2(self.F)
         self.measure = stop.measure(self.F, evaluator.event_shape)
@@ -125,9 +128,9 @@ class NewtonLoop:
         self.start_norms = self.norms.copy()
         self.best, self.since = self.measure.copy(), np.zeros(self.rows.size, dtype=int)
         self.limit = stop.remaining(self.STEPS, solution.iterations[self.rows])
-        self.code = np.where(np.isfinite(self.norms), int(Status.RUNNING), int(Status.NONFINITE))
-        self.code[(self.limit <= 0) & (self.code == Status.RUNNING)] = Status.ITERATION_LIMIT
-        self.code[stop.holds(self.measure, self.target, self.x, None) | (self.norms == 0)] = Status.CONVERGED
+        self.code = np.where(np.isfinite(self.norms), RUNNING, NONFINITE)
+        self.code[(self.limit <= 0) & (self.code == RUNNING)] = ITERATION_LIMIT
+        self.code[stop.holds(self.measure, self.target, self.x, None) | (self.norms == 0)] = CONVERGED
         self._concede()
 
     def _first_residual(self) -> Array:
@@ -204,15 +207,15 @@ class NewtonLoop:
         """Stop the rivals of systems that have converged."""
         groups = self.whole.groups
         if groups is not None:
-            won = groups[self.rows[self.code == Status.CONVERGED]]
-            self.code[(self.code == Status.RUNNING) & np.isin(groups[self.rows], won)] = Status.STOPPED
+            won = groups[self.rows[self.code == CONVERGED]]
+            self.code[(self.code == RUNNING) & np.isin(groups[self.rows], won)] = Status.STOPPED
 
     def _settle(self) -> None:
         """Call stopped, too, the rivals that had failed before, so that none of them is solved again."""
         groups, status = self.whole.groups, self.solution.status
         if groups is not None:
-            is_won = np.isin(groups, groups[status == Status.CONVERGED])
-            status[is_won & (status != Status.CONVERGED)] = Status.STOPPED
+            is_won = np.isin(groups, groups[status == CONVERGED])
+            status[is_won & (status != CONVERGED)] = Status.STOPPED
 
     def _move(self, found: Searched, direction: Array) -> tuple[Array, HostArray]:
         """Take over what a search along `direction` found; return how far that was, and where x has stopped moving."""
@@ -234,28 +237,33 @@ class NewtonLoop:
 
         `failed` holds the method's own verdict where it has one, and RUNNING elsewhere.
         """
-        is_best = self.measure < NEW_BEST * self.best
+        is_best = self.measure < self.NEW_BEST * self.best
         self.since = np.where(is_best, 0, self.since + 1)
-        self.best = np.minimum(self.best, self.measure)
+        self.best = np.where(is_best, self.measure, self.best)
         code = self.code
-        code[is_last] = Status.ITERATION_LIMIT
-        code[(self.since >= PATIENCE) | (found.accepted & is_still)] = Status.STAGNATED
+        code[is_last] = ITERATION_LIMIT
+        code[(self.since >= self.PATIENCE) | (found.accepted & is_still)] = STAGNATED
         with np.errstate(over="ignore"):
-            code[self.norms > DIVERGED * self.start_norms] = Status.DIVERGED
-        np.copyto(code, failed, where=failed != Status.RUNNING)
-        code[self.stop.holds(self.measure, self.target, self.x, moved) | (self.norms == 0)] = Status.CONVERGED
+            code[self.norms > BLOWN_UP * self.start_norms] = DIVERGED
+        np.copyto(code, failed, where=failed != RUNNING)
+        code[self.stop.holds(self.measure, self.target, self.x, moved) | (self.norms == 0)] = CONVERGED
         self._concede()
 
     def _retire(self) -> None:
         """Store the systems that have ended and go on with the others."""
-        ended = np.flatnonzero(self.code != Status.RUNNING)
+        if self.code.size == 1 and self.code[0] == RUNNING:
+            return
+        ended = np.flatnonzero(self.code != RUNNING)
         if not ended.size:
             return
         rows, solution = self.rows[ended], self.solution
-        scatter(solution.x, rows, gather(self.x, ended))
-        scatter(solution.F, rows, gather(self.F, ended))
+        if rows.size == solution.status.size:  # all at once, so in their order
+            solution.x, solution.F = self.x, self.F
+        else:
+            scatter(solution.x, rows, gather(self.x, ended))
+            scatter(solution.F, rows, gather(self.F, ended))
         solution.status[rows], solution.norm[rows] = self.code[ended], self.measure[ended]
-        keep = np.flatnonzero(self.code == Status.RUNNING)
+        keep = np.flatnonzero(self.code == RUNNING)
         if keep.size:
             self.evaluator = self.evaluator.take(keep, self.x)
             self._keep(keep)
@@ -277,7 +285,7 @@ class NewtonLoop:
             iteration=iteration,
             systems=self.rows.copy(),
             residual_norm=self.measure.copy(),
-            running=int((self.code == Status.RUNNING).sum()) + self.waiting.size,
+            running=int((self.code == RUNNING).sum()) + self.waiting.size,
             counts=self.evaluator.tally.counts(),
             **details,
         )

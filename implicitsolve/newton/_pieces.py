@@ -6,6 +6,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, gather, scatter
 from implicitsolve._typing import Array, Indices
+from implicitsolve.direct._factorization import Factorization
 from implicitsolve.operators import LinearOperator
 
 
@@ -23,6 +24,14 @@ class Pieces:
         for rows, inverse in self.parts:
             scatter(z, rows, inverse.matvec(gather(F, rows)))
         return z
+
+    def negative(self, F: Array) -> Array:
+        """-J^-1 F for F (b, N), a new array."""
+        if len(self.parts) == 1 and self.parts[0][0].size == F.shape[0]:
+            inverse = self.parts[0][1]
+            if isinstance(inverse, Factorization):
+                return inverse.negative(F)
+        return -self.matvec(F)
 
     def replace(self, rows: Indices, inverse: LinearOperator) -> None:
         """Take over new factors of some systems."""

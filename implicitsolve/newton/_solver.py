@@ -217,7 +217,7 @@ class _KrylovLoop(NewtonLoop):
         self.J = None if self.J is None else self.J.take(keep)
         self.linear.take(keep)
 
-    def _join(self, other: _KrylovLoop) -> None:
+    def _join(self, other: Any) -> None:
         if self.lagged is not None:
             self.lagged.join(other.lagged)
         is_known = self.J is not None and other.J is not None
@@ -244,8 +244,9 @@ class _KrylovLoop(NewtonLoop):
             return self.lagged.operator(self.evaluator, self.x, self.F)
         M, whole = self.method.preconditioner, self.whole
         if M is None:
-            is_unaided = self.J is None or getattr(self.method.krylov, "is_unaided", False)
-            return None if is_unaided else self.J.approximate_inverse()
+            if self.J is None or getattr(self.method.krylov, "is_unaided", False):
+                return None
+            return self.J.approximate_inverse()
         if callable(M) and not hasattr(M, "matvec"):
             x, F = self._everything()
             M = M(whole.unflatten(x), whole.unflatten(F))

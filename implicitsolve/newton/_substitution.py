@@ -61,9 +61,7 @@ class _SubstitutionLoop(NewtonLoop):
 
     def _step(self, iteration: int, is_last: HostArray) -> None:
         evaluator = self.evaluator
-        solution = evaluator.problem.substitute()  # type: ignore[misc]
-        evaluator.tally.add("residuals")
-        self.x = evaluator.selected(evaluator.xp.asarray(evaluator.flatten(solution), copy=True))
+        self.x = evaluator.substituted()
         self.F = evaluator.residual(self.x)
         self.norms = norm2(self.F)
         self.measure = self.stop.measure(self.F, self.whole.event_shape)

@@ -54,6 +54,6 @@ def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = 
         batch_shape=flat.batch_shape,
         dtype=flat.dtype,
         take=lambda indices: guarded(A.take(indices) if A.batch_shape else A, name, count),
-        inverse=flat._inverse,
+        inverse=None if flat._inverse is None else lambda: guarded(flat._inverse(), f"the inverse of {name}"),
         cast=None if flat._cast is None else lambda dtype: guarded(flat.astype(dtype), name, count),
     )

@@ -11,15 +11,16 @@ from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._base import LinearOperator
 
 LEAST_PIVOT = 0.1  # of a matrix I - A with A near a contraction; smaller ones would blow up what they were to damp
+LARGEST = 1.0  # multiplier: larger ones would grow along the chain without bound
 
 
 @dataclass(frozen=True, eq=False)
 class ScalarTridiagonal:
     """Inverse of k independent tridiagonal matrices for each system, (B, T, k) or (T, k) each, by A = L D U.
 
-    ``y[t] = b[t] - below[t] y[t-1]``, ``z = y / D`` and ``x[t] = z[t] - above[t] x[t+1]``. Pivots are kept away from
-    zero, so that the inverse is finite whatever the entries; there is no pivoting. A product takes 2 T steps over
-    rows of all systems, and no matrix product.
+    ``y[t] = b[t] - below[t] y[t-1]``, ``z = y / D`` and ``x[t] = z[t] - above[t] x[t+1]``. There is no pivoting:
+    pivots are kept away from zero and the multipliers `below` and `above` at most 1, so that the inverse stays of
+    moderate size whatever the entries. A product takes 2 T steps over rows of all systems, and no matrix product.
     """
 
     below: Array
@@ -30,19 +31,17 @@ class ScalarTridiagonal:
     def of(cls, lower: Array, main: Array, upper: Array) -> ScalarTridiagonal:
         """Factorize I-like matrices; ``lower[t]`` multiplies x[t-1], ``upper[t]`` x[t+1]."""
         xp = array_namespace(main)
-        below, scale, above = (xp.zeros_like(main) for _ in range(3))
+        below, scale = xp.zeros_like(main), xp.zeros_like(main)
         with np.errstate(all="ignore"):
             for t in range(main.shape[-2]):
                 pivot = main[..., t, :]
                 if t:
-                    below[..., t, :] = lower[..., t, :] * scale[..., t - 1, :]
+                    below[..., t, :] = _moderate(lower[..., t, :] * scale[..., t - 1, :])
                     pivot = pivot - below[..., t, :] * upper[..., t - 1, :]
-                sign = xp.where(pivot < 0, -1.0, 1.0)
-                size = xp.where(xp.isfinite(pivot), xp.maximum(xp.abs(pivot), LEAST_PIVOT), 1.0)
-                scale[..., t, :] = xp.astype(sign / size, main.dtype)
-            above[..., :-1, :] = upper[..., :-1, :] * scale[..., :-1, :]
-            below, above = (xp.where(xp.isfinite(x), x, xp.zeros_like(x)) for x in (below, above))
-        return cls(below, scale, above)
+                is_usable = xp.isfinite(pivot) & (xp.abs(pivot) >= LEAST_PIVOT)
+                scale[..., t, :] = 1.0 / xp.where(is_usable, pivot, _kept_away(pivot))
+            above = upper * scale
+        return cls(below, scale, _moderate(above))
 
     def operator(self) -> LinearOperator:
         """The inverse as an operator on states."""
@@ -64,12 +63,26 @@ class ScalarTridiagonal:
     def _solve(self, b: Array, below: Array, above: Array) -> Array:
         xp = array_namespace(b)
         x, T = xp.asarray(b, copy=True), b.shape[-2]
-        for t in range(1, T):
-            x[..., t, :] -= below[..., t, :] * x[..., t - 1, :]
-        x *= self.scale
-        for t in range(T - 2, -1, -1):
-            x[..., t, :] -= above[..., t, :] * x[..., t + 1, :]
+        with np.errstate(all="ignore"):
+            for t in range(1, T):
+                x[..., t, :] -= below[..., t, :] * x[..., t - 1, :]
+            x *= self.scale
+            for t in range(T - 2, -1, -1):
+                x[..., t, :] -= above[..., t, :] * x[..., t + 1, :]
         return x
+
+
+def _kept_away(pivot: Array) -> Array:
+    """What stands in place of a pivot that is too small or not finite."""
+    xp = array_namespace(pivot)
+    least = xp.full_like(pivot, LEAST_PIVOT)
+    return xp.where(xp.isfinite(pivot), xp.where(pivot < 0, -least, least), xp.ones_like(pivot))
+
+
+def _moderate(x: Array) -> Array:
+    """Multipliers no larger than they may be, 0 where they are not finite."""
+    xp = array_namespace(x)
+    return xp.clip(xp.where(xp.isfinite(x), x, xp.zeros_like(x)), -LARGEST, LARGEST)
 
 
 def _shifted(x: Array, by: int) -> Array:

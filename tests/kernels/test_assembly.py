@@ -1,23 +1,23 @@
-"""`place_color`: the reference against a loop over entries, and every implementation against the reference."""
+"""`place_colors`: the reference against a loop over entries, and every implementation against the reference."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from implicitsolve.kernels import place_color
+from implicitsolve.kernels import place_colors
 
 BACKENDS = ["reference", "numba"]
 
 
-def by_entries(blocks, changes, h, color, lower):
+def by_entries(blocks, changes, per_length, color, lower):
     T = changes.shape[2]
     m = blocks.shape[2]
     for s in range(color, T, m):
         for t in range(T):
             j = s - t + lower
             if 0 <= j < m:
-                blocks[:, t, j] = np.moveaxis(changes[:, :, t, :], 0, -1) / h[:, s, None, :]
+                blocks[:, t, j] = np.moveaxis(changes[:, :, t, :], 0, -1) * per_length[:, s, None, :]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -27,10 +27,27 @@ def test_writes_what_the_loop_over_entries_writes(backend, k, T, lower, upper, r
     if backend == "numba":
         pytest.importorskip("numba")
     B, m = 2, lower + upper + 1
-    changes, h = rng.normal(size=(k, B, T, k)), rng.uniform(1.0, 2.0, (B, T, k))
+    changes, per_length = rng.normal(size=(k, B, T, k)), rng.uniform(1.0, 2.0, (B, T, k))
     got, expected = np.full((B, T, m, k, k), -1.0), np.full((B, T, m, k, k), -1.0)
-    place = place_color.select(got, backend, length=T, block_size=k)
+    place = place_colors.select(got, backend, length=T, block_size=k)
     for color in range(min(m, T)):
-        place(got, changes, h, color, lower)
-        by_entries(expected, changes, h, color, lower)
+        place(got, changes[None], per_length, color, lower)
+        by_entries(expected, changes, per_length, color, lower)
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize(("T", "lower", "upper"), [(2, 1, 1), (3, 1, 1), (8, 1, 1), (7, 2, 1)])
+def test_several_colors_at_once(backend, k, T, lower, upper, rng):
+    if backend == "numba":
+        pytest.importorskip("numba")
+    B, m = 2, lower + upper + 1
+    colors = min(m, T)
+    changes, per_length = rng.normal(size=(colors, k, B, T, k)), rng.uniform(1.0, 2.0, (B, T, k))
+    for first in range(colors):
+        got, expected = np.full((B, T, m, k, k), -1.0), np.full((B, T, m, k, k), -1.0)
+        place_colors.select(got, backend, length=T, block_size=k)(got, changes[first:], per_length, first, lower)
+        for color in range(first, colors):
+            by_entries(expected, changes[color], per_length, color, lower)
+        np.testing.assert_array_equal(got, expected)

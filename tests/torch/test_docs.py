@@ -1,4 +1,4 @@
-"""The Python on docs/torch.md runs as written, from top to bottom."""
+"""The Python on docs/torch.md runs as written, from top to bottom, but for the number of training steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 def test_the_page_runs():
     names: dict[str, Any] = {}
     for block in BLOCKS:
-        exec(compile(block, "torch.md", "exec"), names)
+        exec(compile(block.replace("range(20)", "range(2)"), "torch.md", "exec"), names)
     assert names["loss"].isfinite()
     assert names["result"].success.all()
     assert all(x.grad is not None for x in (names["u"], names["net"].weight, names["net"].bias))

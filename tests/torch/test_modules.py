@@ -375,6 +375,12 @@ def test_generator_decides_the_parameters(case):
     assert any((p != q).any() for p, q in zip(first.parameters(), third.parameters(), strict=True))
 
 
+def test_default_scale_is_that_of_the_paper():
+    largest = {kind: max(p.abs().max() for p in kind(20, 20).parameters()) for kind in (imt.ImplicitGRU, imt.Elman)}
+    assert 0.09 < largest[imt.ImplicitGRU] <= 0.1
+    assert 0.045 < largest[imt.Elman] <= 0.05
+
+
 def test_parametrizations_are_followed():
     layer = imt.ImplicitGRU(D, K, generator=generator(0))
     torch.nn.utils.parametrizations.weight_norm(layer, "U")

@@ -10,12 +10,14 @@ from typing import Any
 from implicitsolve import kernels
 from implicitsolve._heap import keep_large_blocks
 from implicitsolve._typing import Array
-from implicitsolve.backends.numba._assembly import place_color
+from implicitsolve.backends.numba._assembly import place_colors, place_groups
 from implicitsolve.backends.numba._cyclic_factors import cyclic_reduction
 from implicitsolve.backends.numba._factors import block_lu, usable
 from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
+from implicitsolve.backends.numba._narrow import narrow_lu
 from implicitsolve.backends.numba._newton import NewtonBatch, newton_batch
 from implicitsolve.backends.numba._triangular import block_substitution
+from implicitsolve.backends.numba._vectors import rank_one
 
 __all__ = ["NewtonBatch", "newton_batch"]
 
@@ -35,4 +37,7 @@ keep_large_blocks()  # the factors of 10^6 rows took 20 times as long on freshly
 kernels.block_lu.implement("numba", _block_lu, _supports)
 kernels.block_substitution.implement("numba", block_substitution, _supports)
 kernels.cyclic_reduction.implement("numba", cyclic_reduction, _supports)
-kernels.place_color.implement("numba", place_color, _supports)
+kernels.narrow_lu.implement("numba", narrow_lu, _supports)
+kernels.place_colors.implement("numba", place_colors, _supports)
+kernels.place_groups.implement("numba", place_groups, _supports)
+kernels.rank_one.implement("numba", rank_one, _supports)

@@ -67,9 +67,13 @@ class Batch:
     def solve(self, b: HostArray, adjoint: bool = False) -> HostArray:
         """Return A^-1 b or A^-H b for b (B, T, k, K)."""
         x = np.array(b, order="C")
+        self.solve_in_place(x, adjoint)
+        return x
+
+    def solve_in_place(self, x: HostArray, adjoint: bool = False) -> None:
+        """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x."""
         if x.size:
             self._solve(x, adjoint)
-        return x
 
     def _solve(self, x: HostArray, adjoint: bool) -> None:
         raise NotImplementedError
@@ -170,10 +174,11 @@ class _Mixed(Batch):
         wanted = place[np.asarray(indices)]
         return _Mixed(self.plain.take(indices), np.flatnonzero(wanted >= 0), self.pivoted.take(wanted[wanted >= 0]))
 
-    def solve(self, b: HostArray, adjoint: bool = False) -> HostArray:
-        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
+    def solve_in_place(self, x: HostArray, adjoint: bool = False) -> None:
+        """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x."""
         if self.rows.size == self.singular.size:
-            return self.pivoted.solve(b, adjoint)
-        x = self.plain.solve(b, adjoint)
-        x[self.rows] = self.pivoted.solve(b[self.rows], adjoint)
-        return x
+            self.pivoted.solve_in_place(x, adjoint)
+            return
+        pivoted = self.pivoted.solve(x[self.rows], adjoint)
+        self.plain.solve_in_place(x, adjoint)
+        x[self.rows] = pivoted

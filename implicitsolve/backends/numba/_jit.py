@@ -1,4 +1,4 @@
-"""How every kernel here is compiled: cached on disk, without the GIL, IEEE arithmetic (no fastmath)."""
+"""How every kernel here is compiled: cached on disk, without the GIL, IEEE arithmetic (sums apart: no fastmath)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ SOURCES = tuple(
 STATIC = 8  # block sizes up to this one are compiled for their size; measured: no gain above
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+def kernel(function: Callable[..., Any], fastmath: Any = False) -> Any:
     """Compile `function` for the types it is called with, and keep the machine code on disk.
 
     Numba compiles it again when its file has changed, but not when the file of a kernel that it calls has: what is kept
     is marked with the state of all files here.
     """
-    compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
     file: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if hasattr(file, "_source_stamp"):
         file._source_stamp = SOURCES
     return compiled
+
+
+def summing_kernel(function: Callable[..., Any]) -> Any:
+    """A kernel whose sums may be taken in another order, the same in every call: else each waits for the last."""
+    return kernel(function, fastmath={"reassoc", "contract"})
 
 
 def inner(function: Callable[..., Any]) -> Any:

@@ -2,7 +2,7 @@
 # Numba infers the types of kernels.
 # ruff: noqa: N806
 # D01 is the entry of block D in row 0, column 1.
-"""Block tridiagonal matrices with blocks of two: the elimination of `_elimination` with all numbers in registers."""
+"""Block tridiagonal matrices with blocks of two: `_elimination` and its solves with all numbers in registers."""
 
 from __future__ import annotations
 
@@ -59,6 +59,38 @@ def factor_pairs(A, F, pivots, reach):
         D00, D01 = fma(-L01, C10, fma(-L00, C00, B00)), fma(-L01, C11, fma(-L00, C01, B01))
         D10, D11 = fma(-L11, C10, fma(-L10, C00, B10)), fma(-L11, C11, fma(-L10, C01, B11))
     return -1, largest / scale
+
+
+@inner
+def solve_pairs(F, pivots, x):
+    """Overwrite x (2 T) with the solution for factors F (T, 3, 2, 2), of `factor_pairs` or over the band.
+
+    The latter are of a matrix without blocks above the diagonal: rows may have been exchanged with the next block's.
+    """
+    T = F.shape[0]
+    p = q = F.dtype.type(0)
+    for t in range(T):
+        a, b = x[2 * t], x[2 * t + 1]
+        if t > 0:  # q is later than p
+            a = fma(-F[t, 0, 0, 1], q, fma(-F[t, 0, 0, 0], p, a))
+            b = fma(-F[t, 0, 1, 1], q, fma(-F[t, 0, 1, 0], p, b))
+        first, second = pivots[t, 0], pivots[t, 1]
+        if first == 1:
+            a, b = b, a
+        elif first > 1:
+            a, x[2 * t + first] = x[2 * t + first], a
+        if second > 1:
+            b, x[2 * t + second] = x[2 * t + second], b
+        p, q = a, fma(-F[t, 1, 1, 0], a, b)
+        x[2 * t], x[2 * t + 1] = p, q
+    for t in range(T - 1, -1, -1):
+        a, b = x[2 * t], x[2 * t + 1]
+        if t < T - 1:  # p is later than q
+            a = fma(-F[t, 2, 0, 0], p, fma(-F[t, 2, 0, 1], q, a))
+            b = fma(-F[t, 2, 1, 0], p, fma(-F[t, 2, 1, 1], q, b))
+        q = b * F[t, 1, 1, 1]
+        p = fma(-F[t, 1, 0, 1], q, a) * F[t, 1, 0, 0]
+        x[2 * t], x[2 * t + 1] = p, q
 
 
 @inner

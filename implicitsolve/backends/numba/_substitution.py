@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve.backends.numba._jit import borrowed, fma, inner, kernel
+from implicitsolve.backends.numba._pairs import solve_pairs
 
 
 @kernel
@@ -58,6 +59,9 @@ def solve_adjoint_many(F, pivots, reach, lower, singular, x):
 
 @inner
 def solve_one(F, pivots, reach, lower, size, x):
+    if len(size) == 2 and lower == 1 and F.shape[1] == 3:
+        solve_pairs(F, pivots, x)
+        return
     T, k = F.shape[0], len(size) if len(size) > 0 else F.shape[2]
     for t in range(T):
         o = t * k

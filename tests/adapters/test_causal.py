@@ -1,0 +1,234 @@
+"""The inverse of a causal layer's Jacobian against dense matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from implicitsolve.adapters import _rows
+from implicitsolve.adapters._causal import direction
+from tests.adapters.layers import ADAPTERS, Case, make, rnn_adapter, stencil_adapter
+
+CAUSAL = [name for name, adapter in ADAPTERS.items() if min(adapter.offsets) > 0 or max(adapter.offsets) < 0]
+MORE = {"stencil +2": stencil_adapter(2), "stencil -3 -1": stencil_adapter(-3, -1), "rnn 3": rnn_adapter(3, 0, "tanh")}
+SIZES: dict[str, dict[str, Any]] = {
+    "T1": {"T": 1, "lengths": None},
+    "T2": {"T": 2, "lengths": None},
+    "full": {"T": 6, "lengths": None},
+    "ragged": {"T": 6, "lengths": (4, 1, 6)},
+    "short": {"T": 6, "lengths": (2, 1, 1)},
+}
+
+
+def host(x) -> np.ndarray:
+    return x.get() if hasattr(x, "get") else np.asarray(x)
+
+
+def close(actual, expected, tolerance=1e-11):
+    actual, expected = host(actual), host(expected)
+    assert actual.shape == expected.shape
+    bound = tolerance * max(1.0, np.abs(expected).max(initial=0.0))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
+
+
+@pytest.fixture(params=[*CAUSAL, *MORE])
+def name(request, monkeypatch) -> str:
+    for key, adapter in MORE.items():
+        monkeypatch.setitem(ADAPTERS, key, adapter)
+    return request.param
+
+
+@pytest.fixture(params=SIZES)
+def case(request, name) -> Case:
+    return make(name, **SIZES[request.param], scale=0.8)
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Split even these small layers into several parts."""
+    monkeypatch.setattr(_rows, "PART_ROWS", 3)
+
+
+# Against dense matrices
+
+
+def test_it_is_the_dense_inverse(case, rng):
+    layer, J = case.layer(), case.jacobian()
+    M = layer.linearize(case.H)[1].approximate_inverse()
+    assert M.in_shape == M.out_shape == case.H.shape[1:]
+    assert M.batch_shape == case.H.shape[:1]
+    b = rng.standard_normal(case.H.shape)
+    before = b.copy()
+    close(M.matvec(b).ravel(), np.linalg.solve(J, b.ravel()))
+    close(M.rmatvec(b).ravel(), np.linalg.solve(J.T, b.ravel()))
+    close(M.H.matvec(b), M.rmatvec(b), 0)
+    np.testing.assert_array_equal(b, before)
+
+
+def test_it_undoes_the_products(case, rng, parts):
+    J = case.layer().linearize(case.H)[1]
+    M = J.approximate_inverse()
+    b = rng.standard_normal(case.H.shape)
+    for product, back in ((J.matvec, M.matvec), (J.rmatvec, M.rmatvec)):
+        close(back(product(b)), b)
+        close(product(back(b)), b)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(CAUSAL), st.integers(1, 7), st.integers(1, 4), st.data())
+def test_the_adjoint_identity(seed, name, T, B, data):
+    lengths = data.draw(st.none() | st.lists(st.integers(1, T), min_size=B, max_size=B))
+    scale = data.draw(st.sampled_from([0.3, 1.0, 3.0]))
+    case = make(name, seed=seed, B=B, T=T, k=2, lengths=lengths, scale=scale)
+    M = case.layer().linearize(case.H)[1].approximate_inverse()
+    v, w = np.random.default_rng(seed).standard_normal((2, *case.H.shape))
+    left, right = w * M.matvec(v), M.rmatvec(w) * v
+    size = max(1.0, np.abs(left).sum(), np.abs(right).sum(), np.abs(M.matvec(np.abs(v))).max() ** 2)
+    assert abs(left.sum() - right.sum()) <= 1e-12 * size
+
+
+def test_one_sequence_alone(name, rng):
+    for T in (1, 2, 5):
+        case = make(name, B=1, T=T, lengths=None, scale=0.8)
+        params = {key: case.P[key] for key in case.weights}
+        edges = {key: case.P[key][0] for key in case.adapter.boundaries(1)}
+        alone = case.adapter.build(params, case.P["inputs"][0], **edges, **case.adapter.options)
+        M = alone.linearize(case.H[0])[1].approximate_inverse()
+        assert M.batch_shape == ()
+        J, b = case.jacobian(), rng.standard_normal(case.H[0].shape)
+        close(M.matvec(b).ravel(), np.linalg.solve(J, b.ravel()))
+        close(M.rmatvec(b).ravel(), np.linalg.solve(J.T, b.ravel()))
+
+
+# Ragged batches
+
+
+@pytest.mark.parametrize("garbage", [0.0, 1.0, 1e300, np.nan, np.inf])
+def test_padding_is_the_identity(name, garbage, rng):
+    case = make(name, **SIZES["ragged"], scale=0.8)
+    M = case.layer().linearize(case.H)[1].approximate_inverse()
+    valid = np.broadcast_to(case.valid, case.H.shape)
+    b = rng.standard_normal(case.H.shape)
+    dirty = np.where(valid, b, garbage)
+    for product in (M.matvec, M.rmatvec):
+        expected = np.where(valid, product(np.where(valid, b, 0.0)), garbage)
+        np.testing.assert_array_equal(product(dirty), expected)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_sequences_stay_apart(name, bad, rng):
+    case = make(name, **SIZES["ragged"], scale=0.8)
+    M = case.layer().linearize(case.H)[1].approximate_inverse()
+    b = rng.standard_normal(case.H.shape)
+    dirty = b.copy()
+    dirty[1, 0] = bad  # a sequence of one position, between others
+    for product in (M.matvec, M.rmatvec):
+        np.testing.assert_array_equal(product(dirty)[[0, 2]], product(b)[[0, 2]])
+
+
+def test_information_flows_in_one_direction_only(name, rng):
+    case = make(name, T=6, lengths=None, scale=0.8)
+    M = case.layer().linearize(case.H)[1].approximate_inverse()
+    forwards = max(case.adapter.offsets) < 0
+    b = np.zeros(case.H.shape)
+    b[:, 3] = rng.standard_normal(b[:, 3].shape)
+    for product, is_later in ((M.matvec, forwards), (M.rmatvec, not forwards)):
+        x = product(b)
+        close(x[:, 3], b[:, 3], 1e-15)
+        assert (x[:, :3] == 0).all() if is_later else (x[:, 4:] == 0).all()
+
+
+def test_take(name, rng):
+    case = make(name, **SIZES["ragged"], scale=0.8)
+    J = case.layer().linearize(case.H)[1]
+    M, b = J.approximate_inverse(), rng.standard_normal(case.H.shape)
+    for indices in (np.asarray([2, 0]), np.asarray([1]), np.asarray([0, 0, 2])):
+        for part in (M.take(indices), J.take(indices).approximate_inverse()):
+            assert part.batch_shape == (len(indices),)
+            close(part.matvec(b[indices]), M.matvec(b)[indices], 1e-13)
+            close(part.rmatvec(b[indices]), M.rmatvec(b)[indices], 1e-13)
+        flat = J.flat().take(indices).approximate_inverse()
+        rows = b[indices].reshape(len(indices), -1)
+        close(flat.matvec(rows), M.matvec(b)[indices].reshape(rows.shape), 1e-13)
+
+
+# Libraries and precisions
+
+
+def test_every_library_and_dtype(name, xp, dtype, rng):
+    for size in ("T1", "ragged", "short"):
+        case = make(name, **SIZES[size], scale=0.8)
+        b = rng.standard_normal(case.H.shape)
+        expected = case.layer().linearize(case.H)[1].approximate_inverse()
+        J = case.layer(xp, dtype).linearize(xp.asarray(case.H, dtype=dtype))[1]
+        M, given_b = J.approximate_inverse(), xp.asarray(b, dtype=dtype)
+        tolerance = 256 * float(xp.finfo(dtype).eps)
+        for actual, value in (
+            (M.matvec(given_b), expected.matvec(b)),
+            (M.rmatvec(given_b), expected.rmatvec(b)),
+        ):
+            assert actual.dtype == dtype
+            close(actual, value, tolerance)
+        single = J.astype(xp.float32).approximate_inverse()
+        assert single.dtype == xp.float32
+        x = single.matvec(xp.asarray(b, dtype=xp.float32))
+        assert x.dtype == xp.float32
+        close(x, expected.matvec(b), 256 * float(xp.finfo(xp.float32).eps))
+
+
+def test_large_weights_give_no_warning(name, rng):
+    for scale in (1e2, 1e8):
+        case = make(name, **SIZES["ragged"], scale=scale)
+        M = case.layer().linearize(case.H)[1].approximate_inverse()
+        b = rng.standard_normal(case.H.shape)
+        M.matvec(b)
+        M.rmatvec(b)
+
+
+# Who uses it
+
+
+def test_derivatives_take_one_iteration(name, rng):
+    case = make(name, **SIZES["ragged"], scale=1.5)
+    layer = case.layer()
+    result = ims.root(layer, method=ims.Substitution())
+    stop = ims.LinearStop(rtol=1e-11)
+    back = ims.pull_back(layer, result, rng.standard_normal(case.H.shape), stop=stop)
+    tangents = {"inputs": rng.standard_normal(case.P["inputs"].shape)}
+    forward = ims.push_forward(layer, result, tangents, stop=stop)
+    for found in (back, forward):
+        assert found.success.all()
+        assert (found.linear.iterations <= 1).all()
+        assert found.linear.matvecs <= 3
+
+
+def test_newton_takes_one_product_a_step(name):
+    layer = make(name, **SIZES["ragged"], scale=0.7).layer()
+    for recycle in (0, 200):
+        method = ims.NewtonKrylov(forcing=ims.ConstantForcing(eta=1e-10), recycle=recycle)
+        result = ims.root(layer, method=method, stop=ims.NonlinearStop(atol=1e-11, rtol=0.0))
+        assert result.success.all()
+        assert (result.krylov_iterations <= result.iterations).all()
+
+
+def test_only_causal_layers_offer_it():
+    for key, adapter in ADAPTERS.items():
+        case = make(key, T=4, lengths=None)
+        has_inverse = case.layer().linearize(case.H)[1].approximate_inverse() is not None
+        assert has_inverse == (key in CAUSAL)
+        assert (direction(adapter.offsets) != 0) == (key in CAUSAL)
+
+
+def test_directions():
+    assert [direction(shifts) for shifts in ((-1,), (-3, -1), (2,), (1, 4), (-1, 1), (-2, 3, 1))] == [
+        1,
+        1,
+        -1,
+        -1,
+        0,
+        0,
+    ]
