@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import implicitsolve as ims
-from _tagging.candidates import Solution, solve_layer
 from _tagging.errors import UserError
 from _tagging.files import atomic_write, check_writable
 from _tagging.optimisers import Adam
@@ -35,19 +34,18 @@ Array = NDArray[Any]
 FLOOR_WALKS = 20_000
 POSITION_UNIT = 10.0
 """Positions reach tens of units. W could undo a division by a constant, but Adam's steps are tamer with it."""
-SWEEPS, NEWTON_STEPS, TEST_BATCH, CLIP = 20, 8, 64, 0.1
+TEST_BATCH, CLIP = 64, 0.1
 
 
 @dataclass
 class Work:
-    """What the solves took, and how many walks needed a second start or were not solved by any."""
+    """What the solves took, and how many walks were not solved."""
 
     batches: int = 0
     walks: int = 0
-    newton_steps: int = 0
+    steps: int = 0
     products: int = 0
     adjoint_products: int = 0
-    retried: int = 0
     unsolved: int = 0
     unsolved_adjoint: int = 0
 
@@ -73,42 +71,40 @@ class Model:
         parameters |= {"hs": np.zeros(state), "he": np.zeros(state), "out_w": np.zeros(state), "out_b": np.zeros(1)}
         return cls({name: value.astype(np.float32) for name, value in parameters.items()})
 
-    def solve(self, walks: Walks, tolerance: float, rng: np.random.Generator) -> tuple[ims.Problem, Solution, Array]:
-        """Solve the layer to max|H - F(H)| <= tolerance; return the problem, its solution and P(y_i = 1), (B, T)."""
+    def solve(self, walks: Walks, tolerance: float) -> tuple[ims.Problem, ims.NonlinearResult, Array]:
+        """Solve the layer to max|H - F(H)| <= tolerance; return the problem, the result and P(y_i = 1), (B, T)."""
         p = self.parameters
         layer = {name: value for name, value in p.items() if name[0] in "WUb"}
         inputs = (walks.positions / POSITION_UNIT).astype(np.float32)
         problem = adapters.implicit_gru(layer, inputs, lengths=walks.lengths, hs=p["hs"], he=p["he"])
-        stop = ims.NonlinearStop(atol=tolerance, rtol=0.0, max_iterations=NEWTON_STEPS)
-        solution = solve_layer(problem, stop, rng, sweeps=SWEEPS)
-        return problem, solution, 0.5 + 0.5 * np.tanh(0.5 * (solution.result.x @ p["out_w"] + p["out_b"]))
+        result = ims.root(problem, stop=ims.NonlinearStop(atol=tolerance, rtol=0.0))
+        return problem, result, 0.5 + 0.5 * np.tanh(0.5 * (result.x @ p["out_w"] + p["out_b"]))
 
-    def gradient(self, walks: Walks, work: Work, rng: np.random.Generator) -> dict[str, Array]:
+    def gradient(self, walks: Walks, work: Work) -> dict[str, Array]:
         """Gradient of the mean logistic loss over the elements of the walks that were solved; adds to `work`."""
-        problem, solution, probability = self.solve(walks, 1e-3, rng)
-        is_used = walks.is_step & solution.result.success[:, None]
+        problem, result, probability = self.solve(walks, 1e-3)
+        is_used = walks.is_step & result.success[:, None]
         errors = ((probability - walks.labels) * is_used / max(int(is_used.sum()), 1)).astype(np.float32)
         cotangent = errors[:, :, None] * self.parameters["out_w"]
-        adjoint = ims.pull_back(problem, solution.result, cotangent, stop=ims.LinearStop(rtol=1e-2))
+        adjoint = ims.pull_back(problem, result, cotangent, stop=ims.LinearStop(rtol=1e-2))
         work.batches += 1
         work.walks += walks.lengths.size
-        work.newton_steps += solution.newton_steps
-        work.products += solution.products
+        work.steps += int(np.max(result.iterations))
+        work.products += result.counts.residuals + result.counts.jvps
         work.adjoint_products += adjoint.linear.matvecs
-        work.retried += solution.retried
-        work.unsolved += solution.unsolved
+        work.unsolved += int(np.sum(~result.success))
         work.unsolved_adjoint += int(np.sum(~np.asarray(adjoint.linear.success)))
         gradients = {name: value for name, value in adjoint.gradients.items() if name != "inputs"}
-        gradients |= {"out_w": np.einsum("bt,btk->k", errors, solution.result.x), "out_b": errors.sum(keepdims=True)[0]}
+        gradients |= {"out_w": np.einsum("bt,btk->k", errors, result.x), "out_b": errors.sum(keepdims=True)[0]}
         return _clipped(gradients)
 
-    def predict(self, walks: Walks, rng: np.random.Generator) -> tuple[Array, int]:
+    def predict(self, walks: Walks) -> tuple[Array, int]:
         """P(y_i = 1), (B, T), and how many walks were not solved; in parts that stay in the cache."""
         probability, unsolved = np.zeros(walks.labels.shape), 0
         for first in range(0, walks.lengths.size, TEST_BATCH):
             part = slice(first, first + TEST_BATCH)
-            _, solution, probability[part] = self.solve(walks.part(part), 1e-4, rng)
-            unsolved += solution.unsolved
+            _, result, probability[part] = self.solve(walks.part(part), 1e-4)
+            unsolved += int(np.sum(~result.success))
         return probability, unsolved
 
 
@@ -127,7 +123,7 @@ def train(law: Law, options: argparse.Namespace, rng: np.random.Generator) -> tu
     began = shown = time.perf_counter()
     done = 0.0
     while done < 1.0:
-        gradients = model.gradient(draw(law, options.batch, rng), work, rng)
+        gradients = model.gradient(draw(law, options.batch, rng), work)
         optimiser.step(model.parameters, gradients, options.rate * (1.0 - done))
         now = time.perf_counter()
         done = work.batches / options.steps if options.steps else (now - began) / options.seconds
@@ -180,7 +176,7 @@ def run(options: argparse.Namespace) -> None:
     model, work = train(law, options, training_rng)
     print(describe(work))
     test = draw(law, options.test_walks, test_rng)
-    model_P, unsolved = model.predict(test, test_rng)
+    model_P, unsolved = model.predict(test)
     if unsolved:
         print(f"NOT CONVERGED: {unsolved} test walks")
     bayes_P = posterior(law, test)
@@ -211,11 +207,11 @@ def run(options: argparse.Namespace) -> None:
 
 def describe(work: Work) -> str:
     """What training took, in words."""
-    newton, products, adjoint = (
-        f"{total / work.batches:.1f}" for total in (work.newton_steps, work.products, work.adjoint_products)
+    steps, products, adjoint = (
+        f"{total / work.batches:.1f}" for total in (work.steps, work.products, work.adjoint_products)
     )
-    text = f"trained on {work.walks} walks in {work.batches} batches; {work.retried} walks needed a second start; "
-    text += f"per batch {newton} Newton steps, {products} products, {adjoint} adjoint products"
+    text = f"trained on {work.walks} walks in {work.batches} batches; "
+    text += f"per batch {steps} steps, {products} products, {adjoint} adjoint products"
     if work.unsolved or work.unsolved_adjoint:
         text += f"\nNOT CONVERGED: {work.unsolved} walks (left out), {work.unsolved_adjoint} adjoint solves (used)"
     return text

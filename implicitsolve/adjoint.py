@@ -110,7 +110,7 @@ def pull_back(
     if problem.parameter_vjp is not None:
         xp = evaluator.xp
         raw: Any = problem.parameter_vjp(xp.asarray(x, copy=True), xp.asarray(lam, copy=True))
-        gradients = _gradients(problem, raw)
+        gradients = gradients_of("pull_back", problem, raw)
     elif problem.parameters:
         raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")
     return AdjointResult(
@@ -200,7 +200,7 @@ class _Point:
         self.needs_adjoint = needs_adjoint
         self.J: BlockBandedMatrix | None = None
         if needs_adjoint and all(
-            part is None for part in (problem.vjp, problem.linearize, problem.jac, problem.structure)
+            part is None for part in (problem.vjp, problem.linearize, problem.jac, problem.structure, problem.halves)
         ):
             raise TypeError(
                 "pull_back: the problem needs `vjp`, `linearize`, `jac` or `structure` for products with J^H"
@@ -345,17 +345,17 @@ class _Point:
         return (inverse.H if self.needs_adjoint else inverse).flat()
 
 
-def _gradients(problem: Problem, raw: Any) -> dict[str, Array]:
+def gradients_of(caller: str, problem: Problem, raw: Any) -> dict[str, Array]:
     """Check what `parameter_vjp` returned; give d loss / d theta."""
     if not isinstance(raw, Mapping):
-        raise TypeError(f"pull_back: `parameter_vjp` must return a mapping, got {type(raw).__name__}")
+        raise TypeError(f"{caller}: `parameter_vjp` must return a mapping, got {type(raw).__name__}")
     gradients = {name: -value for name, value in raw.items()}
     for name, value in (problem.parameters or {}).items():
         if name not in gradients:
-            raise ValueError(f"pull_back: `parameter_vjp` must return a gradient for {name!r}")
+            raise ValueError(f"{caller}: `parameter_vjp` must return a gradient for {name!r}")
         if tuple(gradients[name].shape) != tuple(np.shape(value)):
             shapes = f"{tuple(np.shape(value))}, got {tuple(gradients[name].shape)}"
-            raise ValueError(f"pull_back: `parameter_vjp` must return for {name!r} the parameter's shape {shapes}")
+            raise ValueError(f"{caller}: `parameter_vjp` must return for {name!r} the parameter's shape {shapes}")
     return gradients
 
 

@@ -15,7 +15,7 @@ from implicitsolve.monitor import Monitor, silent
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._scalar_tridiagonal import ScalarTridiagonal
 from implicitsolve.problem import Problem
-from implicitsolve.result import NonlinearResult
+from implicitsolve.result import NewtonStep, NonlinearResult
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded
 
@@ -151,6 +151,11 @@ class EvenOdd:
         """The elimination for states like `x0`; None where the problem does not offer it."""
         if problem.halves is None or x0.ndim <= problem.batch_ndim:
             return None
+        expected = problem.halves.shape
+        if expected is not None and tuple(x0.shape) != expected:
+            raise ValueError(
+                f"root: `x0` must have the shape {expected} of the problem's states, got {tuple(x0.shape)}"
+            )
         return cls(problem, even_odd(problem), x0.shape[problem.batch_ndim])
 
     @property
@@ -173,7 +178,11 @@ class EvenOdd:
         """A monitor that shows all blocks."""
         if monitor is silent:
             return monitor
-        return lambda step, e, R: monitor(step, expand(self.whole, e), self._padded(R, self.axis))
+
+        def shown(step: NewtonStep, x: Array, F: Array) -> None:
+            monitor(step, expand(self.whole, x), self._padded(F, self.axis))
+
+        return shown
 
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result for all blocks; those that were eliminated satisfy their equations by construction."""

@@ -59,7 +59,10 @@ class Halves:
         Blocks 0, 2, 4, ... as a function of the kept ones.
     kept : Half
         Blocks 1, 3, 5, ... as a function of the eliminated ones.
+    shape : tuple of int, optional
+        Shape of a whole state, ``batch_shape + (T, k)``, against which `root` checks its start.
     """
 
     eliminated: Half
     kept: Half
+    shape: tuple[int, ...] | None = None

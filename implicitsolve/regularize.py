@@ -10,6 +10,7 @@ import numpy as np
 from implicitsolve._evaluate import Evaluator
 from implicitsolve._namespace import array_namespace, as_inexact, eps, from_host, norm2
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.adjoint import gradients_of
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import check_limit
@@ -112,7 +113,8 @@ def jacobian_penalty(
             at, scale = _moved(flat, u, sizes, sign)
             w = e * from_host(-sign * 2 * weight * scale, e)[:, None]
             cotangent = cotangent + _adjoint(evaluator, at, w)
-            gradients = _added(gradients, _parameters(evaluator, at, w))
+            more = _parameters(evaluator, at, -w)
+            gradients = {name: gradients[name] + value if gradients else value for name, value in more.items()}
     return JacobianPenalty(value=value, gradients=gradients, cotangent=evaluator.unflatten(cotangent))
 
 
@@ -128,10 +130,11 @@ def _moved(x: Array, u: Array, sizes: HostArray, sign: float) -> tuple[Array, Ho
 
 
 def _parameters(evaluator: Evaluator, x: Array, w: Array) -> dict[str, Array]:
-    """(dF/dtheta)^H w, nothing where the problem has no parameters."""
-    parameter_vjp = evaluator.problem.parameter_vjp
-    return {} if parameter_vjp is None else dict(parameter_vjp(evaluator.unflatten(x), evaluator.unflatten(w)))
-
-
-def _added(total: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
-    return {name: total[name] + value if name in total else value for name, value in more.items()}
+    """-(dF/dtheta)^H w, nothing where the problem has no parameters."""
+    problem, xp = evaluator.problem, evaluator.xp
+    if problem.parameter_vjp is None:
+        if problem.parameters:
+            raise TypeError("jacobian_penalty: the problem has parameters but no `parameter_vjp`")
+        return {}
+    raw: Any = problem.parameter_vjp(evaluator.unflatten(xp.asarray(x, copy=True)), evaluator.unflatten(w))
+    return gradients_of("jacobian_penalty", problem, raw)

@@ -94,15 +94,16 @@ def root(
     -----
     "auto" takes `Substitution` for causal problems. For fixed-point problems it takes `Anderson`, then, for systems
     that contract poorly, `Homotopy`, and last `NewtonKrylov`. A problem that is neither and declares no structure:
-    `NewtonKrylov`. With a declared structure: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes at most
-    64 products or the problem offers `blocks`; systems on which it fails begin again with `NewtonKrylov`. Up to 128
-    unknowns in a block: `NewtonKrylov`, with a lagged `BlockLU` once products have cost as much as the assembly. Larger
-    blocks: products alone.
+    `NewtonKrylov`. With a declared structure: `BlockNewton` where blocks have at most 64 unknowns and an assembly takes
+    at most 64 products or the problem offers `blocks`; systems on which it fails begin again with `NewtonKrylov`. Up to
+    128 unknowns in a block: `NewtonKrylov`, with a lagged `BlockLU` once products have cost as much as the assembly.
+    Larger blocks: products alone.
 
-    Problems with `halves` are solved for every second block alone (`even_odd`), by all methods but those that were made
-    for all blocks (`BlockNewton`, a `preconditioner`, `TruncatedInverse`); ``dataclasses.replace(problem, halves=None)``
-    keeps them whole. A residual of the halved problem, of the work of one, counts as one, and x0 and ||F(x0)|| are those
-    with the other blocks already computed; one more residual completes x at the end.
+    Problems with `halves` are solved for every second block alone (`even_odd`), by all methods but those that were
+    made for all blocks (`BlockNewton`, a `preconditioner`, `TruncatedInverse`);
+    ``dataclasses.replace(problem, halves=None)`` keeps them whole. A residual of the halved problem, of the work of one,
+    counts as one, and x0 and ||F(x0)|| are those with the other blocks already computed; one more residual completes x
+    at the end.
 
     One step of `NewtonKrylov` costs one Jacobian product for each Krylov iteration, and one residual (more where the
     line search shortens the step). Without exact products each is a residual.
@@ -293,15 +294,14 @@ def check_settings(caller: str, method: Any, stop: Any, monitor: Any) -> tuple[N
             raise ValueError(f"{caller}: `method` must be a solver or one of {sorted(METHODS)}, got {method!r}")
         method = METHODS[method]
     elif not (is_settings(method, "solve") and "evaluator" in inspect.signature(method.solve).parameters):
-        raise TypeError(
-            f"{caller}: `method` must be a nonlinear solver or its name, got {type(method).__name__}"
-        )
+        raise TypeError(f"{caller}: `method` must be a nonlinear solver or its name, got {type(method).__name__}")
     stop = NonlinearStop() if stop is None else stop
     if not hasattr(stop, "holds"):
         raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")
     if monitor is not None and not callable(monitor):
         raise TypeError(f"{caller}: `monitor` must be callable, got {type(monitor).__name__}")
-    return method, stop, silent if monitor is None else monitor
+    observer: Any = silent if monitor is None else monitor
+    return method, stop, observer
 
 
 def _empty(x0: Array, evaluator: Evaluator) -> NonlinearResult:

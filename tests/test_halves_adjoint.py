@@ -362,6 +362,17 @@ def test_a_cotangent_that_is_not_finite_harms_its_own_system_only(rng):
         close(back.adjoint[[0, 2]], clean.adjoint[[0, 2]], 1e-12)
 
 
+def test_a_cotangent_that_is_not_finite_in_a_sequence_of_one_position(rng):
+    for size in ({"T": 1, "lengths": None}, {"T": 5, "lengths": (4, 1, 5)}):
+        layer, result, case = solved(make("implicit_gru", **size, scale=0.8))
+        cotangent = rng.standard_normal(case.H.shape)
+        clean = pull_back(layer, result, cotangent)
+        cotangent[1, 0, 1] = np.nan
+        back = pull_back(layer, result, cotangent)
+        assert back.status.tolist() == [Status.CONVERGED, Status.NONFINITE, Status.CONVERGED]
+        close(back.adjoint[[0, 2]], clean.adjoint[[0, 2]], 1e-12)
+
+
 def test_a_forward_solve_that_failed_is_told(rng):
     layer = make("implicit_gru", T=5, lengths=None, scale=2.0).layer()
     stop = ims.NonlinearStop(atol=1e-14, rtol=0.0, max_iterations=1)

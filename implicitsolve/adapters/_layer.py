@@ -200,6 +200,7 @@ class Layer:
         return Halves(
             eliminated=Half(apply=even.apply, linearize=even.linearize),
             kept=Half(apply=odd.apply, linearize=odd.linearize),
+            shape=self.shape,
         )
 
     @cached_property

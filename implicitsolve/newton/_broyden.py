@@ -85,7 +85,7 @@ class BroydenInverse:
         if where.all():
             self.pairs, self.last = [], None
             return
-        self.pairs = [(_without(s, where), w, factor) for s, w, factor in self.pairs]
+        self.pairs = [(_without(s, where), _without(w, where), factor) for s, w, factor in self.pairs]
         if self.last is not None:
             self.last = _without(self.last[0], where), *self.last[1:]
 

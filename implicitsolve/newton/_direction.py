@@ -21,6 +21,7 @@ RECYCLED_MEMORY = 2**21  # the same for each of U, C, D and their combination: e
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
 EASY = 8  # iterations up to which a solve gains less by recycling than the recycled vectors cost
 LEAST_ETA = 1e-5  # relative accuracy that float32 products can be asked for
+SOLVED = 1  # iterations of a solve by a preconditioner that leaves nothing to learn
 SMALL = 256  # unknowns up to which they cost nothing to speak of
 
 
@@ -74,7 +75,7 @@ class GrowingSpace:
         largest = max(20, BASIS_MEMORY // max(1, systems * length))
         if self.space is not None:
             self.space.base = M
-        collector = self._collector(F) if self.recycle else None
+        collector = self._collector(F, least=0 if M is None else SOLVED) if self.recycle else None
         target = eta * norms
         sizes = np.minimum(self.sizes, largest)
         if limit is not None:
@@ -113,11 +114,11 @@ class GrowingSpace:
         status = classify(cycle.norm, target, broken=cycle.broken, nonfinite=cycle.nonfinite)
         return KrylovOutcome(cycle.dx, cycle.norm, status, cycle.columns)
 
-    def _collector(self, F: Array) -> SpaceCollector:
+    def _collector(self, F: Array, least: int) -> SpaceCollector:
         systems, length = F.shape
         keep = min(self.recycle, max(20, RECYCLED_MEMORY // max(1, systems * length)))
         has_some = np.zeros(systems, dtype=bool) if self.space is None else self.space.held.any(axis=1)
-        return SpaceCollector(F, keep, least=np.where(has_some | (length <= SMALL), 0, EASY))
+        return SpaceCollector(F, keep, least=np.where(has_some | (length <= SMALL), least, EASY))
 
     def take(self, indices: Indices) -> None:
         """Forget systems that have finished."""

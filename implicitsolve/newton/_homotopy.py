@@ -48,11 +48,11 @@ class Homotopy:
     -----
     From a point of the path one linear solve, with J bordered by a row and a column, gives its direction; the next
     point is predicted along it, and corrected by Newton's method in the hyperplane across, mostly once or twice: two or
-    three residuals and linear solves a point. The step doubles where one correction was enough, and halves where a correction
-    is larger than half the step, does not contract, or the path turns by more than 37 degrees. Systems of a batch each
-    go their own way.
+    three residuals and linear solves a point. The step doubles where one correction was enough, and halves where a
+    correction is larger than half the step, does not contract, or the path turns by more than 37 degrees. Systems of a
+    batch each go their own way. A system that fails ends at its last point of the path.
 
-    Memory per system: the Krylov space and five vectors.
+    Memory per system: the Krylov space and six vectors.
 
     References
     ----------
@@ -127,6 +127,7 @@ class _HomotopyLoop(NewtonLoop):
         super().__init__(evaluator, solution, stop, monitor, rows)
         self.method = method
         self.anchor = self.at = self.x
+        self.at_F = self.F
         self.unit = np.where((self.norms > 0) & np.isfinite(self.norms), self.norms, 1.0)
         self.slope_tau = np.full(self.rows.size, 0.5**0.5)
         with np.errstate(all="ignore"):
@@ -159,7 +160,16 @@ class _HomotopyLoop(NewtonLoop):
         code[(self.length < SHORTEST) | (self.at_tau < BEYOND)] = Status.STAGNATED
         code[self.stop.holds(self.measure, self.target, self.x, None) | (self.norms == 0)] = Status.CONVERGED
         self._concede()
+        self._end_on_path()
         self._report(iteration, step_length=self.length.copy(), krylov_iterations=iterations)
+
+    def _end_on_path(self) -> None:
+        """Put systems that have failed at their last point of the path."""
+        failed = ~np.isin(self.code, (Status.RUNNING, Status.CONVERGED))
+        if failed.any():
+            xp, mask = array_namespace(self.x), from_host(failed, self.x)[:, None]
+            self.x, self.F = xp.where(mask, self.at, self.x), xp.where(mask, self.at_F, self.F)
+            self.measure = self.stop.measure(self.F, self.whole.event_shape)
 
     def _advance(self) -> HostArray:
         """Go on from a point on the path, correct another, or go back to a shorter step; return Krylov iterations."""
@@ -205,7 +215,8 @@ class _HomotopyLoop(NewtonLoop):
         taken = is_here & (along >= ALIGNED)
         mask = from_host(taken, direction)[:, None]
         self.slope, self.slope_tau = xp.where(mask, slope, self.slope), np.where(taken, slope_tau, self.slope_tau)
-        self.at, self.at_tau = xp.where(mask, self.x, self.at), np.where(taken, self.tau, self.at_tau)
+        self.at, self.at_F = xp.where(mask, self.x, self.at), xp.where(mask, self.F, self.at_F)
+        self.at_tau = np.where(taken, self.tau, self.at_tau)
         growth = GROWTH[np.minimum(self.corrections, len(GROWTH) - 1)]
         self.length = np.where(taken, self.length * growth, self.length)
         return taken
@@ -231,7 +242,7 @@ class _HomotopyLoop(NewtonLoop):
 
     def _keep(self, keep: Indices) -> None:
         self.J = None if self.J is None else self.J.take(keep)
-        for name in ("anchor", "at", "slope"):
+        for name in ("anchor", "at", "at_F", "slope"):
             setattr(self, name, gather(getattr(self, name), keep))
 
 

@@ -220,8 +220,7 @@ class _KrylovLoop(NewtonLoop):
     def _join(self, other: Any) -> None:
         if self.lagged is not None:
             self.lagged.join(other.lagged)
-        is_known = self.J is not None and other.J is not None
-        self.J = stacked([self.J, other.J]) if is_known else None
+        self.J = None if self.J is None or other.J is None else stacked([self.J, other.J])
         self.linear.join(other.linear)
 
     def _forcing(self) -> HostArray:

@@ -173,8 +173,8 @@ class LinearOperator:
             batch_shape=(size,),
             dtype=self.dtype,
             take=(lambda indices: self.take(indices).flat()) if self.batch_shape else None,
-            inverse=_then(self._inverse, LinearOperator.flat),
-            cast=_then(self._cast, LinearOperator.flat),
+            inverse=then(self._inverse, LinearOperator.flat),
+            cast=then(self._cast, LinearOperator.flat),
         )
 
     # Algebra
@@ -192,8 +192,8 @@ class LinearOperator:
             batch_shape=self.batch_shape,
             dtype=self.dtype,
             take=None if self._take is None else lambda indices: self.take(indices).H,
-            inverse=_then(self._inverse, lambda A: A.H),
-            cast=_then(self._cast, lambda A: A.H),
+            inverse=then(self._inverse, lambda A: A.H),
+            cast=then(self._cast, lambda A: A.H),
         )
 
     @property
@@ -446,7 +446,7 @@ def _operand(other: Any) -> LinearOperator:
     return aslinearoperator(other, "operand")
 
 
-def _then(
+def then(
     make: Callable[..., LinearOperator] | None, change: Callable[[LinearOperator], LinearOperator]
 ) -> Callable[..., LinearOperator] | None:
     """A function that changes what `make` returns; None where there is none."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from implicitsolve._namespace import array_namespace, is_array, is_complex
 from implicitsolve._typing import Array
-from implicitsolve.operators._base import LinearOperator
+from implicitsolve.operators._base import LinearOperator, then
 
 
 def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = None) -> LinearOperator:
@@ -54,6 +54,6 @@ def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = 
         batch_shape=flat.batch_shape,
         dtype=flat.dtype,
         take=lambda indices: guarded(A.take(indices) if A.batch_shape else A, name, count),
-        inverse=None if flat._inverse is None else lambda: guarded(flat._inverse(), f"the inverse of {name}"),
+        inverse=then(flat._inverse, lambda M: guarded(M, f"the inverse of {name}")),
         cast=None if flat._cast is None else lambda dtype: guarded(flat.astype(dtype), name, count),
     )

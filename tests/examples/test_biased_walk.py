@@ -119,7 +119,7 @@ def test_training_learns_more_than_the_position(main: ModuleType, walks: ModuleT
     model, work = main.train(law, options, np.random.default_rng(0))
     assert (work.batches, work.walks, work.unsolved) == (50, 1600, 0)
     test = walks.draw(law, 200, np.random.default_rng(1))
-    P, unsolved = model.predict(test, np.random.default_rng(2))
+    P, unsolved = model.predict(test)
     error = walks.Rate.of((((P > 0.5) != test.labels) & test.is_step).sum(axis=1), test.lengths)
     assert unsolved == 0
     assert error.value < 0.2  # 0.25 without looking at the walk
@@ -129,9 +129,9 @@ def test_parts_change_no_prediction(main: ModuleType, walks: ModuleType, monkeyp
     model = main.Model.initial(5, 2, np.random.default_rng(0))
     model.parameters["out_w"][:] = 1.0
     drawn = walks.draw(walks.Law(), 30, np.random.default_rng(1))
-    whole, _ = model.predict(drawn, np.random.default_rng(2))
+    whole, _ = model.predict(drawn)
     monkeypatch.setattr(main, "TEST_BATCH", 7)
-    parts, _ = model.predict(drawn, np.random.default_rng(2))
+    parts, _ = model.predict(drawn)
     np.testing.assert_allclose(parts, whole, atol=2e-3)
 
 
@@ -169,13 +169,8 @@ def test_without_matplotlib_the_figure_is_skipped(
 def test_unsolved_walks_are_reported(
     main: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solve = main.solve_layer
-
-    def hopeless(problem: object, stop: object, rng: object, *, sweeps: int) -> object:
-        nothing = main.ims.NonlinearStop(atol=0.0, rtol=0.0, max_iterations=0)
-        return solve(problem, nothing, rng, sweeps=0, random_starts=0)
-
-    monkeypatch.setattr(main, "solve_layer", hopeless)
+    root, nothing = main.ims.root, main.ims.NonlinearStop(atol=0.0, rtol=0.0, max_iterations=0)
+    monkeypatch.setattr(main.ims, "root", lambda problem, stop: root(problem, stop=nothing))
     assert main.main(["--steps", "1", *SMALL]) == 0
     out = capsys.readouterr().out
     assert "NOT CONVERGED: 8 walks (left out)" in out

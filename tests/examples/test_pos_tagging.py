@@ -237,8 +237,13 @@ def test_neighbours_in_the_batch_change_no_probability(parts: dict[str, ModuleTy
     np.testing.assert_allclose(together.log_probabilities, expected, atol=2e-5)
 
 
-def test_unsolved_sentences_are_counted_and_left_out(parts: dict[str, ModuleType], tagger: object) -> None:
-    solver = parts["model"].SolverOptions(forward=0.0, newton_steps=0, sweeps=0)
+def test_unsolved_sentences_are_counted_and_left_out(
+    parts: dict[str, ModuleType], tagger: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parts["model"]
+    nothing = model.ims.NonlinearStop(atol=0.0, rtol=0.0, max_iterations=0)
+    monkeypatch.setattr(model.SolverOptions, "nonlinear", nothing)
+    solver = model.SolverOptions()
     batch = parts["batches"].collate(encoded(tagger, ["the cat", "sleeps the cat"]), np.arange(2))
     forward = tagger.forward(batch, solver)  # type: ignore[attr-defined]
     assert forward.work.unsolved == 2

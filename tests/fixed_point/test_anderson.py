@@ -45,7 +45,7 @@ def test_points_are_those_of_the_definition(seed, n, memory, damping, is_complex
         values = rng.standard_normal(shape)
         return values + 1j * rng.standard_normal(shape) if is_complex else values
 
-    A, b, x0 = random(n, n), 0.3 * random(n), 0.3 * random(n)
+    A, b, x0 = random(n, n), 0.1 * random(n), 0.1 * random(n)
     A *= 0.6 / np.linalg.norm(A, 2)
     M = np.eye(n) + 0.2 * random(n, n) / n if has_inverse else np.eye(n)
 
@@ -65,8 +65,8 @@ def test_points_are_those_of_the_definition(seed, n, memory, damping, is_complex
         stop=NonlinearStop(rtol=1e-5, max_iterations=12),
         monitor=lambda step, x, F: seen.append(x),
     )
-    points, residuals = by_definition(F, x0, len(seen) - 1, min(memory, n), damping, M)
-    for found, point in zip(seen, points, strict=True):
+    points, residuals = by_definition(F, x0, len(seen) - 2, min(memory, n), damping, M)
+    for found, point in zip(seen[:-1], points, strict=True):  # a solve that fails ends at its best point
         np.testing.assert_allclose(found, point, rtol=0, atol=2e-4 * np.linalg.norm(residuals[0]))
 
 

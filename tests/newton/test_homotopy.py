@@ -316,6 +316,16 @@ def test_a_domain_that_ends_is_left_alone():
     np.testing.assert_allclose(result.x, 0.1 + 0.5 * np.sqrt(result.x), atol=1e-10)
 
 
+def test_what_is_returned_is_finite_where_something_was():
+    """F ends at 0.1, short of the solution at 1: the solve ends inside."""
+    F = lambda x: np.where(np.abs(x) > 0.1, np.nan, x - 1)  # noqa: E731
+    for problem in (Problem(F, fixed_point=True), Problem(F, jvp=lambda x, v: v, fixed_point=True)):
+        result = root(problem, np.zeros(2), method=Homotopy())
+        assert not result.success
+        assert np.isfinite(result.fun).all()
+        np.testing.assert_array_equal(result.fun, F(result.x))
+
+
 def test_a_residual_that_is_never_finite():
     result = root(Problem(lambda x: x * np.nan, fixed_point=True), np.ones(2), method=Homotopy())
     assert result.status == Status.NONFINITE
