@@ -129,11 +129,11 @@ def workload(T: int, k: int, s: float, *, systems: int = SYSTEMS, seed: int = 0)
     return implicit_gru(params, rng.standard_normal((systems, T, INPUTS))), np.zeros((systems, T, k))
 
 
-def timed(solve: Callable[[], Any]) -> tuple[Any, float]:
-    """What it returns, and its CPU seconds."""
+def timed(name: str, problem: ims.Problem, x0: Any) -> tuple[Outcome, float]:
+    """What a solver reports, and its CPU seconds."""
     begin = time.process_time()
-    value = solve()
-    return value, time.process_time() - begin
+    outcome = SOLVERS[name](problem, x0)
+    return outcome, time.process_time() - begin
 
 
 def outside(problem: ims.Problem, x: Any) -> Any:
@@ -156,12 +156,12 @@ def methods(repeat: int) -> Iterator[str]:
     for (T, k, s), aim in CASES.items():
         problem, x0 = workload(T, k, s)
         outcomes, seconds = {}, {}
-        for name, solve in SOLVERS.items():
-            outcomes[name], first = timed(lambda solve=solve: solve(problem, x0))
+        for name in SOLVERS:
+            outcomes[name], first = timed(name, problem, x0)
             seconds[name] = [first]
         quick = [name for name, values in seconds.items() if values[0] < QUICK]
         for name in quick * (repeat - 1):
-            seconds[name].append(timed(lambda name=name: SOLVERS[name](problem, x0))[1])
+            seconds[name].append(timed(name, problem, x0)[1])
         medians = {name: statistics.median(values) for name, values in seconds.items()}
         for name, out in outcomes.items():
             sizes = outside(problem, out.x)
@@ -181,7 +181,7 @@ def draws(repeat: int) -> Iterator[str]:
         problem, x0 = workload(40, 200, 3.0, seed=seed)
         base = 0.0
         for name in ("auto", "Anderson", "NewtonKrylov", "Homotopy"):
-            out, seconds = timed(lambda name=name: SOLVERS[name](problem, x0))
+            out, seconds = timed(name, problem, x0)
             base = seconds if name == "auto" else base
             yield (
                 f"| {seed} | {name} | {solved(outside(problem, out.x))} | {out.residuals} | {out.jvps} | "
@@ -201,6 +201,7 @@ def gradients(repeat: int) -> Iterator[str]:
         exact = ims.pull_back(problem, x, cotangent, stop=ims.LinearStop(rtol=1e-12)).gradients["U"]
         ways: dict[str, tuple[ims.Problem, Any]] = {
             "every second block": (problem, None),
+            "every second block, GMRES(400)": (problem, ims.GMRES(restart=400)),
             "every second block, BiCGSTAB": (problem, ims.BiCGSTAB()),
             "all blocks": (whole, None),
             "all blocks, BiCGSTAB": (whole, ims.BiCGSTAB()),
@@ -226,7 +227,7 @@ def starts(repeat: int) -> Iterator[str]:
             x0[0] = 0.0
             base = 0.0
             for name in names:
-                out, seconds = timed(lambda name=name: SOLVERS[name](problem, x0))
+                out, seconds = timed(name, problem, x0)
                 base = seconds if name == "auto" else base
                 sizes = outside(problem, out.x)
                 found = np.unique(out.x[sizes <= 1.0001 * TOLERANCE].round(4), axis=0)
@@ -243,7 +244,7 @@ def hard(repeat: int) -> Iterator[str]:
     for s, systems, names in ((3.5, 6, ("auto", "NewtonKrylov")), (4.0, 2, ("Homotopy",))):
         problem, x0 = workload(40, 200, s, systems=systems)
         for name in names:
-            out, seconds = timed(lambda name=name: SOLVERS[name](problem, x0))
+            out, seconds = timed(name, problem, x0)
             sizes = outside(problem, out.x)
             yield (
                 f"| {s:g} | {name} | {solved(sizes)} | {out.residuals} | {out.jvps} | {out.each:.0f} | {seconds:.0f} | "
@@ -254,8 +255,9 @@ def hard(repeat: int) -> Iterator[str]:
 PARTS = {"methods": methods, "draws": draws, "gradients": gradients, "starts": starts, "hard": hard}
 HEAD = """# Methods for fixed points
 
-Written by `python benchmarks/fixed_points.py --write docs/benchmarks/fixed_points.md` ({versions}, one thread, two cores of
-an AMD EPYC). The machine was busy with other work: times are ratios from one run, and counts do not depend on it.
+Written by `python benchmarks/fixed_points.py --write docs/benchmarks/fixed_points.md` ({versions}, one thread, two
+cores of an AMD EPYC). The machine was busy with other work: times are ratios from one run, and counts do not depend on
+it.
 
 {about}
 """

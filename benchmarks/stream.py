@@ -1,10 +1,11 @@
 """Time continuous batching against batches that run to their end, on the sentences of a treebank.
 
-The layer is the implicit GRU with weights uniform in [-0.1, 0.1] ("untrained"), or with recurrent weights three times as
-large ("x3"); each word form has one random vector. All solve every sentence of the development part of UD English EWT,
-in the order of the file, to max|F| <= 1e-8:
+The layer is the implicit GRU with weights uniform in [-0.1, 0.1] ("untrained"), or with recurrent weights three times
+as large ("x3"); each word form has one random vector. "x3, known" starts nine of ten sentences at their solutions for
+weights that differ by 0.1 %, as in training with a cache. Every sentence of the development part of UD English EWT is
+solved to max|F| <= 1e-8:
 
-- "as they come": `root` on the next sentences, padded to the longest of them;
+- "as they come": `root` on the next sentences in the order of the file, padded to the longest of them;
 - "by length": the same after sorting all sentences;
 - "stream": `solve_sequences`.
 
@@ -27,10 +28,10 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
     os.environ[variable] = THREADS
 
 import argparse
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,21 +65,28 @@ class Meter:
             self.products += step.systems.size + int(step.krylov_iterations.sum())
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Workload:
     """Sentences as arrays of word vectors, and the layer's parameters."""
 
     name: str
     sentences: list[Any]
     params: dict[str, Any]
+    known: dict[int, Any]
 
     def build(self, sentences: list[Any]) -> ims.Problem:
-        """The problem of some sentences."""
+        """The problem of some sentences, which starts at what is known."""
         lengths = [len(sentence) for sentence in sentences]
         inputs = np.zeros((len(sentences), max(lengths), sentences[0].shape[1]))
         for row, sentence in zip(inputs, sentences, strict=True):
             row[: len(sentence)] = sentence
-        return implicit_gru(self.params, inputs, lengths=lengths)
+        layer = implicit_gru(self.params, inputs, lengths=lengths)
+        if not self.known:
+            return layer
+        start = ims.adapters.initial_guess(layer)
+        for row, sentence in zip(start, sentences, strict=True):
+            row[: len(sentence)] = self.known.get(id(sentence), row[: len(sentence)])
+        return dataclasses.replace(layer, initial_guess=lambda kind, rng: start)
 
     def batches(self, sentences: list[Any], options: dict[str, Any], size: int) -> int:
         """One batch after the other, each to its end; return how many sentences failed."""
@@ -100,14 +108,22 @@ class Workload:
         }
 
 
-def workload(name: str, factor: float, sentences: int, k: int) -> Workload:
+def workload(name: str, factor: float, sentences: int, k: int, *, knows: bool = False) -> Workload:
     """The first sentences of the development part, with weights of which the recurrent ones are `factor` as large."""
     rng = np.random.default_rng(0)
     params = gru_parameters(k, k, rng=rng)
     params = {key: factor * value if key[0] == "U" else value for key, value in params.items()}
     forms = [sentence.forms for sentence in read_conllu(find_treebank()[1])[:sentences]]
     vectors = {form: rng.uniform(-1.0, 1.0, k) for form in dict.fromkeys(word for words in forms for word in words)}
-    return Workload(name, [np.stack([vectors[word] for word in words]) for words in forms], params)
+    inputs = [np.stack([vectors[word] for word in words]) for words in forms]
+    case = Workload(name, inputs, params, {})
+    if knows:
+        changed = {key: value * rng.uniform(0.999, 1.001, value.shape) for key, value in params.items()}
+        before = dataclasses.replace(case, params=changed)
+        for one in ims.solve_sequences(before.build, inputs, batch_size=32, stop=STOP):
+            if one.index % 10:
+                case.known[id(inputs[one.index])] = one.x
+    return case
 
 
 def measure(case: Workload, method: Any, name: str, size: int, repeat: int) -> list[str]:
@@ -149,8 +165,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", default="anderson,newton-krylov")
     arguments = parser.parse_args(argv)
     print(HEAD)
-    for name, factor in (("untrained", 1.0), ("x3", 3.0)):
-        case = workload(name, factor, arguments.sentences, arguments.k)
+    for name, factor, knows in (("untrained", 1.0, False), ("x3", 3.0, False), ("x3, known", 3.0, True)):
+        case = workload(name, factor, arguments.sentences, arguments.k, knows=knows)
         for method in arguments.methods.split(","):
             print("\n".join(measure(case, method, method, arguments.batch_size, arguments.repeat)), flush=True)
 

@@ -281,10 +281,12 @@ class _Point:
         solved = xp.reshape(outcome.x, right.shape)
         x = merge(b_eliminated + to_eliminated(solved), solved, axis)
         spent = tally.counts() - before
+        solution = evaluator.flatten(x)
+        is_finite = np.isfinite(norm2(solution))  # an eliminated block may not be where no kept one depends on it
         return self._shaped(
             LinearResult(
-                x=evaluator.flatten(x),
-                status=outcome.status,
+                x=solution,
+                status=np.where(is_finite, outcome.status, int(Status.NONFINITE)),
                 residual_norm=outcome.residual_norm,
                 iterations=outcome.iterations,
                 matvecs=spent.jvps + spent.vjps + 1,

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace
-from implicitsolve._typing import Array, Indices
+from implicitsolve._namespace import array_namespace, from_host, norm_max
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.halves import Coupling, Halves
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._scalar_tridiagonal import ScalarTridiagonal
 from implicitsolve.problem import Problem
-from implicitsolve.result import NewtonStep, NonlinearResult
+from implicitsolve.result import NewtonStep, NonlinearResult, per_system, status_per_system
+from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded
 
@@ -186,9 +188,13 @@ class EvenOdd:
 
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result for all blocks; those that were eliminated satisfy their equations by construction."""
-        x = expand(self.whole, result.x)
+        x, fun = expand(self.whole, result.x), self._padded(result.fun, self.axis)
         counts = replace(result.counts, residuals=result.counts.residuals + 1)
-        return replace(result, x=x, fun=self._padded(result.fun, self.axis), counts=counts)
+        result = replace(result, x=x, fun=fun, counts=counts)
+        batch_shape = tuple(x.shape[: self.axis])
+        xp = array_namespace(x)
+        finite = np.isfinite(norm_max(xp.reshape(x, (math.prod(batch_shape), -1))))
+        return result if finite.all() else _spoilt(result, finite.reshape(batch_shape))
 
     def _padded(self, R: Array, axis: int) -> Array:
         """The residual of all blocks."""
@@ -196,6 +202,21 @@ class EvenOdd:
         shape = list(R.shape)
         shape[axis] = self.blocks - R.shape[axis]
         return merge(xp.zeros(tuple(shape), dtype=R.dtype, device=R.device), R, axis)
+
+
+def _spoilt(result: NonlinearResult, finite: HostArray) -> NonlinearResult:
+    """A result some of whose eliminated blocks are not finite, which the kept ones need not notice."""
+    xp = array_namespace(result.x)
+    ones = (1,) * (result.x.ndim - finite.ndim)
+    shown = from_host(np.where(finite, 0.0, np.nan).reshape(*finite.shape, *ones), result.x)
+    status = np.where(finite, result.status, int(Status.NONFINITE))
+    norm = np.where(finite, result.residual_norm, np.nan)
+    return replace(
+        result,
+        fun=xp.where(xp.isfinite(shown), result.fun, shown),
+        status=status_per_system(status.reshape(-1), finite.shape),
+        residual_norm=per_system(norm.reshape(-1), finite.shape),
+    )
 
 
 def split(x: Array, axis: int) -> tuple[Array, Array]:

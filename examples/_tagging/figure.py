@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from .files import atomic_write
 from .training import EpochReport
 
@@ -12,19 +14,16 @@ __all__ = ["save_curve"]
 
 
 def save_curve(path: Path, reports: Sequence[EpochReport]) -> str:
-    """Draw accuracy and products per batch against training time; return what was done, in words."""
+    """Draw accuracy against training time, and work against epochs; return what was done, in words."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return "figure skipped: matplotlib is not installed"
     figure = Figure(figsize=(7.0, 3.0), layout="constrained")
     accuracy, products = figure.subplots(1, 2)
-    minutes, total = [], 0.0
-    for report in reports:
-        total += report.seconds + report.dev.seconds
-        minutes.append(total / 60)
+    minutes = np.cumsum([report.cpu_seconds for report in reports]) / 60
     accuracy.plot(minutes, [100 * report.dev.score.accuracy for report in reports], "o-")
-    accuracy.set(xlabel="minutes", ylabel="dev accuracy, %")
+    accuracy.set(xlabel="CPU minutes of training", ylabel="dev accuracy, %")
     epochs = [report.epoch for report in reports]
     for name, label in (("products", "forward"), ("adjoint_products", "adjoint"), ("steps", "steps")):
         products.plot(epochs, [report.train.work.per_batch()[name] for report in reports], "o-", label=label)

@@ -18,6 +18,7 @@ from implicitsolve.stopping import NonlinearStop
 
 HALVED = 0.5  # reduction of ||F|| that no step brings that does not move x
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
+IDLE = 0.5  # places that stood free, over those that did not, from which on waiting systems join the others
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
@@ -79,12 +80,12 @@ class NewtonLoop:
     """State of one solve. Arrays hold the running systems only; `rows` are their places in the batch.
 
     A method is a subclass: `_step` finds the next iterates, and `_keep` forgets what the method knew of ended systems.
-    Where more systems than `Evaluator.capacity` are to be solved the others wait; the method's `_join` takes them in as
-    places become free, or, with `JOINS` false, they begin when all have ended.
+    Where more systems than `Evaluator.capacity` are to be solved the others wait, and begin together when all have
+    ended: systems at the same step share their calls, and memories of the same length, best. But once a third of the
+    places has stood free, in the mean since they last began, the method's `_join` takes them in (if it `JOINS`).
     """
 
     JOINS = False
-    REFILL = 0.25  # part of the places that is free before waiting systems are taken in: few at a time cost many calls
     STEPS = 100  # limit where the caller set none
     PATIENCE = 20  # steps without a new best residual after which a system has stagnated
     NEW_BEST = 0.99  # fraction of the last best norm that counts as a new best
@@ -116,6 +117,7 @@ class NewtonLoop:
         rows = np.arange(solution.status.size) if rows is None else rows
         self.places = rows.size if evaluator.capacity is None else evaluator.capacity
         self.rows, self.waiting = rows[: self.places], rows[self.places :]
+        self.places_used = self.places_idle = 0  # places, summed over the steps since waiting systems last began
         is_whole = not self.is_retry and not self.waiting.size
         self.evaluator = evaluator if is_whole else evaluator.take(self.rows, solution.x)
         self.x = solution.x if is_whole else gather(solution.x, self.rows)
@@ -167,9 +169,11 @@ class NewtonLoop:
     # Systems that wait for a place
 
     def _refilled(self, age: int) -> NewtonLoop:
-        """The loop that goes on, with waiting systems in the free places once those are many; `age` is in steps."""
-        loop, least = self, max(1, int(self.REFILL * self.places)) if self.JOINS else self.places
-        while loop.waiting.size and loop.places - loop.rows.size >= least:
+        """The loop that goes on, with waiting systems in the free places where it is time; `age` is in steps."""
+        loop = self
+        loop.places_used += loop.rows.size
+        loop.places_idle += loop.places - loop.rows.size
+        while loop.waiting.size and loop._has_room():
             free = loop.places - loop.rows.size
             begin: Any = type(self)
             other = begin(self.method, self.whole, self.solution, self.stop, self.monitor, loop.waiting[:free])
@@ -179,9 +183,14 @@ class NewtonLoop:
             loop = loop._with(other) if loop.rows.size else other
         return loop
 
+    def _has_room(self) -> bool:
+        """Whether waiting systems begin now."""
+        is_full = self.rows.size == self.places
+        return not self.rows.size or (self.JOINS and not is_full and self.places_idle >= IDLE * self.places_used)
+
     def _with(self, other: NewtonLoop) -> NewtonLoop:
         """Go on with the systems of another loop besides."""
-        self.waiting = other.waiting
+        self.waiting, self.places_used, self.places_idle = other.waiting, 0, 0
         if other.rows.size:
             xp = array_namespace(self.x)
             self._join(other)

@@ -63,7 +63,7 @@ def check(problem: Problem, result: ims.NonlinearResult) -> None:
 # What Newton's method cannot
 
 
-@pytest.mark.parametrize(("k", "T", "seed"), [(6, 8, 0), (7, 9, 0), (7, 9, 2), (8, 10, 3)])
+@pytest.mark.parametrize(("k", "T", "seed"), [(6, 8, 0), (7, 9, 2), (8, 10, 3)])
 def test_implicit_grus_with_large_weights_from_anywhere(k, T, seed):
     """Weights uniform in +-3, from zero and from 48 random starts; all solutions lie in the box."""
     rng = np.random.default_rng(seed)
