@@ -4,21 +4,16 @@ The workload is a layer on 20 sequences of T positions with k states and 100 inp
 [-0.1, 0.1], recurrent weights s times as large, inputs standard normal, boundaries zero, float64. All methods start at
 zero and stop at max|F| <= 1e-8, which is measured again outside, by a new residual of the whole layer.
 
-- "methods": every method, for s = 1, 2, 3.
-- "draws": s = 3 with five draws of weights and inputs.
-- "gradients": `pull_back` at the solutions, on every second block, on all of them, and by truncated inverses.
-- "starts": small layers with all weights uniform in [-3, 3], from zero and from 48 random states in [-1, 1].
-- "hard": s = 3.5 and 4 (minutes; not run unless it is named).
-
 A product is one call of a residual or a Jacobian product, for all systems that still run: of the whole layer, or of its
 two halves in turn, which is the same work. Methods take turns, and medians of CPU seconds are compared; what takes more
 than two seconds is timed once.
 
 Usage::
 
-    python benchmarks/fixed_points.py                      # tables on the terminal
+    python benchmarks/fixed_points.py                      # tables on the terminal; minutes
     python benchmarks/fixed_points.py --write docs/benchmarks/fixed_points.md
-    python benchmarks/fixed_points.py --parts hard --write docs/benchmarks/fixed_points.md  # replaces this part alone
+    python benchmarks/fixed_points.py --parts s3 starts --write docs/benchmarks/fixed_points.md  # replaces two tables
+    python benchmarks/fixed_points.py --hard --write docs/benchmarks/fixed_points.md  # s = 3.5 and 4; minutes more
 """
 
 from __future__ import annotations
@@ -34,6 +29,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +43,8 @@ from implicitsolve.adapters import gru_parameters, implicit_gru
 SYSTEMS, INPUTS = 20, 100
 TOLERANCE = 1e-8
 STOP = ims.NonlinearStop(atol=TOLERANCE, rtol=0.0)
-CASES = {(40, 200, 1.0): 17, (40, 200, 2.0): 32, (40, 200, 3.0): 140, (25, 448, 1.0): 23}  # and what was aimed at
+CASES = {"s1": (40, 200, 1.0), "s2": (40, 200, 2.0), "s3": (40, 200, 3.0), "k448": (25, 448, 1.0)}
+AIMS = {"s1": 17, "s2": 32, "s3": 140, "k448": 23}  # products
 QUICK = 2.0  # seconds
 
 
@@ -83,7 +80,7 @@ def ours(method: Any, *, steps: int | None = None, eliminate: bool = True, per_i
 def truncated(order: int) -> Solver:
     """x <- x - P_n F(x) on all blocks."""
     method = ims.NewtonKrylov(krylov=ims.TruncatedInverse(order=order), line_search=ims.FullStep())
-    return ours(method, steps=500, eliminate=False)
+    return ours(method, steps=200, eliminate=False)
 
 
 def scipys(problem: ims.Problem, x0: Any) -> Outcome:
@@ -149,31 +146,29 @@ def solved(sizes: Any) -> str:
 # Parts: each yields the lines of its table
 
 
-def methods(repeat: int) -> Iterator[str]:
-    """Every method on every workload."""
-    yield "| T, k, s | method | solved | residuals | JVPs | products | of each system | aim | CPU / auto | max\\|F\\| |"
-    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for (T, k, s), aim in CASES.items():
-        problem, x0 = workload(T, k, s)
-        outcomes, seconds = {}, {}
-        for name in SOLVERS:
-            outcomes[name], first = timed(name, problem, x0)
-            seconds[name] = [first]
-        quick = [name for name, values in seconds.items() if values[0] < QUICK]
-        for name in quick * (repeat - 1):
-            seconds[name].append(timed(name, problem, x0)[1])
-        medians = {name: statistics.median(values) for name, values in seconds.items()}
-        for name, out in outcomes.items():
-            sizes = outside(problem, out.x)
-            each = "" if out.each is None else f"{out.each:.1f}"
-            yield (
-                f"| {T}, {k}, {s:g} | {name} | {solved(sizes)} | {out.residuals} | {out.jvps} | "
-                f"{out.residuals + out.jvps} | {each} | {aim if name == 'auto' else ''} | "
-                f"{medians[name] / medians['auto']:.2f} | {sizes.max():.1e} |"
-            )
+def methods(case: str, repeat: int) -> Iterator[str]:
+    """Every method on a workload."""
+    yield "| method | solved | residuals | JVPs | products | of each system | CPU / auto | max\\|F\\| |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    problem, x0 = workload(*CASES[case])
+    outcomes, seconds = {}, {}
+    for name in SOLVERS:
+        outcomes[name], first = timed(name, problem, x0)
+        seconds[name] = [first]
+    quick = [name for name, values in seconds.items() if values[0] < QUICK]
+    for name in quick * (repeat - 1):
+        seconds[name].append(timed(name, problem, x0)[1])
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    for name, out in outcomes.items():
+        sizes = outside(problem, out.x)
+        each = "" if out.each is None else f"{out.each:.1f}"
+        yield (
+            f"| {name} | {solved(sizes)} | {out.residuals} | {out.jvps} | {out.residuals + out.jvps} | {each} | "
+            f"{medians[name] / medians['auto']:.2f} | {sizes.max():.1e} |"
+        )
 
 
-def draws(repeat: int) -> Iterator[str]:
+def draws() -> Iterator[str]:
     """Recurrent weights three times as large: systems differ much."""
     yield "| draw | method | solved | residuals | JVPs | products | of each system | CPU / auto |"
     yield "| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |"
@@ -189,11 +184,11 @@ def draws(repeat: int) -> Iterator[str]:
             )
 
 
-def gradients(repeat: int) -> Iterator[str]:
+def gradients() -> Iterator[str]:
     """The adjoint solve, by products, and the error of the recurrent weights' gradients."""
     yield "| T, k, s | adjoint | products | converged | error of dL/dU |"
     yield "| --- | --- | ---: | --- | ---: |"
-    for T, k, s in CASES:
+    for T, k, s in CASES.values():
         problem, x0 = workload(T, k, s)
         x = ims.root(problem, x0, stop=ims.NonlinearStop(atol=1e-12, rtol=0.0)).x
         cotangent = np.random.default_rng(1).standard_normal(x.shape)
@@ -213,7 +208,7 @@ def gradients(repeat: int) -> Iterator[str]:
             yield (f"| {T}, {k}, {s:g} | {name} | {products} | {int(np.sum(result.success))}/{SYSTEMS} | {error:.1e} |")
 
 
-def starts(repeat: int) -> Iterator[str]:
+def starts() -> Iterator[str]:
     """Weights so large that plain methods lose their way."""
     count, names = 48, ("auto", "Homotopy", "NewtonKrylov", "Anderson")
     yield "| T, k | draw | method | from zero | random starts solved | products of each | CPU / auto | solutions |"
@@ -237,7 +232,7 @@ def starts(repeat: int) -> Iterator[str]:
                 )
 
 
-def hard(repeat: int) -> Iterator[str]:
+def hard() -> Iterator[str]:
     """Recurrent weights at which no other method converges."""
     yield "| s | method | solved | residuals | JVPs | of each system | CPU s | max\\|F\\| |"
     yield "| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: |"
@@ -252,7 +247,15 @@ def hard(repeat: int) -> Iterator[str]:
             )
 
 
-PARTS = {"methods": methods, "draws": draws, "gradients": gradients, "starts": starts, "hard": hard}
+PARTS: dict[str, tuple[str, Callable[[int], Iterator[str]]]] = {  # titles on the page, and tables
+    case: (f"T = {T}, k = {k}, s = {s:g}; aim: {AIMS[case]} products", partial(methods, case))
+    for case, (T, k, s) in CASES.items()
+} | {
+    "draws": ("Five draws at s = 3", lambda repeat: draws()),
+    "gradients": ("Gradients", lambda repeat: gradients()),
+    "starts": ("Weights in ±3, from 48 random starts", lambda repeat: starts()),
+    "hard": ("Beyond s = 3", lambda repeat: hard()),
+}
 HEAD = """# Methods for fixed points
 
 Written by `python benchmarks/fixed_points.py --write docs/benchmarks/fixed_points.md` ({versions}, one thread, two
@@ -264,36 +267,39 @@ it.
 
 
 def page(old: str, new: dict[str, list[str]]) -> str:
-    """The page with the parts that were measured now, and the others as they were; text below a table stays."""
+    """The page with the tables that were measured now, and the others, and the text below all, as they were."""
     versions = f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}"
     about = (__doc__ or "").split("\n\nUsage")[0].split("\n\n", 1)[1]
     sections = dict(part.split("\n", 1) for part in old.split("\n## ")[1:])
     text = HEAD.format(versions=versions, about=about)
-    for name in PARTS:
-        body = sections.get(name.capitalize(), "")
-        if name in new:
+    for part, (title, _) in PARTS.items():
+        body = sections.get(title, "").strip()
+        if part in new:
             below = "\n".join(line for line in body.split("\n") if not line.startswith("|")).strip()
-            body = "\n" + "\n".join(new[name]) + "\n" + (f"\n{below}\n" if below else "")
-        text += f"\n## {name.capitalize()}\n{body.rstrip()}\n" if body else ""
+            body = "\n".join(new[part]) + (f"\n\n{below}" if below else "")
+        text += f"\n## {title}\n\n{body}\n" if body else ""
     return text
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[name for name in PARTS if name != "hard"])
+    parser.add_argument("--parts", nargs="+", choices=[part for part in PARTS if part != "hard"], help="default: all")
+    parser.add_argument("--hard", action="store_true", help="s = 3.5 and 4 instead")
     parser.add_argument("--repeat", type=int, default=3, help="timed calls of each quick solver")
-    parser.add_argument("--write", type=Path, help="Markdown file, of which the measured parts are replaced")
+    parser.add_argument("--write", type=Path, help="Markdown file, in which the measured tables are replaced")
     arguments = parser.parse_args(argv)
-    tables: dict[str, list[str]] = {}
-    for name in arguments.parts:
-        tables[name] = []
-        for line in PARTS[name](arguments.repeat):
+    everything = [part for part in PARTS if part != "hard"]
+    for part in ["hard"] if arguments.hard else arguments.parts or everything:
+        title, measured = PARTS[part]
+        print(f"\n## {title}\n")
+        lines: list[str] = []
+        for line in measured(arguments.repeat):
             print(line, flush=True)
-            tables[name].append(line)
-    if arguments.write:
-        old = arguments.write.read_text(encoding="utf-8") if arguments.write.exists() else ""
-        arguments.write.write_text(page(old, tables), encoding="utf-8")
+            lines.append(line)
+        if arguments.write:
+            old = arguments.write.read_text(encoding="utf-8") if arguments.write.exists() else ""
+            arguments.write.write_text(page(old, {part: lines}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -33,18 +33,18 @@ from implicitsolve.newton import (
 )
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.problem import Problem
-from implicitsolve.race import RaceResult, race
-from implicitsolve.regularize import JacobianPenalty, jacobian_penalty
 from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep, NonlinearResult, TangentResult
 from implicitsolve.solve import linear_solve, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
-from implicitsolve.stream import Solved, solve_sequences, solve_stream
 from implicitsolve.structure import BlockBanded
 
 if TYPE_CHECKING:
     from implicitsolve import adapters, precondition, testing
+    from implicitsolve._race import RaceResult, race
     from implicitsolve.backends.numba import newton_batch
+    from implicitsolve.regularize import JacobianPenalty, jacobian_penalty
+    from implicitsolve.stream import Solved, solve_sequences, solve_stream
 
 __version__ = "0.1.0"
 
@@ -112,10 +112,24 @@ __all__ = [
 ]
 
 
+# Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.
+_PACKAGES = ("adapters", "precondition", "testing")
+_HOMES = {
+    "JacobianPenalty": "regularize",
+    "RaceResult": "_race",
+    "Solved": "stream",
+    "jacobian_penalty": "regularize",
+    "newton_batch": "backends.numba",
+    "race": "_race",
+    "solve_sequences": "stream",
+    "solve_stream": "stream",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Load the packages around the core on first use: the core imports none of them."""
-    if name in ("adapters", "precondition", "testing"):
+    """Load a package or a function on first use."""
+    if name in _PACKAGES:
         return importlib.import_module(f"implicitsolve.{name}")
-    if name == "newton_batch":
-        return importlib.import_module("implicitsolve.backends.numba").newton_batch
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"implicitsolve.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'implicitsolve' has no attribute {name!r}")
