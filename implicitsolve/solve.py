@@ -102,7 +102,7 @@ def root(
     Problems with `halves` are solved for every second block alone (`even_odd`), by all methods but those that were
     made for all blocks (`BlockNewton`, a `preconditioner`, `TruncatedInverse`);
     ``dataclasses.replace(problem, halves=None)`` keeps them whole. A residual of the halved problem is the work of one,
-    and counts as one; x0 and ||F(x0)|| are those with the other blocks already computed, and one more residual completes
+    and counts as one; x0 and ||F(x0)|| are those with the other blocks already computed. One more residual completes
     x at the end.
 
     One step of `NewtonKrylov` costs one Jacobian product for each Krylov iteration, and one residual (more where the

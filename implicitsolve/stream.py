@@ -33,8 +33,9 @@ def solve_stream(
 ) -> NonlinearResult:
     """Solve a batch of which at most `batch_size` systems iterate at a time.
 
-    Whenever a quarter of these places has become free, the next systems of the batch begin in them; one that fails
-    blocks nobody. Each system takes the steps that it takes in `root`, up to rounding.
+    When all have ended the next ones begin together; where few of them hold up the others, so that half of the places
+    stand free in the mean, waiting systems take these before. One that fails blocks nobody. Each system takes the steps
+    that it takes in `root`, up to rounding.
 
     Parameters
     ----------
@@ -45,8 +46,8 @@ def solve_stream(
     batch_size : int
         Systems that iterate at a time.
     method : optional
-        As of `root`. Methods that cannot take in systems on the way (`BlockNewton`) begin with the next `batch_size`
-        when the last ones have all ended.
+        As of `root`. `BlockNewton`, `Homotopy` and others that cannot take in systems on the way always begin with the
+        next when all have ended.
     stop : NonlinearStop, optional
         As of `root`; its `max_iterations` counts each system's own steps.
     monitor : callable, optional
@@ -69,10 +70,12 @@ def solve_stream(
     Notes
     -----
     Systems that have ended cost nothing in `root` either, so that the products of a system are the same. What a stream
-    saves is calls: their arrays stay long, to the end. Krylov spaces and linearizations are held for `batch_size`
-    systems; x0, x and F for all.
+    saves is memory, since Krylov spaces, histories and linearizations are held for `batch_size` systems (x0, x and F
+    for all), and calls with short arrays. Systems begin in the order of the batch. They are not mixed earlier because
+    those at the same step share best: a Krylov space or a history that one system needs is room for all in the arrays,
+    which costs more than what full places save.
 
-    Systems begin in the order of the batch. Put those that will take longest first: then few run alone at the end.
+    Put systems that take about as many steps side by side, and the longest first.
 
     Examples
     --------

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve._race import RaceResult, race
+from implicitsolve.adapters import gru_parameters, implicit_gru
 from tests.adapters.layers import ADAPTERS, make
 
 NEWTON = ims.NewtonKrylov()

@@ -151,7 +151,7 @@ class Picard:
 
 
 class PicardLoop(NewtonLoop):
-    JOINS = True
+    JOINS, IDLE = True, 0.25
 
     def __init__(self, method: Any, *arguments: Any) -> None:
         self.method = method
@@ -199,8 +199,22 @@ def test_places_that_become_free_are_taken(rng: np.random.Generator) -> None:
         assert result.success.all()
     sizes = [step.systems.size for step in joined.steps[1:]]
     assert max(sizes) == 8
-    assert np.mean(sizes[:-60]) > 7.0  # until nobody waits
-    assert joined.counts.residuals < 0.75 * static.counts.residuals
+    assert np.mean(sizes[:-60]) >= 0.75 * 8  # until nobody waits
+    assert joined.counts.residuals < 0.8 * static.counts.residuals
+
+
+def test_few_systems_do_not_hold_up_a_batch() -> None:
+    rate = np.full((120, 1), 0.1)
+    rate[::10] = 0.75
+    joined, static = picard(rate), picard(rate, StaticPicard())
+    np.testing.assert_array_equal(joined.x, static.x)
+    assert joined.counts.residuals < 0.4 * static.counts.residuals
+
+
+def test_systems_that_take_about_as_many_steps_stay_together(rng: np.random.Generator) -> None:
+    rate = rng.uniform(0.45, 0.55, (120, 1))
+    joined, static = picard(rate), picard(rate, StaticPicard())
+    assert [step.systems.tolist() for step in joined.steps] == [step.systems.tolist() for step in static.steps]
 
 
 def test_limits_count_each_systems_own_steps() -> None:

@@ -30,11 +30,11 @@ BOUNDARIES = ("hs", "he")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Widths of the features and of the state. The default input is 32 + 6 * 4 + 8 = 64 wide, as the state is."""
+    """Widths of the features and of the state. The default input is 32 + 6 * 4 + 8 = 64 wide."""
 
     word: int = 32
     affix: int = 4
-    state: int = 64
+    state: int = 96
 
     @property
     def input(self) -> int:

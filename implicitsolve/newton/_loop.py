@@ -18,7 +18,6 @@ from implicitsolve.stopping import NonlinearStop
 
 HALVED = 0.5  # reduction of ||F|| that no step brings that does not move x
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
-IDLE = 0.5  # places that stood free, over those that did not, from which on waiting systems join the others
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
@@ -81,11 +80,12 @@ class NewtonLoop:
 
     A method is a subclass: `_step` finds the next iterates, and `_keep` forgets what the method knew of ended systems.
     Where more systems than `Evaluator.capacity` are to be solved the others wait, and begin together when all have
-    ended: systems at the same step share their calls, and memories of the same length, best. But once a third of the
-    places has stood free, in the mean since they last began, the method's `_join` takes them in (if it `JOINS`).
+    ended: those at the same step share calls and memories of one length. But where few hold up the batch, so that half
+    of the places (see `IDLE`) have stood free since others last began, `_join` takes them in, if the method `JOINS`.
     """
 
     JOINS = False
+    IDLE = 1.0  # places that stood free, over those that did not, from which on waiting systems join the others
     STEPS = 100  # limit where the caller set none
     PATIENCE = 20  # steps without a new best residual after which a system has stagnated
     NEW_BEST = 0.99  # fraction of the last best norm that counts as a new best
@@ -186,7 +186,7 @@ class NewtonLoop:
     def _has_room(self) -> bool:
         """Whether waiting systems begin now."""
         is_full = self.rows.size == self.places
-        return not self.rows.size or (self.JOINS and not is_full and self.places_idle >= IDLE * self.places_used)
+        return not self.rows.size or (self.JOINS and not is_full and self.places_idle >= self.IDLE * self.places_used)
 
     def _with(self, other: NewtonLoop) -> NewtonLoop:
         """Go on with the systems of another loop besides."""
