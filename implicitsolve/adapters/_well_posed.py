@@ -22,9 +22,9 @@ class WellPosedness:
     Attributes
     ----------
     inf_norm : float
-        ||A||_inf, the largest row sum of |A|.
+        ``||A||_inf``, the largest row sum of ``abs(A)``.
     perron : float
-        Upper bound for the Perron root of |A|, its spectral radius. Exactly 0 where the graph of A has no circle.
+        Upper bound for the Perron root of ``abs(A)``, its spectral radius. Exactly 0 where the graph of A has no circle.
     perron_lower : float
         Lower bound; the two agree to about 1e-12, or less closely for a circle of more than 2000 unknowns.
     is_acyclic : bool
@@ -48,8 +48,8 @@ class WellPosedness:
 def well_posedness(A: Any, *, lipschitz: float = 1.0) -> WellPosedness:
     """Test whether x = phi(A x + B u) has exactly one solution for any B and u.
 
-    It does, and fixed-point iteration finds it, if L ||A||_inf < 1 or, which asks for less, if L times the Perron root
-    of |A| is below 1, where L is the Lipschitz constant of phi. Both are sufficient, not necessary.
+    It does, and fixed-point iteration finds it, if ``L ||A||_inf < 1`` or, which asks for less, if L times the Perron root
+    of ``abs(A)`` is below 1, where L is the Lipschitz constant of phi. Both are sufficient, not necessary.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def well_posedness(A: Any, *, lipschitz: float = 1.0) -> WellPosedness:
     takes 60 products of a shifted power iteration at most, which suffice for most; if they do not, a component of up to
     2000 nodes takes Noda's iteration [2]_, which converges quadratically, about five linear systems, and a larger one
     up to 1000 products. Bounds are those of Collatz and Wielandt,
-    min (|A| v)_i / v_i <= perron <= max (|A| v)_i / v_i for any positive v, widened by the rounding errors.
+    ``min (|A| v)_i / v_i <= perron <= max (|A| v)_i / v_i`` for any positive v, widened by the rounding errors.
 
     References
     ----------
@@ -137,8 +137,8 @@ def project_well_posed(A: Any, kappa: float = 0.95) -> Any:
 
     Notes
     -----
-    A row a becomes sign(a) max(|a| - theta, 0), where theta is found by sorting the row, in O(n log n) [1]_. With
-    D = max |a| - |a| that is sign(a) max(tau - D, 0), where tau = (kappa + sum of D over the support) / size of the
+    A row a becomes ``sign(a) max(|a| - theta, 0)``, where theta is found by sorting the row, in O(n log n) [1]_. With
+    ``D = max |a| - |a|`` that is ``sign(a) max(tau - D, 0)``, where tau = (kappa + sum of D over the support) / size of the
     support: free of cancellation and overflow whatever the size of a.
 
     References
