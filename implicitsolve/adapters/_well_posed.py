@@ -24,7 +24,7 @@ class WellPosedness:
     inf_norm : float
         ``||A||_inf``, the largest row sum of ``abs(A)``.
     perron : float
-        Upper bound for the Perron root of ``abs(A)``, its spectral radius. Exactly 0 where the graph of A has no circle.
+        Upper bound for the Perron root of ``abs(A)``, its spectral radius. Exactly 0 where A's graph has no circle.
     perron_lower : float
         Lower bound; the two agree to about 1e-12, or less closely for a circle of more than 2000 unknowns.
     is_acyclic : bool
@@ -48,8 +48,8 @@ class WellPosedness:
 def well_posedness(A: Any, *, lipschitz: float = 1.0) -> WellPosedness:
     """Test whether x = phi(A x + B u) has exactly one solution for any B and u.
 
-    It does, and fixed-point iteration finds it, if ``L ||A||_inf < 1`` or, which asks for less, if L times the Perron root
-    of ``abs(A)`` is below 1, where L is the Lipschitz constant of phi. Both are sufficient, not necessary.
+    It does, and fixed-point iteration finds it, if ``L ||A||_inf < 1`` or, which asks for less, if L times the Perron
+    root of ``abs(A)`` is below 1, where L is the Lipschitz constant of phi. Both are sufficient, not necessary.
 
     Parameters
     ----------
@@ -138,8 +138,8 @@ def project_well_posed(A: Any, kappa: float = 0.95) -> Any:
     Notes
     -----
     A row a becomes ``sign(a) max(|a| - theta, 0)``, where theta is found by sorting the row, in O(n log n) [1]_. With
-    ``D = max |a| - |a|`` that is ``sign(a) max(tau - D, 0)``, where tau = (kappa + sum of D over the support) / size of the
-    support: free of cancellation and overflow whatever the size of a.
+    ``D = max |a| - |a|`` that is ``sign(a) max(tau - D, 0)``, where tau = (kappa + sum of D over the support) / size of
+    the support: free of cancellation and overflow whatever the size of a.
 
     References
     ----------
