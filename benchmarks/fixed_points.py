@@ -93,7 +93,7 @@ def scipys(problem: ims.Problem, x0: Any) -> Outcome:
         return problem.residual(x)
 
     try:
-        x = newton_krylov(residual, x0, f_tol=TOLERANCE, method="gmres")
+        x = newton_krylov(residual, x0, f_tol=TOLERANCE, method="gmres", maxiter=100)
     except NoConvergence as error:
         x = error.args[0]
     return Outcome(x, calls, 0)

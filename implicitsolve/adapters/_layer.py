@@ -28,7 +28,7 @@ from implicitsolve.adapters._common import (
 from implicitsolve.adapters._guess import guess
 from implicitsolve.adapters._rows import Rows, part_of
 from implicitsolve.adapters._sweep import sweep
-from implicitsolve.adapters._transition import Map, Transition
+from implicitsolve.adapters._transition import Map, Transition, difference
 
 
 def own_parameters(
@@ -166,13 +166,13 @@ class Layer:
     @quiet
     def residual(self, H: Array) -> Array:
         """H - F(H)."""
-        return H - self.transition.apply(self.check("x", H))
+        return difference(H, self.transition.apply(self.check("x", H)))
 
     @quiet
     def linearize(self, H: Array) -> tuple[Array, LinearOperator]:
         """The residual and J = I - dF/dH."""
         F, derivative = self.transition.linearize(self.check("x", H))
-        return H - F, derivative.jacobian()
+        return difference(H, F), derivative.jacobian()
 
     def jvp(self, H: Array, v: Array) -> Array:
         """J v."""

@@ -8,17 +8,29 @@ parts of them, and f is an ordinary LSTM that starts from the mixture::
     i, f, o = sigma(W. x + U. hhat + b.)      g = tanh(Wg x + Ug hhat + bg)
     c = f*chat + i*g           h = o*tanh(c)
 
-The gates are 1/(1 + exp(y)), so what is named "gates" holds the weights of -i, -f, -o and of g.
+The gates are 1/(1 + exp(y)), so what is named "gates" holds the weights of -i, -f, -o and of g. What is done between
+two matrix products stands in `kernels.lstm`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
+from implicitsolve import kernels
 from implicitsolve.adapters._common import Array, array_namespace, device
-from implicitsolve.adapters._gates import InputWeights, Switch, across, along, gate, identity
+from implicitsolve.adapters._gates import (
+    InputWeights,
+    across,
+    along,
+    beside,
+    contiguous,
+    identity,
+    product_sum,
+    stacked,
+)
 
 NAMES = tuple(kind + which for which in "ifogpn" for kind in "WUb")
 SIGNS = {"p": 1.0, "n": 1.0, "i": -1.0, "f": -1.0, "o": -1.0, "g": 1.0}  # in the order of the stacked blocks
@@ -29,28 +41,8 @@ def shapes(d: int, k: int) -> dict[str, tuple[int, ...]]:
     return {name: {"W": (k, d), "U": (k, k), "b": (k,)}[name[0]] for name in NAMES}
 
 
-class _Mixture(NamedTuple):
-    """What the switch makes of the neighbours."""
-
-    switch: Switch
-    hhat: Array
-    chat: Array
-    dh: Array  # hp - hq
-    dc: Array
-
-
-class _Gated(NamedTuple):
-    """An ordinary LSTM that starts from the mixture, with what its derivatives need."""
-
-    sigmas: Array  # (3, n, k): i, f, o
-    g: Array
-    c: Array
-    tanh_c: Array
-    h: Array
-
-
 class _Factors(NamedTuple):
-    """Derivatives of f at one state: all that a product needs besides the weights."""
+    """Derivatives of f at one state: all that a product needs besides the weights; see `kernels.lstm`."""
 
     s: Array
     slope_p: Array  # ds/da
@@ -107,114 +99,79 @@ class LSTMCell:
         """All blocks, (6, n, k)."""
         return (self.x.project(x),)
 
+    @cached_property
+    def lstm(self) -> Any:
+        """Elementwise work between the matrix products."""
+        return kernels.lstm.select(self.Up, size=self.factor_size)
+
+    @cached_property
+    def transposed(self) -> tuple[Array, Array, Array]:
+        """Up, Un and gates (k, 4 k) as they multiply from the right."""
+        return contiguous(self.Up), contiguous(self.Un), beside(self.gates)
+
     def value(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
         """f row by row."""
-        mixture = self._mix(x[0], neighbours)
-        v = self._gated(x[0], mixture.hhat, mixture.chat)
-        return _joined(v.h, v.c)
+        return self._evaluate(x[0], neighbours)[1]
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         """One step of the ordinary LSTM: f with the previous state in place of both neighbours."""
-        v = self._gated(x[0], *self._halves(previous))
-        return _joined(v.h, v.c)
+        return self._gated(x[0], *self._halves(previous))
 
     def linearize(self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array) -> Array:
         """f row by row, and its derivatives."""
-        v = self._linearize(x[0], neighbours, factors)[1]
-        return _joined(v.h, v.c)
+        return self._evaluate(x[0], neighbours, factors)[1]
 
-    def _linearize(self, x: Array, neighbours: Sequence[Array], factors: Array) -> tuple[_Mixture, _Gated]:
-        mixture = self._mix(x, neighbours)
-        v, F = self._gated(x, mixture.hhat, mixture.chat), _Factors.of(factors)
-        (s, rest), (tail_p, tail_n) = mixture.switch.weights, mixture.switch.tails()
-        both = s * rest
-        i, f, o = (v.sigmas[j, ...] for j in range(3))
-        F.s[...], F.dh[...], F.dc[...], F.f[...] = s, mixture.dh, mixture.dc, f
-        F.slope_p[...] = both * tail_p
-        both *= -1.0
-        F.slope_n[...] = both * tail_n
-        F.slope_h[...] = o * (1.0 - v.tanh_c * v.tanh_c)
-        slopes = v.sigmas - 1.0
-        slopes *= v.sigmas
-        F.slopes[0, ...] = slopes[0, ...] * v.g
-        F.slopes[1, ...] = slopes[1, ...] * mixture.chat
-        F.slopes[2, ...] = slopes[2, ...] * v.tanh_c
-        F.slopes[3, ...] = i * (1.0 - v.g * v.g)
-        return mixture, v
+    def _evaluate(self, x: Array, neighbours: Sequence[Array], factors: Array = None) -> tuple[Array, Array]:
+        """Return hhat and f."""
+        mixing, gating = self._split(factors)
+        hhat, chat = self.lstm.mix(self._arguments(neighbours), x[:2, ...], neighbours, mixing)
+        return hhat, self._gated(x, hhat, chat, gating)
 
-    def _mix(self, x: Array, neighbours: Sequence[Array]) -> _Mixture:
-        xp = array_namespace(x)
-        (hp, cp), (hq, cq) = (self._halves(state) for state in neighbours)
-        a, b = xp.matmul(hp, xp.matrix_transpose(self.Up)), xp.matmul(hq, xp.matrix_transpose(self.Un))
-        a += x[0, ...]
-        b += x[1, ...]
-        switch = Switch.of([a, b])
-        dh, dc = hp - hq, cp - cq
-        hhat, chat = switch.weights[0] * dh, switch.weights[0] * dc
-        hhat += hq
-        chat += cq
-        return _Mixture(switch, hhat, chat, dh, dc)
+    def _gated(self, x: Array, hhat: Array, chat: Array, factors: Array = None) -> Array:
+        y = self._products(hhat)
+        return self.lstm.state(y, x[2:, ...], chat, factors)
 
-    def _gated(self, x: Array, hhat: Array, chat: Array) -> _Gated:
-        xp = array_namespace(x)
-        y = xp.matmul(hhat, xp.matrix_transpose(self.gates))
-        y += x[2:, ...]
-        sigmas, g = gate(y[:3, ...]), xp.tanh(y[3, ...])
-        c = sigmas[0, ...] * g
-        c += sigmas[1, ...] * chat
-        tanh_c = xp.tanh(c)
-        return _Gated(sigmas, g, c, tanh_c, sigmas[2, ...] * tanh_c)
+    def _arguments(self, states: Sequence[Array]) -> list[Array]:
+        """The products Up hp and Un hq."""
+        xp = array_namespace(self.Up)
+        return [xp.matmul(self._halves(state)[0], U_T) for state, U_T in zip(states, self.transposed)]
+
+    def _products(self, hhat: Array) -> Array:
+        """Of the gates' weights, (4, n, k)."""
+        return stacked(array_namespace(hhat).matmul(hhat, self.transposed[2]), self.factor_size)
+
+    def _split(self, factors: Array) -> tuple[Array, Array]:
+        """Factors of the mixture and of the rest."""
+        return (None, None) if factors is None else (factors[:5, ...], factors[5:, ...])
 
     def push(self, factors: Array, dneighbours: Sequence[Array], extra: Array | None = None) -> Array:
         """df for a change of the neighbours, and for changes `extra` of all arguments, shaped like `project`'s."""
-        xp, F = array_namespace(factors), _Factors.of(factors)
-        (dhp, dcp), (dhq, dcq) = (self._halves(state) for state in dneighbours)
-        ds, db = xp.matmul(dhp, xp.matrix_transpose(self.Up)), xp.matmul(dhq, xp.matrix_transpose(self.Un))
+        mixing, gating = self._split(factors)
+        arguments = self._arguments(dneighbours)
         if extra is not None:
-            ds += extra[0, ...]
-            db += extra[1, ...]
-        ds *= F.slope_p
-        db *= F.slope_n
-        ds += db
-        dhhat, dchat = _mixed(F.s, ds, F.dh, dhp, dhq), _mixed(F.s, ds, F.dc, dcp, dcq)
-        gates = xp.matmul(dhhat, xp.matrix_transpose(self.gates))
+            for j, product in enumerate(arguments):
+                product += extra[j, ...]
+        dhhat, dchat = self.lstm.push_mix(arguments, dneighbours, mixing)
+        y = self._products(dhhat)
         if extra is not None:
-            gates += extra[2:, ...]
-        gates *= F.slopes
-        dc = dchat
-        dc *= F.f
-        for j in (0, 1, 3):
-            dc += gates[j, ...]
-        dh = F.slope_h * dc
-        dh += gates[2, ...]
-        return _joined(dh, dc)
+            y += extra[2:, ...]
+        return self.lstm.push_state(y, dchat, gating)
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours."""
-        F = _Factors.of(factors)
-        return self._to_neighbours(F, self._pull(F, w))
+        return self._to_neighbours(factors, self._pull(factors, w))
 
-    def _pull(self, F: _Factors, w: Array) -> _Cotangents:
-        xp = array_namespace(w)
-        wh, wc = self._halves(w)
-        c = F.slope_h * wh
-        c += wc
-        gates = F.slopes * xp.expand_dims(c, axis=0)
-        gates[2, ...] = F.slopes[2, ...] * wh
-        hhat = xp.sum(xp.matmul(gates, self.gates), axis=0)
-        c *= F.f
-        s = hhat * F.dh
-        s += c * F.dc
-        return _Cotangents([s * F.slope_p, s * F.slope_n, *(gates[j, ...] for j in range(4))], hhat, c)
+    def _pull(self, factors: Array, w: Array) -> _Cotangents:
+        mixing, gating = self._split(factors)
+        gates, chat = self.lstm.pull_state(w, gating)
+        hhat = product_sum(gates, self.gates)
+        switch = self.lstm.pull_mix(hhat, chat, mixing)
+        return _Cotangents([*switch, *(gates[j, ...] for j in range(4))], hhat, chat)
 
-    def _to_neighbours(self, F: _Factors, g: _Cotangents) -> tuple[Array, ...]:
-        xp = array_namespace(F.s)
-        dhp, dhq = xp.matmul(g.arguments[0], self.Up), xp.matmul(g.arguments[1], self.Un)
-        share, dcp = F.s * g.hhat, F.s * g.chat
-        dhp += share
-        dhq += g.hhat
-        dhq -= share
-        return _joined(dhp, dcp), _joined(dhq, g.chat - dcp)
+    def _to_neighbours(self, factors: Array, g: _Cotangents) -> tuple[Array, ...]:
+        xp = array_namespace(factors)
+        products = [xp.matmul(own, U) for own, U in zip(g.arguments, (self.Up, self.Un))]
+        return self.lstm.share(products, g.hhat, g.chat, self._split(factors)[0])
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
         """Diagonals of df/dp and df/dq, with the product of two matrices' diagonals for that of their product."""
@@ -254,14 +211,14 @@ class LSTMCell:
         dneighbours: Sequence[Array],
     ) -> Array:
         """df for a change of everything."""
-        xp, factors = array_namespace(inputs), self._empty(inputs)
-        mixture = self._linearize(x[0], neighbours, factors)[0]
+        factors = self._empty(inputs)
+        hhat, _ = self._evaluate(x[0], neighbours, factors)
         d = LSTMCell.of(change)
         extra = d.x.project(inputs)
         extra += self.x.linear(dinputs)
-        for j, (U, state) in enumerate(zip((d.Up, d.Un), neighbours)):
-            extra[j, ...] += xp.matmul(self._halves(state)[0], xp.matrix_transpose(U))
-        extra[2:, ...] += xp.matmul(mixture.hhat, xp.matrix_transpose(d.gates))
+        for j, product in enumerate(d._arguments(neighbours)):
+            extra[j, ...] += product
+        extra[2:, ...] += d._products(hhat)
         return self.push(factors, dneighbours, extra)
 
     def parameter_pull(
@@ -269,9 +226,8 @@ class LSTMCell:
     ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
         """Cotangents of the parameters, summed over the rows, of the inputs and of the neighbours."""
         xp, factors = array_namespace(inputs), self._empty(inputs)
-        hhat = self._linearize(x[0], neighbours, factors)[0].hhat
-        F = _Factors.of(factors)
-        g = self._pull(F, w)
+        hhat, _ = self._evaluate(x[0], neighbours, factors)
+        g = self._pull(factors, w)
         dW, db, dinputs = self.x.pull(g.arguments, inputs)
         states = [*(self._halves(state)[0] for state in neighbours), hhat, hhat, hhat, hhat]
         dU = [xp.matmul(xp.matrix_transpose(one), state) for one, state in zip(g.arguments, states)]
@@ -279,7 +235,7 @@ class LSTMCell:
         for i, (which, sign) in enumerate(SIGNS.items()):
             parts = {"W": dW[i, ...], "U": dU[i], "b": db[i, ...]}
             gradients |= {kind + which: sign * part for kind, part in parts.items()}
-        return gradients, dinputs, self._to_neighbours(F, g)
+        return gradients, dinputs, self._to_neighbours(factors, g)
 
     def astype(self, dtype: Any) -> LSTMCell:
         """The same in another precision."""
@@ -298,12 +254,3 @@ class LSTMCell:
 
 def _joined(h: Array, c: Array) -> Array:
     return array_namespace(h).concat([h, c], axis=1)
-
-
-def _mixed(s: Array, ds: Array, difference: Array, dp: Array, dq: Array) -> Array:
-    """Change of s*p + (1-s)*q."""
-    mixed = dp - dq
-    mixed *= s
-    mixed += dq
-    mixed += difference * ds
-    return mixed

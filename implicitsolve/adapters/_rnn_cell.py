@@ -1,17 +1,18 @@
 """The mathematics of an implicit RNN's transition, row by row: phi of a sum over all neighbours.
 
-The weights of all neighbours stand side by side in one matrix, as do the states of all neighbours, so that the sum is
-one GEMM. The equations are those of Kazi (2016), section 4.4.
+The equations are those of Kazi (2016), section 4.4. What is done behind the matrix products stands in `kernels.rnn`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from implicitsolve.adapters._activation import ACTIVATIONS
-from implicitsolve.adapters._common import Array, array_namespace
+from implicitsolve import kernels
+from implicitsolve.adapters._common import Array, array_namespace, device
+from implicitsolve.adapters._gates import contiguous, copied
 
 NAMES = ("P", "N", "V", "b")
 
@@ -80,23 +81,27 @@ class RNNCell:
         projected += self.b
         return (projected,)
 
+    @cached_property
+    def rnn(self) -> Any:
+        """Elementwise work behind the matrix products."""
+        return kernels.rnn.select(self.W, size=self.size)
+
+    @cached_property
+    def transposed(self) -> Array:
+        """W_j of each neighbour as they multiply from the right, (m, k, k)."""
+        return contiguous(self.blocks_of_W)
+
     def value(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
         """f row by row."""
-        y = self._sum(neighbours)
-        y += x[0]
-        return ACTIVATIONS[self.activation].value(y)
+        return self.rnn.value(self.activation, self._products(neighbours), x[0])
 
     def linearize(self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array) -> Array:
         """f row by row; the factor is phi'."""
-        h = self.value(x, neighbours)
-        factors[0, ...] = ACTIVATIONS[self.activation].slope(h)
-        return h
+        return self.rnn.value(self.activation, self._products(neighbours), x[0], factors)
 
     def push(self, factors: Array, dneighbours: Sequence[Array]) -> Array:
         """df for a change of the neighbours."""
-        dh = self._sum(dneighbours)
-        dh *= factors[0, ...]
-        return dh
+        return self.rnn.push(self._products(dneighbours), factors)
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours."""
@@ -126,11 +131,11 @@ class RNNCell:
         """df for a change of everything."""
         xp = array_namespace(inputs)
         d = RNNCell.of(change, self.activation)
-        dh = self._sum(dneighbours)
-        dh += d._sum(neighbours)
-        dh += d.project(inputs)[0]
+        dh = d.project(inputs)[0]
         dh += xp.matmul(dinputs, xp.matrix_transpose(self.V))
-        dh *= ACTIVATIONS[self.activation].slope(self.value(x, neighbours))
+        for product in (*self._products(dneighbours), *d._products(neighbours)):
+            dh += product
+        dh *= self._slope(x, neighbours)
         return dh
 
     def parameter_pull(
@@ -138,13 +143,13 @@ class RNNCell:
     ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
         """Cotangents of the parameters, summed over the rows, of the inputs and of the neighbours."""
         xp = array_namespace(inputs)
-        u = ACTIVATIONS[self.activation].slope(self.value(x, neighbours))
+        u = self._slope(x, neighbours)
         u *= w
         u_T = xp.matrix_transpose(u)
-        dW = replace(self, W=xp.matmul(u_T, _side_by_side(neighbours))).blocks_of_W
+        dW = xp.stack([xp.matmul(u_T, h) for h in neighbours])
         gradients = {
-            "P": xp.asarray(dW[: self.lower, :, :], copy=True),
-            "N": xp.asarray(dW[self.lower :, :, :], copy=True),
+            "P": copied(dW[: self.lower, :, :]),
+            "N": copied(dW[self.lower :, :, :]),
             "V": xp.matmul(u_T, inputs),
             "b": xp.sum(u, axis=0),
         }
@@ -160,16 +165,18 @@ class RNNCell:
         W, V, b = (xp.astype(array, dtype) for array in (self.W, self.V, self.b))
         return replace(self, W=W, V=V, b=b)
 
-    def _sum(self, neighbours: Sequence[Array]) -> Array:
-        """Return sum_j W_j h_j."""
+    def _products(self, states: Sequence[Array]) -> list[Array]:
+        """Return W_j h_j for all j."""
         xp = array_namespace(self.W)
-        return xp.matmul(_side_by_side(neighbours), xp.matrix_transpose(self.W))
+        return [xp.matmul(h, self.transposed[j, ...]) for j, h in enumerate(states)]
+
+    def _slope(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
+        """phi' row by row."""
+        factors = array_namespace(x[0]).empty((1, *x[0].shape), dtype=x[0].dtype, device=device(x[0]))
+        self.linearize(x, neighbours, factors)
+        return factors[0, ...]
 
     def _to_neighbours(self, u: Array) -> tuple[Array, ...]:
         """W_j^T u of each neighbour."""
         xp, k = array_namespace(u), self.size
         return tuple(xp.matmul(u, self.W[:, j * k : (j + 1) * k]) for j in range(len(self.offsets)))
-
-
-def _side_by_side(states: Sequence[Array]) -> Array:
-    return states[0] if len(states) == 1 else array_namespace(states[0]).concat(list(states), axis=1)

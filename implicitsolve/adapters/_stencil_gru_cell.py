@@ -6,17 +6,30 @@ With neighbours h_j and the switch s of their arguments a_j, f is an ordinary GR
     z = sigma(Wz x + Uz hhat + bz)      r = sigma(Wr x + Ur hhat + br)
     h = (1-z)*hhat + z*tanh(W x + U (r*hhat) + b)
 
-The gates 1-z and r are both 1/(1 + exp(y)), so what is named "gates" holds the weights of z and of -r.
+The gates 1-z and r are both 1/(1 + exp(y)), so what is named "gates" holds the weights of z and of -r. What is done
+between two matrix products stands in `kernels.mixture` and `kernels.gru`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
+from implicitsolve import kernels
 from implicitsolve.adapters._common import Array, array_namespace, device
-from implicitsolve.adapters._gates import InputWeights, Switch, across, along, copied, gate, identity
+from implicitsolve.adapters._gates import (
+    InputWeights,
+    across,
+    along,
+    beside,
+    contiguous,
+    copied,
+    identity,
+    product_sum,
+    stacked,
+)
 
 NAMES = ("Ws", "Us", "bs", "Wz", "Uz", "bz", "Wr", "Ur", "br", "W", "U", "b")
 
@@ -27,13 +40,11 @@ def shapes(d: int, k: int, m: int) -> dict[str, tuple[int, ...]]:
     return {name: (m, *one[name[0]]) if name[1:] == "s" else one[name[0]] for name in NAMES}
 
 
-class _Gated(NamedTuple):
-    """An ordinary GRU that starts from the mixture, with what its derivatives need."""
+class _Values(NamedTuple):
+    """f, and what else its weights multiply."""
 
-    keep: Array  # 1 - z
-    r: Array
+    hhat: Array
     reset: Array  # r * hhat
-    candidate: Array
     h: Array
 
 
@@ -76,8 +87,23 @@ class StencilGRUCell:
 
     @property
     def factor_count(self) -> int:
-        """Each neighbour's s_j and slope, then 1 - z, r, and the slopes of z, -r and the candidate."""
-        return 2 * len(self.offsets) + 5
+        """Those of the mixture, 2 m - 1, and of the gates, 5."""
+        return 2 * len(self.offsets) + 4
+
+    @cached_property
+    def mixture(self) -> Any:
+        """Elementwise work before the matrix products of the gates, and behind those of their adjoints."""
+        return kernels.mixture.select(self.U, size=self.size)
+
+    @cached_property
+    def gru(self) -> Any:
+        """Elementwise work between the matrix products of the gates."""
+        return kernels.gru.select(self.U, size=self.size)
+
+    @cached_property
+    def transposed(self) -> tuple[Array, Array, Array]:
+        """Us, gates (k, 2 k) and U as they multiply from the right."""
+        return contiguous(self.Us), beside(self.gates), contiguous(self.U)
 
     def project(self, x: Array) -> tuple[Array, ...]:
         """All blocks, (m + 3, n, k)."""
@@ -85,7 +111,7 @@ class StencilGRUCell:
 
     def value(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
         """f row by row."""
-        return self._gated(x[0], _weighted_sum(self._switch(x[0], neighbours).weights, neighbours)).h
+        return self._evaluate(x[0], neighbours).h
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         """One step of the ordinary GRU: f with the previous state in place of every neighbour."""
@@ -93,120 +119,93 @@ class StencilGRUCell:
 
     def linearize(self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array) -> Array:
         """f row by row, and its derivatives."""
-        return self._linearize(x[0], neighbours, factors)[1].h
+        return self._evaluate(x[0], neighbours, factors).h
 
-    def _linearize(self, x: Array, neighbours: Sequence[Array], factors: Array) -> tuple[Array, _Gated]:
-        m, switch = len(self.offsets), self._switch(x, neighbours)
-        hhat = _weighted_sum(switch.weights, neighbours)
-        v = self._gated(x, hhat)
-        for j, (s, slope, h) in enumerate(zip(switch.weights, switch.tails(), neighbours)):
-            slope *= s
-            slope *= h - hhat
-            factors[j, ...], factors[m + j, ...] = s, slope
-        z = 1.0 - v.keep
-        factors[2 * m, ...], factors[2 * m + 1, ...] = v.keep, v.r
-        factors[2 * m + 2, ...] = z * (v.candidate - v.h)  # z (1-z) (candidate - hhat)
-        factors[2 * m + 3, ...] = v.reset * (v.r - 1.0)
-        factors[2 * m + 4, ...] = z * (1.0 - v.candidate * v.candidate)
-        return hhat, v
+    def _evaluate(self, x: Array, neighbours: Sequence[Array], factors: Array = None) -> _Values:
+        m, (mixing, gating) = len(self.offsets), self._split(factors)
+        hhat = self.mixture.value(self._arguments(neighbours), x[:m, ...], neighbours, mixing)
+        return self._gated(x, hhat, gating)
 
-    def _switch(self, x: Array, neighbours: Sequence[Array]) -> Switch:
-        xp = array_namespace(x)
-        arguments = [xp.matmul(h, xp.matrix_transpose(self.Us[j, ...])) for j, h in enumerate(neighbours)]
-        for j, a in enumerate(arguments):
-            a += x[j, ...]
-        return Switch.of(arguments)
+    def _gated(self, x: Array, hhat: Array, factors: Array = None) -> _Values:
+        xp, m, (_, gates_T, U_T) = array_namespace(x), len(self.offsets), self.transposed
+        y = stacked(xp.matmul(hhat, gates_T), self.size)
+        gates, reset = self.gru.reset(y, x[m : m + 2, ...], hhat, factors)
+        h = self.gru.blend(xp.matmul(reset, U_T), x[m + 2, ...], gates, hhat, factors)
+        return _Values(hhat, reset, h)
 
-    def _gated(self, x: Array, hhat: Array) -> _Gated:
-        xp, m = array_namespace(x), len(self.offsets)
-        y = xp.matmul(hhat, xp.matrix_transpose(self.gates))
-        y += x[m : m + 2, ...]
-        y = gate(y)
-        keep, r = y[0, ...], y[1, ...]
-        reset = r * hhat
-        candidate = xp.matmul(reset, xp.matrix_transpose(self.U))
-        candidate += x[m + 2, ...]
-        candidate = xp.tanh(candidate)
-        h = hhat - candidate
-        h *= keep
-        h += candidate
-        return _Gated(keep, r, reset, candidate, h)
+    def _arguments(self, states: Sequence[Array]) -> list[Array]:
+        """The products Us_j h_j."""
+        xp, (Us_T, _, _) = array_namespace(self.U), self.transposed
+        return [xp.matmul(h, Us_T[j, ...]) for j, h in enumerate(states)]
+
+    def _split(self, factors: Array) -> tuple[Array, Array]:
+        """Factors of the mixture and of the gates."""
+        count = 2 * len(self.offsets) - 1
+        return (None, None) if factors is None else (factors[:count, ...], factors[count:, ...])
 
     def push(self, factors: Array, dneighbours: Sequence[Array], extra: Array | None = None) -> Array:
         """df for a change of the neighbours, and for changes `extra` of all arguments, shaped like `project`'s."""
-        xp, m = array_namespace(factors), len(self.offsets)
-        dhhat = _weighted_sum([factors[j, ...] for j in range(m)], dneighbours)
-        for j, dh in enumerate(dneighbours):
-            da = xp.matmul(dh, xp.matrix_transpose(self.Us[j, ...]))
-            if extra is not None:
-                da += extra[j, ...]
-            da *= factors[m + j, ...]
-            dhhat += da
-        keep, r, slope_z, slope_r, slope_candidate = (factors[2 * m + i, ...] for i in range(5))
-        gates = xp.matmul(dhhat, xp.matrix_transpose(self.gates))
+        xp, m, (_, gates_T, U_T) = array_namespace(factors), len(self.offsets), self.transposed
+        mixing, gating = self._split(factors)
+        arguments = self._arguments(dneighbours)
+        if extra is not None:
+            for j, product in enumerate(arguments):
+                product += extra[j, ...]
+        dhhat = self.mixture.push(arguments, dneighbours, mixing)
+        gates = stacked(xp.matmul(dhhat, gates_T), self.size)
         if extra is not None:
             gates += extra[m : m + 2, ...]
-        dz, dr = gates[0, ...], gates[1, ...]
-        dr *= slope_r
-        reset = r * dhhat
-        reset += dr
-        candidate = xp.matmul(reset, xp.matrix_transpose(self.U))
+        candidate = xp.matmul(self.gru.push_reset(gates, dhhat, gating), U_T)
         if extra is not None:
             candidate += extra[m + 2, ...]
-        candidate *= slope_candidate
-        dz *= slope_z
-        dhhat *= keep
-        dhhat += candidate
-        dhhat += dz
-        return dhhat
+        return self.gru.push_blend(candidate, gates, dhhat, gating)
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours."""
         return self._to_neighbours(factors, self._pull(factors, w))
 
     def _pull(self, factors: Array, w: Array) -> _Cotangents:
-        xp, m = array_namespace(w), len(self.offsets)
-        keep, r, slope_z, slope_r, slope_candidate = (factors[2 * m + i, ...] for i in range(5))
-        candidate = slope_candidate * w
-        reset = xp.matmul(candidate, self.U)
-        gr, gz = slope_r * reset, slope_z * w
-        hhat = keep * w
-        reset *= r
-        hhat += reset
-        hhat += xp.matmul(gz, self.gates[0, ...])
-        hhat += xp.matmul(gr, self.gates[1, ...])
-        return _Cotangents([*(factors[m + j, ...] * hhat for j in range(m)), gz, gr, candidate], hhat)
+        xp, (mixing, gating) = array_namespace(w), self._split(factors)
+        candidate = self.gru.pull_blend(w, gating)
+        hhat, gates = self.gru.pull_reset(xp.matmul(candidate, self.U), w, gating)
+        hhat, arguments = self.mixture.pull(product_sum(gates, self.gates), hhat, mixing)
+        return _Cotangents([*arguments, gates[0, ...], gates[1, ...], candidate], hhat)
 
     def _to_neighbours(self, factors: Array, g: _Cotangents) -> tuple[Array, ...]:
         xp = array_namespace(factors)
-        found: list[Array] = []
-        for j in range(len(self.offsets)):
-            dh = xp.matmul(g.arguments[j], self.Us[j, ...])
-            dh += factors[j, ...] * g.hhat
-            found.append(dh)
-        return tuple(found)
+        products = [xp.matmul(g.arguments[j], self.Us[j, ...]) for j in range(len(self.offsets))]
+        return self.mixture.share(products, g.hhat, self._split(factors)[0])
+
+    def _shares(self, factors: Array) -> tuple[list[Array], list[Array]]:
+        """Of each neighbour s_j, and dhhat/da_j."""
+        m = len(self.offsets)
+        weights = [factors[j, ...] for j in range(m - 1)]
+        last = array_namespace(factors).ones_like(factors[0, ...])
+        for weight in weights:
+            last -= weight
+        return [*weights, last], [factors[m - 1 + j, ...] for j in range(m)]
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
         """Diagonals of df/dh_j, with the product of two matrices' diagonals for that of their product."""
-        xp, m = array_namespace(factors), len(self.offsets)
-        keep, r, slope_z, slope_r, slope_candidate = (factors[2 * m + i, ...] for i in range(5))
+        xp, (_, gating) = array_namespace(factors), self._split(factors)
+        keep, r, slope_z, slope_r, slope_candidate = (gating[i, ...] for i in range(5))
         Us, gates, U = (xp.linalg.diagonal(weights) for weights in (self.Us, self.gates, self.U))
         outer = keep + slope_z * gates[0, :] + slope_candidate * U * (r + slope_r * gates[1, :])
-        return tuple(outer * (factors[j, ...] + factors[m + j, ...] * Us[j, :]) for j in range(m))
+        return tuple(outer * (s + slope * Us[j, :]) for j, (s, slope) in enumerate(zip(*self._shares(factors))))
 
     def blocks(self, factors: Array) -> Array:
         """df/dh_j, shape (m, n, k, k)."""
-        xp, m = array_namespace(factors), len(self.offsets)
-        r, slope_z, slope_r, slope_candidate = (factors[2 * m + i, ...] for i in range(1, 5))
+        xp, (_, gating) = array_namespace(factors), self._split(factors)
+        keep, r, slope_z, slope_r, slope_candidate = (gating[i, ...] for i in range(5))
         outer = xp.matmul(self.U * across(slope_r), self.gates[1, ...])
         outer += self.U * across(r)
         outer *= along(slope_candidate)
         outer += along(slope_z) * self.gates[0, ...]
-        outer += along(factors[2 * m, ...]) * identity(self.U)
+        outer += along(keep) * identity(self.U)
         found: list[Array] = []
-        for j in range(m):
-            block = xp.matmul(outer * across(factors[m + j, ...]), self.Us[j, ...])
-            block += outer * across(factors[j, ...])
+        for j, (s, slope) in enumerate(zip(*self._shares(factors))):
+            block = xp.matmul(outer * across(slope), self.Us[j, ...])
+            block += outer * across(s)
             found.append(block)
         return xp.stack(found)
 
@@ -222,14 +221,15 @@ class StencilGRUCell:
         """df for a change of everything."""
         xp, m = array_namespace(inputs), len(self.offsets)
         factors = self._empty(inputs)
-        hhat, v = self._linearize(x[0], neighbours, factors)
+        v = self._evaluate(x[0], neighbours, factors)
         d = StencilGRUCell.of(change, self.offsets)
         extra = d.x.project(inputs)
         extra += self.x.linear(dinputs)
-        for j, h in enumerate(neighbours):
-            extra[j, ...] += xp.matmul(h, xp.matrix_transpose(d.Us[j, ...]))
-        extra[m : m + 2, ...] += xp.matmul(hhat, xp.matrix_transpose(d.gates))
-        extra[m + 2, ...] += xp.matmul(v.reset, xp.matrix_transpose(d.U))
+        for j, product in enumerate(d._arguments(neighbours)):
+            extra[j, ...] += product
+        _, gates_T, U_T = d.transposed
+        extra[m : m + 2, ...] += stacked(xp.matmul(v.hhat, gates_T), self.size)
+        extra[m + 2, ...] += xp.matmul(v.reset, U_T)
         return self.push(factors, dneighbours, extra)
 
     def parameter_pull(
@@ -238,10 +238,10 @@ class StencilGRUCell:
         """Cotangents of the parameters, summed over the rows, of the inputs and of the neighbours."""
         xp, m = array_namespace(inputs), len(self.offsets)
         factors = self._empty(inputs)
-        hhat, v = self._linearize(x[0], neighbours, factors)
+        v = self._evaluate(x[0], neighbours, factors)
         g = self._pull(factors, w)
         dW, db, dinputs = self.x.pull(g.arguments, inputs)
-        states = [*neighbours, hhat, hhat, v.reset]
+        states = [*neighbours, v.hhat, v.hhat, v.reset]
         dU = [xp.matmul(xp.matrix_transpose(one), state) for one, state in zip(g.arguments, states)]
         gradients = {"Ws": copied(dW[:m, ...]), "Us": xp.stack(dU[:m]), "bs": copied(db[:m, ...])}
         for name, i, sign in (("z", m, 1.0), ("r", m + 1, -1.0), ("", m + 2, 1.0)):
@@ -257,10 +257,3 @@ class StencilGRUCell:
     def _empty(self, inputs: Array) -> Array:
         shape = (self.factor_count, inputs.shape[0], self.size)
         return array_namespace(inputs).empty(shape, dtype=inputs.dtype, device=device(inputs))
-
-
-def _weighted_sum(weights: Sequence[Array], states: Sequence[Array]) -> Array:
-    total = weights[0] * states[0]
-    for weight, state in zip(weights[1:], states[1:]):
-        total += weight * state
-    return total

@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from implicitsolve import LinearOperator
 from implicitsolve.adapters._causal import causal_inverse, direction
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import Array, HostIndices, array_namespace, device, quiet, zeros
 from implicitsolve.adapters._rows import Rows, part_of
+from implicitsolve.kernels import keep_large_blocks
 
 EVERYTHING = slice(None)
+
+
+def difference(x: Array, y: Array) -> Array:
+    """x - y; in the memory of y, where the library can: nobody else has it."""
+    return np.subtract(x, y, out=y) if isinstance(y, np.ndarray) else x - y
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +116,10 @@ class Transition:
     x: tuple[Array, ...]
     edges: tuple[Array | None, ...]
 
+    def __post_init__(self) -> None:
+        """Parts are large enough for their temporaries to be mapped one by one, page fault by page fault."""
+        keep_large_blocks()
+
     def neighbours(self, packed: Array) -> tuple[Array, ...]:
         """States of the neighbours, row by row, those beyond the ends included."""
         inside = self.map.neighbours(packed)
@@ -119,8 +131,11 @@ class Transition:
 
     def values(self, neighbours: tuple[Array, ...]) -> Array:
         """The function's rows, part by part."""
+        parts = self.map.target.parts(neighbours[0])
+        if len(parts) == 1:
+            return self.cell.value(self.x, neighbours)
         F = array_namespace(neighbours[0]).empty_like(neighbours[0])
-        for part in self.map.target.parts(F):
+        for part in parts:
             F[part, :] = self.cell.value(part_of(self.x, part), part_of(neighbours, part))
         return F
 
@@ -180,13 +195,27 @@ class Derivative:
     def matvec(self, v: Array) -> Array:
         """Product with a direction of the source's states."""
         map = self.map
-        return map.unpack(map.target, self.cell.push(self.factors, map.neighbours(map.pack(map.source, v))))
+        dneighbours = map.neighbours(map.pack(map.source, v))
+        parts = map.target.parts(dneighbours[0])
+        if len(parts) == 1:
+            return map.unpack(map.target, self.cell.push(self.factors, dneighbours))
+        dF = array_namespace(v).empty_like(dneighbours[0])
+        for part in parts:
+            dF[part, :] = self.cell.push(self.factors[:, part, :], part_of(dneighbours, part))
+        return map.unpack(map.target, dF)
 
     @quiet
     def rmatvec(self, w: Array) -> Array:
         """Adjoint product."""
         map = self.map
-        cotangents = self.cell.pull(self.factors, map.target.inner(map.pack(map.target, w)))
+        w = map.target.inner(map.pack(map.target, w))
+        parts = map.target.parts(w)
+        if len(parts) == 1:
+            return map.unpack(map.source, map.gather(self.cell.pull(self.factors, w)))
+        cotangents = tuple(array_namespace(w).empty_like(w) for _ in map.shifts)
+        for part in parts:
+            for whole, own in zip(cotangents, self.cell.pull(self.factors[:, part, :], w[part, :])):
+                whole[part, :] = own
         return map.unpack(map.source, map.gather(cotangents))
 
     def take(self, indices: HostIndices) -> Derivative:
@@ -226,8 +255,8 @@ class Derivative:
         """J = I - dF/dH of a whole layer, with this in its attribute `coupling`; of a causal one with its inverse."""
         batch = () if self.map.is_single else (self.map.target.systems,)
         J = LinearOperator(
-            quiet(lambda v: v - self.matvec(v)),
-            quiet(lambda w: w - self.rmatvec(w)),
+            quiet(lambda v: difference(v, self.matvec(v))),
+            quiet(lambda w: difference(w, self.rmatvec(w))),
             in_shape=(self.map.target.blocks, self.map.size),
             batch_shape=batch,
             dtype=self.factors.dtype,

@@ -113,13 +113,21 @@ class History:
             setattr(self, name, getattr(self, name)[indices])
 
     def join(self, other: History) -> None:
-        """Take in systems that have no past yet, behind the present ones."""
-        b, m = other.held.shape[0], self.columns
+        """Take in systems that have no past yet, behind the present ones; columns that nobody holds are dropped."""
+        b = other.held.shape[0]
+        oldest_first = (self.seen - self.columns + np.arange(self.columns)) % max(1, self.memory)
+        used = oldest_first[self.held[:, oldest_first].any(axis=0)]
         for name in ("dF", "dg"):
             old = getattr(self, name)
             room = _room(old, old.shape[0] + b, old.shape[1])
-            room[:-b, :m, :], room[-b:, :m, :] = old[:, :m, :], 0.0
+            for to, column in enumerate(used.tolist()):
+                room[:-b, to, :] = old[:, column, :]
+            room[-b:, : used.size, :] = 0.0
             setattr(self, name, room)
+        order = np.append(used, np.setdiff1d(np.arange(self.memory), used))
+        self.held, self.onto_F = self.held[:, order], self.onto_F[:, order]
+        self.gram = self.gram[:, order[:, None], order[None, :]]
+        self.seen = used.size
         for name in ("held", "gram", "onto_F", "exponent"):
             setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
 

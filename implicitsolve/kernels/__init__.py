@@ -20,28 +20,40 @@ exchanges rows inside a diagonal block, ``"band"`` all rows that have an entry i
 implementation may write into `blocks` if `overwrite`. The facts for ``select``: length (T), block_size (k), lower,
 upper, and pivoting (block_lu alone); the number of systems is none, so that each system of a batch gets the same
 numbers as alone.
+
+For recurrent layers `mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix
+products, function by function; see their references. The only fact is size, the numbers in a row.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from implicitsolve.kernels import _assembly, _lapack, _reference, _vectors
+from implicitsolve._heap import keep_large_blocks
+from implicitsolve.kernels import _assembly, _gates, _gates_lstm, _gates_rnn, _lapack, _reference, _vectors
 from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel
+from implicitsolve.kernels._gates_rnn import ACTIVATIONS, Activation
 
 __all__ = [
+    "ACTIVATIONS",
     "BACKENDS",
     "LARGE_BLOCK",
+    "Activation",
     "Factors",
     "Kernel",
     "block_lu",
     "block_substitution",
     "cyclic_reduction",
     "favors_band",
+    "gru",
+    "keep_large_blocks",
+    "lstm",
+    "mixture",
     "narrow_lu",
     "place_colors",
     "place_groups",
     "rank_one",
+    "rnn",
 ]
 
 
@@ -67,6 +79,11 @@ def _long(*, size: int) -> bool:
     return size >= 16
 
 
+def _long_rows(*, size: int) -> bool:
+    """Compiled code makes one pass where NumPy makes ten; layers of fewer numbers are not worth loading it."""
+    return size >= 32
+
+
 def _any_blocks(*, length: int, block_size: int, pivoting: str, **others: Any) -> bool:
     """Inside large blocks compiled code calls BLAS; over the band it has loops alone."""
     return length * block_size >= 16 and (block_size <= 24 or pivoting == "block")
@@ -85,6 +102,10 @@ place_colors = Kernel("place_colors", _assembly.place_colors, pays={"numba": _so
 place_groups = Kernel("place_groups", _assembly.place_groups, pays={"numba": _some_rows})
 narrow_lu = Kernel("narrow_lu", _reference.narrow_lu, pays={"numba": _narrow})
 rank_one = Kernel("rank_one", _vectors.rank_one, pays={"numba": _long})
+mixture = Kernel("mixture", _gates.Mixture, pays={"numba": _long_rows})
+gru = Kernel("gru", _gates.GRU, pays={"numba": _long_rows})
+lstm = Kernel("lstm", _gates_lstm.LSTM, pays={"numba": _long_rows})
+rnn = Kernel("rnn", _gates_rnn.RNN, pays={"numba": _long_rows})
 
 
 def favors_band(function: Any, block_size: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru, stencil_gru, stencil_gru_parameters
-from implicitsolve.adapters._gates import Switch
 from tests.adapters.layers import gates
 
 GATES = ("W", "U", "b", "Wz", "Uz", "bz", "Wr", "Ur", "br")
@@ -100,30 +98,6 @@ def test_the_box_is_invariant(seed, offsets, scale):
     H = bound * H
     F = H - stencil_gru(params, x, offsets=offsets, **edges).residual(H)
     assert np.abs(F).max() <= max(1.0, bound) * (1 + 1e-15)
-
-
-# The switch
-
-VALUES = [-1e6, -1003.0, -1000.0, -95.0, -2.0, 0.0, 3.0, 90.0, 1000.0, 1e6]
-
-
-def test_switch_at_any_size(dtype, xp):
-    table = np.asarray(list(product(VALUES, repeat=3))).T
-    logs = -np.logaddexp(0, -table)
-    logs -= logs.max(axis=0)
-    expected = np.exp(logs - np.logaddexp.reduce(logs, axis=0))
-    tolerance = {"rtol": 64 * float(xp.finfo(dtype).eps), "atol": float(xp.finfo(dtype).smallest_normal)}
-    with np.errstate(over="ignore"):
-        switch = Switch.of([xp.asarray(row, dtype=dtype) for row in table])
-        tails = switch.tails()
-    for weight, tail, s, a in zip(switch.weights, tails, expected, table):
-        np.testing.assert_allclose(np.asarray(weight), s, **tolerance)
-        np.testing.assert_allclose(np.asarray(tail), np.exp(-np.logaddexp(0, a)), **tolerance)
-
-
-def test_the_weights_of_one_neighbour_are_one():
-    (weight,) = Switch.of([np.asarray(VALUES)]).weights
-    np.testing.assert_array_equal(weight, 1.0)
 
 
 # Arguments

@@ -13,6 +13,10 @@ from implicitsolve._typing import Array
 from implicitsolve.backends.numba._assembly import place_colors, place_groups
 from implicitsolve.backends.numba._cyclic_factors import cyclic_reduction
 from implicitsolve.backends.numba._factors import block_lu, usable
+from implicitsolve.backends.numba._gates import GRU, Mixture
+from implicitsolve.backends.numba._gates_loops import COMPILES
+from implicitsolve.backends.numba._gates_lstm import LSTM
+from implicitsolve.backends.numba._gates_rnn import RNN
 from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
 from implicitsolve.backends.numba._narrow import narrow_lu
 from implicitsolve.backends.numba._newton import NewtonBatch, newton_batch
@@ -24,6 +28,10 @@ __all__ = ["NewtonBatch", "newton_batch"]
 
 def _supports(like: Array, **facts: Any) -> bool:
     return like.dtype.char in "fdFD" and like.dtype.isnative
+
+
+def _supports_loops(like: Array, **facts: Any) -> bool:
+    return COMPILES and like.dtype.char in "fd" and like.dtype.isnative
 
 
 def _block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
@@ -41,3 +49,7 @@ kernels.narrow_lu.implement("numba", narrow_lu, _supports)
 kernels.place_colors.implement("numba", place_colors, _supports)
 kernels.place_groups.implement("numba", place_groups, _supports)
 kernels.rank_one.implement("numba", rank_one, _supports)
+kernels.mixture.implement("numba", Mixture, _supports_loops)
+kernels.gru.implement("numba", GRU, _supports_loops)
+kernels.lstm.implement("numba", LSTM, _supports_loops)
+kernels.rnn.implement("numba", RNN, _supports_loops)

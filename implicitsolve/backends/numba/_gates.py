@@ -1,0 +1,190 @@
+# pyright: basic
+"""The elementwise work of gated layers, each piece in one pass: what `kernels._gates` defines."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+from implicitsolve.backends.numba._gates_loops import fused
+from implicitsolve.backends.numba._gates_numbers import exp, fma, gate, tanh, where
+
+
+def switch(a, c):
+    """s = sigma(a) / (sigma(a) + sigma(c)), ds/da and ds/dc.
+
+    By two exponentials: of the terms exp(m), exp(m - a) and exp(m - c), m = min(a, c, 0), one is 1.
+    """
+    is_first = a < c
+    least, most = where(is_first, a, c), where(is_first, c, a)
+    is_below = least < 0.0
+    one = exp(where(is_below, least, -least))
+    of_most = exp(where(is_below, least, 0.0) - most)
+    of_zero, of_least = where(is_below, one, 1.0), where(is_below, 1.0, one)
+    of_a, of_c = where(is_first, of_least, of_most), where(is_first, of_most, of_least)
+    s = of_zero + of_c
+    scale = 1.0 / (s + (of_zero + of_a))
+    s = s * scale
+    return s, scale * of_a * s, scale * of_c * (s - 1.0)
+
+
+def shares(arguments):
+    """s_j = sigma(a_j) / sum_l sigma(a_l), and 1 - sigma(a_j)."""
+    m = reduce(lambda a, b: where(a < b, b, a), arguments)
+    m = where(m < 0.0, m, 0.0)
+    of_zero, of_each = exp(m), [exp(m - a) for a in arguments]
+    sigmas = [1.0 / (of_zero + one) for one in of_each]
+    scale = 1.0 / sum(sigmas[1:], sigmas[0])
+    return [sigma * scale for sigma in sigmas], [sigma * one for sigma, one in zip(sigmas, of_each)]
+
+
+def _weighted(weights, states):
+    total = weights[0] * states[0]
+    for weight, h in zip(weights[1:], states[1:]):
+        total = fma(weight, h, total)
+    return total
+
+
+@fused
+def mix(products, x, states):
+    arguments = [product + x[j] for j, product in enumerate(products)]
+    if len(states) == 2:
+        p, q = states
+        s, slope_p, slope_q = switch(*arguments)
+        return fma(s, p - q, q), [s, slope_p * (p - q), slope_q * (p - q)]
+    weights, tails = shares(arguments)
+    hhat = _weighted(weights, states)
+    return hhat, weights[:-1] + [s * tail * (h - hhat) for s, tail, h in zip(weights, tails, states)]
+
+
+@fused
+def push_mix(products, dstates, factors):
+    m, last = len(products), dstates[-1]
+    total = last
+    for j, product in enumerate(products):
+        total = fma(product, factors[m - 1 + j], total)
+    for j, dh in enumerate(dstates[:-1]):
+        total = fma(factors[j], dh - last, total)
+    return (total,)
+
+
+@fused
+def pull_mix(arguments, y, hhat, factors):
+    m, hhat = len(arguments), y + hhat
+    return hhat, [factors[m - 1 + j] * hhat for j in range(m)]
+
+
+@fused
+def share(products, hhat, factors):
+    own = [factors[j] * hhat for j in range(len(products) - 1)]
+    rest = reduce(lambda left, one: left - one, own, hhat)
+    return ([product + one for product, one in zip(products, [*own, rest])],)
+
+
+def side_by_side(count, like):
+    """A new stack of matrices whose rows stand side by side in memory, so that one product takes them all."""
+    n, k = like.shape
+    return np.empty((n, count, k), like.dtype).transpose(1, 0, 2)
+
+
+class Mixture:
+    """Implements `kernels.mixture`."""
+
+    @staticmethod
+    def value(products, x, states, factors=None):
+        hhat = products[0]
+        mix((hhat,) if factors is None else (hhat, factors), (tuple(products), x, tuple(states)))
+        return hhat
+
+    @staticmethod
+    def push(products, dstates, factors):
+        push_mix((products[0],), (tuple(products), tuple(dstates), factors))
+        return products[0]
+
+    @staticmethod
+    def pull(y, hhat, factors):
+        arguments = tuple(np.empty_like(hhat) for _ in range(len(factors) // 2 + 1))
+        pull_mix((y, arguments), (arguments, y, hhat, factors))
+        return y, arguments
+
+    @staticmethod
+    def share(products, hhat, factors):
+        products = tuple(products)
+        share((products,), (products, hhat, factors))
+        return products
+
+
+# Gated recurrent units
+
+
+@fused
+def reset(y, x, hhat):
+    keep, r = gate(y[0] + x[0]), gate(y[1] + x[1])
+    return [keep, r], r * hhat
+
+
+@fused
+def blend(y, x, gates, hhat):
+    keep, r, candidate = gates[0], gates[1], tanh(y + x)
+    h, z = fma(keep, hhat - candidate, candidate), 1.0 - keep
+    slopes = z * (candidate - h), (r - 1.0) * (r * hhat), fma(-z, candidate * candidate, z)
+    return h, [None, None, *slopes]
+
+
+@fused
+def push_reset(dhhat, y, factors):
+    return (fma(factors[1], dhhat, factors[3] * y[1]),)
+
+
+@fused
+def push_blend(y, gates, dhhat, factors):
+    return (fma(factors[0], dhhat, fma(factors[4], y, factors[2] * gates[0])),)
+
+
+@fused
+def pull_blend(w, factors):
+    return (factors[4] * w,)
+
+
+@fused
+def pull_reset(y, w, factors):
+    return fma(factors[0], w, factors[1] * y), [factors[2] * w, factors[3] * y]
+
+
+class GRU:
+    """Implements `kernels.gru`."""
+
+    @staticmethod
+    def reset(y, x, hhat, factors=None):
+        gates, product = y if factors is None else factors[:2], np.empty_like(hhat)
+        reset((gates, product), (y, x, hhat))
+        return gates, product
+
+    @staticmethod
+    def blend(y, x, gates, hhat, factors=None):
+        blend((y,) if factors is None else (y, factors), (y, x, gates, hhat))
+        return y
+
+    @staticmethod
+    def push_reset(y, dhhat, factors):
+        product = np.empty_like(dhhat)
+        push_reset((product,), (dhhat, y, factors))
+        return product
+
+    @staticmethod
+    def push_blend(y, gates, dhhat, factors):
+        push_blend((y,), (y, gates, dhhat, factors))
+        return y
+
+    @staticmethod
+    def pull_blend(w, factors):
+        candidate = np.empty_like(w)
+        pull_blend((candidate,), (w, factors))
+        return candidate
+
+    @staticmethod
+    def pull_reset(y, w, factors):
+        arguments = side_by_side(2, y)
+        pull_reset((y, arguments), (y, w, factors))
+        return y, arguments

@@ -1,0 +1,58 @@
+# pyright: basic
+"""The elementwise work of recurrent networks without gates: what `kernels._gates_rnn` defines."""
+
+from __future__ import annotations
+
+from implicitsolve.backends.numba._gates_loops import fused
+from implicitsolve.backends.numba._gates_numbers import gate, one, tanh, where
+
+
+def _argument(products, x):
+    return sum(products[1:], products[0] + x)
+
+
+@fused
+def of_tanh(products, x):
+    h = tanh(_argument(products, x))
+    return h, [1.0 - h * h]
+
+
+@fused
+def of_logistic(products, x):
+    h = gate(-_argument(products, x))
+    return h, [h - h * h]
+
+
+@fused
+def of_relu(products, x):
+    a = _argument(products, x)
+    return where(a < 0.0, 0.0, a), [where(a > 0.0, one(a), 0.0)]
+
+
+@fused
+def of_identity(products, x):
+    a = _argument(products, x)
+    return a, [one(a)]
+
+
+@fused
+def push(products, factors):
+    return (factors[0] * sum(products[1:], products[0]),)
+
+
+ACTIVATIONS = {"tanh": of_tanh, "logistic": of_logistic, "relu": of_relu, "identity": of_identity}
+
+
+class RNN:
+    """Implements `kernels.rnn`."""
+
+    @staticmethod
+    def value(activation, products, x, factors=None):
+        h = products[0]
+        ACTIVATIONS[activation]((h,) if factors is None else (h, factors), (tuple(products), x))
+        return h
+
+    @staticmethod
+    def push(products, factors):
+        push((products[0],), (tuple(products), factors))
+        return products[0]

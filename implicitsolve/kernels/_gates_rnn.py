@@ -1,0 +1,87 @@
+"""Array-API reference of the elementwise work of recurrent networks without gates; see `_gates`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array
+
+
+class Activation(NamedTuple):
+    """A function of each number, and its derivative by the function's value."""
+
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+
+
+class RNN:
+    """h = phi(a), where a is the sum of matrix products and x. The factors are a stack of one: phi'(a)."""
+
+    @staticmethod
+    def value(activation: str, products: Sequence[Array], x: Array, factors: Array = None) -> Array:
+        """Return h for the name of phi."""
+        phi, a = ACTIVATIONS[activation], _sum(products)
+        a += x
+        h = phi.value(a)
+        if factors is not None:
+            factors[0, ...] = phi.slope(h)
+        return h
+
+    @staticmethod
+    def push(products: Sequence[Array], factors: Array) -> Array:
+        """Return dh for the products of the dh_j."""
+        total = _sum(products)
+        total *= factors[0, ...]
+        return total
+
+
+def _sum(products: Sequence[Array]) -> Array:
+    total = products[0]
+    for product in products[1:]:
+        total += product
+    return total
+
+
+def _tanh(a: Array) -> Array:
+    return array_namespace(a).tanh(a)
+
+
+def _tanh_slope(h: Array) -> Array:
+    return 1.0 - h * h
+
+
+def _logistic(a: Array) -> Array:
+    h = array_namespace(a).exp(-a)  # infinite where the value is 0
+    h += 1.0
+    return 1.0 / h
+
+
+def _logistic_slope(h: Array) -> Array:
+    return h - h * h
+
+
+def _relu(a: Array) -> Array:
+    xp = array_namespace(a)
+    return xp.maximum(a, xp.zeros_like(a))
+
+
+def _relu_slope(h: Array) -> Array:
+    return array_namespace(h).astype(h > 0.0, h.dtype)
+
+
+def _identity(a: Array) -> Array:
+    return a
+
+
+def _identity_slope(h: Array) -> Array:
+    return array_namespace(h).ones_like(h)
+
+
+ACTIVATIONS = {
+    "tanh": Activation(_tanh, _tanh_slope),
+    "logistic": Activation(_logistic, _logistic_slope),
+    "relu": Activation(_relu, _relu_slope),
+    "identity": Activation(_identity, _identity_slope),
+}
