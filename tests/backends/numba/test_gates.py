@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from implicitsolve import kernels
+from implicitsolve import adapters, kernels
 from implicitsolve.backends.numba import _gates
 from implicitsolve.kernels import _contract
 
@@ -179,3 +179,35 @@ def test_only_size_and_library_choose(name, monkeypatch):
     assert kernel.select(strict.empty(0), size=32) is kernel.reference
     monkeypatch.setattr(_contract, "load", lambda backend: False)
     assert kernel.select(np.empty(0), size=32) is kernel.reference
+
+
+# In layers
+
+LAYERS = {
+    "implicit_gru": (adapters.implicit_gru, adapters.gru_parameters, {}),
+    "stencil_gru": (adapters.stencil_gru, adapters.stencil_gru_parameters, {"offsets": (-2, -1, 1)}),
+    "implicit_lstm": (adapters.implicit_lstm, adapters.lstm_parameters, {}),
+    "implicit_rnn": (adapters.implicit_rnn, adapters.rnn_parameters, {}),
+    "elman": (adapters.elman, adapters.elman_parameters, {}),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("lengths", [None, [3, 5]])
+def test_layers_are_the_same_with_and_without(name, lengths, monkeypatch, rng):
+    build, draw, options = LAYERS[name]
+    params, inputs = draw(4, 40, scale=0.3, rng=rng, **options), rng.normal(size=(2, 5, 4))
+    found = []
+    for pays in (True, False):
+        for family in FAMILIES:
+            monkeypatch.setitem(getattr(kernels, family).pays, "numba", lambda size, pays=pays: pays)
+        layer = build(params, inputs, lengths=lengths, **options)
+        x = layer.initial_guess("one-step")
+        F, J = layer.linearize(x)
+        v = np.cos(np.arange(x.size)).reshape(x.shape) * (np.any(x, axis=2, keepdims=True))
+        found.append([x, F, layer.residual(x), J.matvec(v), J.rmatvec(v), *layer.parameter_vjp(x, v).values()])
+        found[-1].append(
+            layer.parameter_jvp(x, {"inputs": np.sin(inputs)} | {name: 0.5 * W for name, W in params.items()})
+        )
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-13 * np.abs(other).max(initial=1.0))
