@@ -17,9 +17,12 @@ from implicitsolve._differences import DifferenceLength, difference_product
 from implicitsolve._namespace import array_namespace, as_inexact, gather, is_array, is_complex, numpy_namespace, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
+from implicitsolve.operators._base import embedded
 from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
 from implicitsolve.result import Counts
+
+FEW = 0.75  # part of the systems from which down it pays to ask the problem for a smaller one
 
 
 class Tally:
@@ -40,8 +43,9 @@ class Tally:
 class Evaluator:
     """Evaluates a problem, or some systems of it, on arrays (b, N).
 
-    `batch_shape` is what the user's functions see: without `Problem.take` that is the whole batch to the end, and the
-    systems that are not evaluated stand in `background` with their last iterates, which all subsets share.
+    `batch_shape` is what the user's functions see. As long as most of its systems run (without `Problem.take`, to the
+    end) the others stand in `background` with their last iterates, which all subsets share: a smaller problem has to
+    gather what belongs to its systems, which may cost more than a few systems too many.
 
     Two wishes of the caller reach every method by it. Systems with one number in `groups` (B,) are rivals: once one has
     converged, the others stop. At most `capacity` systems iterate at a time, and the others wait for a place.
@@ -95,22 +99,40 @@ class Evaluator:
 
     def take(self, indices: Indices, x: Array) -> Evaluator:
         """Evaluator of some of the systems; `x` (b, N) are the present iterates of all."""
+        if len(indices) == self.rows.size and (indices == np.arange(self.rows.size)).all():
+            return self
+        systems = indices if self.systems is None else self.systems[indices]
+        most = self.flat_shape[0] if self.capacity is None else np.inf
+        if self.problem.take is not None and len(systems) <= FEW * most:
+            return self.chosen(indices)
         part = copy.copy(self)
-        part.rows = self.rows[indices]
-        if self.systems is None and self.problem.take is not None:
-            part.problem = self.problem.take(indices)
-            if not isinstance(part.problem, Problem):
-                raise TypeError(f"`take` must return a Problem, got {type(part.problem).__name__}")
-            if part.problem.batch_ndim != 1:
-                raise ValueError(f"`take` must return a Problem with batch_ndim=1, got {part.problem.batch_ndim}")
-            part.batch_shape = (len(indices),)
-            return part
-        part.systems = indices if self.systems is None else self.systems[indices]
+        part.rows, part.systems = self.rows[indices], systems
         if self.systems is None:
             part.background = self.xp.asarray(x, copy=True)
         else:
             scatter(self.background, self.systems, x)
         return part
+
+    def chosen(self, indices: Indices) -> Evaluator:
+        """Evaluator of systems by a problem of their own, for problems with `take`; indices may repeat."""
+        part = copy.copy(self)
+        part.rows = self.rows[indices]
+        problem: Any = self.problem.take(indices if self.systems is None else self.systems[indices])  # type: ignore[misc]
+        if not isinstance(problem, Problem):
+            raise TypeError(f"`take` must return a Problem, got {type(problem).__name__}")
+        if problem.batch_ndim != 1:
+            raise ValueError(f"`take` must return a Problem with batch_ndim=1, got {problem.batch_ndim}")
+        part.problem, part.batch_shape, part.systems, part.background = problem, (len(indices),), None, None
+        return part
+
+    def astype(self, dtype: Any) -> Evaluator:
+        """Evaluator of the whole batch in another precision, for problems with `astype`."""
+        problem: Any = self.problem.astype(dtype)  # type: ignore[misc]
+        if not isinstance(problem, Problem):
+            raise TypeError(f"`astype` must return a Problem, got {type(problem).__name__}")
+        other = copy.copy(self)
+        other.problem, other.dtype = problem, dtype
+        return other
 
     # The problem's functions
 
@@ -280,7 +302,7 @@ class Evaluator:
         if operator.shape != (self.size, self.size):
             raise ValueError(f"`{name}` must return a Jacobian of shape {(self.size,) * 2}, got {operator.shape}")
         flat = guarded(operator, name, self.tally.add)
-        return flat if self.systems is None else flat.take(self.systems)
+        return flat if self.systems is None else embedded(flat, self.systems)
 
 
 def _no_product(v: Array) -> Array:

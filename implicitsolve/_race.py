@@ -146,7 +146,7 @@ def _together(
     """Solve from all starts as one batch, start by start, in which the starts of a system are rivals."""
     xp, groups = evaluator.xp, np.tile(evaluator.rows, len(values))
     flat = xp.concat([evaluator.flatten(value) for value in values], axis=0)
-    repeated = evaluator.take(groups, flat)
+    repeated = evaluator.chosen(groups)
     x0 = repeated.unflatten(flat)
     result = solve_root(repeated.problem, x0, solver, stop, monitor, groups=groups)
     norms = np.reshape(result.initial_norm, (len(values), -1))

@@ -89,6 +89,9 @@ def even_odd(problem: Problem) -> Problem:
     def take(indices: Indices) -> Problem:
         return even_odd(problem.take(indices))  # type: ignore[misc]
 
+    def astype(dtype: Any) -> Problem:
+        return even_odd(problem.astype(dtype))  # type: ignore[misc]
+
     def initial_guess(kind: str, rng: np.random.Generator | None) -> Array:
         return split(problem.initial_guess(kind, rng), axis)[1]  # type: ignore[misc]
 
@@ -104,6 +107,7 @@ def even_odd(problem: Problem) -> Problem:
         take=None if problem.take is None else take,
         initial_guess=None if problem.initial_guess is None else initial_guess,
         fixed_point=True,
+        astype=None if problem.astype is None else astype,
         name=f"even_odd({problem.name})",
     )
 

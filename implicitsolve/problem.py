@@ -47,7 +47,8 @@ class Problem:
     parameter_jvp : callable, optional
         ``parameter_jvp(x, tangents)`` returns (dF/dtheta) dtheta, shaped like x, for a mapping with some of the names.
     parameter_vjp : callable, optional
-        ``parameter_vjp(x, w)`` returns (dF/dtheta)^H w for every parameter, as a dict.
+        ``parameter_vjp(x, w)`` returns (dF/dtheta)^H w for every parameter, as a dict. If it has an argument named
+        `wrt`, it is given there the names of those that are wanted, where not all are.
     take : callable, optional
         ``take(indices)`` returns the problem of those systems of the flattened batch (a NumPy array of integers), whose
         batch shape is ``(len(indices),)``. With it systems that have finished cost nothing; without it the whole batch
@@ -60,6 +61,9 @@ class Problem:
         The two halves of a system x = F(x) whose blocks couple to their nearest neighbours only: see `even_odd`.
     substitute : callable, optional
         ``substitute()`` returns the solution of a causal system, found block by block in one sweep.
+    astype : callable, optional
+        ``astype(dtype)`` returns the problem in another precision, on states of that dtype: while a float64 residual is
+        still large, float32 finds the way as well in half the time.
     name : str, optional
         What traces call it.
 
@@ -95,6 +99,7 @@ class Problem:
     fixed_point: bool = field(default=False, kw_only=True)
     halves: Halves | None = field(default=None, kw_only=True, repr=False)
     substitute: Callable[[], Array] | None = field(default=None, kw_only=True)
+    astype: Callable[[Any], Problem] | None = field(default=None, kw_only=True)
     name: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -112,6 +117,7 @@ class Problem:
             "take",
             "initial_guess",
             "substitute",
+            "astype",
         ):
             function = getattr(self, name)
             if function is not None and not callable(function):

@@ -251,6 +251,22 @@ def test_without_take_the_whole_batch_is_called_with_the_others_where_they_were(
     np.testing.assert_array_equal(seen[0], np.concatenate([x[:2], x[2:] + 1]))
 
 
+def test_as_long_as_most_systems_run_the_problem_is_not_asked_for_a_smaller_one(rng):
+    asked = []
+
+    def problem(indices):
+        asked.append(list(indices))
+        return Problem(cubic, batch_ndim=1, take=problem)
+
+    x = rng.standard_normal((8, 3))
+    ev, flat = evaluator(problem(range(8)), x)
+    seven = ev.take(np.arange(1, 8), flat)
+    six = seven.take(np.arange(1, 7), flat[1:])
+    np.testing.assert_array_equal(seven.residual(flat[1:]), ev.residual(flat)[1:])
+    assert asked[1:] == [[2, 3, 4, 5, 6, 7]]  # 6 of 8, of the whole batch
+    np.testing.assert_array_equal(six.residual(flat[2:]), ev.residual(flat)[2:])
+
+
 def test_with_take_only_those_systems_are_called(rng):
     x = rng.standard_normal((3, 2))
     seen = []
@@ -366,7 +382,7 @@ def test_an_exception_passes_unchanged(rng, way):
         raise error
 
     given = {"residual": cubic} | ({"jvp": cubic_jvp, "vjp": cubic_jvp} if way in ("jvp", "vjp") else {}) | {way: fails}
-    ev, flat = evaluator(Problem(given.pop("residual"), batch_ndim=1, **given), rng.standard_normal((1, 3)))
+    ev, flat = evaluator(Problem(given.pop("residual"), batch_ndim=1, **given), rng.standard_normal((2, 3)))
     ask = {
         "residual": lambda: ev.residual(flat),
         "take": lambda: ev.take(np.asarray([0]), flat),

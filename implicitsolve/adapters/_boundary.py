@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,27 +79,33 @@ class Boundary:
         """Matrix (count, size) of the neighbours at `offset` that lie beyond this end, zero where they do not."""
         xp = array_namespace(states)
         owner = np.full(rows.count, rows.systems * self.depth)
-        for index, at, system in self._places(offset, rows):
-            owner[at] = system * self.depth + index
+        for index, position, system in self._places(offset, rows):
+            owner[rows.first[system] + position] = system * self.depth + index
         table = xp.reshape(states, (rows.systems * self.depth, self.size))
         table = xp.concat([table, zeros((1, self.size), states)], axis=0)
         return xp.take(table, from_host(owner, states), axis=0)
 
     def gradients(
-        self, cotangents: Mapping[int, Array], parameters: Mapping[str, Array], rows: Rows
+        self,
+        sent: Callable[[int, HostIndices], Array],
+        offsets: Sequence[int],
+        parameters: Mapping[str, Array],
+        rows: Rows,
     ) -> dict[str, Array]:
-        """Gradients of the parts, from the cotangents (count, size) of the neighbours at each offset."""
+        """Gradients of the parts.
+
+        ``sent(offset, position)`` returns what one position of each sequence sends to its neighbour at an offset,
+        (B, size), and zero where the position is -1.
+        """
         like = parameters[self.names[0]]
         xp = array_namespace(like)
         total = zeros((rows.systems, self.depth, self.size), like)
-        for offset, rows_of in cotangents.items():
+        for offset in offsets:
             if offset * self.side > 0:
-                for index, at, system in self._places(offset, rows):
+                for index, position, system in self._places(offset, rows):
                     where = np.full(rows.systems, -1)
-                    where[system] = at
-                    found = xp.take(rows_of, from_host(np.maximum(where, 0), like), axis=0)
-                    has_one = xp.expand_dims(from_host(where >= 0, like), axis=1)
-                    total[:, index, :] += xp.where(has_one, found, xp.zeros_like(found))
+                    where[system] = position
+                    total[:, index, :] += sent(offset, where)
         gradients = {}
         k = self.size // len(self.names)
         for i, name in enumerate(self.names):
@@ -109,11 +115,11 @@ class Boundary:
         return gradients
 
     def _places(self, offset: int, rows: Rows) -> list[tuple[int, HostIndices, HostIndices]]:
-        """For each state that positions take at this offset: its number, those positions' rows, and their sequences."""
+        """For each state that positions take at this offset: its number, those positions, and their sequences."""
         distance, places = abs(offset), []
         for step in range(distance):  # the position `step` away from this end
             system = np.flatnonzero(rows.lengths > step)
             if system.size:
-                at = (rows.first + step if self.side < 0 else rows.last - step)[system]
-                places.append((distance - 1 - step, at, system))
+                position = np.full(system.size, step) if self.side < 0 else rows.lengths[system] - 1 - step
+                places.append((distance - 1 - step, position, system))
         return places

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from implicitsolve import LinearOperator
 from implicitsolve.adapters._common import Array, array_namespace, quiet, zeros
-from implicitsolve.adapters._sweep import Step, sweep
+from implicitsolve.adapters._sweep import RNNStep, Step, sweep
 
 if TYPE_CHECKING:
     from implicitsolve.adapters._transition import Derivative
@@ -28,7 +28,7 @@ def causal_inverse(derivative: Derivative) -> LinearOperator:
     rows, towards = map.target, direction(map.shifts)
     lags = tuple(abs(shift) for shift in map.shifts)
 
-    def run(b: Array, x: tuple[Array, ...], step: Step, way: int) -> Array:
+    def run(b: Array, x: tuple[Array, ...], step: Step | RNNStep, way: int) -> Array:
         start, packed = zeros((rows.systems, max(lags), map.size), factors), rows.inner(map.pack(rows, b))
         states = sweep(step, (packed, *x), rows, lags, {way: start})[way]
         states = states[0, ...] if map.is_single else states
@@ -45,10 +45,14 @@ def causal_inverse(derivative: Derivative) -> LinearOperator:
 
     @quiet
     def matvec(b: Array) -> Array:
-        return run(b, (factors,), forwards, towards)
+        push = cell.recurrence("push")
+        return run(b, (factors[0, ...],), push, towards) if push else run(b, (factors,), forwards, towards)
 
     @quiet
     def rmatvec(w: Array) -> Array:
+        pull = cell.recurrence("pull")
+        if pull:
+            return run(w, (factors[0, ...],), pull, -towards)
         return run(w, tuple(_shifted(factors, -shift) for shift in map.shifts), backwards, -towards)
 
     return LinearOperator(

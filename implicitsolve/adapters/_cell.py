@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from implicitsolve.adapters._common import Array
+from implicitsolve.adapters._sweep import RNNStep
 
 
 class Cell(Protocol):
@@ -62,6 +63,10 @@ class Cell(Protocol):
         """
         ...
 
+    def recurrence(self, of: str) -> RNNStep | None:
+        """What `sweep` runs as a whole in place of "value", "push" or "pull", if a kernel does that."""
+        ...
+
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
         """Diagonals of the derivatives with respect to each neighbour, approximate, without a matrix product."""
         ...
@@ -82,13 +87,20 @@ class Cell(Protocol):
         """Change of f for changes of all parameters, the inputs and the neighbours together."""
         ...
 
-    def parameter_pull(
-        self, inputs: Array, x: tuple[Array, ...], neighbours: tuple[Array, ...], w: Array
-    ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
-        """Gradients of the parameters, summed over the rows, and cotangents of the inputs and of each neighbour.
+    def pull_sums(self, factors: Array, w: Array) -> Any:
+        """Cotangents of all that is linear in parameters, for the cotangent w of f: in the cell's own form."""
+        ...
 
-        All are new arrays, of which no two share memory.
-        """
+    def to_neighbours(self, factors: Array, sums: Any) -> tuple[Array, ...]:
+        """Cotangents of the neighbours, for what `pull_sums` returned: both together are `pull`."""
+        ...
+
+    def to_weights(self, inputs: Array, neighbours: tuple[Array, ...], factors: Array, sums: Any) -> dict[str, Array]:
+        """Gradients of the parameters, summed over the rows: new arrays, of which no two share memory."""
+        ...
+
+    def to_inputs(self, sums: Any) -> Array:
+        """Cotangents of the inputs (n, d), a new array."""
         ...
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
@@ -98,3 +110,11 @@ class Cell(Protocol):
     def astype(self, dtype: Any) -> Cell:
         """The same in another precision."""
         ...
+
+
+def in_precision(cell: Cell, dtype: Any) -> Cell:
+    """The cell in another precision, which stays with it: a solve asks for it at many points."""
+    casts = cell.__dict__.setdefault("_casts", {})
+    if dtype not in casts:
+        casts[dtype] = cell.astype(dtype)
+    return casts[dtype]

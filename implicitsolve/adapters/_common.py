@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from array_api_compat import array_namespace, device, is_array_api_obj, is_cupy_array
+from array_api_compat import array_namespace as namespace_of
+from array_api_compat import device, is_array_api_obj, is_cupy_array
+from array_api_compat import numpy as numpy_namespace
 
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
@@ -97,6 +99,11 @@ def check_size(caller: str, name: str, value: object) -> int:
 
 
 # --------------------------------------------------------------------------------------------------------- namespaces
+
+
+def array_namespace(x: Array) -> Namespace:
+    """The module of functions of an array's library; NumPy's at once, since small layers ask in every line."""
+    return numpy_namespace if type(x) is np.ndarray else namespace_of(x)
 
 
 def is_array(x: object) -> bool:

@@ -177,13 +177,11 @@ class ElmanCell(RNNCell):
         """df for a change of everything."""
         return super().parameter_push(inputs, x, neighbours, _as_rnn(change), dinputs, dneighbours)
 
-    def parameter_pull(
-        self, inputs: Array, x: tuple[Array, ...], neighbours: Sequence[Array], w: Array
-    ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
-        """Cotangents of the parameters, summed over the rows, of the inputs and of the neighbour."""
-        found, dinputs, cotangents = super().parameter_pull(inputs, x, neighbours, w)
+    def to_weights(self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Array) -> dict[str, Array]:
+        """Gradients of the parameters, summed over the rows."""
+        found = super().to_weights(inputs, neighbours, factors, sums)
         gradients = {"W": found["P"][0, ...], "V": found["V"]}
-        return gradients | ({"b": found["b"]} if self.has_bias else {}), dinputs, cotangents
+        return gradients | ({"b": found["b"]} if self.has_bias else {})
 
 
 def _as_rnn(parameters: Mapping[str, Array]) -> dict[str, Array]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from implicitsolve.adapters._common import Array, array_namespace, device
 
 
@@ -38,22 +40,43 @@ def beside(weights: Array) -> Array:
     return contiguous(array_namespace(weights).reshape(weights, (c * k, k)))
 
 
+def times(states: Array, weights: Array) -> Array:
+    """States (..., k) times weights (k, any). Solves often begin at zero, where there is nothing to multiply."""
+    xp, shape = array_namespace(states), (*states.shape[:-1], weights.shape[1])
+    if isinstance(states, np.ndarray) and not states.any():
+        return np.zeros(shape, states.dtype)
+    if len(shape) == 2:
+        return xp.matmul(states, weights)
+    return xp.reshape(xp.matmul(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
+
+
 def stacked(y: Array, k: int) -> Array:
-    """Blocks (n, k) that stand side by side in a matrix as a stack, perhaps a view."""
-    xp = array_namespace(y)
-    return xp.permute_dims(xp.reshape(y, (y.shape[0], -1, k)), (1, 0, 2))
+    """Blocks (..., k) that stand side by side in a matrix as a stack, perhaps a view."""
+    xp, rows = array_namespace(y), y.ndim - 1
+    return xp.permute_dims(xp.reshape(y, (*y.shape[:-1], -1, k)), (rows, *range(rows), rows + 1))
 
 
 def product_sum(stack: Array, weights: Array) -> Array:
-    """Sum of the products of the matrices of a stack (c, n, k) with weights (c, k, k), in one product."""
-    xp, (c, n, k) = array_namespace(stack), stack.shape
-    side_by_side = xp.reshape(xp.permute_dims(stack, (1, 0, 2)), (n, c * k))
-    return xp.matmul(side_by_side, xp.reshape(weights, (c * k, k)))
+    """Sum of the products of the matrices of a stack (c, ..., k) with weights (c, k, k), in one product."""
+    xp, (c, *rows, k) = array_namespace(stack), stack.shape
+    axes = (*range(1, len(rows) + 1), 0, len(rows) + 1)
+    return times(xp.reshape(xp.permute_dims(stack, axes), (*rows, c * k)), xp.reshape(weights, (c * k, k)))
 
 
 def copied(x: Array) -> Array:
     """A copy."""
     return array_namespace(x).asarray(x, copy=True)
+
+
+def affine_gradients(sum_: Array, inputs: Array, state: Array, *, is_negated: bool = False) -> dict[str, Array]:
+    """Gradients of W, U and b in W x + U h + b, or in the negative of it, for the cotangent of the rows of that sum."""
+    xp = array_namespace(sum_)
+    sum_T = xp.matrix_transpose(sum_)
+    found = {"W": xp.matmul(sum_T, inputs), "U": xp.matmul(sum_T, state), "b": xp.sum(sum_, axis=0)}
+    if is_negated:
+        for gradient in found.values():
+            gradient *= -1.0
+    return found
 
 
 class InputWeights(NamedTuple):
@@ -81,12 +104,10 @@ class InputWeights(NamedTuple):
         blocks, k = self.b.shape
         return xp.stack([merged[:, i * k : (i + 1) * k] for i in range(blocks)])
 
-    def pull(self, cotangents: Sequence[Array], x: Array) -> tuple[Array, Array, Array]:
-        """Gradients of the W_i, stacked, and of b, and the cotangent of x, for cotangents (n, k) of each block."""
-        xp = array_namespace(x)
-        merged = xp.concat(list(cotangents), axis=1)
-        dW = xp.reshape(xp.matmul(xp.matrix_transpose(merged), x), (*self.b.shape, x.shape[1]))
-        return dW, xp.reshape(xp.sum(merged, axis=0), self.b.shape), xp.matmul(merged, self.W)
+    def pull(self, cotangents: Sequence[Array]) -> Array:
+        """The cotangent of x, for cotangents (n, k) of each block."""
+        xp = array_namespace(self.W)
+        return xp.matmul(xp.concat(list(cotangents), axis=1), self.W)
 
     def astype(self, dtype: object) -> InputWeights:
         """The same in another precision."""

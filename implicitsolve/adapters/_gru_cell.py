@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from implicitsolve.adapters._common import Array, array_namespace
-from implicitsolve.adapters._gates import copied
 from implicitsolve.adapters._stencil_gru_cell import StencilGRUCell
 
 NAMES = tuple(kind + which for which in ("p", "n", "z", "r", "") for kind in "WUb")
@@ -50,15 +50,12 @@ class GRUCell(StencilGRUCell):
         """df for a change of everything."""
         return super().parameter_push(inputs, x, neighbours, _as_stencil(change), dinputs, dneighbours)
 
-    def parameter_pull(
-        self, inputs: Array, x: tuple[Array, ...], neighbours: Sequence[Array], w: Array
-    ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
-        """Cotangents of the parameters, summed over the rows, of the inputs and of the neighbours."""
-        found, dinputs, cotangents = super().parameter_pull(inputs, x, neighbours, w)
-        for kind in "WUb":
-            switches = found.pop(kind + "s")
-            found |= {kind + which: copied(switches[j, ...]) for j, which in enumerate("pn")}
-        return found, dinputs, cotangents
+    def to_weights(self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Any) -> dict[str, Array]:
+        """Gradients of the parameters, summed over the rows."""
+        found = self._to_gates(inputs, neighbours, factors, sums)
+        for which, switch in zip("pn", self._to_switches(inputs, neighbours, sums)):
+            found |= {kind + which: gradient for kind, gradient in switch.items()}
+        return found
 
 
 def _as_stencil(parameters: Mapping[str, Array]) -> dict[str, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,10 +25,11 @@ from implicitsolve.adapters._common import (
     quiet,
     zeros,
 )
+from implicitsolve.adapters._gradients import Wanted, pull_halves, pull_whole
 from implicitsolve.adapters._guess import guess
 from implicitsolve.adapters._rows import Rows, part_of
 from implicitsolve.adapters._sweep import sweep
-from implicitsolve.adapters._transition import Map, Transition, difference
+from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 
 
 def own_parameters(
@@ -89,8 +90,8 @@ def build(
                 states = boundary.states(arrays, B)
                 edges |= {o: boundary.edge(states, o, rows) for o in cell.offsets if o * side > 0}
     layout = Map(rows, rows, cell.offsets, cell.size, is_single)
-    x = cell.project(rows.inner(layout.pack(rows, parameters["inputs"])))
-    transition = Transition(cell, layout, x, tuple(edges.get(o) for o in cell.offsets))
+    packed = rows.inner(layout.pack(rows, parameters["inputs"]))
+    transition = Transition(cell, layout, packed, cell.project(packed), tuple(edges.get(o) for o in cell.offsets))
     return Layer(parameters, tuple(boundaries), transition)
 
 
@@ -152,6 +153,7 @@ class Layer:
             fixed_point=True,
             halves=self.halves() if offsets == (-1, 1) else None,
             substitute=self.substitute if self.direction else None,
+            astype=self.astype,
             name=self.cell.name,
         )
 
@@ -166,7 +168,7 @@ class Layer:
     @quiet
     def residual(self, H: Array) -> Array:
         """H - F(H)."""
-        return difference(H, self.transition.apply(self.check("x", H)))
+        return self.transition.residual(self.check("x", H))
 
     @quiet
     def linearize(self, H: Array) -> tuple[Array, LinearOperator]:
@@ -201,7 +203,21 @@ class Layer:
             eliminated=Half(apply=even.apply, linearize=even.linearize),
             kept=Half(apply=odd.apply, linearize=odd.linearize),
             shape=self.shape,
+            pull=self.pull,
         )
+
+    @quiet
+    def pull(
+        self,
+        couplings: tuple[Derivative, Derivative],
+        states: tuple[Array, Array],
+        e: Array,
+        w: Array,
+        wrt: Collection[str] | None,
+    ) -> tuple[Array, Array, Callable[[], dict[str, Array]]]:
+        """`Halves.pull` of the two."""
+        v, back, gradients = pull_halves(self, couplings, states, e, w, Wanted.of(self, wrt))
+        return v, back, lambda: self.ordered(gradients(), wrt)
 
     @cached_property
     def half_transitions(self) -> tuple[Transition, Transition]:
@@ -222,7 +238,7 @@ class Layer:
         change = {name: tangents.get(name, xp.zeros_like(value)) for name, value in self.parameters.items()}
         dweights = {name: change[name] for name in self.weights}
         neighbours = self.transition.rows_of(self.check("x", H))
-        inputs, dinputs = (rows.inner(self.map.pack(rows, x)) for x in (self.inputs, change["inputs"]))
+        inputs, dinputs = self.transition.inputs, rows.inner(self.map.pack(rows, change["inputs"]))
         dneighbours = self.boundary_rows(change)
         dF = xp.empty_like(neighbours[0])
         for part in rows.parts(dF):
@@ -240,30 +256,13 @@ class Layer:
         return tuple(edges.get(o, empty) for o in self.cell.offsets)
 
     @quiet
-    def parameter_vjp(self, H: Array, w: Array) -> dict[str, Array]:
-        """Return -(dF/dtheta)^T w for every name of `parameters`."""
-        xp, rows, cell = array_namespace(H), self.rows, self.cell
-        neighbours = self.transition.rows_of(self.check("x", H))
-        inputs = rows.inner(self.map.pack(rows, self.inputs))
-        w = -rows.inner(self.map.pack(rows, self.check("w", w)))
-        dinputs = xp.empty_like(inputs)
-        cotangents = tuple(xp.empty_like(p) for p in neighbours)
-        gradients: dict[str, Array] = {}
-        for part in rows.parts(w):
-            x, near = (part_of(rows_of, part) for rows_of in (self.transition.x, neighbours))
-            found, dinputs[part, :], sent = cell.parameter_pull(inputs[part, :], x, near, w[part, :])
-            for cotangent, of_part in zip(cotangents, sent):
-                cotangent[part, :] = of_part
-            if not gradients:
-                gradients = found
-                continue
-            for name, gradient in found.items():
-                gradients[name] += gradient
-        gradients["inputs"] = xp.asarray(self.map.unpack(rows, dinputs), copy=True)
-        by_offset = dict(zip(cell.offsets, cotangents))
-        for boundary in self.boundaries:
-            gradients |= boundary.gradients(by_offset, self.parameters, rows)
-        return {name: gradients[name] for name in self.parameters}
+    def parameter_vjp(self, H: Array, w: Array, wrt: Collection[str] | None = None) -> dict[str, Array]:
+        """Return -(dF/dtheta)^T w for every name of `parameters`, or those of `wrt`."""
+        return self.ordered(pull_whole(self, self.check("x", H), -self.check("w", w), Wanted.of(self, wrt)), wrt)
+
+    def ordered(self, gradients: dict[str, Array], wrt: Collection[str] | None) -> dict[str, Array]:
+        """Those that are wanted, in the order of the parameters."""
+        return {name: gradients[name] for name in self.parameters if wrt is None or name in wrt}
 
     # Subsets, and what is known without a solve
 
@@ -274,6 +273,12 @@ class Layer:
         own = {"inputs"}.union(*(boundary.own for boundary in self.boundaries))  # what each sequence has for itself
         parameters = self.parameters | {name: xp.take(self.parameters[name], systems, axis=0) for name in own}
         return Layer(parameters, self.boundaries, self.transition.take(indices)).problem()
+
+    def astype(self, dtype: Any) -> Problem:
+        """The problem in another precision."""
+        xp = array_namespace(self.inputs)
+        parameters = {name: xp.astype(value, dtype) for name, value in self.parameters.items()}
+        return Layer(parameters, self.boundaries, self.transition.astype(dtype)).problem()
 
     def initial_guess(self, kind: str, rng: np.random.Generator | None = None) -> Array:
         """One of the starts that `adapters.initial_guess` describes."""
@@ -297,7 +302,8 @@ class Layer:
         """The solution of a causal layer, position by position."""
         lags = tuple(abs(offset) for offset in self.cell.offsets)
         starts = {self.direction: self.starts(self.direction, max(lags))}
-        H = sweep(self.cell.value, self.transition.x, self.rows, lags, starts)[self.direction]
+        step = self.cell.recurrence("value") or self.cell.value
+        H = sweep(step, self.transition.x, self.rows, lags, starts)[self.direction]
         return H[0, ...] if self.map.is_single else H
 
     @quiet

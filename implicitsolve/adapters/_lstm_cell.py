@@ -24,12 +24,14 @@ from implicitsolve.adapters._common import Array, array_namespace, device
 from implicitsolve.adapters._gates import (
     InputWeights,
     across,
+    affine_gradients,
     along,
     beside,
     contiguous,
     identity,
     product_sum,
     stacked,
+    times,
 )
 
 NAMES = tuple(kind + which for which in "ifogpn" for kind in "WUb")
@@ -109,22 +111,41 @@ class LSTMCell:
         """Up, Un and gates (k, 4 k) as they multiply from the right."""
         return contiguous(self.Up), contiguous(self.Un), beside(self.gates)
 
-    def value(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
+    @property
+    def takes_sequences(self) -> bool:
+        """Whether neighbours may be given in their own places, with distances: where a kernel does that at once."""
+        return self.lstm is not kernels.lstm.reference
+
+    def value(
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], distances: tuple[int, ...] | None = None
+    ) -> Array:
         """f row by row."""
-        return self._evaluate(x[0], neighbours)[1]
+        return self._evaluate(x[0], neighbours, None, distances)[1]
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         """One step of the ordinary LSTM: f with the previous state in place of both neighbours."""
         return self._gated(x[0], *self._halves(previous))
 
-    def linearize(self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array) -> Array:
+    def linearize(
+        self,
+        x: tuple[Array, ...],
+        neighbours: Sequence[Array],
+        factors: Array,
+        distances: tuple[int, ...] | None = None,
+    ) -> Array:
         """f row by row, and its derivatives."""
-        return self._evaluate(x[0], neighbours, factors)[1]
+        return self._evaluate(x[0], neighbours, factors, distances)[1]
 
-    def _evaluate(self, x: Array, neighbours: Sequence[Array], factors: Array = None) -> tuple[Array, Array]:
+    def _evaluate(
+        self,
+        x: Array,
+        neighbours: Sequence[Array],
+        factors: Array = None,
+        distances: tuple[int, ...] | None = None,
+    ) -> tuple[Array, Array]:
         """Return hhat and f."""
         mixing, gating = self._split(factors)
-        hhat, chat = self.lstm.mix(self._arguments(neighbours), x[:2, ...], neighbours, mixing)
+        hhat, chat = self.lstm.mix(self._arguments(neighbours), x[:2, ...], neighbours, mixing, distances)
         return hhat, self._gated(x, hhat, chat, gating)
 
     def _gated(self, x: Array, hhat: Array, chat: Array, factors: Array = None) -> Array:
@@ -133,25 +154,30 @@ class LSTMCell:
 
     def _arguments(self, states: Sequence[Array]) -> list[Array]:
         """The products Up hp and Un hq."""
-        xp = array_namespace(self.Up)
-        return [xp.matmul(self._halves(state)[0], U_T) for state, U_T in zip(states, self.transposed)]
+        return [times(self._halves(state)[0], U_T) for state, U_T in zip(states, self.transposed)]
 
     def _products(self, hhat: Array) -> Array:
         """Of the gates' weights, (4, n, k)."""
-        return stacked(array_namespace(hhat).matmul(hhat, self.transposed[2]), self.factor_size)
+        return stacked(times(hhat, self.transposed[2]), self.factor_size)
 
     def _split(self, factors: Array) -> tuple[Array, Array]:
         """Factors of the mixture and of the rest."""
         return (None, None) if factors is None else (factors[:5, ...], factors[5:, ...])
 
-    def push(self, factors: Array, dneighbours: Sequence[Array], extra: Array | None = None) -> Array:
+    def push(
+        self,
+        factors: Array,
+        dneighbours: Sequence[Array],
+        distances: tuple[int, ...] | None = None,
+        extra: Array | None = None,
+    ) -> Array:
         """df for a change of the neighbours, and for changes `extra` of all arguments, shaped like `project`'s."""
         mixing, gating = self._split(factors)
         arguments = self._arguments(dneighbours)
         if extra is not None:
             for j, product in enumerate(arguments):
                 product += extra[j, ...]
-        dhhat, dchat = self.lstm.push_mix(arguments, dneighbours, mixing)
+        dhhat, dchat = self.lstm.push_mix(arguments, dneighbours, mixing, distances)
         y = self._products(dhhat)
         if extra is not None:
             y += extra[2:, ...]
@@ -159,19 +185,32 @@ class LSTMCell:
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours."""
-        return self._to_neighbours(factors, self._pull(factors, w))
+        return self.to_neighbours(factors, self.pull_sums(factors, w))
 
-    def _pull(self, factors: Array, w: Array) -> _Cotangents:
+    def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
+        """The sum of these for each neighbour, in its own place of sequences of this length."""
+        sums = self.pull_sums(factors, w)
+        mixing = self._split(factors)[0]
+        return self.lstm.gather(self._to_states(sums), sums.hhat, sums.chat, mixing, distances, length)
+
+    def pull_sums(self, factors: Array, w: Array) -> _Cotangents:
+        """Cotangents of all arguments, and of the mixture."""
         mixing, gating = self._split(factors)
         gates, chat = self.lstm.pull_state(w, gating)
         hhat = product_sum(gates, self.gates)
         switch = self.lstm.pull_mix(hhat, chat, mixing)
         return _Cotangents([*switch, *(gates[j, ...] for j in range(4))], hhat, chat)
 
-    def _to_neighbours(self, factors: Array, g: _Cotangents) -> tuple[Array, ...]:
-        xp = array_namespace(factors)
-        products = [xp.matmul(own, U) for own, U in zip(g.arguments, (self.Up, self.Un))]
-        return self.lstm.share(products, g.hhat, g.chat, self._split(factors)[0])
+    def to_neighbours(self, factors: Array, sums: _Cotangents) -> tuple[Array, ...]:
+        """Cotangents of the neighbours."""
+        return self.lstm.share(self._to_states(sums), sums.hhat, sums.chat, self._split(factors)[0])
+
+    def _to_states(self, sums: _Cotangents) -> list[Array]:
+        """The products of the cotangents of the switch's arguments."""
+        return [times(own, U) for own, U in zip(sums.arguments, (self.Up, self.Un))]
+
+    def recurrence(self, of: str) -> None:
+        """There is no such kernel."""
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
         """Diagonals of df/dp and df/dq, with the product of two matrices' diagonals for that of their product."""
@@ -219,23 +258,24 @@ class LSTMCell:
         for j, product in enumerate(d._arguments(neighbours)):
             extra[j, ...] += product
         extra[2:, ...] += d._products(hhat)
-        return self.push(factors, dneighbours, extra)
+        return self.push(factors, dneighbours, extra=extra)
 
-    def parameter_pull(
-        self, inputs: Array, x: tuple[Array, ...], neighbours: Sequence[Array], w: Array
-    ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
-        """Cotangents of the parameters, summed over the rows, of the inputs and of the neighbours."""
-        xp, factors = array_namespace(inputs), self._empty(inputs)
-        hhat, _ = self._evaluate(x[0], neighbours, factors)
-        g = self._pull(factors, w)
-        dW, db, dinputs = self.x.pull(g.arguments, inputs)
-        states = [*(self._halves(state)[0] for state in neighbours), hhat, hhat, hhat, hhat]
-        dU = [xp.matmul(xp.matrix_transpose(one), state) for one, state in zip(g.arguments, states)]
+    def to_weights(
+        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: _Cotangents
+    ) -> dict[str, Array]:
+        """Gradients of the parameters, summed over the rows."""
+        F, (hp, hq) = _Factors.of(factors), (self._halves(state)[0] for state in neighbours)
+        hhat = F.s * F.dh
+        hhat += hq
         gradients: dict[str, Array] = {}
-        for i, (which, sign) in enumerate(SIGNS.items()):
-            parts = {"W": dW[i, ...], "U": dU[i], "b": db[i, ...]}
-            gradients |= {kind + which: sign * part for kind, part in parts.items()}
-        return gradients, dinputs, self._to_neighbours(factors, g)
+        for (which, sign), sum_, state in zip(SIGNS.items(), sums.arguments, (hp, hq, hhat, hhat, hhat, hhat)):
+            found = affine_gradients(sum_, inputs, state, is_negated=sign < 0)
+            gradients |= {kind + which: gradient for kind, gradient in found.items()}
+        return gradients
+
+    def to_inputs(self, sums: _Cotangents) -> Array:
+        """Cotangents of the inputs."""
+        return self.x.pull(sums.arguments)
 
     def astype(self, dtype: Any) -> LSTMCell:
         """The same in another precision."""
@@ -245,7 +285,7 @@ class LSTMCell:
 
     def _halves(self, state: Array) -> tuple[Array, Array]:
         k = self.factor_size
-        return state[:, :k], state[:, k:]
+        return state[..., :k], state[..., k:]
 
     def _empty(self, inputs: Array) -> Array:
         shape = (self.factor_count, inputs.shape[0], self.factor_size)

@@ -12,7 +12,8 @@ from typing import Any
 
 from implicitsolve import kernels
 from implicitsolve.adapters._common import Array, array_namespace, device
-from implicitsolve.adapters._gates import contiguous, copied
+from implicitsolve.adapters._gates import contiguous, times
+from implicitsolve.adapters._sweep import RNNStep
 
 NAMES = ("P", "N", "V", "b")
 
@@ -105,7 +106,13 @@ class RNNCell:
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours."""
-        return self._to_neighbours(factors[0, ...] * w)
+        return self.to_neighbours(factors, self.pull_sums(factors, w))
+
+    def recurrence(self, of: str) -> RNNStep:
+        """One of these three, with the network's own states for neighbours."""
+        if of == "pull":
+            return RNNStep(of, self.blocks_of_W)
+        return RNNStep(self.activation if of == "value" else of, self.transposed)
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
         """Diagonals of df/dh_j, exact."""
@@ -138,22 +145,23 @@ class RNNCell:
         dh *= self._slope(x, neighbours)
         return dh
 
-    def parameter_pull(
-        self, inputs: Array, x: tuple[Array, ...], neighbours: Sequence[Array], w: Array
-    ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
-        """Cotangents of the parameters, summed over the rows, of the inputs and of the neighbours."""
-        xp = array_namespace(inputs)
-        u = self._slope(x, neighbours)
-        u *= w
-        u_T = xp.matrix_transpose(u)
-        dW = xp.stack([xp.matmul(u_T, h) for h in neighbours])
-        gradients = {
-            "P": copied(dW[: self.lower, :, :]),
-            "N": copied(dW[self.lower :, :, :]),
-            "V": xp.matmul(u_T, inputs),
-            "b": xp.sum(u, axis=0),
-        }
-        return gradients, xp.matmul(u, self.V), self._to_neighbours(u)
+    def pull_sums(self, factors: Array, w: Array) -> Array:
+        """The cotangent of phi's argument."""
+        return factors[0, ...] * w
+
+    def to_weights(self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Array) -> dict[str, Array]:
+        """Gradients of the parameters, summed over the rows."""
+        xp, k, sums_T = array_namespace(inputs), self.size, array_namespace(inputs).matrix_transpose(sums)
+        found: dict[str, Array] = {"V": xp.matmul(sums_T, inputs), "b": xp.sum(sums, axis=0)}
+        for name, states in (("P", neighbours[: self.lower]), ("N", neighbours[self.lower :])):
+            found[name] = xp.empty((len(states), k, k), dtype=sums.dtype, device=device(sums))
+            for j, h in enumerate(states):
+                found[name][j, ...] = xp.matmul(sums_T, h)
+        return found
+
+    def to_inputs(self, sums: Array) -> Array:
+        """Cotangents of the inputs."""
+        return array_namespace(self.V).matmul(sums, self.V)
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         """f with the previous state in place of every neighbour: the ordinary RNN with the sum of all W_j."""
@@ -167,8 +175,7 @@ class RNNCell:
 
     def _products(self, states: Sequence[Array]) -> list[Array]:
         """Return W_j h_j for all j."""
-        xp = array_namespace(self.W)
-        return [xp.matmul(h, self.transposed[j, ...]) for j, h in enumerate(states)]
+        return [times(h, self.transposed[j, ...]) for j, h in enumerate(states)]
 
     def _slope(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
         """phi' row by row."""
@@ -176,7 +183,7 @@ class RNNCell:
         self.linearize(x, neighbours, factors)
         return factors[0, ...]
 
-    def _to_neighbours(self, u: Array) -> tuple[Array, ...]:
-        """W_j^T u of each neighbour."""
-        xp, k = array_namespace(u), self.size
-        return tuple(xp.matmul(u, self.W[:, j * k : (j + 1) * k]) for j in range(len(self.offsets)))
+    def to_neighbours(self, factors: Array, sums: Array) -> tuple[Array, ...]:
+        """Cotangents of the neighbours."""
+        xp, k = array_namespace(sums), self.size
+        return tuple(xp.matmul(sums, self.W[:, j * k : (j + 1) * k]) for j in range(len(self.offsets)))

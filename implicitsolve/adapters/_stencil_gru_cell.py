@@ -22,13 +22,14 @@ from implicitsolve.adapters._common import Array, array_namespace, device
 from implicitsolve.adapters._gates import (
     InputWeights,
     across,
+    affine_gradients,
     along,
     beside,
     contiguous,
-    copied,
     identity,
     product_sum,
     stacked,
+    times,
 )
 
 NAMES = ("Ws", "Us", "bs", "Wz", "Uz", "bz", "Wr", "Ur", "br", "W", "U", "b")
@@ -109,72 +110,107 @@ class StencilGRUCell:
         """All blocks, (m + 3, n, k)."""
         return (self.x.project(x),)
 
-    def value(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
+    @property
+    def takes_sequences(self) -> bool:
+        """Whether neighbours may be given in their own places, with distances: where a kernel does that at once."""
+        return len(self.offsets) == 2 and self.mixture is not kernels.mixture.reference
+
+    def value(
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], distances: tuple[int, ...] | None = None
+    ) -> Array:
         """f row by row."""
-        return self._evaluate(x[0], neighbours).h
+        return self._evaluate(x[0], neighbours, None, distances).h
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         """One step of the ordinary GRU: f with the previous state in place of every neighbour."""
         return self._gated(x[0], previous).h
 
-    def linearize(self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array) -> Array:
+    def linearize(
+        self,
+        x: tuple[Array, ...],
+        neighbours: Sequence[Array],
+        factors: Array,
+        distances: tuple[int, ...] | None = None,
+    ) -> Array:
         """f row by row, and its derivatives."""
-        return self._evaluate(x[0], neighbours, factors).h
+        return self._evaluate(x[0], neighbours, factors, distances).h
 
-    def _evaluate(self, x: Array, neighbours: Sequence[Array], factors: Array = None) -> _Values:
+    def _evaluate(
+        self,
+        x: Array,
+        neighbours: Sequence[Array],
+        factors: Array = None,
+        distances: tuple[int, ...] | None = None,
+    ) -> _Values:
         m, (mixing, gating) = len(self.offsets), self._split(factors)
-        hhat = self.mixture.value(self._arguments(neighbours), x[:m, ...], neighbours, mixing)
+        hhat = self.mixture.value(self._arguments(neighbours), x[:m, ...], neighbours, mixing, distances)
         return self._gated(x, hhat, gating)
 
     def _gated(self, x: Array, hhat: Array, factors: Array = None) -> _Values:
-        xp, m, (_, gates_T, U_T) = array_namespace(x), len(self.offsets), self.transposed
-        y = stacked(xp.matmul(hhat, gates_T), self.size)
+        m, (_, gates_T, U_T) = len(self.offsets), self.transposed
+        y = stacked(times(hhat, gates_T), self.size)
         gates, reset = self.gru.reset(y, x[m : m + 2, ...], hhat, factors)
-        h = self.gru.blend(xp.matmul(reset, U_T), x[m + 2, ...], gates, hhat, factors)
+        h = self.gru.blend(times(reset, U_T), x[m + 2, ...], gates, hhat, factors)
         return _Values(hhat, reset, h)
 
     def _arguments(self, states: Sequence[Array]) -> list[Array]:
         """The products Us_j h_j."""
-        xp, (Us_T, _, _) = array_namespace(self.U), self.transposed
-        return [xp.matmul(h, Us_T[j, ...]) for j, h in enumerate(states)]
+        Us_T = self.transposed[0]
+        return [times(h, Us_T[j, ...]) for j, h in enumerate(states)]
 
     def _split(self, factors: Array) -> tuple[Array, Array]:
         """Factors of the mixture and of the gates."""
         count = 2 * len(self.offsets) - 1
         return (None, None) if factors is None else (factors[:count, ...], factors[count:, ...])
 
-    def push(self, factors: Array, dneighbours: Sequence[Array], extra: Array | None = None) -> Array:
+    def push(
+        self,
+        factors: Array,
+        dneighbours: Sequence[Array],
+        distances: tuple[int, ...] | None = None,
+        extra: Array | None = None,
+    ) -> Array:
         """df for a change of the neighbours, and for changes `extra` of all arguments, shaped like `project`'s."""
-        xp, m, (_, gates_T, U_T) = array_namespace(factors), len(self.offsets), self.transposed
+        m, (_, gates_T, U_T) = len(self.offsets), self.transposed
         mixing, gating = self._split(factors)
         arguments = self._arguments(dneighbours)
         if extra is not None:
             for j, product in enumerate(arguments):
                 product += extra[j, ...]
-        dhhat = self.mixture.push(arguments, dneighbours, mixing)
-        gates = stacked(xp.matmul(dhhat, gates_T), self.size)
+        dhhat = self.mixture.push(arguments, dneighbours, mixing, distances)
+        gates = stacked(times(dhhat, gates_T), self.size)
         if extra is not None:
             gates += extra[m : m + 2, ...]
-        candidate = xp.matmul(self.gru.push_reset(gates, dhhat, gating), U_T)
+        candidate = times(self.gru.push_reset(gates, dhhat, gating), U_T)
         if extra is not None:
             candidate += extra[m + 2, ...]
         return self.gru.push_blend(candidate, gates, dhhat, gating)
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours."""
-        return self._to_neighbours(factors, self._pull(factors, w))
+        return self.to_neighbours(factors, self.pull_sums(factors, w))
 
-    def _pull(self, factors: Array, w: Array) -> _Cotangents:
-        xp, (mixing, gating) = array_namespace(w), self._split(factors)
+    def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
+        """The sum of these for each neighbour, in its own place of sequences of this length."""
+        sums = self.pull_sums(factors, w)
+        mixing = self._split(factors)[0]
+        return self.mixture.gather(self._to_states(sums), sums.hhat, mixing, distances, length)
+
+    def pull_sums(self, factors: Array, w: Array) -> _Cotangents:
+        """Cotangents of all arguments, and of the mixture."""
+        mixing, gating = self._split(factors)
         candidate = self.gru.pull_blend(w, gating)
-        hhat, gates = self.gru.pull_reset(xp.matmul(candidate, self.U), w, gating)
+        hhat, gates = self.gru.pull_reset(times(candidate, self.U), w, gating)
         hhat, arguments = self.mixture.pull(product_sum(gates, self.gates), hhat, mixing)
         return _Cotangents([*arguments, gates[0, ...], gates[1, ...], candidate], hhat)
 
-    def _to_neighbours(self, factors: Array, g: _Cotangents) -> tuple[Array, ...]:
-        xp = array_namespace(factors)
-        products = [xp.matmul(g.arguments[j], self.Us[j, ...]) for j in range(len(self.offsets))]
-        return self.mixture.share(products, g.hhat, self._split(factors)[0])
+    def to_neighbours(self, factors: Array, sums: _Cotangents) -> tuple[Array, ...]:
+        """Cotangents of the neighbours."""
+        return self.mixture.share(self._to_states(sums), sums.hhat, self._split(factors)[0])
+
+    def _to_states(self, sums: _Cotangents) -> list[Array]:
+        """The products Us_j^T times the cotangents of the a_j."""
+        return [times(sums.arguments[j], self.Us[j, ...]) for j in range(len(self.offsets))]
 
     def _shares(self, factors: Array) -> tuple[list[Array], list[Array]]:
         """Of each neighbour s_j, and dhhat/da_j."""
@@ -184,6 +220,9 @@ class StencilGRUCell:
         for weight in weights:
             last -= weight
         return [*weights, last], [factors[m - 1 + j, ...] for j in range(m)]
+
+    def recurrence(self, of: str) -> None:
+        """There is no such kernel."""
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
         """Diagonals of df/dh_j, with the product of two matrices' diagonals for that of their product."""
@@ -230,23 +269,46 @@ class StencilGRUCell:
         _, gates_T, U_T = d.transposed
         extra[m : m + 2, ...] += stacked(xp.matmul(v.hhat, gates_T), self.size)
         extra[m + 2, ...] += xp.matmul(v.reset, U_T)
-        return self.push(factors, dneighbours, extra)
+        return self.push(factors, dneighbours, extra=extra)
 
-    def parameter_pull(
-        self, inputs: Array, x: tuple[Array, ...], neighbours: Sequence[Array], w: Array
-    ) -> tuple[dict[str, Array], Array, tuple[Array, ...]]:
-        """Cotangents of the parameters, summed over the rows, of the inputs and of the neighbours."""
-        xp, m = array_namespace(inputs), len(self.offsets)
-        factors = self._empty(inputs)
-        v = self._evaluate(x[0], neighbours, factors)
-        g = self._pull(factors, w)
-        dW, db, dinputs = self.x.pull(g.arguments, inputs)
-        states = [*neighbours, v.hhat, v.hhat, v.reset]
-        dU = [xp.matmul(xp.matrix_transpose(one), state) for one, state in zip(g.arguments, states)]
-        gradients = {"Ws": copied(dW[:m, ...]), "Us": xp.stack(dU[:m]), "bs": copied(db[:m, ...])}
-        for name, i, sign in (("z", m, 1.0), ("r", m + 1, -1.0), ("", m + 2, 1.0)):
-            gradients |= {"W" + name: sign * dW[i, ...], "U" + name: sign * dU[i], "b" + name: sign * db[i, ...]}
-        return gradients, dinputs, self._to_neighbours(factors, g)
+    def to_weights(
+        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: _Cotangents
+    ) -> dict[str, Array]:
+        """Gradients of the parameters, summed over the rows."""
+        xp = array_namespace(inputs)
+        switches = self._to_switches(inputs, neighbours, sums)
+        stacks = {kind + "s": xp.stack([switch[kind] for switch in switches]) for kind in "WUb"}
+        return stacks | self._to_gates(inputs, neighbours, factors, sums)
+
+    def _to_switches(self, inputs: Array, neighbours: Sequence[Array], sums: _Cotangents) -> list[dict[str, Array]]:
+        """Gradients of W, U and b of each neighbour's argument."""
+        return [affine_gradients(sum_, inputs, h) for sum_, h in zip(sums.arguments, neighbours)]
+
+    def _to_gates(
+        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: _Cotangents
+    ) -> dict[str, Array]:
+        """Gradients of the other parameters."""
+        hhat, (_, gating) = self._mixed(factors, neighbours), self._split(factors)
+        z, r, candidate = sums.arguments[len(self.offsets) :]
+        found: dict[str, Array] = {}
+        for gate, sum_ in (("z", z), ("r", r)):
+            gradients = affine_gradients(sum_, inputs, hhat, is_negated=gate == "r")
+            found |= {kind + gate: gradient for kind, gradient in gradients.items()}
+        hhat *= gating[1, ...]
+        return found | affine_gradients(candidate, inputs, hhat)
+
+    def to_inputs(self, sums: _Cotangents) -> Array:
+        """Cotangents of the inputs."""
+        return self.x.pull(sums.arguments)
+
+    def _mixed(self, factors: Array, neighbours: Sequence[Array]) -> Array:
+        """Compute hhat from its factors."""
+        last = neighbours[-1]
+        hhat = 0.0 * last if len(neighbours) == 1 else factors[0, ...] * (neighbours[0] - last)
+        for j, h in enumerate(neighbours[1:-1], start=1):
+            hhat += factors[j, ...] * (h - last)
+        hhat += last
+        return hhat
 
     def astype(self, dtype: Any) -> StencilGRUCell:
         """The same in another precision."""

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from implicitsolve.adapters._common import Array, HostIndices, array_namespace, from_host, zeros
-from implicitsolve.adapters._rows import Rows, part_of
+from implicitsolve import kernels
+from implicitsolve.adapters._common import Array, HostIndices, array_namespace, from_host
+from implicitsolve.adapters._rows import Rows
 
 Step = Callable[[tuple[Array, ...], tuple[Array, ...]], Array]
 
 
+@dataclass(frozen=True, eq=False)
+class RNNStep:
+    """One of the rules of `kernels.rnn` as a step, with weights (m, k, k) that multiply states from the right."""
+
+    rule: str
+    weights: Array
+
+
 def sweep(
-    step: Step,
+    step: Step | RNNStep,
     x: tuple[Array, ...],
     rows: Rows,
     lags: tuple[int, ...],
@@ -23,7 +33,7 @@ def sweep(
 
     Parameters
     ----------
-    step : callable
+    step : callable or RNNStep
         ``step(x, states)`` returns the next states (m, k) from rows of `x` and the states `lags` steps ago.
     x : tuple of Array
         Projections, with the rows of `rows` on axis -2.
@@ -40,58 +50,29 @@ def sweep(
     dict of int to Array
         For each direction the states (B, T, k), zero where padded.
     """
-    directions = list(starts)
-    begin = array_namespace(x[0]).concat([starts[direction] for direction in directions], axis=0)
-    plan = _Plan(rows, directions)
-    order = from_host(plan.order, begin)
-    xp = array_namespace(begin)
-    begin = xp.take(begin, order, axis=0)
-    at = from_host(plan.at, begin)
-    x = tuple(xp.take(block, at, axis=-2) for block in x)
-    states: list[Array] = []
-    for t in range(len(plan.active)):
-        m = int(plan.active[t])
-        previous = tuple(states[t - lag][:m, :] if lag <= t else begin[:m, lag - t - 1, :] for lag in lags)
-        states.append(step(part_of(x, slice(int(plan.start[t]), int(plan.start[t]) + m)), previous))
-    table = xp.concat([*states, zeros((1, begin.shape[-1]), begin)], axis=0)
-    results = {}
-    for i, direction in enumerate(directions):
-        padded = xp.take(table, from_host(plan.places[i], begin), axis=0)
-        results[direction] = xp.reshape(padded, (rows.systems, rows.blocks, begin.shape[-1]))
-    return results
+    xp = array_namespace(x[0])
+    begin = xp.concat(list(starts.values()), axis=0)
+    order, plan = _plan(rows, list(starts))
+    begin = xp.take(begin, from_host(order, begin), axis=0)
+    if isinstance(step, RNNStep):
+        kernel = kernels.rnn.select(begin, size=begin.shape[-1])
+        found = kernel.run(step.rule, step.weights, x, begin, lags, plan)
+    else:
+        found = kernels.recurrence(lambda *arguments: 2 * (step(*arguments),), x, begin, lags, plan)
+    found = xp.reshape(found, (len(starts), rows.systems, rows.blocks, begin.shape[-1]))
+    return {direction: found[i, ...] for i, direction in enumerate(starts)}
 
 
-class _Plan:
-    """The order of computation: step by step, in each the runs that have not ended, the longest first.
-
-    Attributes
-    ----------
-    order : numpy.ndarray
-        Runs (direction by direction, sequence by sequence), the longest first: those that go on are always the first.
-    active, start : numpy.ndarray
-        Runs that take part in each step, and the row of its first in the table of all steps.
-    at : numpy.ndarray
-        For each row of the table the row of its position in the layout.
-    places : list of numpy.ndarray
-        For each direction the row of each position (B T,) in the table; padding has the row behind the last.
-    """
-
-    def __init__(self, rows: Rows, directions: list[int]) -> None:
-        runs = len(directions)
-        lengths = np.tile(rows.lengths, runs)
-        self.order = np.argsort(-lengths, kind="stable")
-        steps = np.arange(int(lengths.max()))
-        self.active: HostIndices = (lengths[:, None] > steps).sum(axis=0)
-        self.start: HostIndices = np.cumsum(self.active) - self.active
-        step = np.repeat(steps, self.active)
-        run = self.order[np.arange(len(step)) - self.start[step]]
-        system = run % rows.systems
-        forwards = np.repeat(np.asarray(directions) > 0, rows.systems)[run]
-        position = np.where(forwards, step, rows.lengths[system] - 1 - step)
-        self.at = rows.first[system] + position
-        self.places = []
-        for i in range(runs):
-            own = run // rows.systems == i
-            place = np.full((rows.systems, rows.blocks), len(step))
-            place[system[own], position[own]] = np.flatnonzero(own)
-            self.places.append(place.ravel())
+def _plan(rows: Rows, directions: list[int]) -> tuple[HostIndices, kernels.Plan]:
+    """The order of runs (direction by direction, sequence by sequence), the longest first, and the steps of these."""
+    lengths = np.tile(rows.lengths, len(directions))
+    order = np.argsort(-lengths, kind="stable")
+    steps = np.arange(int(lengths.max()))
+    active = (lengths[:, None] > steps).sum(axis=0)
+    step = np.repeat(steps, active)
+    run = order[np.arange(len(step)) - (np.cumsum(active) - active)[step]]
+    system = run % rows.systems
+    is_forwards = np.repeat(np.asarray(directions) > 0, rows.systems)[run]
+    position = np.where(is_forwards, step, rows.lengths[system] - 1 - step)
+    plan = kernels.Plan(active, rows.first[system] + position, run * rows.blocks + position, lengths.size * rows.blocks)
+    return order, plan

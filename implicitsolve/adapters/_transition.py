@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve import LinearOperator
 from implicitsolve.adapters._causal import causal_inverse, direction
-from implicitsolve.adapters._cell import Cell
+from implicitsolve.adapters._cell import Cell, in_precision
 from implicitsolve.adapters._common import Array, HostIndices, array_namespace, device, quiet, zeros
 from implicitsolve.adapters._rows import Rows, part_of
 from implicitsolve.kernels import keep_large_blocks
@@ -105,14 +105,17 @@ class Transition:
         The function of one position.
     map : Map
         Which rows it takes.
+    inputs : Array
+        Of the layer, rows of the target.
     x : tuple of Array
-        The cell's projections, rows of the target.
+        The cell's projections of them.
     edges : tuple of Array or None
         For each offset the neighbours beyond an end, (count, size); None where they are zero.
     """
 
     cell: Cell
     map: Map
+    inputs: Array
     x: tuple[Array, ...]
     edges: tuple[Array | None, ...]
 
@@ -138,6 +141,22 @@ class Transition:
         for part in parts:
             F[part, :] = self.cell.value(part_of(self.x, part), part_of(neighbours, part))
         return F
+
+    @quiet
+    def residual(self, states: Array) -> Array:
+        """The states of a whole layer minus their function, part by part."""
+        rows = self.map.target
+        if rows.place is not None:  # padding has no row of its own
+            return difference(states, self.apply(states))
+        packed = self.map.pack(self.map.source, states)
+        neighbours = self.neighbours(packed)
+        own, parts = rows.inner(packed), rows.parts(packed)
+        if len(parts) == 1:
+            return self.map.unpack(rows, difference(own, self.cell.value(self.x, neighbours)))
+        F = array_namespace(packed).empty_like(own)
+        for part in parts:
+            F[part, :] = difference(own[part, :], self.cell.value(part_of(self.x, part), part_of(neighbours, part)))
+        return self.map.unpack(rows, F)
 
     @quiet
     def apply(self, states: Array) -> Array:
@@ -166,6 +185,14 @@ class Transition:
         part, present = self.map.take(indices, self.x[0])
         return Transition(self.cell, part, *self._rows(xp, present))
 
+    def astype(self, dtype: Any) -> Transition:
+        """The same in another precision."""
+        xp = array_namespace(self.x[0])
+        x = tuple(xp.astype(block, dtype) for block in self.x)
+        edges = tuple(None if edge is None else xp.astype(edge, dtype) for edge in self.edges)
+        inputs = xp.astype(self.inputs, dtype)
+        return replace(self, cell=in_precision(self.cell, dtype), inputs=inputs, x=x, edges=edges)
+
     def halves(self) -> tuple[Transition, Transition]:
         """Even and odd positions, each as a function of the others, for neighbours at -1 and +1."""
         like = self.x[0]
@@ -178,9 +205,9 @@ class Transition:
             Transition(self.cell, from_even, *self._rows(xp, odds)),
         )
 
-    def _rows(self, xp: Any, present: Array) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
-        x = tuple(xp.take(block, present, axis=-2) for block in self.x)
-        return x, tuple(None if edge is None else xp.take(edge, present, axis=0) for edge in self.edges)
+    def _rows(self, xp: Any, present: Array) -> tuple[Array, tuple[Array, ...], tuple[Array | None, ...]]:
+        inputs, *x = (xp.take(block, present, axis=-2) for block in (self.inputs, *self.x))
+        return inputs, tuple(x), tuple(None if edge is None else xp.take(edge, present, axis=0) for edge in self.edges)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +255,7 @@ class Derivative:
         if self.factors.dtype == dtype:
             return self
         cast = array_namespace(self.factors).astype(self.factors, dtype)
-        return replace(self, cell=self.cell.astype(dtype), factors=cast)
+        return replace(self, cell=in_precision(self.cell, dtype), factors=cast)
 
     @quiet
     def diagonals(self) -> tuple[Array, ...]:

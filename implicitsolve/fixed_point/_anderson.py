@@ -109,7 +109,11 @@ class Anderson:
 
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""
-        return _AndersonLoop(self, evaluator, Solution.at(x0), stop, monitor).run()
+        return self.from_start(evaluator, Solution.at(x0), stop, monitor)
+
+    def from_start(self, evaluator: Evaluator, start: Solution, stop: NonlinearStop, monitor: Monitor) -> Solution:
+        """Solve from a start of whose first norm something may be known."""
+        return _AndersonLoop(self, evaluator, start, stop, monitor).run()
 
 
 class _AndersonLoop(FixedPointLoop):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, to_host
+from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.fixed_point._least_squares import newest_first
 from implicitsolve.krylov._arnoldi import combine, project
 
 FIRST_COLUMNS = 8  # room at first; it doubles as it fills
+FEW = 0.75  # part of the systems from which down it pays to copy the columns of those that are left
 PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scaling before it is squared
 
 
@@ -35,6 +36,7 @@ class History:
         self.memory, self.least = memory, least
         self.seen = 0  # columns since the start
         self.dF, self.dg = (_room(F, b, min(memory, FIRST_COLUMNS)) for _ in range(2))
+        self.places: Indices | None = None  # of the systems in these, which may hold columns of systems that have left
         self.held = np.zeros((b, memory), dtype=bool)
         self.gram = np.zeros((b, memory, memory), dtype)
         self.onto_F = np.zeros((b, memory), dtype)  # <dF_i, F> at the newest F
@@ -60,6 +62,7 @@ class History:
         if lost.any():
             xp, mask = array_namespace(F), from_host(lost, F)[:, None]
             dF, dg = (xp.where(mask, xp.zeros_like(d), d) for d in (dF, dg))
+        dF, dg, F = (self._placed(rows) for rows in (dF, dg, F))
         self.dF[:, j, :], self.dg[:, j, :] = dF, dg
         self.held[:, j] = True
         self.held[lost, :] = False
@@ -69,6 +72,7 @@ class History:
         """Inner products with the newer F; those with the newest difference follow from them and the older ones."""
         m, xp, dF = self.columns, array_namespace(F), self.dF[:, j, :]
         numbers = to_host(xp.concat([project(self.dF[:, :m, :], F), xp.vecdot(dF, dF)[:, None]], axis=1))
+        numbers = numbers if self.places is None else numbers[self.places]
         onto_F = numbers[:, :m].astype(self.gram.dtype)
         row = onto_F - self.onto_F[:, :m]
         self.gram[:, :m, j], self.gram[:, j, :m], self.gram[:, j, j] = row, np.conj(row), numbers[:, m]
@@ -90,7 +94,17 @@ class History:
         with np.errstate(all="ignore"):
             gain = np.real(np.sum(np.conj(chosen) * right, axis=1)) / np.ldexp(norms, self.exponent) ** 2
             rest = np.sqrt(np.maximum(1.0 - gain, 0.0))
-        return combine(from_host(weights, self.dg), self.dg[:, :m, :]), rest
+        correction = combine(self._placed(from_host(weights, self.dg)), self.dg[:, :m, :])
+        return (correction if self.places is None else gather(correction, self.places)), rest
+
+    def _placed(self, rows: Array) -> Array:
+        """Rows of the present systems at their places, zeros elsewhere."""
+        if self.places is None:
+            return rows
+        xp = array_namespace(rows)
+        placed = xp.zeros((self.dF.shape[0], *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+        scatter(placed, self.places, rows)
+        return placed
 
     def _grow(self) -> None:
         """Make room for twice as many columns."""
@@ -103,17 +117,28 @@ class History:
 
     def take(self, indices: Indices) -> None:
         """Forget the other systems."""
-        m = self.columns
-        for name in ("dF", "dg"):
-            old = getattr(self, name)
-            room = _room(old, indices.size, old.shape[1])
-            room[:, :m, :] = gather(old[:, :m, :], indices)
-            setattr(self, name, room)
+        places = indices if self.places is None else self.places[indices]
+        if places.size <= FEW * self.dF.shape[0]:
+            self._compact(places)
+        else:
+            self.places = places
         for name in ("held", "gram", "onto_F", "exponent"):
             setattr(self, name, getattr(self, name)[indices])
 
+    def _compact(self, places: Indices) -> None:
+        """Copy the columns of the systems at these places."""
+        m = self.columns
+        for name in ("dF", "dg"):
+            old = getattr(self, name)
+            room = _room(old, places.size, old.shape[1])
+            room[:, :m, :] = gather(old[:, :m, :], places)
+            setattr(self, name, room)
+        self.places = None
+
     def join(self, other: History) -> None:
         """Take in systems that have no past yet, behind the present ones; columns that nobody holds are dropped."""
+        if self.places is not None:
+            self._compact(self.places)
         b = other.held.shape[0]
         oldest_first = (self.seen - self.columns + np.arange(self.columns)) % max(1, self.memory)
         used = oldest_first[self.held[:, oldest_first].any(axis=0)]

@@ -10,9 +10,10 @@ kernel                 call (returns `Factors`)                                 
 
 and for Newton's method ``place_colors(blocks, changes, per_length, first, lower)``, which writes the differences of
 some colors into `blocks`, or ``place_groups``, where zeros in the blocks are known; ``rank_one(z, w, amount,
-following)``, an update of vectors; and ``narrow_lu(blocks, growth_limit)``, which factors those systems of a block
-tridiagonal batch whose outer blocks are triangular as scalar bands without interchanges, where entries grow by no more
-than `growth_limit`, and returns their places and `Factors`.
+following)``, an update of vectors, and ``broyden_direction(S, count, squares, x, new_x)``, all of them at once; and
+``narrow_lu(blocks, growth_limit)``, which factors those systems of a block tridiagonal batch whose outer blocks are
+triangular as scalar bands without interchanges, where entries grow by no more than `growth_limit`, and returns their
+places and `Factors`.
 
 `blocks` has shape (B, T, lower + upper + 1, k, k), ``blocks[:, t, j] = A[t, t + j - lower]``; entries outside the
 matrix are never read. The caller sees to it that `lower` and `upper` are less than T (or 0). ``pivoting="block"``
@@ -20,6 +21,8 @@ exchanges rows inside a diagonal block, ``"band"`` all rows that have an entry i
 implementation may write into `blocks` if `overwrite`. The facts for ``select``: length (T), block_size (k), lower,
 upper, and pivoting (block_lu alone); the number of systems is none, so that each system of a batch gets the same
 numbers as alone.
+
+``scalar_tridiagonal`` selects a class that factors many tridiagonal matrices at once, and solves with them.
 
 For recurrent layers `mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix
 products, function by function; see their references. The only fact is size, the numbers in a row.
@@ -30,9 +33,19 @@ from __future__ import annotations
 from typing import Any
 
 from implicitsolve._heap import keep_large_blocks
-from implicitsolve.kernels import _assembly, _gates, _gates_lstm, _gates_rnn, _lapack, _reference, _vectors
+from implicitsolve.kernels import (
+    _assembly,
+    _gates,
+    _gates_lstm,
+    _gates_rnn,
+    _lapack,
+    _reference,
+    _scalar_tridiagonal,
+    _vectors,
+)
 from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel
 from implicitsolve.kernels._gates_rnn import ACTIVATIONS, Activation
+from implicitsolve.kernels._recurrence import Plan, recurrence
 
 __all__ = [
     "ACTIVATIONS",
@@ -41,8 +54,10 @@ __all__ = [
     "Activation",
     "Factors",
     "Kernel",
+    "Plan",
     "block_lu",
     "block_substitution",
+    "broyden_direction",
     "cyclic_reduction",
     "favors_band",
     "gru",
@@ -53,7 +68,9 @@ __all__ = [
     "place_colors",
     "place_groups",
     "rank_one",
+    "recurrence",
     "rnn",
+    "scalar_tridiagonal",
 ]
 
 
@@ -101,6 +118,8 @@ cyclic_reduction = Kernel("cyclic_reduction", _reference.cyclic_reduction, pays=
 place_colors = Kernel("place_colors", _assembly.place_colors, pays={"numba": _some_rows})
 place_groups = Kernel("place_groups", _assembly.place_groups, pays={"numba": _some_rows})
 narrow_lu = Kernel("narrow_lu", _reference.narrow_lu, pays={"numba": _narrow})
+scalar_tridiagonal = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, pays={"numba": _long_rows})
+broyden_direction = Kernel("broyden_direction", _vectors.broyden_direction, pays={"numba": _long})
 rank_one = Kernel("rank_one", _vectors.rank_one, pays={"numba": _long})
 mixture = Kernel("mixture", _gates.Mixture, pays={"numba": _long_rows})
 gru = Kernel("gru", _gates.GRU, pays={"numba": _long_rows})

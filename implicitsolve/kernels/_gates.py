@@ -5,6 +5,10 @@ the matrix products that they get, named `y` or `products`, and return new array
 `factors`, if they get any, with what the functions of derivatives read from them: `push` in their names stands for
 products with a direction, `pull` for those with a cotangent.
 
+Positions may also stand in two axes, as T positions of B sequences, (B, T, k). What belongs to neighbours may then come
+in the places of the neighbours themselves, with `distances`, one for each: what stands at [b, t + distance] belongs to
+position [b, t], and zeros where there is none. There may be other numbers of these positions, even and odd ones say.
+
 The layers' definitions are in the adapters; a gate is 1/(1 + exp(y)), which is sigma(-y).
 """
 
@@ -25,15 +29,25 @@ class Mixture:
     """
 
     @staticmethod
-    def value(products: Sequence[Array], x: Array, states: Sequence[Array], factors: Array = None) -> Array:
+    def value(
+        products: Sequence[Array],
+        x: Array,
+        states: Sequence[Array],
+        factors: Array = None,
+        distances: Sequence[int] | None = None,
+    ) -> Array:
         """Return hhat for the products of the h_j, x (m, n, k), and the h_j."""
+        products, states = (near(part, distances, x.shape[-2]) for part in (products, states))
         for j, product in enumerate(products):
             product += x[j, ...]
         return (_mixture_of_two if len(states) == 2 else _mixture)(products, states, factors)
 
     @staticmethod
-    def push(products: Sequence[Array], dstates: Sequence[Array], factors: Array) -> Array:
+    def push(
+        products: Sequence[Array], dstates: Sequence[Array], factors: Array, distances: Sequence[int] | None = None
+    ) -> Array:
         """Return dhhat for the products of the dh_j, and the dh_j."""
+        products, dstates = (near(part, distances, factors.shape[-2]) for part in (products, dstates))
         m, last = len(products), dstates[-1]
         total = products[0]
         total *= factors[m - 1, ...]
@@ -62,6 +76,13 @@ class Mixture:
             product += part
             last -= part
         return tuple(products)
+
+    @staticmethod
+    def gather(
+        products: Sequence[Array], hhat: Array, factors: Array, distances: Sequence[int], length: int
+    ) -> Array:
+        """Return the sum of these that each of the neighbours gets, (B, length, k)."""
+        return _sum(near(Mixture.share(products, hhat, factors), [-distance for distance in distances], length))
 
 
 class GRU:
@@ -122,6 +143,28 @@ class GRU:
         hhat = factors[0, ...] * w
         hhat += factors[1, ...] * y
         return hhat, array_namespace(y).stack([factors[2, ...] * w, factors[3, ...] * y])
+
+
+def near(parts: Sequence[Array], distances: Sequence[int] | None, length: int) -> Sequence[Array]:
+    """Bring arrays (B, any, k) from the places of neighbours to those of B sequences of this length."""
+    if distances is None:
+        return parts
+    found: list[Array] = []
+    for part, distance in zip(parts, distances):
+        B, count, k = part.shape
+        here = array_namespace(part).zeros((B, length, k), dtype=part.dtype, device=part.device)
+        begin, end = max(0, -distance), min(length, count - distance)
+        if begin < end:
+            here[:, begin:end, :] = part[:, begin + distance : end + distance, :]
+        found.append(here)
+    return found
+
+
+def _sum(parts: Sequence[Array]) -> Array:
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total
 
 
 def gate(y: Array) -> Array:

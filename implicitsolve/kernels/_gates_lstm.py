@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array
-from implicitsolve.kernels._gates import Terms, gate
+from implicitsolve.kernels._gates import Terms, gate, near
 
 
 class LSTM:
@@ -22,8 +22,15 @@ class LSTM:
     """
 
     @staticmethod
-    def mix(products: Sequence[Array], x: Array, states: Sequence[Array], factors: Array = None) -> tuple[Array, Array]:
+    def mix(
+        products: Sequence[Array],
+        x: Array,
+        states: Sequence[Array],
+        factors: Array = None,
+        distances: Sequence[int] | None = None,
+    ) -> tuple[Array, Array]:
         """Return hhat and chat for the products of both neighbours' h, x (2, n, k), and both states."""
+        products, states = (near(part, distances, x.shape[-2]) for part in (products, states))
         a, c = products
         a += x[0, ...]
         c += x[1, ...]
@@ -58,8 +65,11 @@ class LSTM:
         return joined(o * tanh_c, c)
 
     @staticmethod
-    def push_mix(products: Sequence[Array], dstates: Sequence[Array], factors: Array) -> tuple[Array, Array]:
+    def push_mix(
+        products: Sequence[Array], dstates: Sequence[Array], factors: Array, distances: Sequence[int] | None = None
+    ) -> tuple[Array, Array]:
         """Return dhhat and dchat for the products of both neighbours' dh, and both dstates."""
+        products, dstates = (near(part, distances, factors.shape[-2]) for part in (products, dstates))
         s, slope_a, slope_c, difference_h, difference_c = (factors[i, ...] for i in range(5))
         ds, other = products
         ds *= slope_a
@@ -113,13 +123,22 @@ class LSTM:
         q -= share
         return joined(p, cp), joined(q, chat - cp)
 
+    @staticmethod
+    def gather(
+        products: Sequence[Array], hhat: Array, chat: Array, factors: Array, distances: Sequence[int], length: int
+    ) -> Array:
+        """Return the sum of these that each of the neighbours gets, (B, length, 2 k)."""
+        p, q = near(LSTM.share(products, hhat, chat, factors), [-distance for distance in distances], length)
+        p += q
+        return p
+
 
 def halves(state: Array) -> tuple[Array, Array]:
     """h and c of states (n, 2 k): views."""
-    k = state.shape[1] // 2
-    return state[:, :k], state[:, k:]
+    k = state.shape[-1] // 2
+    return state[..., :k], state[..., k:]
 
 
 def joined(h: Array, c: Array) -> Array:
     """h and c side by side."""
-    return array_namespace(h).concat([h, c], axis=1)
+    return array_namespace(h).concat([h, c], axis=-1)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array
+from implicitsolve.kernels._recurrence import Plan, recurrence
 
 
 class Activation(NamedTuple):
@@ -17,7 +18,14 @@ class Activation(NamedTuple):
 
 
 class RNN:
-    """h = phi(a), where a is the sum of matrix products and x. The factors are a stack of one: phi'(a)."""
+    """h = phi(a), where a is the sum of matrix products and x. The factors are a stack of one: phi'(a).
+
+    `run` takes a whole recurrence with such products y, ``y_t = sum_j h_(t - lags[j]) weights[j]``, by one of the rules
+
+    - the name of phi, for h_t = phi(y_t + x_t),
+    - "push", for h_t = x_t + f_t*y_t with factors f,
+    - "pull", for h_t = x_t + y_t, where the products are those of f_t*h_t: the adjoint, which runs the other way.
+    """
 
     @staticmethod
     def value(activation: str, products: Sequence[Array], x: Array, factors: Array = None) -> Array:
@@ -35,6 +43,25 @@ class RNN:
         total = _sum(products)
         total *= factors[0, ...]
         return total
+
+    @staticmethod
+    def run(
+        rule: str, weights: Array, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan
+    ) -> Array:
+        """Return the h_t (plan.count, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
+
+        def step(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+            y = _sum([array_namespace(h).matmul(h, weights[j, ...]) for j, h in enumerate(states)])
+            if rule == "pull":
+                y += x[0]
+                return y, x[1] * y
+            if rule == "push":
+                y *= x[1]
+            y += x[0]
+            h = y if rule == "push" else ACTIVATIONS[rule].value(y)
+            return h, h
+
+        return recurrence(step, x, begin, lags, plan)
 
 
 def _sum(products: Sequence[Array]) -> Array:

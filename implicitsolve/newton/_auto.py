@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._assemble import LARGEST_BLOCK, Assembler
+from implicitsolve._assemble import LARGEST_BLOCK, favors_direct
 from implicitsolve._evaluate import Evaluator
 from implicitsolve._namespace import host_dtype
 from implicitsolve._typing import Array
@@ -19,6 +19,7 @@ from implicitsolve.newton._block import BlockNewton
 from implicitsolve.newton._homotopy import Homotopy
 from implicitsolve.newton._lagged import Lagged
 from implicitsolve.newton._loop import Solution
+from implicitsolve.newton._mixed import MixedPrecision
 from implicitsolve.newton._solver import NewtonKrylov
 from implicitsolve.newton._substitution import Substitution
 from implicitsolve.status import Status
@@ -56,15 +57,20 @@ class Auto:
         if problem.substitute is not None:
             return self._follow([Substitution(), NewtonKrylov()], evaluator, x0, stop, monitor)
         if problem.fixed_point:
-            return self._follow([Anderson(), Homotopy(), NewtonKrylov()], evaluator, x0, stop, monitor)
+            methods = [Anderson(), Homotopy()]
+            if MixedPrecision.suits(evaluator):
+                methods = [MixedPrecision(rough=method) for method in methods]
+            return self._follow([*methods, NewtonKrylov()], evaluator, x0, stop, monitor)
         structure = problem.structure
         is_factorable = host_dtype(x0.dtype).char in "fdFD"
         if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
             return NewtonKrylov().solve(evaluator, x0, stop, monitor)
-        if not Assembler(evaluator).favors_direct:
+        if not favors_direct(problem, structure.length(evaluator.size)):
             lagged = Lagged(preconditioner=BlockLU(), eager=False)
             return NewtonKrylov(preconditioner=lagged).solve(evaluator, x0, stop, monitor)
         first = BlockNewton().solve(evaluator, x0, stop, monitor)
+        if (first.status == Status.CONVERGED).all():
+            return first
         with np.errstate(invalid="ignore"):
             is_stuck = (first.status == Status.STAGNATED) & (first.norm > POOR * first.first_norm)
         failed = (np.isin(first.status, RETRIED) | is_stuck) & np.isfinite(first.first_norm)

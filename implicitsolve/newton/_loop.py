@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,17 @@ class Solution:
             steps=[],
         )
 
+    def astype(self, dtype: Any) -> Solution:
+        """The same in another precision."""
+        host = {
+            part.name: np.copy(getattr(self, part.name))
+            for part in fields(self)
+            if part.name not in ("x", "F", "steps")
+        }
+        with np.errstate(over="ignore"):
+            x, F = (array_namespace(part).astype(part, dtype) for part in (self.x, self.F))
+        return Solution(x=x, F=F, steps=list(self.steps), **host)
+
     def restarted(self, rows: Indices, x0: Array) -> Solution:
         """Some systems back at their start, the others where they ended."""
         xp = array_namespace(x0)
@@ -70,6 +81,7 @@ class Solution:
         scatter(self.x, better, gather(other.x, better))
         scatter(self.F, better, gather(other.F, better))
         self.norm[better], self.status[better] = other.norm[better], other.status[better]
+        self.first_norm = other.first_norm
         self.iterations, self.krylov_iterations = other.iterations, other.krylov_iterations
         self.steps = other.steps
         return self

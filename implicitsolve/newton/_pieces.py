@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, gather, scatter
 from implicitsolve._typing import Array, Indices
-from implicitsolve.direct._factorization import Factorization
-from implicitsolve.operators import LinearOperator
 
 
 class Pieces:
     """The inverses of all systems, which were factorized at different steps: parts (systems, factorization)."""
 
-    def __init__(self, parts: list[tuple[Indices, LinearOperator]] | None = None) -> None:
+    def __init__(self, parts: list[tuple[Indices, Any]] | None = None) -> None:
         self.parts = [] if parts is None else parts
 
     def matvec(self, F: Array) -> Array:
@@ -28,19 +28,21 @@ class Pieces:
     def negative(self, F: Array) -> Array:
         """-J^-1 F for F (b, N), a new array."""
         if len(self.parts) == 1 and self.parts[0][0].size == F.shape[0]:
-            inverse = self.parts[0][1]
-            if isinstance(inverse, Factorization):
-                return inverse.negative(F)
+            negative = getattr(self.parts[0][1], "negative", None)
+            if negative is not None:
+                return negative(F)
         return -self.matvec(F)
 
-    def replace(self, rows: Indices, inverse: LinearOperator) -> None:
+    def replace(self, rows: Indices, inverse: Any) -> None:
         """Take over new factors of some systems."""
+        is_all = len(self.parts) == 1 and np.array_equal(self.parts[0][0], rows)
+        self.parts = [] if is_all else self.parts
         self.drop(rows)
         self.parts.append((rows, inverse))
 
     def drop(self, rows: Indices) -> None:
         """Forget the inverses of some systems."""
-        kept: list[tuple[Indices, LinearOperator]] = []
+        kept: list[tuple[Indices, Any]] = []
         for old, factors in self.parts:
             stay = ~np.isin(old, rows)
             if stay.all():
@@ -51,7 +53,7 @@ class Pieces:
 
     def take(self, indices: Indices) -> Pieces:
         """The inverses of some systems, in that order."""
-        parts: list[tuple[Indices, LinearOperator]] = []
+        parts: list[tuple[Indices, Any]] = []
         for rows, inverse in self.parts:
             place = np.full(int(max(rows.max(), indices.max(initial=0))) + 1, -1)
             place[rows] = np.arange(rows.size)

@@ -138,7 +138,9 @@ class LinearOperator:
             return self._take(indices)
         if not self.batch_shape:
             raise ValueError("LinearOperator.take: this operator has no batch axes")
-        return _embedded(self, indices)
+        if np.unique(indices).size != len(indices):
+            raise ValueError("LinearOperator.take: this operator has no `take` of its own, so that no index may repeat")
+        return embedded(self, indices)
 
     def approximate_inverse(self) -> LinearOperator | None:
         """Return the operator's own cheap approximation of A^-1; None if it has none."""
@@ -376,14 +378,12 @@ class LinearOperator:
         return xp.stack([product(columns[..., i]) for i in range(columns.shape[-1])], axis=-1)
 
 
-def _embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
-    """Some systems of a batched operator that offers no `take`: pad with zeros, multiply all, keep those."""
-    size = math.prod(A.batch_shape)
-    if np.unique(indices).size != len(indices):
-        raise ValueError("LinearOperator.take: this operator has no `take` of its own, so that no index may repeat")
+def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
+    """Different systems of a batched operator, by products with it as it is: pad with zeros, multiply, keep those."""
+    size, indices = math.prod(A.batch_shape), np.asarray(indices)
 
     def some(product: Callable[[Array], Array], expected: tuple[int, ...]) -> Callable[[Array], Array]:
-        def embedded(v: Array) -> Array:
+        def padded_product(v: Array) -> Array:
             xp = array_namespace(v)
             padded = xp.zeros((size, *expected), dtype=v.dtype, device=v.device)
             scatter(padded, indices, v)
@@ -391,7 +391,7 @@ def _embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
             out = xp.reshape(out, (size, *out.shape[len(A.batch_shape) :]))
             return gather(out, indices)
 
-        return embedded
+        return padded_product
 
     return LinearOperator(
         some(A._matvec, A.in_shape),
@@ -400,6 +400,9 @@ def _embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
         out_shape=A.out_shape,
         batch_shape=(len(indices),),
         dtype=A.dtype,
+        take=None if A._take is None else lambda part: A.take(indices[part]),
+        inverse=then(A._inverse, lambda M: M.take(indices)),
+        cast=then(A._cast, lambda other: embedded(other, indices)),
     )
 
 

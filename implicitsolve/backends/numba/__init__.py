@@ -20,14 +20,19 @@ from implicitsolve.backends.numba._gates_rnn import RNN
 from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
 from implicitsolve.backends.numba._narrow import narrow_lu
 from implicitsolve.backends.numba._newton import NewtonBatch, newton_batch
+from implicitsolve.backends.numba._scalar_tridiagonal import ScalarTridiagonal
 from implicitsolve.backends.numba._triangular import block_substitution
-from implicitsolve.backends.numba._vectors import rank_one
+from implicitsolve.backends.numba._vectors import broyden_direction, rank_one
 
 __all__ = ["NewtonBatch", "newton_batch"]
 
 
 def _supports(like: Array, **facts: Any) -> bool:
     return like.dtype.char in "fdFD" and like.dtype.isnative
+
+
+def _supports_real(like: Array, **facts: Any) -> bool:
+    return like.dtype.char in "fd" and like.dtype.isnative
 
 
 def _supports_loops(like: Array, **facts: Any) -> bool:
@@ -44,11 +49,13 @@ def _block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block",
 keep_large_blocks()  # the factors of 10^6 rows took 20 times as long on freshly mapped memory as the loop itself
 kernels.block_lu.implement("numba", _block_lu, _supports)
 kernels.block_substitution.implement("numba", block_substitution, _supports)
+kernels.broyden_direction.implement("numba", broyden_direction, _supports)
 kernels.cyclic_reduction.implement("numba", cyclic_reduction, _supports)
 kernels.narrow_lu.implement("numba", narrow_lu, _supports)
 kernels.place_colors.implement("numba", place_colors, _supports)
 kernels.place_groups.implement("numba", place_groups, _supports)
 kernels.rank_one.implement("numba", rank_one, _supports)
+kernels.scalar_tridiagonal.implement("numba", ScalarTridiagonal, _supports_real)
 kernels.mixture.implement("numba", Mixture, _supports_loops)
 kernels.gru.implement("numba", GRU, _supports_loops)
 kernels.lstm.implement("numba", LSTM, _supports_loops)

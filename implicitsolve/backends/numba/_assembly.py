@@ -1,4 +1,4 @@
-"""Compiled `place_colors`: one pass over the blocks of a Jacobian."""
+"""Compiled `place_colors` and `place_groups`: one pass over the blocks of a Jacobian."""
 
 # pyright: basic
 

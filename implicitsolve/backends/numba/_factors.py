@@ -28,15 +28,17 @@ def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "bloc
     over_band = pivoting == "band" and lower > 0
     if blocks.shape[2:] == (3, 1, 1) and lower == 1:
         factors = _Tridiagonal.factor(blocks, overwrite and not over_band)
-        bad = np.flatnonzero((factors.singular >= 0) | ~(factors.growth <= GROWTH_LIMIT))
-        if not (over_band and bad.size):
+        if not over_band or (factors.growth <= GROWTH_LIMIT).all():  # of singular ones it is infinite
             return factors
+        bad = np.flatnonzero((factors.singular >= 0) | ~(factors.growth <= GROWTH_LIMIT))
         return _Mixed(factors, bad, BandFactors.factor(blocks[bad], 1, True, False))
     return BandFactors.factor(blocks, lower, over_band, overwrite)
 
 
 def usable(x: HostArray) -> HostArray:
     """Return x in C order, aligned and writeable: one type to compile for. A copy only where it is not so already."""
+    if type(x) is np.ndarray and x.flags.carray:
+        return x
     return np.require(x, requirements=["C", "A", "W"])
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import cache, reduce
 
 import numpy as np
 
@@ -82,25 +82,47 @@ def share(products, hhat, factors):
     return ([product + one for product, one in zip(products, [*own, rest])],)
 
 
+@fused
+def gather(products, states, weights):
+    own = [weight * h for weight, h in zip(weights, states)]
+    return (products[0] + own[0] + products[1] + (states[1] - own[1]),)
+
+
 def side_by_side(count, like):
     """A new stack of matrices whose rows stand side by side in memory, so that one product takes them all."""
-    n, k = like.shape
-    return np.empty((n, count, k), like.dtype).transpose(1, 0, 2)
+    return np.moveaxis(np.empty((*like.shape[:-1], count, like.shape[-1]), like.dtype), -2, 0)
+
+
+def near(parts, distances):
+    """Arguments for a `Loop` that stand in the places of neighbours."""
+    k, char = parts[0].shape[-1], parts[0].dtype.char
+    return (*parts, row_of_zeros(k, char), np.asarray(distances))
+
+
+@cache
+def row_of_zeros(k, char):
+    return np.zeros(k, char)
 
 
 class Mixture:
     """Implements `kernels.mixture`."""
 
     @staticmethod
-    def value(products, x, states, factors=None):
-        hhat = products[0]
-        mix((hhat,) if factors is None else (hhat, factors), (tuple(products), x, tuple(states)))
+    def value(products, x, states, factors=None, distances=None):
+        hhat, products, states = products[0], tuple(products), tuple(states)
+        if distances is not None:
+            hhat, products, states = np.empty(x.shape[1:], x.dtype), near(products, distances), near(states, distances)
+        mix((hhat,) if factors is None else (hhat, factors), (products, x, states))
         return hhat
 
     @staticmethod
-    def push(products, dstates, factors):
-        push_mix((products[0],), (tuple(products), tuple(dstates), factors))
-        return products[0]
+    def push(products, dstates, factors, distances=None):
+        dhhat, products, dstates = products[0], tuple(products), tuple(dstates)
+        if distances is not None:
+            dhhat = np.empty(factors.shape[1:], factors.dtype)
+            products, dstates = near(products, distances), near(dstates, distances)
+        push_mix((dhhat,), (products, dstates, factors))
+        return dhhat
 
     @staticmethod
     def pull(y, hhat, factors):
@@ -113,6 +135,13 @@ class Mixture:
         products = tuple(products)
         share((products,), (products, hhat, factors))
         return products
+
+    @staticmethod
+    def gather(products, hhat, factors, distances, length):
+        total = np.empty((len(hhat), length, hhat.shape[-1]), hhat.dtype)
+        weights = factors[0], factors[0]
+        gather((total,), tuple(near(parts, [-d for d in distances]) for parts in (products, (hhat, hhat), weights)))
+        return total
 
 
 # Gated recurrent units

@@ -7,6 +7,7 @@ to twenty arrays. Each entry's arguments are read before its results are written
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import reduce
 
 import llvmlite.ir as ir
@@ -33,6 +34,9 @@ class Loop:
     float32; only contiguous rows are fast. The body gets a `Number` for a matrix, something to index for a stack, and a
     list for a tuple; it returns a tuple of the same for the results, with lists for stacks. If there are fewer results,
     the rest of what it returns is not computed. Compiled when it is first called.
+
+    Or all matrices have two axes of rows, (B, T, k). Then a tuple of arguments may end in a row of zeros (k,) and
+    integers, one for each of its matrices: at [b, t] the body gets row [b, t + integer], and zeros beyond the ends.
     """
 
     def __init__(self, body):
@@ -45,7 +49,7 @@ class Loop:
         first, length = arguments[0], 0
         if type(first) is tuple:
             first, length = first[0], len(first)
-        key = first.dtype.char, length, len(results)
+        key = first.dtype.char, first.ndim, length, len(results)
         if key not in self.compiled:
             self.compiled[key] = entry(self.name).compile((_type(results), _type(arguments)))
         self.compiled[key](results, arguments)
@@ -75,37 +79,48 @@ def loop(typing_context, name, results, arguments):
         return None
 
     def generate(context, builder, signature, values):
-        results, arguments = (_operand(context, builder, *pair) for pair in zip(signature.args[1:], values[1:]))
-        _over_rows(builder, BODIES[name.literal_value], results, arguments)
+        axes = min(ndim for ndim in _dimensions(signature.args[1:]) if ndim > 1)
+        results, arguments = (_operand(context, builder, axes, *pair) for pair in zip(signature.args[1:], values[1:]))
+        _over_rows(builder, BODIES[name.literal_value], results, arguments, axes - 1)
         return context.get_dummy_value()
 
     return types.void(name, results, arguments), generate
 
 
+def _dimensions(kinds):
+    """Of all arrays; the least is that of a matrix, since not all are stacks."""
+    return [n for kind in kinds for n in ([kind.ndim] if isinstance(kind, types.Array) else _dimensions(kind))]
+
+
 class Matrix:
     """A matrix, or a stack of them: its entries at the place where the loop stands."""
 
-    def __init__(self, context, builder, kind, value):
+    def __init__(self, context, builder, axes, kind, value):
         array = context.make_array(kind)(context, builder, value=value)
         self.builder, self.start = builder, builder.bitcast(array.data, ir.IntType(8).as_pointer())
         self.shape, self.strides = (cgutils.unpack_tuple(builder, part) for part in (array.shape, array.strides))
         self.number = array.data.type.pointee
         self.bytes = precision_of(self.number).bits // 8
-        self.is_stack = kind.ndim == 3
+        self.is_stack = kind.ndim > axes
 
-    def stand(self, row, column, kind):
-        """Go to a place; `kind` is the type of a number, or of a vector of those that follow."""
-        is_one = kind is self.number
-        step = self.strides[-1] if is_one else column.type(self.bytes)
-        builder = self.builder
-        self.offset = builder.add(builder.mul(row, self.strides[-2]), builder.mul(column, step))
-        self.kind = kind
+    def begin(self, *row):
+        """Go to a row."""
+        self.row = self._row(row)
+
+    def _row(self, row):
+        builder, strides = self.builder, self.strides[-1 - len(row) : -1]
+        return builder.gep(self.start, [reduce(builder.add, map(builder.mul, row, strides))])
+
+    def stand(self, column, kind):
+        """Go to a place in it; `kind` is the type of a number, or of a vector of those that follow."""
+        step = self.strides[-1] if kind is self.number else column.type(self.bytes)
+        self.offset, self.kind = self.builder.mul(column, step), kind
 
     def _pointer(self, i):
         builder, offset = self.builder, self.offset
         if self.is_stack:
             offset = builder.add(builder.mul(self.strides[0], offset.type(i)), offset)
-        return builder.bitcast(builder.gep(self.start, [offset]), self.kind.as_pointer())
+        return builder.bitcast(builder.gep(self.row, [offset]), self.kind.as_pointer())
 
     def __getitem__(self, i):
         """The entry in matrix i of a stack."""
@@ -115,11 +130,36 @@ class Matrix:
         self.builder.store(number.value, self._pointer(i), align=self.bytes)
 
 
-def _operand(context, builder, kind, value):
+class Neighbour(Matrix):
+    """A matrix (B, T, k) whose row at a distance the body gets, or zeros where there is none."""
+
+    def __init__(self, *arguments, zeros, distance):
+        super().__init__(*arguments)
+        self.zeros, self.distance = self.builder.bitcast(zeros, self.start.type), distance
+
+    def begin(self, b, t):
+        builder, t = self.builder, self.builder.add(t, self.distance)
+        is_inside = builder.icmp_unsigned("<", t, self.shape[-2])  # a negative number is a large one
+        self.row = builder.select(is_inside, self._row((b, t)), self.zeros)
+
+
+def _operand(context, builder, axes, kind, value):
     """Matrices in nested lists, as the arrays are in nested tuples."""
     if isinstance(kind, types.Array):
-        return Matrix(context, builder, kind, value)
-    return [_operand(context, builder, *pair) for pair in zip(kind, cgutils.unpack_tuple(builder, value))]
+        return Matrix(context, builder, axes, kind, value)
+    values = cgutils.unpack_tuple(builder, value)
+    if isinstance(kind[-1], types.Array) and kind[-1].ndim == 1:
+        return _neighbours(context, builder, axes, list(kind), values)
+    return [_operand(context, builder, axes, *pair) for pair in zip(kind, values)]
+
+
+def _neighbours(context, builder, axes, kinds, values):
+    zeros, distances = (context.make_array(kinds[i])(context, builder, value=values[i]) for i in (-2, -1))
+    found = []
+    for j, pair in enumerate(zip(kinds[:-2], values[:-2])):
+        distance = builder.load(builder.gep(distances.data, [ir.IntType(64)(j)]))
+        found.append(Neighbour(context, builder, axes, *pair, zeros=zeros.data, distance=distance))
+    return found
 
 
 def _matrices(operand):
@@ -144,36 +184,45 @@ def _write(operand, numbers):
             operand[i] = number
 
 
-def _over_rows(builder, body, results, arguments):
+def _over_rows(builder, body, results, arguments, axes):
     """Loop over the rows, or over all entries as one row where no matrix has gaps between its rows."""
     matrices = _matrices(results) + _matrices(arguments)
-    rows, columns = matrices[0].shape[-2:]
-    number, size = matrices[0].number, matrices[0].bytes
+    *rows, columns = matrices[0].shape[-1 - axes :]
+    size = matrices[0].bytes
     is_packed = _agree(builder, [matrix.strides[-1] for matrix in matrices], columns.type(size))
-    row_bytes = builder.mul(columns, columns.type(size))
-    is_dense = builder.and_(is_packed, _agree(builder, [matrix.strides[-2] for matrix in matrices], row_bytes))
-    columns = builder.select(is_dense, builder.mul(rows, columns), columns)
-    rows = builder.select(is_dense, rows.type(1), rows)
+    if axes == 1:
+        row_bytes = builder.mul(columns, columns.type(size))
+        is_dense = builder.and_(is_packed, _agree(builder, [matrix.strides[-2] for matrix in matrices], row_bytes))
+        columns = builder.select(is_dense, builder.mul(rows[0], columns), columns)
+        rows = [builder.select(is_dense, rows[0].type(1), rows[0])]
     in_vectors = builder.select(is_packed, columns, columns.type(0))
-
-    def step(row, column, count):
+    with ExitStack() as loops:
+        row = [loops.enter_context(cgutils.for_range(builder, count)).index for count in rows]
         for matrix in matrices:
-            matrix.stand(row, column, ir.VectorType(number, count) if count > 1 else number)
+            matrix.begin(*row)
+        _over_columns(builder, body, results, arguments, matrices, columns, in_vectors)
+
+
+def _over_columns(builder, body, results, arguments, matrices, columns, in_vectors):
+    """Go through a row in vectors, as far as the numbers stand side by side."""
+    number, count = matrices[0].number, VECTOR // matrices[0].bytes
+
+    def step(column, count):
+        for matrix in matrices:
+            matrix.stand(column, ir.VectorType(number, count) if count > 1 else number)
         _write(results, body(*_read(arguments)))
 
-    count = VECTOR // size
-    with cgutils.for_range(builder, rows) as row:
-        done = builder.and_(in_vectors, columns.type(-count))
-        with cgutils.for_range_slice(builder, columns.type(0), done, columns.type(count)) as (column, _):
-            step(row.index, column, count)
-        while count > 2:  # what is left, in one vector of half the length, one of a quarter, and at last by numbers
-            count //= 2
-            some = builder.and_(in_vectors, columns.type(count))
-            with builder.if_then(builder.icmp_signed("!=", some, columns.type(0))):
-                step(row.index, done, count)
-            done = builder.add(done, some)
-        with cgutils.for_range_slice(builder, done, columns, columns.type(1)) as (column, _):
-            step(row.index, column, 1)
+    done = builder.and_(in_vectors, columns.type(-count))
+    with cgutils.for_range_slice(builder, columns.type(0), done, columns.type(count)) as (column, _):
+        step(column, count)
+    while count > 2:  # what is left, in one vector of half the length, one of a quarter, and at last by numbers
+        count //= 2
+        some = builder.and_(in_vectors, columns.type(count))
+        with builder.if_then(builder.icmp_signed("!=", some, columns.type(0))):
+            step(done, count)
+        done = builder.add(done, some)
+    with cgutils.for_range_slice(builder, done, columns, columns.type(1)) as (column, _):
+        step(column, 1)
 
 
 def _agree(builder, values, value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._gates import side_by_side, switch
+from implicitsolve.backends.numba._gates import near, side_by_side, switch
 from implicitsolve.backends.numba._gates_loops import fused
 from implicitsolve.backends.numba._gates_numbers import fma, gate, tanh
 
@@ -64,15 +64,19 @@ def share(products, hhat, chat, factors):
     return products[0] + own_h, own_c, products[1] + (hhat - own_h), chat - own_c
 
 
+@fused
+def gather(products, h, c, weights):
+    own_h, own_c = ([weight * part for weight, part in zip(weights, parts)] for parts in (h, c))
+    return products[0] + own_h[0] + products[1] + (h[1] - own_h[1]), own_c[0] + (c[1] - own_c[1])
+
+
 class LSTM:
     """Implements `kernels.lstm`."""
 
     @staticmethod
-    def mix(products, x, states, factors=None):
-        (hp, cp), (hq, cq) = map(_halves, states)
-        hhat, chat = products
-        arguments = (tuple(products), x, (hp, hq), (cp, cq))
-        mix((hhat, chat) if factors is None else (hhat, chat, factors), arguments)
+    def mix(products, x, states, factors=None, distances=None):
+        (hhat, chat), neighbours = _of_neighbours(products, states, distances, x[0])
+        mix((hhat, chat) if factors is None else (hhat, chat, factors), (neighbours[0], x, *neighbours[1:]))
         return hhat, chat
 
     @staticmethod
@@ -82,10 +86,10 @@ class LSTM:
         return found
 
     @staticmethod
-    def push_mix(products, dstates, factors):
-        (dhp, dcp), (dhq, dcq) = map(_halves, dstates)
-        push_mix(tuple(products), (tuple(products), (dhp, dhq), (dcp, dcq), factors))
-        return tuple(products)
+    def push_mix(products, dstates, factors, distances=None):
+        results, neighbours = _of_neighbours(products, dstates, distances, factors[0])
+        push_mix(results, (*neighbours, factors))
+        return results
 
     @staticmethod
     def push_state(y, dchat, factors):
@@ -113,14 +117,29 @@ class LSTM:
         share((hp, cp, hq, cq), (tuple(products), hhat, chat, factors))
         return p, q
 
+    @staticmethod
+    def gather(products, hhat, chat, factors, distances, length):
+        found = np.empty((len(hhat), length, 2 * hhat.shape[-1]), hhat.dtype)
+        h, c = _halves(found)
+        parts = tuple(products), (hhat, hhat), (chat, chat), (factors[0], factors[0])
+        gather((h, c), tuple(near(part, [-d for d in distances]) for part in parts))
+        return found
+
+
+def _of_neighbours(products, states, distances, like):
+    """Where hhat and chat go, and the products, h and c of both neighbours as arguments of a loop."""
+    products, h, c = tuple(products), *zip(*map(_halves, states))
+    if distances is None:
+        return products, (products, h, c)
+    return (np.empty_like(like), np.empty_like(like)), tuple(near(part, distances) for part in (products, h, c))
+
 
 def _halves(state):
-    k = state.shape[1] // 2
-    return state[:, :k], state[:, k:]
+    k = state.shape[-1] // 2
+    return state[..., :k], state[..., k:]
 
 
 def _state(like):
     """A new state (n, 2 k), and views of its halves."""
-    n, k = like.shape
-    state = np.empty((n, 2 * k), like.dtype)
-    return state, state[:, :k], state[:, k:]
+    state = np.empty((*like.shape[:-1], 2 * like.shape[-1]), like.dtype)
+    return state, *_halves(state)

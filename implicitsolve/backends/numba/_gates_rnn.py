@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from implicitsolve.backends.numba._gates_loops import fused
-from implicitsolve.backends.numba._gates_numbers import gate, one, tanh, where
+from implicitsolve.backends.numba._gates_loops import BODIES, fused
+from implicitsolve.backends.numba._gates_numbers import fma, gate, one, tanh, where
+from implicitsolve.backends.numba._gates_recurrence import run
 
 
 def _argument(products, x):
@@ -43,6 +44,30 @@ def push(products, factors):
 ACTIVATIONS = {"tanh": of_tanh, "logistic": of_logistic, "relu": of_relu, "identity": of_identity}
 
 
+def step_of(phi):
+    """The rule of a recurrence with h = phi(y + x)."""
+
+    def step(y, x, unused):
+        h, _ = BODIES[phi.name]([y], x)
+        return h, h
+
+    return step
+
+
+def push_step(y, x, factor):
+    h = fma(factor, y, x)
+    return h, h
+
+
+def pull_step(y, x, factor):
+    h = y + x
+    return h, factor * h
+
+
+RULES = {name: step_of(phi) for name, phi in ACTIVATIONS.items()} | {"push": push_step, "pull": pull_step}
+BODIES.update((f"{__name__}.RULES.{name}", rule) for name, rule in RULES.items())
+
+
 class RNN:
     """Implements `kernels.rnn`."""
 
@@ -56,3 +81,7 @@ class RNN:
     def push(products, factors):
         push((products[0],), (tuple(products), factors))
         return products[0]
+
+    @staticmethod
+    def run(rule, weights, x, begin, lags, plan):
+        return run(f"{__name__}.RULES.{rule}", weights, x, begin, lags, plan)

@@ -11,11 +11,13 @@ from typing import Any
 import numba
 import numpy as np
 from numba import carray, types  # pyright: ignore[reportPrivateImportUsage]
+from numba.core.errors import NumbaError
 
 from implicitsolve._typing import HostArray
-from implicitsolve.backends.numba import _newton_loop
+from implicitsolve.backends.numba import _newton_lanes, _newton_loop
 from implicitsolve.backends.numba._factors import usable
 from implicitsolve.backends.numba._jit import static_size
+from implicitsolve.backends.numba._lanes import pointer_to_lanes
 from implicitsolve.backends.numba._threads import share
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
@@ -23,6 +25,7 @@ from implicitsolve.structure import BlockBanded
 
 STATIC = 4  # blocks of a band up to this size are compiled for it, 10 s each; a dense J is not
 NEWTON_STEPS = 100  # limit where the caller set none
+CACHE = 2**20  # bytes in which several systems are solved at once
 PIECES = 8  # of the batch for each thread, since systems differ in their number of steps
 
 
@@ -121,13 +124,13 @@ def newton_batch(
     _check(structure, stop)
     structure.length(N)  # raises where N does not fit
     p = _rows(parameters, B, x.dtype)
-    call = compiled(residual, x.dtype.char, len(shape), parameters is not None)
+    form = residual, x.dtype.char, len(shape), parameters is not None
     F = np.empty_like(x)
-    k = structure.block_size
+    k, m = structure.block_size, structure.width
     status, norms, counts = np.zeros(B, np.int64), np.zeros((B, 2), np.finfo(x.dtype).dtype), np.zeros((B, 2), np.int64)
     precision = float(np.finfo(x.dtype).eps)
     rtol = precision**0.5 if stop.rtol is None else float(stop.rtol)
-    slowest = 0.1 ** (2.0 / (k * min(structure.width, max(N // k, 1)) + 1))  # a new J is to bring two digits
+    slowest = 0.1 ** (2.0 / (k * min(m, max(N // k, 1)) + 1))  # a new J is to bring two digits
     tolerances = (float(stop.atol), rtol, precision, precision**0.25, slowest)
     bands = (structure.lower, structure.upper)
     limit = NEWTON_STEPS if stop.max_iterations is None else stop.max_iterations
@@ -135,16 +138,31 @@ def newton_batch(
     flat, values = x.reshape((B, N)), F.reshape((B, N))
     sides = (shape[0], shape[1] if len(shape) == 2 else 1, k)
 
-    def run(part: slice) -> None:
-        arrays = call, flat[part], p[part], values[part]
-        work = _newton_loop.workspace(N // k, k, *bands, x.dtype)
+    def in_lanes(part: slice) -> None:
+        arrays = flat[part], p[part], values[part]
+        work = _newton_lanes.workspace(N // k, k, m, p.shape[1], x.dtype)
         counts_of = status[part], norms[part], counts[part]
-        _newton_loop.solve(*arrays, sides, bands, size, tolerances, limit, work, *counts_of)
+        _newton_lanes.solve(call, is_wide, *arrays, sides, bands[0], size, tolerances, limit, work, *counts_of)
 
-    if N:
-        share(run, B, 1000.0 * x.size, PIECES)
-    else:
+    def one_by_one(part: slice) -> None:
+        rows = left[part]
+        arrays = flat[rows], p[rows], values[rows]
+        counts_of = status[rows], norms[rows], counts[rows]
+        work = _newton_loop.workspace(N // k, k, *bands, x.dtype)
+        _newton_loop.solve(call, *arrays, sides, bands, size, tolerances, limit, work, *counts_of)
+        for whole, some in zip((flat, values, status, norms, counts), (arrays[0], arrays[2], *counts_of)):
+            whole[rows] = some
+
+    if not N:
         status[:] = Status.CONVERGED
+    elif x.dtype.kind == "f" and limit > 0 and _newton_lanes.nbytes(N // k, k, m, x.dtype.itemsize) <= CACHE:
+        wide = compiled_for_lanes(*form)
+        call, is_wide = (compiled(*form), False) if wide is None else (wide, True)
+        share(in_lanes, B, 200.0 * x.size, PIECES)
+    left = np.flatnonzero(status == Status.RUNNING)
+    if left.size:
+        call = compiled(*form)
+        share(one_by_one, left.size, 1000.0 * left.size * N, PIECES)
     return NewtonBatch(
         x=x,
         F=F,
@@ -193,21 +211,7 @@ def _rows(parameters: HostArray | None, B: int, dtype: Any) -> HostArray:
 @functools.lru_cache(maxsize=64)
 def compiled(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
     """C function ``(x, p, out, n0, n1, q) -> 1``, or 0 where `residual` raised, for one dtype and number of axes."""
-    if not callable(residual):
-        raise TypeError(f"newton_batch: `residual` must be callable, got {type(residual).__name__}")
-    function = getattr(residual, "py_func", residual)
-    options: Any = {**getattr(residual, "targetoptions", {}), "error_model": "numpy", "parallel": False}
-    options.pop("nopython", None)
-    user = numba.njit(**options)(function)
-    arguments = len(inspect.signature(function).parameters)
-    least = 2 if has_parameters else 1
-    if arguments not in (least, least + 1):
-        names = "(x, p, out) or (x, p)" if has_parameters else "(x, out) or (x)"
-        raise TypeError(f"newton_batch: `residual` must take {names}, got {arguments} arguments")
-    evaluate = _evaluation(user, has_parameters, arguments > least)
-    number = numba.from_dtype(np.dtype(char))
-    pointer = types.CPointer(number)
-    signature = types.intc(pointer, pointer, pointer, types.intp, types.intp, types.intp)
+    evaluate = _evaluation(residual, has_parameters)
     if ndim == 1:
 
         def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
@@ -219,18 +223,57 @@ def compiled(residual: Callable[..., Any], char: str, ndim: int, has_parameters:
             evaluate(carray(x, (n0, n1)), carray(p, (q,)), carray(out, (n0, n1)))
             return 1
 
-    return numba.cfunc(signature)(wrapper)
+    return _c_function(char)(wrapper)
 
 
-def _evaluation(user: Any, has_parameters: bool, writes: bool) -> Any:
+@functools.lru_cache(maxsize=64)
+def compiled_for_lanes(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
+    """The same for the numbers of all lanes, or None: a residual may do what `Lanes` do not, such as branch on x."""
+    evaluate = _evaluation(residual, has_parameters)
+    wide = pointer_to_lanes
+    if ndim == 1:
+
+        def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
+            evaluate(carray(wide(x), (n0,)), carray(wide(p), (q,)), carray(wide(out), (n0,)))
+            return 1
+    else:
+
+        def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
+            evaluate(carray(wide(x), (n0, n1)), carray(wide(p), (q,)), carray(wide(out), (n0, n1)))
+            return 1
+
+    try:
+        return _c_function(char)(wrapper)
+    except (NumbaError, NotImplementedError):
+        return None
+
+
+def _c_function(char: str) -> Any:
+    """Numba's decorator for functions of three pointers and three sizes."""
+    pointer = types.CPointer(numba.from_dtype(np.dtype(char)))
+    return numba.cfunc(types.intc(pointer, pointer, pointer, types.intp, types.intp, types.intp))
+
+
+def _evaluation(residual: Callable[..., Any], has_parameters: bool) -> Any:
     """One form, ``(x, p, out)``, for the four that `residual` may have."""
-    if has_parameters and writes:
+    if not callable(residual):
+        raise TypeError(f"newton_batch: `residual` must be callable, got {type(residual).__name__}")
+    function = getattr(residual, "py_func", residual)
+    options: Any = {**getattr(residual, "targetoptions", {}), "error_model": "numpy", "parallel": False}
+    options.pop("nopython", None)
+    user = numba.njit(**options)(function)
+    arguments = len(inspect.signature(function).parameters)
+    least = 2 if has_parameters else 1
+    if arguments not in (least, least + 1):
+        names = "(x, p, out) or (x, p)" if has_parameters else "(x, out) or (x)"
+        raise TypeError(f"newton_batch: `residual` must take {names}, got {arguments} arguments")
+    if arguments == 3:
         return user
     if has_parameters:
 
         def evaluate(x: Any, p: Any, out: Any) -> None:
             out[:] = user(x, p)
-    elif writes:
+    elif arguments > least:
 
         def evaluate(x: Any, p: Any, out: Any) -> None:
             user(x, out)

@@ -1,4 +1,4 @@
-"""Compiled `rank_one`: one pass over memory in place of three."""
+"""Compiled `rank_one` and `broyden_direction`: one pass over memory for each update in place of three."""
 
 # pyright: basic
 
@@ -37,3 +37,31 @@ def _add_and_multiply(z, w, amount, following, products):
             z[b, i] = new
             total += np.conj(following[b, i]) * new
         products[b, 0] = total
+
+
+@summing_kernel
+def broyden_direction(S, count, squares, x, new_x):
+    """See `implicitsolve.kernels`."""
+    z = S[count]
+    real = x.dtype.type
+    growth = 1.0
+    if count > 0:
+        total = real(0)
+        for i in range(x.size):
+            total += S[0, i] * z[i]
+        for j in range(1, count):
+            gain, total = real(total / squares[j - 1]), real(0)
+            w = S[j]
+            for i in range(x.size):
+                new = z[i] + gain * w[i]
+                z[i] = new
+                total += w[i] * new
+        growth = 1 / (1 - total / squares[count - 1])
+    factor = real(growth if np.isfinite(growth) else 1.0)
+    total = real(0)
+    for i in range(x.size):
+        new = z[i] * factor
+        z[i] = new
+        new_x[i] = x[i] + new
+        total += new * new
+    squares[count] = total

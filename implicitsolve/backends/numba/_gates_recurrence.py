@@ -1,0 +1,68 @@
+# pyright: basic
+"""Recurrences of networks without gates, compiled as a whole: what `kernels._gates_rnn` defines as `RNN.run`.
+
+The matrix product of a step has few rows, and Python's part in it, and in what stands around it, took longer than the
+product itself.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from implicitsolve.backends.numba._blas import GEMM, address, call, calls
+from implicitsolve.backends.numba._gates_loops import loop
+from implicitsolve.backends.numba._jit import borrowed, kernel
+from implicitsolve.backends.numba._threads import share
+
+ALONE = 2**18  # m k^2 of a product that OpenBLAS leaves to the thread that calls it
+
+
+@cache
+def entry(name):
+    """The loop over all steps, for the name of a rule among the `BODIES`.
+
+    A rule gets the sum of the products, and both arguments; it returns the result, and the state for later steps.
+    """
+
+    @kernel
+    def run(blas, order, weights, x, other, carried, y, out, first, last):
+        (gemm, letter, sizes, scalars), (lags, active, at, targets), depth = blas, order, carried.shape[0]
+        N, k, zero, start = address(letter), address(sizes), address(scalars), first
+        m, one = k + sizes.itemsize, zero + scalars.itemsize
+        x, other, carried, y, out = borrowed(x), borrowed(other), borrowed(carried), borrowed(y), borrowed(out)
+        for t in range(len(active)):
+            sizes[1] = min(active[t], last) - first
+            if sizes[1] <= 0:
+                break
+            for j in range(len(lags)):
+                W = address(weights) + j * weights[0].size * weights.itemsize
+                previous = address(carried) + (t - lags[j]) % depth * y.size * y.itemsize
+                call(gemm, (N, N, k, m, k, one, W, k, previous, k, one if j else zero, address(y), k))
+            following = carried[t % depth]
+            for i in range(sizes[1]):
+                row, target = at[start + i], targets[start + i]
+                results = out[target : target + 1], following[i : i + 1]
+                loop(name, results, (y[i : i + 1], x[row : row + 1], other[row : row + 1]))
+            start += active[t]
+
+    return run
+
+
+def run(rule, weights, x, begin, lags, plan):
+    """See `kernels.rnn`; the runs are shared out over threads, unless BLAS itself has work for several."""
+    (runs, _, k), dtype = begin.shape, begin.dtype
+    compiled, weights = entry(rule), np.ascontiguousarray(weights)
+    out = (np.empty if len(plan.at) == plan.count else np.zeros)((plan.count, k), dtype)
+
+    def some(part):
+        table, letters, _, _ = calls(dtype, k, k)
+        sizes, scalars = np.asarray([k, 0], np.int32), np.asarray([0, 1], dtype)
+        carried = np.array(begin[part, ::-1].transpose(1, 0, 2), order="C")  # overwritten
+        blas = table[GEMM], letters[3:4], sizes, scalars
+        order = np.asarray(lags), plan.active, plan.at, plan.targets
+        compiled(blas, order, weights, x[0], x[-1], carried, np.empty_like(carried[0]), out, part.start, part.stop)
+
+    share(some, runs, 2.0 * len(lags) * len(plan.at) * k**2 if runs * k**2 <= 2 * ALONE else 0.0)
+    return out

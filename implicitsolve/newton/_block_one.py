@@ -1,0 +1,247 @@
+"""The steps of `BlockNewton` for one system of NumPy numbers: what is ordinary takes few calls.
+
+Most steps are whole ones that at least halve ||F||. Then few of the rules of `BlockLoop` have anything to decide, and
+are applied to plain numbers here; every other step goes the way of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._assemble_one import OneSystemDifferences
+from implicitsolve._evaluate import Evaluator
+from implicitsolve._namespace import from_host, is_safe, norm2
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.direct import BlockLU
+from implicitsolve.kernels import Factors, broyden_direction
+from implicitsolve.monitor import Monitor, silent
+from implicitsolve.newton._block_loop import GUESSES, OLDEST, BlockLoop
+from implicitsolve.newton._broyden import BroydenInverse
+from implicitsolve.newton._loop import CONVERGED, HALVED, RUNNING, STAGNATED, Solution
+from implicitsolve.result import NewtonStep
+from implicitsolve.stopping import NonlinearStop
+
+FEW = 8  # directions for which there is room at first, where
+SMALL = 2**25  # bytes are not enough for all
+WHOLE = np.ones(1)
+WHOLE.flags.writeable = False
+ROW, FRESH, KEPT = np.zeros(1, dtype=int), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)
+
+
+class OneSystemLoop(BlockLoop):
+    """A `BlockLoop` for one system without batch axes."""
+
+    @staticmethod
+    def suits(evaluator: Evaluator, x0: Array, factor: object) -> bool:
+        """Whether the system is alone and real, and the kernels are the library's choice: sums differ in rounding."""
+        is_chosen = getattr(factor, "backend", "auto") == "auto"
+        return is_chosen and not evaluator.batch_shape and type(x0) is np.ndarray and x0.dtype.char in "fd" and x0.dtype.isnative
+
+    def __init__(
+        self,
+        method: object,
+        evaluator: Evaluator,
+        solution: Solution,
+        stop: NonlinearStop,
+        monitor: Monitor,
+        rows: Indices | None = None,
+    ) -> None:
+        super().__init__(method, evaluator, solution, stop, monitor, rows)
+        self.steps = WholeSteps()
+        if self.method.reuse == "broyden":
+            self.updates = self.steps
+        self.differences: OneSystemDifferences | None = None
+        factor = self.method.factor
+        if isinstance(factor, BlockLU) and not factor.refine and OneSystemDifferences.suits(self.assembler):
+            self.differences = OneSystemDifferences(self.assembler, self.evaluator)
+
+    def _factorize(self, fresh: HostArray) -> None:
+        if self.differences is None or not self._factorize_by(self.differences):
+            super()._factorize(fresh)
+
+    def _factorize_by(self, differences: OneSystemDifferences) -> bool:
+        """Assemble and factorize J as far as that is ordinary; whether it was."""
+        structure = self.assembler.structure
+        self.updates.reset(FRESH)
+        for _ in range(GUESSES):
+            blocks = differences.blocks(self.x, self.F, float(self.norms[0]))
+            if blocks is None:
+                return False
+            inverse = Inverse(self.method.factor.factors(blocks, structure.lower, structure.upper), blocks.shape)
+            self.inverse.parts = [(ROW, inverse)]
+            if self.assembler.is_certain(ROW):
+                break
+            direction = inverse.negative(self.F)
+            if not self.assembler.check(ROW, direction).any():
+                self.first_direction = direction
+                break
+        return True
+
+    def run(self) -> Solution:
+        """Step until the system has ended."""
+        self._report(0)
+        self._retire()
+        iteration = 0
+        while self.rows.size:
+            iteration += 1
+            fresh = self.is_stale.copy()
+            if fresh[0]:
+                self._factorize(fresh)
+            if self.steps.is_whole:
+                iteration = self._whole_steps(iteration, fresh)
+            else:
+                self._any_step(iteration, fresh, *self._trial())
+            self._retire()
+        self._settle()
+        return self.solution
+
+    def _any_step(self, iteration: int, fresh: HostArray, direction: Array, x: Array, F: Array = None) -> None:
+        """A step that may be anything, as a batch takes it."""
+        F = self.evaluator.residual(x) if F is None else F
+        length = self._take(x, F, norm2(F), direction, fresh, iteration >= self.limit)
+        self._report(iteration, step_length=length, factorized=fresh)
+
+    def _whole_steps(self, iteration: int, fresh: HostArray) -> int:
+        """Take steps until J is stale, or one is not ordinary, or the last; return its number."""
+        steps, stop, size = self.steps, self.stop, float(self.norms[0])
+        while True:
+            with np.errstate(all="ignore"):
+                self._solve_into(steps.room(self.x))
+                direction, x = steps.trial(self.x)
+            F = self.evaluator.residual(x)
+            norms = norm2(F)
+            previous, size = size, float(norms[0])
+            if not size <= HALVED * previous or iteration >= self.limit[0]:
+                self._any_step(iteration, fresh, direction, x, F)
+                return iteration
+            self.x, self.F, self.norms, self.measure = x, F, norms, stop.measure(F, self.whole.event_shape)
+            self.solution.iterations[0] += 1
+            if size == 0 or stop.holds(self.measure, self.target, x, direction)[0]:
+                self.code[0] = CONVERGED
+            else:
+                self._grow_old(size / previous, direction, fresh)
+            self._report(iteration, step_length=WHOLE, factorized=fresh)
+            if self.code[0] != RUNNING or self.is_stale[0] or not steps.is_whole:
+                return iteration
+            iteration, fresh = iteration + 1, KEPT
+
+    def _solve_into(self, row: Array) -> None:
+        """Write -J^-1 F with the factorized J."""
+        inverse = self.inverse.parts[0][1]
+        if self.first_direction is None and isinstance(inverse, Inverse):
+            inverse.negative(self.F, row)
+        else:
+            row[...] = self._solved()
+
+    def _grow_old(self, rate: float, direction: Array, fresh: HostArray) -> None:
+        """See a whole step that brought ||F|| down to `rate`; decide whether J is still good enough."""
+        measure, reuse = self.measure[0], self.method.reuse
+        if reuse == "broyden":
+            self.steps.step(direction, direction, WHOLE)
+        if measure < self.NEW_BEST * self.best[0]:
+            self.since[0], self.best[0] = 0, measure
+        else:
+            self.since[0] += 1
+            if self.since[0] >= self.PATIENCE:
+                self.code[0] = STAGNATED
+        age = 1 if fresh[0] else int(self.age[0]) + 1
+        mean = math.sqrt(rate * float(self.rate[0])) if age > 2 else rate
+        self.age[0], self.rate[0] = age, rate
+        self.is_stale[0] = not mean <= self._slowest() or age >= OLDEST or reuse == "none"
+
+    def _report(self, iteration: int, **details: Any) -> None:
+        if self.monitor is not silent:
+            super()._report(iteration, **details)
+            return
+        running, counts = int(self.code[0] == RUNNING), self.evaluator.tally.counts()
+        self.solution.steps.append(
+            NewtonStep(
+                iteration=iteration, systems=ROW, residual_norm=self.measure, running=running, counts=counts, **details
+            )
+        )
+
+
+class Inverse:
+    """J^-1 of one system by its factors, on arrays (1, N)."""
+
+    def __init__(self, factors: Factors, shape: tuple[int, ...]) -> None:
+        self.factors = factors
+        self.shape = 1, shape[1], shape[3], 1
+
+    def matvec(self, F: Array) -> Array:
+        """J^-1 F."""
+        with np.errstate(all="ignore"):
+            return self.factors.solve(F.reshape(self.shape)).reshape(F.shape)
+
+    def negative(self, F: Array, out: Array = None) -> Array:
+        """-J^-1 F, in `out`."""
+        in_place = getattr(self.factors, "solve_in_place", None)
+        if in_place is None:
+            return np.negative(self.matvec(F), out=out)
+        x = np.negative(F, out=out)
+        in_place(x.reshape(self.shape))
+        return x
+
+
+class WholeSteps(BroydenInverse):
+    """Broyden's updates of one system as long as its steps are whole: each is the direction that the next one needs.
+
+    So one array holds all that an update needs, and one kernel goes through it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_whole = True
+        self.count = 0  # steps taken since the last factorization
+        self.directions: Array = None  # (rows, N): those steps, and the newest direction
+        self.squares = np.zeros(OLDEST + 1)  # s^T s of each
+        self.correct: Any = None  # the kernel
+
+    def room(self, like: Array) -> Array:
+        """Where -H F for the factorized J is to be written, (1, N)."""
+        known = self.directions
+        if known is None or self.count == known.shape[0]:
+            is_small = like.nbytes * (OLDEST + 1) <= SMALL
+            rows = OLDEST + 1 if is_small or known is not None else FEW
+            self.directions = S = np.empty((rows, like.shape[1]), dtype=like.dtype)
+            self.correct = broyden_direction.select(S, size=S.shape[1])
+            if known is not None:
+                S[: known.shape[0]] = known
+        return self.directions[self.count : self.count + 1]
+
+    def trial(self, x: Array) -> tuple[Array, Array]:
+        """Direction and x + direction, from what was written."""
+        new_x = np.empty_like(x)
+        self.correct(self.directions, self.count, self.squares, x[0], new_x[0])
+        return self.directions[self.count : self.count + 1], new_x
+
+    def step(self, s: Array, d: Array, length: HostArray | None = None) -> None:
+        """See the step s that was taken along the direction d."""
+        if self.is_whole and length is not None and length[0] == 1.0:
+            square = math.sqrt(self.squares[self.count])
+            if is_safe(np.asarray(square), np, s.dtype):
+                self.count += 1
+                return
+        if self.is_whole:
+            self._give_up()
+        super().step(s, d, length)
+
+    def reset(self, where: HostArray) -> None:
+        """Forget everything."""
+        super().reset(where)
+        self.is_whole, self.count = True, 0
+
+    def take(self, indices: Indices) -> None:
+        """Forget the system when it has ended."""
+        self.reset(np.ones(1, dtype=bool))
+
+    def _give_up(self) -> None:
+        """Go on as for any steps."""
+        self.is_whole = False
+        S = self.directions
+        factors = from_host(1 / self.squares[: self.count], S)
+        for j in range(self.count):
+            self.pairs.append((S[j : j + 1], S[j + 1 : j + 2], factors[j : j + 1, None]))

@@ -1,0 +1,77 @@
+"""Systems of a batch end one after the other; each gets what it would have got alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+
+METHODS = {
+    "anderson": ims.Anderson(),
+    "anderson, short memory": ims.Anderson(memory=3),
+    "broyden": ims.Broyden(),
+    "picard": ims.Picard(),
+    "homotopy": ims.Homotopy(),
+    "newton-krylov": ims.NewtonKrylov(),
+    "newton-bicgstab": ims.NewtonKrylov(krylov=ims.BiCGSTAB()),
+}
+
+
+def systems(size, seen=None):
+    """x = size A x + tanh terms: the larger the size, the longer it takes. With `seen`, how many are evaluated."""
+    A = np.linalg.qr(np.random.default_rng(1).standard_normal((6, 6)))[0]
+
+    def problem(size):
+        def residual(x):
+            if seen is not None:
+                seen.append(len(x))
+            return x - size[:, None] * np.tanh(x @ A.T) - 1
+
+        def linearize(x):
+            slope = size[:, None] * (1 - np.tanh(x @ A.T) ** 2)
+
+            def build(slope):
+                return ims.LinearOperator(
+                    lambda v: v - slope * (v @ A.T),
+                    lambda w: w - (slope * w) @ A,
+                    in_shape=6,
+                    batch_shape=(len(slope),),
+                    take=lambda indices: build(slope[indices]),
+                )
+
+            return residual(x), build(slope)
+
+        return ims.Problem(
+            residual,
+            linearize=linearize,
+            batch_ndim=1,
+            fixed_point=True,
+            take=lambda indices: problem(size[indices]),
+        )
+
+    return problem(size)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_as_alone(name, rng):
+    size = np.linspace(0.0, 0.9, 10)[rng.permutation(10)]
+    x0, stop = rng.standard_normal((10, 6)), ims.NonlinearStop(atol=1e-11, rtol=0.0)
+    together = ims.root(systems(size), x0, method=METHODS[name], stop=stop)
+    assert together.success.all()
+    assert len(set(together.iterations)) > 2  # they do end one after the other
+    for b in range(10):
+        alone = ims.root(systems(size[b : b + 1]), x0[b : b + 1], method=METHODS[name], stop=stop)
+        assert alone.iterations[0] == together.iterations[b]
+        np.testing.assert_allclose(together.x[b], alone.x[0], rtol=0, atol=1e-13)
+
+
+def test_few_more_systems_are_evaluated_than_run(rng):
+    seen = []
+    size = np.linspace(0.0, 0.9, 16)
+    result = ims.root(systems(size, seen), np.zeros((16, 6)), method="anderson", stop=ims.NonlinearStop(rtol=1e-12))
+    assert result.success.all()
+    running = np.asarray([16] + [step.running for step in result.steps[:-1]])
+    assert len(seen) == len(running)
+    assert (np.asarray(seen) >= running).all()
+    assert (np.asarray(seen) * 0.75 <= np.maximum(running, 1)).all()
