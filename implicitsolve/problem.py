@@ -51,8 +51,8 @@ class Problem:
         `wrt`, it is given there the names of those that are wanted, where not all are.
     take : callable, optional
         ``take(indices)`` returns the problem of those systems of the flattened batch (a NumPy array of integers), whose
-        batch shape is ``(len(indices),)``. With it systems that have finished cost nothing; without it the whole batch
-        is evaluated to the end.
+        batch shape is ``(len(indices),)``. With it systems that have finished cost nothing from when they are a quarter
+        of those evaluated; without it the whole batch is evaluated to the end.
     initial_guess : callable, optional
         ``initial_guess(kind, rng)`` returns a start; `root` without x0 asks for kind "default".
     fixed_point : bool, optional

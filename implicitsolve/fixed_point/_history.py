@@ -6,7 +6,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.fixed_point._least_squares import newest_first
+from implicitsolve.kernels import newest_first
 from implicitsolve.krylov._arnoldi import combine, project
 
 FIRST_COLUMNS = 8  # room at first; it doubles as it fills
@@ -88,7 +88,8 @@ class History:
             return None, np.ones(norms.size)
         order = (self.seen - 1 - np.arange(m)) % self.memory
         gram, right = self.gram[:, order[:, None], order[None, :]], self.onto_F[:, order]
-        chosen = newest_first(gram, right, self.held[:, order], self.least)
+        solve = newest_first.select(gram, size=m)
+        chosen = solve(gram, right, self.held[:, order], self.least)
         weights = np.empty_like(chosen)
         weights[:, order] = chosen
         with np.errstate(all="ignore"):

@@ -22,7 +22,9 @@ implementation may write into `blocks` if `overwrite`. The facts for ``select``:
 upper, and pivoting (block_lu alone); the number of systems is none, so that each system of a batch gets the same
 numbers as alone.
 
-``scalar_tridiagonal`` selects a class that factors many tridiagonal matrices at once, and solves with them.
+``newest_first(gram, right, held, least)`` solves the small least-squares problems of Anderson's method, always on the
+host; the fact is size, the columns. ``scalar_tridiagonal`` selects a class that factors many tridiagonal matrices at
+once, and solves with them.
 
 For recurrent layers `mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix
 products, function by function; see their references. The only fact is size, the numbers in a row.
@@ -39,6 +41,7 @@ from implicitsolve.kernels import (
     _gates_lstm,
     _gates_rnn,
     _lapack,
+    _least_squares,
     _reference,
     _scalar_tridiagonal,
     _vectors,
@@ -65,6 +68,7 @@ __all__ = [
     "lstm",
     "mixture",
     "narrow_lu",
+    "newest_first",
     "place_colors",
     "place_groups",
     "rank_one",
@@ -96,6 +100,11 @@ def _long(*, size: int) -> bool:
     return size >= 16
 
 
+def _many_columns(*, size: int) -> bool:
+    """Arrays of fewer columns take NumPy less time than all else in a step."""
+    return size >= 16
+
+
 def _long_rows(*, size: int) -> bool:
     """Compiled code makes one pass where NumPy makes ten; layers of fewer numbers are not worth loading it."""
     return size >= 32
@@ -120,6 +129,7 @@ place_groups = Kernel("place_groups", _assembly.place_groups, pays={"numba": _so
 narrow_lu = Kernel("narrow_lu", _reference.narrow_lu, pays={"numba": _narrow})
 scalar_tridiagonal = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, pays={"numba": _long_rows})
 broyden_direction = Kernel("broyden_direction", _vectors.broyden_direction, pays={"numba": _long})
+newest_first = Kernel("newest_first", _least_squares.newest_first, pays={"numba": _many_columns})
 rank_one = Kernel("rank_one", _vectors.rank_one, pays={"numba": _long})
 mixture = Kernel("mixture", _gates.Mixture, pays={"numba": _long_rows})
 gru = Kernel("gru", _gates.GRU, pays={"numba": _long_rows})

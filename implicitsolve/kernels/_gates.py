@@ -78,9 +78,7 @@ class Mixture:
         return tuple(products)
 
     @staticmethod
-    def gather(
-        products: Sequence[Array], hhat: Array, factors: Array, distances: Sequence[int], length: int
-    ) -> Array:
+    def gather(products: Sequence[Array], hhat: Array, factors: Array, distances: Sequence[int], length: int) -> Array:
         """Return the sum of these that each of the neighbours gets, (B, length, k)."""
         return _sum(near(Mixture.share(products, hhat, factors), [-distance for distance in distances], length))
 

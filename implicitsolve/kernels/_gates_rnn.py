@@ -45,9 +45,7 @@ class RNN:
         return total
 
     @staticmethod
-    def run(
-        rule: str, weights: Array, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan
-    ) -> Array:
+    def run(rule: str, weights: Array, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
         """Return the h_t (plan.count, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
 
         def step(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:

@@ -38,9 +38,10 @@ class Auto:
     - A causal problem (`Problem.substitute`): `Substitution`, and `NewtonKrylov` where that was not accurate enough.
     - A fixed-point problem (`Problem.fixed_point`): `Anderson`, which ends systems that do not halve ||F|| in 30 steps;
       for these `Homotopy`, and where that fails too `NewtonKrylov`, each from x0. Before it, `root` eliminates every
-      second block where the problem has `halves`. On implicit GRUs Anderson's method needed fewer products than
-      Newton–Krylov wherever it converged, and the homotopy solved nearly all of the rest, where Newton's method, tried
-      in between, cost more than it saved.
+      second block where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
+      both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). On implicit GRUs
+      Anderson's method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly
+      all of the rest, where Newton's method, tried in between, cost more than it saved.
     - No structure, or extended precision: `NewtonKrylov`.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
       `blocks`: `BlockNewton`. Systems on which it fails begin again with `NewtonKrylov`.

@@ -141,22 +141,28 @@ class BlockLoop(NewtonLoop):
         rejected = np.flatnonzero(~found.accepted)
         rows = rejected[fresh[rejected] & np.isfinite(norm_max(direction))[rejected]]
         rows = rows[~self._is_rounding(rows)] if rows.size else rows
+        if rows.size == fresh.size:
+            found = self._search_along(rows, direction, found)
+            found.jacobian = None
+            return found
         whole = found.take(rows)
         scatter(found.x, rejected, gather(x, rejected))
         scatter(found.F, rejected, gather(F, rejected))
         found.norms[rejected], found.length[rejected] = norms[rejected], 0.0
         if rows.size:
-            part, x, F = self._part(rows)
-            exact, inverse = np.zeros(rows.size), self.inverse.take(rows)
-            again = self.method.line_search.search(
-                part, x, F, norms[rows], gather(direction, rows), exact, inverse.matvec, whole
-            )
+            again = self._search_along(rows, gather(direction, rows), whole)
             scatter(found.x, rows, again.x)
             scatter(found.F, rows, again.F)
             for name in ("norms", "length", "accepted", "finite"):
                 getattr(found, name)[rows] = getattr(again, name)
         found.jacobian = None
         return found
+
+    def _search_along(self, rows: Indices, direction: Array, whole: Searched) -> Searched:
+        """Search along the new directions of some systems, whose whole steps are known."""
+        part, x, F = self._part(rows)
+        inverse, exact = self.inverse.take(rows), np.zeros(rows.size)
+        return self.method.line_search.search(part, x, F, self.norms[rows], direction, exact, inverse.matvec, whole)
 
     def _is_rounding(self, rows: Indices) -> HostArray:
         """Whether F(x) is no larger than its change between neighbouring floating-point numbers."""

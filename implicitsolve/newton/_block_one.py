@@ -38,7 +38,13 @@ class OneSystemLoop(BlockLoop):
     def suits(evaluator: Evaluator, x0: Array, factor: object) -> bool:
         """Whether the system is alone and real, and the kernels are the library's choice: sums differ in rounding."""
         is_chosen = getattr(factor, "backend", "auto") == "auto"
-        return is_chosen and not evaluator.batch_shape and type(x0) is np.ndarray and x0.dtype.char in "fd" and x0.dtype.isnative
+        return (
+            is_chosen
+            and not evaluator.batch_shape
+            and type(x0) is np.ndarray
+            and x0.dtype.char in "fd"
+            and x0.dtype.isnative
+        )
 
     def __init__(
         self,

@@ -212,7 +212,14 @@ class Backtracking:
         self, evaluator: Evaluator, found: Searched, rows: Indices, x: Array, length: HostArray, step: Array
     ) -> None:
         """Evaluate new trial points of some systems."""
-        part = evaluator if rows.size == length.size else evaluator.take(rows, x)
+        if rows.size == length.size:
+            with np.errstate(all="ignore"):
+                found.x = x + from_host(length, x)[:, None] * step
+            found.F, found.jacobian = evaluator.residual(found.x), None
+            found.norms = norm2(found.F)
+            found.finite |= np.isfinite(found.norms)
+            return
+        part = evaluator.take(rows, x)
         with np.errstate(all="ignore"):
             trial = gather(x, rows) + from_host(length[rows], x)[:, None] * gather(step, rows)
         F = part.residual(trial)

@@ -121,6 +121,38 @@ def test_a_norm_of_the_callers(rng):
     assert (np.abs(problem.residual(result.x)).sum(axis=(1, 2)) <= 1e-9).all()
 
 
+def test_a_stream_of_systems(rng):
+    problem = layer(rng)
+    stop = ims.NonlinearStop(atol=1e-11, rtol=0.0)
+    result = ims.solve_stream(problem, np.zeros((3, 7, k)), batch_size=2, stop=stop)
+    assert result.success.all()
+    assert np.abs(problem.residual(result.x)).max() <= 1.01e-11
+
+
+def test_what_anderson_leaves_goes_on_in_single_precision_too(rng, monkeypatch):
+    monkeypatch.setattr("implicitsolve.newton._auto.Anderson", lambda: ims.Anderson(patience=1, damping=1e-6, memory=0))
+    dtypes = []
+
+    def spied(problem):
+        def linearize(x):
+            dtypes.append(x.dtype)
+            return problem.linearize(x)
+
+        return replace(
+            problem,
+            linearize=linearize,
+            take=lambda indices: spied(problem.take(indices)),
+            astype=lambda dtype: spied(problem.astype(dtype)),
+        )
+
+    half = ims.even_odd(layer(rng, s=2.0))
+    result = ims.root(spied(half), np.zeros((3, 3, k)), stop=ims.NonlinearStop(atol=1e-11, rtol=0.0))
+    assert result.success.all()
+    assert np.abs(half.residual(result.x)).max() <= 1e-11
+    assert (result.initial_norm > 1e-3).all()
+    assert 1 <= dtypes.count(np.float64) < 10 < dtypes.count(np.float32)
+
+
 def test_neighbours_change_nothing(rng):
     problem = layer(rng)
     x0 = np.stack([np.zeros((7, k)), rng.uniform(-1, 1, (7, k)), ims.root(problem).x[2]])

@@ -18,6 +18,7 @@ from implicitsolve.backends.numba._gates_loops import COMPILES
 from implicitsolve.backends.numba._gates_lstm import LSTM
 from implicitsolve.backends.numba._gates_rnn import RNN
 from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
+from implicitsolve.backends.numba._least_squares import newest_first
 from implicitsolve.backends.numba._narrow import narrow_lu
 from implicitsolve.backends.numba._newton import NewtonBatch, newton_batch
 from implicitsolve.backends.numba._scalar_tridiagonal import ScalarTridiagonal
@@ -54,6 +55,7 @@ kernels.cyclic_reduction.implement("numba", cyclic_reduction, _supports)
 kernels.narrow_lu.implement("numba", narrow_lu, _supports)
 kernels.place_colors.implement("numba", place_colors, _supports)
 kernels.place_groups.implement("numba", place_groups, _supports)
+kernels.newest_first.implement("numba", newest_first, _supports)
 kernels.rank_one.implement("numba", rank_one, _supports)
 kernels.scalar_tridiagonal.implement("numba", ScalarTridiagonal, _supports_real)
 kernels.mixture.implement("numba", Mixture, _supports_loops)

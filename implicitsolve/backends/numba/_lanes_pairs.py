@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from implicitsolve.backends.numba._jit import inner
-from implicitsolve.backends.numba._lanes import multiply_add as fma
 from implicitsolve.backends.numba._lanes import select
+from implicitsolve.backends.numba._lanes_arithmetic import multiply_add as fma
 
 
 @inner

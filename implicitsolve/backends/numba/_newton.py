@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
-from numba import carray, types  # pyright: ignore[reportPrivateImportUsage]
-from numba.core.errors import NumbaError
 
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba import _newton_lanes, _newton_loop
 from implicitsolve.backends.numba._factors import usable
 from implicitsolve.backends.numba._jit import static_size
-from implicitsolve.backends.numba._lanes import pointer_to_lanes
+from implicitsolve.backends.numba._newton_residual import compiled, compiled_for_lanes
 from implicitsolve.backends.numba._threads import share
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
@@ -206,80 +201,3 @@ def _rows(parameters: HostArray | None, B: int, dtype: Any) -> HostArray:
     if p.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         raise TypeError("newton_batch: `parameters` must be real for a real `x0`, got complex numbers")
     return usable(p.astype(dtype, order="C"))
-
-
-@functools.lru_cache(maxsize=64)
-def compiled(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
-    """C function ``(x, p, out, n0, n1, q) -> 1``, or 0 where `residual` raised, for one dtype and number of axes."""
-    evaluate = _evaluation(residual, has_parameters)
-    if ndim == 1:
-
-        def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
-            evaluate(carray(x, (n0,)), carray(p, (q,)), carray(out, (n0,)))
-            return 1
-    else:
-
-        def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
-            evaluate(carray(x, (n0, n1)), carray(p, (q,)), carray(out, (n0, n1)))
-            return 1
-
-    return _c_function(char)(wrapper)
-
-
-@functools.lru_cache(maxsize=64)
-def compiled_for_lanes(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
-    """The same for the numbers of all lanes, or None: a residual may do what `Lanes` do not, such as branch on x."""
-    evaluate = _evaluation(residual, has_parameters)
-    wide = pointer_to_lanes
-    if ndim == 1:
-
-        def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
-            evaluate(carray(wide(x), (n0,)), carray(wide(p), (q,)), carray(wide(out), (n0,)))
-            return 1
-    else:
-
-        def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
-            evaluate(carray(wide(x), (n0, n1)), carray(wide(p), (q,)), carray(wide(out), (n0, n1)))
-            return 1
-
-    try:
-        return _c_function(char)(wrapper)
-    except (NumbaError, NotImplementedError):
-        return None
-
-
-def _c_function(char: str) -> Any:
-    """Numba's decorator for functions of three pointers and three sizes."""
-    pointer = types.CPointer(numba.from_dtype(np.dtype(char)))
-    return numba.cfunc(types.intc(pointer, pointer, pointer, types.intp, types.intp, types.intp))
-
-
-def _evaluation(residual: Callable[..., Any], has_parameters: bool) -> Any:
-    """One form, ``(x, p, out)``, for the four that `residual` may have."""
-    if not callable(residual):
-        raise TypeError(f"newton_batch: `residual` must be callable, got {type(residual).__name__}")
-    function = getattr(residual, "py_func", residual)
-    options: Any = {**getattr(residual, "targetoptions", {}), "error_model": "numpy", "parallel": False}
-    options.pop("nopython", None)
-    user = numba.njit(**options)(function)
-    arguments = len(inspect.signature(function).parameters)
-    least = 2 if has_parameters else 1
-    if arguments not in (least, least + 1):
-        names = "(x, p, out) or (x, p)" if has_parameters else "(x, out) or (x)"
-        raise TypeError(f"newton_batch: `residual` must take {names}, got {arguments} arguments")
-    if arguments == 3:
-        return user
-    if has_parameters:
-
-        def evaluate(x: Any, p: Any, out: Any) -> None:
-            out[:] = user(x, p)
-    elif arguments > least:
-
-        def evaluate(x: Any, p: Any, out: Any) -> None:
-            user(x, out)
-    else:
-
-        def evaluate(x: Any, p: Any, out: Any) -> None:
-            out[:] = user(x)
-
-    return numba.njit(error_model="numpy")(evaluate)

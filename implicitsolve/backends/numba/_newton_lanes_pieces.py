@@ -11,15 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve.backends.numba._jit import inner, row_pointer
-from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, multiply_add, select
+from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, select
+from implicitsolve.backends.numba._lanes_arithmetic import multiply_add
 from implicitsolve.backends.numba._lanes_elimination import substitute
 from implicitsolve.backends.numba._newton_pieces import HIGH, LOW
 
 X, F, TRIAL, TRIAL_F, STEP, SCRATCH, PAIRS = np.arange(7)  # PAIRS: where those of the updates begin
-UPDATES = 12  # of a factorized Jacobian at most
-VECTORS = 6 + 2 * UPDATES
+
 SCALE, GUESS, INVERSE = np.arange(3)  # rows of `lengths`
-LOW, HIGH = 1e-9, 1e-2  # a guessed difference over the Newton step: within these bounds it was good enough
 
 
 @inner

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve.fixed_point._least_squares import newest_first
+from implicitsolve import kernels
+from implicitsolve.kernels._least_squares import newest_first
 
 
 def inner_products(Y, f):
@@ -66,3 +68,25 @@ def test_zero_and_nonfinite_vectors_do_not_take_part():
 
 def test_no_vectors():
     assert newest_first(np.zeros((2, 0, 0)), np.zeros((2, 0)), np.zeros((2, 0), dtype=bool), 0.1).shape == (2, 0)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    b=st.integers(1, 3),
+    m=st.integers(1, 24),
+    is_complex=st.booleans(),
+    least=st.sampled_from([1e-14, 1e-6, 0.5]),
+)
+def test_compiled_as_reference(seed, b, m, is_complex, least):
+    pytest.importorskip("numba")
+    rng, Y, f = draw(seed, b, m, m + 3, is_complex)
+    Y[:, m // 2] = Y[:, 0]  # in the span of one before it, or that one itself
+    Y *= 10.0 ** rng.uniform(-3, 3, (b, m, 1))
+    held = rng.random((b, m)) < 0.8
+    gram, right = inner_products(Y, f)
+    gram[0, :, m - 1] = gram[0, m - 1, :] = np.nan  # a vector that is not finite
+    compiled = kernels.newest_first.select(gram, "numba", size=m)
+    lengths = np.linalg.norm(Y, axis=-1)
+    got, expected = (solve(gram, right, held, least) * lengths for solve in (compiled, newest_first))
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_array_equal(compiled(gram[-1:], right[-1:], held[-1:], least) * lengths[-1:], got[-1:])
