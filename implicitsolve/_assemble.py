@@ -37,6 +37,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import place_colors, place_groups
 from implicitsolve.kernels._assembly import write
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.problem import Problem
 from implicitsolve.structure import BlockBanded
 
 Rows: TypeAlias = slice | Indices
@@ -53,6 +54,13 @@ def coloring(structure: BlockBanded, length: int) -> tuple[Rows, ...]:
         colors = structure.colors(length)
         return tuple(np.flatnonzero(colors == color) for color in range(int(colors.max()) + 1))
     return tuple(slice(color, length, structure.width) for color in range(min(structure.width, length)))
+
+
+def favors_direct(problem: Problem, length: int) -> bool:
+    """Whether assembling and factorizing J is the first choice: small blocks, few products."""
+    structure: Any = problem.structure
+    k = structure.block_size
+    return k <= LARGEST_BLOCK and (problem.blocks is not None or len(coloring(structure, length)) * k <= MOST_PRODUCTS)
 
 
 class Assembler:
@@ -76,6 +84,7 @@ class Assembler:
         problem = evaluator.problem
         if problem.structure is None:
             raise ValueError("the problem must declare its `structure`, got None")
+        self.problem = problem
         self.structure: BlockBanded = problem.structure
         self.length = self.structure.length(evaluator.size)
         self.colors = coloring(self.structure, self.length)
@@ -96,9 +105,8 @@ class Assembler:
 
     @property
     def favors_direct(self) -> bool:
-        """Whether assembling and factorizing J is the first choice: small blocks, few products."""
-        k = self.structure.block_size
-        return k <= LARGEST_BLOCK and (self.source == "blocks" or len(self.colors) * k <= MOST_PRODUCTS)
+        """Whether assembling and factorizing J is the first choice."""
+        return favors_direct(self.problem, self.length)
 
     @property
     def cost(self) -> int:
@@ -300,6 +308,9 @@ class Assembler:
                 break
             least = FELT * eps(xp, x.dtype)
             felt = sizes > least * norms  # then it holds for one entry at least
+            if finite.all() and felt.all():
+                steps.is_felt[rows, c] = True
+                break
             if not felt.all():
                 with np.errstate(invalid="ignore"):
                     felt |= to_host(xp.any(xp.abs(change) > least * xp.abs(F), axis=1))

@@ -46,17 +46,24 @@ class DifferenceSteps:
         self.is_felt: HostArray = np.zeros(shape, dtype=bool)
         self.rdiff, self.least = rdiff, least
 
-    def follow(self, rows: Indices, x: Array) -> None:
+    def follow(self, rows: Indices | slice, x: Array) -> None:
         """See new iterates x (b, T, k); what was learnt stays where x is still zero."""
         size = rms(x)
-        whole = np.sqrt(np.mean(size**2, axis=1, keepdims=True)) if size.size else size
+        least = eps(array_namespace(x), x.dtype) ** (1 / 3) if self.least is None else self.least
+        if (size > 0).all():
+            self.is_guess[rows] = False
+            self.floor[rows], self.sign[rows] = self.boost[rows] * least * size, 1.0
+            return
+        if not size.any():
+            self.floor[rows], self.sign[rows] = np.where(self.floor[rows] > 0, self.floor[rows], 1.0), 1.0
+            return
+        whole = np.sqrt(np.mean(size**2, axis=1, keepdims=True))
         known = np.where(self.floor[rows] > 0, self.floor[rows], np.where(whole > 0, whole, 1.0))
         self.is_guess[rows] &= size == 0
-        least = eps(array_namespace(x), x.dtype) ** (1 / 3) if self.least is None else self.least
         self.floor[rows] = np.where(size > 0, self.boost[rows] * least * size, known)
         self.sign[rows] = 1.0
 
-    def lengths(self, rows: Indices, x: Array) -> Array:
+    def lengths(self, rows: Indices | slice, x: Array) -> Array:
         """Steps (b, T, k) of systems `rows` at x."""
         xp = array_namespace(x)
         floor, relative = self.floor[rows], self.relative(x) * self.sign[rows]
@@ -75,13 +82,17 @@ class DifferenceSteps:
         precision = eps(array_namespace(x), x.dtype)
         return max(precision**0.25, min(LONGEST, precision**0.5 * x.shape[1]))
 
-    def learn(self, rows: Indices, newton_step: Array) -> HostArray:
+    def learn(self, rows: Indices | slice, newton_step: Array) -> HostArray:
         """Compare guessed steps with the Newton step (b, T, k); return which systems need another assembly."""
         guess, size = self.is_guess[rows], rms(newton_step)
         steps = self.relative(newton_step) * self.floor[rows]
-        finite = np.isfinite(size)
+        low, high = TRUSTED
         with np.errstate(all="ignore"):
-            low, high = TRUSTED
+            trusted = (low * size <= steps) & (steps <= high * size)
+            if (trusted | ~guess).all():
+                self.is_guess[rows] = False
+                return np.zeros(guess.shape[0], dtype=bool)
+            finite = np.isfinite(size)
             wrong = guess & (~finite | ((size > 0) & ((steps < low * size) | (steps > high * size))))
         shorter = self.floor[rows] / FARTHER  # J from too long a step may tell next to nothing
         better = np.where(finite, np.maximum(size, shorter), shorter)

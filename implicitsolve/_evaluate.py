@@ -1,7 +1,7 @@
 """The one place that calls the user's functions: a problem seen as arrays (B, N), checked and counted.
 
-The user's functions receive copies, so that a residual which changes its argument or hands out one buffer
-again and again does no harm; exceptions they raise pass through unchanged.
+The user's functions receive copies, unless the problem is `pure`, so that a residual which changes its argument or hands
+out one buffer again and again does no harm; exceptions they raise pass through unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._differences import DifferenceLength, difference_product
-from implicitsolve._namespace import array_namespace, as_inexact, gather, is_array, is_complex, numpy_namespace, scatter
+from implicitsolve._namespace import (
+    array_namespace,
+    as_inexact,
+    copied,
+    gather,
+    is_array,
+    is_complex,
+    numpy_namespace,
+    scatter,
+)
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._base import embedded
@@ -140,13 +149,12 @@ class Evaluator:
         """F(x) for x (b, N). With `keep` the result is a copy that no later call can change."""
         self.tally.residuals += 1
         F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
-        return self.xp.asarray(F, copy=True) if keep else F
+        return self._own(F) if keep else F
 
     def substituted(self) -> Array:
         """The solution of a causal problem, for about the work of a residual."""
         self.tally.residuals += 1
-        solution = self._returned(self.problem.substitute(), "substitute")  # type: ignore[misc]
-        return self.xp.asarray(solution, copy=True)
+        return self._own(self._returned(self.problem.substitute(), "substitute"))  # type: ignore[misc]
 
     def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
         """F(x), and J(x) where the problem computes both at once."""
@@ -155,7 +163,7 @@ class Evaluator:
     def _linearized(self, x: Array) -> tuple[Array, LinearOperator]:
         """F(x) and J(x) of a problem with `linearize`."""
         F, J = self._linearize(x)
-        return self.xp.asarray(self._returned(F, "linearize"), copy=True), self.as_operator(J, "linearize")
+        return self._own(self._returned(F, "linearize")), self.as_operator(J, "linearize")
 
     def _linearize(self, x: Array) -> tuple[Any, Any]:
         """What `linearize` returns."""
@@ -242,7 +250,11 @@ class Evaluator:
             full = self.xp.asarray(self.background, copy=True)
             scatter(full, self.systems, x)
             return self.unflatten(full)
-        return self.unflatten(self.xp.asarray(x, copy=True) if copy else x)
+        return self.unflatten(copied(x) if copy and not self.problem.pure else x)
+
+    def _own(self, rows: Array) -> Array:
+        """What a function returned, as an array that no later call can change."""
+        return rows if self.problem.pure else copied(rows)
 
     def _returned(self, value: Any, name: str) -> Array:
         """Check what a user's function returned; give it as (b, N) in the state's dtype."""
@@ -301,7 +313,7 @@ class Evaluator:
             )
         if operator.shape != (self.size, self.size):
             raise ValueError(f"`{name}` must return a Jacobian of shape {(self.size,) * 2}, got {operator.shape}")
-        flat = guarded(operator, name, self.tally.add)
+        flat = guarded(operator, name, self.tally.add, copies=not self.problem.pure)
         return flat if self.systems is None else embedded(flat, self.systems)
 
 

@@ -16,6 +16,7 @@ from implicitsolve._typing import Array, HostArray, Indices, Namespace
 __all__ = [
     "array_namespace",
     "as_inexact",
+    "copied",
     "eps",
     "from_host",
     "gather",
@@ -47,6 +48,11 @@ def array_namespace(*arrays: Array) -> Namespace:
 def is_array(x: object) -> bool:
     """Whether `x` is an array of a library that follows the array API standard."""
     return bool(is_array_api_obj(x))
+
+
+def copied(x: Array) -> Array:
+    """A new array of the same numbers."""
+    return x.copy() if type(x) is np.ndarray else array_namespace(x).asarray(x, copy=True)
 
 
 def to_host(x: Array) -> HostArray:
@@ -129,6 +135,9 @@ def norm_max(x: Array) -> HostArray:
     """Largest magnitude of each row of x (B, N), on the host; NaN where the row holds one."""
     if x.shape[1] == 0:
         return np.zeros(x.shape[0])
+    if _is_row(x):  # by the ufuncs themselves: a method costs a call more
+        row = x[0]
+        return np.asarray([abs(float(max(np.maximum.reduce(row), -np.minimum.reduce(row))))])
     xp = array_namespace(x)
     if is_complex(x):
         largest = xp.max(xp.abs(x), axis=1)
@@ -145,6 +154,11 @@ def norm2(x: Array) -> HostArray:
     """
     xp = array_namespace(x)
     with np.errstate(all="ignore"):
+        if _is_row(x):
+            size = math.sqrt(x[0].dot(x[0]))
+            low, high = _safe_range(xp, x.dtype)
+            if low < size < high or (size == 0 and not x[0].any()):
+                return np.asarray([size])
         plain = np.sqrt(_squares(x))
         if is_safe(plain, xp, x.dtype).all():
             return plain
@@ -153,6 +167,11 @@ def norm2(x: Array) -> HostArray:
         divisor = np.ldexp(1.0, np.where(usable, np.frexp(scale)[1] - 1, 0))  # a power of two: the division is exact
         scaled = x / from_host(divisor, x)[:, None]
         return np.where(usable, divisor * np.sqrt(_squares(scaled)), scale)
+
+
+def _is_row(x: Array) -> bool:
+    """Whether `x` is one row of real NumPy numbers, for which few calls matter more than few lines."""
+    return type(x) is np.ndarray and x.shape[0] == 1 and x.dtype.char in "fd"
 
 
 def _squares(x: Array) -> HostArray:

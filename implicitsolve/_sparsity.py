@@ -34,7 +34,7 @@ class Groups:
         remainder = np.arange(m)
         seen: list[HostArray] = []  # by each group: the equations (remainder, r)
         self.members: list[list[tuple[int, int]]] = []
-        entries: list[list[tuple[int, int, int, int]]] = [[] for _ in range(m)]
+        group_of = np.zeros((m, k), dtype=np.int64)
         for color in range(m):
             diagonal = (color - remainder + lower) % m  # in which the rows of each remainder see the color
             for c in range(k):
@@ -45,9 +45,10 @@ class Groups:
                     self.members.append([])
                 seen[group] |= sees
                 self.members[group].append((color, c))
-                for t, r in np.argwhere(sees).tolist():
-                    entries[t].append((int(diagonal[t]), r, c, group))
-        self.entries = tuple(np.asarray(sorted(part), dtype=np.int64).reshape(-1, 4) for part in entries)
+                group_of[color, c] = group
+        entries = np.argwhere(pattern)  # (j, r, c)
+        colors = [(entries[:, 0] + t - lower) % m for t in range(m)]
+        self.entries = tuple(np.column_stack([entries, group_of[color, entries[:, 2]]]) for color in colors)
 
 
 def sites(length: int, width: int, k: int) -> tuple[HostArray, HostArray]:
@@ -65,12 +66,15 @@ def pattern_of(felt: HostArray, lower: int, width: int) -> HostArray:
     """Pattern (m, k, k) from the equations (T, k) that changed as the unknowns at `sites` did."""
     T, k = felt.shape
     pattern = np.zeros((width, k, k), dtype=bool)
-    blocks, unknowns = sites(T, width, k)
+    count = sites(T, width, k)[0].size
+    rounds = -(-count // k)  # of all kinds of unknowns
     for j in range(width):
-        rows = blocks + lower - j  # row t sees block t + j - lower
-        inside = (rows >= 0) & (rows < T)
-        for c in range(k):
-            pattern[j, :, c] = felt[rows[inside & (unknowns == c)]].any(axis=0)
+        offset = lower - j  # the row that sees block t in diagonal j is t + offset
+        first = -(-max(-offset, 0) // width)
+        rows = felt[first * width + offset :: width]
+        seen = np.zeros((rounds * k, k), dtype=bool)  # by each site in turn
+        seen[first : first + min(len(rows), count - first)] = rows[: count - first]
+        pattern[j] = seen.reshape((rounds, k, k)).any(axis=0).T
     return pattern
 
 

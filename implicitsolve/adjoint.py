@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +12,13 @@ import numpy as np
 
 from implicitsolve._assemble import Assembler
 from implicitsolve._evaluate import Evaluator
+from implicitsolve._half_system import HalfSystem
 from implicitsolve._namespace import array_namespace, as_inexact, is_complex, norm2
 from implicitsolve._typing import Array
 from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.direct._solve import solve_factored
-from implicitsolve.elimination import halves_of, merge, reduced_jacobian, split
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
-from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
 from implicitsolve.result import (
     AdjointResult,
@@ -31,6 +32,9 @@ from implicitsolve.solve import check_linear, linear_solve
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, is_settings
 
+LARGEST = 2**27  # numbers that the vectors of a Krylov space may take by default: 1 GiB in float64
+LONGEST = 200  # vectors of one system, by default
+
 
 def pull_back(
     problem: Problem,
@@ -41,6 +45,7 @@ def pull_back(
     M: Any = None,
     x0: Any = None,
     stop: LinearStop | None = None,
+    wrt: Collection[str] | None = None,
 ) -> AdjointResult:
     """Gradients of a loss through the solution of F(x, theta) = 0.
 
@@ -59,15 +64,19 @@ def pull_back(
         d loss / d x, of the shape of x.
     method : Krylov method, BlockLU or CyclicReduction, optional
         Default: `BlockLU`, of the assembled J, where `root` would take it by "auto" (a declared structure of small
-        blocks), else that of `linear_solve`.
+        blocks), else `LGMRES` with as many vectors, up to 200, as fit into 1 GiB: a restart can cost more products than
+        the whole solve without it.
     M : LinearOperator, array or sparse matrix, optional
         Approximates the inverse of J^H. With a declared structure it may be `BlockLU` or one of
         `implicitsolve.precondition`: built from the assembled J, and used transposed. Without it a problem with
         `halves` is solved for every second block alone (`even_odd`).
     x0 : array_like, optional
-        Start for lam, such as the adjoint of an earlier, similar solve.
+        Start for lam, such as the adjoint of an earlier, similar solve. With one the default method is `LGMRES`.
     stop : LinearStop, optional
         Default: ||cotangent - J^H lam||_2 <= 1e-6 ||cotangent||_2.
+    wrt : collection of str, optional
+        Names of the parameters whose gradients are wanted; with none of them only lam is computed. Default: all. A
+        layer's gradient by its inputs, for example, takes as much work as that by its input weights.
 
     Returns
     -------
@@ -80,7 +89,7 @@ def pull_back(
     TypeError
         If the problem cannot multiply with J^H.
     ValueError
-        If `cotangent` does not have the shape of x.
+        If `cotangent` does not have the shape of x, or `wrt` names an unknown parameter.
 
     References
     ----------
@@ -102,23 +111,14 @@ def pull_back(
     >>> ims.pull_back(sqrt, solution, np.ones(2), stop=ims.LinearStop(rtol=1e-12)).gradients["a"].round(6)
     array([0.25    , 0.166667])
     """
-    point = _Point(problem, result, needs_adjoint=True)
-    evaluator, x = point.evaluator, point.x
+    point = _Point(problem, result, needs_adjoint=True, wrt=wrt)
     linear = point.solve(cotangent, "cotangent", method, M, x0, stop)
-    lam = linear.x
-    gradients: dict[str, Array] = {}
-    if problem.parameter_vjp is not None:
-        xp = evaluator.xp
-        raw: Any = problem.parameter_vjp(xp.asarray(x, copy=True), xp.asarray(lam, copy=True))
-        gradients = gradients_of("pull_back", problem, raw)
-    elif problem.parameters:
-        raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")
     return AdjointResult(
-        gradients=gradients,
-        adjoint=lam,
+        gradients=point.gradients(linear.x),
+        adjoint=linear.x,
         status=_status(result, linear),
         linear=linear,
-        counts=evaluator.tally.counts(),
+        counts=point.evaluator.tally.counts(),
     )
 
 
@@ -192,7 +192,9 @@ def push_forward(
 class _Point:
     """The linear system of a derivative at a solution: J, or J^H where `needs_adjoint`."""
 
-    def __init__(self, problem: Problem, result: Any, *, needs_adjoint: bool) -> None:
+    def __init__(
+        self, problem: Problem, result: Any, *, needs_adjoint: bool, wrt: Collection[str] | None = None
+    ) -> None:
         if not isinstance(problem, Problem):
             raise TypeError(f"`problem` must be a Problem, got {type(problem).__name__}")
         self.x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
@@ -208,6 +210,8 @@ class _Point:
         self.flat = evaluator.flatten(self.x)
         evaluator.length.follow(evaluator.rows, norm2(self.flat))
         self.F = evaluator.flatten(result.fun) if isinstance(result, NonlinearResult) else None
+        self.wrt = _checked_wrt(problem, wrt) if needs_adjoint else None
+        self.pulled: Mapping[str, Array] | None = None  # gradients, where the adjoint solve has left them
 
     def solve(self, right: Any, name: str, method: Any, M: Any, x0: Any, stop: LinearStop | None) -> LinearResult:
         """Solve with J, or J^H, by the chosen method."""
@@ -223,7 +227,7 @@ class _Point:
         problem = evaluator.problem
         is_unaided = is_settings(method, "factor") or getattr(method, "is_unaided", False)
         if problem.halves is not None and M is None and not is_unaided:
-            return self._eliminated(flat, start, method, LinearStop() if stop is None else stop)
+            return self._shaped(self._halved(flat, start, method, LinearStop() if stop is None else stop))
         assembler = None if problem.structure is None else Assembler(evaluator, central=True)
         is_free = method is None and M is None and x0 is None and problem.substitute is None
         if is_free and assembler is not None and assembler.favors_direct:
@@ -234,7 +238,13 @@ class _Point:
             result = self._direct(assembler, flat, method, LinearStop() if stop is None else stop)
         else:
             M = self._preconditioner(assembler, M)
-            result = linear_solve(self._operator(assembler), flat, method=method, M=M, x0=start, stop=stop)
+            A = self._operator(assembler)
+            if problem.substitute is not None and method is None and M is None and start is None:
+                start, known = _substituted(A, flat, LinearStop() if stop is None else stop)
+                if known is not None:
+                    return self._shaped(known)
+            method = long_krylov(flat) if method is None else method
+            result = linear_solve(A, flat, method=method, M=M, x0=start, stop=stop)
         return self._shaped(result)
 
     def _shaped(self, result: LinearResult) -> LinearResult:
@@ -249,49 +259,25 @@ class _Point:
             iterations=per_system(result.iterations, batch_shape),
         )
 
-    def _eliminated(self, b: Array, start: Array | None, method: Any, stop: LinearStop) -> LinearResult:
-        """Solve for every second block alone: the others follow from them."""
-        evaluator, problem = self.evaluator, self.evaluator.problem
-        solver = LGMRES() if method is None else method
+    def _halved(self, b: Array, start: Array | None, method: Any, stop: LinearStop) -> LinearResult:
+        """Solve for every second block alone."""
+        solver = long_krylov(b) if method is None else method
         check_linear("linear_solve", solver, stop)
-        halves, axis = halves_of("pull_back", problem), problem.batch_ndim
-        eliminated, kept = split(self.x, axis)
-        _, first = halves.eliminated.linearize(kept)
-        _, second = halves.kept.linearize(eliminated)
-        from_eliminated, to_eliminated = (
-            (first.rmatvec, second.rmatvec) if self.needs_adjoint else (second.matvec, first.matvec)
-        )
-        tally = evaluator.tally
-        before = tally.counts()
-        for kind in ("residuals", "linearizations"):
-            tally.add(kind)
-        J = guarded(reduced_jacobian(first, second, kept, axis), "linearize", tally.add)
-        b_eliminated, b_kept = split(evaluator.unflatten(b), axis)
-        right = b_kept + from_eliminated(b_eliminated)
-        A = J.H if self.needs_adjoint else J
-        xp, flat = evaluator.xp, (A.batch_shape[0], A.shape[1])
-        outcome = solver.solve(
-            A,
-            xp.reshape(right, flat),
-            target=stop.target(norm2(b), b),
-            max_iterations=stop.max_iterations,
-            M=A.approximate_inverse(),
-            x0=None if start is None else xp.reshape(split(evaluator.unflatten(start), axis)[1], flat),
-        )
-        solved = xp.reshape(outcome.x, right.shape)
-        x = merge(b_eliminated + to_eliminated(solved), solved, axis)
-        spent = tally.counts() - before
-        solution = evaluator.flatten(x)
-        is_finite = np.isfinite(norm2(solution))  # an eliminated block may not be where no kept one depends on it
-        return self._shaped(
-            LinearResult(
-                x=solution,
-                status=np.where(is_finite, outcome.status, int(Status.NONFINITE)),
-                residual_norm=outcome.residual_norm,
-                iterations=outcome.iterations,
-                matvecs=spent.jvps + spent.vjps + 1,
-            )
-        )
+        system = HalfSystem(self.evaluator, self.x, needs_adjoint=self.needs_adjoint, wrt=self.wrt)
+        linear, self.pulled = system.solve(b, start, solver, stop)
+        return linear
+
+    def gradients(self, lam: Array) -> dict[str, Array]:
+        """d loss / d theta for the parameters that are wanted."""
+        problem, xp = self.evaluator.problem, self.evaluator.xp
+        if self.pulled is not None:
+            return checked_gradients("pull_back", problem, dict(self.pulled), self.wrt)
+        function: Any = problem.parameter_vjp
+        if function is None or (self.wrt is not None and not self.wrt):
+            return {}
+        wanted = {} if self.wrt is None or "wrt" not in inspect.signature(function).parameters else {"wrt": self.wrt}
+        raw = function(xp.asarray(self.x, copy=True), xp.asarray(lam, copy=True), **wanted)
+        return gradients_of("pull_back", problem, raw, self.wrt)
 
     def _matrix(self, assembler: Assembler) -> BlockBandedMatrix:
         """The assembled J."""
@@ -347,18 +333,64 @@ class _Point:
         return (inverse.H if self.needs_adjoint else inverse).flat()
 
 
-def gradients_of(caller: str, problem: Problem, raw: Any) -> dict[str, Array]:
-    """Check what `parameter_vjp` returned; give d loss / d theta."""
+def _substituted(A: LinearOperator, b: Array, stop: LinearStop) -> tuple[Array | None, LinearResult | None]:
+    """The solution of a causal problem's system by the exact inverse of its J, and the result if a product confirms it."""
+    inverse = A.approximate_inverse()
+    if inverse is None:
+        return None, None
+    with np.errstate(all="ignore"):
+        x = inverse.matvec(b)
+        norms = norm2(b - A.matvec(x))
+    if not (norms <= stop.target(norm2(b), b)).all():
+        return (x, None) if np.isfinite(norms).all() else (None, None)
+    status, once = np.full(norms.shape, int(Status.CONVERGED)), np.ones(norms.shape, dtype=int)
+    return x, LinearResult(x=x, status=status, residual_norm=norms, iterations=once, matvecs=1)
+
+
+def long_krylov(b: Array) -> LGMRES:
+    """A method for right-hand sides b (B, N) that restarts only where its vectors would not fit into `LARGEST`."""
+    systems, N = max(1, b.shape[0]), max(1, b.shape[1])
+    columns = min(LARGEST // (2 * systems * N), math.isqrt(LARGEST // (3 * systems)))
+    return LGMRES(restart=max(LGMRES().restart, min(LONGEST, columns)))
+
+
+def gradients_of(caller: str, problem: Problem, raw: Any, wrt: Collection[str] | None = None) -> dict[str, Array]:
+    """Check what `parameter_vjp` returned; give d loss / d theta, for the parameters of `wrt` or for all."""
     if not isinstance(raw, Mapping):
         raise TypeError(f"{caller}: `parameter_vjp` must return a mapping, got {type(raw).__name__}")
-    gradients = {name: -value for name, value in raw.items()}
+    gradients = {name: -value for name, value in raw.items() if wrt is None or name in wrt}
+    return checked_gradients(caller, problem, gradients, wrt)
+
+
+def checked_gradients(
+    caller: str, problem: Problem, gradients: dict[str, Array], wrt: Collection[str] | None
+) -> dict[str, Array]:
+    """Raise unless there is a gradient of the right shape for each parameter that is wanted."""
     for name, value in (problem.parameters or {}).items():
+        if wrt is not None and name not in wrt:
+            continue
         if name not in gradients:
             raise ValueError(f"{caller}: `parameter_vjp` must return a gradient for {name!r}")
         if tuple(gradients[name].shape) != tuple(np.shape(value)):
             shapes = f"{tuple(np.shape(value))}, got {tuple(gradients[name].shape)}"
             raise ValueError(f"{caller}: `parameter_vjp` must return for {name!r} the parameter's shape {shapes}")
     return gradients
+
+
+def _checked_wrt(problem: Problem, wrt: Collection[str] | None) -> frozenset[str] | None:
+    """Raise unless `wrt` names parameters of the problem, whose gradients can be had."""
+    if wrt is None:
+        if problem.parameters and problem.parameter_vjp is None:
+            raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")
+        return None
+    if isinstance(wrt, str):
+        raise TypeError(f"pull_back: `wrt` must be a collection of names, got the string {wrt!r}")
+    unknown = sorted(set(wrt) - set(problem.parameters or wrt))
+    if unknown:
+        raise ValueError(f"pull_back: `wrt` must name parameters of the problem, got {unknown}")
+    if wrt and problem.parameter_vjp is None:
+        raise TypeError("pull_back: the problem has no `parameter_vjp` for the gradients of `wrt`")
+    return frozenset(wrt)
 
 
 def _like(value: Array, x: Array, name: str) -> Array:

@@ -108,6 +108,7 @@ def even_odd(problem: Problem) -> Problem:
         initial_guess=None if problem.initial_guess is None else initial_guess,
         fixed_point=True,
         astype=None if problem.astype is None else astype,
+        pure=problem.pure,
         name=f"even_odd({problem.name})",
     )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from implicitsolve._typing import Array, Indices
 
@@ -31,6 +31,12 @@ class Coupling(Protocol):
     def astype(self, dtype: Any) -> Coupling:
         """The same in another precision."""
         ...
+
+
+Pull: TypeAlias = Callable[
+    [tuple[Any, Any], tuple[Array, Array], Array, Array, Collection[str] | None],
+    tuple[Array, Array, Callable[[], Mapping[str, Array]]],
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +67,20 @@ class Halves:
         Blocks 1, 3, 5, ... as a function of the eliminated ones.
     shape : tuple of int, optional
         Shape of a whole state, ``batch_shape + (T, k)``, against which `root` checks its start.
+    pull : callable, optional
+        ``pull(couplings, states, e, w, wrt)`` does at once what `pull_back` has to do at the solution of the kept
+        blocks' adjoint system: for the pairs (of the eliminated half, of the kept one) of couplings and of states at
+        which they were taken, and for cotangents e and w of both halves, it returns
+
+        - ``v = e + kept.rmatvec(w)``, the adjoint of the eliminated blocks,
+        - ``eliminated.rmatvec(v)``, of which the residual of w is made,
+        - and a function that returns the gradients (dG/dtheta)^H (v, w) as a dict, of the parameters that `wrt` names
+          (all if it is None).
+
+        It saves the products that gradients need besides.
     """
 
     eliminated: Half
     kept: Half
     shape: tuple[int, ...] | None = None
+    pull: Pull | None = field(default=None, repr=False)

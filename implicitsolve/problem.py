@@ -64,6 +64,9 @@ class Problem:
     astype : callable, optional
         ``astype(dtype)`` returns the problem in another precision, on states of that dtype: while a float64 residual is
         still large, float32 finds the way as well in half the time.
+    pure : bool, optional
+        Whether the functions, and the operators that they return, change none of their arguments and return arrays that
+        nobody else has. Then these are not copied to be safe. Default False; the layers of `adapters` are pure.
     name : str, optional
         What traces call it.
 
@@ -100,6 +103,7 @@ class Problem:
     halves: Halves | None = field(default=None, kw_only=True, repr=False)
     substitute: Callable[[], Array] | None = field(default=None, kw_only=True)
     astype: Callable[[Any], Problem] | None = field(default=None, kw_only=True)
+    pure: bool = field(default=False, kw_only=True)
     name: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:

@@ -11,6 +11,12 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status
 
+NOTHING, NO_COUNTS, NOWHERE = (
+    np.zeros(0),
+    np.zeros(0, dtype=int),
+    np.zeros(0, dtype=bool),
+)  # shared, with nothing to write
+
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
@@ -74,12 +80,12 @@ class NewtonStep:
     iteration: int
     systems: HostArray
     residual_norm: HostArray
-    step_length: HostArray = field(default_factory=lambda: np.zeros(0))
-    forcing: HostArray = field(default_factory=lambda: np.zeros(0))
-    linear_residual: HostArray = field(default_factory=lambda: np.zeros(0))
-    krylov_iterations: HostArray = field(default_factory=lambda: np.zeros(0, dtype=int))
-    linear_status: HostArray = field(default_factory=lambda: np.zeros(0, dtype=int))
-    factorized: HostArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    step_length: HostArray = field(default_factory=lambda: NOTHING)
+    forcing: HostArray = field(default_factory=lambda: NOTHING)
+    linear_residual: HostArray = field(default_factory=lambda: NOTHING)
+    krylov_iterations: HostArray = field(default_factory=lambda: NO_COUNTS)
+    linear_status: HostArray = field(default_factory=lambda: NO_COUNTS)
+    factorized: HostArray = field(default_factory=lambda: NOWHERE)
     running: int = 0
     counts: Counts = Counts()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -542,3 +543,58 @@ def test_exceptions_pass_unchanged(kind, name):
     with pytest.raises(kind) as caught:
         differentiate(layer, problem, solution, name)
     assert caught.value is error
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_only_the_gradients_that_are_wanted(is_told):
+    layer = Layer(batch=(3,))
+    problem, solution = layer.solved()
+    asked = []
+
+    def parameter_vjp(x, w, wrt=None):
+        asked.append(wrt)
+        gradients = layer.parameter_vjp(x, w)
+        return gradients if wrt is None else {name: gradients[name] for name in wrt}
+
+    expected = pull_back(problem, solution, layer.cotangent).gradients
+    if is_told:
+        problem = replace(problem, parameter_vjp=parameter_vjp)
+    for wrt in (["A"], ("b", "c"), {"b": 1}, ()):
+        result = pull_back(problem, solution, layer.cotangent, wrt=wrt)
+        assert result.gradients.keys() == set(wrt)
+        for name in wrt:
+            np.testing.assert_array_equal(result.gradients[name], expected[name])
+    assert asked == ([{"A"}, {"b", "c"}, {"b"}] if is_told else [])  # nobody is asked for nothing
+    assert pull_back(problem, solution, layer.cotangent).gradients.keys() == expected.keys()
+
+
+def test_without_gradients_no_parameter_vjp_is_needed():
+    layer = Layer()
+    problem, solution = layer.solved()
+    problem = replace(problem, parameter_vjp=None)
+    assert pull_back(problem, solution, layer.cotangent, wrt=()).gradients == {}
+    for wrt in (None, ["A"]):
+        with pytest.raises(TypeError, match="`parameter_vjp`"):
+            pull_back(problem, solution, layer.cotangent, wrt=wrt)
+
+
+def test_wrong_names_are_named():
+    layer = Layer()
+    problem, solution = layer.solved()
+    with pytest.raises(ValueError, match=r"`wrt` must name parameters of the problem, got \['X'\]"):
+        pull_back(problem, solution, layer.cotangent, wrt=["A", "X"])
+    with pytest.raises(TypeError, match="`wrt` must be a collection of names"):
+        pull_back(problem, solution, layer.cotangent, wrt="A")
+
+
+def test_a_hard_adjoint_is_not_restarted():
+    """Restarts would cost it several times as many products."""
+    n = 120
+    d = np.concatenate([np.linspace(-1.0, -0.1, n // 2), np.linspace(0.1, 1.0, n // 2)])
+    problem = Problem(lambda x: d * x, jvp=lambda x, v: d * v, vjp=lambda x, w: d * w)
+    result = pull_back(problem, np.zeros(n), np.ones(n), stop=ims.LinearStop(rtol=1e-10))
+    assert result.success
+    assert 40 < result.linear.iterations <= n
+    restarted = pull_back(problem, np.zeros(n), np.ones(n), stop=ims.LinearStop(rtol=1e-10), method=ims.LGMRES())
+    assert restarted.linear.iterations > 1.5 * result.linear.iterations
+    np.testing.assert_allclose(result.adjoint, 1 / d, rtol=1e-8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -429,14 +429,123 @@ def test_counts_are_those_of_the_products(rng):
 
     halves = ims.Halves(eliminated=counting(layer.halves.eliminated), kept=counting(layer.halves.kept))
     counted = replace(layer, halves=halves, linearize=None, jvp=None, vjp=None, blocks=None)
-    back = pull_back(counted, result, rng.standard_normal(result.x.shape), stop=EXACT)
+    cotangent = rng.standard_normal(result.x.shape)
+    back = pull_back(counted, result, cotangent, stop=EXACT)
     assert (calls["push"], calls["linearize"]) == (0, 2)
-    assert calls["pull"] == 2 * back.linear.matvecs  # with a product before and one half after the solve
+    assert calls["pull"] == 2 * back.linear.matvecs - 1  # with half a product before and one after the solve
     assert back.counts.linearizations == back.counts.residuals == 1
     calls.update(push=0, pull=0, linearize=0)
     forward = push_forward(counted, result, {"b": np.ones(3)}, stop=EXACT)
     assert (calls["pull"], calls["linearize"]) == (0, 2)
-    assert calls["push"] == 2 * forward.linear.matvecs
+    assert calls["push"] == 2 * forward.linear.matvecs - 1
+    calls.update(push=0, pull=0, linearize=0)
+    again = pull_back(counted, result, cotangent, x0=back.adjoint, stop=EXACT)
+    assert again.success.all()
+    assert (again.linear.iterations == 0).all()
+    assert calls["pull"] == 2 == 2 * again.linear.matvecs
+
+
+# What is asked for, and what is claimed
+
+
+def without_pull(layer: ims.Problem) -> ims.Problem:
+    """With the products of the halves alone."""
+    return replace(layer, halves=replace(layer.halves, pull=None))
+
+
+def test_only_the_gradients_that_are_wanted(case, rng):
+    layer, result, case = solved(case)
+    cotangent = rng.standard_normal(case.H.shape)
+    everything = pull_back(layer, result, cotangent, stop=EXACT)
+    weight, edge = next(iter(case.weights)), next(iter(case.adapter.boundaries(1)))
+    for wrt in ((), (weight,), ("inputs",), (edge,), ("inputs", edge), (weight, "inputs")):
+        for problem in (layer, without_pull(layer), whole(layer)):
+            back = pull_back(problem, result, cotangent, stop=EXACT, wrt=wrt)
+            assert back.gradients.keys() == set(wrt)
+            close(back.adjoint, everything.adjoint)
+            for key in wrt:
+                close(back.gradients[key], everything.gradients[key])
+
+
+def test_a_start_is_measured_before_anything_is_solved(case, rng):
+    layer, result, case = solved(case)
+    cotangent = rng.standard_normal(case.H.shape)
+    cotangent[1] = 0.0
+    first = pull_back(layer, result, cotangent, stop=EXACT)
+    stop = LinearStop(rtol=1e-8)
+    again = pull_back(layer, result, cotangent, x0=first.adjoint, stop=stop)
+    assert (again.linear.iterations == 0).all()
+    assert again.linear.matvecs == 1
+    for key, value in first.gradients.items():
+        close(again.gradients[key], value)
+    far = pull_back(layer, result, cotangent, x0=first.adjoint + 1.0, stop=stop)
+    assert far.success.all()
+    close(far.adjoint, first.adjoint, 1e-6)
+    assert (far.adjoint[1] == 0).all()
+
+
+def test_a_system_does_not_depend_on_its_neighbours(name, rng):
+    """With a loose tolerance, so that the number of steps matters, and a start that is good for some."""
+    case = make(name, T=6, lengths=(6, 3, 5), scale=0.8)
+    layer, result, case = solved(case)
+    cotangent = rng.standard_normal(case.H.shape)
+    exact, stop = pull_back(layer, result, cotangent, stop=EXACT).adjoint, LinearStop(rtol=1e-3)
+    start = exact + np.asarray([0.0, 1e-2, 1.0])[:, None, None]
+    for x0 in (None, start):
+        back = pull_back(layer, result, cotangent, x0=x0, stop=stop)
+        assert len(set(back.linear.iterations.tolist())) > (x0 is not None)
+        for i in range(3):
+            at = np.asarray([i])
+            own = None if x0 is None else x0[at]
+            alone = pull_back(layer.take(at), result.x[at], cotangent[at], x0=own, stop=stop)
+            close(alone.adjoint, back.adjoint[at], 1e-12)
+            assert alone.linear.iterations[0] == back.linear.iterations[i]
+
+
+@dataclass(frozen=True)
+class Boaster:
+    """GMRES that claims more than it has achieved, so many times."""
+
+    times: int
+    calls: list[int] = field(default_factory=list)
+
+    def solve(self, A, b, *, target, max_iterations, M=None, x0=None, confirm=True):
+        self.calls.append(1)
+        outcome = ims.GMRES().solve(A, b, target=target, max_iterations=max_iterations, M=M, x0=x0, confirm=confirm)
+        return replace(outcome, x=0.5 * outcome.x) if len(self.calls) <= self.times else outcome
+
+
+def test_a_claim_that_the_product_refutes_is_not_believed(name, rng):
+    layer, result, case = solved(make(name, T=5, lengths=None, scale=0.8))
+    cotangent = rng.standard_normal(case.H.shape)
+    stop = LinearStop(rtol=1e-9)
+    expected = pull_back(layer, result, cotangent, stop=EXACT)
+    for problem in (layer, without_pull(layer)):
+        back = pull_back(problem, result, cotangent, method=Boaster(times=2), stop=stop)
+        assert back.success.all()
+        close(back.adjoint, expected.adjoint, 1e-7)
+        for key, value in expected.gradients.items():
+            close(back.gradients[key], value, 1e-6)
+        back = pull_back(problem, result, cotangent, method=Boaster(times=99), stop=stop)
+        assert (back.status == Status.STAGNATED).all()
+        norms = np.linalg.norm(cotangent.reshape(3, -1), axis=1)
+        assert (back.linear.residual_norm > 1e-9 * norms).all()
+
+
+def test_what_a_half_remembers_is_its_own(name, rng):
+    case = make(name, T=6, lengths=None, scale=0.8)
+    layer, clean = case.layer(), case.layer()
+    kept, other = case.H[:, 1::2], rng.standard_normal(case.H[:, 1::2].shape)
+    for x in (kept, kept, other, kept):
+        expected, derivative = clean.halves.eliminated.linearize(x.copy())
+        argument = x.copy()
+        value = layer.halves.eliminated.apply(argument)
+        np.testing.assert_array_equal(value, expected)
+        argument[...], value[...] = 7.0, 7.0
+        value, mine = layer.halves.eliminated.linearize(x)
+        np.testing.assert_array_equal(value, expected)
+        np.testing.assert_array_equal(mine.matvec(other), derivative.matvec(other))
+        value[...] = 7.0
 
 
 WRONG = {

@@ -40,19 +40,36 @@ class Cell(Protocol):
     @property
     def factor_size(self) -> int: ...
 
+    @property
+    def takes_sequences(self) -> bool:
+        """Whether `value`, `linearize` and `push` take neighbours (B, T', size) with `distances` too.
+
+        At position [b, t] of B sequences of T they are what stands at [b, t + distance], or zero. All other arrays have
+        two axes of rows then, and `pull_back` replaces `pull`.
+        """
+        ...
+
     def project(self, x: Array) -> tuple[Array, ...]:
         """All that is linear in the inputs x (n, d), bias included, in arrays with the rows on axis -2."""
         ...
 
-    def value(self, x: tuple[Array, ...], neighbours: tuple[Array, ...]) -> Array:
+    def value(
+        self, x: tuple[Array, ...], neighbours: tuple[Array, ...], distances: tuple[int, ...] | None = None
+    ) -> Array:
         """f, shape (n, size): a new array."""
         ...
 
-    def linearize(self, x: tuple[Array, ...], neighbours: tuple[Array, ...], factors: Array) -> Array:
+    def linearize(
+        self,
+        x: tuple[Array, ...],
+        neighbours: tuple[Array, ...],
+        factors: Array,
+        distances: tuple[int, ...] | None = None,
+    ) -> Array:
         """f, and its derivatives in `factors` (factor_count, n, factor_size), which is written."""
         ...
 
-    def push(self, factors: Array, dneighbours: tuple[Array, ...]) -> Array:
+    def push(self, factors: Array, dneighbours: tuple[Array, ...], distances: tuple[int, ...] | None = None) -> Array:
         """Change of f for changes of the neighbours: a new array."""
         ...
 
@@ -61,6 +78,10 @@ class Cell(Protocol):
 
         They stand in the row of the position whose neighbours they belong to.
         """
+        ...
+
+    def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
+        """The sum of these for each neighbour, in its own place (B, length, size)."""
         ...
 
     def recurrence(self, of: str) -> RNNStep | None:

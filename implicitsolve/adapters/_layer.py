@@ -154,6 +154,7 @@ class Layer:
             halves=self.halves() if offsets == (-1, 1) else None,
             substitute=self.substitute if self.direction else None,
             astype=self.astype,
+            pure=True,
             name=self.cell.name,
         )
 
@@ -316,18 +317,44 @@ class Layer:
         return self.map.unpack(self.rows, rows) + padding * (1.0 - is_position)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _LazyHalf:
-    """One half of a layer, whose projections are gathered when it is first used."""
+    """One half of a layer, whose projections are gathered when it is first used.
+
+    The last value is remembered: that at the solution is asked for again, by `expand` and by `pull_back`.
+    """
 
     layer: Layer
     parity: int
+    last: tuple[Array, Array, Derivative | None] | None = None  # argument, value and derivative
 
     def apply(self, other: Array) -> Array:
-        return self.transition(other).apply(other)
+        transition, known = self.transition(other), self.known(other)
+        if known is not None:
+            return known[0]
+        value = transition.apply(other)
+        self.remember(other, value, None)
+        return value
 
     def linearize(self, other: Array) -> tuple[Array, Coupling]:
-        return self.transition(other).linearize(other)
+        transition, known = self.transition(other), self.known(other)
+        if known is not None and known[1] is not None:
+            return known[0], known[1]
+        value, derivative = transition.linearize(other)
+        self.remember(other, value, derivative)
+        return value, derivative
+
+    def remember(self, other: Array, value: Array, derivative: Derivative | None) -> None:
+        """Copies: the arrays are the caller's. On a GPU comparing them would make the host wait."""
+        if isinstance(other, np.ndarray):
+            self.last = other.copy(), value.copy(), derivative
+
+    def known(self, other: Array) -> tuple[Array, Derivative | None] | None:
+        """The value at an argument, and perhaps the derivative, if it is the last one."""
+        last = self.last
+        if last is None or not np.array_equal(last[0], other):
+            return None
+        return last[1].copy(), last[2]
 
     def transition(self, other: Array) -> Transition:
         """The half's function, for a state of the other half that has been checked."""

@@ -60,6 +60,11 @@ class RNNCell:
         return (*range(-1, -self.lower - 1, -1), *range(1, self.upper + 1))
 
     @property
+    def takes_sequences(self) -> bool:
+        """Whether neighbours may be given in their own places, with distances: where a kernel does that at once."""
+        return self.rnn is not kernels.rnn.reference
+
+    @property
     def size(self) -> int:
         """Numbers in a state, k."""
         return self.b.shape[0]
@@ -92,17 +97,29 @@ class RNNCell:
         """W_j of each neighbour as they multiply from the right, (m, k, k)."""
         return contiguous(self.blocks_of_W)
 
-    def value(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
+    def value(
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], distances: tuple[int, ...] | None = None
+    ) -> Array:
         """f row by row."""
-        return self.rnn.value(self.activation, self._products(neighbours), x[0])
+        return self.rnn.value(self.activation, self._products(neighbours), x[0], None, distances)
 
-    def linearize(self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array) -> Array:
+    def linearize(
+        self,
+        x: tuple[Array, ...],
+        neighbours: Sequence[Array],
+        factors: Array,
+        distances: tuple[int, ...] | None = None,
+    ) -> Array:
         """f row by row; the factor is phi'."""
-        return self.rnn.value(self.activation, self._products(neighbours), x[0], factors)
+        return self.rnn.value(self.activation, self._products(neighbours), x[0], factors, distances)
 
-    def push(self, factors: Array, dneighbours: Sequence[Array]) -> Array:
+    def push(self, factors: Array, dneighbours: Sequence[Array], distances: tuple[int, ...] | None = None) -> Array:
         """df for a change of the neighbours."""
-        return self.rnn.push(self._products(dneighbours), factors)
+        return self.rnn.push(self._products(dneighbours), factors, distances)
+
+    def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
+        """The sum of the neighbours' cotangents, in their own places of sequences of this length."""
+        return self.rnn.gather(self.to_neighbours(factors, self.pull_sums(factors, w)), distances, length)
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours."""
@@ -185,5 +202,5 @@ class RNNCell:
 
     def to_neighbours(self, factors: Array, sums: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours."""
-        xp, k = array_namespace(sums), self.size
-        return tuple(xp.matmul(sums, self.W[:, j * k : (j + 1) * k]) for j in range(len(self.offsets)))
+        k = self.size
+        return tuple(times(sums, self.W[:, j * k : (j + 1) * k]) for j in range(len(self.offsets)))

@@ -133,6 +133,18 @@ class Rows:
         size = -(-self.count // parts)
         return [slice(start, min(start + size, self.count)) for start in range(0, self.count, size)]
 
+    def sequence_parts(self) -> list[slice]:
+        """The same for whole sequences."""
+        size = max(1, PART_ROWS // self.blocks)
+        parts = -(-self.systems // size)
+        size = -(-self.systems // parts)
+        return [slice(start, min(start + size, self.systems)) for start in range(0, self.systems, size)]
+
+    def sequences(self, matrix: Array) -> Array:
+        """Rows (..., count, k) with their separators, as (..., B, T + separators, k): a view, if nothing is padded."""
+        B = self.systems
+        return matrix[..., : self.body, :].reshape(*matrix.shape[:-2], B, self.body // B, matrix.shape[-1])
+
     def pack(self, x: Array) -> Array:
         """Matrix (count + 2 margin, k) of the positions of x (B, T, k); all other rows are zero."""
         xp = array_namespace(x)

@@ -149,8 +149,8 @@ class StencilGRUCell:
     def _gated(self, x: Array, hhat: Array, factors: Array = None) -> _Values:
         m, (_, gates_T, U_T) = len(self.offsets), self.transposed
         y = stacked(times(hhat, gates_T), self.size)
-        gates, reset = self.gru.reset(y, x[m : m + 2, ...], hhat, factors)
-        h = self.gru.blend(times(reset, U_T), x[m + 2, ...], gates, hhat, factors)
+        keep, reset = self.gru.reset(y, x[m : m + 2, ...], hhat, factors)
+        h = self.gru.blend(times(reset, U_T), x[m + 2, ...], keep, hhat, factors)
         return _Values(hhat, reset, h)
 
     def _arguments(self, states: Sequence[Array]) -> list[Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def sweep(
     order, plan = _plan(rows, list(starts))
     begin = xp.take(begin, from_host(order, begin), axis=0)
     if isinstance(step, RNNStep):
-        kernel = kernels.rnn.select(begin, size=begin.shape[-1])
+        kernel: Any = kernels.rnn.select(begin, size=begin.shape[-1])
         found = kernel.run(step.rule, step.weights, x, begin, lags, plan)
     else:
         found = kernels.recurrence(lambda *arguments: 2 * (step(*arguments),), x, begin, lags, plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,18 @@ class Map:
         """Of the states of one of the two layouts."""
         return (rows.blocks, self.size) if self.is_single else (rows.systems, rows.blocks, self.size)
 
+    @cached_property
+    def is_full(self) -> bool:
+        """Whether nothing is padded."""
+        return all(rows.place is None and rows.blocks > 0 for rows in (self.source, self.target))
+
+    def batch(self, x: Array) -> Array:
+        """States with an axis for the batch."""
+        return array_namespace(x).expand_dims(x, axis=0) if self.is_single else x
+
     def pack(self, rows: Rows, x: Array) -> Array:
         """Matrix of states, with its margins."""
-        return rows.pack(array_namespace(x).expand_dims(x, axis=0) if self.is_single else x)
+        return rows.pack(self.batch(x))
 
     def unpack(self, rows: Rows, matrix: Array) -> Array:
         """States of a matrix; perhaps a view."""
@@ -142,10 +152,38 @@ class Transition:
             F[part, :] = self.cell.value(part_of(self.x, part), part_of(neighbours, part))
         return F
 
+    @cached_property
+    def in_sequences(self) -> bool:
+        """Whether the cell takes states as they are, without a matrix of them."""
+        is_plain = self.map.is_full and not any(edge is not None for edge in self.edges)
+        return is_plain and isinstance(self.x[0], np.ndarray) and self.cell.takes_sequences
+
+    def _of_sequences(self, states: Array, factors: Array = None, *, subtracts: bool = False) -> Array:
+        """The function, or states minus it, for all positions of some sequences after the other."""
+        map, cell, rows = self.map, self.cell, self.map.target
+        H, x = map.batch(states), tuple(rows.sequences(block)[..., : rows.blocks, :] for block in self.x)
+        parts, F = rows.sequence_parts(), np.empty((rows.systems, rows.blocks, map.size), H.dtype)
+        for part in parts:
+            own = tuple(block[:, part] if block.ndim > 3 else block[part] for block in x)
+            near = (H[part],) * len(map.shifts)
+            if factors is None:
+                found = cell.value(own, near, map.shifts)
+            else:
+                found = cell.linearize(own, near, factors[:, part, : rows.blocks], map.shifts)
+            if len(parts) == 1:
+                F = difference(H, found) if subtracts else found
+            elif subtracts:
+                np.subtract(H[part], found, out=F[part])
+            else:
+                F[part] = found
+        return F[0] if map.is_single else F
+
     @quiet
     def residual(self, states: Array) -> Array:
         """The states of a whole layer minus their function, part by part."""
         rows = self.map.target
+        if self.in_sequences:
+            return self._of_sequences(states, subtracts=True)
         if rows.place is not None:  # padding has no row of its own
             return difference(states, self.apply(states))
         packed = self.map.pack(self.map.source, states)
@@ -163,16 +201,22 @@ class Transition:
         """The target's states as a function of the source's."""
         if not self.map.target.blocks:
             return zeros(self.map.shape(self.map.target), states)
+        if self.in_sequences:
+            return self._of_sequences(states)
         return self.map.unpack(self.map.target, self.values(self.rows_of(states)))
 
     @quiet
     def linearize(self, states: Array) -> tuple[Array, Derivative]:
         """The same, and its derivative."""
         xp, cell, target = array_namespace(states), self.cell, self.map.target
+        shape = (cell.factor_count, target.count, cell.factor_size)
+        factors = xp.empty(shape, dtype=states.dtype, device=device(states))
+        if self.in_sequences:
+            in_sequences = target.sequences(factors)
+            in_sequences[..., target.blocks :, :], factors[:, target.body :, :] = 0.0, 0.0
+            return self._of_sequences(states, in_sequences), Derivative(cell, self.map, factors)
         neighbours = self.rows_of(states)
         F = xp.empty_like(neighbours[0])
-        shape = (cell.factor_count, F.shape[0], cell.factor_size)
-        factors = xp.empty(shape, dtype=F.dtype, device=device(F))
         for part in target.parts(F):
             F[part, :] = cell.linearize(part_of(self.x, part), part_of(neighbours, part), factors[:, part, :])
         for i in range(cell.factor_count):
@@ -218,10 +262,33 @@ class Derivative:
     map: Map
     factors: Array  # (factor_count, count, factor_size)
 
+    @cached_property
+    def in_sequences(self) -> Array | None:
+        """The factors for sequences (factor_count, B, T, factor_size), if the cell takes these."""
+        rows = self.map.target
+        if not (self.map.is_full and isinstance(self.factors, np.ndarray) and self.cell.takes_sequences):
+            return None
+        return rows.sequences(self.factors)[..., : rows.blocks, :]
+
+    def _of_sequences(self, factors: Array, x: Array, *, is_adjoint: bool) -> Array:
+        """A product, for all positions of some sequences after the other."""
+        map, cell, parts = self.map, self.cell, self.map.target.sequence_parts()
+        x, length = map.batch(x), map.source.blocks
+        found = [
+            cell.pull_back(factors[:, part], x[part], map.shifts, length)
+            if is_adjoint
+            else cell.push(factors[:, part], (x[part],) * len(map.shifts), map.shifts)
+            for part in parts
+        ]
+        whole = found[0] if len(found) == 1 else np.concatenate(found)
+        return whole[0] if map.is_single else whole
+
     @quiet
     def matvec(self, v: Array) -> Array:
         """Product with a direction of the source's states."""
         map = self.map
+        if self.in_sequences is not None:
+            return self._of_sequences(self.in_sequences, v, is_adjoint=False)
         dneighbours = map.neighbours(map.pack(map.source, v))
         parts = map.target.parts(dneighbours[0])
         if len(parts) == 1:
@@ -235,6 +302,8 @@ class Derivative:
     def rmatvec(self, w: Array) -> Array:
         """Adjoint product."""
         map = self.map
+        if self.in_sequences is not None:
+            return self._of_sequences(self.in_sequences, w, is_adjoint=True)
         w = map.target.inner(map.pack(map.target, w))
         parts = map.target.parts(w)
         if len(parts) == 1:

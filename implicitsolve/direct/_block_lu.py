@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ from implicitsolve._typing import Array
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
 from implicitsolve.direct._pivoting import GROWTH_LIMIT, check_settings, joined, secured
-from implicitsolve.kernels import Factors, block_lu, block_substitution, favors_band, narrow_lu
+from implicitsolve.kernels import Factors, block_lu, block_substitution, favors_band, is_compiled, narrow_lu
 from implicitsolve.operators import BlockBandedMatrix
+
+AT_ONCE = 8.0  # growth of an elimination that pivots inside the blocks which is as good as that over the band
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +125,33 @@ class BlockLU:
         if overwrite and self.refine:
             raise ValueError("BlockLU.factor: `overwrite` must be False for `refine` > 0, which needs A")
         layout = Layout.banded(A)
-        blocks, lower, upper = layout.blocks(A), layout.lower, layout.upper
-        facts = sizes(blocks, lower, upper) | {"backend": self.backend}
-        if lower and upper:
-            factors = self._eliminate(blocks, lower, upper, facts, overwrite)
-        else:
-            factors = block_substitution.select(blocks, **facts)(blocks, lower, upper, overwrite=overwrite)
+        factors = self.factors(layout.blocks(A), layout.lower, layout.upper, overwrite=overwrite)
         return Factorization(A, factors, layout, refine=self.refine, overwritten=overwrite)
+
+    def factors(
+        self,
+        blocks: Array,
+        lower: int,
+        upper: int,
+        *,
+        overwrite: bool = False,
+        again: Callable[[], Array] | None = None,
+    ) -> Factors:
+        """Factor blocks (B, T, lower + upper + 1, k, k), where `lower` and `upper` are less than T; see `Factors`.
+
+        `again` makes the blocks once more: a first attempt by compiled loops, inside the blocks, may overwrite them.
+        """
+        facts = sizes(blocks, lower, upper) | {"backend": self.backend}
+        if not (lower and upper):
+            return block_substitution.select(blocks, **facts)(blocks, lower, upper, overwrite=overwrite)
+        if again is not None and self.pivoting == "auto":
+            function = block_lu.select(blocks, pivoting="block", **facts)
+            if is_compiled(function):
+                factors = function(blocks, lower, upper, overwrite=True)
+                if (factors.growth <= min(self.growth_limit, AT_ONCE)).all():
+                    return factors
+                blocks = again()
+        return self._eliminate(blocks, lower, upper, facts, overwrite)
 
     def _eliminate(self, blocks: Array, lower: int, upper: int, facts: dict[str, Any], overwrite: bool) -> Factors:
         if self.pivoting == self.backend == "auto":

@@ -7,6 +7,7 @@ kernel takes are merged: p neighbours make one block. Both are a table ``order``
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,4 +115,4 @@ def _folded(T: int) -> HostArray:
 
 
 def _count(A: BlockBandedMatrix) -> int:
-    return int(np.prod(A.batch_shape, dtype=int))
+    return math.prod(A.batch_shape)

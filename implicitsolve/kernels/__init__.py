@@ -27,7 +27,8 @@ host; the fact is size, the columns. ``scalar_tridiagonal`` selects a class that
 once, and solves with them.
 
 For recurrent layers `mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix
-products, function by function; see their references. The only fact is size, the numbers in a row.
+products, function by function, and `rnn` a whole recurrence; see their references. The only fact is size, the numbers
+in a row. `recurrence` runs any step along a `Plan`.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ __all__ = [
     "cyclic_reduction",
     "favors_band",
     "gru",
+    "is_compiled",
     "keep_large_blocks",
     "lstm",
     "mixture",
@@ -137,6 +139,12 @@ lstm = Kernel("lstm", _gates_lstm.LSTM, pays={"numba": _long_rows})
 rnn = Kernel("rnn", _gates_rnn.RNN, pays={"numba": _long_rows})
 
 
+def is_compiled(function: Any) -> bool:
+    """Whether what was selected for block_lu is Numba's."""
+    compiled, _ = block_lu.implementations.get("numba", (None, None))
+    return function is compiled
+
+
 def favors_band(function: Any, block_size: int) -> bool:
     """Whether what was selected for block_lu is about as fast with pivoting over the band as inside the blocks.
 
@@ -144,7 +152,6 @@ def favors_band(function: Any, block_size: int) -> bool:
     they try without interchanges first by themselves. Not for their smaller blocks (k = 2: 0.6 against 0.2), for
     BLAS called from compiled code, or for the QR of the reference.
     """
-    compiled, _ = block_lu.implementations.get("numba", (None, None))
-    if function is compiled:
+    if is_compiled(function):
         return block_size == 1 or 8 < block_size < LARGE_BLOCK
     return function is not block_lu.reference

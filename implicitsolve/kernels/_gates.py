@@ -49,15 +49,13 @@ class Mixture:
         """Return dhhat for the products of the dh_j, and the dh_j."""
         products, dstates = (near(part, distances, factors.shape[-2]) for part in (products, dstates))
         m, last = len(products), dstates[-1]
-        total = products[0]
-        total *= factors[m - 1, ...]
-        for j, product in enumerate(products[1:]):
-            product *= factors[m + j, ...]
-            total += product
+        for j, product in enumerate(products):
+            product *= factors[m - 1 + j, ...]
+        dhhat = total(products)
         for j, dh in enumerate(dstates[:-1]):
-            total += factors[j, ...] * (dh - last)
-        total += last
-        return total
+            dhhat += factors[j, ...] * (dh - last)
+        dhhat += last
+        return dhhat
 
     @staticmethod
     def pull(y: Array, hhat: Array, factors: Array) -> tuple[Array, tuple[Array, ...]]:
@@ -80,7 +78,7 @@ class Mixture:
     @staticmethod
     def gather(products: Sequence[Array], hhat: Array, factors: Array, distances: Sequence[int], length: int) -> Array:
         """Return the sum of these that each of the neighbours gets, (B, length, k)."""
-        return _sum(near(Mixture.share(products, hhat, factors), [-distance for distance in distances], length))
+        return total(near(Mixture.share(products, hhat, factors), [-distance for distance in distances], length))
 
 
 class GRU:
@@ -92,17 +90,19 @@ class GRU:
 
     @staticmethod
     def reset(y: Array, x: Array, hhat: Array, factors: Array = None) -> tuple[Array, Array]:
-        """Return the gates (2, n, k) and r*hhat for stacks y and x of 2."""
+        """Return keep and r*hhat for stacks y and x of 2."""
         y += x
         gates = gate(y)
+        keep, r = gates[0, ...], gates[1, ...]
+        product = r * hhat
         if factors is not None:
             factors[:2, ...] = gates
-        return gates, gates[1, ...] * hhat
+            factors[3, ...] = (r - 1.0) * product
+        return keep, product
 
     @staticmethod
-    def blend(y: Array, x: Array, gates: Array, hhat: Array, factors: Array = None) -> Array:
-        """Return h for the product y of r*hhat."""
-        keep, r = gates[0, ...], gates[1, ...]
+    def blend(y: Array, x: Array, keep: Array, hhat: Array, factors: Array = None) -> Array:
+        """Return h for the product y of r*hhat, and what else `reset` got and returned."""
         y += x
         candidate = array_namespace(y).tanh(y)
         h = hhat - candidate
@@ -111,20 +111,19 @@ class GRU:
         if factors is not None:
             z = 1.0 - keep
             factors[2, ...] = z * (candidate - h)
-            factors[3, ...] = (r - 1.0) * (r * hhat)
             factors[4, ...] = z * (1.0 - candidate * candidate)
         return h
 
     @staticmethod
     def push_reset(y: Array, dhhat: Array, factors: Array) -> Array:
-        """Return d(r*hhat) for the products y (2, n, k) of dhhat."""
+        """Return d(r*hhat) for the products y (2, n, k) of dhhat; the first of them stays."""
         product = factors[1, ...] * dhhat
         product += factors[3, ...] * y[1, ...]
         return product
 
     @staticmethod
     def push_blend(y: Array, gates: Array, dhhat: Array, factors: Array) -> Array:
-        """Return dh for the product y of d(r*hhat), and the products `gates` (2, n, k) of dhhat."""
+        """Return dh for the product y of d(r*hhat), and the products `gates` (2, n, k) that `push_reset` left."""
         y *= factors[4, ...]
         y += factors[2, ...] * gates[0, ...]
         y += factors[0, ...] * dhhat
@@ -158,11 +157,12 @@ def near(parts: Sequence[Array], distances: Sequence[int] | None, length: int) -
     return found
 
 
-def _sum(parts: Sequence[Array]) -> Array:
-    total = parts[0]
+def total(parts: Sequence[Array]) -> Array:
+    """The sum, in the first of the parts."""
+    first = parts[0]
     for part in parts[1:]:
-        total += part
-    return total
+        first += part
+    return first
 
 
 def gate(y: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array
+from implicitsolve.kernels._gates import near, total
 from implicitsolve.kernels._recurrence import Plan, recurrence
 
 
@@ -28,9 +29,15 @@ class RNN:
     """
 
     @staticmethod
-    def value(activation: str, products: Sequence[Array], x: Array, factors: Array = None) -> Array:
+    def value(
+        activation: str,
+        products: Sequence[Array],
+        x: Array,
+        factors: Array = None,
+        distances: Sequence[int] | None = None,
+    ) -> Array:
         """Return h for the name of phi."""
-        phi, a = ACTIVATIONS[activation], _sum(products)
+        phi, a = ACTIVATIONS[activation], total(near(products, distances, x.shape[-2]))
         a += x
         h = phi.value(a)
         if factors is not None:
@@ -38,18 +45,23 @@ class RNN:
         return h
 
     @staticmethod
-    def push(products: Sequence[Array], factors: Array) -> Array:
+    def push(products: Sequence[Array], factors: Array, distances: Sequence[int] | None = None) -> Array:
         """Return dh for the products of the dh_j."""
-        total = _sum(products)
-        total *= factors[0, ...]
-        return total
+        dh = total(near(products, distances, factors.shape[-2]))
+        dh *= factors[0, ...]
+        return dh
+
+    @staticmethod
+    def gather(products: Sequence[Array], distances: Sequence[int], length: int) -> Array:
+        """Return the sum of the products with the adjoints that each of the neighbours gets, (B, length, k)."""
+        return total(near(products, [-distance for distance in distances], length))
 
     @staticmethod
     def run(rule: str, weights: Array, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
-        """Return the h_t (plan.count, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
+        """Return the h_t (plan.rows, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
 
         def step(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
-            y = _sum([array_namespace(h).matmul(h, weights[j, ...]) for j, h in enumerate(states)])
+            y = total([array_namespace(h).matmul(h, weights[j, ...]) for j, h in enumerate(states)])
             if rule == "pull":
                 y += x[0]
                 return y, x[1] * y
@@ -60,13 +72,6 @@ class RNN:
             return h, h
 
         return recurrence(step, x, begin, lags, plan)
-
-
-def _sum(products: Sequence[Array]) -> Array:
-    total = products[0]
-    for product in products[1:]:
-        total += product
-    return total
 
 
 def _tanh(a: Array) -> Array:

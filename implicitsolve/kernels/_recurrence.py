@@ -24,18 +24,18 @@ class Plan(NamedTuple):
         The row of its arguments for each run of the first step, then of the second, and so on.
     targets : numpy.ndarray
         In the same order, the row of its result.
-    count : int
+    rows : int
         Rows of the result; those that are no target are zero.
     """
 
     active: Indices
     at: Indices
     targets: Indices
-    count: int
+    rows: int
 
 
 def recurrence(step: Step, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
-    """Run a recurrence, and return the results (plan.count, k).
+    """Run a recurrence, and return the results (plan.rows, k).
 
     Parameters
     ----------
@@ -62,6 +62,6 @@ def recurrence(step: Step, x: tuple[Array, ...], begin: Array, lags: tuple[int, 
             found.append(new)
         start += m
     results.append(xp.zeros((1, begin.shape[-1]), dtype=begin.dtype, device=begin.device))
-    source = np.full(plan.count, start)
+    source = np.full(plan.rows, start)
     source[plan.targets] = np.arange(start)
     return xp.take(xp.concat(results, axis=0), from_host(source, begin), axis=0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array, HostArray
 
@@ -40,13 +42,14 @@ def broyden_direction(S: Array, count: int, squares: HostArray, x: Array, new_x:
     """
     xp, z = array_namespace(S), S[count, :]
     growth = 1.0
-    for j in range(count):
-        gain = float(xp.vecdot(S[j, :], z)) / float(squares[j])
-        if j + 1 < count:
-            z += gain * S[j + 1, :]
-        else:
-            growth = 1 / (1 - gain) if gain != 1 else math.inf
-    if math.isfinite(growth):
-        z *= growth
-    squares[count] = float(xp.vecdot(z, z))
-    new_x[...] = x + z
+    with np.errstate(all="ignore"):
+        for j in range(count):
+            gain = float(xp.vecdot(S[j, :], z)) / float(squares[j])
+            if j + 1 < count:
+                z += gain * S[j + 1, :]
+            else:
+                growth = 1 / (1 - gain) if gain != 1 else math.inf
+        if math.isfinite(growth):
+            z *= growth
+        squares[count] = float(xp.vecdot(z, z))
+        new_x[...] = x + z

@@ -68,8 +68,9 @@ class GMRES:
         M: Any = None,
         x0: Array | None = None,
         confirm: bool = True,
+        polish: bool = False,
     ) -> KrylovOutcome:
-        """Solve on arrays (B, N); see `KrylovMethod`."""
+        """Solve on arrays (B, N); see `KrylovMethod`, and `arnoldi_cycle` for `polish`, which cannot be confirmed."""
         xp = array_namespace(b)
         x, r, norms = start(A, b, x0)
         size = b.shape[0]
@@ -91,6 +92,7 @@ class GMRES:
                 limits=max_iterations - iterations[rows],
                 M=M if whole or M is None else M.take(rows),
                 augment=xp.stack([gather(e, rows) for e in errors], axis=1) if errors else None,
+                polish=polish and not confirm,
             )
             with np.errstate(all="ignore"):
                 new_x = gather(x, rows) + cycle.dx

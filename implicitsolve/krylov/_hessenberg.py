@@ -32,6 +32,21 @@ class HessenbergQR:
         self.g[:, 0] = beta
         self.columns = 0
 
+    def grow(self, columns: int) -> None:
+        """Make room for more columns."""
+        for name, (rows, width) in (
+            ("H", (columns + 1, columns)),
+            ("R", (columns, columns)),
+            ("Qh", (columns + 1, columns + 1)),
+        ):
+            old = getattr(self, name)
+            new = np.zeros((old.shape[0], rows, width), old.dtype)
+            new[:, : old.shape[1], : old.shape[2]] = old
+            setattr(self, name, new)
+        g = np.zeros((self.g.shape[0], columns + 1), self.g.dtype)
+        g[:, : self.g.shape[1]] = self.g
+        self.g = g
+
     def append(self, h: HostArray, below: HostArray, negligible: float) -> tuple[HostArray, HostArray]:
         """Add the column (h, below); return the residual norms of the larger problems, and where it added nothing.
 

@@ -80,9 +80,10 @@ class BlockLoop(NewtonLoop):
         whole = Searched(x, F, norms, np.ones(fresh.size), finite.copy(), finite, None)
         found = self._search(whole, direction, fresh)
         moved, is_still = self._move(found, direction)
-        self.updates.step(moved, direction, found.length)
         self._judge(found, moved, is_still & fresh, is_last, self._failed(found, direction, fresh, previous))
         self._age(fresh, found.accepted, previous)
+        if not self.is_stale.all():
+            self.updates.step(moved, direction, found.length)
         return found.length
 
     def _failed(self, found: Searched, direction: Array, fresh: HostArray, previous: HostArray) -> HostArray:

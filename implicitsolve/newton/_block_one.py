@@ -26,9 +26,10 @@ from implicitsolve.stopping import NonlinearStop
 
 FEW = 8  # directions for which there is room at first, where
 SMALL = 2**25  # bytes are not enough for all
-WHOLE = np.ones(1)
-WHOLE.flags.writeable = False
-ROW, FRESH, KEPT = np.zeros(1, dtype=int), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)
+WHOLE, ROW = np.ones(1), np.zeros(1, dtype=int)
+FRESH, KEPT = np.ones(1, dtype=bool), np.zeros(1, dtype=bool)
+for shared in (WHOLE, ROW, FRESH, KEPT):
+    shared.flags.writeable = False
 
 
 class OneSystemLoop(BlockLoop):
@@ -73,10 +74,12 @@ class OneSystemLoop(BlockLoop):
         structure = self.assembler.structure
         self.updates.reset(FRESH)
         for _ in range(GUESSES):
-            blocks = differences.blocks(self.x, self.F, float(self.norms[0]))
-            if blocks is None:
+            make = differences.taken(self.x, self.F, float(self.norms[0]))
+            if make is None:
                 return False
-            inverse = Inverse(self.method.factor.factors(blocks, structure.lower, structure.upper), blocks.shape)
+            blocks = make()
+            factors = self.method.factor.factors(blocks, structure.lower, structure.upper, again=make)
+            inverse = Inverse(factors, blocks.shape)
             self.inverse.parts = [(ROW, inverse)]
             if self.assembler.is_certain(ROW):
                 break
@@ -113,10 +116,10 @@ class OneSystemLoop(BlockLoop):
     def _whole_steps(self, iteration: int, fresh: HostArray) -> int:
         """Take steps until J is stale, or one is not ordinary, or the last; return its number."""
         steps, stop, size = self.steps, self.stop, float(self.norms[0])
+        is_simple = type(stop) is NonlinearStop
         while True:
-            with np.errstate(all="ignore"):
-                self._solve_into(steps.room(self.x))
-                direction, x = steps.trial(self.x)
+            self._solve_into(steps.room(self.x))
+            direction, x = steps.trial(self.x)
             F = self.evaluator.residual(x)
             norms = norm2(F)
             previous, size = size, float(norms[0])
@@ -125,7 +128,8 @@ class OneSystemLoop(BlockLoop):
                 return iteration
             self.x, self.F, self.norms, self.measure = x, F, norms, stop.measure(F, self.whole.event_shape)
             self.solution.iterations[0] += 1
-            if size == 0 or stop.holds(self.measure, self.target, x, direction)[0]:
+            held = self.measure <= self.target if is_simple else stop.holds(self.measure, self.target, x, direction)
+            if size == 0 or held[0]:
                 self.code[0] = CONVERGED
             else:
                 self._grow_old(size / previous, direction, fresh)

@@ -178,9 +178,12 @@ class Backtracking:
         for _ in range(self.max_trials):
             if not pending.any():
                 break
-            shorter = _shorter(length, ratio, older_length, older_ratio, slope)
+            shorter = np.full(norms.shape, np.nan)
             if first is not None and is_direct:
-                shorter = _promising(step, first, shorter)
+                shorter = _promising(step, first)
+            if np.isnan(shorter[pending]).any():
+                model = _shorter(length, ratio, older_length, older_ratio, slope)
+                shorter = np.where(np.isnan(shorter), model, shorter)
             first = None
             older_length, older_ratio = np.where(pending, length, older_length), np.where(pending, ratio, older_ratio)
             length = np.where(pending, shorter, length)
@@ -320,8 +323,8 @@ def _shorter(
     return np.where(np.isfinite(ratio), bounded, 0.1 * length)
 
 
-def _promising(step: Array, natural: Array, otherwise: HostArray) -> HostArray:
-    """Length after the whole step of an exact J, given J^-1 F at its end: where a model of ||J^-1 F|| promises much.
+def _promising(step: Array, natural: Array) -> HostArray:
+    """Length after the whole step of an exact J, given J^-1 F at its end, if a model of ||J^-1 F|| promises much; NaN.
 
     Along the step ``J(x)^-1 F(x + l step) = -(1 - l) step + l^2 natural`` where F is quadratic.
     """
@@ -332,7 +335,7 @@ def _promising(step: Array, natural: Array, otherwise: HostArray) -> HostArray:
         products = np.real(to_host(xp.vecdot(unit, other))).astype(np.float64)[:, None]
         model = REST**2 - 2 * REST * LENGTHS**2 * products + LENGTHS**4 * norm2(other)[:, None] ** 2
         is_promising = np.min(model, axis=1) <= PROMISING**2  # NaN is not
-    return np.where(is_promising, LENGTHS[np.argmin(model, axis=1)], otherwise)
+    return np.where(is_promising, LENGTHS[np.argmin(model, axis=1)], np.nan)
 
 
 def _restore(found: Searched, x: Array, F: Array, norms: HostArray) -> Searched:

@@ -35,8 +35,6 @@ class Pieces:
 
     def replace(self, rows: Indices, inverse: Any) -> None:
         """Take over new factors of some systems."""
-        is_all = len(self.parts) == 1 and np.array_equal(self.parts[0][0], rows)
-        self.parts = [] if is_all else self.parts
         self.drop(rows)
         self.parts.append((rows, inverse))
 
@@ -53,6 +51,9 @@ class Pieces:
 
     def take(self, indices: Indices) -> Pieces:
         """The inverses of some systems, in that order."""
+        all_of_them = np.arange(indices.size)
+        if len(self.parts) == 1 and np.array_equal(self.parts[0][0], indices) and np.array_equal(indices, all_of_them):
+            return self
         parts: list[tuple[Indices, Any]] = []
         for rows, inverse in self.parts:
             place = np.full(int(max(rows.max(), indices.max(initial=0))) + 1, -1)

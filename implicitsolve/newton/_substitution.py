@@ -63,8 +63,8 @@ class _SubstitutionLoop(NewtonLoop):
         evaluator = self.evaluator
         self.x = evaluator.substituted()
         self.F = evaluator.residual(self.x)
-        self.norms = norm2(self.F)
         self.measure = self.stop.measure(self.F, self.whole.event_shape)
+        self.norms = norm2(self.F) if callable(self.stop.norm) else self.measure
         self.solution.iterations[self.rows] += 1
         self.code[:] = np.where(np.isfinite(self.norms), int(Status.STAGNATED), int(Status.NONFINITE))
         self.code[self.stop.holds(self.measure, self.target, self.x, None) | (self.norms == 0)] = Status.CONVERGED

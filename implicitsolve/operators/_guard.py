@@ -9,7 +9,9 @@ from implicitsolve._typing import Array
 from implicitsolve.operators._base import LinearOperator, then
 
 
-def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = None) -> LinearOperator:
+def guarded(
+    A: LinearOperator, name: str, count: Callable[[str], None] | None = None, *, copies: bool = True
+) -> LinearOperator:
     """Return the square operator `A` on arrays (B, N), with copies handed in and out.
 
     Parameters
@@ -20,6 +22,8 @@ def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = 
         What messages call it.
     count : callable, optional
         Called as ``count("jvps")`` or ``count("vjps")`` before each product.
+    copies : bool, optional
+        Whether products get and return copies. Default True.
 
     Raises
     ------
@@ -35,7 +39,7 @@ def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = 
             if count is not None:
                 count(kind)
             xp = array_namespace(v)
-            w = product(xp.asarray(v, copy=True))
+            w = product(xp.asarray(v, copy=True) if copies else v)
             if w is None:
                 raise TypeError(f"a product with `{name}` returned None; it must return an array")
             w = w if is_array(w) else xp.asarray(w)
@@ -43,7 +47,7 @@ def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = 
                 raise TypeError(f"a product with `{name}` returned complex numbers for a real vector: solve in complex")
             if w.size != v.size:
                 raise ValueError(f"a product with `{name}` must return {v.size} numbers, got shape {tuple(w.shape)}")
-            return xp.astype(xp.reshape(w, v.shape), v.dtype)
+            return xp.astype(xp.reshape(w, v.shape), v.dtype, copy=copies)
 
         return apply
 
@@ -53,7 +57,7 @@ def guarded(A: LinearOperator, name: str, count: Callable[[str], None] | None = 
         in_shape=flat.in_shape,
         batch_shape=flat.batch_shape,
         dtype=flat.dtype,
-        take=lambda indices: guarded(A.take(indices) if A.batch_shape else A, name, count),
-        inverse=then(flat._inverse, lambda M: guarded(M, f"the inverse of {name}")),
-        cast=None if flat._cast is None else lambda dtype: guarded(flat.astype(dtype), name, count),
+        take=lambda indices: guarded(A.take(indices) if A.batch_shape else A, name, count, copies=copies),
+        inverse=then(flat._inverse, lambda M: guarded(M, f"the inverse of {name}", copies=copies)),
+        cast=None if flat._cast is None else lambda dtype: guarded(flat.astype(dtype), name, count, copies=copies),
     )

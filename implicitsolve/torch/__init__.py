@@ -20,6 +20,7 @@ from implicitsolve.torch._lifted_net import LiftedNet
 from implicitsolve.torch._modules import Elman, ImplicitGRU, ImplicitLSTM, ImplicitRNN, StencilGRU
 from implicitsolve.torch._options import ConvergenceWarning, SolveOptions
 from implicitsolve.torch._solve import solve
+from implicitsolve.torch._warm_starts import WarmStarts
 
 __all__ = [
     "ConvergenceWarning",
@@ -31,5 +32,6 @@ __all__ = [
     "LiftedNet",
     "SolveOptions",
     "StencilGRU",
+    "WarmStarts",
     "solve",
 ]

@@ -12,6 +12,7 @@ import implicitsolve as ims
 from implicitsolve import Problem
 from implicitsolve.torch._layer import ImplicitLayer, LayerOptions
 from implicitsolve.torch._share import on_device, to_array, to_tensor
+from implicitsolve.torch._warm_starts import Start
 
 WELL_POSED = 0.95  # infinity norm of A that no initial A exceeds
 
@@ -47,6 +48,7 @@ class LiftedNet(ImplicitLayer):
     """
 
     adapter = "lifted_net"
+    event_ndim = 1
     A: Tensor
 
     def __init__(self, n: int, p: int, *, activation: str = "tanh", **options: Unpack[LayerOptions]) -> None:
@@ -58,7 +60,7 @@ class LiftedNet(ImplicitLayer):
         with torch.no_grad():
             self.A /= (self.A.abs().sum(dim=1, keepdim=True) / WELL_POSED).clamp(min=1.0)
 
-    def forward(self, inputs: Tensor, *, x0: Tensor | None = None, return_result: bool = False) -> Any:
+    def forward(self, inputs: Tensor, *, x0: Tensor | Start | None = None, return_result: bool = False) -> Any:
         """Return the states (batch, n) or (n,), with ``return_result=True`` also the `NonlinearResult`."""
         return self.solve(inputs, {}, x0, return_result)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import implicitsolve as ims
 from implicitsolve.torch._layer import ImplicitLayer, LayerOptions, host_lengths
+from implicitsolve.torch._warm_starts import Start
 
 
 class _Recurrent(ImplicitLayer):
@@ -42,7 +43,7 @@ class _TwoSided(_Recurrent):
         *,
         hs: Tensor | None = None,
         he: Tensor | None = None,
-        x0: Tensor | None = None,
+        x0: Tensor | Start | None = None,
         return_result: bool = False,
     ) -> Any:
         """Return the states (B, T, k) or (T, k), with ``return_result=True`` also the `NonlinearResult`."""
@@ -71,7 +72,8 @@ class ImplicitGRU(_TwoSided):
     and device; gradients flow to the parameters, the inputs and the boundary states. `lengths` are integers in a list,
     an array or a tensor; states behind a sequence's end are zero.
 
-    `x0` is where the solve starts, such as the detached states of the epoch before; it gets no gradient. With
+    `x0` is where the solve starts, such as the detached states of the epoch before, or `WarmStarts` of these samples,
+    which serve the adjoint too; it gets no gradient. With
     ``return_result=True`` the `NonlinearResult` is returned too: its `success` says which sequences were solved.
 
     The parameters are arguments of one autograd function, whose backward pass is one adjoint solve with derivatives
@@ -203,7 +205,7 @@ class ImplicitLSTM(_Recurrent):
         cs: Tensor | None = None,
         he: Tensor | None = None,
         ce: Tensor | None = None,
-        x0: Tensor | None = None,
+        x0: Tensor | Start | None = None,
         return_result: bool = False,
     ) -> Any:
         """Return the states (B, T, 2 k) or (T, 2 k), with ``return_result=True`` also the `NonlinearResult`."""
@@ -252,7 +254,7 @@ class Elman(_Recurrent):
         lengths: Any = None,
         *,
         h0: Tensor | None = None,
-        x0: Tensor | None = None,
+        x0: Tensor | Start | None = None,
         return_result: bool = False,
     ) -> Any:
         """Return the states (B, T, k) or (T, k), with ``return_result=True`` also the `NonlinearResult`."""

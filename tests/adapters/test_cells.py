@@ -53,6 +53,12 @@ class Case:
         self.h = self.cell.linearize(self.x, self.near, self.factors)
         self.cast = cast
 
+    def pulled(self, w: Any) -> tuple[dict[str, Any], Any, tuple[Any, ...]]:
+        """What a cotangent sends to the parameters, the inputs and the neighbours."""
+        sums = self.cell.pull_sums(self.factors, w)
+        gradients = self.cell.to_weights(self.cast(self.inputs), self.near, self.factors, sums)
+        return gradients, self.cell.to_inputs(sums), self.cell.to_neighbours(self.factors, sums)
+
     def value(self, inputs=None, neighbours=None, **changed: Any) -> Any:
         """All rows of the function written out."""
         inputs = self.inputs if inputs is None else inputs
@@ -117,7 +123,7 @@ def test_parameter_push_and_pull(case):
     moved = case.total(case.change, case.dinputs, case.dneighbours)
     arguments = (case.inputs, case.x, case.near)
     close(case.cell.parameter_push(*arguments, case.change, case.dinputs, tuple(case.dneighbours)), moved)
-    gradients, dinputs, cotangents = case.cell.parameter_pull(*arguments, case.w)
+    gradients, dinputs, cotangents = case.pulled(case.w)
     assert gradients.keys() == case.P.keys()
     for name, value in case.P.items():
         assert gradients[name].shape == value.shape
@@ -154,7 +160,7 @@ def test_every_library_and_precision(name, xp, dtype):
 
     def everything(case, inputs, dinputs, w, dnear, change):
         cell, at = case.cell, (inputs, case.x, case.near)
-        gradients, dx, sent = cell.parameter_pull(*at, w)
+        gradients, dx, sent = case.pulled(w)
         return [
             *(case.h, cell.push(case.factors, dnear), *cell.pull(case.factors, w), cell.step(case.x, case.near[0])),
             *(*cell.diagonals(case.factors), cell.blocks(case.factors)),
@@ -191,7 +197,7 @@ def test_saturated_cells_give_numbers(name, scale, dtype, xp):
     with np.errstate(over="ignore", invalid="ignore"):
         case = Case(name, scale, dtype, xp)
         cell, w = case.cell, case.cast(case.w)
-        gradients, dx, sent = cell.parameter_pull(case.cast(case.inputs), case.x, case.near, w)
+        gradients, dx, sent = case.pulled(w)
         results = [
             *(
                 case.h,

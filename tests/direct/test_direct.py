@@ -226,6 +226,25 @@ class TestMemory:
         b = A @ x
         np.testing.assert_allclose(BlockLU(backend=backend).factor(A, overwrite=True).solve(b), x, atol=1e-8)
 
+    @pytest.mark.parametrize("backend", ["auto", "lapack", "reference"])
+    @pytest.mark.parametrize("k", [1, 2])
+    @pytest.mark.parametrize("is_easy", [True, False])
+    def test_blocks_that_can_be_made_again(self, backend, k, is_easy, rng):
+        """Whether or not the first attempt, which overwrites them, was good enough."""
+        kept = rng.normal(size=(1, 200, 3, k, k)) + is_easy * np.asarray([0, 10, 0])[:, None, None] * np.eye(k)
+        x, made = rng.normal(size=(200, k)), []
+
+        def again():
+            made.append(kept.copy())
+            return made[-1]
+
+        method = BlockLU(backend=backend)
+        factors = method.factors(again(), 1, 1, again=again)
+        b = BlockBandedMatrix(kept[0], lower=1, upper=1) @ x
+        got = factors.solve(b[None, :, :, None])[0, :, :, 0]
+        np.testing.assert_allclose(got, x, atol=1e-9)
+        assert len(made) == 1 or not is_easy
+
     @pytest.mark.parametrize(("lower", "upper"), [(0, 2), (2, 0), (0, 0)])
     def test_triangular_in_place(self, lower, upper, rng):
         blocks = dominant(rng, 2, 5, lower + upper + 1, 24, 24, lower=lower)

@@ -126,10 +126,10 @@ def test_gru_and_its_products(select, rng):
     hhat, product, x_u, dhhat, dproduct = rng.normal(size=(5, N, K))
     gates = gru_gates(y + x)
     for factors in (None, np.full((5, N, K), np.nan)):
-        own, reset = gru.reset(y.copy(), x, hhat, factors)
-        close(own, gates)
+        keep, reset = gru.reset(y.copy(), x, hhat, factors)
+        close(keep, gates[0])
         close(reset, gates[1] * hhat)
-        close(gru.blend(product.copy(), x_u, own, hhat, factors), gru_value(gates, hhat, product + x_u))
+        close(gru.blend(product.copy(), x_u, keep, hhat, factors), gru_value(gates, hhat, product + x_u))
     moved = gru_gates(y + x + STEP * dy), hhat + STEP * dhhat
     dreset = gru.push_reset(dy.copy(), dhhat, factors)
     close(dreset, (moved[0][1] * moved[1]).imag / STEP.imag)

@@ -32,7 +32,7 @@ def plan_of(lengths, rng) -> Plan:
 
 def expected(rule, weights, x, begin, lags, plan):
     """The definition, one run after the other."""
-    h = np.zeros((plan.count, weights.shape[1]), weights.dtype)
+    h = np.zeros((plan.rows, weights.shape[1]), weights.dtype)
     first = np.cumsum(plan.active) - plan.active
     for i in range(len(begin)):
         past = {-1 - s: state for s, state in enumerate(begin[i])}
@@ -46,7 +46,7 @@ def expected(rule, weights, x, begin, lags, plan):
 
 def case(rule, lengths, lags, k, dtype, rng):
     plan = plan_of(lengths, rng)
-    x = tuple(rng.normal(size=(plan.count, k)).astype(dtype) for _ in range(2 if rule in ("push", "pull") else 1))
+    x = tuple(rng.normal(size=(plan.rows, k)).astype(dtype) for _ in range(2 if rule in ("push", "pull") else 1))
     weights = (rng.normal(size=(len(lags), k, k)) / k).astype(dtype)
     begin = rng.normal(size=(len(lengths), max(lags), k)).astype(dtype)
     return rule, weights, x, begin, lags, plan

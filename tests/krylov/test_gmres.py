@@ -412,3 +412,75 @@ def test_settings_are_values():
     assert len({LGMRES(), LGMRES(outer_k=3)}) == 1
     with pytest.raises(AttributeError):
         GMRES().restart = 3
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize("with_M", [False, True])
+def test_a_basis_that_grows_is_the_same(monkeypatch, rng, family, with_M):
+    n = 90
+    d = np.stack([np.linspace(1, 1 + 10.0**p, n) for p in (0, 2, 4)])
+
+    def diagonal(d):
+        take = lambda rows: diagonal(d[rows])  # noqa: E731
+        return LinearOperator(lambda v: d * v, in_shape=n, batch_shape=(len(d),), take=take)
+
+    A, M = diagonal(d), diagonal(np.ones((3, n))) if with_M else None
+    b = rng.standard_normal((3, n))
+
+    def solved():
+        return ims.linear_solve(A, b, M=M, method=family(restart=n), stop=LinearStop(rtol=1e-11))
+
+    grown = solved()
+    monkeypatch.setattr("implicitsolve.krylov._arnoldi.FIRST_COLUMNS", n)
+    expected = solved()
+    assert grown.success.all()
+    assert grown.iterations.max() > 40
+    np.testing.assert_array_equal(grown.iterations, expected.iterations)
+    np.testing.assert_allclose(grown.x, expected.x, rtol=1e-12)
+
+
+def near_identity(rng, size: int, n: int, norm: float) -> np.ndarray:
+    return np.eye(n) + norm * rng.standard_normal((size, n, n)) / np.sqrt(n)
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize("with_M", [False, True])
+def test_a_polish_saves_a_product(rng, family, with_M):
+    dense, b = near_identity(rng, 4, 200, 0.1), rng.standard_normal((4, 200))
+    A, target = ims.aslinearoperator(dense), 1e-6 * np.linalg.norm(b, axis=1)
+    M = ims.aslinearoperator(np.broadcast_to(np.eye(200), dense.shape).copy()) if with_M else None
+    plain = family().solve(A, b, target=target, max_iterations=50, M=M, confirm=False)
+    polished = family().solve(A, b, target=target, max_iterations=50, M=M, confirm=False, polish=True)
+    norms = np.linalg.norm(b - np.einsum("bij,bj->bi", dense, polished.x), axis=1)
+    assert (polished.iterations <= plain.iterations).all()
+    assert polished.iterations.sum() < plain.iterations.sum()
+    assert (norms <= target).all()
+    assert (polished.status == ims.Status.CONVERGED).all()
+    np.testing.assert_allclose(polished.residual_norm, norms, rtol=0.3)
+    for i in range(4):  # each system for itself
+        part = A.take(np.asarray([i]))
+        alone = family().solve(
+            part, b[i : i + 1], target=target[i : i + 1], max_iterations=50, confirm=False, polish=True
+        )
+        np.testing.assert_allclose(alone.x[0], polished.x[i], rtol=1e-12)
+
+
+def test_a_polish_that_would_gain_little_is_not_tried(rng):
+    d = np.linspace(0.05, 2.0, 80)
+    A, b = ims.aslinearoperator(np.diag(d)[None]), rng.standard_normal((1, 80))
+    target = 1e-4 * np.linalg.norm(b, axis=1)
+    plain, polished = (
+        GMRES(restart=80).solve(A, b, target=target, max_iterations=80, confirm=False, polish=polish)
+        for polish in (False, True)
+    )
+    np.testing.assert_array_equal(polished.x, plain.x)
+    np.testing.assert_array_equal(polished.residual_norm, plain.residual_norm)
+
+
+def test_what_is_confirmed_is_not_polished(rng):
+    dense, b = near_identity(rng, 1, 60, 0.1), rng.standard_normal((1, 60))
+    A, target = ims.aslinearoperator(dense), 1e-6 * np.linalg.norm(b, axis=1)
+    plain, polished = (
+        GMRES().solve(A, b, target=target, max_iterations=50, confirm=True, polish=polish) for polish in (False, True)
+    )
+    np.testing.assert_array_equal(polished.x, plain.x)

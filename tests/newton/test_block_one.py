@@ -65,7 +65,8 @@ def both(F, x0, structure, **options):
 def test_the_same_course_as_in_a_batch(name, reuse, dtype):
     F, x0, structure = PROBLEMS[name]
     alone, batch = both(F, x0.astype(dtype), structure, method=BlockNewton(reuse=reuse))
-    assert alone.success
+    assert alone.status == batch.status[0]
+    assert alone.success or dtype == np.float32
     assert alone.x.dtype == alone.fun.dtype == dtype
     assert (alone.counts, alone.iterations) == (batch.counts, batch.iterations[0])
     np.testing.assert_allclose(alone.x, batch.x[0], rtol=0, atol=1e3 * np.finfo(dtype).eps)
@@ -133,8 +134,10 @@ def test_lengths_that_must_be_adjusted_are_left_to_the_assembler():
     evaluator = Evaluator(Problem(wall, structure=TRIDIAGONAL), F0)
     assembler = Assembler(evaluator, certifies=False)
     x = np.full((1, 40), 2.0)
-    assert OneSystemDifferences(assembler, evaluator).blocks(x, F0[None], 1.0) is None
-    blocks = OneSystemDifferences(assembler, evaluator).blocks(0.5 * x, wall(0.5 * x[0])[None], 1.0)
+    assert OneSystemDifferences(assembler, evaluator).taken(x, F0[None], 1.0) is None
+    make = OneSystemDifferences(assembler, evaluator).taken(0.5 * x, wall(0.5 * x[0])[None], 1.0)
+    assert make is not None
+    blocks = make()
     expected = assembler.assemble(evaluator, 0.5 * x, wall(0.5 * x[0])[None]).blocks
     np.testing.assert_array_equal(blocks[0, 1:-1], expected[0, 1:-1])
     np.testing.assert_array_equal(blocks[0, 0, 1:], expected[0, 0, 1:])
@@ -189,13 +192,14 @@ def test_steps_that_are_not_whole_go_on_with_the_general_updates(lengths, rng):
     whole, general, x = WholeSteps(), BroydenInverse(), rng.normal(size=(1, N))
     for length in lengths:
         z = -(x @ A.T)
-        expected = general.corrected(z.copy())
-        if whole.is_whole:
-            whole.room(x)[...] = z
-            got, new_x = whole.trial(x)
-            np.testing.assert_allclose(new_x, x + got, rtol=1e-14)
-        else:
-            got = whole.corrected(z.copy())
+        with np.errstate(all="ignore"):
+            expected = general.corrected(z.copy())
+            if whole.is_whole:
+                whole.room(x)[...] = z
+                got, new_x = whole.trial(x)
+                np.testing.assert_allclose(new_x, x + got, rtol=1e-14)
+            else:
+                got = whole.corrected(z.copy())
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
         step, lengths_taken = length * expected, np.asarray([float(length)])
         general.step(step, expected, lengths_taken)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from functools import cache, reduce
+from functools import reduce
 
 import numpy as np
 
 from implicitsolve.backends.numba._gates_loops import fused
+from implicitsolve.backends.numba._gates_near import near, of_neighbours
 from implicitsolve.backends.numba._gates_numbers import exp, fma, gate, tanh, where
 
 
@@ -93,35 +94,20 @@ def side_by_side(count, like):
     return np.moveaxis(np.empty((*like.shape[:-1], count, like.shape[-1]), like.dtype), -2, 0)
 
 
-def near(parts, distances):
-    """Arguments for a `Loop` that stand in the places of neighbours."""
-    k, char = parts[0].shape[-1], parts[0].dtype.char
-    return (*parts, row_of_zeros(k, char), np.asarray(distances))
-
-
-@cache
-def row_of_zeros(k, char):
-    return np.zeros(k, char)
-
-
 class Mixture:
     """Implements `kernels.mixture`."""
 
     @staticmethod
     def value(products, x, states, factors=None, distances=None):
-        hhat, products, states = products[0], tuple(products), tuple(states)
-        if distances is not None:
-            hhat, products, states = np.empty(x.shape[1:], x.dtype), near(products, distances), near(states, distances)
+        hhat, products = of_neighbours(products, distances, x.shape[1:])
+        states = near(states, distances)
         mix((hhat,) if factors is None else (hhat, factors), (products, x, states))
         return hhat
 
     @staticmethod
     def push(products, dstates, factors, distances=None):
-        dhhat, products, dstates = products[0], tuple(products), tuple(dstates)
-        if distances is not None:
-            dhhat = np.empty(factors.shape[1:], factors.dtype)
-            products, dstates = near(products, distances), near(dstates, distances)
-        push_mix((dhhat,), (products, dstates, factors))
+        dhhat, products = of_neighbours(products, distances, factors.shape[1:])
+        push_mix((dhhat,), (products, near(dstates, distances), factors))
         return dhhat
 
     @staticmethod
@@ -138,9 +124,10 @@ class Mixture:
 
     @staticmethod
     def gather(products, hhat, factors, distances, length):
-        total = np.empty((len(hhat), length, hhat.shape[-1]), hhat.dtype)
-        weights = factors[0], factors[0]
-        gather((total,), tuple(near(parts, [-d for d in distances]) for parts in (products, (hhat, hhat), weights)))
+        distances = [-distance for distance in distances]
+        total, products = of_neighbours(products, distances, (len(hhat), length, hhat.shape[-1]))
+        states, weights = (near((part, part), distances) for part in (hhat, factors[0]))
+        gather((total,), (products, states, weights))
         return total
 
 
@@ -149,16 +136,21 @@ class Mixture:
 
 @fused
 def reset(y, x, hhat):
-    keep, r = gate(y[0] + x[0]), gate(y[1] + x[1])
-    return [keep, r], r * hhat
+    return ([gate(y[0] + x[0]), gate(y[1] + x[1]) * hhat],)
 
 
 @fused
-def blend(y, x, gates, hhat):
-    keep, r, candidate = gates[0], gates[1], tanh(y + x)
+def reset_with_factors(y, x, hhat):
+    keep, r = gate(y[0] + x[0]), gate(y[1] + x[1])
+    product = r * hhat
+    return product, [keep, r, None, (r - 1.0) * product]
+
+
+@fused
+def blend(y, x, keep, hhat):
+    candidate = tanh(y + x)
     h, z = fma(keep, hhat - candidate, candidate), 1.0 - keep
-    slopes = z * (candidate - h), (r - 1.0) * (r * hhat), fma(-z, candidate * candidate, z)
-    return h, [None, None, *slopes]
+    return h, [None, None, z * (candidate - h), None, fma(-z, candidate * candidate, z)]
 
 
 @fused
@@ -186,20 +178,21 @@ class GRU:
 
     @staticmethod
     def reset(y, x, hhat, factors=None):
-        gates, product = y if factors is None else factors[:2], np.empty_like(hhat)
-        reset((gates, product), (y, x, hhat))
-        return gates, product
+        if factors is None:
+            reset((y,), (y, x, hhat))
+            return y[0], y[1]
+        reset_with_factors((y[1], factors), (y, x, hhat))
+        return factors[0], y[1]
 
     @staticmethod
-    def blend(y, x, gates, hhat, factors=None):
-        blend((y,) if factors is None else (y, factors), (y, x, gates, hhat))
+    def blend(y, x, keep, hhat, factors=None):
+        blend((y,) if factors is None else (y, factors), (y, x, keep, hhat))
         return y
 
     @staticmethod
     def push_reset(y, dhhat, factors):
-        product = np.empty_like(dhhat)
-        push_reset((product,), (dhhat, y, factors))
-        return product
+        push_reset((y[1],), (dhhat, y, factors))
+        return y[1]
 
     @staticmethod
     def push_blend(y, gates, dhhat, factors):

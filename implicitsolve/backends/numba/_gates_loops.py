@@ -46,10 +46,10 @@ class Loop:
 
     def __call__(self, results, arguments):
         """Run the loop; of types and lengths only those of the first argument are looked at."""
-        first, length = arguments[0], 0
+        first, length, axes = arguments[0], 0, 0
         if type(first) is tuple:
-            first, length = first[0], len(first)
-        key = first.dtype.char, first.ndim, length, len(results)
+            first, length, axes = first[0], len(first), first[-1].ndim
+        key = first.dtype.char, first.ndim, length, axes, len(results)
         if key not in self.compiled:
             self.compiled[key] = entry(self.name).compile((_type(results), _type(arguments)))
         self.compiled[key](results, arguments)
@@ -185,22 +185,40 @@ def _write(operand, numbers):
 
 
 def _over_rows(builder, body, results, arguments, axes):
-    """Loop over the rows, or over all entries as one row where no matrix has gaps between its rows."""
+    """Loop over the rows; those between which no matrix has gaps, and whose neighbours all exist, are one long row."""
     matrices = _matrices(results) + _matrices(arguments)
-    *rows, columns = matrices[0].shape[-1 - axes :]
-    size = matrices[0].bytes
-    is_packed = _agree(builder, [matrix.strides[-1] for matrix in matrices], columns.type(size))
-    if axes == 1:
-        row_bytes = builder.mul(columns, columns.type(size))
-        is_dense = builder.and_(is_packed, _agree(builder, [matrix.strides[-2] for matrix in matrices], row_bytes))
-        columns = builder.select(is_dense, builder.mul(rows[0], columns), columns)
-        rows = [builder.select(is_dense, rows[0].type(1), rows[0])]
-    in_vectors = builder.select(is_packed, columns, columns.type(0))
+    *outer, rows, columns = matrices[0].shape[-1 - axes :]
+    one, size = rows.type(1), columns.type(matrices[0].bytes)
+    is_packed = _agree(builder, [matrix.strides[-1] for matrix in matrices], size)
+    is_dense = _agree(builder, [matrix.strides[-2] for matrix in matrices], builder.mul(columns, size))
+    low, high = _inside(builder, matrices, rows)
+    is_joined = builder.and_(builder.and_(is_packed, is_dense), builder.icmp_signed("<", low, high))
+    low = builder.select(is_joined, low, rows.type(0))
+    more = builder.select(is_joined, builder.sub(builder.sub(high, low), one), rows.type(0))  # rows joined to one
     with ExitStack() as loops:
-        row = [loops.enter_context(cgutils.for_range(builder, count)).index for count in rows]
+        where = [loops.enter_context(cgutils.for_range(builder, count)).index for count in outer]
+        step = loops.enter_context(cgutils.for_range(builder, builder.sub(rows, more))).index
+        is_behind, is_long = (builder.icmp_signed(relation, step, low) for relation in (">", "=="))
+        row = builder.select(is_behind, builder.add(step, more), step)
+        entries = builder.mul(columns, builder.select(is_long, builder.add(more, one), one))
         for matrix in matrices:
-            matrix.begin(*row)
-        _over_columns(builder, body, results, arguments, matrices, columns, in_vectors)
+            matrix.begin(*where, row)
+        in_vectors = builder.select(is_packed, entries, entries.type(0))
+        _over_columns(builder, body, results, arguments, matrices, entries, in_vectors)
+
+
+def _inside(builder, matrices, rows):
+    """The first row whose neighbours all exist, and the one behind the last."""
+
+    def extreme(relation, x, y):
+        return builder.select(builder.icmp_signed(relation, x, y), x, y)
+
+    low, high = rows.type(0), rows
+    for matrix in matrices:
+        if isinstance(matrix, Neighbour):
+            low = extreme(">", low, builder.neg(matrix.distance))
+            high = extreme("<", high, builder.sub(matrix.shape[-2], matrix.distance))
+    return low, high
 
 
 def _over_columns(builder, body, results, arguments, matrices, columns, in_vectors):

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._gates import near, side_by_side, switch
+from implicitsolve.backends.numba._gates import side_by_side, switch
 from implicitsolve.backends.numba._gates_loops import fused
+from implicitsolve.backends.numba._gates_near import near, of_neighbours
 from implicitsolve.backends.numba._gates_numbers import fma, gate, tanh
 
 
@@ -128,10 +129,9 @@ class LSTM:
 
 def _of_neighbours(products, states, distances, like):
     """Where hhat and chat go, and the products, h and c of both neighbours as arguments of a loop."""
-    products, h, c = tuple(products), *zip(*map(_halves, states))
-    if distances is None:
-        return products, (products, h, c)
-    return (np.empty_like(like), np.empty_like(like)), tuple(near(part, distances) for part in (products, h, c))
+    hhat, arguments = of_neighbours(products, distances, like.shape)
+    chat = products[1] if distances is None else np.empty(like.shape, like.dtype)
+    return (hhat, chat), (arguments, *(near(parts, distances) for parts in zip(*map(_halves, states))))
 
 
 def _halves(state):

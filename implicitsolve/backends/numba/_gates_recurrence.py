@@ -54,7 +54,7 @@ def run(rule, weights, x, begin, lags, plan):
     """See `kernels.rnn`; the runs are shared out over threads, unless BLAS itself has work for several."""
     (runs, _, k), dtype = begin.shape, begin.dtype
     compiled, weights = entry(rule), np.ascontiguousarray(weights)
-    out = (np.empty if len(plan.at) == plan.count else np.zeros)((plan.count, k), dtype)
+    out = (np.empty if len(plan.at) == plan.rows else np.zeros)((plan.rows, k), dtype)
 
     def some(part):
         table, letters, _, _ = calls(dtype, k, k)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from implicitsolve.backends.numba._gates_loops import BODIES, fused
+from implicitsolve.backends.numba._gates_near import of_neighbours
 from implicitsolve.backends.numba._gates_numbers import fma, gate, one, tanh, where
 from implicitsolve.backends.numba._gates_recurrence import run
 
@@ -41,6 +42,11 @@ def push(products, factors):
     return (factors[0] * sum(products[1:], products[0]),)
 
 
+@fused
+def gather(products):
+    return (sum(products[1:], products[0]),)
+
+
 ACTIVATIONS = {"tanh": of_tanh, "logistic": of_logistic, "relu": of_relu, "identity": of_identity}
 
 
@@ -72,15 +78,23 @@ class RNN:
     """Implements `kernels.rnn`."""
 
     @staticmethod
-    def value(activation, products, x, factors=None):
-        h = products[0]
-        ACTIVATIONS[activation]((h,) if factors is None else (h, factors), (tuple(products), x))
+    def value(activation, products, x, factors=None, distances=None):
+        h, products = of_neighbours(products, distances, x.shape)
+        ACTIVATIONS[activation]((h,) if factors is None else (h, factors), (products, x))
         return h
 
     @staticmethod
-    def push(products, factors):
-        push((products[0],), (tuple(products), factors))
-        return products[0]
+    def push(products, factors, distances=None):
+        dh, products = of_neighbours(products, distances, factors.shape[1:])
+        push((dh,), (products, factors))
+        return dh
+
+    @staticmethod
+    def gather(products, distances, length):
+        B, _, k = products[0].shape
+        total, products = of_neighbours(products, [-distance for distance in distances], (B, length, k))
+        gather((total,), (products,))
+        return total
 
     @staticmethod
     def run(rule, weights, x, begin, lags, plan):

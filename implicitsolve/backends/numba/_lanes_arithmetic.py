@@ -18,7 +18,7 @@ from implicitsolve.backends.numba._jit import _intrinsic
 from implicitsolve.backends.numba._lanes import LANES, MASK, Lanes, Mask
 
 typed: Any = templates.infer_global  # its type says that it returns None
-FUNCTIONS = ("sqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh")
+FUNCTIONS = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh")
 ARITHMETIC = {
     (operator.add, operator.iadd): "fadd",
     (operator.sub, operator.isub): "fsub",
@@ -72,24 +72,12 @@ for name, instruction in COMPARISONS.items():
         return builder.fcmp_ordered(instruction, *args)
 
 
-_operator(operator.neg, _same, 1)
-_operator(operator.pos, _same, 1)
-_operator(abs, _same, 1)
+def _unary(key: Any, implementation: Callable[[Any, Any], Any]) -> None:
+    _operator(key, _same, 1)
 
-
-@lower_builtin(operator.neg, Lanes)
-def _neg(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.fneg(args[0])
-
-
-@lower_builtin(operator.pos, Lanes)
-def _pos(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return args[0]
-
-
-@lower_builtin(abs, Lanes)
-def _abs(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return _llvm(builder, "fabs", args)
+    @lower_builtin(key, Lanes)
+    def _lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return implementation(builder, args)
 
 
 def _llvm(builder: Any, name: str, args: Any) -> Any:
@@ -98,6 +86,14 @@ def _llvm(builder: Any, name: str, args: Any) -> Any:
     suffix = f"v{kind.count}{kind.element.intrinsic_name}"
     function = ir.FunctionType(kind, [kind] * len(args))
     return builder.call(cgutils.get_or_insert_function(builder.module, function, f"llvm.{name}.{suffix}"), args)
+
+
+_unary(operator.neg, lambda builder, args: builder.fneg(args[0]))
+_unary(operator.pos, lambda builder, args: args[0])
+for name in (abs, math.fabs, np.abs):
+    _unary(name, lambda builder, args: _llvm(builder, "fabs", args))
+for name in (math.sqrt, np.sqrt):
+    _unary(name, lambda builder, args: _llvm(builder, "sqrt", args))
 
 
 class _MaskTemplate(AbstractTemplate):
@@ -149,8 +145,6 @@ def _function(key: Any, name: str) -> None:
     @lower_builtin(key, Lanes)
     def _lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         number = sig.return_type.number
-        if name == "sqrt":
-            return _llvm(builder, name, args)
         function = context.get_function(getattr(math, name), signature(number, number))
         return _lane_by_lane(context, builder, function, number, args)
 

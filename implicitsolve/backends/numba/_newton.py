@@ -20,7 +20,7 @@ from implicitsolve.structure import BlockBanded
 
 STATIC = 4  # blocks of a band up to this size are compiled for it, 10 s each; a dense J is not
 NEWTON_STEPS = 100  # limit where the caller set none
-CACHE = 2**20  # bytes in which several systems are solved at once
+CACHE = 2**20  # bytes in which lanes may work: about what one core has for itself
 PIECES = 8  # of the batch for each thread, since systems differ in their number of steps
 
 
@@ -66,7 +66,8 @@ def newton_batch(
 
     Newton's method with a Jacobian from colored differences, LU with interchanges (over the band where those inside
     the blocks do not suffice), Broyden's updates of it while they serve, and backtracking: what `BlockNewton` does, in
-    one compiled loop for each thread.
+    one compiled loop for each thread. Small real systems are solved sixteen at a time, in the lanes of vector
+    registers; one that gets stuck there is solved alone, from x0, by the same method with more safeguards.
 
     Parameters
     ----------
@@ -98,7 +99,13 @@ def newton_batch(
     The first call with a residual compiles it (about a second); the solver itself is compiled once for each dtype and
     small block size and kept on disk. An exception raised in `residual` counts as a residual that is not finite.
 
-    Memory beyond x and F, for each thread, in numbers: ``k^2 T (4 lower + 3 upper + 3) + 46 N``.
+    `residual` is evaluated for sixteen systems at once where it consists of arithmetic, powers with numbers in the
+    exponent and elementary functions on elements of x and p: ``out[i] = p[0] - np.exp(x[i])``. With branches on x, or
+    whole arrays in an expression, it is evaluated for one after the other, which takes twice as long (measured, with
+    16 unknowns). What is returned for a system does not depend on the others in the batch.
+
+    Memory beyond x and F, for each thread, in numbers: ``k^2 T (4 lower + 3 upper + 3) + 46 N``; in lanes, where it is
+    at most 1 MiB, ``16 (k^2 T (lower + upper + 1) + 46 N)``.
 
     Examples
     --------
@@ -121,43 +128,19 @@ def newton_batch(
     p = _rows(parameters, B, x.dtype)
     form = residual, x.dtype.char, len(shape), parameters is not None
     F = np.empty_like(x)
-    k, m = structure.block_size, structure.width
     status, norms, counts = np.zeros(B, np.int64), np.zeros((B, 2), np.finfo(x.dtype).dtype), np.zeros((B, 2), np.int64)
-    precision = float(np.finfo(x.dtype).eps)
-    rtol = precision**0.5 if stop.rtol is None else float(stop.rtol)
-    slowest = 0.1 ** (2.0 / (k * min(m, max(N // k, 1)) + 1))  # a new J is to bring two digits
-    tolerances = (float(stop.atol), rtol, precision, precision**0.25, slowest)
-    bands = (structure.lower, structure.upper)
-    limit = NEWTON_STEPS if stop.max_iterations is None else stop.max_iterations
-    size = static_size(k) if k <= STATIC and k < N else ()
-    flat, values = x.reshape((B, N)), F.reshape((B, N))
-    sides = (shape[0], shape[1] if len(shape) == 2 else 1, k)
-
-    def in_lanes(part: slice) -> None:
-        arrays = flat[part], p[part], values[part]
-        work = _newton_lanes.workspace(N // k, k, m, p.shape[1], x.dtype)
-        counts_of = status[part], norms[part], counts[part]
-        _newton_lanes.solve(call, is_wide, *arrays, sides, bands[0], size, tolerances, limit, work, *counts_of)
-
-    def one_by_one(part: slice) -> None:
-        rows = left[part]
-        arrays = flat[rows], p[rows], values[rows]
-        counts_of = status[rows], norms[rows], counts[rows]
-        work = _newton_loop.workspace(N // k, k, *bands, x.dtype)
-        _newton_loop.solve(call, *arrays, sides, bands, size, tolerances, limit, work, *counts_of)
-        for whole, some in zip((flat, values, status, norms, counts), (arrays[0], arrays[2], *counts_of)):
-            whole[rows] = some
-
+    arrays = x.reshape((B, N)), p, F.reshape((B, N)), status, norms, counts
     if not N:
         status[:] = Status.CONVERGED
-    elif x.dtype.kind == "f" and limit > 0 and _newton_lanes.nbytes(N // k, k, m, x.dtype.itemsize) <= CACHE:
-        wide = compiled_for_lanes(*form)
-        call, is_wide = (compiled(*form), False) if wide is None else (wide, True)
-        share(in_lanes, B, 200.0 * x.size, PIECES)
+    loops = _Loops(form, shape, structure, stop)
+    if N and x.dtype.kind == "f" and loops.nbytes <= CACHE and loops.limit > 0:
+        loops.solve_in_lanes(*arrays)
     left = np.flatnonzero(status == Status.RUNNING)
     if left.size:
-        call = compiled(*form)
-        share(one_by_one, left.size, 1000.0 * left.size * N, PIECES)
+        some = [array[left] for array in arrays]
+        loops.solve_one_by_one(*some)
+        for array, values in zip(arrays, some):
+            array[left] = values
     return NewtonBatch(
         x=x,
         F=F,
@@ -167,6 +150,54 @@ def newton_batch(
         iterations=counts[:, 0],
         evaluations=counts[:, 1],
     )
+
+
+class _Loops:
+    """The compiled loops for one kind of system, with what their arguments have in common."""
+
+    def __init__(
+        self, form: tuple[Any, str, int, bool], shape: tuple[int, ...], structure: BlockBanded, stop: NonlinearStop
+    ) -> None:
+        dtype, k, N = np.dtype(form[1]), structure.block_size, int(np.prod(shape))
+        self.form, self.dtype, self.shape = form, dtype, (N // k, k, structure.width)
+        self.sides = (shape[0], shape[1] if len(shape) == 2 else 1, k)
+        self.bands = (structure.lower, structure.upper)
+        self.size = static_size(k) if k <= STATIC and k < N else ()
+        precision = float(np.finfo(dtype).eps)
+        rtol = precision**0.5 if stop.rtol is None else float(stop.rtol)
+        slowest = 0.1 ** (2.0 / (k * min(structure.width, max(N // k, 1)) + 1))  # a new J is to bring two digits
+        self.tolerances = (float(stop.atol), rtol, precision, precision**0.25, slowest)
+        self.limit = NEWTON_STEPS if stop.max_iterations is None else stop.max_iterations
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in which lanes work."""
+        return _newton_lanes.nbytes(*self.shape, self.dtype.itemsize)
+
+    def solve_in_lanes(self, x: HostArray, p: HostArray, F: HostArray, *ends: HostArray) -> None:
+        """Solve what a method with few safeguards solves, and leave the rest as it is."""
+        wide = compiled_for_lanes(*self.form)
+        call, is_wide = (compiled(*self.form), False) if wide is None else (wide, True)
+        settings = self.sides, self.bands[0], self.size, self.tolerances, self.limit
+
+        def run(part: slice) -> None:
+            work = _newton_lanes.workspace(*self.shape, p.shape[1], self.dtype)
+            parts = x[part], p[part], F[part]
+            _newton_lanes.solve(call, is_wide, *parts, *settings, work, *(end[part] for end in ends))
+
+        share(run, len(x), 200.0 * x.size, PIECES)
+
+    def solve_one_by_one(self, x: HostArray, p: HostArray, F: HostArray, *ends: HostArray) -> None:
+        """Solve one system after the other, and say how each ended."""
+        call = compiled(*self.form)
+        settings = self.sides, self.bands, self.size, self.tolerances, self.limit
+
+        def run(part: slice) -> None:
+            work = _newton_loop.workspace(*self.shape[:2], *self.bands, self.dtype)
+            parts = x[part], p[part], F[part]
+            _newton_loop.solve(call, *parts, *settings, work, *(end[part] for end in ends))
+
+        share(run, len(x), 1000.0 * x.size, PIECES)
 
 
 def _starts(x0: HostArray) -> HostArray:

@@ -4,8 +4,8 @@
 
 All lanes factorize together. Then each takes steps, with Broyden's updates of that Jacobian, until it has converged or
 become slow, and waits for the others; the next Jacobian is for all that are left, and for new systems in the place of
-those that are done. What a lane does depends on its own numbers only. A system of which one step with a new Jacobian
-does not shrink ||F|| is left as it was, for `_newton_loop`, which shortens steps and finds out why.
+those that are done. What a lane does depends on its own numbers only. A system of which no step with a new Jacobian
+shrinks ||F|| is left as it was, for `_newton_loop`, which finds out why.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from implicitsolve.backends.numba import _newton_lanes_pieces as pieces
 from implicitsolve.backends.numba._jit import borrowed, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._lanes_elimination import factor
+from implicitsolve.backends.numba._newton_lanes_search import backtrack
 from implicitsolve.backends.numba._newton_pieces import DECREASE, OLDEST, VECTORS
 from implicitsolve.status import Status
 
 CONVERGED = int(Status.CONVERGED)
 X, F, TRIAL, TRIAL_F, STEP, PAIRS = pieces.X, pieces.F, pieces.TRIAL, pieces.TRIAL_F, pieces.STEP, pieces.PAIRS
 SCALE, GUESS = pieces.SCALE, pieces.GUESS
-TARGET, UNIT, NORM, MEASURE, FIRST, RATE, STEPS, EVALUATIONS = np.arange(8)  # rows of the lanes' states
-MOST_STEPS = 30  # of a system here
+TARGET, UNIT, NORM, MEASURE, FIRST = pieces.TARGET, pieces.UNIT, pieces.NORM, pieces.MEASURE, pieces.FIRST
+RATE, STEPS, EVALUATIONS = pieces.RATE, pieces.STEPS, pieces.EVALUATIONS
+MOST_STEPS = 50  # of a system here
 ALL = np.int64(2**LANES - 1)
 ZERO = np.int64(0)  # not a literal: Numba would compile a callee of its own for it
 
@@ -79,8 +81,11 @@ def solve(call, is_wide, x, p, F_out, shape, lower, size, tolerances, limit, wor
                 running, failed = pieces.learn(V, scales, relative, running)
                 idle |= failed
             good, fast = _step(call, user, numbers, V, S, updates, running, slowest)
-            if updates == 0:
-                idle |= running & ~good
+            if updates == 0 and running & ~good != 0:
+                taken = backtrack(call, user, numbers, V, S, J, pivots, lower, size, running & ~good)
+                idle |= running & ~good & ~taken
+                good |= taken
+                fast &= ~taken
             done = _finish(outputs, numbers, state, who, good & bits(S[MEASURE] <= S[TARGET]))
             idle |= done | good & bits(S[STEPS] >= min(limit, MOST_STEPS))
             running = good & fast & ~idle
@@ -127,14 +132,11 @@ def _step(call, user, numbers, V, S, updates, running, slowest):
     is_good = mask_of(running) & (norm <= (1 - DECREASE) ** 2 * S[NORM])
     for i in range(N):
         V[PAIRS + 2 * updates, i] = V[TRIAL, i] - V[X, i]
-        V[X, i] = select(is_good, V[TRIAL, i], V[X, i])
-        V[F, i] = select(is_good, V[TRIAL_F, i], V[F, i])
     rate = norm / S[NORM]
     fast = rate * S[RATE] <= slowest**4 if updates > 1 else rate <= slowest**2
     S[RATE] = rate
-    S[NORM], S[MEASURE] = select(is_good, norm, S[NORM]), select(is_good, largest, S[MEASURE])
-    S[STEPS] = select(is_good, S[STEPS] + 1, S[STEPS])
-    S[EVALUATIONS] = select(mask_of(running), S[EVALUATIONS] + 1, S[EVALUATIONS])
+    pieces.count(S, running)
+    pieces.accept(V, S, is_good, largest, norm)
     return bits(is_good), bits(fast)
 
 

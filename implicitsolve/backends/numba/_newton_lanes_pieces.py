@@ -19,6 +19,7 @@ from implicitsolve.backends.numba._newton_pieces import HIGH, LOW
 X, F, TRIAL, TRIAL_F, STEP, SCRATCH, PAIRS = np.arange(7)  # PAIRS: where those of the updates begin
 
 SCALE, GUESS, INVERSE = np.arange(3)  # rows of `lengths`
+TARGET, UNIT, NORM, MEASURE, FIRST, RATE, STEPS, EVALUATIONS = np.arange(8)  # rows of the lanes' states S
 
 
 @inner
@@ -159,3 +160,19 @@ def _dot(V, s):
     for i in range(1, V.shape[1]):
         a = multiply_add(V[s, i], V[SCRATCH, i], a)
     return a
+
+
+@inner
+def accept(V, S, mask, largest, norm):
+    """Take over the trial points of the lanes in `mask`."""
+    for i in range(V.shape[1]):
+        V[X, i] = select(mask, V[TRIAL, i], V[X, i])
+        V[F, i] = select(mask, V[TRIAL_F, i], V[F, i])
+    S[NORM], S[MEASURE] = select(mask, norm, S[NORM]), select(mask, largest, S[MEASURE])
+    S[STEPS] = select(mask, S[STEPS] + 1, S[STEPS])
+
+
+@inner
+def count(S, running):
+    """Count one evaluation of the lanes in `running`."""
+    S[EVALUATIONS] = select(mask_of(running), S[EVALUATIONS] + 1, S[EVALUATIONS])

@@ -150,7 +150,7 @@ def test_layouts_share_their_code(dtype):
         w, factors = np.ones(shape, dtype), np.ones((5, *shape), dtype)
         compiled("gru").pull_blend(w, factors)
         compiled("gru").pull_blend(w[:, ::2], factors[:, :, ::2])
-    assert [key for key in _gates.pull_blend.compiled if key[0] == dtype.char] == [(dtype.char, 0, 1)]
+    assert [key for key in _gates.pull_blend.compiled if key[:2] == (dtype.char, 2)] == [(dtype.char, 2, 0, 0, 1)]
 
 
 def test_threads_may_share_the_kernels(dtype, rng):
@@ -206,6 +206,10 @@ def test_layers_are_the_same_with_and_without(name, lengths, monkeypatch, rng):
         F, J = layer.linearize(x)
         v = np.cos(np.arange(x.size)).reshape(x.shape) * (np.any(x, axis=2, keepdims=True))
         found.append([x, F, layer.residual(x), J.matvec(v), J.rmatvec(v), *layer.parameter_vjp(x, v).values()])
+        if layer.halves is not None:
+            for half, other in ((layer.halves.eliminated, x[:, 1::2]), (layer.halves.kept, x[:, 0::2])):
+                F, coupling = half.linearize(other)
+                found[-1] += [F, half.apply(other), coupling.matvec(np.cos(other)), coupling.rmatvec(np.cos(F))]
         found[-1].append(
             layer.parameter_jvp(x, {"inputs": np.sin(inputs)} | {name: 0.5 * W for name, W in params.items()})
         )
