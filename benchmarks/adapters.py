@@ -6,9 +6,9 @@ Usage::
     OMP_NUM_THREADS=1 python benchmarks/adapters.py --only implicit_gru --sizes 20x40x200 --dtypes float64
     OMP_NUM_THREADS=2 python benchmarks/adapters.py --wall                  # several threads: wall-clock time
 
-The matrix products alone are one GEMM for each weight matrix on all B T positions, into memory that is there. What is
-compared takes turns, and the least time of each counts: processor time of the thread, so that a busy machine disturbs
-little, or wall-clock time.
+The matrix products alone are GEMMs on all B T positions, into memory that is there: one for all weights that multiply
+the same states. What is compared takes turns, and the least time of each counts: processor time of the thread, so that
+a busy machine disturbs little, or wall-clock time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from implicitsolve.adapters import (
 
 SCALE = 0.1  # weights are uniform in [-SCALE, SCALE]
 
-# The layer, and the shapes of the weights that multiply a state of k numbers (2 k for the LSTM), in units of k.
+# The layer, and the numbers that its GEMMs take and return at one position, in units of k.
 Adapter = tuple[Callable[..., Problem], list[tuple[int, int]]]
 
 
@@ -52,11 +52,11 @@ def layer(build: Callable[..., Problem], draw: Callable[..., Any]) -> Callable[.
 
 
 ADAPTERS: dict[str, Adapter] = {
-    "implicit_gru": (layer(implicit_gru, gru_parameters), [(1, 1)] * 5),
-    "implicit_lstm": (layer(implicit_lstm, lstm_parameters), [(1, 1)] * 6),
-    "implicit_rnn": (layer(implicit_rnn, rnn_parameters), [(2, 1)]),
+    "implicit_gru": (layer(implicit_gru, gru_parameters), [(1, 2), (1, 2), (1, 1)]),
+    "implicit_lstm": (layer(implicit_lstm, lstm_parameters), [(1, 2), (1, 4)]),
+    "implicit_rnn": (layer(implicit_rnn, rnn_parameters), [(1, 2)]),
     "elman": (layer(elman, elman_parameters), [(1, 1)]),
-    "stencil_gru": (layer(partial(stencil_gru, offsets=(-1, 1)), stencil_gru_parameters), [(1, 1)] * 5),
+    "stencil_gru": (layer(partial(stencil_gru, offsets=(-1, 1)), stencil_gru_parameters), [(1, 2), (1, 2), (1, 1)]),
 }
 
 
@@ -81,11 +81,11 @@ def products(shapes: list[tuple[int, int]], rows: int, k: int, dtype: Any, adjoi
     weights = [rng.uniform(-SCALE, SCALE, (k * outputs, k * inputs)).astype(dtype) for inputs, outputs in shapes]
     weights = weights if adjoint else [weight.T for weight in weights]
     states = {n: rng.uniform(-1, 1, (rows, n)).astype(dtype) for weight in weights for n in weight.shape}
-    results = {weight.shape[1]: np.empty((rows, weight.shape[1]), dtype) for weight in weights}
+    results = [np.empty((rows, weight.shape[1]), dtype) for weight in weights]
 
     def run() -> None:
-        for weight in weights:
-            np.matmul(states[weight.shape[0]], weight, out=results[weight.shape[1]])
+        for weight, result in zip(weights, results):
+            np.matmul(states[weight.shape[0]], weight, out=result)
 
     return run
 

@@ -49,7 +49,9 @@ class HalfSystem:
             tally.add(kind)
         _, self.first = self.halves.eliminated.linearize(kept)
         _, self.second = self.halves.kept.linearize(eliminated)
-        J = guarded(reduced_jacobian(self.first, self.second, kept, self.axis), "linearize", tally.add, copies=not problem.pure)
+        J = guarded(
+            reduced_jacobian(self.first, self.second, kept, self.axis), "linearize", tally.add, copies=not problem.pure
+        )
         self.A = J.H if needs_adjoint else J
         self.M: LinearOperator | None = None
 

@@ -131,6 +131,9 @@ def as_inexact(x: Any, name: str) -> Array:
     raise TypeError(f"`{name}` must hold real or complex numbers, got dtype {x.dtype}")
 
 
+SHORT_ROW = 256  # numbers; measured: a quarter of the time for rows of 16, the same for 8000
+
+
 def norm_max(x: Array) -> HostArray:
     """Largest magnitude of each row of x (B, N), on the host; NaN where the row holds one."""
     if x.shape[1] == 0:
@@ -141,6 +144,9 @@ def norm_max(x: Array) -> HostArray:
     xp = array_namespace(x)
     if is_complex(x):
         largest = xp.max(xp.abs(x), axis=1)
+    elif isinstance(x, np.ndarray) and x.shape[1] <= SHORT_ROW:  # which NumPy would reduce one by one, twice
+        magnitudes = np.abs(x, order="C").reshape(-1)
+        largest = np.maximum.reduceat(magnitudes, np.arange(0, magnitudes.size, x.shape[1])) if len(x) else x[:, 0]
     else:  # reads x twice and writes nothing
         largest = xp.maximum(xp.max(x, axis=1), -xp.min(x, axis=1))
     return to_host(largest).astype(np.float64) + 0.0  # -0.0 becomes 0.0

@@ -334,7 +334,7 @@ class _Point:
 
 
 def _substituted(A: LinearOperator, b: Array, stop: LinearStop) -> tuple[Array | None, LinearResult | None]:
-    """The solution of a causal problem's system by the exact inverse of its J, and the result if a product confirms it."""
+    """The solution of a causal problem's system by the exact inverse of J, and the result if a product confirms it."""
     inverse = A.approximate_inverse()
     if inverse is None:
         return None, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from implicitsolve.fixed_point import Anderson
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton._direction import LEAST_ETA
 from implicitsolve.newton._forcing import ConstantForcing
-from implicitsolve.newton._homotopy import Homotopy
 from implicitsolve.newton._loop import Solution
 from implicitsolve.newton._solver import NewtonKrylov
 from implicitsolve.result import NewtonStep
@@ -38,14 +37,14 @@ class MixedPrecision:
     in float64: some more products, most of them in float32, and 0.5 to 0.7 of the time.
     """
 
-    rough: Anderson | Homotopy = ANDERSON
+    rough: Any = ANDERSON  # with `from_start` for `solve`, and `retry` for that
     fine: NewtonKrylov = FINE
 
     @staticmethod
     def suits(evaluator: Evaluator) -> bool:
         """Whether a problem offers what is needed, and is large enough for it to pay."""
         problem, structure = evaluator.problem, evaluator.problem.structure
-        is_large = structure is not None and structure.block_size is not None and structure.block_size >= LEAST_BLOCK
+        is_large = structure is not None and structure.block_size >= LEAST_BLOCK
         is_double = evaluator.dtype == evaluator.xp.float64
         return is_double and is_large and problem.astype is not None and evaluator.groups is None
 
@@ -112,8 +111,9 @@ class _RoughStop(NonlinearStop):
 
 def _rough(stop: NonlinearStop, evaluator: Evaluator) -> NonlinearStop:
     rtol = math.sqrt(eps(evaluator.xp, evaluator.dtype)) if stop.rtol is None else stop.rtol
-    given = {field.name: getattr(stop, field.name) for field in fields(NonlinearStop)} | {"rtol": rtol}
-    return _RoughStop(**given, event_shape=evaluator.event_shape)
+    return _RoughStop(
+        atol=stop.atol, rtol=rtol, max_iterations=stop.max_iterations, norm=stop.norm, event_shape=evaluator.event_shape
+    )
 
 
 def _shown(monitor: Monitor, dtype: Any) -> Monitor:

@@ -1,0 +1,92 @@
+"""Arguments, and the page as a whole."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.performance_page import _asv_sections, _peer_sections
+from benchmarks.performance_page._asv import Results
+from benchmarks.performance_page._plots import figures
+
+HEAD = """# Performance
+
+<!-- Written by `python -m benchmarks.performance_page`; edit the program, not this file. -->
+
+What solves cost, in counts first (exact, the same on every machine) and in time, and what the same solves cost in other
+packages. All numbers of a table are from one run of one machine; ratios say more than times.
+
+{about}
+
+The workloads are defined in `benchmarks/benchmarks/workloads`: W1 is an implicit GRU on 20 sequences of 40 positions
+(25 for k = 448) with k states and 100 inputs, its recurrent weights s times as large as the others, from zero; W2 are
+the 1-D Bratu problem and the steady Burgers equation with 10⁴ and 10⁵ unknowns, for which the user gives F and says
+"tridiagonal"; W3 is the steady Brusselator on 2·10⁴ cells; W4 are 10⁴ Brusselators of 8 cells; W5 is an Elman network
+on 20 sequences of 1000 positions.
+"""
+
+AGAIN = """## To measure again
+
+```bash
+pip install --editable . --group benchmark
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1
+asv machine --yes --config benchmarks/asv.conf.json
+asv run --config benchmarks/asv.conf.json --python=same --set-commit-hash "$(git rev-parse HEAD)"
+pip install --requirement benchmarks/peers/requirements.txt
+python -m benchmarks.peers --threads 1 --json peers_1.json
+python -m benchmarks.peers --threads 2 --json peers_2.json
+python -m benchmarks.performance_page --peers peers_1.json peers_2.json
+```
+
+On an idle machine, or the times mean little. The counts do not change with the machine.
+"""
+
+
+def page(results: Results | None, runs: Sequence[dict[str, Any]], folder: Path) -> str:
+    """The text; figures are written into a folder, and referred to by its name."""
+    drawn = figures(results, runs, folder)
+    parts = [HEAD.format(about="\n".join(about(results, runs)))]
+    for section in _sections(results, runs):
+        title = section.split("\n", 1)[0].removeprefix("## ")
+        parts += [section, *(f"![{title}]({folder.name}/{path.name})" for path in drawn.get(title, ()))]
+    return "\n\n".join(part.strip() for part in (*parts, AGAIN)) + "\n"
+
+
+def _sections(results: Results | None, runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield from _peer_sections.sections(runs)
+    if results is not None:
+        yield from _asv_sections.sections(results)
+
+
+def about(results: Results | None, runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for each run: machine and versions."""
+    if results is not None:
+        machine, single = results.machine, " of one call each, a rough one" if results.calls == 1 else ""
+        names = ", ".join(f"{name} {number}" for name, number in results.versions().items())
+        yield (
+            f"- The library by itself: asv on {machine['cpu'] or machine['arch']}, {machine['num_cpu']} cores, "
+            f"{machine['os']}, one thread, CPU time{single}; {names or 'versions unknown'}; "
+            f"commit {results.commit[:8]}."
+        )
+    for run in runs:
+        names = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
+        yield (
+            f"- Other packages, {_peer_sections.threads(run)}: {run['processor']}, {run['cores']} cores, "
+            f"{run['clock']} time; Python {run['python']}, {names}."
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the results and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.performance_page", description=__doc__)
+    parser.add_argument("--asv", type=Path, default=Path("benchmarks/.asv/results"), help="asv's results, or one file")
+    parser.add_argument("--peers", type=Path, nargs="*", default=[], help="JSON of benchmarks.peers, by threads")
+    parser.add_argument("--write", type=Path, default=Path("docs/performance.md"), help="the page; figures beside it")
+    arguments = parser.parse_args(argv)
+    results = Results.read(arguments.asv) if arguments.asv.exists() else None
+    runs = [{"workloads": []} | json.loads(path.read_text(encoding="utf-8")) for path in arguments.peers]
+    folder = arguments.write.with_suffix("")
+    arguments.write.write_text(page(results, runs, folder), encoding="utf-8")

@@ -1,0 +1,244 @@
+"""The page: what asv and the comparison have written is read, and put where it belongs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from benchmarks.performance_page._asv import Results, newest
+from benchmarks.performance_page._command import main
+from benchmarks.performance_page._table import count, number, table
+
+COLUMNS = ["result", "params", "version", "duration"]
+METHODS = ["'BlockLU'", "'CyclicReduction'"]
+NAN = math.nan
+FORWARD = {"residuals": [9, 3], "jvps": [0, 5], "products_of_each": [9, 7.5], "krylov_iterations": [0, 5]}
+BENCHMARKS: dict[str, tuple[list[Any], list[list[str]]]] = {
+    **{f"solves.Forward.track_{what}": (values, [["'W1'", "'W5'"]]) for what, values in FORWARD.items()},
+    "solves.Forward.track_peak_bytes": ([2_500_000, None], [["'W1'", "'W5'"]]),
+    "solves.Forward.track_residual": ([0.5, 0.25], [["'W1'", "'W5'"]]),
+    "solves.ForwardTime.time_solve": ([0.125, NAN], [["'W1'", "'W5'"]]),
+    "block_banded.FactorizationTime.time_factor": ([0.002, 0.03, 0.004, NAN], [METHODS, ["1", "64"]]),
+    "block_banded.FactorizationTime.time_solve": ([0.001, 0.01, 0.002, NAN], [METHODS, ["1", "64"]]),
+    "block_banded.LapackTime.time_factor": ([0.004, 0.01], [["1", "64"]]),
+    "block_banded.LapackTime.time_solve": ([0.002, 0.02], [["1", "64"]]),
+    "adapters.Layers.track_residual": ([1.25, 1.1], [["'elman'"], ["200"], ["'float64'", "'float32'"]]),
+    "newton.Newton.track_solved": ([1.0, 0.0, 1.0], [["'wood'", "'watson'", "'bratu'"]]),
+    "newton.Newton.track_residuals": ([10, 20, 4], [["'wood'", "'watson'", "'bratu'"]]),
+    "newton.NewtonTime.time_solve": ([0.01], [["'bratu'"]]),
+    "start.Start.timeraw_import": ([0.25], []),
+}
+
+
+def row(package: str, median: float | None, **others: Any) -> dict[str, Any]:
+    """A row of the comparison."""
+    ratio = None if median is None else median / 0.1
+    given: dict[str, Any] = {
+        "method": "",
+        "is_ours": False,
+        "status": "solved",
+        "residual": 1e-9,
+        "products": 7,
+        "note": "",
+    }
+    return given | {"package": package, "median": median, "ratio": ratio} | others
+
+
+PEERS = {
+    "threads": 1,
+    "clock": "CPU",
+    "python": "3.11",
+    "processor": "a processor",
+    "cores": 2,
+    "versions": {"numpy": "2.0", "jax": "not installed"},
+    "workloads": [
+        {
+            "key": "W1",
+            "name": "W1 k=200",
+            "target": 1e-8,
+            "rows": [
+                row("slow", 0.5),
+                row("implicitsolve", 0.1, is_ours=True, method="auto"),
+                row("fast", 0.25, method="gmres"),
+                row("absent", None, status="not installed: no module", residual=None, products=None),
+                row("lost", None, status="failed: 1|2", residual=0.5, products=None),
+            ],
+        }
+    ],
+    "targets": [
+        {"target": "W1: best rival / ours", "goal": ">= 3", "measured": 2.5, "verdict": "missed"},
+        {"target": "W2", "goal": "<= 0.8", "measured": None, "verdict": "not measured"},
+    ],
+    "products": [{"key": "W1", "rows": [{"what": "JVP", "median": 0.011, "ratio": 1.1}]}],
+    "training": [
+        {
+            "key": "W1",
+            "rows": [
+                {"what": "nn.LSTM", "median": 0.03, "ratio": 1.0},
+                {"what": "cold start", "median": 0.09, "ratio": 3.0, "residual": 5e-5, "residuals": 8, "jvps": 0},
+            ],
+        }
+    ],
+    "adjoints": [{"key": "W1", "products": 10, "iterations": 8, "residual": 9e-7}],
+}
+
+
+@pytest.fixture(scope="module")
+def asv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder like asv's."""
+    record = {
+        "commit_hash": "0123456789abcdef",
+        "params": {"cpu": "a processor", "arch": "", "num_cpu": "2", "os": "an OS"},
+        "python": sys.executable,
+        "result_columns": COLUMNS,
+        "results": {name: [values, axes, "version", 1.0] for name, (values, axes) in BENCHMARKS.items()},
+    }
+    folder = tmp_path_factory.mktemp("asv") / "results" / "machine"
+    folder.mkdir(parents=True)
+    (folder / "01234567-env.json").write_text(json.dumps(record), encoding="utf-8")
+    (folder / "machine.json").write_text("{}", encoding="utf-8")
+    (folder.parent / "benchmarks.json").write_text("{}", encoding="utf-8")
+    return folder.parent
+
+
+@pytest.fixture(scope="module")
+def written(asv: Path) -> Path:
+    """The page of both, as a file."""
+    peers, file = asv.parent / "peers.json", asv.parent / "performance.md"
+    peers.write_text(json.dumps(PEERS), encoding="utf-8")
+    main(["--asv", str(asv), "--peers", str(peers), "--write", str(file)])
+    return file
+
+
+@pytest.fixture
+def page(written: Path) -> str:
+    """Its text."""
+    return written.read_text(encoding="utf-8")
+
+
+def test_parameters_find_their_values(asv: Path) -> None:
+    results = Results.read(asv)
+    assert results["solves.Forward.track_jvps"] == {("W1",): 0, ("W5",): 5}
+    assert results["block_banded.FactorizationTime.time_factor"]["CyclicReduction", 1] == 0.004
+    assert ("CyclicReduction", 64) not in results["block_banded.FactorizationTime.time_factor"]
+    assert results["start.Start.timeraw_import"] == {(): 0.25}
+    assert results["nothing"] == {}
+    assert results.first("solves.Forward.track_jvps", "newton.NewtonTime.time_solve") == ["W1", "W5", "bratu"]
+
+
+def test_a_quick_run_says_so(asv: Path, page: str, tmp_path: Path) -> None:
+    assert "of one call each" in page
+    record = json.loads(newest(asv).read_text(encoding="utf-8"))
+    record["result_columns"].append("stats_repeat")
+    record["results"]["solves.ForwardTime.time_solve"].append([None, 7])
+    many, file = tmp_path / "many.json", tmp_path / "performance.md"
+    many.write_text(json.dumps(record), encoding="utf-8")
+    assert Results.read(many).calls == 7
+    main(["--asv", str(many), "--write", str(file)])
+    assert "of one call each" not in file.read_text(encoding="utf-8")
+
+
+def test_versions_are_those_of_the_interpreter_that_was_measured(asv: Path) -> None:
+    import numpy
+
+    assert Results.read(asv).versions()["numpy"] == numpy.__version__
+    assert Results("", {}, "/no/python").versions() == {}
+
+
+def test_the_newest_file_counts(tmp_path: Path) -> None:
+    files = [tmp_path / "machine" / f"{name}.json" for name in ("one", "two", "machine")]
+    files[0].parent.mkdir()
+    for time, file in enumerate(files):
+        file.write_text("{}", encoding="utf-8")
+        os.utime(file, (time, time))
+    assert newest(tmp_path) == files[1]
+    os.utime(files[0], (5, 5))
+    assert newest(tmp_path) == files[0]
+
+
+def test_no_results_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no results"):
+        newest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| W1 | 9 | 0 | 9 | 0 | 2.5 | 125 | 0.5 |",  # counts, MB and ms
+        "| W5 | 3 | 5 | 7.5 | 5 |  |  | 0.25 |",  # what failed is empty
+        "| BlockLU | 64 | 30 | 3 | 10 | 0.5 |  |  |",  # over LAPACK
+        "| bratu | yes | 4 |  |  | 10 |",
+        "| 2 classic problems | 1 of 2 | 30 | 0 | 0 |  |",
+        "Not solved: watson.",
+        "| elman | 200 | float32 | 1.1 |  |  |  |",
+        "| import implicitsolve | 250 |",
+        "| W1 k=200 | 1 | fast gmres | 250 | 7 | 100 | 7 | 2.5 | 1 |",  # the best rival, and one failure
+        "| implicitsolve auto | solved | 1.0e-09 | 7 | 100 | 1 |  |",
+        "| lost | failed: 1\\|2 | 0.5 |  |  |  |  |",
+        "| W1: best rival / ours | 1 | >= 3 | 2.5 | missed |",
+        "| W2 | 1 | <= 0.8 |  | not measured |",
+        "| W1 | 1 | JVP | 11 | 1.1 |",
+        "| W1 | 1 | nn.LSTM | 30 | 1 |  |  |",
+        "| W1 | 1 | cold start | 90 | 3 | 8 | 5.0e-05 |",
+        "| W1 | 10 | 8 | 9.0e-07 |",
+    ],
+)
+def test_numbers_stand_in_their_places(page: str, line: str) -> None:
+    assert line in page.splitlines()
+
+
+def test_ours_comes_first_then_by_time_then_failures(page: str) -> None:
+    solvers = page.split("### W1 k=200")[1]
+    places = [solvers.index(f"\n| {name}") for name in ("implicitsolve", "fast", "slow", "lost")]
+    assert places == sorted(places)
+
+
+def test_sections_without_results_are_left_out(page: str) -> None:
+    assert "## Krylov" not in page
+    assert "## Gradients" not in page
+
+
+def test_figures_are_there(page: str, written: Path) -> None:
+    shown = {line.split("(")[1].rstrip(")") for line in page.splitlines() if line.startswith("![")}
+    assert shown == {"performance/ratios_1.png", "performance/blocks.png", "performance/layers.png"}
+    assert all((written.parent / name).stat().st_size > 1000 for name in shown)
+
+
+def test_the_page_of_either_alone(asv: Path, tmp_path: Path) -> None:
+    peers, file = tmp_path / "peers.json", tmp_path / "performance.md"
+    peers.write_text(json.dumps(PEERS), encoding="utf-8")
+    main(["--asv", str(tmp_path / "none"), "--peers", str(peers), "--write", str(file)])
+    assert "## Solves" not in file.read_text(encoding="utf-8")
+    main(["--asv", str(asv), "--write", str(file)])
+    assert "## Against" not in file.read_text(encoding="utf-8")
+
+
+def test_a_run_may_lack_workloads(tmp_path: Path) -> None:
+    peers, file = tmp_path / "peers.json", tmp_path / "performance.md"
+    partial = {key: value for key, value in PEERS.items() if key != "workloads"}
+    peers.write_text(json.dumps(partial), encoding="utf-8")
+    main(["--asv", str(tmp_path / "none"), "--peers", str(peers), "--write", str(file)])
+    assert "| W1 | 1 | JVP | 11 | 1.1 |" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, ""), (0, "0"), (0.5, "0.5"), (1234.5, "1234"), (99950.0, "99950"), (1e-8, "1.0e-08")]
+)
+def test_numbers_are_short(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_counts_are_whole() -> None:
+    assert (count(None), count(3.0), count(1e6)) == ("", "3", "1000000")
+
+
+def test_a_table_is_markdown() -> None:
+    assert table(("a", "b"), [("x", "1")]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
