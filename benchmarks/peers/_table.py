@@ -62,5 +62,5 @@ def verdicts(results: dict[str, Any]) -> Iterator[str]:
     yield "| target | goal | measured | verdict |"
     yield "| --- | ---: | ---: | --- |"
     for row in results.get("targets", ()):
-        if row["measured"] is not None:
+        if row["verdict"] != "not measured":
             yield f"| {row['target']} | {row['goal']} | {number(row['measured'], '.3g')} | {row['verdict']} |"

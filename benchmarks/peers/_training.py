@@ -1,8 +1,9 @@
 """A training step of an implicit GRU beside one of torch's bidirectional LSTM, and adjoint solves by products.
 
-The step is forward to max|F| <= 1e-4 and the gradients of all parameters and inputs by an adjoint solve to 1e-3, in
-single precision. The LSTM has the same inputs and k states in each direction. A warm start is the solution at other
-parameters, such as those of the epoch before: each differs by 1 %, or 0.1 %, of its size (one standard deviation).
+The step is forward to max|F| <= 1e-4 and the gradients of all parameters by an adjoint solve to 1e-3, in single
+precision. The LSTM has the same inputs and k states in each direction. With warm starts, forward and adjoint solve begin
+where those of the last visit ended, whose parameters were one step of an optimizer away: the parameters go to and fro
+between the two ends of that step.
 """
 
 from __future__ import annotations
@@ -19,87 +20,110 @@ from benchmarks.peers._measure import Stopwatch
 STEPS = ("W1-k200-s1-float32", "W1-k448-s1-float32")
 ADJOINTS = ("W1-k200-s1", "W1-k200-s2")
 FORWARD, BACKWARD = 1e-4, 1e-3
-STARTS = {"cold start": None, "warm start, 1 %": 0.01, "warm start, 0.1 %": 0.001}
+OPTIMIZERS = {"SGD 0.1": ("SGD", 0.1), "Adam 1e-4": ("Adam", 1e-4), "Adam 1e-3": ("Adam", 1e-3)}
 
 
 def lstm_step(inputs: Any, k: int) -> Callable[[], Any]:
     """Forward and backward of the bidirectional LSTM."""
     import torch
 
-    x = torch.from_numpy(inputs).requires_grad_()
+    x = torch.from_numpy(inputs)
     layer = torch.nn.LSTM(inputs.shape[-1], k, bidirectional=True, batch_first=True)
     cotangent = torch.randn(*inputs.shape[:2], 2 * k, generator=torch.Generator().manual_seed(0))
 
     def step() -> None:
         layer.zero_grad()
-        x.grad = None
         layer(x)[0].backward(cotangent)
 
     return step
 
 
-def implicit_step(workload: Any, change: float | None) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Forward and backward of the implicit GRU, and what is known of the solve."""
-    import torch
+class ImplicitStep:
+    """Steps of the implicit GRU at the workload's parameters."""
 
-    import implicitsolve as ims
-    from implicitsolve.torch import ImplicitGRU, SolveOptions
+    def __init__(self, workload: Any) -> None:
+        import torch
 
-    options = SolveOptions(
-        stop=ims.NonlinearStop(atol=FORWARD, rtol=0.0),
-        adjoint_stop=ims.LinearStop(rtol=BACKWARD),
-        initial_guess="zeros",
-        on_failure="raise",
-    )
-    B, T, k = workload.x0.shape
-    layer = ImplicitGRU(workload.inputs.shape[-1], k, solve_options=options)
-    x = torch.from_numpy(workload.inputs).requires_grad_()
-    cotangent = torch.randn(B, T, k, generator=torch.Generator().manual_seed(0))
-    start = None if change is None else start_of(workload, layer, x, change)
-    with torch.no_grad():
-        for name, value in workload.params.items():
-            getattr(layer, name).copy_(torch.from_numpy(value))
+        import implicitsolve as ims
+        from implicitsolve.torch import ImplicitGRU, SolveOptions
 
-    def step() -> Any:
-        layer.zero_grad()
-        x.grad = None
-        H, result = layer(x, x0=start, return_result=True)
-        H.backward(cotangent)
-        return H, result
+        options = SolveOptions(
+            stop=ims.NonlinearStop(atol=FORWARD, rtol=0.0),
+            adjoint_stop=ims.LinearStop(rtol=BACKWARD),
+            initial_guess="zeros",
+            on_failure="raise",
+        )
+        B, T, k = workload.x0.shape
+        self.workload, self.inputs = workload, torch.from_numpy(workload.inputs)
+        self.layer = ImplicitGRU(workload.inputs.shape[-1], k, solve_options=options)
+        self.own = {name: torch.from_numpy(value) for name, value in workload.params.items()}
+        self.cotangent = torch.randn(B, T, k, generator=torch.Generator().manual_seed(0))
+        self.put(self.own)
+        self.facts: dict[str, Any] = {}
 
-    H, result = step()
-    counts = result.counts
-    facts = {"residual": workload.size(H.detach().numpy()), "residuals": counts.residuals, "jvps": counts.jvps}
-    return step, facts
+    def put(self, parameters: Any) -> None:
+        """Set the parameters."""
+        import torch
 
+        with torch.no_grad():
+            for name, value in parameters.items():
+                getattr(self.layer, name).copy_(value)
 
-def start_of(workload: Any, layer: Any, x: Any, change: float) -> Any:
-    """The states at parameters that differ a little."""
-    import torch
+    def after(self, optimizer: str, rate: float) -> Any:
+        """The parameters one step further, for the mean of the states times the cotangent."""
+        import torch
 
-    rng = np.random.default_rng(1)
-    with torch.no_grad():
-        for name, value in workload.params.items():
-            near = value * (1 + change * rng.standard_normal(value.shape).astype(value.dtype))
-            getattr(layer, name).copy_(torch.from_numpy(near))
-        return layer(x).detach()
+        self.put(self.own)
+        self.layer.zero_grad()
+        (self.layer(self.inputs) * self.cotangent).mean().backward()
+        getattr(torch.optim, optimizer)(self.layer.parameters(), lr=rate).step()
+        parameters = {name: getattr(self.layer, name).detach().clone() for name in self.own}
+        self.put(self.own)
+        return parameters
+
+    def __call__(self, start: Any = None) -> None:
+        """Forward and backward."""
+        self.layer.zero_grad()
+        H, result = self.layer(self.inputs, x0=start, return_result=True)
+        H.backward(self.cotangent)
+        counts = result.counts
+        self.facts = {"residuals": counts.residuals, "jvps": counts.jvps}
+        self.states = H
+
+    def timed(self, stopwatch: Stopwatch, parameters: Any, start: Any = None) -> float:
+        """Seconds of a step at other parameters."""
+        self.put(parameters)
+        return stopwatch(lambda: self(start))
 
 
 def measure(key: str, stopwatch: Stopwatch, repeat: int) -> dict[str, Any]:
     """Steps from every start, each in turn with the LSTM's."""
+    from implicitsolve.torch import WarmStarts
+
     workload: Any = WORKLOADS[key]()
-    lstm = lstm_step(workload.inputs, workload.x0.shape[-1])
-    made = {name: implicit_step(workload, change) for name, change in STARTS.items()}
-    seconds: dict[str, list[float]] = {"nn.LSTM": [], **{name: [] for name in made}}
+    lstm, step = lstm_step(workload.inputs, workload.x0.shape[-1]), ImplicitStep(workload)
+    near = {name: step.after(*settings) for name, settings in OPTIMIZERS.items()}
+    starts = {name: WarmStarts() for name in near}
+    batch = range(len(workload.x0))
+    for name, parameters in near.items():
+        step.timed(stopwatch, parameters, starts[name][batch])
     lstm()
-    for _ in range(repeat):
-        for name, (step, _) in made.items():
+    step()
+    facts = {"cold start": step.facts | {"residual": workload.size(step.states.detach().numpy())}}
+    seconds: dict[str, list[float]] = {"nn.LSTM": [], "cold start": []}
+    for turn in range(repeat):
+        seconds["nn.LSTM"].append(stopwatch(lstm))
+        seconds["cold start"].append(step.timed(stopwatch, step.own))
+        for name, parameters in near.items():
+            what = f"warm start, {name}"
             seconds["nn.LSTM"].append(stopwatch(lstm))
-            seconds[name].append(stopwatch(step))
+            now = parameters if turn % 2 else step.own
+            seconds.setdefault(what, []).append(step.timed(stopwatch, now, starts[name][batch]))
+            facts[what] = step.facts
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     base = medians["nn.LSTM"]
     rows = [{"what": "nn.LSTM", "median": base, "ratio": 1.0}]
-    rows += [{"what": name, "median": medians[name], "ratio": medians[name] / base, **made[name][1]} for name in made]
+    rows += [{"what": name, "median": medians[name], "ratio": medians[name] / base, **facts[name]} for name in facts]
     return {"key": key, "rows": rows}
 
 

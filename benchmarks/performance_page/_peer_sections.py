@@ -37,9 +37,9 @@ residual at which it ended."""
 
 PRODUCTS = """Residuals and products of the layer of W1, and its matrix products alone: three GEMMs, one for the
 weights of one vector. "halves" are those of the system of every second position, in both halves: the same work."""
-TRAINING = """One step of training: forward to 1e-4, and the gradients of all parameters and inputs, adjoint to 1e-3,
-in float32, against torch's bidirectional LSTM of the same size. A warm start begins at the states and the adjoint of
-the step before, for parameters that have moved by so much."""
+TRAINING = """One step of training: forward to 1e-4, and the gradients of all parameters, adjoint to 1e-3, in
+float32, against torch's bidirectional LSTM of the same size. A warm start begins at the states and the adjoint of the
+last visit, one step of that optimizer ago."""
 ADJOINTS = """To 1e-6, at the solution of W1. The residual is that of the worst system, measured outside."""
 
 
