@@ -108,6 +108,7 @@ def measure(key: str, stopwatch: Stopwatch, repeat: int) -> dict[str, Any]:
     for name, parameters in near.items():
         step.timed(stopwatch, parameters, starts[name][batch])
     lstm()
+    step.put(step.own)
     step()
     facts = {"cold start": step.facts | {"residual": workload.size(step.states.detach().numpy())}}
     seconds: dict[str, list[float]] = {"nn.LSTM": [], "cold start": []}

@@ -26,7 +26,7 @@ OnFinish: TypeAlias = Callable[[Indices, Array, Array, HessenbergQR, HostArray],
 
 GOOD_GAIN = 0.5  # factor of the residual's norm that the last vector must have gained for a polish to be tried
 WORSE = 1.1  # times that is what the polish is expected to gain: measured 1.02 to 1.07 on implicit GRUs
-FIRST_COLUMNS = 40  # for which a basis has room at first; it grows by doubling
+FIRST_COLUMNS = 16  # for which a basis has room at first; it grows by doubling
 
 
 class Preconditioner(Protocol):
@@ -112,7 +112,7 @@ def arnoldi_cycle(
     Notes
     -----
     Per step: 1 product, 1 preconditioner, 4 passes over the basis (classical Gram-Schmidt, twice) and 1 transfer to the
-    host. Holds ``columns + 1`` vectors per system, twice that with M or `augment`; beyond 40 the room for them grows as
+    host. Holds ``columns + 1`` vectors per system, twice that with M or `augment`; beyond 16 the room for them grows as
     they come. Systems that have finished are fed zeros, and leave the arrays once they are half of those in them.
     """
     cycle = Cycle(r, norms)
