@@ -16,7 +16,7 @@ from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton._loop import Solution
 from implicitsolve.stopping import NonlinearStop, check_limit, check_tolerance
 
-RENEWALS = (1, 8, 32, 128)  # ages at which M is built anew, and counted from when a system goes back
+RENEWALS = (8, 32, 128)  # ages at which M is built anew, and counted from when a system goes back
 ROUNDING = 100  # rounding units below which a pivot of the small problem tells nothing
 LARGEST = 2**27  # numbers that the memory of all systems may take: 1 GiB in float64
 IDLE = 5  # steps in which ||F|| must fall by a tenth, if the mixtures promise that it is halved in each
@@ -66,7 +66,7 @@ class Anderson:
     linear problem only a map that doubles residuals could do that. A system that fails ends at the best of its points.
     At most 500 steps unless the stopping rule says otherwise.
 
-    M is built at the start and after 1, 8, 32 and 128 steps. Measured on implicit GRUs, this saves as many residuals as
+    M is built at the start and after 8, 32 and 128 steps. Measured on implicit GRUs, this saves as many residuals as
     building it at each point.
 
     Cost per step: 1 residual, 2 passes over the memory, and a small problem on the host. Holds 2 vectors per system for
