@@ -121,6 +121,7 @@ def targets(runs: Sequence[Record]) -> str:
         (target["target"], str(run["threads"]), target["goal"], number(target["measured"]), target["verdict"])
         for run in runs
         for target in run.get("targets") or ()
+        if target["verdict"] != "not measured"
     ]
     return table(("target", "threads", "goal", "measured", "verdict"), rows, texts=3, notes=1)
 
