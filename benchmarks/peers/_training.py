@@ -1,9 +1,9 @@
 """A training step of an implicit GRU beside one of torch's bidirectional LSTM, and adjoint solves by products.
 
 The step is forward to max|F| <= 1e-4 and the gradients of all parameters by an adjoint solve to 1e-3, in single
-precision. The LSTM has the same inputs and k states in each direction. With warm starts, forward and adjoint solve begin
-where those of the last visit ended, whose parameters were one step of an optimizer away: the parameters go to and fro
-between the two ends of that step.
+precision. The LSTM has the same inputs and k states in each direction. With warm starts, forward and adjoint solve
+begin where those of the last visit ended, whose parameters were one step of an optimizer away: the parameters go to and
+fro between the two ends of that step.
 """
 
 from __future__ import annotations
