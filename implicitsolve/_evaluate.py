@@ -31,7 +31,7 @@ from implicitsolve.operators._guard import guarded
 from implicitsolve.problem import Problem
 from implicitsolve.result import Counts
 
-FEW = 0.75  # part of the systems from which down it pays to ask the problem for a smaller one
+FEW = 0.75  # part of the systems from which down it pays to gather what belongs to them alone
 
 
 class Tally:
@@ -111,8 +111,8 @@ class Evaluator:
         if len(indices) == self.rows.size and (indices == np.arange(self.rows.size)).all():
             return self
         systems = indices if self.systems is None else self.systems[indices]
-        most = self.flat_shape[0] if self.capacity is None else np.inf
-        if self.problem.take is not None and len(systems) <= FEW * most:
+        is_few = self.capacity is not None or len(systems) <= FEW * self.flat_shape[0]
+        if self.problem.take is not None and is_few:
             return self.chosen(indices)
         part = copy.copy(self)
         part.rows, part.systems = self.rows[indices], systems
@@ -136,7 +136,8 @@ class Evaluator:
 
     def astype(self, dtype: Any) -> Evaluator:
         """Evaluator of the whole batch in another precision, for problems with `astype`."""
-        problem: Any = self.problem.astype(dtype)  # type: ignore[misc]
+        with np.errstate(over="ignore"):
+            problem: Any = self.problem.astype(dtype)  # type: ignore[misc]
         if not isinstance(problem, Problem):
             raise TypeError(f"`astype` must return a Problem, got {type(problem).__name__}")
         other = copy.copy(self)

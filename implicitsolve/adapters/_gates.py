@@ -63,11 +63,6 @@ def product_sum(stack: Array, weights: Array) -> Array:
     return times(xp.reshape(xp.permute_dims(stack, axes), (*rows, c * k)), xp.reshape(weights, (c * k, k)))
 
 
-def copied(x: Array) -> Array:
-    """A copy."""
-    return array_namespace(x).asarray(x, copy=True)
-
-
 def affine_gradients(sum_: Array, inputs: Array, state: Array, *, is_negated: bool = False) -> dict[str, Array]:
     """Gradients of W, U and b in W x + U h + b, or in the negative of it, for the cotangent of the rows of that sum."""
     xp = array_namespace(sum_)

@@ -351,8 +351,8 @@ class _LazyHalf:
 
     def known(self, other: Array) -> tuple[Array, Derivative | None] | None:
         """The value at an argument, and perhaps the derivative, if it is the last one."""
-        last = self.last
-        if last is None or not np.array_equal(last[0], other):
+        last, first = self.last, (..., slice(1), slice(None))  # the first block nearly always tells
+        if last is None or not (np.array_equal(last[0][first], other[first]) and np.array_equal(last[0], other)):
             return None
         return last[1].copy(), last[2]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from implicitsolve._evaluate import FEW
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import newest_first
 from implicitsolve.krylov._arnoldi import combine, project
 
 FIRST_COLUMNS = 8  # room at first; it doubles as it fills
-FEW = 0.75  # part of the systems from which down it pays to copy the columns of those that are left
 PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scaling before it is squared
 
 

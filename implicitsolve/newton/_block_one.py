@@ -17,7 +17,7 @@ from implicitsolve._namespace import from_host, is_safe, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.kernels import Factors, broyden_direction
-from implicitsolve.monitor import Monitor, silent
+from implicitsolve.monitor import silent
 from implicitsolve.newton._block_loop import GUESSES, OLDEST, BlockLoop
 from implicitsolve.newton._broyden import BroydenInverse
 from implicitsolve.newton._loop import CONVERGED, HALVED, RUNNING, STAGNATED, Solution
@@ -47,16 +47,8 @@ class OneSystemLoop(BlockLoop):
             and x0.dtype.isnative
         )
 
-    def __init__(
-        self,
-        method: object,
-        evaluator: Evaluator,
-        solution: Solution,
-        stop: NonlinearStop,
-        monitor: Monitor,
-        rows: Indices | None = None,
-    ) -> None:
-        super().__init__(method, evaluator, solution, stop, monitor, rows)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.steps = WholeSteps()
         if self.method.reuse == "broyden":
             self.updates = self.steps

@@ -53,17 +53,19 @@ class MixedPrecision:
         start = Solution.at(x0)
         if stop.rtol != 0:
             start.first_norm = stop.measure(evaluator.residual(x0), evaluator.event_shape)
+        single = evaluator.xp.float32
         arguments = _rough(stop, evaluator), _shown(monitor, x0.dtype)
-        rough = self.rough.from_start(_single(evaluator), start.astype(evaluator.xp.float32), *arguments)
+        rough = self.rough.from_start(evaluator.astype(single), start.astype(single), *arguments)
         return self._finished(evaluator, x0, start, rough, np.arange(len(x0)), stop, monitor)
 
     def retry(
         self, evaluator: Evaluator, x0: Array, first: Solution, rows: Indices, stop: NonlinearStop, monitor: Monitor
     ) -> Solution:
         """Begin again at x0 with some systems of a solve, and take over what became better."""
+        single, start = evaluator.xp.float32, first.restarted(rows, x0)
+        again = start.astype(single)
         arguments = rows, _rough(stop, evaluator), _shown(monitor, x0.dtype)
-        start, single = first.restarted(rows, x0), evaluator.xp.float32
-        rough = self.rough.retry(_single(evaluator), _cast(x0, single), start.astype(single), *arguments)
+        rough = self.rough.retry(evaluator.astype(single), again.x, again, *arguments)
         return first.improved(rows, self._finished(evaluator, x0, start, rough, rows, stop, monitor))
 
     def _finished(
@@ -77,9 +79,8 @@ class MixedPrecision:
         monitor: Monitor,
     ) -> Solution:
         """Go on in double precision from where a solve of some rows in float32 ended."""
-        is_still = (
-            rough.iterations == start.iterations
-        )  # x0 was good enough for float32: its norm is yet to be measured
+        # where x0 was good enough for float32, its norm is yet to be measured
+        is_still = rough.iterations == start.iterations
         is_overflow = ~np.isfinite(rough.first_norm)  # there may be none in float64
         solution = rough.astype(x0.dtype)
         solution.first_norm = np.where(is_still | is_overflow, start.first_norm, rough.first_norm)
@@ -126,13 +127,3 @@ def _shown(monitor: Monitor, dtype: Any) -> Monitor:
         monitor(step, xp.astype(x, dtype), xp.astype(F, dtype))
 
     return shown
-
-
-def _single(evaluator: Evaluator) -> Evaluator:
-    with np.errstate(over="ignore"):
-        return evaluator.astype(evaluator.xp.float32)
-
-
-def _cast(x: Array, dtype: Any) -> Array:
-    with np.errstate(over="ignore"):
-        return array_namespace(x).astype(x, dtype)

@@ -42,16 +42,24 @@ def nonlinear(solve: Callable[..., Any], residual: Callable[[Any], Any], x0: Any
     return Answer(x, counted.calls)
 
 
-def newton_on_band(workload: Banded, tol: float) -> Answer:
-    """Newton's method as one writes it: full steps, exact Jacobian, LAPACK through solve_banded."""
+def newton(workload: Banded, tol: float, solve: Callable[[Any, Any], Any]) -> Answer:
+    """Newton's method as one writes it: full steps, exact Jacobian; ``solve(x, b)`` returns J(x)^-1 b."""
     x = workload.x0.copy()
     for step in range(STEPS):
         F = workload.residual(x)
         if np.abs(F).max() <= tol:
             return Answer(x, step + 1, f"{step} LU")
-        dx = solve_banded(workload.widths, workload.band(x), F.ravel(), overwrite_ab=True, check_finite=False)
-        x -= dx.reshape(x.shape)
+        x -= solve(x, F.ravel()).reshape(x.shape)
     return Answer(x, STEPS, "no convergence")
+
+
+def newton_on_band(workload: Banded, tol: float) -> Answer:
+    """By LAPACK through solve_banded."""
+
+    def solve(x: Any, b: Any) -> Any:
+        return solve_banded(workload.widths, workload.band(x), b, overwrite_ab=True, check_finite=False)
+
+    return newton(workload, tol, solve)
 
 
 def sparse(workload: Banded, x: Any) -> Any:
@@ -62,15 +70,8 @@ def sparse(workload: Banded, x: Any) -> Any:
 
 
 def newton_on_sparse_lu(workload: Banded, tol: float) -> Answer:
-    """The same on SuperLU, in natural order, which a band needs."""
-    x = workload.x0.copy()
-    for step in range(STEPS):
-        F = workload.residual(x)
-        if np.abs(F).max() <= tol:
-            return Answer(x, step + 1, f"{step} LU")
-        lu = splu(sparse(workload, x), permc_spec="NATURAL")
-        x -= lu.solve(F.ravel()).reshape(x.shape)
-    return Answer(x, STEPS, "no convergence")
+    """By SuperLU, in natural order, which a band needs."""
+    return newton(workload, tol, lambda x, b: splu(sparse(workload, x), permc_spec="NATURAL").solve(b))
 
 
 def preconditioned(workload: Banded, method: str, tol: float) -> Answer:
