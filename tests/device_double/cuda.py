@@ -1,0 +1,117 @@
+"""`cupy.cuda`, as far as this project uses it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+
+class Device:
+    """The only one."""
+
+    def __init__(self, device: Any = None):
+        self.id = 0 if device is None else getattr(device, "id", device)
+        self.compute_capability = "90"
+        self.attributes = {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 232448}
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        pass
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return self.id
+
+    def synchronize(self) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return f"<CUDA Device {self.id}>"
+
+
+class Stream:
+    """Work is done at once."""
+
+    null = None
+
+    def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False):
+        self.ptr = 0
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def use(self) -> Stream:
+        return self
+
+
+class ExternalStream(Stream):
+    """A stream of somebody else."""
+
+    def __init__(self, ptr: int, device_id: int = -1):
+        self.ptr = ptr
+
+
+class Event:
+    """No time passes."""
+
+    def __init__(self, **keywords: Any):
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+def get_elapsed_time(start: Event, end: Event) -> float:
+    return 0.001
+
+
+def get_current_stream() -> Stream:
+    return Stream()
+
+
+class MemoryPool:
+    """Counts nothing yet."""
+
+    def malloc(self, size: int) -> Any:
+        raise NotImplementedError
+
+    def used_bytes(self) -> int:
+        return 0
+
+    def total_bytes(self) -> int:
+        return 0
+
+    def free_all_blocks(self) -> None:
+        pass
+
+
+@contextmanager
+def using_allocator(allocator: Any) -> Any:
+    yield
+
+
+runtime = SimpleNamespace(
+    getDeviceCount=lambda: 1,
+    getDevice=lambda: 0,
+    CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
+    getDeviceProperties=lambda device: {"name": b"double of a device", "multiProcessorCount": 132},
+    deviceSynchronize=lambda: None,
+    runtimeGetVersion=lambda: 13000,
+    driverGetVersion=lambda: 13000,
+    is_hip=False,
+)
+Stream.null = Stream()
