@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-OPTIONAL = {"torch": "implicitsolve/torch/*", "numba": "implicitsolve/backends/numba/*"}
+OPTIONAL = {
+    "torch": "implicitsolve/torch/*",
+    "numba": "implicitsolve/backends/numba/*",
+    "cupy": "implicitsolve/backends/cupy/*",
+}
 
 collect_ignore_glob = [files for name, files in OPTIONAL.items() if find_spec(name) is None]

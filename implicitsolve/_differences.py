@@ -15,12 +15,13 @@ References
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from implicitsolve._namespace import eps, from_host, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels import vectors
 
 if TYPE_CHECKING:
     from implicitsolve._evaluate import Evaluator
@@ -92,34 +93,31 @@ def difference_product(evaluator: Evaluator, x: Array, F: Array) -> Callable[[Ar
 
     The first product of a solve may take a few more to find the step.
     """
-    xp, length, rows = evaluator.xp, evaluator.length, evaluator.rows
-    precision = eps(xp, evaluator.dtype)
+    length, rows, precision = evaluator.length, evaluator.rows, eps(evaluator.xp, evaluator.dtype)
     relative = precision**0.5 if length.rdiff is None else length.rdiff
+    work: Any = vectors.select(x, size=x.shape[1])
+    sigma, reach = length.sigma[rows], None
 
     def matvec(v: Array) -> Array:
-        with np.errstate(all="ignore"):
-            size = positive(xp.max(xp.abs(v), axis=1, keepdims=True))
-            direction = v / size
-            norm = positive(xp.linalg.vector_norm(direction, axis=1, keepdims=True))
-        change, h = difference(direction, norm)
+        change, scale = difference(v)
         for attempt in range(MAX_CALIBRATIONS + 1):
             if length.is_known[rows].all():
                 break
             F_norm = norm2(F) * (norm_max(v) > 0)
             if length.adjust(rows, norm2(change), F_norm, precision, attempt):
                 break
-            change, h = difference(direction, norm)
+            change, scale = difference(v)
         with np.errstate(all="ignore"):
-            return change * (size / h)
+            return change * scale
 
-    def difference(direction: Array, norm: Array) -> tuple[Array, Array]:
-        """F(x + h direction) - F(x), and h."""
+    def difference(v: Array) -> tuple[Array, Array]:
+        """F(x + h v) - F(x), and 1 / h."""
+        nonlocal sigma, reach
         with np.errstate(all="ignore"):
-            h = from_host(relative * length.sigma[rows], x)[:, None] / norm
-            shifted = x + h * direction
-        return evaluator.residual(shifted, keep=False) - F, h
-
-    def positive(numbers: Array) -> Array:
-        return xp.where(numbers > 0, numbers, xp.ones_like(numbers))
+            if reach is None or not np.array_equal(sigma, length.sigma[rows]):
+                sigma = length.sigma[rows]
+                reach = from_host(relative * sigma, x)
+            shifted, scale = work.nearby(x, v, reach)
+        return evaluator.residual(shifted, keep=False) - F, scale
 
     return matvec

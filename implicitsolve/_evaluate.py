@@ -23,6 +23,7 @@ from implicitsolve._namespace import (
     is_complex,
     numpy_namespace,
     scatter,
+    sent,
 )
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
@@ -84,6 +85,7 @@ class Evaluator:
         self.rows: Indices = np.arange(count)  # places in the whole batch
         self.length = DifferenceLength(count, rdiff)
         self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing
+        self.places: Any = None  # these, where the arrays are
         self.background: Array = None
         self.groups, self.capacity = groups, capacity
 
@@ -115,11 +117,11 @@ class Evaluator:
         if self.problem.take is not None and is_few:
             return self.chosen(indices)
         part = copy.copy(self)
-        part.rows, part.systems = self.rows[indices], systems
+        part.rows, part.systems, part.places = self.rows[indices], systems, sent(systems, x)
         if self.systems is None:
             part.background = self.xp.asarray(x, copy=True)
         else:
-            scatter(self.background, self.systems, x)
+            scatter(self.background, self.places, x)
         return part
 
     def chosen(self, indices: Indices) -> Evaluator:
@@ -187,7 +189,7 @@ class Evaluator:
 
     def selected(self, rows: Array) -> Array:
         """The evaluated systems' part of an array with a row for each system that the user's functions see."""
-        return rows if self.systems is None else gather(rows, self.systems)
+        return rows if self.systems is None else gather(rows, self.places)
 
     def jacobian(self, x: Array, F: Array | None) -> LinearOperator:
         """J(x) on arrays (b, N), from the best that the problem offers; `F` is F(x), which only differences need."""
@@ -249,7 +251,7 @@ class Evaluator:
     def _argument(self, x: Array, *, copy: bool) -> Array:
         if self.systems is not None:
             full = self.xp.asarray(self.background, copy=True)
-            scatter(full, self.systems, x)
+            scatter(full, self.places, x)
             return self.unflatten(full)
         return self.unflatten(copied(x) if copy and not self.problem.pure else x)
 
@@ -298,7 +300,7 @@ class Evaluator:
                 direction = self.xp.asarray(v, copy=True)
             else:
                 direction = self.xp.zeros_like(self.background)
-                scatter(direction, self.systems, v)
+                scatter(direction, self.places, v)
             value = self._returned(function(self._argument(x, copy=True), self.unflatten(direction)), name)
             return self.xp.asarray(value, copy=True)
 

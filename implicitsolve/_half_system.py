@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import norm2
+from implicitsolve._namespace import Norms
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination import halves_of, merge, reduced_jacobian, split
 from implicitsolve.krylov import GMRES
@@ -60,8 +60,8 @@ class HalfSystem:
     ) -> tuple[LinearResult, Mapping[str, Array] | None]:
         """The solution for b (B, N) and, from an adjoint system with `Halves.pull`, the gradients."""
         self.b, spent = split(self.evaluator.unflatten(b), self.axis), self._products()
-        self.target = stop.target(norm2(b), b)
-        self._measure(None if start is None else self._start(start, b))
+        self._measure(None if start is None else self._start(start, b), b)
+        self.target = stop.target(self.measured.two(-1), b)
         status, iterations = _judged(self.norms, self.target, None), np.zeros(self.norms.shape, dtype=int)
         for is_first in (True, *[False] * (ROUNDS - 1)):
             active = status == Status.RUNNING
@@ -75,7 +75,8 @@ class HalfSystem:
             self._measure(self.evaluator.xp.zeros_like(self.b[1]))
         status = np.where(status == Status.RUNNING, int(Status.STAGNATED), status)
         x = self.evaluator.flatten(merge(self.swept.eliminated, self.kept, self.axis))
-        is_finite = np.isfinite(norm2(x))  # an eliminated block may not be where no kept one depends on it
+        # an eliminated block may not be where no kept one depends on it
+        is_finite = np.isfinite(self.measured.largest(1)) & np.isfinite(self.measured.largest(2))
         linear = LinearResult(
             x=x,
             status=np.where(is_finite, status, int(Status.NONFINITE)),
@@ -98,16 +99,19 @@ class HalfSystem:
         self._measure(d if self.kept is None else self.kept + d)
         return outcome
 
-    def _measure(self, kept: Array | None) -> None:
-        """Take over the kept blocks, None for zero, and see what remains."""
+    def _measure(self, kept: Array | None, *others: Array) -> None:
+        """Take over the kept blocks, None for zero, and see what remains; measure other arrays with it."""
         self.kept = kept
         self.swept = self._sweep(self.b[0], kept)
         with np.errstate(all="ignore"):
             residual = self.b[1] + self.swept.back
             if kept is not None:
                 residual -= kept
-        self.residual = self.evaluator.xp.reshape(residual, (math.prod(self.evaluator.batch_shape), self.A.shape[1]))
-        self.norms = norm2(self.residual)
+        xp, systems = self.evaluator.xp, math.prod(self.evaluator.batch_shape)
+        parts = [part for part in (residual, self.swept.eliminated, kept) if part is not None]
+        self.residual, *state = (xp.reshape(part, (systems, math.prod(part.shape[self.axis :]))) for part in parts)
+        self.measured = Norms(self.residual, *state, *others)
+        self.norms = self.measured.two(0)
 
     def _start(self, start: Array, b: Array) -> Array:
         """The kept blocks of a start, but zero where b is zero."""

@@ -14,6 +14,7 @@ from array_api_compat import numpy as _numpy
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
 
 __all__ = [
+    "Norms",
     "array_namespace",
     "as_inexact",
     "copied",
@@ -23,25 +24,35 @@ __all__ = [
     "host_dtype",
     "is_array",
     "is_complex",
+    "is_cupy_array",
     "is_safe",
+    "measure_by",
     "norm2",
     "norm_max",
     "numpy_namespace",
     "real_dtype",
+    "safe_range",
     "scatter",
+    "sent",
     "takes_indices",
     "to_host",
 ]
 
 
 numpy_namespace: Namespace = _numpy
+_known: dict[type, Namespace] = {}  # by type of array
 
 
 def array_namespace(*arrays: Array) -> Namespace:
     """Return the module of functions of the arrays' common library; different libraries raise a TypeError."""
     for x in arrays:
-        if type(x) is not np.ndarray:
-            return _array_namespace(*arrays)
+        kind = type(x)
+        if kind is not np.ndarray:
+            if any(type(y) is not kind for y in arrays):
+                return _array_namespace(*arrays)
+            if kind not in _known:  # asked for a hundred times in a solve
+                _known[kind] = _array_namespace(x)
+            return _known[kind]
     return _numpy
 
 
@@ -141,15 +152,16 @@ def norm_max(x: Array) -> HostArray:
     if _is_row(x):  # by the ufuncs themselves: a method costs a call more
         row = x[0]
         return np.asarray([abs(float(max(np.maximum.reduce(row), -np.minimum.reduce(row))))])
-    xp = array_namespace(x)
+    if not isinstance(x, np.ndarray):
+        return Norms(x).largest(0)
     if is_complex(x):
-        largest = xp.max(xp.abs(x), axis=1)
-    elif isinstance(x, np.ndarray) and x.shape[1] <= SHORT_ROW:  # which NumPy would reduce one by one, twice
+        largest = np.max(np.abs(x), axis=1)
+    elif x.shape[1] <= SHORT_ROW:  # which NumPy would reduce one by one, twice
         magnitudes = np.abs(x, order="C").reshape(-1)
         largest = np.maximum.reduceat(magnitudes, np.arange(0, magnitudes.size, x.shape[1])) if len(x) else x[:, 0]
     else:  # reads x twice and writes nothing
-        largest = xp.maximum(xp.max(x, axis=1), -xp.min(x, axis=1))
-    return to_host(largest).astype(np.float64) + 0.0  # -0.0 becomes 0.0
+        largest = np.maximum(np.max(x, axis=1), -np.min(x, axis=1))
+    return largest.astype(np.float64) + 0.0  # -0.0 becomes 0.0
 
 
 def norm2(x: Array) -> HostArray:
@@ -158,21 +170,72 @@ def norm2(x: Array) -> HostArray:
     The plain sum of squares decides nearly always; a row whose sum left the safe range is scaled by a power of two
     near its largest entry and summed again.
     """
-    xp = array_namespace(x)
+    if not isinstance(x, np.ndarray):
+        return Norms(x).two(0)
     with np.errstate(all="ignore"):
         if _is_row(x):
             size = math.sqrt(x[0].dot(x[0]))
-            low, high = _safe_range(xp, x.dtype)
+            low, high = safe_range(numpy_namespace, x.dtype)
             if low < size < high or (size == 0 and not x[0].any()):
                 return np.asarray([size])
         plain = np.sqrt(_squares(x))
-        if is_safe(plain, xp, x.dtype).all():
-            return plain
-        scale = norm_max(x)
-        usable = (scale > 0) & np.isfinite(scale)
-        divisor = np.ldexp(1.0, np.where(usable, np.frexp(scale)[1] - 1, 0))  # a power of two: the division is exact
-        scaled = x / from_host(divisor, x)[:, None]
-        return np.where(usable, divisor * np.sqrt(_squares(scaled)), scale)
+        return plain if is_safe(plain, numpy_namespace, x.dtype).all() else _scaled_norm2(x, norm_max(x))
+
+
+def _scaled_norm2(x: Array, scale: HostArray) -> HostArray:
+    """The same for rows whose largest magnitudes are `scale`."""
+    usable = (scale > 0) & np.isfinite(scale)
+    divisor = np.ldexp(1.0, np.where(usable, np.frexp(scale)[1] - 1, 0))  # a power of two: the division is exact
+    scaled = x / from_host(divisor, x)[:, None]
+    return np.where(usable, divisor * np.sqrt(_squares(scaled)), scale)
+
+
+_kernels: dict[str, Any] = {}
+
+
+def measure_by(vectors: Any) -> None:
+    """Let `Norms` measure by a kernel; those stand on this module, which cannot import them."""
+    _kernels["vectors"] = vectors
+
+
+class Norms:
+    """Norms of the rows of arrays (B, N), on the host.
+
+    On a device all of them come at once, by one transfer, when the first one is asked for, and cost next to nothing
+    besides; NumPy computes what is asked for.
+    """
+
+    def __init__(self, *arrays: Array, numbers: HostArray | None = None) -> None:
+        self.arrays = arrays
+        self._numbers = numbers  # what `_measured` returns, where it is known
+
+    def two(self, i: int) -> HostArray:
+        """Euclidean norms of the rows of the i-th array; see `norm2`."""
+        x = self.arrays[i]
+        if isinstance(x, np.ndarray):
+            return norm2(x)
+        with np.errstate(all="ignore"):
+            plain, largest = np.sqrt(self._measured()[:, 2 * i]), self.largest(i)
+            usable = (largest > 0) & np.isfinite(largest)
+            is_certain = ~usable | is_safe(plain, array_namespace(x), x.dtype)
+            return np.where(usable, plain, largest) if is_certain.all() else _scaled_norm2(x, largest)
+
+    def largest(self, i: int) -> HostArray:
+        """Largest magnitudes of the rows of the i-th array; see `norm_max`."""
+        x = self.arrays[i]
+        return norm_max(x) if isinstance(x, np.ndarray) else self._measured()[:, 2 * i + 1].copy()
+
+    def _measured(self) -> HostArray:
+        """Sums of squares and largest magnitudes of each array's rows, (B, 2 * arrays)."""
+        if self._numbers is None:
+            x = max(self.arrays, key=lambda x: x.shape[1])
+            if 0 in x.shape:
+                self._numbers = np.zeros((x.shape[0], 2 * len(self.arrays)))
+            else:
+                with np.errstate(all="ignore"):
+                    work = _kernels["vectors"].select(x, size=x.shape[1])
+                    self._numbers = to_host(work.measure(self.arrays)).astype(np.float64)
+        return self._numbers
 
 
 def _is_row(x: Array) -> bool:
@@ -189,28 +252,45 @@ def _squares(x: Array) -> HostArray:
 
 def is_complex(x: Array) -> bool:
     """Whether `x` has a complex dtype."""
-    if isinstance(x, np.ndarray):
+    if isinstance(x.dtype, np.dtype):
         return x.dtype.kind == "c"
     return bool(array_namespace(x).isdtype(x.dtype, "complex floating"))
 
 
 def is_safe(norms: HostArray, xp: Namespace, dtype: Any) -> HostArray:
     """Where a norm from a plain sum of squares can be trusted: squares neither overflow nor underflow."""
-    low, high = _safe_range(xp, dtype)
+    low, high = safe_range(xp, dtype)
     return (norms > low) & (norms < high)
 
 
 @lru_cache(maxsize=32)
-def _safe_range(xp: Namespace, dtype: Any) -> tuple[float, float]:
+def safe_range(xp: Namespace, dtype: Any) -> tuple[float, float]:
+    """Between which lengths squares neither overflow nor underflow."""
     info = xp.finfo(dtype)
     low = math.sqrt(float(info.smallest_normal)) / float(info.eps)
     return low, math.sqrt(float(info.max)) * float(info.eps)
 
 
 def gather(x: Array, indices: Indices) -> Array:
-    """Rows of `x` at host indices, as a new array."""
+    """Rows of `x` at host indices, or at what `sent` made of them, as a new array."""
     xp = array_namespace(x)
+    if not isinstance(indices, np.ndarray):
+        return xp.take(x, indices, axis=0)
+    if _is_all(indices, x):
+        return xp.asarray(x, copy=True)
     return xp.take(x, from_host(indices, x), axis=0)
+
+
+def sent(indices: Indices, like: Array) -> Any:
+    """Host indices as `gather` and `scatter` take them again and again for arrays like `like`."""
+    return from_host(indices, like) if takes_indices(like) else indices
+
+
+def _is_all(indices: Indices, x: Array) -> bool:
+    """Whether indices name all rows of an array of a device in their order: they need not go there."""
+    if isinstance(x, np.ndarray):
+        return False
+    return indices.size == x.shape[0] and bool((indices == np.arange(indices.size)).all())
 
 
 def takes_indices(x: Array) -> bool:
@@ -219,8 +299,10 @@ def takes_indices(x: Array) -> bool:
 
 
 def scatter(x: Array, indices: Indices, rows: Array) -> None:
-    """Write `rows` into `x` at host indices, in place (`x` belongs to the solver)."""
-    if takes_indices(x):
+    """Write `rows` into `x` at host indices, or what `sent` made of them, in place (`x` belongs to the solver)."""
+    if isinstance(indices, np.ndarray) and _is_all(indices, x):
+        x[...] = rows
+    elif takes_indices(x):
         x[indices] = rows
     else:
         for row, index in enumerate(indices):

@@ -208,7 +208,8 @@ class _Point:
                 "pull_back: the problem needs `vjp`, `linearize`, `jac` or `structure` for products with J^H"
             )
         self.flat = evaluator.flatten(self.x)
-        evaluator.length.follow(evaluator.rows, norm2(self.flat))
+        if not evaluator.has_exact_products:
+            evaluator.length.follow(evaluator.rows, norm2(self.flat))
         self.F = evaluator.flatten(result.fun) if isinstance(result, NonlinearResult) else None
         self.wrt = _checked_wrt(problem, wrt) if needs_adjoint else None
         self.pulled: Mapping[str, Array] | None = None  # gradients, where the adjoint solve has left them

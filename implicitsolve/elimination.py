@@ -12,6 +12,7 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, from_host, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.halves import Coupling, Halves
+from implicitsolve.kernels import vectors
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._scalar_tridiagonal import ScalarTridiagonal
@@ -267,14 +268,8 @@ def _inverse(first: Coupling, second: Coupling) -> LinearOperator:
     """Inverse of I - second first, with each block replaced by its diagonal."""
     previous, following = second.diagonals()
     own_previous, own_following = first.diagonals()
-    T = previous.shape[-2]
-    before, at = own_previous[..., :T, :], own_following[..., :T, :]  # of the eliminated block before each kept one
-    xp = array_namespace(previous)
-    blank = xp.zeros_like(previous[..., : 2 * T + 1 - previous.shape[-2] - own_previous.shape[-2], :])
-    after_at = xp.concat([own_previous[..., 1:, :], blank], axis=-2)[..., :T, :]
-    after = xp.concat([own_following[..., 1:, :], blank], axis=-2)[..., :T, :]
-    main = 1.0 - (previous * at + following * after_at)
-    return ScalarTridiagonal.of(-previous * before, main, -following * after).operator()
+    work: Any = vectors.select(previous, size=previous.shape[-1])
+    return ScalarTridiagonal.of(*work.half_diagonals(previous, following, own_previous, own_following)).operator()
 
 
 def halves_of(caller: str, problem: Any) -> Halves:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, norm2, norm_max
+from implicitsolve._namespace import Norms, array_namespace, eps
 from implicitsolve._typing import Array, HostArray
 
 
@@ -115,10 +115,15 @@ class NonlinearStop:
 
     def measure(self, F: Array, event_shape: tuple[int, ...]) -> HostArray:
         """Norm of each row of F (B, N) on the host; a callable norm sees rows in their own shape."""
+        return self.measured(Norms(F), event_shape)
+
+    def measured(self, norms: Norms, event_shape: tuple[int, ...]) -> HostArray:
+        """The same of F, the first array of `norms`."""
         if callable(self.norm):
+            F = norms.arrays[0]
             xp = array_namespace(F)
             return np.asarray([float(self.norm(xp.reshape(F[i, ...], event_shape))) for i in range(F.shape[0])])
-        return norm_max(F) if self.norm == "max" else norm2(F)
+        return norms.largest(0) if self.norm == "max" else norms.two(0)
 
     def target(self, first: HostArray, F: Array) -> HostArray:
         """Right-hand side of the inequality for systems that started at norm `first`."""

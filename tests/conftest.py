@@ -15,6 +15,10 @@ import hypothesis
 import numpy as np
 import pytest
 
+USES_DOUBLE = os.environ.get("IMPLICITSOLVE_CUPY") == "double"
+if USES_DOUBLE:  # in CuPy's place before anything imports it
+    import_module("tests.device_double").install()
+
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
@@ -33,6 +37,30 @@ def _cupy() -> ModuleType:
     if devices == 0:
         pytest.skip("CuPy finds no CUDA device")
     return import_module("array_api_compat.cupy")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What asks for a device is marked so."""
+    for item in items:
+        if {"device", "double"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture
+def device() -> ModuleType:
+    """CuPy's array-API namespace on a GPU, or on the double of one (``IMPLICITSOLVE_CUPY=double``)."""
+    return _cupy()
+
+
+@pytest.fixture
+def double() -> ModuleType:
+    """The double of a GPU, whose `counts` begin at zero; for what only it can tell: launches, transfers, memory."""
+    if not USES_DOUBLE:
+        pytest.skip("asks the double of a GPU: set IMPLICITSOLVE_CUPY=double")
+    package = import_module("tests.device_double")
+    package.reset()
+    return package
 
 
 @pytest.fixture(params=LIBRARIES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,15 +58,22 @@ class SolverOptions:
         that of a random batch, so 1e-3 is far below its noise.
     adjoint : float
         Stop when the adjoint's residual is this fraction of the loss cotangent.
+    method, adjoint_method : optional
+        Of `implicitsolve.root` and of `implicitsolve.pull_back`. Default: what these choose.
+    max_steps : int
+        Steps after which a sentence is given up.
     """
 
     forward: float = 1e-3
     adjoint: float = 1e-2
+    method: Any = "auto"
+    adjoint_method: Any = None
+    max_steps: int | None = None
 
     @property
     def nonlinear(self) -> ims.NonlinearStop:
         """The stopping rule of the forward solve."""
-        return ims.NonlinearStop(atol=self.forward, rtol=0.0)
+        return ims.NonlinearStop(atol=self.forward, rtol=0.0, max_iterations=self.max_steps)
 
     @property
     def linear(self) -> ims.LinearStop:
@@ -214,7 +222,7 @@ class Tagger:
         layer = {name: p[name] for name in LAYER}
         problem = adapters.implicit_gru(layer, inputs, lengths=batch.lengths, hs=p["hs"], he=p["he"])
         x0 = adapters.initial_guess(problem, start) if isinstance(start, str) else start
-        result = ims.root(problem, x0, stop=solver.nonlinear)
+        result = ims.root(problem, x0, method=solver.method, stop=solver.nonlinear)
         is_word = batch.is_word
         states = result.x[is_word]
         scores = states @ p["out_W"].T + p["out_b"]
@@ -235,7 +243,9 @@ class Tagger:
         errors /= max(int(is_used.sum()), 1)
         cotangent = np.zeros_like(forward.result.x)
         cotangent[is_word] = errors @ self.parameters["out_W"]
-        adjoint = ims.pull_back(forward.problem, forward.result, cotangent, stop=solver.linear)
+        adjoint = ims.pull_back(
+            forward.problem, forward.result, cotangent, method=solver.adjoint_method, stop=solver.linear
+        )
         layer = adjoint.gradients
         inputs = layer["inputs"] if forward.keep is None else layer["inputs"] * forward.keep
         gradients: dict[str, Floats | SparseRows] = {name: layer[name] for name in (*LAYER, *BOUNDARIES)}

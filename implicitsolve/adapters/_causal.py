@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from implicitsolve import LinearOperator
 from implicitsolve.adapters._common import Array, array_namespace, quiet, zeros
-from implicitsolve.adapters._sweep import RNNStep, Step, sweep
+from implicitsolve.adapters._sweep import Step, Whole, sweep
 
 if TYPE_CHECKING:
     from implicitsolve.adapters._transition import Derivative
@@ -27,8 +27,9 @@ def causal_inverse(derivative: Derivative) -> LinearOperator:
     map, cell, factors = derivative.map, derivative.cell, derivative.factors
     rows, towards = map.target, direction(map.shifts)
     lags = tuple(abs(shift) for shift in map.shifts)
+    own = factors[0, ...] if factors.shape[0] == 1 else factors  # as kernels of whole recurrences take them
 
-    def run(b: Array, x: tuple[Array, ...], step: Step | RNNStep, way: int) -> Array:
+    def run(b: Array, x: tuple[Array, ...], step: Step | Whole, way: int) -> Array:
         start, packed = zeros((rows.systems, max(lags), map.size), factors), rows.inner(map.pack(rows, b))
         states = sweep(step, (packed, *x), rows, lags, {way: start})[way]
         states = states[0, ...] if map.is_single else states
@@ -39,21 +40,22 @@ def causal_inverse(derivative: Derivative) -> LinearOperator:
 
     def backwards(x: tuple[Array, ...], states: tuple[Array, ...]) -> Array:
         total = x[0]
-        for j, (own, state) in enumerate(zip(x[1:], states)):
-            total = total + cell.pull(own, state)[j]
+        for j, (shifted, state) in enumerate(zip(x[1:], states)):
+            total = total + cell.pull(shifted, state)[j]
         return total
 
     @quiet
     def matvec(b: Array) -> Array:
         push = cell.recurrence("push")
-        return run(b, (factors[0, ...],), push, towards) if push else run(b, (factors,), forwards, towards)
+        return run(b, (own,), push, towards) if push else run(b, (factors,), forwards, towards)
 
     @quiet
     def rmatvec(w: Array) -> Array:
         pull = cell.recurrence("pull")
         if pull:
-            return run(w, (factors[0, ...],), pull, -towards)
-        return run(w, tuple(_shifted(factors, -shift) for shift in map.shifts), backwards, -towards)
+            return run(w, (own,), pull, -towards)
+        whole = derivative.of_rows()
+        return run(w, tuple(_shifted(whole, -shift) for shift in map.shifts), backwards, -towards)
 
     return LinearOperator(
         matvec,

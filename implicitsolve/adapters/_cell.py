@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from implicitsolve.adapters._common import Array
-from implicitsolve.adapters._sweep import RNNStep
+from implicitsolve.adapters._sweep import Whole
 
 
 class Cell(Protocol):
@@ -84,8 +84,11 @@ class Cell(Protocol):
         """The sum of these for each neighbour, in its own place (B, length, size)."""
         ...
 
-    def recurrence(self, of: str) -> RNNStep | None:
-        """What `sweep` runs as a whole in place of "value", "push" or "pull", if a kernel does that."""
+    def recurrence(self, of: str) -> Whole | None:
+        """What runs as a whole in place of "value", "push", "pull" or "step" in a sweep, if a kernel does that.
+
+        "residual" is "value" where `sweep_residual` is faster than products with matrices of many rows.
+        """
         ...
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:

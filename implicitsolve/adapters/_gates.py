@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from implicitsolve.adapters._common import Array, array_namespace, device
+from implicitsolve.adapters._common import Array, array_namespace, device, is_cupy_array
 
 
 def along(rows: Array) -> Array:
@@ -48,6 +48,23 @@ def times(states: Array, weights: Array) -> Array:
     if len(shape) == 2:
         return xp.matmul(states, weights)
     return xp.reshape(xp.matmul(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
+
+
+def each_times(states: Sequence[Array], weights: Array, merged: Array) -> list[Array]:
+    """Each of the states times its own of the weights (m, k, k), which stand side by side in `merged` (k, m k).
+
+    Where all states are one array, a GPU takes them in one product, whose parts are views.
+    """
+    first, m = states[0], len(states)
+    if m > 1 and is_cupy_array(first) and all(state is first for state in states[1:]):
+        return split(times(first, merged), m)
+    return [times(h, weights[j, ...]) for j, h in enumerate(states)]
+
+
+def split(y: Array, m: int) -> list[Array]:
+    """Views of m blocks (..., k) that stand side by side."""
+    k = y.shape[-1] // m
+    return [y[..., j * k : (j + 1) * k] for j in range(m)]
 
 
 def stacked(y: Array, k: int) -> Array:

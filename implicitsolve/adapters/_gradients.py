@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from implicitsolve.adapters._common import Array, HostIndices, array_namespace, from_host, quiet
-from implicitsolve.adapters._rows import Rows, part_of
+from implicitsolve.adapters._rows import Rows, part_of, taken
 from implicitsolve.adapters._transition import Derivative, Transition
 
 if TYPE_CHECKING:
@@ -46,8 +46,10 @@ class Pulled:
 
     Attributes
     ----------
-    near : tuple of Array
-        States of the neighbours.
+    factors : Array
+        Of the derivative, zero where there is no position.
+    states : Array
+        Of the source.
     sums : list
         The cell's cotangents of all that is linear in parameters, part by part.
     sent : tuple of Array or None
@@ -55,8 +57,8 @@ class Pulled:
     """
 
     transition: Transition
-    derivative: Derivative
-    near: tuple[Array, ...]
+    factors: Array
+    states: Array
     sums: list[Any]
     sent: tuple[Array, ...] | None
 
@@ -64,16 +66,18 @@ class Pulled:
     def of(cls, transition: Transition, derivative: Derivative, states: Array, w: Array, *, sends: bool) -> Pulled:
         """One adjoint product at `states` of the source; w are states of the target."""
         xp, cell, layout = array_namespace(w), transition.cell, transition.map
-        w = layout.target.inner(layout.pack(layout.target, w))
+        w, factors = layout.target.inner(layout.pack(layout.target, w)), derivative.of_rows()
         parts = layout.target.parts(w)
-        sums = [cell.pull_sums(derivative.factors[:, part, :], w[part, :]) for part in parts]
+        sums = [cell.pull_sums(factors[:, part, :], w[part, :]) for part in parts]
         sent = None
-        if sends:
+        if sends and len(parts) == 1:
+            sent = cell.to_neighbours(factors, sums[0])
+        elif sends:
             sent = tuple(xp.empty_like(w) for _ in layout.shifts)
             for part, own in zip(parts, sums):
-                for whole, rows in zip(sent, cell.to_neighbours(derivative.factors[:, part, :], own)):
+                for whole, rows in zip(sent, cell.to_neighbours(factors[:, part, :], own)):
                     whole[part, :] = rows
-        return cls(transition, derivative, transition.rows_of(states), sums, sent)
+        return cls(transition, factors, states, sums, sent)
 
     def back(self) -> Array:
         """Cotangents of the source's states; afterwards `sent` is of no use."""
@@ -83,14 +87,20 @@ class Pulled:
     def add_to(self, gradients: dict[str, Array], wanted: Wanted) -> Array | None:
         """Add the gradients of the cell's parameters; return the cotangents of the inputs, if wanted."""
         transition, target = self.transition, self.transition.map.target
-        inputs = array_namespace(transition.inputs).empty_like(transition.inputs) if wanted.inputs else None
-        for part, sums in zip(target.parts(transition.inputs), self.sums):
-            if wanted.weights:
-                at = transition.inputs[part, :], part_of(self.near, part), self.derivative.factors[:, part, :]
+        parts = target.parts(transition.inputs)
+        if wanted.weights:
+            near = transition.rows_of(self.states)
+            for part, sums in zip(parts, self.sums):
+                at = transition.inputs[part, :], part_of(near, part), self.factors[:, part, :]
                 add(gradients, transition.cell.to_weights(*at, sums))
-            if inputs is not None:
-                inputs[part, :] = transition.cell.to_inputs(sums)
-        return None if inputs is None else transition.map.unpack(target, inputs)
+        if not wanted.inputs:
+            return None
+        if len(parts) == 1:
+            return transition.map.unpack(target, transition.cell.to_inputs(self.sums[0]))
+        inputs = array_namespace(transition.inputs).empty_like(transition.inputs)
+        for part, sums in zip(parts, self.sums):
+            inputs[part, :] = transition.cell.to_inputs(sums)
+        return transition.map.unpack(target, inputs)
 
 
 def add(total: dict[str, Array], gradients: Mapping[str, Array]) -> None:
@@ -158,13 +168,12 @@ def _add_boundaries(
         return _rows_at(sent[offsets.index(offset)], rows, slot)
 
     for boundary in layer.boundaries:
-        if wanted.boundaries & set(boundary.names):
+        ends = 0 * layer.rows.lengths if boundary.side < 0 else layer.rows.lengths - 1
+        has_end = parity is None or bool((ends % 2 == parity).any())
+        if has_end and wanted.boundaries & set(boundary.names):
             add(gradients, boundary.gradients(at, offsets, layer.parameters, layer.rows))
 
 
 def _rows_at(matrix: Array, rows: Rows, slot: HostIndices) -> Array:
     """The row (B, size) of one position of each sequence, zero where that is -1."""
-    xp = array_namespace(matrix)
-    found = xp.take(matrix, from_host(np.where(slot >= 0, rows.first + slot, 0), matrix), axis=0)
-    has_one = xp.expand_dims(from_host(slot >= 0, matrix), axis=1)
-    return xp.where(has_one, found, xp.zeros_like(found))
+    return taken(matrix, from_host(np.where(slot >= 0, rows.first + slot, -1), matrix), -1)

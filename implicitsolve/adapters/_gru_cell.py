@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from implicitsolve.adapters._common import Array, array_namespace
-from implicitsolve.adapters._stencil_gru_cell import StencilGRUCell
+from implicitsolve.adapters._common import Array
+from implicitsolve.adapters._stencil_gru_cell import StencilGRUCell, named
 
-NAMES = tuple(kind + which for which in ("p", "n", "z", "r", "") for kind in "WUb")
+ARGUMENTS = ("p", "n", "z", "r", "")
+NAMES = tuple(kind + which for which in ARGUMENTS for kind in "WUb")
 
 
 def shapes(d: int, k: int) -> dict[str, tuple[int, ...]]:
@@ -29,8 +30,7 @@ class GRUCell(StencilGRUCell):
     @classmethod
     def of(cls, parameters: Mapping[str, Array]) -> GRUCell:  # type: ignore[override]
         """Take the parameters by their names."""
-        cell = StencilGRUCell.of(_as_stencil(parameters), (-1, 1))
-        return cls(cell.offsets, cell.x, cell.Us, cell.gates, cell.U)
+        return cls._of((-1, 1), *([parameters[kind + which] for which in ARGUMENTS] for kind in "WUb"))
 
     def switch(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
         """The switch s alone, the weight of the previous state."""
@@ -38,28 +38,10 @@ class GRUCell(StencilGRUCell):
         self.mixture.value(self._arguments(neighbours), x[0][:2, ...], neighbours, factors)
         return factors[0, ...]
 
-    def parameter_push(
-        self,
-        inputs: Array,
-        x: tuple[Array, ...],
-        neighbours: Sequence[Array],
-        change: Mapping[str, Array],
-        dinputs: Array,
-        dneighbours: Sequence[Array],
-    ) -> Array:
-        """df for a change of everything."""
-        return super().parameter_push(inputs, x, neighbours, _as_stencil(change), dinputs, dneighbours)
+    def _like(self, parameters: Mapping[str, Array]) -> GRUCell:
+        """The cell with other parameters."""
+        return GRUCell.of(parameters)
 
     def to_weights(self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Any) -> dict[str, Array]:
         """Gradients of the parameters, summed over the rows."""
-        found = self._to_gates(inputs, neighbours, factors, sums)
-        for which, switch in zip("pn", self._to_switches(inputs, neighbours, sums)):
-            found |= {kind + which: gradient for kind, gradient in switch.items()}
-        return found
-
-
-def _as_stencil(parameters: Mapping[str, Array]) -> dict[str, Array]:
-    """The parameters under the names of the stencil GRU."""
-    xp = array_namespace(parameters["U"])
-    switches = {kind + "s": xp.stack([parameters[kind + which] for which in "pn"]) for kind in "WUb"}
-    return dict(parameters) | switches
+        return named(self._gradients(inputs, neighbours, factors, sums), ARGUMENTS)

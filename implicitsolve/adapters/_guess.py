@@ -89,7 +89,8 @@ def one_step(layer: Layer) -> Array:
     rows, offsets = layer.rows, layer.cell.offsets
     directions = sorted({-1 if offset > 0 else 1 for offset in offsets}, reverse=True)
     starts = {direction: layer.starts(direction, 1) for direction in directions}
-    runs = sweep(lambda x, states: layer.cell.step(x, states[0]), layer.transition.x, rows, (1,), starts)
+    step = layer.cell.recurrence("step") or (lambda x, states: layer.cell.step(x, states[0]))
+    runs = sweep(step, layer.transition.x, rows, (1,), starts)
     packed = {direction: rows.pack(run) for direction, run in runs.items()}
     near = [rows.shifted(packed[-1 if offset > 0 else 1], offset) for offset in offsets]
     edges = layer.transition.edges

@@ -28,7 +28,7 @@ from implicitsolve.adapters._common import (
 from implicitsolve.adapters._gradients import Wanted, pull_halves, pull_whole
 from implicitsolve.adapters._guess import guess
 from implicitsolve.adapters._rows import Rows, part_of
-from implicitsolve.adapters._sweep import sweep
+from implicitsolve.adapters._sweep import sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 
 
@@ -169,7 +169,10 @@ class Layer:
     @quiet
     def residual(self, H: Array) -> Array:
         """H - F(H)."""
-        return self.transition.residual(self.check("x", H))
+        whole = self.cell.recurrence("residual") if self.direction else None
+        if whole is None:
+            return self.transition.residual(self.check("x", H))
+        return sweep_residual(whole, self.transition.x, self.rows, *self.past, self.check("x", H))
 
     @quiet
     def linearize(self, H: Array) -> tuple[Array, LinearOperator]:
@@ -285,7 +288,7 @@ class Layer:
         """One of the starts that `adapters.initial_guess` describes."""
         return guess(self, kind, rng)
 
-    @property
+    @cached_property
     def direction(self) -> int:
         """+1 where no position depends on later ones, -1 where none depends on earlier ones, else 0."""
         signs = {-1 if offset > 0 else 1 for offset in self.cell.offsets}
@@ -301,11 +304,15 @@ class Layer:
     @quiet
     def substitute(self) -> Array:
         """The solution of a causal layer, position by position."""
-        lags = tuple(abs(offset) for offset in self.cell.offsets)
-        starts = {self.direction: self.starts(self.direction, max(lags))}
         step = self.cell.recurrence("value") or self.cell.value
-        H = sweep(step, self.transition.x, self.rows, lags, starts)[self.direction]
+        H = sweep(step, self.transition.x, self.rows, *self.past)[self.direction]
         return H[0, ...] if self.map.is_single else H
+
+    @property
+    def past(self) -> tuple[tuple[int, ...], dict[int, Array]]:
+        """Of a causal layer, how long ago the states are that positions take, and those before the first position."""
+        lags = tuple(abs(offset) for offset in self.cell.offsets)
+        return lags, {self.direction: self.starts(self.direction, max(lags))}
 
     @quiet
     def evaluate(

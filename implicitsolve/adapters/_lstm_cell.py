@@ -28,6 +28,7 @@ from implicitsolve.adapters._gates import (
     along,
     beside,
     contiguous,
+    each_times,
     identity,
     product_sum,
     stacked,
@@ -108,8 +109,9 @@ class LSTMCell:
 
     @cached_property
     def transposed(self) -> tuple[Array, Array, Array]:
-        """Up, Un and gates (k, 4 k) as they multiply from the right."""
-        return contiguous(self.Up), contiguous(self.Un), beside(self.gates)
+        """Up and Un (2, k, k), the same side by side (k, 2 k), and gates (k, 4 k) as they multiply from the right."""
+        switch = array_namespace(self.Up).stack([self.Up, self.Un])
+        return contiguous(switch), beside(switch), beside(self.gates)
 
     @property
     def takes_sequences(self) -> bool:
@@ -154,7 +156,8 @@ class LSTMCell:
 
     def _arguments(self, states: Sequence[Array]) -> list[Array]:
         """The products Up hp and Un hq."""
-        return [times(self._halves(state)[0], U_T) for state, U_T in zip(states, self.transposed)]
+        halves = {id(state): self._halves(state)[0] for state in states}  # of one array but one view
+        return each_times([halves[id(state)] for state in states], *self.transposed[:2])
 
     def _products(self, hhat: Array) -> Array:
         """Of the gates' weights, (4, n, k)."""

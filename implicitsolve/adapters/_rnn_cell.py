@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Any
 
 from implicitsolve import kernels
-from implicitsolve.adapters._common import Array, array_namespace, device
-from implicitsolve.adapters._gates import contiguous, times
-from implicitsolve.adapters._sweep import RNNStep
+from implicitsolve.adapters._common import Array, array_namespace, device, is_cupy_array
+from implicitsolve.adapters._gates import beside, contiguous, each_times, split, times
+from implicitsolve.adapters._sweep import FEW, RNNStep
 
 NAMES = ("P", "N", "V", "b")
 
@@ -97,6 +97,11 @@ class RNNCell:
         """W_j of each neighbour as they multiply from the right, (m, k, k)."""
         return contiguous(self.blocks_of_W)
 
+    @cached_property
+    def merged(self) -> Array:
+        """The same side by side, (k, m k)."""
+        return beside(self.blocks_of_W)
+
     def value(
         self, x: tuple[Array, ...], neighbours: Sequence[Array], distances: tuple[int, ...] | None = None
     ) -> Array:
@@ -125,8 +130,14 @@ class RNNCell:
         """Cotangents of the neighbours."""
         return self.to_neighbours(factors, self.pull_sums(factors, w))
 
-    def recurrence(self, of: str) -> RNNStep:
-        """One of these three, with the network's own states for neighbours."""
+    def recurrence(self, of: str) -> RNNStep | None:
+        """One of these, with the network's own states for neighbours; the last two on a device alone."""
+        if of in ("step", "residual") and not is_cupy_array(self.W):
+            return None
+        if of == "step":
+            return RNNStep(self.activation, array_namespace(self.W).sum(self.transposed, axis=0, keepdims=True))
+        if of == "residual":
+            return RNNStep(self.activation, self.transposed) if self.size <= FEW else None
         if of == "pull":
             return RNNStep(of, self.blocks_of_W)
         return RNNStep(self.activation if of == "value" else of, self.transposed)
@@ -192,7 +203,7 @@ class RNNCell:
 
     def _products(self, states: Sequence[Array]) -> list[Array]:
         """Return W_j h_j for all j."""
-        return [times(h, self.transposed[j, ...]) for j, h in enumerate(states)]
+        return each_times(states, self.transposed, self.merged)
 
     def _slope(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
         """phi' row by row."""
@@ -202,5 +213,7 @@ class RNNCell:
 
     def to_neighbours(self, factors: Array, sums: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours."""
-        k = self.size
-        return tuple(times(sums, self.W[:, j * k : (j + 1) * k]) for j in range(len(self.offsets)))
+        m = len(self.offsets)
+        if is_cupy_array(sums):  # whose products would copy parts of W
+            return tuple(split(times(sums, self.W), m))
+        return tuple(times(sums, block) for block in split(self.W, m))

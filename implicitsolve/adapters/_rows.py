@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from implicitsolve import kernels
 from implicitsolve.adapters._common import (
     Array,
     HostIndices,
@@ -39,7 +40,8 @@ class Rows:
     margin : int
         The largest shift.
     source, place, empty : Array
-        Where a row comes from, where a position goes, and which rows hold no position (None where nothing is padded).
+        Where a row comes from (B T where it holds no position), where a position goes (`hole` where it is padded), and
+        which rows hold no position. None where nothing is padded.
     """
 
     lengths: HostIndices
@@ -65,7 +67,7 @@ class Rows:
         at = rows.positions
         place = np.full(valid.size, rows.hole)
         place[positions] = at
-        source = np.zeros(rows.count + 2 * margin, dtype=np.intp)
+        source = np.full(rows.count + 2 * margin, valid.size)
         source[at + margin] = positions
         empty = np.ones(rows.count + 2 * margin, dtype=bool)
         empty[at + margin] = False
@@ -133,10 +135,10 @@ class Rows:
         size = -(-self.count // parts)
         return [slice(start, min(start + size, self.count)) for start in range(0, self.count, size)]
 
-    def sequence_parts(self) -> list[slice]:
+    def sequence_parts(self, like: Array) -> list[slice]:
         """The same for whole sequences."""
         size = max(1, PART_ROWS // self.blocks)
-        parts = -(-self.systems // size)
+        parts = 1 if is_cupy_array(like) else -(-self.systems // size)
         size = -(-self.systems // parts)
         return [slice(start, min(start + size, self.systems)) for start in range(0, self.systems, size)]
 
@@ -149,20 +151,20 @@ class Rows:
         """Matrix (count + 2 margin, k) of the positions of x (B, T, k); all other rows are zero."""
         xp = array_namespace(x)
         B, T, k = x.shape
-        rows = self.count + 2 * self.margin
+        rows, is_host = self.count + 2 * self.margin, isinstance(x, np.ndarray)
         if T == 0:
             return zeros((rows, k), x)
         if self.place is not None:
-            packed = xp.take(xp.reshape(x, (B * T, k)), self.source, axis=0)
-            packed[self.empty] = 0.0
-            return packed
-        packed = xp.empty((rows, k), dtype=x.dtype, device=device(x))
+            flat = xp.reshape(x, (B * T, k))
+            if not is_host:
+                return taken(flat, self.source, B * T)
+            return _without(flat.take(self.source, axis=0, mode="clip"), self.empty)
+        packed = (xp.empty if is_host else xp.zeros)((rows, k), dtype=x.dtype, device=device(x))
         begin, end = self.margin, self.margin + self.body
-        packed[:begin, :] = 0.0
-        packed[end:, :] = 0.0
         body = xp.reshape(packed[begin:end, :], (B, self.body // B, k))  # a view
         body[:, :T, :] = x
-        body[:, T:, :] = 0.0
+        if is_host:
+            packed[:begin], body[:, T:], packed[end:] = 0.0, 0.0, 0.0
         return packed
 
     def inner(self, packed: Array) -> Array:
@@ -177,19 +179,22 @@ class Rows:
         """Positions (B, T, k) of a matrix, zero where padded; perhaps a view, and the matrix may be changed."""
         xp = array_namespace(rows)
         B, T, k = self.systems, self.blocks, rows.shape[1]
+        if self.place is not None and isinstance(rows, np.ndarray):
+            rows[self.hole] = 0.0
+            return rows.take(self.place, axis=0).reshape(B, T, k)
         if self.place is not None:
-            rows[self.hole, :] = 0.0
-            return xp.reshape(xp.take(rows, self.place, axis=0), (B, T, k))
+            return xp.reshape(taken(rows, self.place, self.hole), (B, T, k))
         return xp.reshape(rows[: self.body, :], (B, self.body // B, k))[:, :T, :]
 
-    def clear(self, rows: Array) -> None:
-        """Set all rows of a matrix (count, k) to zero that hold no position."""
+    def cleared(self, rows: Array) -> Array:
+        """Rows (..., count, k), zero where they hold no position; perhaps in the same memory."""
         if self.place is not None:
-            rows[self.empty[self.margin : self.margin + self.count]] = 0.0
-            return
-        xp, body, B = array_namespace(rows), self.body, self.systems
-        xp.reshape(rows[:body, :], (B, body // B, rows.shape[1]))[:, self.blocks :, :] = 0.0
-        rows[body:, :] = 0.0
+            return _without(rows, self.empty[self.margin : self.margin + self.count])
+        xp, (*stacks, _, k), B = array_namespace(rows), rows.shape, self.systems
+        body = xp.reshape(rows[..., : self.body, :], (*stacks, B, self.body // B, k))  # a view
+        body[..., self.blocks :, :] = 0.0
+        rows[..., self.body :, :] = 0.0
+        return rows
 
     def take(self, indices: HostIndices, like: Array) -> tuple[Rows, Array]:
         """Layout of some of the sequences, and the present rows of which it consists."""
@@ -197,6 +202,19 @@ class Rows:
         shift = np.repeat(self.first[indices] - part.first, part.strides)
         rows = np.append(np.arange(part.body) + shift, np.arange(self.body, self.count))
         return part, from_host(rows, like)
+
+
+def taken(x: Array, source: Array, none: int) -> Array:
+    """Rows of a matrix at the places `source`, zero where that is `none`."""
+    return kernels.take_rows.select(x, size=x.shape[-1])(x, source, none)
+
+
+def _without(rows: Array, empty: Array) -> Array:
+    """Rows (..., n, k) with zeros where `empty` (n,) says so; a GPU would wait at an assignment to a mask."""
+    if isinstance(rows, np.ndarray):
+        rows[..., empty, :] = 0.0
+        return rows
+    return kernels.clear_rows.select(rows, size=rows.shape[-1])(rows, empty)
 
 
 def part_of(x: tuple[Array, ...], rows: slice) -> tuple[Array, ...]:

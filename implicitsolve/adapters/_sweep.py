@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from implicitsolve import kernels
-from implicitsolve.adapters._common import Array, HostIndices, array_namespace, from_host
+from implicitsolve.adapters._common import Array, array_namespace
 from implicitsolve.adapters._rows import Rows
 
+FEW = 32  # numbers in a state up to which a device passes over memory once, where matrix products take several passes
+
 Step = Callable[[tuple[Array, ...], tuple[Array, ...]], Array]
+
+
+class Whole(Protocol):
+    """A step whose recurrence a kernel runs as a whole."""
+
+    def run(
+        self, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: kernels.Plan, given: Array = None
+    ) -> Array:
+        """As `kernels.recurrence` does."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,9 +34,32 @@ class RNNStep:
     rule: str
     weights: Array
 
+    def run(
+        self, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: kernels.Plan, given: Array = None
+    ) -> Array:
+        """As a `Whole`."""
+        kernel: Any = kernels.rnn.select(begin, size=begin.shape[-1])
+        return kernel.run(self.rule, self.weights, x, begin, lags, plan, given)
+
+
+@dataclass(frozen=True, eq=False)
+class GRUStep:
+    """One of the rules of `kernels.gru_recurrence` as a step, with the weights of the gates (2, k, k) and U."""
+
+    rule: str
+    gates: Array
+    U: Array
+
+    def run(
+        self, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: kernels.Plan, given: Array = None
+    ) -> Array:
+        """As a `Whole`."""
+        run = kernels.gru_recurrence.select(begin, size=begin.shape[-1])
+        return run(self.rule, self.gates, self.U, x, begin, lags, plan, given)
+
 
 def sweep(
-    step: Step | RNNStep,
+    step: Step | Whole,
     x: tuple[Array, ...],
     rows: Rows,
     lags: tuple[int, ...],
@@ -34,7 +69,7 @@ def sweep(
 
     Parameters
     ----------
-    step : callable or RNNStep
+    step : callable or Whole
         ``step(x, states)`` returns the next states (m, k) from rows of `x` and the states `lags` steps ago.
     x : tuple of Array
         Projections, with the rows of `rows` on axis -2.
@@ -51,29 +86,36 @@ def sweep(
     dict of int to Array
         For each direction the states (B, T, k), zero where padded.
     """
-    xp = array_namespace(x[0])
-    begin = xp.concat(list(starts.values()), axis=0)
-    order, plan = _plan(rows, list(starts))
-    begin = xp.take(begin, from_host(order, begin), axis=0)
-    if isinstance(step, RNNStep):
-        kernel: Any = kernels.rnn.select(begin, size=begin.shape[-1])
-        found = kernel.run(step.rule, step.weights, x, begin, lags, plan)
-    else:
+    begins, plan = list(starts.values()), _plan(rows, list(starts))
+    begin = begins[0] if len(begins) == 1 else array_namespace(x[0]).concat(begins, axis=0)
+    if callable(step):
         found = kernels.recurrence(lambda *arguments: 2 * (step(*arguments),), x, begin, lags, plan)
-    found = xp.reshape(found, (len(starts), rows.systems, rows.blocks, begin.shape[-1]))
+    else:
+        found = step.run(x, begin, lags, plan)
+    found = array_namespace(found).reshape(found, (len(starts), rows.systems, rows.blocks, begin.shape[-1]))
     return {direction: found[i, ...] for i, direction in enumerate(starts)}
 
 
-def _plan(rows: Rows, directions: list[int]) -> tuple[HostIndices, kernels.Plan]:
-    """The order of runs (direction by direction, sequence by sequence), the longest first, and the steps of these."""
-    lengths = np.tile(rows.lengths, len(directions))
-    order = np.argsort(-lengths, kind="stable")
-    steps = np.arange(int(lengths.max()))
-    active = (lengths[:, None] > steps).sum(axis=0)
-    step = np.repeat(steps, active)
-    run = order[np.arange(len(step)) - (np.cumsum(active) - active)[step]]
-    system = run % rows.systems
-    is_forwards = np.repeat(np.asarray(directions) > 0, rows.systems)[run]
-    position = np.where(is_forwards, step, rows.lengths[system] - 1 - step)
-    plan = kernels.Plan(active, rows.first[system] + position, run * rows.blocks + position, lengths.size * rows.blocks)
-    return order, plan
+def sweep_residual(
+    step: Whole, x: tuple[Array, ...], rows: Rows, lags: tuple[int, ...], starts: dict[int, Array], given: Array
+) -> Array:
+    """States (B, T, k) minus what each position's step, in one direction, makes of those before it."""
+    ((direction, start),) = starts.items()
+    flat = array_namespace(given).reshape(given, (rows.systems * rows.blocks, start.shape[-1]))
+    return array_namespace(given).reshape(step.run(x, start, lags, _plan(rows, [direction]), flat), given.shape)
+
+
+def _plan(rows: Rows, directions: list[int]) -> kernels.Plan:
+    """Runs direction by direction, sequence by sequence; the plan stays with the rows."""
+    plans: dict[tuple[int, ...], kernels.Plan] = rows.__dict__.setdefault("_plans", {})
+    if tuple(directions) not in plans:
+        plans[tuple(directions)] = _planned(rows, directions)
+    return plans[tuple(directions)]
+
+
+def _planned(rows: Rows, directions: list[int]) -> kernels.Plan:
+    count = len(directions) * rows.systems
+    lengths, firsts = (np.tile(part, len(directions)) for part in (rows.lengths, rows.first))
+    ways = np.repeat(np.sign(directions), rows.systems)
+    begins = np.where(ways > 0, 0, lengths - 1)
+    return kernels.Plan(lengths, firsts + begins, rows.blocks * np.arange(count) + begins, ways, count * rows.blocks)

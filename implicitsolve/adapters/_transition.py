@@ -59,14 +59,17 @@ class Map:
         """States with an axis for the batch."""
         return array_namespace(x).expand_dims(x, axis=0) if self.is_single else x
 
+    def unbatch(self, x: Array) -> Array:
+        """States without it, where the layer's have none."""
+        return x[0, ...] if self.is_single else x
+
     def pack(self, rows: Rows, x: Array) -> Array:
         """Matrix of states, with its margins."""
         return rows.pack(self.batch(x))
 
     def unpack(self, rows: Rows, matrix: Array) -> Array:
         """States of a matrix; perhaps a view."""
-        x = rows.unpack(matrix)
-        return x[0, ...] if self.is_single else x
+        return self.unbatch(rows.unpack(matrix))
 
     def neighbours(self, packed: Array) -> tuple[Array, ...]:
         """Views of a packed matrix of the source: one (count, k) for each shift."""
@@ -156,27 +159,31 @@ class Transition:
     def in_sequences(self) -> bool:
         """Whether the cell takes states as they are, without a matrix of them."""
         is_plain = self.map.is_full and not any(edge is not None for edge in self.edges)
-        return is_plain and isinstance(self.x[0], np.ndarray) and self.cell.takes_sequences
+        return is_plain and self.cell.takes_sequences
 
     def _of_sequences(self, states: Array, factors: Array = None, *, subtracts: bool = False) -> Array:
         """The function, or states minus it, for all positions of some sequences after the other."""
         map, cell, rows = self.map, self.cell, self.map.target
         H, x = map.batch(states), tuple(rows.sequences(block)[..., : rows.blocks, :] for block in self.x)
-        parts, F = rows.sequence_parts(), np.empty((rows.systems, rows.blocks, map.size), H.dtype)
-        for part in parts:
-            own = tuple(block[:, part] if block.ndim > 3 else block[part] for block in x)
-            near = (H[part],) * len(map.shifts)
+        parts = rows.sequence_parts(H)
+
+        def of(part: slice) -> Array:
+            own = tuple(block[..., part, :, :] for block in x)
+            near = (H[part, ...],) * len(map.shifts)
             if factors is None:
-                found = cell.value(own, near, map.shifts)
+                return cell.value(own, near, map.shifts)
+            return cell.linearize(own, near, factors[:, part, : rows.blocks, :], map.shifts)
+
+        if len(parts) == 1:
+            found = of(parts[0])
+            return map.unbatch(difference(H, found) if subtracts else found)
+        F = np.empty((rows.systems, rows.blocks, map.size), H.dtype)
+        for part in parts:
+            if subtracts:
+                np.subtract(H[part], of(part), out=F[part])
             else:
-                found = cell.linearize(own, near, factors[:, part, : rows.blocks], map.shifts)
-            if len(parts) == 1:
-                F = difference(H, found) if subtracts else found
-            elif subtracts:
-                np.subtract(H[part], found, out=F[part])
-            else:
-                F[part] = found
-        return F[0] if map.is_single else F
+                F[part] = of(part)
+        return F
 
     @quiet
     def residual(self, states: Array) -> Array:
@@ -212,15 +219,16 @@ class Transition:
         shape = (cell.factor_count, target.count, cell.factor_size)
         factors = xp.empty(shape, dtype=states.dtype, device=device(states))
         if self.in_sequences:
-            in_sequences = target.sequences(factors)
-            in_sequences[..., target.blocks :, :], factors[:, target.body :, :] = 0.0, 0.0
-            return self._of_sequences(states, in_sequences), Derivative(cell, self.map, factors)
+            return self._of_sequences(states, target.sequences(factors)), Derivative(cell, self.map, factors)
         neighbours = self.rows_of(states)
-        F = xp.empty_like(neighbours[0])
-        for part in target.parts(F):
-            F[part, :] = cell.linearize(part_of(self.x, part), part_of(neighbours, part), factors[:, part, :])
-        for i in range(cell.factor_count):
-            target.clear(factors[i, ...])  # what a neighbour that is not finite left in its separator
+        parts = target.parts(factors)
+        if len(parts) == 1:
+            F = cell.linearize(self.x, neighbours, factors)
+        else:
+            F = xp.empty_like(neighbours[0])
+            for part in parts:
+                F[part, :] = cell.linearize(part_of(self.x, part), part_of(neighbours, part), factors[:, part, :])
+        factors = target.cleared(factors)  # what a neighbour that is not finite left in its separator
         return self.map.unpack(target, F), Derivative(cell, self.map, factors)
 
     def take(self, indices: HostIndices) -> Transition:
@@ -260,28 +268,31 @@ class Derivative:
 
     cell: Cell
     map: Map
-    factors: Array  # (factor_count, count, factor_size)
+    factors: Array  # (factor_count, count, factor_size); those of separators are undefined, if in sequences
 
     @cached_property
     def in_sequences(self) -> Array | None:
         """The factors for sequences (factor_count, B, T, factor_size), if the cell takes these."""
         rows = self.map.target
-        if not (self.map.is_full and isinstance(self.factors, np.ndarray) and self.cell.takes_sequences):
+        if not (self.map.is_full and self.cell.takes_sequences):
             return None
         return rows.sequences(self.factors)[..., : rows.blocks, :]
 
     def _of_sequences(self, factors: Array, x: Array, *, is_adjoint: bool) -> Array:
         """A product, for all positions of some sequences after the other."""
-        map, cell, parts = self.map, self.cell, self.map.target.sequence_parts()
+        map, cell = self.map, self.cell
         x, length = map.batch(x), map.source.blocks
         found = [
-            cell.pull_back(factors[:, part], x[part], map.shifts, length)
+            cell.pull_back(factors[:, part, ...], x[part, ...], map.shifts, length)
             if is_adjoint
-            else cell.push(factors[:, part], (x[part],) * len(map.shifts), map.shifts)
-            for part in parts
+            else cell.push(factors[:, part, ...], (x[part, ...],) * len(map.shifts), map.shifts)
+            for part in map.target.sequence_parts(x)
         ]
-        whole = found[0] if len(found) == 1 else np.concatenate(found)
-        return whole[0] if map.is_single else whole
+        return map.unbatch(found[0] if len(found) == 1 else np.concatenate(found))
+
+    def of_rows(self) -> Array:
+        """The factors, zero where there is no position."""
+        return self.factors if self.in_sequences is None else self.map.target.cleared(self.factors)
 
     @quiet
     def matvec(self, v: Array) -> Array:
@@ -323,7 +334,7 @@ class Derivative:
         """The same in another precision."""
         if self.factors.dtype == dtype:
             return self
-        cast = array_namespace(self.factors).astype(self.factors, dtype)
+        cast = array_namespace(self.factors).astype(self.of_rows(), dtype)
         return replace(self, cell=in_precision(self.cell, dtype), factors=cast)
 
     @quiet
@@ -340,7 +351,16 @@ class Derivative:
         return [xp.reshape(block, (*block.shape[:-1], k, k)) for block in flat]
 
     def _inside(self, matrices: list[Array]) -> list[Array]:
+        """New matrices of rows as arrays of positions, zero for those without this neighbour."""
         xp, map = array_namespace(self.factors), self.map
+        if map.is_full:
+            kept = [map.unpack(map.target, matrix) for matrix in matrices]
+            for x, shift in zip(kept, map.shifts):
+                if shift < 0:
+                    x[..., :-shift, :] = 0.0
+                if map.source.blocks - shift < map.target.blocks:
+                    x[..., max(0, map.source.blocks - shift) :, :] = 0.0
+            return kept
         kept = []
         for matrix, exists in zip(matrices, map.exists(self.factors)):
             inside = xp.where(xp.expand_dims(exists, axis=1), matrix, xp.zeros_like(matrix))

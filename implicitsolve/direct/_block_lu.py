@@ -48,6 +48,9 @@ class BlockLU:
           called from compiled code. For "band" and for block triangular matrices only up to k = 24;
         - LAPACK for other NumPy arrays with T > 64 or k >= 24. Blocks of k < 24 go to the band solvers gttrf and gbtrf,
           one call a system; from k = 24 on each block is factored by calls of its own;
+        - CUDA kernels for real CuPy arrays, by one launch: a thread for each system with k <= 4, some lanes of a warp
+          with k <= 32 (21 in float64). Block tridiagonal matrices of larger blocks, or with T > 64 (1024 for k <= 4),
+          are reduced as by `CyclicReduction`. For "band" only scalar tridiagonal ones;
         - the array-API reference otherwise, which loops over the blocks of all systems at once. Its "band" is a QR
           factorization.
 

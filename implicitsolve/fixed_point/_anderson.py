@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import array_namespace, eps, gather
+from implicitsolve._namespace import Norms, array_namespace, eps, gather, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.fixed_point._history import FIRST_COLUMNS, History
 from implicitsolve.fixed_point._loop import FixedPointLoop, check_damping, check_flag, check_growth, scaled
@@ -16,7 +16,7 @@ from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton._loop import Solution
 from implicitsolve.stopping import NonlinearStop, check_limit, check_tolerance
 
-RENEWALS = (8, 32, 128)  # ages at which M is built anew, and counted from when a system goes back
+RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back
 ROUNDING = 100  # rounding units below which a pivot of the small problem tells nothing
 LARGEST = 2**27  # numbers that the memory of all systems may take: 1 GiB in float64
 IDLE = 5  # steps in which ||F|| must fall by a tenth, if the mixtures promise that it is halved in each
@@ -127,24 +127,45 @@ class _AndersonLoop(FixedPointLoop):
         least = max(method.regularization, ROUNDING * eps(xp, self.x.dtype))
         within = max(FIRST_COLUMNS, LARGEST // max(1, 2 * systems * N))
         self.history = History(self.F, self.norms, min(method.memory, N, within), least)
-        self.image_step = self._image_step()
+        self.image_step = self._image_step(self.F)
+        self.foreseen: tuple[Array, HostArray] | None = None
         self.mark = self.norms  # that ||F|| has to fall below
         self.idle, self.promised = np.zeros(systems, dtype=int), np.zeros(systems)  # steps since it did, and their sum
 
     def _is_due(self) -> HostArray:
-        return np.isin(self.age + 1, RENEWALS)
+        return (self.age[:, None] + 1 == RENEWALS).any(axis=1)
 
-    def _proposal(self) -> Array:
-        step = -scaled(self.damping, self.image_step)
-        correction, rest = self.history.correction(self.norms)
+    def _trial(self) -> tuple[Array, Array]:
+        chosen, rest = self.history.chosen(self.norms)
         self.promised = self.promised + rest
-        return step if correction is None else step - correction
+        image = scaled(self.damping, self.image_step)
+        if chosen is None:
+            return -image, self.x - image
+        if self.history.places is None:
+            return self.history.work.mixed(self.x, image, *chosen)
+        step = -image - self.history.combined(*chosen)
+        return step, self.x + step
+
+    def _measured(self, F: Array, step: Array, x: Array, *, may_foresee: bool) -> Norms:
+        """Norms; on a device with what the history will need of this step, so that nothing is read twice."""
+        history, self.foreseen = self.history, None
+        if isinstance(F, np.ndarray) or not (may_foresee and history.is_plain and (self.damping == 1.0).all()):
+            return super()._measured(F, step, x, may_foresee=may_foresee)
+        image = self._image_step(F)
+        numbers = to_host(history.foresee(F, self.F, step, image, self.image_step, x))
+        self.foreseen = image, numbers[:, :-6]
+        return Norms(F, step, x, numbers=np.real(numbers[:, [-6, -3, -5, -2, -4, -1]]).astype(np.float64))
 
     def _learn(self, step: Array, old_F: Array, lost: HostArray) -> None:
-        old = self.image_step
-        self.image_step = self._image_step()
-        dg = step - scaled(self.damping, self.image_step - old)
-        self.history.append(self.F - old_F, dg, self.F, lost | self._is_misled(lost))
+        old, forgets = self.image_step, lost | self._is_misled(lost)
+        if self.foreseen is None:
+            self.image_step = self._image_step(self.F)
+            dg = step - scaled(self.damping, self.image_step - old)
+            self.history.append(self.F - old_F, dg, self.F, forgets)
+            return
+        image, numbers = self.foreseen
+        self.image_step = self._image_step(self.F) if lost.any() else image
+        self.history.record(numbers, forgets)
 
     def _is_misled(self, lost: HostArray) -> HostArray:
         """Systems in which ||F|| does not follow what the mixtures promise."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
+from implicitsolve._namespace import Norms
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.fixed_point._loop import FixedPointLoop, check_damping, check_flag, check_growth, scaled
 from implicitsolve.monitor import Monitor, silent
@@ -94,16 +95,22 @@ class _BroydenLoop(FixedPointLoop):
     def __init__(self, method: Broyden, *arguments: Any) -> None:
         super().__init__(method, *arguments)
         self.updates = BroydenInverse()
+        self.size: HostArray | None = None  # of the last step, where it is known
         self.first = self.damping  # with which each system's updates began
 
     def _is_due(self) -> HostArray:
         return (self.age + 1) % self.method.memory == 0
 
     def _proposal(self) -> Array:
-        return self.updates.direction(lambda F: scaled(self.damping, self._image_step()), self.F)
+        return self.updates.direction(lambda F: scaled(self.damping, self._image_step(F)), self.F)
+
+    def _measured(self, F: Array, step: Array, x: Array, *, may_foresee: bool) -> Norms:
+        measured = super()._measured(F, step, x, may_foresee=may_foresee)
+        self.size = None if isinstance(F, np.ndarray) else measured.two(1)
+        return measured
 
     def _learn(self, step: Array, old_F: Array, lost: HostArray) -> None:
-        self.updates.step(step, step, np.ones(lost.size))
+        self.updates.step(step, step, np.ones(lost.size), self.size)
         self.updates.reset(lost | (self.age % self.method.memory == 0) | (self.damping != self.first))
         self.updates.forget(self.method.memory)
         self.first = self.damping

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import array_namespace, from_host, gather, norm2, scatter
+from implicitsolve._namespace import Norms, array_namespace, from_host, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.monitor import Monitor
 from implicitsolve.newton._line_search import Searched
-from implicitsolve.newton._loop import NewtonLoop, Solution
+from implicitsolve.newton._loop import CONVERGED, RUNNING, NewtonLoop, Solution
 from implicitsolve.newton._pieces import Pieces
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_number
@@ -74,6 +74,15 @@ class FixedPointLoop(NewtonLoop):
         """The step to try."""
         raise NotImplementedError
 
+    def _trial(self) -> tuple[Array, Array]:
+        """That step, and where it leads."""
+        step = self._proposal()
+        return step, self.x + step
+
+    def _measured(self, F: Array, step: Array, x: Array, *, may_foresee: bool) -> Norms:
+        """Norms of what a step has brought; a method may foresee that it will be taken, if M stays what it is."""
+        return Norms(F, step, x)
+
     def _learn(self, step: Array, old_F: Array, lost: HostArray) -> None:
         """See the step that was tried, from where F was `old_F`; forget the past of systems whose step was `lost`."""
         raise NotImplementedError
@@ -96,22 +105,23 @@ class FixedPointLoop(NewtonLoop):
         self.preconditioned = self.newest is not None
         return F
 
-    def _image_step(self) -> Array:
-        """M F(x)."""
+    def _image_step(self, F: Array) -> Array:
+        """M F."""
         with np.errstate(all="ignore"):
-            return self.inverse.matvec(self.F) if self.inverse.parts else self.F
+            return self.inverse.matvec(F) if self.inverse.parts else F
 
     def _step(self, iteration: int, is_last: HostArray) -> None:
         due = self._is_due() & self.is_trusted & self.preconditioned
         with np.errstate(all="ignore"):
-            step = self._proposal()
-            x = self.x + step
+            step, x = self._trial()
         F, old_F = self._evaluate(x, bool(due.any())), self.F
-        norms = norm2(F)
+        with np.errstate(all="ignore"):
+            measured = self._measured(F, step, x, may_foresee=not due.any())
+        norms = measured.two(0)
         finite = np.isfinite(norms)
         with np.errstate(over="ignore"):
             lost = ~(finite & (norms <= self.method.growth * self.least))
-        found = Searched(x, F, norms, np.where(lost, 0.0, self.damping), ~lost, finite, None)
+        found = Searched(x, F, norms, np.where(lost, 0.0, self.damping), ~lost, finite, None, measured)
         self._go_back(found, lost)
         moved, is_still = self._move(found, step)
         self.falls = np.where(lost, self.falls + 1, 0)
@@ -132,7 +142,7 @@ class FixedPointLoop(NewtonLoop):
             x, F = self.best_point
             scatter(found.x, rows, gather(x, rows))
             scatter(found.F, rows, gather(F, rows))
-            found.norms[rows] = self.least[rows]
+            found.norms[rows], found.measured = self.least[rows], None
             self.is_trusted[rows] = False
             self.inverse.drop(rows)
 
@@ -156,14 +166,14 @@ class FixedPointLoop(NewtonLoop):
 
     def _failed(self, finite: HostArray) -> HostArray:
         """Status of systems that no way back has helped."""
-        failed = np.full(finite.size, int(Status.RUNNING))
+        failed = np.full(finite.size, RUNNING)
         failed[self.falls >= FALLS] = Status.STAGNATED
         failed[(self.falls >= FALLS) & ~finite] = Status.NONFINITE
         return failed
 
     def _end_at_best(self) -> None:
         """Put systems that have failed at the best of their points."""
-        is_worse = ~np.isin(self.code, (Status.RUNNING, Status.CONVERGED)) & (self.least < self.norms)
+        is_worse = (self.code != RUNNING) & (self.code != CONVERGED) & (self.least < self.norms)
         if is_worse.any():
             xp, mask = array_namespace(self.x), from_host(is_worse, self.x)[:, None]
             x, F = self.best_point

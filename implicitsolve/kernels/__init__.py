@@ -26,9 +26,20 @@ numbers as alone.
 host; the fact is size, the columns. ``scalar_tridiagonal`` selects a class that factors many tridiagonal matrices at
 once, and solves with them.
 
+``vectors`` selects a class with the solvers' work on vectors, where a device needs few launches for it: see its
+reference; the fact is size, the numbers of a vector.
+
 For recurrent layers `mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix
 products, function by function, and `rnn` a whole recurrence; see their references. The only fact is size, the numbers
-in a row. `recurrence` runs any step along a `Plan`.
+in a row. `gru_recurrence` is that of GRUs, and `recurrence` runs any step along a `Plan`. ``take_rows(x, source,
+none)`` reads rows of a matrix in another order, and ``clear_rows(x, empty)`` sets some to zero, for arrays other than
+NumPy's.
+
+``gru_cell(weights)`` returns the function of a GRU cell's rows as a whole, for as many rows as its `most_rows`:
+``value(x, states, factors, distances)``, ``step(x, previous)``, ``push(factors, dstates, distances)``,
+``pull(factors, w)``, ``pull_back(factors, w, distances, length)``, ``gradients(inputs, states, factors, sums, beside)``
+and ``diagonals(factors)``, as `StencilGRUCell` composes them of products and of the pieces above. Its reference returns
+None: compose them. The facts are size and neighbours.
 """
 
 from __future__ import annotations
@@ -36,14 +47,18 @@ from __future__ import annotations
 from typing import Any
 
 from implicitsolve._heap import keep_large_blocks
+from implicitsolve._namespace import measure_by
+from implicitsolve._typing import Array
 from implicitsolve.kernels import (
     _assembly,
     _gates,
     _gates_lstm,
     _gates_rnn,
+    _gru_recurrence,
     _lapack,
     _least_squares,
     _reference,
+    _rows,
     _scalar_tridiagonal,
     _vectors,
 )
@@ -62,9 +77,12 @@ __all__ = [
     "block_lu",
     "block_substitution",
     "broyden_direction",
+    "clear_rows",
     "cyclic_reduction",
     "favors_band",
     "gru",
+    "gru_cell",
+    "gru_recurrence",
     "is_compiled",
     "keep_large_blocks",
     "lstm",
@@ -77,6 +95,8 @@ __all__ = [
     "recurrence",
     "rnn",
     "scalar_tridiagonal",
+    "take_rows",
+    "vectors",
 ]
 
 
@@ -117,6 +137,15 @@ def _any_blocks(*, length: int, block_size: int, pivoting: str, **others: Any) -
     return length * block_size >= 16 and (block_size <= 24 or pivoting == "block")
 
 
+def _never(**facts: Any) -> bool:
+    """The reference is what NumPy is fast at."""
+    return False
+
+
+def _composed(weights: Array) -> None:
+    """No function as a whole."""
+
+
 block_lu = Kernel("block_lu", _reference.block_lu, pays={"numba": _any_blocks, "lapack": _lapack.pays})
 block_lu.implement("lapack", _lapack.block_lu, _lapack.supports)
 block_substitution = Kernel(
@@ -133,10 +162,16 @@ scalar_tridiagonal = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTrid
 broyden_direction = Kernel("broyden_direction", _vectors.broyden_direction, pays={"numba": _long})
 newest_first = Kernel("newest_first", _least_squares.newest_first, pays={"numba": _many_columns})
 rank_one = Kernel("rank_one", _vectors.rank_one, pays={"numba": _long})
+take_rows = Kernel("take_rows", _rows.take_rows, pays={"numba": _never})
+clear_rows = Kernel("clear_rows", _rows.clear_rows, pays={"numba": _never})
 mixture = Kernel("mixture", _gates.Mixture, pays={"numba": _long_rows})
 gru = Kernel("gru", _gates.GRU, pays={"numba": _long_rows})
 lstm = Kernel("lstm", _gates_lstm.LSTM, pays={"numba": _long_rows})
+gru_cell = Kernel("gru_cell", _composed, pays={"numba": _never})
+gru_recurrence = Kernel("gru_recurrence", _gru_recurrence.gru_recurrence, pays={"numba": _never, "lapack": _never})
 rnn = Kernel("rnn", _gates_rnn.RNN, pays={"numba": _long_rows})
+vectors = Kernel("vectors", _vectors.Vectors, pays={"numba": _never, "lapack": _never})
+measure_by(vectors)
 
 
 def is_compiled(function: Any) -> bool:
@@ -150,8 +185,8 @@ def favors_band(function: Any, block_size: int) -> bool:
 
     So it was measured for LAPACK, and for compiled loops beyond k = 8 (0.8 against 0.7 of LAPACK's time); with k = 1
     they try without interchanges first by themselves. Not for their smaller blocks (k = 2: 0.6 against 0.2), for
-    BLAS called from compiled code, or for the QR of the reference.
+    BLAS called from compiled code, or for the QR of the reference, which stands behind CuPy's kernels too.
     """
     if is_compiled(function):
         return block_size == 1 or 8 < block_size < LARGE_BLOCK
-    return function is not block_lu.reference
+    return function is block_lu.implementations["lapack"][0]

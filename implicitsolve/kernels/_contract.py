@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace
+from implicitsolve._namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import BackendUnavailable
 
@@ -101,7 +101,7 @@ class Kernel:
         if backend == REFERENCE:
             return self.reference
         if backend == "auto":
-            for name in ("numba", "lapack") if isinstance(like, np.ndarray) else ("cupy",):
+            for name in _offered(like):
                 if self._pays(name, facts) and self._load(name) and self._supports(name, like, facts):
                     return self.implementations[name][0]
             return self.reference
@@ -121,7 +121,15 @@ class Kernel:
         return backend not in PLUG_INS or load(backend)
 
     def _supports(self, backend: str, like: Array, facts: dict[str, Any]) -> bool:
-        return backend in self.implementations and self.implementations[backend][1](like, **facts)
+        is_offered = backend in _offered(like) and backend in self.implementations
+        return is_offered and self.implementations[backend][1](like, **facts)
+
+
+def _offered(like: Array) -> tuple[str, ...]:
+    """The backends for arrays of this library, best first."""
+    if isinstance(like, np.ndarray):
+        return ("numba", "lapack")
+    return ("cupy",) if is_cupy_array(like) else ()
 
 
 @functools.cache

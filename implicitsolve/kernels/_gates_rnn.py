@@ -57,7 +57,15 @@ class RNN:
         return total(near(products, [-distance for distance in distances], length))
 
     @staticmethod
-    def run(rule: str, weights: Array, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
+    def run(
+        rule: str,
+        weights: Array,
+        x: tuple[Array, ...],
+        begin: Array,
+        lags: tuple[int, ...],
+        plan: Plan,
+        given: Array = None,
+    ) -> Array:
         """Return the h_t (plan.rows, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
 
         def step(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -71,7 +79,7 @@ class RNN:
             h = y if rule == "push" else ACTIVATIONS[rule].value(y)
             return h, h
 
-        return recurrence(step, x, begin, lags, plan)
+        return recurrence(step, x, begin, lags, plan, given)
 
 
 def _tanh(a: Array) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -13,28 +14,54 @@ from implicitsolve._typing import Array, Indices
 Step = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Array, Array]]
 
 
-class Plan(NamedTuple):
-    """The order of computation: step by step, in each the runs that have not ended, which are the first ones.
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Where runs stand: step t takes row `source` + t `way` of the arguments, and makes row `target` + t `way`.
 
     Attributes
     ----------
-    active : numpy.ndarray
-        Runs that take part in each step.
-    at : numpy.ndarray
-        The row of its arguments for each run of the first step, then of the second, and so on.
-    targets : numpy.ndarray
-        In the same order, the row of its result.
+    lengths : numpy.ndarray of intp, shape (runs,)
+        Steps of each run.
+    sources, targets : numpy.ndarray of intp, shape (runs,)
+        Rows of each run's first step.
+    ways : numpy.ndarray of intp, shape (runs,)
+        1 or -1.
     rows : int
         Rows of the result; those that are no target are zero.
+    kept : dict
+        What implementations made of it for later.
     """
 
-    active: Indices
-    at: Indices
+    lengths: Indices
+    sources: Indices
     targets: Indices
+    ways: Indices
     rows: int
+    kept: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def longest_first(self) -> Indices:
+        """An order of the runs in which those that take part in a step are the first ones."""
+        return np.argsort(-self.lengths, kind="stable")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every row of the result is a target."""
+        return int(self.lengths.sum()) == self.rows
+
+    def steps(self, order: Indices) -> tuple[Indices, Indices, Indices]:
+        """How many runs take part in each step, and step after step, run after run, their sources and targets."""
+        steps = np.arange(int(self.lengths.max()))
+        active = (self.lengths[:, None] > steps).sum(axis=0)
+        step = np.repeat(steps, active)
+        run = order[np.arange(len(step)) - (np.cumsum(active) - active)[step]]
+        moved = self.ways[run] * step
+        return active, self.sources[run] + moved, self.targets[run] + moved
 
 
-def recurrence(step: Step, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
+def recurrence(
+    step: Step, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan, given: Array = None
+) -> Array:
     """Run a recurrence, and return the results (plan.rows, k).
 
     Parameters
@@ -50,18 +77,27 @@ def recurrence(step: Step, x: tuple[Array, ...], begin: Array, lags: tuple[int, 
         How long ago, each at least 1.
     plan : Plan
         Which runs take which rows.
+    given : Array, optional
+        States (plan.rows, k) in the places of the results. Steps take these for earlier states, and the results are
+        the given states minus theirs: a residual.
     """
-    xp, start = array_namespace(begin), 0
-    x = tuple(xp.take(part, from_host(plan.at, begin), axis=-2) for part in x)
+    xp, start, order = array_namespace(begin), 0, plan.longest_first
+    active, at, targets = plan.steps(order)
+    begin = xp.take(begin, from_host(order, begin), axis=0)
+    x = tuple(xp.take(part, from_host(at, begin), axis=-2) for part in x)
     results: list[Array] = []
     states: list[Array] = []
-    for t, m in enumerate(plan.active.tolist()):
+    for t, m in enumerate(active.tolist()):
         rows = tuple(part[..., start : start + m, :] for part in x)
         previous = tuple(states[t - lag][:m, :] if lag <= t else begin[:m, lag - t - 1, :] for lag in lags)
-        for found, new in zip((results, states), step(rows, previous)):
-            found.append(new)
+        result, state = step(rows, previous)
+        if given is not None:
+            state = xp.take(given, from_host(targets[start : start + m], begin), axis=0)
+            result = state - result
+        results.append(result)
+        states.append(state)
         start += m
-    results.append(xp.zeros((1, begin.shape[-1]), dtype=begin.dtype, device=begin.device))
-    source = np.full(plan.rows, start)
-    source[plan.targets] = np.arange(start)
-    return xp.take(xp.concat(results, axis=0), from_host(source, begin), axis=0)
+    others = xp.zeros((1, begin.shape[-1]), dtype=begin.dtype, device=begin.device) if given is None else given
+    source = np.full(plan.rows, start) if given is None else start + np.arange(plan.rows)
+    source[targets] = np.arange(start)
+    return xp.take(xp.concat([*results, others], axis=0), from_host(source, begin), axis=0)

@@ -1,12 +1,13 @@
-"""Array-API references of `rank_one`, one of Broyden's updates, and of `broyden_direction`, all of them."""
+"""Array-API references of what solvers do with vectors: `Vectors`, and Broyden's updates one by one and all at once."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace
+from implicitsolve._namespace import array_namespace, from_host, is_complex, safe_range
 from implicitsolve._typing import Array, HostArray
 
 
@@ -53,3 +54,190 @@ def broyden_direction(S: Array, count: int, squares: HostArray, x: Array, new_x:
             z *= growth
         squares[count] = float(xp.vecdot(z, z))
         new_x[...] = x + z
+
+
+class Vectors:
+    """Work on the vectors of each system of a batch, (b, N) and (b, q, N); what the host needs of it is in one array.
+
+    Every function is a static method, so that a backend offers a class of the same functions.
+    """
+
+    @staticmethod
+    def project(rows: Array, v: Array) -> Array:
+        """<rows_i, v> for each system: (b, q, N), (b, N) -> (b, q)."""
+        xp = array_namespace(v)
+        if is_complex(v):
+            return xp.conj(xp.matmul(rows, xp.conj(v)[:, :, None]))[:, :, 0]
+        return xp.matmul(rows, v[:, :, None])[:, :, 0]
+
+    @staticmethod
+    def dot(a: Array, b: Array) -> Array:
+        """<a, b> for each system, as a column."""
+        return array_namespace(a).vecdot(a, b)[:, None]
+
+    @staticmethod
+    def combine(a: Array, rows: Array) -> Array:
+        """sum_i a_i rows_i for each system: (b, q), (b, q, N) -> (b, N)."""
+        xp = array_namespace(rows)
+        return xp.matmul(a[:, None, :], rows)[:, 0, :]
+
+    @staticmethod
+    def without(x: Array, a: Array, rows: Array) -> Array:
+        """x - sum_i a_i rows_i for each system."""
+        return x - Vectors.combine(a, rows)
+
+    @staticmethod
+    def orthonormalize(V: Array, w: Array) -> Array:
+        """Write what w (b, N) has outside the span of all rows of V (b, j + 1, N) but the last into that one.
+
+        Classical Gram-Schmidt, twice. The row gets length 1 where its squares neither overflow nor underflow, and else
+        keeps its own.
+
+        Returns
+        -------
+        Array (b, j + 1)
+            <V_i, w>, and the square of the row's length before it was scaled.
+        """
+        xp, basis = array_namespace(w), V[:, :-1, :]
+        h = Vectors.project(basis, w)
+        w = w - Vectors.combine(h, basis)
+        again = Vectors.project(basis, w)
+        w = w - Vectors.combine(again, basis)
+        square = xp.vecdot(w, w)[:, None]
+        size = xp.sqrt(xp.real(square) if is_complex(w) else square)
+        low, high = safe_range(xp, w.dtype)
+        V[:, -1, :] = w / xp.where((size > low) & (size < high), size, xp.ones_like(size))
+        return xp.concat([h + again, xp.astype(square, h.dtype)], axis=1)
+
+    @staticmethod
+    def start(V: Array, r: Array, norms: HostArray, alive: HostArray) -> None:
+        """Write r (b, N), of these norms, into the first row of V at length 1; zeros where a system is not alive."""
+        xp, good = array_namespace(r), alive & (norms > 0)
+        unit = r / from_host(np.where(good, norms, 1.0), r)[:, None]
+        V[:, 0, :] = unit if good.all() else xp.where(from_host(good, r)[:, None], unit, xp.zeros_like(r))
+
+    @staticmethod
+    def measure(arrays: Sequence[Array]) -> Array:
+        """For each of some arrays (b, any) sums of squares and largest magnitudes of its rows, (b, 2 * arrays)."""
+        xp = array_namespace(*arrays)
+        numbers: list[Array] = []
+        for x in arrays:
+            squares, magnitudes = xp.vecdot(x, x), xp.abs(x)
+            squares = xp.real(squares) if is_complex(x) else squares
+            numbers += [squares, xp.max(magnitudes, axis=1) if x.shape[1] else squares]
+        return xp.stack(numbers, axis=1)
+
+    # The steps of Anderson's method
+
+    @staticmethod
+    def mixed(x: Array, image: Array, a: Array, rows: Array) -> tuple[Array, Array]:
+        """The step -image - sum_i a_i rows_i, and the point x that it leads to."""
+        step = -image - Vectors.combine(a, rows)
+        return step, x + step
+
+    @staticmethod
+    def remember(dF: Array, dg: Array, j: int, m: int, column: Array, image: Array, F: Array) -> Array:
+        """Write a column and its image at place j of dF and dg (b, M, N).
+
+        Returns
+        -------
+        Array (b, m + 1)
+            <dF_i, F> of the first m, and the column's squared length.
+        """
+        xp = array_namespace(F)
+        dF[:, j, :], dg[:, j, :] = column, image
+        return xp.concat([Vectors.project(dF[:, :m, :], F), xp.vecdot(column, column)[:, None]], axis=1)
+
+    @staticmethod
+    def advance(
+        dF: Array,
+        dg: Array,
+        j: int,
+        m: int,
+        F: Array,
+        old_F: Array,
+        step: Array,
+        image: Array,
+        old_image: Array,
+        x: Array,
+    ) -> Array:
+        """Remember how F and the point that it leads to have changed: F - old_F, and step - (image - old_image).
+
+        Returns
+        -------
+        Array (b, m + 7)
+            What `remember` returns, the squares of F, the step and x, and their largest magnitudes.
+        """
+        xp = array_namespace(F)
+        numbers = Vectors.remember(dF, dg, j, m, F - old_F, step - (image - old_image), F)
+        measured = xp.astype(Vectors.measure((F, step, x)), numbers.dtype)
+        return xp.concat([numbers, measured[:, 0::2], measured[:, 1::2]], axis=1)
+
+    @staticmethod
+    def nearby(x: Array, v: Array, reach: Array) -> tuple[Array, Array]:
+        """A point that is `reach` (b,) away from x in the direction of v, and ||v|| over that as a column."""
+        xp = array_namespace(v)
+        size = _positive(xp.max(xp.abs(v), axis=1, keepdims=True))
+        direction = v / size
+        h = reach[:, None] / _positive(xp.linalg.vector_norm(direction, axis=1, keepdims=True))
+        return x + h * direction, size / h
+
+    @staticmethod
+    def growth(gain: Array, advance: Array) -> tuple[Array, Array]:
+        """1 / (1 - gain / advance) and 1 / advance, for Broyden's update; 1 and 0 where one of them is not finite."""
+        xp = array_namespace(gain)
+        growth, factor = 1 / (1 - gain / advance), 1 / advance  # advance - gain is s^H H y
+        usable = xp.isfinite(growth) & xp.isfinite(factor)
+        return xp.where(usable, growth, xp.ones_like(growth)), xp.where(usable, factor, xp.zeros_like(factor))
+
+    @staticmethod
+    def half_diagonals(
+        previous: Array, following: Array, own_previous: Array, own_following: Array
+    ) -> tuple[Array, Array, Array]:
+        """Diagonals of I - second first, (..., T, k), below, main and above; the `own` ones are of the first."""
+        xp, T = array_namespace(previous), previous.shape[-2]
+        before, at = own_previous[..., :T, :], own_following[..., :T, :]  # of the eliminated block before each kept one
+        blank = xp.zeros_like(previous[..., : T + 1 - own_previous.shape[-2], :])
+        after_at = xp.concat([own_previous[..., 1:, :], blank], axis=-2)[..., :T, :]
+        after = xp.concat([own_following[..., 1:, :], blank], axis=-2)[..., :T, :]
+        return -previous * before, 1.0 - (previous * at + following * after_at), -following * after
+
+    # The steps of BiCGSTAB; numbers of each system are columns (b, 1)
+
+    @staticmethod
+    def first_half(shadow: Array, r: Array, v: Array, rho: Array) -> tuple[Array, Array]:
+        """alpha = rho / <shadow, v>, or 0, and s = r - alpha v."""
+        xp, slope = array_namespace(r), Vectors.dot(shadow, v)
+        alpha = xp.where(xp.abs(slope) > 0, rho / slope, xp.zeros_like(rho))
+        return alpha, xp.where(xp.isfinite(alpha), r - alpha * v, r)
+
+    @staticmethod
+    def second_half(shadow: Array, s: Array, t: Array, alpha: Array, rho: Array) -> tuple[Array, ...]:
+        """omega = <t, s> / <t, t>, or 0, the residual s - omega t, its rho, beta, and what the host needs.
+
+        That is, side by side, the magnitudes of rho, omega and alpha, the largest of t, and the residual's square.
+        """
+        xp = array_namespace(s)
+        size = xp.max(xp.abs(t), axis=1, keepdims=True)  # t is scaled, so that <t, t> stays in range
+        usable = size > 0
+        unit = t / xp.where(usable, size, xp.ones_like(size))
+        gain = Vectors.dot(unit, s) / (Vectors.dot(unit, unit) * size)
+        omega = xp.where(usable, gain, xp.zeros_like(rho))
+        r = s - omega * t
+        rho_new = Vectors.dot(shadow, r)
+        beta = (rho_new / rho) * (alpha / omega)
+        numbers = [xp.abs(rho_new), xp.abs(omega), xp.abs(alpha), size, xp.abs(Vectors.dot(r, r))]
+        return omega, r, rho_new, beta, xp.concat(numbers, axis=1)
+
+    @staticmethod
+    def moved(
+        dx: Array, p: Array, alpha: Array, p_hat: Array, omega: Array, s_hat: Array, r: Array, beta: Array, v: Array
+    ) -> tuple[Array, Array]:
+        """The next correction, dx + alpha p_hat + omega s_hat, and direction, r + beta (p - omega v)."""
+        return dx + alpha * p_hat + omega * s_hat, r + beta * (p - omega * v)
+
+
+def _positive(numbers: Array) -> Array:
+    """The numbers, and 1 in the place of zeros and NaN."""
+    xp = array_namespace(numbers)
+    return xp.where(numbers > 0, numbers, xp.ones_like(numbers))

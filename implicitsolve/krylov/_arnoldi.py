@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from implicitsolve._namespace import (
     to_host,
 )
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels import vectors
 from implicitsolve.krylov._hessenberg import HessenbergQR
 from implicitsolve.operators import LinearOperator
 
@@ -43,8 +44,8 @@ class Cycle:
     ----------
     dx : Array (B, N)
         Correction that minimizes the residual over the space.
-    residual : Array (B, N)
-        Residual that remains, from the recurrence: no product was spent on it.
+    residual : Array (B, N) or None
+        Residual that remains, from the recurrence, if it was wanted: no product was spent on it.
     norm : ndarray (B,)
         Its norm.
     columns : ndarray (B,)
@@ -56,19 +57,36 @@ class Cycle:
     """
 
     def __init__(self, r: Array, norms: HostArray) -> None:
-        xp = array_namespace(r)
-        self.dx = xp.zeros_like(r)
-        self.residual = xp.asarray(r, copy=True)
+        self.r = r
+        self.dx: Array = None
+        self.residual: Array = None
         self.norm = norms.copy()
         size = r.shape[0]
         self.columns = np.zeros(size, dtype=int)
         self.broken = np.zeros(size, dtype=bool)
         self.nonfinite = np.zeros(size, dtype=bool)
 
+    def put(self, systems: Indices, dx: Array, residual: Array | None) -> None:
+        """Write what some systems have found."""
+        if systems.size == self.norm.size:  # all at once, so in their order
+            self.dx, self.residual = dx, residual
+            return
+        if self.dx is None:
+            self.complete(wants_residual=residual is not None)
+        scatter(self.dx, systems, dx)
+        if residual is not None:
+            scatter(self.residual, systems, residual)
+
+    def complete(self, *, wants_residual: bool) -> None:
+        """No correction, and so the first residual, for the systems of which nothing else is known."""
+        xp = array_namespace(self.r)
+        if self.dx is None:
+            self.dx = xp.zeros_like(self.r)
+            self.residual = xp.asarray(self.r, copy=True) if wants_residual else None
+
     def replace(self, systems: Indices, other: Cycle) -> None:
         """Take over what a second cycle found for some systems."""
         scatter(self.dx, systems, other.dx)
-        scatter(self.residual, systems, other.residual)
         self.norm[systems], self.broken[systems] = other.norm, other.broken
         self.nonfinite[systems] = other.nonfinite
         self.columns[systems] += other.columns
@@ -84,8 +102,10 @@ def arnoldi_cycle(
     limits: HostArray | None = None,
     M: Preconditioner | None = None,
     augment: Array | None = None,
+    has_one: HostArray | None = None,
     on_finish: OnFinish | None = None,
     polish: bool = False,
+    wants_residual: bool = True,
 ) -> Cycle:
     """Minimize ||r - A z|| over z in span(M v_1, ..., M v_m), plus the directions of `augment`.
 
@@ -103,11 +123,15 @@ def arnoldi_cycle(
         Most steps of each system.
     augment : Array (B, p, N), optional
         Directions that take the place of the last p of them.
+    has_one : ndarray (B, p) of bool, optional
+        Which of these systems have. Default: all.
     on_finish : callable, optional
         Called as ``(systems, V, Z, small, columns)`` before a system's basis is given up.
     polish : bool, optional
         Whether a system may end with a correction M (r - A z), which costs no product, and where M is good gains as
         much as another vector would. Then `norm` is what is expected of it. Default False.
+    wants_residual : bool, optional
+        Whether the residual that remains is needed, which takes a pass over the basis. Default True.
 
     Notes
     -----
@@ -115,12 +139,14 @@ def arnoldi_cycle(
     host. Holds ``columns + 1`` vectors per system, twice that with M or `augment`; beyond 16 the room for them grows as
     they come. Systems that have finished are fed zeros, and leave the arrays once they are half of those in them.
     """
-    cycle = Cycle(r, norms)
-    arnoldi = _Arnoldi(cycle, A, M, r, target, max(1, min(columns, r.shape[1])), limits, augment, on_finish, polish)
+    cycle, capacity, wants_residual = Cycle(r, norms), max(1, min(columns, r.shape[1])), wants_residual or polish
+    given = augment, has_one
+    arnoldi = _Arnoldi(cycle, A, M, r, target, capacity, limits, given, on_finish, polish, wants_residual)
     while arnoldi.alive.any() and arnoldi.small.columns < arnoldi.capacity:
         arnoldi.compact()
         arnoldi.expand()
     arnoldi.finish(np.arange(arnoldi.rows.size))
+    cycle.complete(wants_residual=wants_residual)
     return cycle
 
 
@@ -136,17 +162,17 @@ class _Arnoldi:
         target: HostArray,
         capacity: int,
         limits: HostArray | None,
-        augment: Array | None,
+        augment: tuple[Array | None, HostArray | None],
         on_finish: OnFinish | None,
         polish: bool,
+        wants_residual: bool,
     ) -> None:
         xp = array_namespace(r)
         norms, size = cycle.norm, r.shape[0]
         self.cycle, self.A, self.M, self.target, self.capacity = cycle, A, M, target, capacity
-        self.augment, self.on_finish, self.polish = augment, on_finish, polish
-        self.given = 0 if augment is None else min(augment.shape[1], capacity - 1)
-        # saves products with M, for one transfer a cycle
-        self.is_given_everywhere = bool(self.given) and M is not None and bool(xp.all(xp.any(augment != 0, axis=2)))
+        self.on_finish, self.polish, self.wants_residual = on_finish, polish, wants_residual
+        self.augment, self.has_one = augment
+        self.given = 0 if self.augment is None else min(self.augment.shape[1], capacity - 1)
         self.precision = eps(xp, r.dtype)
         self.rows = np.arange(size)
         self.limits = np.full(size, capacity) if limits is None else limits
@@ -156,10 +182,11 @@ class _Arnoldi:
         self.broken, self.nonfinite = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         columns = min(capacity, FIRST_COLUMNS)
         self.small = HessenbergQR(norms, columns, np.complex128 if is_complex(r) else np.float64)
-        self.V = xp.empty((size, columns + 1, r.shape[1]), dtype=r.dtype, device=r.device)
-        self.V[:, 0, :] = _unit(r, norms, self.alive)
+        self.V = _room(r, size, columns + 1)
+        self.work: Any = vectors.select(r, size=r.shape[1])
+        self.work.start(self.V, r, norms, self.alive)
         self.is_flexible = M is not None or self.given > 0
-        self.Z = xp.empty_like(self.V) if self.is_flexible else self.V
+        self.Z = _room(r, size, columns + 1) if self.is_flexible else self.V
 
     def expand(self) -> None:
         """Add one vector to each basis."""
@@ -169,20 +196,40 @@ class _Arnoldi:
         z = self._direction(j)
         if self.is_flexible:
             self.Z[:, j, :] = z
-        w, h, below = _orthogonalize(self.V[:, : j + 1, :], self.A.matvec(z), self.alive)
-        is_finite = np.isfinite(h).all(axis=1) & np.isfinite(below)
+        h, length = self._orthonormalize(self.A.matvec(z))
+        is_finite = np.isfinite(h).all(axis=1) & np.isfinite(length)
         self.nonfinite |= self.alive & ~is_finite
         self.alive &= is_finite
-        h, below = np.where(self.alive[:, None], h, 0.0), np.where(self.alive, below, 0.0)
+        h, below = np.where(self.alive[:, None], h, 0.0), np.where(self.alive, length, 0.0)
         with np.errstate(all="ignore"):
             estimate, is_void = self.small.append(h, below, 64 * self.precision)
         # the space is exhausted when what is new in A z is rounding error
         is_exhausted = is_void | (below <= 4 * self.precision * np.maximum(np.abs(h).max(axis=1), below))
         self.count = np.where(self.alive & ~is_void, j + 1, self.count)
         self.broken |= self.alive & is_void & (estimate > self.target)
-        self.V[:, j + 1, :] = _unit(w, below, self.alive & ~is_exhausted)
+        self._clear((~self.alive | is_exhausted) & ~(length == 0))
         self._expect(estimate)
         self.alive &= ~is_exhausted & (self.expected > self.target) & (self.count < self.limits)
+
+    def _orthonormalize(self, w: Array) -> tuple[HostArray, HostArray]:
+        """Write the next vector; return the parts of w along the others, and the length of the rest."""
+        V = self.V[:, : self.small.columns + 2, :]
+        with np.errstate(all="ignore"):
+            numbers = to_host(self.work.orthonormalize(V, w))
+            h, squares = numbers[:, :-1], np.abs(numbers[:, -1])
+            below = np.sqrt(squares.astype(np.float64))
+            is_good = is_safe(np.sqrt(squares), array_namespace(w), w.dtype)  # in the precision of that kernel
+        if not is_good[self.alive].all():
+            v = V[:, -1, :]
+            below = np.where(is_good, below, norm2(v))
+            usable = ~is_good & (below > 0)
+            V[:, -1, :] = v / from_host(np.where(usable, below, 1.0), v)[:, None]
+        return h, below
+
+    def _clear(self, where: HostArray) -> None:
+        """Write zeros in the place of the next vector of some systems: they get no further ones."""
+        for row in np.flatnonzero(where).tolist():
+            self.V[row, self.small.columns, :] = 0
 
     def _expect(self, estimate: HostArray) -> None:
         """Note the residuals' norms; with `polish`, what it would leave, judged by what the last vector has gained."""
@@ -202,15 +249,14 @@ class _Arnoldi:
 
     def _direction(self, j: int) -> Array:
         """M v, or one of the given directions in the place of the last ones."""
-        v = self.V[:, j, :]
-        if self.augment is None or j < self.capacity - self.given:
+        v, place = self.V[:, j, :], j - (self.capacity - self.given)
+        if self.augment is None or place < 0:
             return v if self.M is None else self.M.matvec(v)
-        given = self.augment[:, j - (self.capacity - self.given), :]
-        xp = array_namespace(v)
-        if self.is_given_everywhere:
+        given, is_given = self.augment[:, place, :], None if self.has_one is None else self.has_one[:, place]
+        if is_given is None or is_given.all():
             return given
-        is_given = xp.any(given != 0, axis=1, keepdims=True)  # a system may have none yet
-        return xp.where(is_given, given, v if self.M is None else self.M.matvec(v))
+        own = v if self.M is None else self.M.matvec(v)
+        return array_namespace(v).where(from_host(is_given, v)[:, None], given, own)
 
     def finish(self, which: Indices) -> None:
         """Turn the least-squares solutions of some rows into corrections of their systems."""
@@ -226,8 +272,10 @@ class _Arnoldi:
             small, V = self.small.take(which), gather(self.V[:, : m + 1, :], which)
             Z = gather(self.Z[:, :m, :], which) if self.is_flexible else V[:, :m, :]
         with np.errstate(all="ignore"):
-            scatter(cycle.dx, systems, combine(from_host(small.solve(count), Z), Z))
-            scatter(cycle.residual, systems, combine(from_host(small.residual_coordinates(count), V), V))
+            dx = self.work.combine(from_host(small.solve(count), Z), Z)
+            is_wanted = self.wants_residual
+            residual = self.work.combine(from_host(small.residual_coordinates(count), V), V) if is_wanted else None
+            cycle.put(systems, dx, residual)
         cycle.norm[systems] = np.abs(small.g[np.arange(which.size), count])
         self._polish(which)
         if self.on_finish is not None:
@@ -238,9 +286,13 @@ class _Arnoldi:
         which = which[(self.expected[which] <= self.target[which]) & (self.estimate[which] > self.target[which])]
         if which.size:
             cycle, systems = self.cycle, self.rows[which]
-            r = gather(cycle.residual, systems)
-            M = self.M if self.M is None or which.size == self.rows.size else self.M.take(which)
-            scatter(cycle.dx, systems, gather(cycle.dx, systems) + (r if M is None else M.matvec(r)))
+            if which.size == cycle.norm.size:
+                r = cycle.residual
+                cycle.dx = cycle.dx + (r if self.M is None else self.M.matvec(r))
+            else:
+                r = gather(cycle.residual, systems)
+                M = self.M if self.M is None or which.size == self.rows.size else self.M.take(which)
+                scatter(cycle.dx, systems, gather(cycle.dx, systems) + (r if M is None else M.matvec(r)))
             cycle.norm[systems] = self.expected[which]
 
     def compact(self) -> None:
@@ -254,59 +306,28 @@ class _Arnoldi:
         self.small, self.A = self.small.take(keep), self.A.take(keep)
         self.M = None if self.M is None else self.M.take(keep)
         self.augment = None if self.augment is None else gather(self.augment, keep)
+        self.has_one = None if self.has_one is None else self.has_one[keep]
         for name in ("rows", "alive", "target", "limits", "count", "estimate", "expected", "broken", "nonfinite"):
             setattr(self, name, getattr(self, name)[keep])
 
 
+def _room(like: Array, systems: int, columns: int) -> Array:
+    """Array (systems, columns, N) for a basis; on a device the vectors of one column lie in one piece."""
+    xp, shape = array_namespace(like), (systems, columns, like.shape[-1])
+    if isinstance(like, np.ndarray):
+        return np.empty(shape, dtype=like.dtype)
+    return xp.permute_dims(xp.empty((columns, systems, shape[2]), dtype=like.dtype, device=like.device), (1, 0, 2))
+
+
 def _shrunk(V: Array, keep: Indices, used: int) -> Array:
     """Some systems of V (B, m, N), of which `used` vectors are copied."""
-    xp = array_namespace(V)
-    part = xp.empty((keep.size, *V.shape[1:]), dtype=V.dtype, device=V.device)
+    part = _room(V, keep.size, V.shape[1])
     part[:, :used, :] = gather(V[:, :used, :], keep)
     return part
 
 
 def _resized(V: Array, columns: int) -> Array:
     """The same vectors, with room for others behind them."""
-    xp = array_namespace(V)
-    wide = xp.empty((V.shape[0], columns, V.shape[2]), dtype=V.dtype, device=V.device)
+    wide = _room(V, V.shape[0], columns)
     wide[:, : V.shape[1], :] = V
     return wide
-
-
-def _orthogonalize(V: Array, w: Array, alive: HostArray) -> tuple[Array, HostArray, HostArray]:
-    """Remove from w (b, N) its parts along V (b, j, N): classical Gram-Schmidt, twice."""
-    xp = array_namespace(w)
-    with np.errstate(all="ignore"):
-        h = project(V, w)
-        w = w - combine(h, V)
-        again = project(V, w)
-        w = w - combine(again, V)
-        square = xp.vecdot(w, w)[:, None]
-        numbers = to_host(xp.concat([h + again, xp.astype(square, h.dtype)], axis=1))
-        h_host, below = numbers[:, :-1], np.sqrt(np.abs(numbers[:, -1]).astype(np.float64))
-    if not is_safe(below[alive], xp, w.dtype).all():
-        below = norm2(w)
-    return w, h_host, below
-
-
-def project(C: Array, v: Array) -> Array:
-    """<C_i, v> for each system: (b, q, N), (b, N) -> (b, q)."""
-    xp = array_namespace(v)
-    if is_complex(v):
-        return xp.conj(xp.matmul(C, xp.conj(v)[:, :, None]))[:, :, 0]
-    return xp.matmul(C, v[:, :, None])[:, :, 0]
-
-
-def combine(a: Array, rows: Array) -> Array:
-    """sum_i a_i rows_i for each system: (b, q), (b, q, N) -> (b, N)."""
-    xp = array_namespace(rows)
-    return xp.matmul(a[:, None, :], rows)[:, 0, :]
-
-
-def _unit(w: Array, norms: HostArray, where: HostArray) -> Array:
-    """w / ||w||, and zero where a system must get no further vector."""
-    xp = array_namespace(w)
-    good = where & (norms > 0)
-    unit = w / from_host(np.where(good, norms, 1.0), w)[:, None]
-    return unit if good.all() else xp.where(from_host(good, w)[:, None], unit, xp.zeros_like(w))

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, norm2
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._namespace import array_namespace, gather, norm2, scatter
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 
@@ -87,3 +87,18 @@ def classify(
     status[nonfinite | ~np.isfinite(norms)] = Status.NONFINITE
     status[np.isfinite(norms) & (norms <= target)] = Status.CONVERGED
     return status
+
+
+def part_of(x: Array, rows: Indices) -> Array:
+    """Some rows of x, or x itself."""
+    return x if rows.size == x.shape[0] else gather(x, rows)
+
+
+def updated(x: Array, rows: Indices, where: HostArray, values: Array) -> Array:
+    """Return x, which may be the caller's b, with those of some rows replaced `where` that is true."""
+    if where.all() and rows.size == x.shape[0]:
+        return values
+    x, kept = array_namespace(x).asarray(x, copy=True), np.flatnonzero(where)
+    if kept.size:
+        scatter(x, rows[kept], part_of(values, kept))
+    return x

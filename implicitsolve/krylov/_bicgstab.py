@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, from_host, gather, is_safe, norm2, scatter, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.krylov._base import KrylovOutcome, classify, start
+from implicitsolve.kernels import vectors
+from implicitsolve.krylov._base import KrylovOutcome, classify, part_of, start, updated
 from implicitsolve.operators import LinearOperator
 
 MAX_RESTARTS = 20  # runs that did not halve the residual after which a system is called broken
@@ -61,19 +63,16 @@ class BiCGSTAB:
             whole = rows.size == size
             part, precondition = (A, M) if whole else (A.take(rows), None if M is None else M.take(rows))
             scale = from_host(norms[rows], b)[:, None]
-            run = _Recurrence(part, precondition, gather(r, rows) / scale, restarted=restarts[rows] > 0)
+            run = _Recurrence(part, precondition, part_of(r, rows) / scale, restarted=restarts[rows] > 0)
             run.iterate(target[rows] / norms[rows], max_iterations - iterations[rows])
             with np.errstate(all="ignore"):
-                new_x = gather(x, rows) + run.dx * scale
+                new_x = part_of(x, rows) + run.dx * scale
                 is_measured = confirm or bool((run.norm * norms[rows] > target[rows]).any())
-                new_r = gather(b, rows) - part.matvec(new_x) if is_measured else run.r * scale
+                new_r = part_of(b, rows) - part.matvec(new_x) if is_measured else run.r * scale
             new_norms = norm2(new_r)
             better, halved = new_norms < norms[rows], new_norms < 0.5 * norms[rows]
-            kept = np.flatnonzero(better)
-            scatter(x, rows[kept], gather(new_x, kept))
-            r = array_namespace(b).asarray(r, copy=True) if r is b else r
-            scatter(r, rows[kept], gather(new_r, kept))
-            norms[rows[kept]] = new_norms[kept]
+            x, r = updated(x, rows, better, new_x), updated(r, rows, better, new_r)
+            norms[rows] = np.where(better, new_norms, norms[rows])
             restarts[rows] += ~halved
             iterations[rows] += np.maximum(run.iterations, 1)
             nonfinite[rows] = run.nonfinite & ~better
@@ -111,8 +110,9 @@ class _Recurrence:
     def iterate(self, target: HostArray, limit: HostArray) -> None:
         """Run; `target` and `limit` belong to each system."""
         xp, shadow, r, p = self.xp, self.shadow, self.r, self.r
+        work: Any = vectors.select(r, size=r.shape[1])
         tiny = eps(xp, p.dtype) ** 2
-        rho = _dot(shadow, r)
+        rho = xp.vecdot(shadow, r)[:, None]
         dx = xp.zeros_like(r)
         rows = np.arange(p.shape[0])
         alive = np.ones(p.shape[0], dtype=bool)
@@ -122,35 +122,23 @@ class _Recurrence:
                 shadow, r, p, dx, rho = (gather(x, keep) for x in (shadow, r, p, dx, rho))
                 self.A, self.M = self.A.take(keep), None if self.M is None else self.M.take(keep)
                 rows, alive, target, limit = rows[keep], alive[keep], target[keep], limit[keep]
-            live = from_host(alive, p)[:, None]
-            zero = xp.zeros_like(rho)
             p_hat = self._precondition(p)
             v = self.A.matvec(p_hat)
             with np.errstate(all="ignore"):
-                slope = _dot(shadow, v)
-                alpha = xp.where(live & (xp.abs(slope) > 0), rho / slope, zero)
-                s = xp.where(xp.isfinite(alpha), r - alpha * v, r)
+                alpha, s = work.first_half(shadow, r, v, rho)
             s_hat = self._precondition(s)
             t = self.A.matvec(s_hat)
             with np.errstate(all="ignore"):
-                size = xp.max(xp.abs(t), axis=1, keepdims=True)  # t is scaled, so that <t, t> stays in range
-                unit = t / xp.where(size > 0, size, xp.ones_like(size))
-                omega = xp.where(live & (size > 0), _dot(unit, s) / (_dot(unit, unit) * size), zero)
-                new_r = s - omega * t
-                rho_new = _dot(shadow, new_r)
-                beta = (rho_new / rho) * (alpha / omega)
-                numbers = [xp.abs(rho_new), xp.abs(omega), xp.abs(alpha), size, xp.abs(_dot(new_r, new_r))]
-                host = to_host(xp.concat(numbers, axis=1)).astype(np.float64)  # the only transfer of an iteration
+                omega, new_r, rho_new, beta, numbers = work.second_half(shadow, s, t, alpha, rho)
+                host = to_host(numbers).astype(np.float64)  # the only transfer of an iteration
                 norm = np.sqrt(host[:, 4])
                 if not is_safe(norm[alive], xp, new_r.dtype).all():
                     norm = norm2(new_r)
                 finite = np.isfinite(norm) & np.isfinite(host[:, :4]).all(axis=1)
-                moves = from_host(alive & finite, p)[:, None]
-                dx = xp.where(moves, dx + alpha * p_hat + omega * s_hat, dx)
-                r = xp.where(moves, new_r, r)
                 lost = (host[:, 0] <= tiny * norm) | (host[:, 1] == 0) | (host[:, 2] == 0)
-                p = xp.where(from_host(alive & finite & ~lost, p)[:, None], r + beta * (p - omega * v), p)
-                rho = xp.where(moves, rho_new, rho)
+                new_dx, new_p = work.moved(dx, p, alpha, p_hat, omega, s_hat, new_r, beta, v)
+                dx, r, rho = _taken(alive & finite, (new_dx, new_r, rho_new), (dx, r, rho))
+                (p,) = _taken(alive & finite & ~lost, (new_p,), (p,))
             self.iterations[rows] += alive
             self.nonfinite[rows] |= alive & ~finite
             self._remember(rows, np.flatnonzero(alive & finite & (norm < self.norm[rows])), dx, r, norm)
@@ -168,6 +156,9 @@ class _Recurrence:
             self.norm[rows[better]] = norm[better]
 
 
-def _dot(a: Array, b: Array) -> Array:
-    """<a, b> for each system, as a column."""
-    return array_namespace(a).vecdot(a, b)[:, None]
+def _taken(where: HostArray, new: Sequence[Array], old: Sequence[Array]) -> Sequence[Array]:
+    """New values of some systems and old ones of the others."""
+    if where.all():
+        return new
+    xp, mask = array_namespace(*new), from_host(where, new[0])[:, None]
+    return [xp.where(mask, a, b) for a, b in zip(new, old, strict=True)]

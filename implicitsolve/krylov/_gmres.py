@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, norm2, scatter
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._namespace import Norms, array_namespace, from_host, scatter
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._arnoldi import arnoldi_cycle
-from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, start
+from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, part_of, start, updated
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 
@@ -77,7 +77,7 @@ class GMRES:
         iterations = np.zeros(size, dtype=int)
         broken, nonfinite, stagnated = (np.zeros(size, dtype=bool) for _ in range(3))
         idle = np.zeros(size, dtype=int)  # cycles in a row that achieved next to nothing
-        errors: list[Array] = []  # corrections of earlier cycles, newest first
+        errors: list[tuple[Array, HostArray]] = []  # corrections of earlier cycles, newest first, and who has one
         running = (norms > target) & np.isfinite(norms) & (iterations < max_iterations)
         while running.any():
             rows = np.flatnonzero(running)
@@ -85,33 +85,34 @@ class GMRES:
             part = A if whole else A.take(rows)
             cycle = arnoldi_cycle(
                 part,
-                gather(r, rows),
+                part_of(r, rows),
                 norms[rows],
                 target=target[rows],
                 columns=self.restart + len(errors),
                 limits=max_iterations - iterations[rows],
                 M=M if whole or M is None else M.take(rows),
-                augment=xp.stack([gather(e, rows) for e in errors], axis=1) if errors else None,
+                augment=xp.stack([part_of(e, rows) for e, _ in errors], axis=1) if errors else None,
+                has_one=np.stack([has_one[rows] for _, has_one in errors], axis=1) if errors else None,
                 polish=polish and not confirm,
+                wants_residual=not confirm,
             )
             with np.errstate(all="ignore"):
-                new_x = gather(x, rows) + cycle.dx
-                new_r = gather(b, rows) - part.matvec(new_x) if confirm else cycle.residual
-            new_norms = norm2(new_r) if confirm else cycle.norm
+                new_x = part_of(x, rows) + cycle.dx
+                new_r = part_of(b, rows) - part.matvec(new_x) if confirm else cycle.residual
+            measured = Norms(new_r, cycle.dx) if self.augment else Norms(new_r)
+            new_norms = measured.two(0) if confirm else cycle.norm
             better = new_norms < norms[rows]  # rounding, or NaN: keep the better x
             idle[rows] = np.where(new_norms > (1 - IDLE) * norms[rows], idle[rows] + 1, 0)
-            kept = np.flatnonzero(better)
-            scatter(x, rows[kept], gather(new_x, kept))
-            r = _updated(r, rows[kept], gather(new_r, kept))
-            norms[rows[kept]] = new_norms[kept]
+            x, r = updated(x, rows, better, new_x), updated(r, rows, better, new_r)
+            norms[rows] = np.where(better, new_norms, norms[rows])
             iterations[rows] += np.maximum(cycle.columns, 1)
             nonfinite[rows] = cycle.nonfinite
             broken[rows] = cycle.broken & ~better
             stagnated[rows] = ~better | (idle[rows] >= MAX_IDLE)
             ended = nonfinite | broken | stagnated | (norms <= target) | (iterations >= max_iterations)
             running &= ~ended
-            if self.augment:
-                errors = [_normalized(cycle.dx, rows, b), *errors][: self.augment]
+            if self.augment and running.any():
+                errors = [_normalized(cycle.dx, measured.two(1), rows, b), *errors][: self.augment]
         status = classify(norms, target, broken=broken, nonfinite=nonfinite, stagnated=stagnated)
         return KrylovOutcome(x, norms, status, iterations)
 
@@ -165,20 +166,13 @@ class LGMRES(GMRES):
         return self.outer_k
 
 
-def _updated(r: Array, rows: HostArray, values: Array) -> Array:
-    """Return r with some rows replaced; r itself may be the caller's b."""
-    xp = array_namespace(r)
-    if rows.size == r.shape[0]:
-        return values
-    r = xp.asarray(r, copy=True)
-    scatter(r, rows, values)
-    return r
-
-
-def _normalized(dx: Array, rows: HostArray, like: Array) -> Array:
-    """Corrections as unit vectors in an array for the whole batch."""
-    xp = array_namespace(like)
-    norms = norm2(dx)
+def _normalized(dx: Array, norms: HostArray, rows: Indices, like: Array) -> tuple[Array, HostArray]:
+    """Corrections as unit vectors in an array for the whole batch, and which of them are not zero."""
+    xp, has_one = array_namespace(like), np.zeros(like.shape[0], dtype=bool)
+    has_one[rows] = norms > 0
+    unit = dx / from_host(np.where(norms > 0, norms, 1.0), dx)[:, None]
+    if rows.size == like.shape[0]:
+        return unit, has_one
     out = xp.zeros_like(like)
-    scatter(out, rows, dx / from_host(np.where(norms > 0, norms, 1.0), dx)[:, None])
-    return out
+    scatter(out, rows, unit)
+    return out, has_one

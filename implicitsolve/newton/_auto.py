@@ -84,7 +84,8 @@ class Auto:
         """One method after the other, each for the systems on which those before it have failed, from x0."""
         solution = methods[0].solve(evaluator, x0, stop, monitor)
         for method in methods[1:]:
-            failed = ~np.isin(solution.status, (Status.CONVERGED, Status.STOPPED)) & np.isfinite(solution.first_norm)
+            ended = (solution.status == Status.CONVERGED) | (solution.status == Status.STOPPED)
+            failed = ~ended & np.isfinite(solution.first_norm)
             rows = np.flatnonzero(failed & (stop.remaining(1, solution.iterations) > 0))
             if not rows.size:
                 break

@@ -8,7 +8,7 @@ import numpy as np
 
 from implicitsolve._assemble import Assembler
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import eps, gather, norm2, norm_max, scatter
+from implicitsolve._namespace import Norms, eps, gather, norm2, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.monitor import Monitor
 from implicitsolve.newton._broyden import BroydenInverse
@@ -61,7 +61,7 @@ class BlockLoop(NewtonLoop):
             self._factorize(fresh)
         direction, x = self._trial()
         F = self.evaluator.residual(x)
-        length = self._take(x, F, norm2(F), direction, fresh, is_last)
+        length = self._take(x, F, Norms(F, direction, x), direction, fresh, is_last)
         self._report(iteration, step_length=length, factorized=fresh)
 
     def _trial(self) -> tuple[Array, Array]:
@@ -73,11 +73,12 @@ class BlockLoop(NewtonLoop):
             return direction, self.x + direction
 
     def _take(
-        self, x: Array, F: Array, norms: HostArray, direction: Array, fresh: HostArray, is_last: HostArray
+        self, x: Array, F: Array, measured: Norms, direction: Array, fresh: HostArray, is_last: HostArray
     ) -> HostArray:
         """Take the whole step to x, or what a search along it finds; return the lengths."""
-        previous, finite = self.norms, np.isfinite(norms)
-        whole = Searched(x, F, norms, np.ones(fresh.size), finite.copy(), finite, None)
+        previous, norms = self.norms, measured.two(0)
+        finite = np.isfinite(norms)
+        whole = Searched(x, F, norms, np.ones(fresh.size), finite.copy(), finite, None, measured)
         found = self._search(whole, direction, fresh)
         moved, is_still = self._move(found, direction)
         self._judge(found, moved, is_still & fresh, is_last, self._failed(found, direction, fresh, previous))
@@ -149,7 +150,7 @@ class BlockLoop(NewtonLoop):
         whole = found.take(rows)
         scatter(found.x, rejected, gather(x, rejected))
         scatter(found.F, rejected, gather(F, rejected))
-        found.norms[rejected], found.length[rejected] = norms[rejected], 0.0
+        found.norms[rejected], found.length[rejected], found.measured = norms[rejected], 0.0, None
         if rows.size:
             again = self._search_along(rows, gather(direction, rows), whole)
             scatter(found.x, rows, again.x)

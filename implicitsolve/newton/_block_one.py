@@ -13,7 +13,7 @@ import numpy as np
 
 from implicitsolve._assemble_one import OneSystemDifferences
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import from_host, is_safe, norm2
+from implicitsolve._namespace import Norms, from_host, is_safe, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.kernels import Factors, broyden_direction
@@ -102,7 +102,7 @@ class OneSystemLoop(BlockLoop):
     def _any_step(self, iteration: int, fresh: HostArray, direction: Array, x: Array, F: Array = None) -> None:
         """A step that may be anything, as a batch takes it."""
         F = self.evaluator.residual(x) if F is None else F
-        length = self._take(x, F, norm2(F), direction, fresh, iteration >= self.limit)
+        length = self._take(x, F, Norms(F, direction, x), direction, fresh, iteration >= self.limit)
         self._report(iteration, step_length=length, factorized=fresh)
 
     def _whole_steps(self, iteration: int, fresh: HostArray) -> int:
@@ -220,7 +220,7 @@ class WholeSteps(BroydenInverse):
         self.correct(self.directions, self.count, self.squares, x[0], new_x[0])
         return self.directions[self.count : self.count + 1], new_x
 
-    def step(self, s: Array, d: Array, length: HostArray | None = None) -> None:
+    def step(self, s: Array, d: Array, length: HostArray | None = None, size: HostArray | None = None) -> None:
         """See the step s that was taken along the direction d."""
         if self.is_whole and length is not None and length[0] == 1.0:
             square = math.sqrt(self.squares[self.count])
@@ -229,7 +229,7 @@ class WholeSteps(BroydenInverse):
                 return
         if self.is_whole:
             self._give_up()
-        super().step(s, d, length)
+        super().step(s, d, length, size)
 
     def reset(self, where: HostArray) -> None:
         """Forget everything."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_safe, norm_max, to_host
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import rank_one
+from implicitsolve.kernels import rank_one, vectors
 
 
 class BroydenInverse:
@@ -58,15 +59,18 @@ class BroydenInverse:
         self.pairs.append((s, w, factor))
         return z
 
-    def step(self, s: Array, d: Array, length: HostArray | None = None) -> None:
-        """See the step s, `length` times the direction d, that was taken; 0 where it was not, None for whole steps."""
+    def step(self, s: Array, d: Array, length: HostArray | None = None, size: HostArray | None = None) -> None:
+        """See the step s, `length` times the direction d, that was taken; 0 where it was not, None for whole steps.
+
+        `size` is ||s||, if s is d and that is known.
+        """
         xp = array_namespace(s)
         rest = None
         if length is not None and not (length == 1.0).all():
             rest = d * from_host(1.0 - length, d)[:, None], from_host(length == 1.0, d)[:, None]
         with np.errstate(all="ignore"):
             advance = _dot(s, d)
-            size = np.sqrt(np.abs(to_host(advance[:, 0])))
+            size = np.sqrt(np.abs(to_host(advance[:, 0]))) if size is None else size
         is_fit = is_safe(size, xp, s.dtype) if length is None else is_safe(size, xp, s.dtype) | (length == 0)
         if not is_fit.all():  # w s^H is the same for any multiple of s
             size = norm_max(s)
@@ -84,6 +88,7 @@ class BroydenInverse:
         """Forget the systems that are factorized anew."""
         if where.all():
             self.pairs, self.last = [], None
+        if not where.any() or not (self.pairs or self.last):
             return
         self.pairs = [(_without(s, where), _without(w, where), factor) for s, w, factor in self.pairs]
         if self.last is not None:
@@ -100,23 +105,20 @@ class BroydenInverse:
 
 def _newest(z: Array, gain: Array, advance: Array, rest: tuple[Array, Array] | None) -> tuple[Array, Array, Array]:
     """Direction, w and its factor after a step s, from z = -H F, s^H z and s^H d."""
-    xp = array_namespace(z)
-    growth, factor = 1 / (1 - gain / advance), 1 / advance  # advance - gain is s^H H y
-    usable = xp.isfinite(growth) & xp.isfinite(factor)
-    if not xp.all(usable):
-        growth = xp.where(usable, growth, xp.ones_like(growth))
-        factor = xp.where(usable, factor, xp.zeros_like(factor))
+    work: Any = vectors.select(z, size=z.shape[1])
+    growth, factor = work.growth(gain, advance)
     if rest is None:
         z *= growth
         return z, z, factor
     # w is (z - rest) growth / advance; where the whole step was taken, z growth is both w and direction
     w = (z - rest[0]) * growth
-    return xp.where(rest[1], w, z + w * (gain * factor)), w, factor
+    return array_namespace(z).where(rest[1], w, z + w * (gain * factor)), w, factor
 
 
 def _dot(s: Array, z: Array) -> Array:
     """s^H z for each system, as a column."""
-    return array_namespace(z).vecdot(s, z)[:, None]
+    work: Any = vectors.select(z, size=z.shape[1])
+    return work.dot(s, z)
 
 
 def _without(s: Array, where: HostArray) -> Array:

@@ -89,6 +89,7 @@ class GrowingSpace:
             limits=sizes,
             M=M if self.space is None else self.space,
             on_finish=collector,
+            wants_residual=False,
         )
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
         if lost.size and self.space is not None:
@@ -105,6 +106,7 @@ class GrowingSpace:
                 limits=sizes[lost],
                 M=None if M is None else M.take(lost),
                 on_finish=None if collector is None else collector.renumbered(lost),
+                wants_residual=False,
             )
             cycle.replace(lost, again)
         larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
@@ -153,7 +155,7 @@ class SinglePrecision:
         def correct(F: Array) -> Array:
             if not self.is_single:
                 return inner(F)
-            unit, norms = _normalized(F)
+            unit, norms = _normalized(F, norm2(F))
             return _restored(inner(unit), norms, F)
 
         return correct
@@ -167,7 +169,7 @@ class SinglePrecision:
         self.is_single = single.dtype != J.dtype
         if not self.is_single:
             return self.linear.direction(J, F, norms, eta, M, limit)
-        unit, norms = _normalized(F)
+        unit, norms = _normalized(F, norms)
         eta = np.maximum(eta, LEAST_ETA)
         outcome = self.linear.direction(single, unit, norm2(unit), eta, _rounded(M, F), limit)
         return replace(outcome, x=_restored(outcome.x, norms, F), residual_norm=outcome.residual_norm * norms)
@@ -181,9 +183,8 @@ class SinglePrecision:
         self.linear.join(other.linear)
 
 
-def _normalized(F: Array) -> tuple[Array, HostArray]:
-    """Rows of length 1 in float32, and their lengths."""
-    norms = norm2(F)
+def _normalized(F: Array, norms: HostArray) -> tuple[Array, HostArray]:
+    """Rows, whose norms are known, of length 1 in float32, and what they were divided by."""
     norms = np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
     xp = array_namespace(F)
     return xp.astype(F / from_host(norms, F)[:, None], xp.float32), norms

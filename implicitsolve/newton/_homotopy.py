@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import array_namespace, from_host, gather, norm2, to_host
+from implicitsolve._namespace import Norms, array_namespace, from_host, gather, norm2, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._arnoldi import Cycle, arnoldi_cycle
 from implicitsolve.monitor import Monitor, silent
@@ -147,12 +147,13 @@ class _HomotopyLoop(NewtonLoop):
         return v * from_host(factor / self.unit, v)[:, None]
 
     def _step(self, iteration: int, is_last: HostArray) -> None:
-        self.evaluator.length.follow(self.evaluator.rows, norm2(self.x))
+        if not self.evaluator.has_exact_products:
+            self.evaluator.length.follow(self.evaluator.rows, norm2(self.x))
         with np.errstate(all="ignore"):
             iterations = self._advance()
             self.F, self.J = self.evaluator.trial(self.x)
-            self.norms = norm2(self.F)
-            self.measure = self.stop.measure(self.F, self.whole.event_shape)
+            measured = Norms(self.F)
+            self.norms, self.measure = measured.two(0), self.stop.measured(measured, self.whole.event_shape)
         self.solution.krylov_iterations[self.rows] += iterations
         self.solution.iterations[self.rows] += 1
         code = self.code
@@ -179,14 +180,14 @@ class _HomotopyLoop(NewtonLoop):
         distance = norm2(rho)
         is_on_path = ~self.is_end & (distance <= ON_PATH * self.length)
         cycle = self._linear_solve(rho, self._scaled(self.F - displacement), tau, is_on_path)
-        size = norm2(cycle.dx)
+        size, last = norm2(cycle.dx), to_host(cycle.dx[:, -1])
         is_usable = np.isfinite(size) & (size > 0) & ~(cycle.nonfinite | cycle.broken)
-        is_taken = is_on_path & is_usable & self._turn(cycle.dx, size, is_on_path & is_usable)
+        is_taken = is_on_path & is_usable & self._turn(cycle.dx, last, size, is_on_path & is_usable)
         self.offset = np.where(is_taken, distance, self.offset)
         allowed = np.where(self.is_end, 1.0, FAR * self.length + self.offset)
         allowed = np.where(self.corrections > 0, CONTRACTION * self.last, allowed)
         is_corrected = ~is_on_path & is_usable & (size <= allowed) & (self.corrections < CORRECTIONS)
-        self._correct(cycle.dx, is_corrected)
+        self._correct(cycle.dx, last, is_corrected)
         self.corrections, self.last = self.corrections + 1, size
         is_lost = ~(is_taken | is_corrected)
         self.length = np.where(is_lost, 0.5 * self.length, self.length)
@@ -204,13 +205,13 @@ class _HomotopyLoop(NewtonLoop):
         b = xp.concat([(ahead - 1) * rho, ahead], axis=1)
         norms = norm2(b)
         eta = np.where(self.is_end, END_ACCURACY, self.method.forcing)
-        return arnoldi_cycle(A, b, norms, target=eta * norms, columns=self.method.max_krylov)
+        return arnoldi_cycle(A, b, norms, target=eta * norms, columns=self.method.max_krylov, wants_residual=False)
 
-    def _turn(self, direction: Array, size: HostArray, is_here: HostArray) -> HostArray:
+    def _turn(self, direction: Array, last: HostArray, size: HostArray, is_here: HostArray) -> HostArray:
         """Take points as points of the path, and its direction there, unless it has turned too far since the last."""
         xp = array_namespace(direction)
         size = np.where(is_here, size, 1.0)
-        slope, slope_tau = direction[:, :-1] / from_host(size, direction)[:, None], to_host(direction[:, -1]) / size
+        slope, slope_tau = direction[:, :-1] / from_host(size, direction)[:, None], last / size
         along = to_host(xp.vecdot(self.slope, slope)) + self.slope_tau * slope_tau
         taken = is_here & (along >= ALIGNED)
         mask = from_host(taken, direction)[:, None]
@@ -221,11 +222,11 @@ class _HomotopyLoop(NewtonLoop):
         self.length = np.where(taken, self.length * growth, self.length)
         return taken
 
-    def _correct(self, step: Array, mask: HostArray) -> None:
+    def _correct(self, step: Array, last: HostArray, mask: HostArray) -> None:
         """Newton's step, where it is to be made."""
         change = step[:, :-1] * from_host(self.unit, step)[:, None]
         self.x = array_namespace(step).where(from_host(mask, step)[:, None], self.x + change, self.x)
-        self.tau = np.where(mask, self.tau + to_host(step[:, -1]), self.tau)
+        self.tau = np.where(mask, self.tau + last, self.tau)
 
     def _predict(self, moved: HostArray) -> None:
         """Go along the path from its last point; a step beyond tau = 1 ends there."""

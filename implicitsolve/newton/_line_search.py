@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import array_namespace, eps, from_host, gather, norm2, scatter, to_host
+from implicitsolve._namespace import Norms, array_namespace, eps, from_host, gather, norm2, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit, check_number
@@ -39,6 +39,8 @@ class Searched:
         Where at least one trial had a finite residual.
     jacobian : LinearOperator or None
         J(x), if the problem computed it on the way.
+    measured : Norms or None
+        Of F, the whole step and x, where the whole step has led to x in every system.
     """
 
     x: Array
@@ -48,6 +50,7 @@ class Searched:
     accepted: HostArray
     finite: HostArray
     jacobian: LinearOperator | None
+    measured: Norms | None = None
 
     def take(self, rows: Indices) -> Searched:
         """The same of some systems, without J."""
@@ -85,9 +88,10 @@ def full_step(evaluator: Evaluator, x: Array, norms: HostArray, step: Array, *, 
     with np.errstate(all="ignore"):
         new_x = x + step
     F, J = evaluator.trial(new_x) if linearizes else (evaluator.residual(new_x), None)
-    new_norms = norm2(F)
+    measured = Norms(F, step, new_x)
+    new_norms = measured.two(0)
     finite = np.isfinite(new_norms)
-    return Searched(new_x, F, new_norms, np.ones(norms.shape), finite.copy(), finite, J)
+    return Searched(new_x, F, new_norms, np.ones(norms.shape), finite.copy(), finite, J, measured)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +212,8 @@ class Backtracking:
             if decreased.all() or correction is None or self.growth <= 1:
                 return decreased, None
             natural = correction(F)
-            is_smaller = norm2(natural) <= (1 - length / 4) * norm2(step)
+            measured = Norms(natural, step)
+            is_smaller = measured.two(0) <= (1 - length / 4) * measured.two(1)
             return decreased | (is_smaller & (ratio < self.growth**2)), natural
 
     def _evaluate(
@@ -218,7 +223,7 @@ class Backtracking:
         if rows.size == length.size:
             with np.errstate(all="ignore"):
                 found.x = x + from_host(length, x)[:, None] * step
-            found.F, found.jacobian = evaluator.residual(found.x), None
+            found.F, found.jacobian, found.measured = evaluator.residual(found.x), None, None
             found.norms = norm2(found.F)
             found.finite |= np.isfinite(found.norms)
             return
@@ -226,7 +231,7 @@ class Backtracking:
         with np.errstate(all="ignore"):
             trial = gather(x, rows) + from_host(length[rows], x)[:, None] * gather(step, rows)
         F = part.residual(trial)
-        found.jacobian = None
+        found.jacobian = found.measured = None
         scatter(found.x, rows, trial)
         scatter(found.F, rows, F)
         found.norms[rows] = norm2(F)
@@ -272,7 +277,7 @@ class Wolfe:
             if trial:
                 with np.errstate(all="ignore"):
                     found.x = x + length * step
-                found.F, found.jacobian = evaluator.residual(found.x), None
+                found.F, found.jacobian, found.measured = evaluator.residual(found.x), None, None
                 found.norms = norm2(found.F)
             value = self._merit(found.norms, norms)
             if value <= 0.5 + SUFFICIENT_DECREASE * length * first_slope:
@@ -345,5 +350,5 @@ def _restore(found: Searched, x: Array, F: Array, norms: HostArray) -> Searched:
         scatter(found.x, failed, gather(x, failed))
         scatter(found.F, failed, gather(F, failed))
         found.norms[failed], found.length[failed] = norms[failed], 0.0
-        found.jacobian = None
+        found.jacobian = found.measured = None
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import array_namespace, eps, from_host, gather, norm2, norm_max, scatter
+from implicitsolve._namespace import Norms, array_namespace, eps, from_host, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.newton._line_search import Searched
@@ -134,8 +134,9 @@ class NewtonLoop:
         self.evaluator = evaluator if is_whole else evaluator.take(self.rows, solution.x)
         self.x = solution.x if is_whole else gather(solution.x, self.rows)
         self.F = self._first_residual()
-        self.norms = norm2(self.F)
-        self.measure = stop.measure(self.F, evaluator.event_shape)
+        measured = Norms(self.F)
+        self.norms = measured.two(0)
+        self.measure = stop.measured(measured, evaluator.event_shape)
         first = solution.first_norm[self.rows]  # of a stage that goes on from another one, or tries again, it is known
         solution.first_norm[self.rows] = np.where(np.isnan(first), self.measure, first)
         self.target = stop.target(self._reference(), self.F)
@@ -241,15 +242,17 @@ class NewtonLoop:
     def _move(self, found: Searched, direction: Array) -> tuple[Array, HostArray]:
         """Take over what a search along `direction` found; return how far that was, and where x has stopped moving."""
         with np.errstate(all="ignore"):
-            moved, is_whole = direction, found.length == 1.0
+            moved, measured, is_whole = direction, found.measured, found.length == 1.0
             if not is_whole.all():
                 xp = self.evaluator.xp
                 moved = xp.where(from_host(is_whole, direction)[:, None], direction, found.x - self.x)
+                measured = None
+            measured = Norms(found.F, moved, found.x) if measured is None else measured
             is_still = ~(found.norms < HALVED * self.norms)
             if is_still.any():  # two passes over memory, which a step that halves ||F|| is spared
-                is_still &= norm_max(moved) <= eps(self.evaluator.xp, self.x.dtype) * norm_max(found.x)
+                is_still &= measured.largest(1) <= eps(self.evaluator.xp, self.x.dtype) * measured.largest(2)
         self.x, self.F, self.norms = found.x, found.F, found.norms
-        self.measure = self.stop.measure(self.F, self.whole.event_shape)
+        self.measure = self.stop.measured(measured, self.whole.event_shape)
         self.solution.iterations[self.rows] += found.accepted
         return moved, is_still
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.krylov._arnoldi import combine, project
+from implicitsolve.kernels import vectors
 from implicitsolve.krylov._hessenberg import HessenbergQR
 
 SINGULAR = 1e-8  # relative size under which a singular value is rounding error
@@ -42,13 +42,14 @@ class RecycledSpace:
 
     def matvec(self, v: Array) -> Array:
         """Product with M."""
+        work: Any = vectors.select(v, size=v.shape[1])
         with np.errstate(all="ignore"):
-            a = project(self.D, v)
+            a = work.project(self.D, v)
             if self.base is not None:
-                return self.base.matvec(v - combine(a, self.C)) + combine(a, self.U)
+                return self.base.matvec(work.without(v, a, self.C)) + work.combine(a, self.U)
             if self._combined is None:
-                self._combined = self.U - self.C / self._scale[:, :, None]
-            return v / self._scale + combine(a, self._combined)
+                self._combined = self.C / self._scale[:, :, None] - self.U
+            return work.without(v / self._scale, a, self._combined)
 
     def limited(self, held: HostArray) -> RecycledSpace:
         """Return the same with fewer rows: those of `held`."""

@@ -115,7 +115,8 @@ class NewtonKrylov:
         """Solve on arrays (B, N): the loop behind `root`."""
         start = Solution.at(x0)
         first = _KrylovLoop(self, evaluator, start, stop, monitor).run()
-        again = np.isin(first.status, (Status.STAGNATED, Status.LINE_SEARCH_FAILED)) & (first.iterations > 0)
+        again = (first.status == Status.STAGNATED) | (first.status == Status.LINE_SEARCH_FAILED)
+        again &= first.iterations > 0
         if not again.any() or not self.restarts or isinstance(self.line_search, FullStep):
             return first
         rows = np.flatnonzero(again)
@@ -149,6 +150,7 @@ class _KrylovLoop(NewtonLoop):
     ) -> None:
         self.method = method
         self.J: LinearOperator | None = None
+        self.x_norms: HostArray | None = None  # ||x||_2, where they have come with other numbers
         super().__init__(evaluator, solution, stop, monitor, rows)
         self.eta = method.forcing.first(self.rows.size)
         self.attempts = np.zeros(self.rows.size, dtype=int)
@@ -166,7 +168,8 @@ class _KrylovLoop(NewtonLoop):
 
     def _step(self, iteration: int, is_last: HostArray) -> None:
         evaluator = self.evaluator
-        evaluator.length.follow(evaluator.rows, norm2(self.x))
+        if not evaluator.has_exact_products:
+            evaluator.length.follow(evaluator.rows, norm2(self.x) if self.x_norms is None else self.x_norms)
         if self.J is None:
             self.J = evaluator.jacobian(self.x, self.F)
         eta = self._forcing()
@@ -178,11 +181,14 @@ class _KrylovLoop(NewtonLoop):
         found = self.method.line_search.search(
             evaluator, self.x, self.F, previous, outcome.x, linear_residual, self.linear.correction
         )
-        found.accepted &= norm_max(outcome.x) > 0  # no step is none, though ||F|| has not grown
+        size = norm_max(outcome.x) if found.measured is None else found.measured.largest(1)
+        found.accepted &= size > 0  # no step is none, though ||F|| has not grown
         self.J = found.jacobian if found.accepted.any() else self.J
+        measured = None if isinstance(self.x, np.ndarray) else found.measured
+        self.x_norms = None if measured is None else measured.two(2)
         moved, is_still = self._move(found, outcome.x)
         self.solution.krylov_iterations[self.rows] += outcome.iterations
-        self._judge(found, moved, is_still, is_last, self._failed(found, outcome, linear_residual))
+        self._judge(found, moved, is_still, is_last, self._failed(found, outcome, size, linear_residual))
         if self.lagged is not None:
             self.lagged.see(outcome.iterations)
         self.eta = self._next_eta(eta, previous, linear_residual, found)
@@ -195,13 +201,15 @@ class _KrylovLoop(NewtonLoop):
             linear_status=outcome.status,
         )
 
-    def _failed(self, found: Searched, outcome: KrylovOutcome, linear_residual: HostArray) -> HostArray:
+    def _failed(
+        self, found: Searched, outcome: KrylovOutcome, size: HostArray, linear_residual: HostArray
+    ) -> HostArray:
         """Status of systems whose line search or linear solve failed for good."""
         self.attempts = np.where(found.accepted, 0, self.attempts + 1)
         failed = np.full(self.rows.size, int(Status.RUNNING))
         hopeless = ~found.accepted & ((self.attempts > RETRIES) | (linear_residual <= ACCURATE))
         failed[hopeless] = np.where(found.finite, int(Status.LINE_SEARCH_FAILED), int(Status.NONFINITE))[hopeless]
-        empty = ~(norm_max(outcome.x) > 0)
+        empty = ~(size > 0)
         if self.lagged is not None:
             old = self.lagged.expire(empty | hopeless)
             failed[old] = Status.RUNNING
@@ -215,12 +223,13 @@ class _KrylovLoop(NewtonLoop):
         if self.lagged is not None:
             self.lagged.take(keep)
         self.J = None if self.J is None else self.J.take(keep)
+        self.x_norms = None if self.x_norms is None else self.x_norms[keep]
         self.linear.take(keep)
 
     def _join(self, other: Any) -> None:
         if self.lagged is not None:
             self.lagged.join(other.lagged)
-        self.J = None if self.J is None or other.J is None else stacked([self.J, other.J])
+        self.J, self.x_norms = None if self.J is None or other.J is None else stacked([self.J, other.J]), None
         self.linear.join(other.linear)
 
     def _forcing(self) -> HostArray:

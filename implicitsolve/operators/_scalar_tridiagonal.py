@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from implicitsolve._namespace import array_namespace, gather
@@ -33,12 +34,20 @@ class ScalarTridiagonal:
         shape, solve = tuple(self.scale.shape), _kernel(self.scale).solve
         return LinearOperator(
             lambda b: solve(b, self.below, self.scale, self.above),
-            lambda b: solve(b, _shifted(self.above, 1), self.scale, _shifted(self.below, -1)),
+            lambda b: solve(b, self._below_adjoint, self.scale, self._above_adjoint),
             in_shape=shape[-2:],
             batch_shape=shape[:-2],
             dtype=self.scale.dtype,
             take=(lambda indices: self.take(indices).operator()) if len(shape) == 3 else None,
         )
+
+    @cached_property
+    def _below_adjoint(self) -> Array:
+        return _shifted(self.above, 1)
+
+    @cached_property
+    def _above_adjoint(self) -> Array:
+        return _shifted(self.below, -1)
 
     def take(self, indices: Indices) -> ScalarTridiagonal:
         """The part that belongs to some systems."""

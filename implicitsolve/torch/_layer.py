@@ -99,8 +99,9 @@ class LayerCall(Call):
             )
             if warm is not None:
                 warm.keep_adjoint(to_tensor(outcome.adjoint), np.atleast_1d(outcome.linear.success))
+            found = tuple(to_tensor(outcome.gradients[name]) for name in names)
         options.report(self.caller, "adjoint solve", outcome.linear)
-        return tuple(to_tensor(outcome.gradients[name]) for name in names)
+        return found
 
     def tangent(self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
         """Derivative of the states along tangents."""
@@ -113,8 +114,9 @@ class LayerCall(Call):
                 method=options.adjoint_method,
                 stop=options.adjoint_stop,
             )
+            found = to_tensor(outcome.tangent)
         options.report(self.caller, "tangent solve", outcome.linear)
-        return to_tensor(outcome.tangent)
+        return found
 
     def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
         """Arrays on the memory of the tensors that are there, by name."""

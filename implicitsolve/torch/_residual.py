@@ -77,8 +77,9 @@ class ResidualCall(Call):
             start = to_array(x)
             problem = replace(self.problem(start, tensors, point), parameter_jvp=lambda *_: to_array(right))
             outcome = push_forward(problem, start, {}, method=options.adjoint_method, stop=options.adjoint_stop)
+            found = to_tensor(outcome.tangent)
         options.report(self.caller, "tangent solve", outcome)
-        return to_tensor(outcome.tangent)
+        return found
 
     def adjoint(self, point: Linearization, x: Tensor, cotangent: Tensor) -> Tensor:
         """Solve J^H lam = cotangent at the root."""
@@ -89,8 +90,9 @@ class ResidualCall(Call):
             outcome = pull_back(
                 problem, start, to_array(cotangent), method=options.adjoint_method, stop=options.adjoint_stop
             )
+            found = to_tensor(outcome.adjoint)
         options.report(self.caller, "adjoint solve", outcome)
-        return to_tensor(outcome.adjoint)
+        return found
 
     # The residual and its derivatives
 

@@ -46,9 +46,9 @@ def to_array(x: torch.Tensor) -> Any:
 
 
 def to_tensor(x: Any) -> torch.Tensor:
-    """The array as a tensor on the same memory; a NumPy array of which torch allows no view is copied."""
+    """The array as a tensor on the same memory; one of which torch allows no view is copied."""
     if not isinstance(x, np.ndarray | np.generic):
-        return torch.from_dlpack(x)
+        return torch.from_dlpack(x if all(stride >= 0 for stride in x.strides) else x.copy())
     x = np.asarray(x)
     has_view = x.flags.writeable and all(stride >= 0 for stride in x.strides)
     return torch.from_numpy(x if has_view else x.copy())

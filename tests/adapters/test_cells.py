@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from implicitsolve._namespace import to_host
 from implicitsolve.adapters._elman import ElmanCell
 from implicitsolve.adapters._lstm_cell import LSTMCell
 from implicitsolve.adapters._rnn_cell import RNNCell
@@ -91,9 +92,8 @@ def case(request) -> Case:
 
 def close(actual, expected, tolerance=1e-13):
     expected = np.asarray(expected)
-    np.testing.assert_allclose(
-        np.asarray(actual), expected, rtol=0, atol=tolerance * max(1.0, np.abs(expected).max(initial=0))
-    )
+    actual = actual if np.isscalar(actual) else to_host(actual)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * max(1.0, np.abs(expected).max(initial=0)))
 
 
 def test_value(case):

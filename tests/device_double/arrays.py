@@ -1,20 +1,22 @@
 """Arrays of a device that is none: they behave as CuPy's do, refuse what CuPy refuses, and count what would cost time.
 
-The numbers live in NumPy arrays that no code but this package can reach. Each allocation has a guard of NaN on both
-sides, which kernels must not touch.
+The numbers live in NumPy arrays that no code but this package can reach. Each allocation has a guard on both sides,
+which kernels must not touch.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import sys
+from functools import reduce
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-GUARD, GUARD_BYTE = 64, 0xFE  # bytes
-counts: Counter[str] = Counter()  # "to_host", "to_device", "launch", "library" since the last reset
-sites: Counter[str] = Counter()  # what was called, by name
-peak = {"now": 0, "most": 0}
+from tests.device_double import cuda
+from tests.device_double.account import Memory, allocate, counts, memory_of, note, peak, sites, transfer, transfers
+
+__all__ = ["adopt", "counts", "ndarray", "peak", "shared", "sites", "transfers", "unwrap", "wrap"]
 
 
 class ndarray:  # noqa: N801 - CuPy's name
@@ -24,153 +26,176 @@ class ndarray:  # noqa: N801 - CuPy's name
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C"):
-        self._host = _allocate(shape, dtype)
+        if memptr is not None or strides is not None:
+            raise NotImplementedError("the double makes no views of pointers")
+        self._host = empty(shape, dtype, order)
 
     # What stays on the device
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._host.shape
+    shape = property(lambda self: self._host.shape)
+    dtype = property(lambda self: self._host.dtype)
+    ndim = property(lambda self: self._host.ndim)
+    size = property(lambda self: self._host.size)
+    nbytes = property(lambda self: self._host.nbytes)
+    itemsize = property(lambda self: self._host.itemsize)
+    strides = property(lambda self: self._host.strides)
+    device = property(lambda self: cuda.Device(0))
+    T = property(lambda self: wrap(self._host.T))
+    mT = property(lambda self: wrap(np.matrix_transpose(self._host)))
+    real = property(lambda self: wrap(self._host.real) if self.dtype.kind == "c" else self)
+    imag = property(lambda self: wrap(self._host.imag))
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._host.dtype
+    def flags(self) -> Flags:
+        flags = self._host.flags
+        return Flags(c_contiguous=flags.c_contiguous, f_contiguous=flags.f_contiguous, owndata=self.base is None)
 
     @property
-    def ndim(self) -> int:
-        return self._host.ndim
-
-    @property
-    def size(self) -> int:
-        return self._host.size
-
-    @property
-    def nbytes(self) -> int:
-        return self._host.nbytes
-
-    @property
-    def itemsize(self) -> int:
-        return self._host.itemsize
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        return self._host.strides
-
-    @property
-    def flags(self) -> Any:
-        return self._host.flags
-
-    @property
-    def device(self) -> Any:
-        from tests.device_double import cuda
-
-        return cuda.Device(0)
-
-    @property
-    def data(self) -> Any:
-        return Pointer(self._host.ctypes.data)
-
-    @property
-    def T(self) -> ndarray:  # noqa: N802
-        return wrap(self._host.T)
-
-    @property
-    def mT(self) -> ndarray:  # noqa: N802
-        return wrap(np.matrix_transpose(self._host))
-
-    @property
-    def real(self) -> ndarray:
-        return wrap(self._host.real)
-
-    @property
-    def imag(self) -> ndarray:
-        return wrap(self._host.imag)
+    def data(self) -> SimpleNamespace:
+        return SimpleNamespace(ptr=self._host.ctypes.data, device=self.device, device_id=0)
 
     @property
     def base(self) -> Any:
-        return None if self._host.base is None else wrap(self._host.base)
+        memory = memory_of(self._host)
+        return None if memory is None or self.nbytes == memory.size_of_array else wrap(self._host.base)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        strides = None if self.flags.c_contiguous else self.strides
+        return {"shape": self.shape, "typestr": self.dtype.str, "strides": strides, "data": (self.data.ptr, False)}
 
     def __len__(self) -> int:
         return len(self._host)
 
     def __iter__(self) -> Any:
-        return (wrap(self._host[i]) for i in range(len(self._host)))
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d array")
+        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key: Any) -> Any:
-        return wrap(self._host[_index(key)], is_new=_is_advanced(key))
+        key, _ = _index(self, key)
+        return wrap(self._host[key])
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if isinstance(value, np.ndarray) and value.ndim:
-            raise TypeError("Unsupported type <class 'numpy.ndarray'>")
-        counts["launch"] += 1
-        self._host[_index(key)] = unwrap(value)
+        key, is_advanced = _index(self, key)
+        note("setitem")
+        if not isinstance(value, ndarray):
+            if is_advanced:
+                transfer("to_device", "setitem", np.asarray(value).nbytes)
+            elif isinstance(value, np.ndarray) and value.ndim:
+                raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
+            elif isinstance(value, (list, tuple)):
+                raise TypeError(f"Unsupported type {type(value)}")
+        with np.errstate(all="ignore"):
+            self._host[key] = unwrap(value)
 
     def __getattr__(self, name: str) -> Any:
         if name not in METHODS:
             raise AttributeError(f"the double of cupy.ndarray has no {name!r}: add it, if CuPy has it")
+        function = getattr(sys.modules["cupy"], name)
+        return lambda *arguments, **keywords: function(self, *arguments, **keywords)
 
-        def method(*arguments: Any, **keywords: Any) -> Any:
-            is_view = name in VIEWS
-            note(name, is_view)
-            with np.errstate(all="ignore"):
-                out = getattr(self._host, name)(*unwrap(refused(arguments)), **unwrap(refused(keywords)))
-            return wrap(out, is_new=not is_view)
+    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> ndarray:
+        return wrap(self._host.reshape(*shape, order=order))
 
-        return method
+    def transpose(self, *axes: Any) -> ndarray:
+        return wrap(self._host.transpose(*axes))
 
-    def astype(self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True) -> Any:
-        if not copy and self.dtype == np.dtype(dtype):
+    def flatten(self, order: str = "C") -> ndarray:
+        note("flatten")
+        return wrap(self._host.flatten(order))
+
+    def fill(self, value: Any) -> None:
+        self[...] = value
+
+    def sort(self, axis: int = -1, kind: Any = None) -> None:
+        note("sort")
+        self._host.sort(axis)
+
+    def conj(self) -> ndarray:
+        return sys.modules["cupy"].conj(self) if self.dtype.kind == "c" else self
+
+    conjugate = conj
+
+    def clip(self, min: Any = None, max: Any = None, out: Any = None) -> ndarray:
+        return sys.modules["cupy"].clip(self, min, max, out=out)
+
+    def astype(
+        self, dtype: Any, order: str = "K", casting: Any = None, subok: Any = None, copy: bool = True
+    ) -> ndarray:
+        is_kept = order in "KA" or self._host.flags[f"{order}_CONTIGUOUS"]
+        if not copy and is_kept and self.dtype == np.dtype(dtype):
             return self
-        note("astype", False)
+        note("astype")
+        made = empty_like(self._host, dtype, order)
         with np.errstate(all="ignore"):
-            return wrap(self._host.astype(dtype, order=order), is_new=True)
-
-    def view(self, dtype: Any = None) -> ndarray:
-        return wrap(self._host.view(dtype) if dtype is not None else self._host.view())
+            made[...] = self._host.astype(dtype)
+        return adopt(made)
 
     def copy(self, order: str = "C") -> ndarray:
-        note("copy", False)
-        return wrap(self._host.copy(order=order), is_new=True)
+        return self.astype(self.dtype, order)
+
+    def view(self, dtype: Any = None, type: Any = None) -> ndarray:
+        return wrap(self._host.view() if dtype is None else self._host.view(dtype))
 
     # What waits for the device
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> Any:
         """Copy to NumPy."""
-        transfer("to_host", "get")
-        return self._host.copy(order=order)
+        transfer("to_host", "get", self.nbytes)
+        if out is None:
+            return self._host.copy(order=order)
+        if out.dtype != self.dtype or out.shape != self.shape:
+            raise ValueError("`out` must have the array's dtype and shape")
+        out[...] = self._host
+        return out
 
-    def item(self, *arguments: int) -> Any:
-        transfer("to_host", "item")
-        return self._host.item(*arguments)
+    def set(self, arr: Any, stream: Any = None) -> None:
+        if arr.dtype != self.dtype or arr.shape != self.shape:
+            raise ValueError("an array of the same dtype and shape can be set")
+        transfer("to_device", "set", self.nbytes)
+        self._host[...] = arr
+
+    def _scalar(self, name: str) -> Any:
+        transfer("to_host", name, self.nbytes)
+        return self._host
+
+    def item(self) -> Any:
+        if self.size != 1:
+            raise ValueError("can only convert an array of size 1 to a Python scalar")
+        return self._scalar("item").item()
 
     def tolist(self) -> Any:
-        transfer("to_host", "tolist")
-        return self._host.tolist()
+        return self._scalar("tolist").tolist()
 
     def __bool__(self) -> bool:
-        transfer("to_host", "bool")
-        return bool(self._host)
+        return bool(self._scalar("bool"))
 
     def __float__(self) -> float:
-        transfer("to_host", "float")
-        return float(self._host)
+        return float(self._scalar("float"))
 
     def __int__(self) -> int:
-        transfer("to_host", "int")
-        return int(self._host)
-
-    def __index__(self) -> int:
-        transfer("to_host", "index")
-        return self._host.__index__()
+        return int(self._scalar("int"))
 
     def __complex__(self) -> complex:
-        transfer("to_host", "complex")
-        return complex(self._host)
+        return complex(self._scalar("complex"))
 
     def __repr__(self) -> str:
-        return f"device {self._host!r}"
+        return repr(self._scalar("repr"))
 
-    # What is refused
+    def __format__(self, format_spec: str) -> str:
+        return format(self._scalar("format"), format_spec)
+
+    def __copy__(self) -> ndarray:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> ndarray:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        return sys.modules["cupy"].array, (self.get(),)
+
+    # What NumPy's functions do with it, and what is refused
 
     def __array__(self, *arguments: Any, **keywords: Any) -> Any:
         raise TypeError(
@@ -179,160 +204,194 @@ class ndarray:  # noqa: N801 - CuPy's name
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-        if method != "__call__":
+        function = getattr(sys.modules["cupy"], ufunc.__name__, None)
+        out = keywords.pop("out", ())
+        if method != "__call__" or function is None:
             return NotImplemented
-        note(ufunc.__name__, False)
-        out = keywords.pop("out", None)
-        if out is not None:
-            keywords["out"] = unwrap(out)
-        with np.errstate(all="ignore"):
-            result = ufunc(*unwrap(refused(inputs)), **keywords)
-        return out[0] if out is not None else wrap(result, is_new=True)
+        if not all(isinstance(x, (ndarray, np.ndarray)) or type(x) in SCALARS for x in (*inputs, *out)):
+            return NotImplemented
+        if ufunc.__name__ in COMPARISONS.values():
+            inputs = tuple(x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in inputs)
+        return function(*inputs, **keywords, **({"out": out[0]} if out else {}))
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
+        try:
+            module = reduce(getattr, function.__module__.split(".")[1:], sys.modules["cupy"])
+            found = getattr(module, function.__name__)
+        except AttributeError:
+            return NotImplemented
+        if found is function or not all(issubclass(t, (ndarray, np.ndarray)) for t in types):
+            return NotImplemented
+        return found(*arguments, **keywords)
 
     def __dlpack__(self, **keywords: Any) -> Any:
-        raise TypeError("the double's memory is not a device's: nobody may read it")
+        raise BufferError("the double's memory is not a device's: nobody may read it")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (2, 0)
 
 
-class Pointer:
-    """An address."""
+class Flags:
+    """CuPy knows these three, as attributes and as keys, and cannot tell what may be written."""
 
-    def __init__(self, ptr: int):
-        self.ptr = ptr
+    def __init__(self, **flags: bool):
+        self.__dict__.update(flags)
+
+    def __getitem__(self, name: str) -> bool:
+        return self.__dict__[name.lower()]
 
 
-VIEWS = {"reshape", "transpose", "swapaxes", "ravel", "squeeze", "diagonal"}
-METHODS = VIEWS | {
-    *("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin", "cumsum", "dot", "fill", "take"),
-    *("conj", "conjugate", "clip", "round", "repeat", "flatten", "nonzero", "sort", "argsort", "trace", "std", "var"),
+BY_FUNCTIONS = """
+    swapaxes ravel squeeze diagonal sum prod max min mean any all argmax argmin cumsum cumprod dot take round
+    repeat nonzero argsort trace std var put ptp searchsorted
+"""
+METHODS = set(BY_FUNCTIONS.split())
+SCALARS = {int, float, complex, bool, *(np.dtype(char).type for char in "?bBhHiIlLqQefdFD")}
+BINARY = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "true_divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "power",
+    "matmul": "matmul",
+    "lshift": "left_shift",
+    "rshift": "right_shift",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "divmod": "divmod",
 }
+COMPARISONS = {
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+}
+UNARY = {"neg": "negative", "abs": "absolute", "invert": "invert"}
 
 
-def _binary(name: str) -> Any:
-    def operation(self: ndarray, other: Any) -> Any:
-        if isinstance(other, np.ndarray):
-            raise TypeError("Unsupported type <class 'numpy.ndarray'>")
-        if not isinstance(other, (ndarray, int, float, complex, bool, np.generic)):
+def _binary(name: str) -> tuple[Any, Any, Any]:
+    """The operator, the reflected one, and the one in place."""
+    ufunc = getattr(np, name)
+
+    def operate(a: Any, b: Any, other: Any) -> Any:
+        if isinstance(other, ndarray):
+            return getattr(sys.modules["cupy"], name)(a, b)
+        if _leaves_it_to(other):
             return NotImplemented
-        note(name, False)
-        with np.errstate(all="ignore"):
-            result = getattr(self._host, name)(unwrap(other))
-        if result is NotImplemented:
-            return result
-        return self if name.startswith("__i") and name != "__invert__" else wrap(result, is_new=True)
+        return ufunc(a, b)  # CuPy asks NumPy, who asks all arguments
 
-    return operation
+    def in_place(self: ndarray, other: Any) -> Any:
+        return getattr(sys.modules["cupy"], name)(self, other, out=self)
+
+    return lambda self, other: operate(self, other, other), lambda self, other: operate(other, self, other), in_place
+
+
+def _leaves_it_to(other: Any) -> bool:
+    """Whether the other operand's operator is to decide."""
+    if hasattr(other, "__array_ufunc__"):
+        return other.__array_ufunc__ is None
+    return getattr(other, "__array_priority__", 0) > ndarray.__array_priority__
 
 
 def _unary(name: str) -> Any:
-    def operation(self: ndarray) -> Any:
-        note(name, False)
-        with np.errstate(all="ignore"):
-            return wrap(getattr(self._host, name)(), is_new=True)
-
-    return operation
+    return lambda self: getattr(sys.modules["cupy"], name)(self)
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
-    for _prefix in ("", "r", "i"):
-        setattr(ndarray, f"__{_prefix}{_name}__", _binary(f"__{_prefix}{_name}__"))
-for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(ndarray, f"__{_name}__", _binary(f"__{_name}__"))
-for _name in ("neg", "pos", "abs", "invert"):
-    setattr(ndarray, f"__{_name}__", _unary(f"__{_name}__"))
+for _name, _ufunc in BINARY.items():
+    for _prefix, _operation in zip(("", "r", "i"), _binary(_ufunc)):
+        if (_prefix, _name) not in {("i", "matmul"), ("i", "divmod")}:  # Python falls back to a = a @ b
+            setattr(ndarray, f"__{_prefix}{_name}__", _operation)
+for _name, _ufunc in COMPARISONS.items():
+    setattr(ndarray, f"__{_name}__", _binary(_ufunc)[0])
+for _name, _ufunc in UNARY.items():
+    setattr(ndarray, f"__{_name}__", _unary(_ufunc))
+ndarray.__pos__ = lambda self: self  # type: ignore[attr-defined]
 
 
-def note(name: str, is_view: bool) -> None:
-    """Count what a device would be asked to do."""
-    if not is_view:
-        counts["launch"] += 1
-        sites[name] += 1
+def empty(shape: Any, dtype: Any, order: str = "C") -> np.ndarray[Any, Any]:
+    """New memory in the order of rows or columns."""
+    shape = tuple(shape) if np.iterable(shape) else (shape,)
+    return allocate(shape[::-1], dtype).T if order == "F" else allocate(shape, dtype)
 
 
-def transfer(kind: str, name: str) -> None:
-    """Count what the host would wait for; a stream that is being captured forbids it."""
-    counts[kind] += 1
-    sites[f"{kind}: {name}"] += 1
+def empty_like(x: np.ndarray[Any, Any], dtype: Any, order: str) -> np.ndarray[Any, Any]:
+    """New memory; order "K" keeps the order of the axes."""
+    if order == "K":
+        axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+        return allocate([x.shape[axis] for axis in axes], dtype).transpose(np.argsort(axes))
+    return empty(x.shape, dtype, "F" if order == "F" or (order == "A" and x.flags.fnc) else "C")
 
 
-def _allocate(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
-    """Memory that holds NaN, between guards of other bytes: what is read there is large and wrong."""
-    dtype = np.dtype(dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.full(size + 2 * GUARD, GUARD_BYTE, np.uint8)
-    raw[GUARD : GUARD + size] = 0xFF
-    return raw[GUARD : GUARD + size].view(dtype).reshape(shape)
+def adopt(host: np.ndarray[Any, Any]) -> ndarray:
+    """An array of the device in this very memory."""
+    made = ndarray.__new__(ndarray)
+    made.__dict__["_host"] = host
+    return made
 
 
-def guards_hold(x: np.ndarray[Any, Any]) -> bool:
-    """Whether nobody wrote beyond the ends of an allocation."""
-    while isinstance(x.base, np.ndarray):
-        x = x.base
-    return x.dtype != np.uint8 or bool((x[:GUARD] == GUARD_BYTE).all() and (x[-GUARD:] == GUARD_BYTE).all())
+def shared(host: np.ndarray[Any, Any]) -> ndarray:
+    """An array of the device on the memory of another library: for tests of what crosses without a copy."""
+    return adopt(host.view(Memory).view(np.ndarray))
 
 
-def wrap(result: Any, is_new: bool = False) -> Any:
-    """What NumPy returned, as arrays of the device; new ones get memory of their own, with guards."""
+def wrap(result: Any) -> Any:
+    """What NumPy returned, as arrays of the device; what is no view of its memory gets some, ordered by rows."""
     if isinstance(result, tuple):
-        made = [wrap(part, is_new) for part in result]
+        made = [wrap(part) for part in result]
         return type(result)(*made) if hasattr(result, "_fields") else tuple(made)
     if isinstance(result, list):
-        return [wrap(part, is_new) for part in result]
+        return [wrap(part) for part in result]
     if not isinstance(result, (np.ndarray, np.generic)):
         return result
-    result = np.asarray(result)
-    array = ndarray.__new__(ndarray)
-    if is_new and result.size:
-        array._host = _allocate(result.shape, result.dtype)
-        array._host[...] = result
-        if result.ndim > 1 and result.flags.f_contiguous and not result.flags.c_contiguous:
-            array._host = result  # its order is kept
-    else:
-        array._host = result
-    return array
+    host = np.asarray(result)
+    if memory_of(host) is None:
+        host = allocate(host.shape, host.dtype)
+        host[...] = result
+    return adopt(host)
 
 
 def unwrap(value: Any) -> Any:
     """What NumPy computes with."""
     if isinstance(value, ndarray):
         return value._host
-    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+    if type(value) in (tuple, list):
         return type(value)(unwrap(part) for part in value)
-    if isinstance(value, dict):
-        return {name: unwrap(part) for name, part in value.items()}
     return value
 
 
-def refused(value: Any) -> Any:
-    """The same, unless it holds a NumPy array: CuPy's functions take none."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            raise TypeError("Unsupported type <class 'numpy.ndarray'>")
-        refused(part)
-    return value
-
-
-def _index(key: Any) -> Any:
-    """A key for NumPy. CuPy would take NumPy's arrays, by a transfer, and wait for boolean ones."""
-    parts = key if isinstance(key, tuple) else (key,)
-    found = []
+def _index(x: ndarray, key: Any) -> tuple[Any, bool]:
+    """A key for NumPy, and whether it holds arrays. Integers beyond the end begin anew, as CuPy's do."""
+    parts = list(key) if isinstance(key, tuple) else [key]
+    found: list[Any] = []
+    is_advanced = False
+    for i, part in enumerate(parts):
+        if isinstance(part, (list, tuple, np.ndarray, bool, np.bool_)):
+            part = sys.modules["cupy"].asarray(part)  # a transfer
+            parts[i] = part.astype(np.int32) if part.size == 0 and part.dtype.kind == "f" else part
+    taken = sum(_axes_of(part) for part in parts)
+    axis = 0
     for part in parts:
         if isinstance(part, ndarray):
-            if part.dtype == bool:
-                transfer("to_host", "boolean index")
+            is_advanced = True
             counts["launch"] += 1
-            found.append(part._host)
-        else:
-            if isinstance(part, (np.ndarray, list)):
-                transfer("to_device", "index")
-                counts["launch"] += 1
-            found.append(part)
-    return tuple(found) if isinstance(key, tuple) else found[0]
+            if part.dtype == bool:
+                transfer("to_host", "boolean index", 4)  # how many are true
+            elif part.dtype.kind in "iu" and x.shape[axis]:
+                part = adopt(part._host % x.shape[axis])
+        axis += x.ndim - taken if part is Ellipsis else _axes_of(part)
+        found.append(unwrap(part))
+    if not any(part is Ellipsis for part in parts):
+        found.append(...)  # so that a number is a view, too
+    return tuple(found), is_advanced
 
 
-def _is_advanced(key: Any) -> bool:
-    parts = key if isinstance(key, tuple) else (key,)
-    return any(isinstance(part, (ndarray, np.ndarray, list)) for part in parts)
+def _axes_of(part: Any) -> int:
+    """Axes that a part of a key is about."""
+    if part is None or part is Ellipsis:
+        return 0
+    return part.ndim if isinstance(part, ndarray) and part.dtype == bool else 1

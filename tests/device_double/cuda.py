@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+
+from tests.device_double.account import peak
 
 
 class Device:
@@ -37,7 +38,7 @@ class Device:
 class Stream:
     """Work is done at once."""
 
-    null = None
+    null: Stream
 
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False):
         self.ptr = 0
@@ -53,6 +54,12 @@ class Stream:
 
     def use(self) -> Stream:
         return self
+
+    def record(self, event: Event | None = None) -> Event:
+        return event or Event()
+
+    def wait_event(self, event: Event) -> None:
+        pass
 
 
 class ExternalStream(Stream):
@@ -75,33 +82,25 @@ class Event:
         pass
 
 
-def get_elapsed_time(start: Event, end: Event) -> float:
+def get_elapsed_time(start_event: Event, end_event: Event) -> float:
     return 0.001
 
 
-def get_current_stream() -> Stream:
-    return Stream()
+def get_current_stream(device_id: int = -1) -> Stream:
+    return Stream.null
 
 
 class MemoryPool:
-    """Counts nothing yet."""
-
-    def malloc(self, size: int) -> Any:
-        raise NotImplementedError
+    """All allocations, which are freed at once."""
 
     def used_bytes(self) -> int:
-        return 0
+        return peak["now"]
 
     def total_bytes(self) -> int:
-        return 0
+        return peak["now"]
 
     def free_all_blocks(self) -> None:
         pass
-
-
-@contextmanager
-def using_allocator(allocator: Any) -> Any:
-    yield
 
 
 runtime = SimpleNamespace(
@@ -115,3 +114,9 @@ runtime = SimpleNamespace(
     is_hip=False,
 )
 Stream.null = Stream()
+
+
+def members() -> dict[str, Any]:
+    """The module's, by name."""
+    classes = (Device, Event, ExternalStream, MemoryPool, Stream, get_current_stream, get_elapsed_time)
+    return {found.__name__: found for found in classes} | {"runtime": runtime}

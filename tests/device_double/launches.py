@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import getpass
 import hashlib
 import re
 import subprocess
@@ -13,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.device_double.arrays import counts, guards_hold, ndarray, sites
+from tests.device_double.account import guards_hold, note
+from tests.device_double.arrays import ndarray
 
 HERE = Path(__file__).parent
 KERNEL = re.compile(r'extern "C"\s+__global__\s+void\s+(?:__launch_bounds__\(.*?\)\s*)?(\w+)\s*\(')
@@ -35,8 +37,8 @@ def build(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
     text = f'#include "cuda_on_cpu.h"\n{code}\n{entries}'
     flags = ("-O1", "-ffp-contract=off", "-w", *(option for option in options if not option.startswith("--")))
     key = hashlib.sha256(repr((text, header, flags)).encode()).hexdigest()[:24]
-    folder = Path(tempfile.gettempdir()) / "implicitsolve-kernels"
-    folder.mkdir(exist_ok=True)
+    folder = Path(tempfile.gettempdir()) / f"implicitsolve-kernels-{getpass.getuser()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
     library = folder / f"{key}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=folder) as work:
@@ -45,7 +47,7 @@ def build(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
             run = subprocess.run(command, input=text, text=True, capture_output=True, check=False)
             if run.returncode:
                 raise RuntimeError(run.stderr[:4000])
-            made.replace(library)
+            made.replace(library)  # at once: another process may build the same
     return ctypes.CDLL(str(library))
 
 
@@ -73,13 +75,12 @@ class RawKernel:
         assert len(args) == len(self._signature) // 2, f"{self.name} takes {len(self._signature) // 2}, got {len(args)}"
         assert shared_mem <= self.max_dynamic_shared_size_bytes, f"{self.name}: shared memory beyond its limit"
         grid, block = ((*map(int, sizes), 1, 1)[:3] for sizes in (grid, block))
-        assert grid[1] <= 65535 and grid[2] <= 65535 and grid[0] < 2**31, f"{self.name}: grid {grid} is too large"
+        assert max(grid[0] >> 15, *grid[1:]) <= 65535, f"{self.name}: grid {grid} is too large"
         assert block[0] * block[1] * block[2] <= 1024, f"{self.name}: block {block} is too large"
         cells = [self._cell(i, value) for i, value in enumerate(args)]
         pointers = (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells))
         sizes = [np.asarray(part, np.uint32) for part in (grid, block)]
-        counts["launch"] += 1
-        sites[self.name] += 1
+        note(self.name)
         launched.append((self.name, grid, block))
         shared = ctypes.c_ulong(shared_mem)
         failure = self._entry(*(part.ctypes.data_as(ctypes.c_void_p) for part in sizes), shared, pointers, next(seeds))
@@ -102,6 +103,3 @@ class RawKernel:
         char = {"l": "q"}.get(char, char)
         assert char == letter, f"{where} is {char!r}, the kernel takes {letter!r}"
         return np.asarray([value], np.dtype(char))
-
-
-ElementwiseKernel = ReductionKernel = None  # not used

@@ -121,7 +121,9 @@ def check_accuracy(method, A, rng, data):
     inverse, dense = method.factor(A), A.todense()
     for M, x in ((dense, inverse.matmat(b)), (dense.conj().swapaxes(1, 2), inverse.rmatmat(b))):
         assert x.dtype == b.dtype
-        lapack_has_it = scaled_residuals(M, dense_solutions(M, b), b) < BOUND
+        expected = dense_solutions(M, b)
+        is_far_from_overflow = np.abs(expected).max(axis=(1, 2)) < np.finfo(b.dtype).max ** 0.5
+        lapack_has_it = is_far_from_overflow & (scaled_residuals(M, expected, b) < BOUND)
         ours = scaled_residuals(M, x, b)
         assert (ours < BOUND)[lapack_has_it].all(), (ours, inverse.growth, inverse.status)
 

@@ -83,3 +83,16 @@ def test_unknown_names():
 def test_a_package_that_is_not_there_is_not_loaded(monkeypatch):
     monkeypatch.setitem(_contract.PLUG_INS, "cupy", "implicitsolve.no.such.module")
     assert not _contract.load.__wrapped__("cupy")
+
+
+def test_arrays_of_a_device_take_cuda_or_the_reference(device):
+    facts = {"length": 20, "block_size": 2, "lower": 1, "upper": 1, "pivoting": "block"}
+    like = device.ones((1, 20, 3, 2, 2))
+    assert block_lu.select(like, **facts) is block_lu.implementations["cupy"][0]
+    assert block_lu.select(like, "cupy", **facts) is block_lu.implementations["cupy"][0]
+    assert block_lu.select(device.astype(like, device.complex128), **facts) is block_lu.reference
+    for backend in ("numba", "lapack"):
+        with pytest.raises(ValueError, match="does not do"):
+            block_lu.select(like, backend, **facts)
+    with pytest.raises(ValueError, match="does not do"):
+        block_lu.select(np.ones((1, 20, 3, 2, 2)), "cupy", **facts)

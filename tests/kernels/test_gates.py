@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from implicitsolve import kernels
+from implicitsolve._namespace import to_host
 
 N, K = 3, 37  # positions, and numbers of each: no multiple of a vector's length
 STEP = 1e-30j
@@ -95,9 +96,9 @@ def test_switch_at_any_size(select, neighbours, dtype, xp):
         hhat = select("mixture", like).value(cast(a), xp.zeros(a.shape, dtype=dtype), cast(h), factors)
     eps = 64 * float(xp.finfo(dtype).eps)
     tolerance = {"rtol": eps, "atol": float(xp.finfo(dtype).smallest_normal)}
-    np.testing.assert_allclose(np.asarray(hhat), weights[0], **tolerance)
-    np.testing.assert_allclose(np.asarray(factors)[: neighbours - 1], weights[:-1], **tolerance)
-    np.testing.assert_allclose(np.asarray(factors)[neighbours - 1 :], slopes, rtol=eps, atol=eps)
+    np.testing.assert_allclose(to_host(hhat), weights[0], **tolerance)
+    np.testing.assert_allclose(to_host(factors)[: neighbours - 1], weights[:-1], **tolerance)
+    np.testing.assert_allclose(to_host(factors)[neighbours - 1 :], slopes, rtol=eps, atol=eps)
 
 
 def test_one_neighbour_has_all_the_weight(select):

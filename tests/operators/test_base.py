@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import LinearOperator
-from implicitsolve._namespace import to_host
+from implicitsolve._namespace import array_namespace, to_host
 
 # Small integers make every sum and product exact in float32 and float64 alike: equality needs no tolerance.
 INTEGERS = (-3, 4)
@@ -32,7 +32,7 @@ def times(matrices: np.ndarray, in_shape: tuple[int, ...], out_shape: tuple[int,
     def product(v):
         flat = to_host(v).reshape(*batch, matrices.shape[-1], 1)
         out = (matrices @ flat)[..., 0].reshape(batch + out_shape)
-        return v.__array_namespace__().asarray(out.astype(np.result_type(to_host(v).dtype, np.float32)))
+        return array_namespace(v).asarray(out.astype(np.result_type(to_host(v).dtype, np.float32)))
 
     return product
 

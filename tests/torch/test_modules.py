@@ -466,21 +466,3 @@ def test_lifted_nets_start_well_posed_and_can_be_brought_back():
     assert net.A.data_ptr() == storage
     assert net.A.abs().sum(dim=1).max() <= 0.95 + 1e-12
     assert net.A.requires_grad
-
-
-# On a GPU
-
-
-@pytest.mark.gpu
-def test_cuda_tensors_give_what_cpu_tensors_give(case, module, arguments):
-    pytest.importorskip("cupy", reason="CuPy is not installed", exc_type=ImportError)
-    if not torch.cuda.is_available():
-        pytest.skip("torch finds no CUDA device")
-    expected = call(case, module, arguments)
-    on_gpu = copy.deepcopy(module).cuda()
-    states = call(case, on_gpu, {name: value.detach().cuda() for name, value in arguments.items()})
-    torch.testing.assert_close(states.cpu(), expected, rtol=0, atol=1e-12)
-    expected.sum().backward()
-    states.sum().backward()
-    for p, q in zip(module.parameters(), on_gpu.parameters(), strict=True):
-        torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=0, atol=1e-10)

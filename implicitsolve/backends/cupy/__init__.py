@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from implicitsolve.backends.cupy import (
+    _blocks,
+    _gates,
+    _gates_lstm,
+    _gates_rnn,
+    _gru_cell,
+    _recurrence,
+    _rows,
+    _tridiagonal,
+    _vectors,
+)
 
-for _name in ("_gates", "_gates_lstm", "_gates_rnn", "_recurrence", "_blocks", "_tridiagonal", "_vectors", "_gru_cell"):
-    try:
-        import_module(f"implicitsolve.backends.cupy.{_name}").register()
-    except ModuleNotFoundError as error:  # while the backend is being built
-        if error.name is None or not error.name.startswith("implicitsolve.backends.cupy"):
-            raise
+for _part in (_blocks, _gates, _gates_lstm, _gates_rnn, _gru_cell, _recurrence, _rows, _tridiagonal, _vectors):
+    _part.register()

@@ -13,6 +13,7 @@ FOLDER = Path(__file__).parent / "cuda"
 INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 REAL = {"f": "float", "d": "double"}
 MOST_BLOCKS = 65535  # along the second and third axis of a grid
+SHARED = 48 * 1024  # bytes of shared memory that any kernel may have
 
 
 @cache
@@ -31,8 +32,12 @@ def source(name: str) -> str:
 
 
 def options(char: str, constants: dict[str, int]) -> tuple[str, ...]:
-    """For the compiler: Real is the type of this character, and the constants are macros."""
-    return ("-std=c++17", f"-DReal={REAL[char]}", *(f"-D{name}={value}" for name, value in sorted(constants.items())))
+    """For the compiler: Real is the type of this character, and the constants are macros.
+
+    Products and sums are contracted only where a source says `fma`: one formula rounds alike in every kernel.
+    """
+    macros = (f"-D{name}={value}" for name, value in sorted(constants.items()))
+    return ("-std=c++17", "--fmad=false", f"-DReal={REAL[char]}", *macros)
 
 
 @cache
@@ -41,9 +46,12 @@ def _module(name: str, char: str, constants: tuple[tuple[str, int], ...]) -> Any
 
 
 @cache
-def _kernel(name: str, function: str, char: str, shared: int, constants: tuple[tuple[str, int], ...]) -> Any:
+def _kernel(
+    name: str, function: str, char: str, constants: tuple[tuple[str, int], ...], shared: int = 0, device: int = 0
+) -> Any:
+    """A kernel for any device, or for one device and as much shared memory as is given only on demand."""
     kernel = _module(name, char, constants).get_function(function)
-    if shared > 48 * 1024:  # beyond that only on demand
+    if shared:
         kernel.max_dynamic_shared_size_bytes = shared
     return kernel
 
@@ -75,7 +83,8 @@ def launch(
     **constants
         Macros of the source, known when it is compiled.
     """
-    if all(grid):
-        _kernel(name, function, char, shared, tuple(sorted(constants.items())))(
-            grid, block, arguments, shared_mem=shared
-        )
+    if not all(grid):
+        return
+    key = name, function, char, tuple(sorted(constants.items()))
+    kernel = _kernel(*key) if shared <= SHARED else _kernel(*key, shared, cupy.cuda.runtime.getDevice())
+    kernel(grid, block, arguments, shared_mem=shared)

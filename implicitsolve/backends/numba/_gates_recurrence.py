@@ -27,25 +27,24 @@ def entry(name):
     """
 
     @kernel
-    def run(blas, order, weights, x, other, carried, y, out, first, last):
-        (gemm, letter, sizes, scalars), (lags, active, at, targets), depth = blas, order, carried.shape[0]
-        N, k, zero, start = address(letter), address(sizes), address(scalars), first
-        m, one = k + sizes.itemsize, zero + scalars.itemsize
+    def run(blas, lags, runs, weights, x, other, carried, y, out):
+        (gemm, letter, sizes, scalars), (lengths, sources, targets, ways), depth = blas, runs, carried.shape[0]
+        N, k, zero, m = address(letter), address(sizes), address(scalars), len(lengths)
+        count, one = k + sizes.itemsize, zero + scalars.itemsize
         x, other, carried, y, out = borrowed(x), borrowed(other), borrowed(carried), borrowed(y), borrowed(out)
-        for t in range(len(active)):
-            sizes[1] = min(active[t], last) - first
-            if sizes[1] <= 0:
-                break
+        for t in range(lengths[0]):
+            while lengths[m - 1] <= t:
+                m -= 1
+            sizes[1] = m
             for j in range(len(lags)):
                 W = address(weights) + j * weights[0].size * weights.itemsize
                 previous = address(carried) + (t - lags[j]) % depth * y.size * y.itemsize
-                call(gemm, (N, N, k, m, k, one, W, k, previous, k, one if j else zero, address(y), k))
+                call(gemm, (N, N, k, count, k, one, W, k, previous, k, one if j else zero, address(y), k))
             following = carried[t % depth]
-            for i in range(sizes[1]):
-                row, target = at[start + i], targets[start + i]
+            for i in range(m):
+                row, target = sources[i] + t * ways[i], targets[i] + t * ways[i]
                 results = out[target : target + 1], following[i : i + 1]
                 loop(name, results, (y[i : i + 1], x[row : row + 1], other[row : row + 1]))
-            start += active[t]
 
     return run
 
@@ -53,16 +52,17 @@ def entry(name):
 def run(rule, weights, x, begin, lags, plan):
     """See `kernels.rnn`; the runs are shared out over threads, unless BLAS itself has work for several."""
     (runs, _, k), dtype = begin.shape, begin.dtype
-    compiled, weights = entry(rule), np.ascontiguousarray(weights)
-    out = (np.empty if len(plan.at) == plan.rows else np.zeros)((plan.rows, k), dtype)
+    compiled, weights, order = entry(rule), np.ascontiguousarray(weights), plan.longest_first
+    out = (np.empty if plan.is_full else np.zeros)((plan.rows, k), dtype)
 
     def some(part):
         table, letters, _, _ = calls(dtype, k, k)
-        sizes, scalars = np.asarray([k, 0], np.int32), np.asarray([0, 1], dtype)
-        carried = np.array(begin[part, ::-1].transpose(1, 0, 2), order="C")  # overwritten
+        sizes, scalars, own = np.asarray([k, 0], np.int32), np.asarray([0, 1], dtype), order[part]
+        carried = np.array(begin[own, ::-1].transpose(1, 0, 2), order="C")  # overwritten
         blas = table[GEMM], letters[3:4], sizes, scalars
-        order = np.asarray(lags), plan.active, plan.at, plan.targets
-        compiled(blas, order, weights, x[0], x[-1], carried, np.empty_like(carried[0]), out, part.start, part.stop)
+        rows = plan.lengths[own], plan.sources[own], plan.targets[own], plan.ways[own]
+        compiled(blas, np.asarray(lags), rows, weights, x[0], x[-1], carried, np.empty_like(carried[0]), out)
 
-    share(some, runs, 2.0 * len(lags) * len(plan.at) * k**2 if runs * k**2 <= 2 * ALONE else 0.0)
+    operations = 2.0 * len(lags) * float(plan.lengths.sum()) * k**2
+    share(some, runs, operations if runs * k**2 <= 2 * ALONE else 0.0)
     return out

@@ -7,6 +7,7 @@ from implicitsolve.backends.numba._gates_loops import BODIES, fused
 from implicitsolve.backends.numba._gates_near import of_neighbours
 from implicitsolve.backends.numba._gates_numbers import fma, gate, one, tanh, where
 from implicitsolve.backends.numba._gates_recurrence import run
+from implicitsolve.kernels._gates_rnn import RNN as reference  # noqa: N811
 
 
 def _argument(products, x):
@@ -97,5 +98,7 @@ class RNN:
         return total
 
     @staticmethod
-    def run(rule, weights, x, begin, lags, plan):
+    def run(rule, weights, x, begin, lags, plan, given=None):
+        if given is not None:  # every step stands alone: layers compute them all at once
+            return reference.run(rule, weights, x, begin, lags, plan, given)
         return run(f"{__name__}.RULES.{rule}", weights, x, begin, lags, plan)

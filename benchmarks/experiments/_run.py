@@ -1,0 +1,99 @@
+"""What every experiment shares: files that are complete or absent, checkpoints to go on from, progress, and seeds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def complete_or_absent(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of `path` if the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, results: dict[str, Any]) -> None:
+    """Write results, with what is needed to tell runs apart."""
+    with complete_or_absent(path) as file:
+        file.write_text(json.dumps(results, indent=1, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+def command(name: str, summary: str) -> argparse.ArgumentParser:
+    """A command line with what all experiments have."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.experiments.{name}", description=summary)
+    parser.add_argument("--folder", type=Path, default=Path("results") / name, help="of results and checkpoints")
+    parser.add_argument("--seed", type=int, default=0, help="default %(default)s")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all cores, %(default)s here")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+class Checkpoints:
+    """The state of a training run in one file, saved every so many seconds and at the end of each epoch.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file.
+    settings : dict
+        What a run must share with the one it goes on from; a file of other settings is an error.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any], every: float = 60.0) -> None:
+        self.path, self.settings, self.every = path, settings, every
+        self.saved = time.monotonic()
+
+    def load(self) -> dict[str, Any] | None:
+        """The last state, if there is one."""
+        if not self.path.exists():
+            return None
+        state = torch.load(self.path, weights_only=False)
+        if state["settings"] != self.settings:
+            different = {key for key in self.settings if state["settings"].get(key) != self.settings[key]}
+            raise SystemExit(f"{self.path}: made with other settings ({', '.join(sorted(different))}); remove it")
+        return state
+
+    def save(self, state: Callable[[], dict[str, Any]], *, now: bool = False) -> None:
+        """Save the state if it is time."""
+        if now or time.monotonic() - self.saved > self.every:
+            with complete_or_absent(self.path) as file:
+                torch.save(state() | {"settings": self.settings}, file)
+            self.saved = time.monotonic()
+
+
+class Progress:
+    """A progress bar that may be silent."""
+
+    def __init__(self, total: int, done: int, text: str, quiet: bool) -> None:
+        from tqdm import tqdm
+
+        self.bar = tqdm(total=total, initial=done, desc=text, disable=quiet, mininterval=1.0, dynamic_ncols=True)
+
+    def step(self, **facts: Any) -> None:
+        """One more."""
+        self.bar.set_postfix(facts, refresh=False)
+        self.bar.update()
+
+    def close(self) -> None:
+        """No more."""
+        self.bar.close()

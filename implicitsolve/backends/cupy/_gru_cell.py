@@ -1,0 +1,137 @@
+# pyright: basic
+"""The whole function of a GRU's position, its derivative and the adjoint of that, each in one launch."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+
+import cupy
+
+from implicitsolve import kernels
+from implicitsolve.backends.cupy._gates_arrays import elementwise, kept, matrix, stack
+from implicitsolve.backends.cupy._module import launch
+
+FILE = "gru_cell.cu"
+LARGEST_BLOCK = 512  # threads, of which there is one for each column: more would have too few registers
+MOST_SLICES = 4
+THREADS = 128  # where there are no products
+MOST_WORK = 1 << 27  # rows times squared size: beyond that cuBLAS, which reads weights less often, is faster
+
+
+def register():
+    """Offer what this module implements."""
+    kernels.gru_cell.implement("cupy", GRUCell, _supports)
+
+
+def _supports(like, *, size, neighbours):
+    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd" and size <= LARGEST_BLOCK and neighbours <= 2
+
+
+class GRUCell:
+    """Implements `kernels.gru_cell`."""
+
+    def __init__(self, weights):
+        self.weights, self.neighbours, self.size = weights, len(weights) - 3, weights.shape[-1]
+        self.most_rows = MOST_WORK // self.size**2
+
+    @cached_property
+    def transposed(self):
+        """The weights as they multiply from the right."""
+        return cupy.ascontiguousarray(self.weights.transpose(0, 2, 1))
+
+    def value(self, x, states, factors=None, distances=None):
+        return self._value(self.neighbours, x, self.transposed, states, factors, distances)
+
+    def step(self, x, previous):
+        first = self.neighbours - 1
+        return self._value(1, x[first:], self.transposed[first:], (previous,), None, None)
+
+    def _value(self, m, x, weights, states, factors, distances):
+        h = cupy.empty(x.shape[1:], x.dtype)
+        self._launch("value", m, h, (*_near(states, distances), *stack(x), weights, *kept(factors, x), h))
+        return h
+
+    def push(self, factors, dstates, distances=None):
+        dh = cupy.empty(factors.shape[1:], factors.dtype)
+        self._launch("push", self.neighbours, dh, (*_near(dstates, distances), *stack(factors), self.transposed, dh))
+        return dh
+
+    def pull(self, factors, w):
+        m, count = self.neighbours + 3, w.size
+        sums = cupy.empty(2 * m * count, w.dtype)
+        sent = tuple(self._sent(factors, w, sums, 1))
+        return sent, sums[: m * count].reshape(m, *w.shape), sums[m * count :].reshape(*w.shape[:-1], -1)
+
+    def pull_back(self, factors, w, distances, length):
+        sent = self._sent(factors, w, w, 0)
+        m, B, T, k = sent.shape
+        total = cupy.empty((B, length, k), w.dtype)
+        grid, sizes = (-(-total.size // THREADS),), (B * length, T, length, k)
+        arguments = (sent, distances[0], distances[-1], total, *sizes)
+        launch(FILE, "gather", w.dtype.char, grid, (THREADS,), arguments, **_constants(4, m))
+        return total
+
+    def gradients(self, inputs, states, factors, sums, beside):
+        hhat, reset = self._elementwise("states", 2, (*stack(factors), *matrix(states[0]), *matrix(states[-1])))
+        W, b = (beside.T @ inputs).reshape(len(sums), self.size, -1), beside.sum(axis=0).reshape(len(sums), self.size)
+        return W, [own.T @ state for own, state in zip(sums, (*states, hhat, hhat, reset))], b
+
+    def diagonals(self, factors):
+        return tuple(self._elementwise("diagonals", self.neighbours, (*stack(factors), self.weights)))
+
+    def _elementwise(self, function, count, arguments):
+        """A stack of new matrices, from the factors and more."""
+        factors = arguments[0]
+        found = cupy.empty((count, *factors.shape[1:]), factors.dtype)
+        constants = _constants(4, self.neighbours)
+        elementwise(FILE, function, factors.shape[1:], (*arguments, found), **constants)
+        return found
+
+    def _sent(self, factors, w, sums, keeps_sums):
+        """Cotangents of the neighbours, in the places of the rows whose neighbours they are."""
+        sent = cupy.empty((self.neighbours, *w.shape), w.dtype)
+        arguments = (*matrix(w), *stack(factors), self.weights, sent, sums, keeps_sums)
+        self._launch("pull", self.neighbours, w, arguments)
+        return sent
+
+    def _launch(self, function, m, like, arguments):
+        """For every row of an array like `like`."""
+        rows = like.size // self.size
+        height, threads, shared = _tile(rows > 4 * _device()[0], self.size, like.itemsize)
+        sizes = (rows, like.shape[-2], self.size)
+        grid = (-(-rows // height),)
+        launch(FILE, function, like.dtype.char, grid, threads, (*arguments, *sizes), shared, **_constants(height, m))
+
+
+def _constants(height, neighbours):
+    """Of the source."""
+    return {"ROWS": height, "M": neighbours, "LARGEST_BLOCK": LARGEST_BLOCK}
+
+
+@cache
+def _tile(is_high, size, itemsize):
+    """Rows of a block, its threads (of each row, parts of the sums) and its shared memory.
+
+    High blocks read the weights once for more rows; low ones are more. Sums have the same parts in both.
+    """
+    width = -(-size // 32) * 32
+    slices = min(MOST_SLICES, LARGEST_BLOCK // width, -(-size // 16))
+    of_row = (3 + 2 * slices) * width * itemsize
+    height = next(rows for rows in (8, 4, 2) if rows * of_row <= _device()[1] and (is_high or rows < 8))
+    return height, (width, slices), height * of_row
+
+
+@cache
+def _device():
+    """Multiprocessors of the device, and shared memory of one."""
+    attributes = cupy.cuda.Device().attributes
+    return attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerBlockOptin"]
+
+
+def _near(states, distances):
+    """The first and the last neighbour, whose rows have the same strides, how many there are, and their distances."""
+    first, last = matrix(states[0]), matrix(states[-1])
+    if first[1:] != last[1:]:
+        first, last = (matrix(cupy.ascontiguousarray(state)) for state in states)
+    by_first, by_last = (0, 0) if distances is None else (distances[0], distances[-1])
+    return first[0], *last, states[0].shape[-2], by_first, by_last

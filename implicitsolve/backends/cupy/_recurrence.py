@@ -1,0 +1,143 @@
+# pyright: basic
+"""Whole recurrences, in chunks that run side by side: of networks without gates, and of GRUs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import cupy
+import numpy as np
+
+from implicitsolve import kernels
+from implicitsolve.backends.cupy._module import launch
+
+WARP, BLOCKS = 32, 2048  # about sixteen warps for each multiprocessor of the largest devices
+SHORTEST = 128  # steps of a chunk: below, a launch takes longer
+REGISTERS = 96  # of 32 bits, for the weights of a lane
+SHARED, DEEPEST = 200 * 1024, 16  # bytes of a block, and steps that a state may have to wait
+FIRST_LOOK = 3  # sweeps before the host asks for the first time; a transfer takes longer than an idle sweep
+RNN_RULES, GRU_RULES = ("tanh", "logistic", "relu", "identity", "push", "pull"), ("value", "push", "pull")
+SHOWN = {"value": 1, "push": 1, "pull": 3}  # rows besides the states that a GRU's lanes show each other
+
+
+class Layout:
+    """How states of k numbers stand in a block, for products with some matrices and a depth of states.
+
+    Attributes
+    ----------
+    constants : dict
+        Macros of the source.
+    shared : int
+        Bytes of shared memory.
+    groups : int
+        Chunks that a block runs.
+    """
+
+    def __init__(self, k, matrices, depth, shown, itemsize):
+        width = 1 << (k - 1).bit_length() if k <= WARP else -(-k // WARP) * WARP
+        threads, slots = max(width, WARP), 1 << depth.bit_length()
+        in_registers = k <= WARP and matrices * k * itemsize <= 4 * REGISTERS
+        self.groups = threads // width
+        self.shared = itemsize * ((slots + shown) * threads + (0 if in_registers else matrices * k * k))
+        self.constants = {
+            "K": k,
+            "WIDTH": width,
+            "THREADS": threads,
+            "DEPTH": depth,
+            "SLOTS": slots,
+            "SHOWN": shown,
+            "IN_REGISTERS": int(in_registers),
+        }
+
+    @property
+    def fits(self):
+        """Whether a device has the memory."""
+        return self.shared <= SHARED and self.constants["DEPTH"] <= DEEPEST
+
+    def chunk(self, plan):
+        """Steps of a chunk: as few as give every multiprocessor enough to do, a multiple of those that are unrolled."""
+        blocks = max(1, BLOCKS * WARP // self.constants["THREADS"])
+        steps = max(SHORTEST, -(-int(plan.lengths.sum()) // (blocks * self.groups)))
+        return -(-steps // 8) * 8
+
+
+def run(rule, weights, x, begin, lags, plan, given=None):
+    """See `kernels.rnn`."""
+    layout = Layout(begin.shape[-1], len(lags), max(lags), 0, begin.itemsize)
+    if not layout.fits or any(lag >= following for lag, following in pairwise(lags)):
+        return kernels.rnn.reference.run(rule, weights, x, begin, lags, plan, given)
+    constants = {"RULE": RNN_RULES.index(rule), "LAGS": sum(1 << (lag - 1) for lag in lags), "MATRICES": len(lags)}
+    arguments = (*_with_strides(weights), *_with_strides(x[0]), *_with_strides(x[-1]))
+    return _sweeps("recurrence_rnn", layout, arguments, begin, plan, given, **constants)
+
+
+def run_gru(rule, gates, U, x, begin, lags, plan, given=None):
+    """See `kernels.gru_recurrence`."""
+    layout = Layout(begin.shape[-1], 3, lags[0], SHOWN[rule], begin.itemsize)
+    if not layout.fits:
+        return kernels.gru_recurrence.reference(rule, gates, U, x, begin, lags, plan, given)
+    row, column = begin.shape[-1], 1
+    steps = (row, column) if rule == "pull" else (column, row)
+    stack = x[-1][-3:] if rule == "value" else x[-1][-5:]
+    x_strides = (stack[0], *_with_strides(stack)[2:]) if rule == "value" else _with_strides(x[0])
+    arguments = (cupy.ascontiguousarray(gates), cupy.ascontiguousarray(U), *steps, *x_strides, *_with_strides(stack))
+    return _sweeps("recurrence_gru", layout, arguments, begin, plan, given, RULE=GRU_RULES.index(rule))
+
+
+def _with_strides(x):
+    """An array as a kernel's arguments, with its strides in numbers."""
+    return x, *(stride // x.itemsize for stride in x.strides)
+
+
+def _sweeps(name, layout, arguments, begin, plan, given, **constants):
+    """Sweep until no chunk has anything to do; after as many sweeps as chunks none has, with given states after one."""
+    (runs, depth, k), chunk = begin.shape, layout.chunk(plan)
+    chunks = -(-int(plan.lengths.max()) // chunk)
+    if given is None:
+        out = given = (cupy.empty if plan.is_full else cupy.zeros)((plan.rows, k), begin.dtype)
+        most = chunks
+    else:
+        given, most = cupy.ascontiguousarray(given), 1
+        out = cupy.empty_like(given) if plan.is_full else given.copy()
+    ends = cupy.empty((2, runs, chunks, depth, k), begin.dtype)
+    moved = (cupy.zeros if most > 1 else cupy.empty)(1 + 2 * runs * chunks, np.int32)
+    planned = (*_with_strides(begin), _table(plan), runs, chunks, chunk)
+    grid, look = (-(-runs * chunks // layout.groups),), FIRST_LOOK
+    for sweep in range(1, most + 1):
+        launch(
+            f"{name}.cu",
+            name,
+            begin.dtype.char,
+            grid,
+            (layout.constants["THREADS"],),
+            (*arguments, *planned, sweep, ends, moved, given, out),
+            layout.shared,
+            **layout.constants,
+            **constants,
+            RESIDUAL=int(out is not given),
+        )
+        if sweep == look < most:
+            if int(moved[0]) < sweep:
+                break
+            look = 2 * look + 1
+    return out
+
+
+def _table(plan):
+    """The plan on the present device, where it stays."""
+    device = cupy.cuda.runtime.getDevice()
+    if device not in plan.kept:
+        rows = plan.lengths, plan.sources, plan.targets, plan.ways
+        plan.kept[device] = cupy.asarray(np.stack(rows).astype(np.int64))
+    return plan.kept[device]
+
+
+def _supports(like, *, size):
+    """Real numbers, and weights that fit into a block's memory."""
+    is_real = isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
+    return is_real and Layout(size, 3, 1, SHOWN["pull"], like.itemsize).fits
+
+
+def register():
+    """Add to the kernels."""
+    kernels.gru_recurrence.implement("cupy", run_gru, _supports)

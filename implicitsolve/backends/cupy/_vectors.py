@@ -1,0 +1,253 @@
+"""`Vectors` and `rank_one` in CUDA: what a step needs of its vectors by one launch, or a few where they are long."""
+
+# pyright: basic
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import numpy as np
+
+from implicitsolve import kernels
+from implicitsolve._namespace import array_namespace, is_safe, safe_range
+from implicitsolve.backends.cupy._module import launch
+
+CHUNK = 8192  # entries of a vector that one block sums
+TILE, WARP = 4, 32  # as in vectors.cuh
+LONG = 2**20  # entries of a vector up to which one block for each system is faster than many launches
+MOST_ARRAYS = 4  # that `measure` takes
+
+Reference: Any = kernels.vectors.reference
+
+
+def register() -> None:
+    kernels.vectors.implement("cupy", Vectors, _supports)
+    kernels.rank_one.implement("cupy", rank_one, _supports)
+
+
+def _supports(like: Any, **facts: Any) -> bool:
+    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd" and like.shape[-1] > 0
+
+
+class Vectors(Reference):
+    """See `implicitsolve.kernels`."""
+
+    @staticmethod
+    def project(rows: Any, v: Any) -> Any:
+        rows, v, parts = _dense(rows), _dense(v), _parts(v)
+        b, count, N = rows.shape
+        partial = cupy.empty((b, parts, count), v.dtype)
+        _launch("project", parts * b, N, v, (*_rows(rows), count, v, _stride(v), partial, N, parts), TILE * WARP)
+        return partial[:, 0, :] if parts == 1 else _added_up(partial)
+
+    @staticmethod
+    def dot(a: Any, b: Any) -> Any:
+        return Vectors.project(a[:, None, :], b)
+
+    @staticmethod
+    def combine(a: Any, rows: Any) -> Any:
+        a, rows = _dense(a), _dense(rows)
+        (b, count, N), out = rows.shape, cupy.empty((rows.shape[0], rows.shape[2]), rows.dtype)
+        _elementwise("combine", out, (a, _stride(a), *_rows(rows), count, out, N, b * N))
+        return out
+
+    @staticmethod
+    def without(x: Any, a: Any, rows: Any) -> Any:
+        x, a, rows = _dense(x), _dense(a), _dense(rows)
+        (b, count, N), out = rows.shape, cupy.empty(x.shape, x.dtype)
+        _elementwise("without", out, (x, _stride(x), a, _stride(a), *_rows(rows), count, out, N, b * N))
+        return out
+
+    @staticmethod
+    def orthonormalize(V: Any, w: Any) -> Any:
+        w, parts = _dense(w), _parts(w)
+        (b, rows, N), count = V.shape, V.shape[1] - 1
+        low, high = (w.dtype.type(bound) for bound in safe_range(array_namespace(w), w.dtype))
+        numbers, basis = cupy.empty((b, rows), w.dtype), (*_rows(V), count)
+        if parts == 1:
+            shared = 2 * count + 1 + TILE * WARP
+            _launch("orthonormalize", b, N, w, (*basis, w, _stride(w), numbers, N, low, high), shared)
+            return numbers
+        h, again, square = (cupy.empty((b, parts, size), w.dtype) for size in (count, count, 1))
+        shared, grid = 2 * count + 1 + TILE * WARP, parts * b
+        _launch("project", grid, N, w, (*basis, w, _stride(w), h, N, parts), shared)
+        _launch("subtract_and_project", grid, N, w, (*basis, w, _stride(w), h, again, N, parts), shared)
+        _launch("subtract_and_square", grid, N, w, (*basis, again, square, N, parts), shared)
+        _launch("scale_row", grid, N, w, (*basis, h, again, square, numbers, N, parts, low, high), shared)
+        return numbers
+
+    @staticmethod
+    def start(V: Any, r: Any, norms: np.ndarray, alive: np.ndarray) -> None:
+        if not (alive.all() and is_safe(norms, array_namespace(r), r.dtype).all()):
+            Reference.start(V, r, norms, alive)
+            return
+        r, out = _dense(r), V[:, 0, :]
+        b, N = r.shape
+        _launch("normalize", b, N, r, (r, _stride(r), out, _stride(out), N), 1 + TILE * WARP)
+
+    @staticmethod
+    def measure(arrays: Any) -> Any:
+        if len(arrays) > MOST_ARRAYS:
+            return Reference.measure(arrays)
+        dense = [_dense(x) for x in arrays]
+        first, b, count = dense[0], len(dense[0]), len(dense)
+        longest, filled = max(dense, key=_parts), dense + [first] * (MOST_ARRAYS - count)
+        N, parts = longest.shape[1], _parts(longest)
+        partial = cupy.empty((b * count, parts, 2), first.dtype)
+        arguments = (*filled, *map(_stride, filled), *(x.shape[1] for x in filled), count, partial, parts)
+        _launch("measure", b * count * parts, N, first, arguments, 2 * WARP)
+        if parts > 1:
+            partial, several = cupy.empty((b * count, 1, 2), first.dtype), partial
+            _launch("measure_parts", b * count, parts, first, (several, partial, parts), 2 * WARP)
+        return partial.reshape(b, 2 * count)
+
+    @staticmethod
+    def mixed(x: Any, image: Any, a: Any, rows: Any) -> tuple[Any, Any]:
+        x, image, a, rows = cupy.ascontiguousarray(x), cupy.ascontiguousarray(image), _dense(a), _dense(rows)
+        step, point, count, N = cupy.empty_like(x), cupy.empty_like(x), rows.shape[1], x.shape[1]
+        _elementwise("mixed", x, (x, image, a, _stride(a), *_rows(rows), count, step, point, N, x.size))
+        return step, point
+
+    @staticmethod
+    def remember(dF: Any, dg: Any, j: int, m: int, column: Any, image: Any, F: Any) -> Any:
+        column, image, F = (cupy.ascontiguousarray(x) for x in (column, image, F))
+        (b, N), parts = F.shape, _parts(F)
+        partial = cupy.empty((b, parts, m + 1), F.dtype)
+        arguments = (dF, dg, *_strides(dF)[:2], j, m, column, image, F, partial, N, parts)
+        _launch("remember", parts * b, N, F, arguments, TILE * WARP)
+        return partial[:, 0, :] if parts == 1 else _added_up(partial)
+
+    @staticmethod
+    def advance(dF: Any, dg: Any, j: int, m: int, *arrays: Any) -> Any:
+        arrays = tuple(map(cupy.ascontiguousarray, arrays))  # F, old_F, step, image, old_image, x
+        F = arrays[0]
+        (b, N), parts = F.shape, _parts(F)
+        partial = cupy.empty((b, parts, m + 7), F.dtype)
+        _launch(
+            "remember_step", parts * b, N, F, (dF, dg, *_strides(dF)[:2], j, m, *arrays, partial, N, parts), TILE * WARP
+        )
+        if parts == 1:
+            return partial[:, 0, :]
+        numbers = cupy.empty((b, m + 7), F.dtype)
+        _launch("step_parts", b, 4 * (m + 7), F, (partial, numbers, parts, m + 7), 0)
+        return numbers
+
+    @staticmethod
+    def growth(gain: Any, advance: Any) -> tuple[Any, Any]:
+        gain, advance = cupy.ascontiguousarray(gain), cupy.ascontiguousarray(advance)
+        growth, factor = cupy.empty_like(gain), cupy.empty_like(gain)
+        _elementwise("growth", gain, (gain, advance, growth, factor, gain.size))
+        return growth, factor
+
+    @staticmethod
+    def half_diagonals(previous: Any, *others: Any) -> tuple[Any, Any, Any]:
+        previous, following, own_previous, own_following = map(cupy.ascontiguousarray, (previous, *others))
+        T, k = previous.shape[-2:]
+        below, main, above = (cupy.empty_like(previous) for _ in range(3))
+        arrays = previous, following, own_previous, own_following, below, main, above
+        _elementwise("half_diagonals", main, (*arrays, T, own_previous.shape[-2], k, main.size))
+        return below, main, above
+
+    @staticmethod
+    def nearby(x: Any, v: Any, reach: Any) -> tuple[Any, Any]:
+        if x.shape[1] > LONG:
+            return Reference.nearby(x, v, reach)
+        x, v, reach = map(cupy.ascontiguousarray, (x, v, reach))
+        point, scale = cupy.empty_like(x), cupy.empty((len(x), 1), x.dtype)
+        _step("nearby", x, (x, v, reach, point, scale, x.shape[1]), "vectors.cu")
+        return point, scale
+
+    @staticmethod
+    def first_half(shadow: Any, r: Any, v: Any, rho: Any) -> tuple[Any, Any]:
+        if r.shape[1] > LONG:
+            return Reference.first_half(shadow, r, v, rho)
+        shadow, r, v, rho = map(cupy.ascontiguousarray, (shadow, r, v, rho))
+        alpha, s = cupy.empty_like(rho), cupy.empty_like(r)
+        _step("first_half", r, (shadow, r, v, rho, alpha, s, r.shape[1]))
+        return alpha, s
+
+    @staticmethod
+    def second_half(shadow: Any, s: Any, t: Any, alpha: Any, rho: Any) -> tuple[Any, ...]:
+        if s.shape[1] > LONG:
+            return Reference.second_half(shadow, s, t, alpha, rho)
+        shadow, s, t, rho = map(cupy.ascontiguousarray, (shadow, s, t, rho))
+        (omega, new_rho, beta), r = (cupy.empty_like(rho) for _ in range(3)), cupy.empty_like(s)
+        numbers = cupy.empty((len(s), 5), s.dtype)
+        _step("second_half", s, (shadow, s, t, alpha, rho, omega, r, new_rho, beta, numbers, s.shape[1]))
+        return omega, r, new_rho, beta, numbers
+
+    @staticmethod
+    def moved(dx: Any, p: Any, *parts: Any) -> tuple[Any, Any]:
+        dx, p, *rest = map(cupy.ascontiguousarray, (dx, p, *parts))
+        new_dx, new_p = cupy.empty_like(dx), cupy.empty_like(p)
+        _elementwise("moved", dx, (dx, p, *rest, new_dx, new_p, dx.shape[1], dx.size), "bicgstab.cu")
+        return new_dx, new_p
+
+
+def rank_one(z: Any, w: Any, amount: Any, following: Any) -> Any:
+    w, other, parts = _dense(w), z if following is None else _dense(following), _parts(z)
+    b, N = z.shape
+    partial = cupy.empty((b, parts, 1), z.dtype)
+    arguments = (z, _stride(z), w, _stride(w), amount, _stride(amount), other, _stride(other), partial, N, parts)
+    _launch("rank_one", parts * b, N, z, arguments, TILE * WARP)
+    if following is None:
+        return None
+    return partial[:, 0, :] if parts == 1 else _added_up(partial)
+
+
+def _launch(name: str, blocks: int, N: int, like: Any, arguments: tuple[Any, ...], shared: int) -> None:
+    """Launch with as many threads as the length of vectors asks for, and room for `shared` numbers."""
+    _run("vectors.cu", name, like, blocks, WARP * min(32, -(-min(N, CHUNK) // 128)), arguments, shared)
+
+
+def _elementwise(name: str, out: Any, arguments: tuple[Any, ...], file: str = "vectors.cu") -> None:
+    """Launch with a thread for each entry."""
+    _run(file, name, out, -(-out.size // 256), 256, arguments, 0)
+
+
+def _step(name: str, like: Any, arguments: tuple[Any, ...], file: str = "bicgstab.cu") -> None:
+    """Launch one block for each system."""
+    b, N = like.shape
+    _run(file, name, like, b, WARP * min(32, -(-N // 128)), arguments, TILE + TILE * WARP)
+
+
+def _run(file: str, name: str, like: Any, blocks: int, threads: int, arguments: tuple[Any, ...], shared: int) -> None:
+    """Launch for arrays that all have one dtype, which the kernel cannot see."""
+    dtype = like.dtype
+    for argument in arguments:
+        if isinstance(argument, cupy.ndarray) and argument.dtype != dtype:
+            raise TypeError(f"vectors of one dtype are needed, got {dtype} and {argument.dtype}")
+    launch(file, name, dtype.char, (blocks,), (threads,), arguments, shared * dtype.itemsize, CHUNK=CHUNK)
+
+
+def _added_up(partial: Any) -> Any:
+    """The sums of partial sums (b, parts, count)."""
+    b, parts, count = partial.shape
+    sums = cupy.empty((b, count), partial.dtype)
+    _launch("add_up", b, 32 * count * 4, partial, (partial, sums, parts, count), 0)
+    return sums
+
+
+def _parts(x: Any) -> int:
+    """Of a vector (b, N)."""
+    return -(-x.shape[-1] // CHUNK)
+
+
+def _dense(x: Any) -> Any:
+    """The array, or a copy whose entries stand side by side."""
+    return x if x.shape[-1] <= 1 or x.strides[-1] == x.itemsize else cupy.ascontiguousarray(x)
+
+
+def _strides(x: Any) -> tuple[int, ...]:
+    return tuple(stride // x.itemsize for stride in x.strides)
+
+
+def _stride(x: Any) -> int:
+    """Entries from one system to the next."""
+    return x.strides[0] // x.itemsize
+
+
+def _rows(x: Any) -> tuple[Any, int, int]:
+    """Rows (b, m, N) as the kernels take them."""
+    return x, x.strides[0] // x.itemsize, x.strides[1] // x.itemsize

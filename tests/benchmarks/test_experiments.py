@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from benchmarks.experiments._run import Checkpoints, complete_or_absent  # noqa: E402
+from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text  # noqa: E402
+from benchmarks.experiments.language import LanguageModel  # noqa: E402
+from benchmarks.experiments.lattice import Expanded, Lattice, Network, by_enumeration  # noqa: E402
+
+
+@pytest.mark.parametrize("rho", [1, 2, 4, 7])
+@pytest.mark.parametrize("seed", range(3))
+def test_best_paths_are_those_of_all_paths(rho, seed):
+    rng = np.random.default_rng(seed)
+    lattice = Lattice.around(np.append(rng.integers(1, 9, 4), END), 9, 2, rng)
+    network = Network.random(9, 3, rng)
+    score, words = Expanded(lattice, rho).best(network, rho, 2.0)
+    expected, path = by_enumeration(lattice, network, rho, 2.0)
+    assert words == path
+    assert score == pytest.approx(expected, rel=1e-12)
+
+
+def test_order_matters():
+    rng = np.random.default_rng(0)
+    lattice = Lattice.around(np.append(rng.integers(1, 9, 5), END), 9, 2, rng)
+    network = Network.random(9, 3, rng)
+    scores = {Expanded(lattice, rho).best(network, rho, 2.0)[0] for rho in (1, 2, 3)}
+    assert len(scores) == 3
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_kneser_ney_is_a_distribution(order, rng):
+    lines = [np.append(rng.integers(1, 6, 7), END) for _ in range(20)]
+    model = KneserNey(lines, order, 6)
+    for history in ((0, 0), (1, 2), (5, 5)):
+        assert sum(model.probability(history, word) for word in range(6)) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_text_is_cut_and_numbered(tmp_path):
+    (tmp_path / "text").write_text("a b a\n\na c\nb b\na d\n", encoding="utf-8")
+    text = Text.read(tmp_path / "text", part=0.6)
+    assert text.words == ("</s>", "<unk>", "a")
+    assert [line.tolist() for line in text.train] == [[2, UNKNOWN, 2, END], [2, UNKNOWN, END]]
+    assert [line.tolist() for line in text.held] == [[UNKNOWN, UNKNOWN, END], [2, UNKNOWN, END]]
+
+
+def test_many_iterations_are_backpropagation_through_time(rng):
+    lines = [np.append(rng.integers(1, 9, length), END) for length in (3, 5, 6)]
+    found = []
+    for form, rho in (("bptt", 0), ("full", 7)):
+        model = LanguageModel(9, 4, rho, form, seed=0)
+        loss, count = model.loss(lines)
+        loss.backward()
+        found.append((float(loss.detach()), [parameter.grad.numpy() for parameter in model.parameters()]))
+    assert count == 17
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+    for exact, truncated in zip(found[0][1], found[1][1]):
+        np.testing.assert_allclose(truncated, exact, rtol=1e-3, atol=1e-5)
+
+
+def test_files_are_complete_or_absent(tmp_path):
+    def half():
+        with complete_or_absent(tmp_path / "file") as file:
+            file.write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoints_of_other_settings_are_refused(tmp_path):
+    Checkpoints(tmp_path / "run.pt", {"k": 3}).save(lambda: {"step": 7}, now=True)
+    assert Checkpoints(tmp_path / "run.pt", {"k": 3}).load()["step"] == 7
+    with pytest.raises(SystemExit, match="other settings \\(k\\)"):
+        Checkpoints(tmp_path / "run.pt", {"k": 4}).load()
