@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from benchmarks.experiments._run import Checkpoints, complete_or_absent  # noqa: E402
-from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text  # noqa: E402
-from benchmarks.experiments.language import LanguageModel  # noqa: E402
-from benchmarks.experiments.lattice import Expanded, Lattice, Network, by_enumeration  # noqa: E402
+from benchmarks.experiments._run import Checkpoints, complete_or_absent
+from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text
+from benchmarks.experiments.language import LanguageModel
+from benchmarks.experiments.lattice import Expanded, Lattice, Network, by_enumeration
 
 
 @pytest.mark.parametrize("rho", [1, 2, 4, 7])
