@@ -17,6 +17,7 @@ __all__ = [
     "Norms",
     "array_namespace",
     "as_inexact",
+    "clear",
     "copied",
     "eps",
     "from_host",
@@ -142,6 +143,7 @@ def as_inexact(x: Any, name: str) -> Array:
     raise TypeError(f"`{name}` must hold real or complex numbers, got dtype {x.dtype}")
 
 
+FEW_ROWS = 4
 SHORT_ROW = 256  # numbers; measured: a quarter of the time for rows of 16, the same for 8000
 
 
@@ -307,3 +309,13 @@ def scatter(x: Array, indices: Indices, rows: Array) -> None:
     else:
         for row, index in enumerate(indices):
             x[int(index), ...] = rows[row, ...]
+
+
+def clear(x: Array, where: HostArray) -> None:
+    """Write zeros into some rows of `x`, in place; few of them one by one, so that a device need not be told which."""
+    rows = np.flatnonzero(where)
+    if rows.size > FEW_ROWS and takes_indices(x):
+        x[from_host(rows, x)] = 0.0
+    else:
+        for row in rows.tolist():
+            x[row, ...] = 0.0

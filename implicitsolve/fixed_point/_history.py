@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._evaluate import FEW
-from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, to_host
+from implicitsolve._namespace import array_namespace, clear, from_host, gather, is_complex, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import newest_first, vectors
 
@@ -79,8 +79,8 @@ class History:
     def record(self, numbers: HostArray, lost: HostArray) -> None:
         """Take in what was foreseen; where the step was `lost`, forget everything instead."""
         j, _ = self._next()
-        for row in np.flatnonzero(lost).tolist():
-            self.dF[row, j, :] = self.dg[row, j, :] = 0.0
+        for differences in (self.dF, self.dg):
+            clear(differences[:, j, :], lost)
         self._note(numbers, lost)
 
     def _next(self) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import (
     array_namespace,
+    clear,
     eps,
     from_host,
     gather,
@@ -207,7 +208,7 @@ class _Arnoldi:
         is_exhausted = is_void | (below <= 4 * self.precision * np.maximum(np.abs(h).max(axis=1), below))
         self.count = np.where(self.alive & ~is_void, j + 1, self.count)
         self.broken |= self.alive & is_void & (estimate > self.target)
-        self._clear((~self.alive | is_exhausted) & ~(length == 0))
+        clear(self.V[:, j + 1, :], (~self.alive | is_exhausted) & ~(length == 0))  # these get no further vectors
         self._expect(estimate)
         self.alive &= ~is_exhausted & (self.expected > self.target) & (self.count < self.limits)
 
@@ -225,11 +226,6 @@ class _Arnoldi:
             usable = ~is_good & (below > 0)
             V[:, -1, :] = v / from_host(np.where(usable, below, 1.0), v)[:, None]
         return h, below
-
-    def _clear(self, where: HostArray) -> None:
-        """Write zeros in the place of the next vector of some systems: they get no further ones."""
-        for row in np.flatnonzero(where).tolist():
-            self.V[row, self.small.columns, :] = 0
 
     def _expect(self, estimate: HostArray) -> None:
         """Note the residuals' norms; with `polish`, what it would leave, judged by what the last vector has gained."""
