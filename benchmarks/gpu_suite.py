@@ -83,12 +83,15 @@ def main() -> int:
 
     facts, failures, found = machine(options.dry_run), Failures(), []
     print(", ".join(f"{name} {value}" for name, value in facts.items()), *HEADER, sep="\n", flush=True)
-    for row in rows(options.only, TINY if options.dry_run else FULL, 0.0 if options.dry_run else options.seconds):
-        found.append(row)
-        failures.note(row)
-        print(row.line(), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({"machine": facts, "rows": [row.facts() for row in found]}, indent=1) + "\n")
+    try:
+        for row in rows(options.only, TINY if options.dry_run else FULL, 0.0 if options.dry_run else options.seconds):
+            found.append(row)
+            failures.note(row)
+            print(row.line(), flush=True)
+    finally:  # a part that fails does not take the others' figures with it
+        if options.json:
+            report = {"machine": facts, "rows": [row.facts() for row in found]}
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
     print(failures.summary(len(found)))
     return failures.count > 0
 

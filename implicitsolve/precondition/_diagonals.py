@@ -67,11 +67,13 @@ def inverses(blocks: Array, scales: Callable[[], Array]) -> Array:
         if blocks.shape[-1] == 1:
             inverse = 1 / blocks
         else:
+            identities = xp.broadcast_to(identity, blocks.shape)  # the `inv` of CuPy writes nothing for singular blocks
             try:
-                inverse = xp.linalg.inv(blocks)
-            except np.linalg.LinAlgError:  # one singular block spoils the call: 0 in the LU that inv divides by
+                inverse = xp.linalg.solve(blocks, identities)
+            except np.linalg.LinAlgError:  # one singular block spoils the call: 0 in the LU that it divides by
                 singular = (xp.linalg.slogdet(blocks)[0] == 0)[..., None, None]
-                inverse = xp.where(singular, xp.nan, xp.linalg.inv(xp.where(singular, identity, blocks)))
+                regular = xp.where(singular, identity, blocks)
+                inverse = xp.where(singular, xp.nan, xp.linalg.solve(regular, identities))
         usable = xp.all(xp.isfinite(inverse), axis=(-2, -1), keepdims=True)
         if not bool(xp.all(usable)):
             inverse = xp.where(usable, inverse, identity / scales()[..., None, None])

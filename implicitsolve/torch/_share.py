@@ -62,8 +62,19 @@ def on_device(x: torch.Tensor) -> Generator[None]:
         return
     cuda = _cupy().cuda
     stream = torch.cuda.current_stream(x.device)
-    with cuda.Device(stream.device.index), cuda.ExternalStream(stream.cuda_stream):
+    with cuda.Device(stream.device.index), cuda.Stream.from_external(_Stream(stream)):
         yield
+
+
+class _Stream:
+    """A stream of torch, as CuPy asks for it; those of older versions of torch cannot be asked."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version of the protocol, and the handle."""
+        return 0, self.stream.cuda_stream
 
 
 def _cupy() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.device_double.account import peak
 
@@ -39,15 +39,24 @@ class Stream:
     """Work is done at once."""
 
     null: Stream
+    entered: ClassVar[list[Stream]] = []
 
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False):
         self.ptr = 0
 
+    @classmethod
+    def from_external(cls, obj: Any) -> Stream:
+        """A stream of somebody else."""
+        made = cls()
+        _, made.ptr = obj.__cuda_stream__()
+        return made
+
     def __enter__(self) -> Stream:
+        self.entered.append(self)
         return self
 
     def __exit__(self, *unused: Any) -> None:
-        pass
+        self.entered.pop()
 
     def synchronize(self) -> None:
         pass
@@ -60,13 +69,6 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         pass
-
-
-class ExternalStream(Stream):
-    """A stream of somebody else."""
-
-    def __init__(self, ptr: int, device_id: int = -1):
-        self.ptr = ptr
 
 
 class Event:
@@ -87,7 +89,7 @@ def get_elapsed_time(start_event: Event, end_event: Event) -> float:
 
 
 def get_current_stream(device_id: int = -1) -> Stream:
-    return Stream.null
+    return Stream.entered[-1] if Stream.entered else Stream.null
 
 
 class MemoryPool:
@@ -118,5 +120,5 @@ Stream.null = Stream()
 
 def members() -> dict[str, Any]:
     """The module's, by name."""
-    classes = (Device, Event, ExternalStream, MemoryPool, Stream, get_current_stream, get_elapsed_time)
+    classes = (Device, Event, MemoryPool, Stream, get_current_stream, get_elapsed_time)
     return {found.__name__: found for found in classes} | {"runtime": runtime}

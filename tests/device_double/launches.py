@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 KERNEL = re.compile(r'extern "C"\s+__global__\s+void\s+(?:__launch_bounds__\(.*?\)\s*)?(\w+)\s*\(')
 SCALARS = {bool: "?", int: "q", float: "d"}
 launched: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # kernel, grid, block since the last reset
+shared_sizes: dict[tuple[Any, ...], int] = {}  # limits of functions that have another than the usual one
 seeds = iter(range(1, 1 << 30))  # threads run in another order at each launch
 
 
@@ -65,11 +66,20 @@ class RawKernel:
     """`cupy.RawKernel`, with every argument checked against the kernel's own signature."""
 
     def __init__(self, code: str, name: str, options: tuple[str, ...] = (), **keywords: Any):
-        self.name, self.max_dynamic_shared_size_bytes = name, 48 * 1024
+        self.name, self._function = name, (code, options, name)
         library = build(code, options)
         self._entry, signature = getattr(library, f"emulated_{name}"), getattr(library, f"signature_{name}")
         self._entry.restype = signature.restype = ctypes.c_char_p
         self._signature = signature().decode()
+
+    @property
+    def max_dynamic_shared_size_bytes(self) -> int:
+        """Of the function, which all kernels of its name in the same module share."""
+        return shared_sizes.get(self._function, 48 * 1024)
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size: int) -> None:
+        shared_sizes[self._function] = size
 
     def __call__(self, grid: Any, block: Any, args: Any, *, shared_mem: int = 0) -> None:
         assert len(args) == len(self._signature) // 2, f"{self.name} takes {len(self._signature) // 2}, got {len(args)}"

@@ -65,7 +65,7 @@ def solve(a: Any, b: Any) -> ndarray:
 
 
 def inv(a: Any) -> ndarray:
-    """A singular one of a stack is left as the memory was."""
+    """A singular one of a stack is left as the memory was, which may hold anything: here ones."""
     dtype = _checked(a)
     _square(a)
     if a.ndim == 2:
@@ -75,8 +75,7 @@ def inv(a: Any) -> ndarray:
     (getri,) = lapack.get_lapack_funcs(("getri",), dtype=dtype)
     for i in np.ndindex(a.shape[:-2]) if a.size else ():
         lu, places, info = _factored(a._host[i], dtype)
-        if info == 0:
-            made[i] = getri(lu, places)[0]
+        made[i] = getri(lu, places)[0] if info == 0 else 1.0
     return adopt(made)
 
 

@@ -266,6 +266,13 @@ def test_the_stand_in_for_a_singular_block_scales_too(rng, settings, power):
     np.testing.assert_array_equal(first, second * 2.0**power)
 
 
+def test_singular_blocks_have_a_stand_in_and_others_their_inverses(xp):
+    blocks = np.zeros((1, 3, 1, 2, 2))
+    blocks[0, :, 0] = [[1, 2], [2, 4]], [[2, 0], [0, 4]], [[0, 0], [0, 0]]
+    M = BlockJacobi().build(BlockBandedMatrix(xp.asarray(blocks), lower=0, upper=0))
+    np.testing.assert_allclose(to_host(M.matvec(xp.ones((1, 6)))), [[1 / 6, 1 / 6, 1 / 2, 1 / 4, 1 / 6, 1 / 6]])
+
+
 @pytest.mark.parametrize("settings", SETTINGS, ids=repr)
 def test_a_broken_system_does_not_reach_its_neighbours(rng, settings):
     blocks = rng.uniform(-1, 1, (3, 6, 3, 2, 2))

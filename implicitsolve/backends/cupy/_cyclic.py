@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import cupy
 
 from implicitsolve.backends.cupy._factors import WARP, Factors, lanes, tile
-from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch
+from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch, limits
 
 AT_THE_END = 16  # rows of a system that stay at the levels that one block does in one launch
 THREADS = 256
@@ -80,7 +80,8 @@ class CyclicFactors(Factors):
             arrays = (source, F, P, order, entries, multipliers, scale)
             run("cyclic_reduce", _warps(B * rows, group), WARP, *arrays, B, T, stride, before, kept)
         arrays = (blocks, F, P, order, entries, multipliers, scale)
-        run("cyclic_end", B, min(AT_THE_END * group, THREADS), *arrays, B, T, *_after(own), kept)
+        threads = min(AT_THE_END * group, THREADS, limits()[1] // store * group // WARP * WARP)
+        run("cyclic_end", B, threads, *arrays, B, T, *_after(own), kept)
         found = verdict_of(entries, multipliers, scale)
         return cls(F=F, P=P, order=order, found=found)
 

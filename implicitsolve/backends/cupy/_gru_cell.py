@@ -9,7 +9,7 @@ import cupy
 
 from implicitsolve import kernels
 from implicitsolve.backends.cupy._gates_arrays import elementwise, kept, matrix, stack
-from implicitsolve.backends.cupy._module import launch
+from implicitsolve.backends.cupy._module import launch, limits
 
 FILE = "gru_cell.cu"
 LARGEST_BLOCK = 512  # threads, of which there is one for each column: more would have too few registers
@@ -97,7 +97,8 @@ class GRUCell:
     def _launch(self, function, m, like, arguments):
         """For every row of an array like `like`."""
         rows = like.size // self.size
-        height, threads, shared = _tile(rows > 4 * _device()[0], self.size, like.itemsize)
+        multiprocessors, memory = limits()
+        height, threads, shared = _tile(rows > 4 * multiprocessors, self.size, like.itemsize, memory)
         sizes = (rows, like.shape[-2], self.size)
         grid = (-(-rows // height),)
         launch(FILE, function, like.dtype.char, grid, threads, (*arguments, *sizes), shared, **_constants(height, m))
@@ -109,23 +110,16 @@ def _constants(height, neighbours):
 
 
 @cache
-def _tile(is_high, size, itemsize):
-    """Rows of a block, its threads (of each row, parts of the sums) and its shared memory.
+def _tile(is_high, size, itemsize, memory):
+    """Rows of a block, its threads (of each row, parts of the sums) and its shared memory, of so much at most.
 
     High blocks read the weights once for more rows; low ones are more. Sums have the same parts in both.
     """
     width = -(-size // 32) * 32
     slices = min(MOST_SLICES, LARGEST_BLOCK // width, -(-size // 16))
     of_row = (3 + 2 * slices) * width * itemsize
-    height = next(rows for rows in (8, 4, 2) if rows * of_row <= _device()[1] and (is_high or rows < 8))
+    height = next(rows for rows in (8, 4, 2) if rows * of_row <= memory and (is_high or rows < 8))
     return height, (width, slices), height * of_row
-
-
-@cache
-def _device():
-    """Multiprocessors of the device, and shared memory of one."""
-    attributes = cupy.cuda.Device().attributes
-    return attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerBlockOptin"]
 
 
 def _near(states, distances):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import cupy
 
 from implicitsolve.backends.cupy._factors import WARP, Factors, lanes, tile
-from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch
+from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch, limits
 
 MOST_SHARED = 96 * 1024  # bytes of the block rows that the lanes share
 MOST_NUMBERS = 128  # of 32 bits in the registers of a lane
@@ -16,8 +16,8 @@ MOST_NUMBERS = 128  # of 32 bits in the registers of a lane
 
 def fits(k: int, lower: int, upper: int, itemsize: int) -> bool:
     """Whether registers and shared memory hold the block rows that are worked on."""
-    m = lower + upper + 1
-    return k <= WARP and m * k * itemsize // 4 <= MOST_NUMBERS and _shared(k, lower, upper, itemsize) <= MOST_SHARED
+    m, shared = lower + upper + 1, _shared(k, lower, upper, itemsize)
+    return k <= WARP and m * k * itemsize // 4 <= MOST_NUMBERS and shared <= min(MOST_SHARED, limits()[1])
 
 
 class LaneFactors(Factors):

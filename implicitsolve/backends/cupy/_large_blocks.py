@@ -12,18 +12,17 @@ import numpy as np
 from implicitsolve._typing import Indices
 from implicitsolve.backends.cupy._cyclic import verdict_of
 from implicitsolve.backends.cupy._factors import Factors
-from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch
+from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch, limits
 
 PANEL, HEIGHT, THREADS = 32, 64, 256  # as in block_large.cuh and large_product.cu
-MOST_SHARED = 220 * 1024
-COMFORTABLE = 72 * 1024  # bytes of shared memory with which three blocks fit on a multiprocessor
+COMFORTABLE = 72 * 1024  # bytes of shared memory with which three blocks fit on the largest multiprocessors
 MOST_GRID = 2**20
 LOWER, UPPER = 1, 0
 
 
 def fits(k: int, itemsize: int) -> bool:
     """Whether shared memory holds a panel of 32 columns."""
-    return _solve_shared(k, PANEL, itemsize) <= MOST_SHARED
+    return max(_solve_shared(k, PANEL, itemsize), _factor_shared(k, itemsize)) <= limits()[1]
 
 
 class LargeBlockFactors(Factors):
@@ -208,7 +207,7 @@ def _columns(k: int, columns: int, itemsize: int) -> int:
     """Columns at a time: as many as leave room for other blocks on a multiprocessor."""
     if columns <= 8:
         return 8
-    return 64 if _solve_shared(k, 64, itemsize) <= COMFORTABLE else PANEL
+    return 64 if _solve_shared(k, 64, itemsize) <= min(COMFORTABLE, limits()[1]) else PANEL
 
 
 def _solve_shared(k: int, columns: int, itemsize: int) -> int:

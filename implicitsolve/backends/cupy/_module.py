@@ -47,13 +47,27 @@ def _module(name: str, char: str, constants: tuple[tuple[str, int], ...]) -> Any
 
 @cache
 def _kernel(
-    name: str, function: str, char: str, constants: tuple[tuple[str, int], ...], shared: int = 0, device: int = 0
+    name: str, function: str, char: str, constants: tuple[tuple[str, int], ...], device: int | None = None
 ) -> Any:
-    """A kernel for any device, or for one device and as much shared memory as is given only on demand."""
+    """A kernel for any device, or for one with all the shared memory that is given only on demand.
+
+    The limit belongs to the function on the device, which later launches share, with more memory or less.
+    """
     kernel = _module(name, char, constants).get_function(function)
-    if shared:
-        kernel.max_dynamic_shared_size_bytes = shared
+    if device is not None:
+        kernel.max_dynamic_shared_size_bytes = _limits(device)[1]
     return kernel
+
+
+@cache
+def _limits(device: int) -> tuple[int, int]:
+    attributes = cupy.cuda.Device(device).attributes
+    return attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerBlockOptin"]
+
+
+def limits() -> tuple[int, int]:
+    """Multiprocessors of the present device, and bytes of shared memory that a block may have there."""
+    return _limits(cupy.cuda.runtime.getDevice())
 
 
 def launch(
@@ -86,5 +100,5 @@ def launch(
     if not all(grid):
         return
     key = name, function, char, tuple(sorted(constants.items()))
-    kernel = _kernel(*key) if shared <= SHARED else _kernel(*key, shared, cupy.cuda.runtime.getDevice())
+    kernel = _kernel(*key) if shared <= SHARED else _kernel(*key, cupy.cuda.runtime.getDevice())
     kernel(grid, block, arguments, shared_mem=shared)

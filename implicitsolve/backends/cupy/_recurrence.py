@@ -9,12 +9,12 @@ import cupy
 import numpy as np
 
 from implicitsolve import kernels
-from implicitsolve.backends.cupy._module import launch
+from implicitsolve.backends.cupy._module import launch, limits
 
 WARP, BLOCKS = 32, 2048  # about sixteen warps for each multiprocessor of the largest devices
 SHORTEST = 128  # steps of a chunk: below, a launch takes longer
 REGISTERS = 96  # of 32 bits, for the weights of a lane
-SHARED, DEEPEST = 200 * 1024, 16  # bytes of a block, and steps that a state may have to wait
+DEEPEST = 16  # steps that a state may have to wait
 FIRST_LOOK = 3  # sweeps before the host asks for the first time; a transfer takes longer than an idle sweep
 RNN_RULES, GRU_RULES = ("tanh", "logistic", "relu", "identity", "push", "pull"), ("value", "push", "pull")
 SHOWN = {"value": 1, "push": 1, "pull": 3}  # rows besides the states that a GRU's lanes show each other
@@ -52,7 +52,7 @@ class Layout:
     @property
     def fits(self):
         """Whether a device has the memory."""
-        return self.shared <= SHARED and self.constants["DEPTH"] <= DEEPEST
+        return self.shared <= limits()[1] and self.constants["DEPTH"] <= DEEPEST
 
     def chunk(self, plan):
         """Steps of a chunk: as few as give every multiprocessor enough to do, a multiple of those that are unrolled."""

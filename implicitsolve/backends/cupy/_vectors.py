@@ -23,11 +23,15 @@ Reference: Any = kernels.vectors.reference
 
 def register() -> None:
     kernels.vectors.implement("cupy", Vectors, _supports)
-    kernels.rank_one.implement("cupy", rank_one, _supports)
+    kernels.rank_one.implement("cupy", rank_one, _supports_in_place)
 
 
 def _supports(like: Any, **facts: Any) -> bool:
     return isinstance(like, cupy.ndarray) and like.dtype.char in "fd" and like.shape[-1] > 0
+
+
+def _supports_in_place(like: Any, **facts: Any) -> bool:
+    return _supports(like) and _dense(like) is like
 
 
 class Vectors(Reference):
@@ -225,7 +229,7 @@ def _added_up(partial: Any) -> Any:
     """The sums of partial sums (b, parts, count)."""
     b, parts, count = partial.shape
     sums = cupy.empty((b, count), partial.dtype)
-    _launch("add_up", b, 32 * count * 4, partial, (partial, sums, parts, count), 0)
+    _launch("add_up", b, 128 * max(count, 1), partial, (partial, sums, parts, count), 0)
     return sums
 
 
