@@ -291,3 +291,54 @@ def _fixed_point(A, b, xp):
         return x - xp.tanh(xp.matmul(A, x[..., None])[..., 0] + b)
 
     return ims.Problem(residual, fixed_point=True, batch_ndim=1, take=take)
+
+
+# -- the other public functions ------------------------------------------------------------------------------------
+
+
+def _sequences(layer, xp):
+    inputs = layer.parameters["inputs"]
+    weights = {name: value for name, value in layer.parameters.items() if name[0] in "WUb"}
+    chosen = [inputs[i, :length, ...] for i, length in enumerate((9, 48, 30, 12))]
+
+    def build(sequences):
+        padded = xp.zeros((len(sequences), max(len(x) for x in sequences), D), dtype=xp.float32)
+        for row, x in enumerate(sequences):
+            padded[row, : len(x), :] = x
+        return adapters.implicit_gru(weights, padded, lengths=[len(x) for x in sequences])
+
+    return [solved.x for solved in ims.solve_sequences(build, chosen, batch_size=2)]
+
+
+OTHERS = {
+    "expand": lambda layer, xp: ims.expand(layer, ims.root(ims.even_odd(layer)).x),
+    "jacobian": lambda layer, xp: ims.jacobian(layer, xp.zeros((B, T, K), dtype=xp.float32)).blocks,
+    "jacobian of differences": lambda layer, xp: (
+        ims.jacobian(
+            ims.Problem(layer.residual, structure=layer.structure, batch_ndim=1), xp.zeros((B, T, K), dtype=xp.float32)
+        ).blocks
+    ),
+    "initial_guess": lambda layer, xp: adapters.initial_guess(layer, "one-step"),
+    "gru_switch": lambda layer, xp: adapters.gru_switch(
+        {name: value for name, value in layer.parameters.items() if name[0] in "WUb"},
+        layer.parameters["inputs"],
+        xp.zeros((B, T, K), dtype=xp.float32),
+    ),
+    "approximate_fixed_point": lambda layer, xp: adapters.approximate_fixed_point(layer, 5).x,
+    "its gradients": lambda layer, xp: (
+        adapters.approximate_fixed_point(layer, 3).pull_back(xp.ones((B, T, K), dtype=xp.float32)).gradients["Uz"]
+    ),
+    "jacobian_penalty": lambda layer, xp: ims.jacobian_penalty(
+        layer, ims.root(layer), rng=np.random.default_rng(0)
+    ).gradients["Uz"],
+    "race": lambda layer, xp: ims.race(layer, ["zeros", "one-step"]).x,
+    "solve_stream": lambda layer, xp: ims.solve_stream(layer, batch_size=6).x,
+    "solve_sequences": lambda layer, xp: _sequences(layer, xp)[1],
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_functions(layer, counted, xp, name):
+    found, _ = counted(lambda: OTHERS[name](layer, xp))
+    assert is_device(found, xp)
+    assert bool(xp.all(xp.isfinite(found)))
