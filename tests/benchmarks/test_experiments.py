@@ -9,6 +9,7 @@ from benchmarks.experiments._run import Checkpoints, complete_or_absent
 from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text
 from benchmarks.experiments.language import LanguageModel
 from benchmarks.experiments.lattice import Expanded, Lattice, Network, by_enumeration
+from benchmarks.experiments.sentiment import batches, generated, read_folder
 
 
 @pytest.mark.parametrize("rho", [1, 2, 4, 7])
@@ -77,3 +78,32 @@ def test_checkpoints_of_other_settings_are_refused(tmp_path):
     assert Checkpoints(tmp_path / "run.pt", {"k": 3}).load()["step"] == 7
     with pytest.raises(SystemExit, match="other settings \\(k\\)"):
         Checkpoints(tmp_path / "run.pt", {"k": 4}).load()
+
+
+def test_generated_opinions_are_turned_round(rng):
+    for words, label in generated(50, rng):
+        total = 0
+        for before, word, after in zip(["", *words], words, [*words[1:], ""]):
+            sign = {"praise": 1, "blame": -1}.get(word.rstrip("0123456789"), 0)
+            total += -sign if before == "not" or after == "hardly" else sign
+        assert label == (total > 0)
+
+
+def test_folders_of_texts(tmp_path):
+    for name, text in (("pos", "A fine film, isn't it?"), ("neg", "Dull !")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.txt").write_text(text, encoding="utf-8")
+    assert read_folder(tmp_path, None) == [(["a", "fine", "film", "isn't", "it", "?"], 1), (["dull", "!"], 0)]
+    with pytest.raises(SystemExit, match="txt there"):
+        read_folder(tmp_path / "pos", None)
+
+
+def test_batches_hold_every_text_once(rng):
+    corpus = [(np.full(length, length), length % 2) for length in range(1, 8)]
+    seen = []
+    for numbers, lengths, labels in batches(corpus, 3, rng):
+        for row, length, label in zip(numbers, lengths, labels):
+            assert row.tolist() == [length] * length + [0] * (len(row) - length)
+            assert label == length % 2
+            seen.append(length)
+    assert sorted(seen) == list(range(1, 8))
