@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,14 +50,14 @@ def times(states: Array, weights: Array) -> Array:
     return xp.reshape(xp.matmul(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
 
 
-def each_times(states: Sequence[Array], weights: Array, merged: Array) -> list[Array]:
-    """Each of the states times its own of the weights (m, k, k), which stand side by side in `merged` (k, m k).
+def each_times(states: Sequence[Array], weights: Array, merged: Callable[[], Array]) -> list[Array]:
+    """Each of the states times its own of the weights (m, k, k), which stand side by side in ``merged()`` (k, m k).
 
     Where all states are one array, a GPU takes them in one product, whose parts are views.
     """
     first, m = states[0], len(states)
     if m > 1 and is_cupy_array(first) and all(state is first for state in states[1:]):
-        return split(times(first, merged), m)
+        return split(times(first, merged()), m)
     return [times(h, weights[j, ...]) for j, h in enumerate(states)]
 
 

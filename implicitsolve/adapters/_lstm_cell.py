@@ -108,10 +108,19 @@ class LSTMCell:
         return kernels.lstm.select(self.Up, size=self.factor_size)
 
     @cached_property
-    def transposed(self) -> tuple[Array, Array, Array]:
-        """Up and Un (2, k, k), the same side by side (k, 2 k), and gates (k, 4 k) as they multiply from the right."""
-        switch = array_namespace(self.Up).stack([self.Up, self.Un])
-        return contiguous(switch), beside(switch), beside(self.gates)
+    def transposed(self) -> tuple[Array, Array]:
+        """Up and Un (2, k, k), and gates (k, 4 k) as they multiply from the right."""
+        return contiguous(self._switch), beside(self.gates)
+
+    @cached_property
+    def merged(self) -> Array:
+        """The first of these side by side, (k, 2 k)."""
+        return beside(self._switch)
+
+    @property
+    def _switch(self) -> Array:
+        """Up and Un, (2, k, k)."""
+        return array_namespace(self.Up).stack([self.Up, self.Un])
 
     @property
     def takes_sequences(self) -> bool:
@@ -157,11 +166,11 @@ class LSTMCell:
     def _arguments(self, states: Sequence[Array]) -> list[Array]:
         """The products Up hp and Un hq."""
         halves = {id(state): self._halves(state)[0] for state in states}  # of one array but one view
-        return each_times([halves[id(state)] for state in states], *self.transposed[:2])
+        return each_times([halves[id(state)] for state in states], self.transposed[0], lambda: self.merged)
 
     def _products(self, hhat: Array) -> Array:
         """Of the gates' weights, (4, n, k)."""
-        return stacked(times(hhat, self.transposed[2]), self.factor_size)
+        return stacked(times(hhat, self.transposed[1]), self.factor_size)
 
     def _split(self, factors: Array) -> tuple[Array, Array]:
         """Factors of the mixture and of the rest."""

@@ -203,7 +203,7 @@ class RNNCell:
 
     def _products(self, states: Sequence[Array]) -> list[Array]:
         """Return W_j h_j for all j."""
-        return each_times(states, self.transposed, self.merged)
+        return each_times(states, self.transposed, lambda: self.merged)
 
     def _slope(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
         """phi' row by row."""

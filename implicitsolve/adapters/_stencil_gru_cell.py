@@ -142,9 +142,14 @@ class StencilGRUCell:
         return None if whole is None or math.prod(stack.shape[1:-1]) > whole.most_rows else whole
 
     @cached_property
-    def transposed(self) -> tuple[Array, Array, Array, Array]:
-        """Us, the same side by side (k, m k), gates (k, 2 k) and U as they multiply from the right."""
-        return contiguous(self.Us), beside(self.Us), beside(self.gates), contiguous(self.U)
+    def transposed(self) -> tuple[Array, Array, Array]:
+        """Us, gates (k, 2 k) and U as they multiply from the right."""
+        return contiguous(self.Us), beside(self.gates), contiguous(self.U)
+
+    @cached_property
+    def merged(self) -> Array:
+        """The first of these side by side, (k, m k)."""
+        return beside(self.Us)
 
     def project(self, x: Array) -> tuple[Array, ...]:
         """All blocks, (m + 3, n, k)."""
@@ -191,7 +196,7 @@ class StencilGRUCell:
         return self._gated(x, hhat, gating)
 
     def _gated(self, x: Array, hhat: Array, factors: Array = None) -> _Values:
-        m, (*_, gates_T, U_T) = len(self.offsets), self.transposed
+        m, (_, gates_T, U_T) = len(self.offsets), self.transposed
         y = stacked(times(hhat, gates_T), self.size)
         keep, reset = self.gru.reset(y, x[m : m + 2, ...], hhat, factors)
         h = self.gru.blend(times(reset, U_T), x[m + 2, ...], keep, hhat, factors)
@@ -199,7 +204,7 @@ class StencilGRUCell:
 
     def _arguments(self, states: Sequence[Array]) -> list[Array]:
         """The products Us_j h_j."""
-        return each_times(states, *self.transposed[:2])
+        return each_times(states, self.transposed[0], lambda: self.merged)
 
     def _split(self, factors: Array) -> tuple[Array, Array]:
         """Factors of the mixture and of the gates."""
@@ -217,7 +222,7 @@ class StencilGRUCell:
         whole = self.whole_for(factors) if extra is None else None
         if whole is not None:
             return whole.push(factors, dneighbours, distances)
-        m, (*_, gates_T, U_T) = len(self.offsets), self.transposed
+        m, (_, gates_T, U_T) = len(self.offsets), self.transposed
         mixing, gating = self._split(factors)
         arguments = self._arguments(dneighbours)
         if extra is not None:
@@ -329,7 +334,7 @@ class StencilGRUCell:
         extra += self.x.linear(dinputs)
         for j, product in enumerate(d._arguments(neighbours)):
             extra[j, ...] += product
-        *_, gates_T, U_T = d.transposed
+        _, gates_T, U_T = d.transposed
         extra[m : m + 2, ...] += stacked(xp.matmul(v.hhat, gates_T), self.size)
         extra[m + 2, ...] += xp.matmul(v.reset, U_T)
         return self.push(factors, dneighbours, extra=extra)

@@ -7,7 +7,7 @@ from math import prod
 
 import cupy
 
-from implicitsolve.backends.cupy._module import launch
+from implicitsolve.backends.cupy._module import dense, launch
 
 MOST = 4  # neighbours
 THREADS = 128  # small layers still reach many multiprocessors
@@ -29,14 +29,14 @@ def elementwise(file, function, shape, arguments, **constants):
 
 def matrix(x):
     """An array of rows: pointer, and the strides of sequences and of positions, in numbers."""
-    x = _with_rows(x)
+    x = dense(x)
     size, (*steps, _) = x.itemsize, x.strides
     return x, steps[0] // size if len(steps) > 1 else 0, steps[-1] // size
 
 
 def stack(x):
     """A stack of them, with its own stride."""
-    x = _with_rows(x)
+    x = dense(x)
     size, (own, *steps, _) = x.itemsize, x.strides
     return x, own // size, steps[0] // size if len(steps) > 1 else 0, steps[-1] // size
 
@@ -45,7 +45,7 @@ def kept(factors, other):
     """A stack that factors are written to, and whether there is one; any other array in its place, if not."""
     if factors is None:
         return other, 0, 0, 0, 0
-    if _with_rows(factors) is not factors:
+    if dense(factors) is not factors:
         raise ValueError("`factors` must have contiguous rows")
     return *stack(factors), 1
 
@@ -53,7 +53,7 @@ def kept(factors, other):
 def neighbours(parts):
     """Arrays of rows with the same strides, as many as kernels take."""
     strides = parts[0].strides
-    if any(part.strides != strides or _with_rows(part) is not part for part in parts):
+    if any(part.strides != strides or dense(part) is not part for part in parts):
         parts = [part.copy() for part in parts]
     first, *steps = matrix(parts[0])
     return *parts, *[first] * (MOST - len(parts)), *steps
@@ -69,8 +69,3 @@ def side_by_side(count, like):
     """A new stack of arrays whose rows stand side by side in memory, so that one product takes them all."""
     *rows, k = like.shape
     return cupy.moveaxis(cupy.empty((*rows, count, k), like.dtype), -2, 0)
-
-
-def _with_rows(x):
-    """The array, with the numbers of a row side by side."""
-    return x if x.strides[-1] == x.itemsize or x.shape[-1] == 1 else cupy.ascontiguousarray(x)

@@ -102,3 +102,13 @@ def launch(
     key = name, function, char, tuple(sorted(constants.items()))
     kernel = _kernel(*key) if shared <= SHARED else _kernel(*key, cupy.cuda.runtime.getDevice())
     kernel(grid, block, arguments, shared_mem=shared)
+
+
+def dense(x: Any) -> Any:
+    """The array, or a copy, in which the numbers of a row stand side by side."""
+    return x if x.shape[-1] <= 1 or x.strides[-1] == x.itemsize else cupy.ascontiguousarray(x)
+
+
+def strides(x: Any) -> tuple[int, ...]:
+    """Of all axes, in numbers."""
+    return tuple(stride // x.itemsize for stride in x.strides)

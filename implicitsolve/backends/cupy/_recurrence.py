@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 
 from implicitsolve import kernels
-from implicitsolve.backends.cupy._module import launch, limits
+from implicitsolve.backends.cupy._module import launch, limits, strides
 
 WARP, BLOCKS = 32, 2048  # about sixteen warps for each multiprocessor of the largest devices
 SHORTEST = 128  # steps of a chunk: below, a launch takes longer
@@ -86,7 +86,7 @@ def run_gru(rule, gates, U, x, begin, lags, plan, given=None):
 
 def _with_strides(x):
     """An array as a kernel's arguments, with its strides in numbers."""
-    return x, *(stride // x.itemsize for stride in x.strides)
+    return x, *strides(x)
 
 
 def _sweeps(name, layout, arguments, begin, plan, given, **constants):

@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve._namespace import array_namespace, is_safe, safe_range
-from implicitsolve.backends.cupy._module import launch
+from implicitsolve.backends.cupy._module import dense, launch, strides
 
 CHUNK = 8192  # entries of a vector that one block sums
 TILE, WARP = 4, 32  # as in vectors.cuh
@@ -31,7 +31,7 @@ def _supports(like: Any, **facts: Any) -> bool:
 
 
 def _supports_in_place(like: Any, **facts: Any) -> bool:
-    return _supports(like) and _dense(like) is like
+    return _supports(like) and dense(like) is like
 
 
 class Vectors(Reference):
@@ -39,7 +39,7 @@ class Vectors(Reference):
 
     @staticmethod
     def project(rows: Any, v: Any) -> Any:
-        rows, v, parts = _dense(rows), _dense(v), _parts(v)
+        rows, v, parts = dense(rows), dense(v), _parts(v)
         b, count, N = rows.shape
         partial = cupy.empty((b, parts, count), v.dtype)
         _launch("project", parts * b, N, v, (*_rows(rows), count, v, _stride(v), partial, N, parts), TILE * WARP)
@@ -51,21 +51,21 @@ class Vectors(Reference):
 
     @staticmethod
     def combine(a: Any, rows: Any) -> Any:
-        a, rows = _dense(a), _dense(rows)
+        a, rows = dense(a), dense(rows)
         (b, count, N), out = rows.shape, cupy.empty((rows.shape[0], rows.shape[2]), rows.dtype)
         _elementwise("combine", out, (a, _stride(a), *_rows(rows), count, out, N, b * N))
         return out
 
     @staticmethod
     def without(x: Any, a: Any, rows: Any) -> Any:
-        x, a, rows = _dense(x), _dense(a), _dense(rows)
+        x, a, rows = dense(x), dense(a), dense(rows)
         (b, count, N), out = rows.shape, cupy.empty(x.shape, x.dtype)
         _elementwise("without", out, (x, _stride(x), a, _stride(a), *_rows(rows), count, out, N, b * N))
         return out
 
     @staticmethod
     def orthonormalize(V: Any, w: Any) -> Any:
-        w, parts = _dense(w), _parts(w)
+        w, parts = dense(w), _parts(w)
         (b, rows, N), count = V.shape, V.shape[1] - 1
         low, high = (w.dtype.type(bound) for bound in safe_range(array_namespace(w), w.dtype))
         numbers, basis = cupy.empty((b, rows), w.dtype), (*_rows(V), count)
@@ -86,7 +86,7 @@ class Vectors(Reference):
         if not (alive.all() and is_safe(norms, array_namespace(r), r.dtype).all()):
             Reference.start(V, r, norms, alive)
             return
-        r, out = _dense(r), V[:, 0, :]
+        r, out = dense(r), V[:, 0, :]
         b, N = r.shape
         _launch("normalize", b, N, r, (r, _stride(r), out, _stride(out), N), 1 + TILE * WARP)
 
@@ -94,9 +94,9 @@ class Vectors(Reference):
     def measure(arrays: Any) -> Any:
         if len(arrays) > MOST_ARRAYS:
             return Reference.measure(arrays)
-        dense = [_dense(x) for x in arrays]
-        first, b, count = dense[0], len(dense[0]), len(dense)
-        longest, filled = max(dense, key=_parts), dense + [first] * (MOST_ARRAYS - count)
+        given = [dense(x) for x in arrays]
+        first, b, count = given[0], len(given[0]), len(given)
+        longest, filled = max(given, key=_parts), given + [first] * (MOST_ARRAYS - count)
         N, parts = longest.shape[1], _parts(longest)
         partial = cupy.empty((b * count, parts, 2), first.dtype)
         arguments = (*filled, *map(_stride, filled), *(x.shape[1] for x in filled), count, partial, parts)
@@ -108,7 +108,7 @@ class Vectors(Reference):
 
     @staticmethod
     def mixed(x: Any, image: Any, a: Any, rows: Any) -> tuple[Any, Any]:
-        x, image, a, rows = cupy.ascontiguousarray(x), cupy.ascontiguousarray(image), _dense(a), _dense(rows)
+        x, image, a, rows = cupy.ascontiguousarray(x), cupy.ascontiguousarray(image), dense(a), dense(rows)
         step, point, count, N = cupy.empty_like(x), cupy.empty_like(x), rows.shape[1], x.shape[1]
         _elementwise("mixed", x, (x, image, a, _stride(a), *_rows(rows), count, step, point, N, x.size))
         return step, point
@@ -118,7 +118,7 @@ class Vectors(Reference):
         column, image, F = (cupy.ascontiguousarray(x) for x in (column, image, F))
         (b, N), parts = F.shape, _parts(F)
         partial = cupy.empty((b, parts, m + 1), F.dtype)
-        arguments = (dF, dg, *_strides(dF)[:2], j, m, column, image, F, partial, N, parts)
+        arguments = (dF, dg, *strides(dF)[:2], j, m, column, image, F, partial, N, parts)
         _launch("remember", parts * b, N, F, arguments, TILE * WARP)
         return partial[:, 0, :] if parts == 1 else _added_up(partial)
 
@@ -129,7 +129,7 @@ class Vectors(Reference):
         (b, N), parts = F.shape, _parts(F)
         partial = cupy.empty((b, parts, m + 7), F.dtype)
         _launch(
-            "remember_step", parts * b, N, F, (dF, dg, *_strides(dF)[:2], j, m, *arrays, partial, N, parts), TILE * WARP
+            "remember_step", parts * b, N, F, (dF, dg, *strides(dF)[:2], j, m, *arrays, partial, N, parts), TILE * WARP
         )
         if parts == 1:
             return partial[:, 0, :]
@@ -190,7 +190,7 @@ class Vectors(Reference):
 
 
 def rank_one(z: Any, w: Any, amount: Any, following: Any) -> Any:
-    w, other, parts = _dense(w), z if following is None else _dense(following), _parts(z)
+    w, other, parts = dense(w), z if following is None else dense(following), _parts(z)
     b, N = z.shape
     partial = cupy.empty((b, parts, 1), z.dtype)
     arguments = (z, _stride(z), w, _stride(w), amount, _stride(amount), other, _stride(other), partial, N, parts)
@@ -238,20 +238,12 @@ def _parts(x: Any) -> int:
     return -(-x.shape[-1] // CHUNK)
 
 
-def _dense(x: Any) -> Any:
-    """The array, or a copy whose entries stand side by side."""
-    return x if x.shape[-1] <= 1 or x.strides[-1] == x.itemsize else cupy.ascontiguousarray(x)
-
-
-def _strides(x: Any) -> tuple[int, ...]:
-    return tuple(stride // x.itemsize for stride in x.strides)
-
-
 def _stride(x: Any) -> int:
     """Entries from one system to the next."""
-    return x.strides[0] // x.itemsize
+    return strides(x)[0]
 
 
 def _rows(x: Any) -> tuple[Any, int, int]:
     """Rows (b, m, N) as the kernels take them."""
-    return x, x.strides[0] // x.itemsize, x.strides[1] // x.itemsize
+    systems, rows, _ = strides(x)
+    return x, systems, rows
