@@ -12,9 +12,9 @@ import implicitsolve as ims
 from benchmarks.benchmarks.workloads import ImplicitGRU
 from benchmarks.gpu.rows import Row, relative, timed
 from benchmarks.gpu.sizes import Sizes
+from benchmarks.peers._training import BACKWARD, FORWARD
 from implicitsolve import kernels
 
-FORWARD, BACKWARD = 1e-4, 1e-3  # max|F|, and the adjoint's relative residual
 TARGETS = {(20, 40, 200): (3.0, 8.0)}  # milliseconds of both on an H200
 FACTOR = 50.0  # by which the large batch is to be faster than two cores
 

@@ -23,13 +23,13 @@ FORWARD, BACKWARD = 1e-4, 1e-3
 OPTIMIZERS = {"SGD 0.1": ("SGD", 0.1), "Adam 1e-4": ("Adam", 1e-4), "Adam 1e-3": ("Adam", 1e-3)}
 
 
-def lstm_step(inputs: Any, k: int) -> Callable[[], Any]:
+def lstm_step(inputs: Any, k: int, device: str = "cpu") -> Callable[[], Any]:
     """Forward and backward of the bidirectional LSTM."""
     import torch
 
-    x = torch.from_numpy(inputs)
-    layer = torch.nn.LSTM(inputs.shape[-1], k, bidirectional=True, batch_first=True)
-    cotangent = torch.randn(*inputs.shape[:2], 2 * k, generator=torch.Generator().manual_seed(0))
+    x = torch.from_numpy(inputs).to(device)
+    layer = torch.nn.LSTM(inputs.shape[-1], k, bidirectional=True, batch_first=True).to(device)
+    cotangent = torch.randn(*inputs.shape[:2], 2 * k, generator=torch.Generator().manual_seed(0)).to(device)
 
     def step() -> None:
         layer.zero_grad()
@@ -41,7 +41,7 @@ def lstm_step(inputs: Any, k: int) -> Callable[[], Any]:
 class ImplicitStep:
     """Steps of the implicit GRU at the workload's parameters."""
 
-    def __init__(self, workload: Any) -> None:
+    def __init__(self, workload: Any, device: str = "cpu") -> None:
         import torch
 
         import implicitsolve as ims
@@ -54,10 +54,10 @@ class ImplicitStep:
             on_failure="raise",
         )
         B, T, k = workload.x0.shape
-        self.workload, self.inputs = workload, torch.from_numpy(workload.inputs)
-        self.layer = ImplicitGRU(workload.inputs.shape[-1], k, solve_options=options)
+        self.workload, self.inputs = workload, torch.from_numpy(workload.inputs).to(device)
+        self.layer = ImplicitGRU(workload.inputs.shape[-1], k, solve_options=options).to(device)
         self.own = {name: torch.from_numpy(value) for name, value in workload.params.items()}
-        self.cotangent = torch.randn(B, T, k, generator=torch.Generator().manual_seed(0))
+        self.cotangent = torch.randn(B, T, k, generator=torch.Generator().manual_seed(0)).to(device)
         self.put(self.own)
         self.facts: dict[str, Any] = {}
 
