@@ -5,33 +5,33 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-
-@contextmanager
-def complete_or_absent(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` if the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+from _tagging.files import atomic_write
 
 
 def write_json(path: Path, results: dict[str, Any]) -> None:
     """Write results, with what is needed to tell runs apart."""
-    with complete_or_absent(path) as file:
-        file.write_text(json.dumps(results, indent=1, default=_plain) + "\n")
+    with _written(path) as file:
+        file.write((json.dumps(results, indent=1, default=_plain) + "\n").encode())
+
+
+def write_figure(path: Path, figure: Any) -> None:
+    """Write a figure of Matplotlib as PNG."""
+    with _written(path) as file:
+        figure.savefig(file, dpi=110, format="png")
+
+
+def _written(path: Path) -> AbstractContextManager[IO[bytes]]:
+    """A file that is complete or absent, in a folder that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return atomic_write(path)
 
 
 def _plain(value: Any) -> Any:
@@ -73,12 +73,16 @@ class Checkpoints:
             raise SystemExit(f"{self.path}: made with other settings ({', '.join(sorted(different))}); remove it")
         return state
 
-    def save(self, state: Callable[[], dict[str, Any]], *, now: bool = False) -> None:
-        """Save the state if it is time."""
-        if now or time.monotonic() - self.saved > self.every:
-            with complete_or_absent(self.path) as file:
-                torch.save(state() | {"settings": self.settings}, file)
-            self.saved = time.monotonic()
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to save."""
+        return time.monotonic() - self.saved > self.every
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Save the state."""
+        with _written(self.path) as file:
+            torch.save(state | {"settings": self.settings}, file)
+        self.saved = time.monotonic()
 
 
 class Progress:

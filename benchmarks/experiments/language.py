@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 import implicitsolve as ims
-from benchmarks.experiments._run import Checkpoints, Progress, command, complete_or_absent, write_json
+from _tagging.files import DATA_VARIABLE, SHARED_DATA
+from benchmarks.experiments._run import Checkpoints, Progress, command, write_figure, write_json
 from benchmarks.experiments._text import END, KneserNey, Text
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 CLIP = 1.0
 FORMS = ("full", "skipped", "bptt")
 
@@ -133,7 +133,7 @@ def train(model: LanguageModel, text: Text, options: argparse.Namespace, checkpo
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
         now = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "curve": curve}
-        checkpoints.save(lambda now=now: now, now=True)
+        checkpoints.save(now)
         bar.step(**{name: f"{value:.1f}" for name, value in curve[-1].items()})
     bar.close()
     return {"curve": curve, "perplexity": min(row["held out"] for row in curve)}
@@ -155,8 +155,7 @@ def figure(path: Path, rows: list[dict[str, Any]], lines: dict[str, float]) -> N
         axes.axhline(value, color=f"C{i + 2}", linestyle=":", label=name)
     axes.set(xlabel="rho, iterations", ylabel="held-out perplexity")
     axes.legend(fontsize="small")
-    with complete_or_absent(path) as file:
-        drawn.savefig(file, dpi=110, format="png")
+    write_figure(path, drawn)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -190,7 +189,7 @@ def run(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Read the command line."""
-    data = Path(os.environ.get("IMPLICITSOLVE_DATA", DATA)) / "wikitext-2" / "valid.txt"
+    data = Path(os.environ.get(DATA_VARIABLE, SHARED_DATA)) / "wikitext-2" / "valid.txt"
     parser = command("language", "Elman language models by approximate fixed points.")
     add = parser.add_argument
     add("--data", type=Path, default=data, help="a text, one paragraph a line (default %(default)s)")

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 import implicitsolve as ims
+from _tagging.files import DATA_VARIABLE, SHARED_DATA
 from benchmarks.experiments._run import command, write_json
 from benchmarks.experiments._text import END, Text
-from benchmarks.experiments.language import DATA
 
 Array = np.ndarray[Any, Any]
 
@@ -177,7 +177,7 @@ def by_enumeration(lattice: Lattice, network: Network, rho: int, weight: float) 
 
 def main() -> None:
     """Rescore lattices around held-out lines."""
-    data = Path(os.environ.get("IMPLICITSOLVE_DATA", DATA)) / "wikitext-2" / "valid.txt"
+    data = Path(os.environ.get(DATA_VARIABLE, SHARED_DATA)) / "wikitext-2" / "valid.txt"
     parser = command("lattice", "Rescoring word lattices by approximate fixed points.")
     add = parser.add_argument
     add("--data", type=Path, default=data, help="the text of the language model (default %(default)s)")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +21,12 @@ from typing import Any
 import numpy as np
 
 import implicitsolve as ims
-from benchmarks.experiments._run import Progress, command, complete_or_absent, write_json
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
 from _tagging.conllu import read_conllu
 from _tagging.features import TABLES
 from _tagging.files import find_treebank
 from _tagging.model import LAYER
 from _tagging.model_file import load_model
+from benchmarks.experiments._run import Progress, command, write_figure, write_json
 
 LENGTHS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 BATCH = 20
@@ -105,8 +102,7 @@ def figure(path: Path, series: dict[str, dict[int, dict[str, float]]]) -> None:
     for axes in (left, right):
         axes.legend(fontsize="x-small")
         axes.grid(alpha=0.3)
-    with complete_or_absent(path) as file:
-        drawn.savefig(file, dpi=110, format="png")
+    write_figure(path, drawn)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -154,7 +154,7 @@ def run(options: argparse.Namespace) -> None:
         facts = {"loss": total / len(encoded[0]), "seconds": time.process_time() - began} | model.work
         epochs.append(facts | {"accuracy": accuracy(model, encoded[1])})
         now = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
-        checkpoints.save(lambda now=now: now, now=True)
+        checkpoints.save(now)
         print(
             f"epoch {epoch + 1}: " + ", ".join(f"{name} {value:.4g}" for name, value in epochs[-1].items()), flush=True
         )

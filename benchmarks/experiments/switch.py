@@ -8,19 +8,16 @@ Above zero, more of the state comes from the next word than from the previous on
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import implicitsolve as ims
-from benchmarks.experiments._run import command, complete_or_absent, write_json
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
 from _tagging.batches import collate
 from _tagging.model import LAYER, SolverOptions, Tagger
 from _tagging.model_file import load_model
+from benchmarks.experiments._run import command, write_figure, write_json
 from pos_tagging import _TOKEN
 
 
@@ -45,8 +42,7 @@ def figure(path: Path, forms: list[str], values: np.ndarray[Any, Any], tags: lis
     axes.axhline(0.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(forms)), [f"{form}\n{tag}" for form, tag in zip(forms, tags)])
     axes.set_ylabel("mean of 1 - 2 s\n(previous < 0 < next word)")
-    with complete_or_absent(path) as file:
-        drawn.savefig(file, dpi=110, format="png")
+    write_figure(path, drawn)
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,14 +23,12 @@ import torch
 from torch import Tensor, nn
 
 import implicitsolve as ims
-from benchmarks.experiments._run import Checkpoints, Progress, command, write_json
-from implicitsolve.torch import ImplicitGRU, ImplicitLSTM, ImplicitRNN, SolveOptions
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
 from _tagging.batches import Batch, collate, split_into_batches
 from _tagging.conllu import read_conllu
 from _tagging.features import AFFIXES, FLAG_COUNT, TABLES, Encoder
 from _tagging.files import find_treebank
+from benchmarks.experiments._run import Checkpoints, Progress, command, write_json
+from implicitsolve.torch import ImplicitGRU, ImplicitLSTM, ImplicitRNN, SolveOptions
 
 CLIP = 1.0
 PUBLISHED = {"gru": 96.43, "lstm": 96.47, "bigru": 97.28, "blstm": 97.25, "implicit-gru": 97.37}
@@ -177,7 +174,7 @@ def train(
         facts = {"seconds": time.process_time() - began} | model.work
         epochs.append(facts | {"accuracy": accuracy(model, corpora[1], options.batch_words)})
         now = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
-        checkpoints.save(lambda now=now: now | {"torch": torch.get_rng_state()}, now=True)
+        checkpoints.save(now | {"torch": torch.get_rng_state()})
     return epochs
 
 

@@ -10,21 +10,18 @@ leaves unsolved are left out of the gradient, and counted.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import implicitsolve as ims
-from benchmarks.experiments._run import command, complete_or_absent, write_json
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
 from _tagging.conllu import read_conllu
 from _tagging.features import Encoder
 from _tagging.files import find_treebank
 from _tagging.model import Sizes, SolverOptions, Tagger
 from _tagging.training import TrainingOptions, train
+from benchmarks.experiments._run import command, write_figure, write_json
 
 STEPS = 40  # after which a sentence is given up
 
@@ -70,8 +67,7 @@ def figure(path: Path, rows: dict[str, Any]) -> None:
     axes.set(xlabel="CPU seconds of training", ylabel="dev accuracy")
     axes.legend()
     axes.grid(alpha=0.3)
-    with complete_or_absent(path) as file:
-        drawn.savefig(file, dpi=110, format="png")
+    write_figure(path, drawn)
 
 
 def main() -> None:

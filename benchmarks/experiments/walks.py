@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +20,9 @@ import torch
 from torch import Tensor, nn
 
 import implicitsolve as ims
+from _walks import LAWS, Law, Rate, Walks, bayes_floor, draw, posterior
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_json
 from implicitsolve.torch import ImplicitGRU, SolveOptions
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
-from _walks import LAWS, Law, Rate, Walks, bayes_floor, draw, posterior
 
 UNIT = 10.0  # positions reach tens: the layers see them in these units
 CLIP = 0.1  # where I - J is nearly singular a single walk has a huge gradient
@@ -154,7 +150,8 @@ def train(
             if error.value < best["error"]:
                 parameters = {name: value.clone() for name, value in model.state_dict().items()}
                 best = {"error": error.value, "parameters": parameters}
-        checkpoints.save(now, now=done % batches == 0)
+        if checkpoints.is_due or done % batches == 0:
+            checkpoints.save(now())
     bar.close()
     model.load_state_dict(best["parameters"])
     return {"epochs": epochs, "seconds": seconds, "products per batch": model.products / total}

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from benchmarks.experiments._run import Checkpoints, complete_or_absent
+from benchmarks.experiments._run import Checkpoints, write_figure
 from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text
 from benchmarks.experiments.language import LanguageModel
 from benchmarks.experiments.lattice import Expanded, Lattice, Network, by_enumeration
@@ -62,19 +62,20 @@ def test_many_iterations_are_backpropagation_through_time(rng):
         np.testing.assert_allclose(truncated, exact, rtol=1e-3, atol=1e-5)
 
 
-def test_files_are_complete_or_absent(tmp_path):
-    def half():
-        with complete_or_absent(tmp_path / "file") as file:
-            file.write_text("half")
-            raise ZeroDivisionError
+class HalfFigure:
+    def savefig(self, file, **options):
+        file.write(b"half")
+        raise ZeroDivisionError
 
+
+def test_files_are_complete_or_absent(tmp_path):
     with pytest.raises(ZeroDivisionError):
-        half()
+        write_figure(tmp_path / "file", HalfFigure())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_checkpoints_of_other_settings_are_refused(tmp_path):
-    Checkpoints(tmp_path / "run.pt", {"k": 3}).save(lambda: {"step": 7}, now=True)
+    Checkpoints(tmp_path / "run.pt", {"k": 3}).save({"step": 7})
     assert Checkpoints(tmp_path / "run.pt", {"k": 3}).load()["step"] == 7
     with pytest.raises(SystemExit, match="other settings \\(k\\)"):
         Checkpoints(tmp_path / "run.pt", {"k": 4}).load()
