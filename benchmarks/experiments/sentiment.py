@@ -1,7 +1,7 @@
 """Sentiment of whole texts by the mean of an implicit layer's states (Kazi 2016, section 6).
 
-Words are embedded, an implicit GRU reads the text, the mean of its states over the words goes to a logistic regression;
-Adadelta, and P_3 for the inverses of Newton's method and of the gradients. The corpus is a folder laid out as the IMDB
+Words are embedded, a recurrent layer reads the text, the mean of its states over the words goes to a logistic
+regression, and Adadelta trains all of it. The corpus is a folder laid out as the IMDB
 reviews of Maas et al. (2011), ``train/pos/*.txt``, ``train/neg/*.txt`` and the same under ``test``, or generated: words
 that praise and words that blame, of which some are turned round by a word before them or behind them.
 
@@ -16,6 +16,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import implicitsolve as ims
+from benchmarks.experiments._layers import LAYERS, Implicit, of_equal_size, parameters_of, truncated
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_json
-from implicitsolve.torch import ImplicitGRU, SolveOptions
+from implicitsolve.torch import ImplicitGRU
 
 PAD, UNKNOWN = 0, 1
 WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[!?]")
+KINDS = {name: LAYERS[name] for name in ("gru", "lstm", "blstm", "implicit-gru")} | {
+    f"implicit-gru-p{order}": partial(Implicit, ImplicitGRU, truncated(order)) for order in (1, 3)
+}
+"""Layers; p3 is the paper's: P_3 for the inverses of Newton's method and of the gradients."""
 PUBLISHED = {"GRU": 0.8658, "LSTM": 0.8784, "B-LSTM": 0.8836, "implicit": 0.8810}
 """Accuracy on IMDB, by the paper, which calls its table incomplete."""
 
@@ -69,30 +74,22 @@ def generated(count: int, rng: np.random.Generator) -> Corpus:
 
 
 class Classifier(nn.Module):
-    """Embedding, implicit GRU, mean over the words, logistic regression."""
+    """Embedding, a recurrent layer, mean of its states over the words, logistic regression."""
 
-    def __init__(self, words: int, d: int, k: int, order: int, seed: int) -> None:
+    def __init__(self, words: int, k: int, layer: nn.Module) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        torch.manual_seed(seed)
-        inverse = ims.TruncatedInverse(order=order)
-        options = SolveOptions(
-            method=ims.NewtonKrylov(krylov=inverse, line_search=ims.FullStep(), restarts=0),
-            stop=ims.NonlinearStop(atol=1e-3, rtol=0.0, max_iterations=40),
-            adjoint_method=inverse,
-            on_failure="ignore",  # `work` counts them
-        )
-        self.embedding = nn.Embedding(words, d, padding_idx=PAD)
-        self.layer = ImplicitGRU(d, k, scale=0.1, generator=generator, solve_options=options)
-        self.readout = nn.Linear(k, 1)
+        self.embedding = nn.Embedding(words, k, padding_idx=PAD)
+        self.layer = layer
+        self.readout = nn.Linear(layer.size, 1)  # type: ignore[arg-type]
         self.work = {"texts": 0, "unsolved": 0, "products": 0}
 
     def forward(self, numbers: Tensor, lengths: Any) -> Tensor:
         """Log odds of praise."""
-        states, result = self.layer(self.embedding(numbers), lengths, return_result=True)
+        states, result = self.layer(self.embedding(numbers), lengths)
         self.work["texts"] += len(lengths)
-        self.work["unsolved"] += int(np.sum(~result.success))
-        self.work["products"] += result.counts.residuals + result.counts.jvps
+        if result is not None:
+            self.work["unsolved"] += int(np.sum(~result.success))
+            self.work["products"] += result.counts.residuals + result.counts.jvps
         return self.readout(states.sum(dim=1) / torch.from_numpy(lengths)[:, None].float())[:, 0]
 
 
@@ -115,25 +112,30 @@ def accuracy(model: Classifier, corpus: Any) -> float:
     return right / len(corpus)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Train, and test after each epoch."""
-    torch.set_num_threads(options.threads)
-    rng = np.random.default_rng(options.seed)
+def prepared(options: argparse.Namespace) -> tuple[tuple[Any, Any], int]:
+    """Texts of numbered words to train and to test on, and the size of the vocabulary."""
     if options.corpus is None:
-        train_part, test_part = generated(options.limit or 2000, rng), generated(1000, rng)
+        rng = np.random.default_rng(options.data_seed)
+        parts = generated(options.limit or 2000, rng), generated(1000, rng)
     else:
-        train_part, test_part = (read_folder(options.corpus / name, options.limit) for name in ("train", "test"))
-    counts = Counter(word for words, _ in train_part for word in words)
+        parts = (
+            read_folder(options.corpus / "train", options.limit),
+            read_folder(options.corpus / "test", options.limit),
+        )
+    counts = Counter(word for words, _ in parts[0] for word in words)
     numbers = {word: i for i, (word, n) in enumerate(counts.most_common(options.words), start=2) if n > 1}
     encoded = [
         [(np.asarray([numbers.get(w, UNKNOWN) for w in words[: options.longest]] or [UNKNOWN]), y) for words, y in part]
-        for part in (train_part, test_part)
+        for part in parts
     ]
-    chosen = ("limit", "words", "longest", "state", "epochs", "batch", "order", "seed")
-    settings = {name: getattr(options, name) for name in chosen} | {"corpus": str(options.corpus)}
-    model = Classifier(len(numbers) + 2, options.state, options.state, options.order, options.seed)
-    optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
-    checkpoints, epochs = Checkpoints(options.folder / "sentiment.pt", settings), []
+    return (encoded[0], encoded[1]), len(numbers) + 2
+
+
+def train(
+    model: Classifier, corpora: tuple[Any, Any], options: argparse.Namespace, checkpoints: Checkpoints
+) -> list[dict[str, Any]]:
+    """Epochs of Adadelta, and the accuracy after each."""
+    optimizer, epochs = torch.optim.Adadelta(model.parameters(), lr=1.0), []
     state = checkpoints.load()
     if state is not None:
         model.load_state_dict(state["model"])
@@ -142,8 +144,9 @@ def run(options: argparse.Namespace) -> None:
     for epoch in range(len(epochs), options.epochs):
         model.work = dict.fromkeys(model.work, 0)
         began, total = time.process_time(), 0.0
-        bar = Progress(-(-len(encoded[0]) // options.batch), 0, f"epoch {epoch + 1}", options.quiet)
-        for words, lengths, labels in batches(encoded[0], options.batch, np.random.default_rng([options.seed, epoch])):
+        name = f"{checkpoints.path.stem} {epoch + 1}"
+        bar = Progress(-(-len(corpora[0]) // options.batch), 0, name, options.quiet)
+        for words, lengths, labels in batches(corpora[0], options.batch, np.random.default_rng([options.seed, epoch])):
             optimizer.zero_grad()
             loss = nn.functional.binary_cross_entropy_with_logits(model(words, lengths), labels)
             loss.backward()
@@ -151,14 +154,30 @@ def run(options: argparse.Namespace) -> None:
             total += float(loss.detach()) * len(labels)
             bar.step(loss=f"{float(loss.detach()):.3f}")
         bar.close()
-        facts = {"loss": total / len(encoded[0]), "seconds": time.process_time() - began} | model.work
-        epochs.append(facts | {"accuracy": accuracy(model, encoded[1])})
-        now = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
-        checkpoints.save(now)
-        print(
-            f"epoch {epoch + 1}: " + ", ".join(f"{name} {value:.4g}" for name, value in epochs[-1].items()), flush=True
-        )
-    write_json(options.folder / "sentiment.json", {"settings": settings, "epochs": epochs, "published": PUBLISHED})
+        facts = {"loss": total / len(corpora[0]), "seconds": time.process_time() - began} | model.work
+        epochs.append(facts | {"accuracy": accuracy(model, corpora[1])})
+        checkpoints.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs})
+        print(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in epochs[-1].items()), flush=True)
+    return epochs
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train and test each layer."""
+    torch.set_num_threads(options.threads)
+    corpora, words = prepared(options)
+    wanted = parameters_of(LAYERS["implicit-gru"](options.state, options.state, 0))
+    chosen = ("limit", "words", "longest", "state", "epochs", "batch", "seed", "data_seed")
+    rows: dict[str, Any] = {}
+    for name in options.layers:
+        settings = {key: getattr(options, key) for key in chosen} | {"corpus": str(options.corpus), "layer": name}
+        torch.manual_seed(options.seed)
+        k = options.state if name.startswith("implicit") else of_equal_size(name, options.state, wanted)
+        make = KINDS[name]
+        model = Classifier(words, options.state, make(options.state, k, options.seed))
+        checkpoints = Checkpoints(options.folder / f"{name}-seed{options.seed}.pt", settings)
+        rows[name] = {"k": k, "epochs": train(model, corpora, options, checkpoints)}
+        rows[name]["accuracy"] = max(epoch["accuracy"] for epoch in rows[name]["epochs"])
+        write_json(options.folder / "sentiment.json", {"settings": settings, "rows": rows, "published": PUBLISHED})
 
 
 def main() -> None:
@@ -172,7 +191,8 @@ def main() -> None:
     add("--state", type=int, default=32, help="k, and the width of a word's vector (default %(default)s)")
     add("--epochs", type=int, default=5, help="default %(default)s")
     add("--batch", type=int, default=1, help="texts of a step (default %(default)s, as in the paper)")
-    add("--order", type=int, default=3, help="n of P_n (default %(default)s)")
+    add("--layers", nargs="+", choices=tuple(KINDS), default=list(KINDS), help="default: all")
+    add("--data-seed", type=int, default=0, help="of the generated texts (default %(default)s)")
     run(parser.parse_args())
 
 
