@@ -54,6 +54,8 @@ class Implicit(nn.Module):
             for name, parameter in self.layer.named_parameters():
                 deviation = {"W": d**-0.5, "U": 0.3 * k**-0.5}.get(name[0], 0.0)
                 parameter.copy_(deviation * torch.randn(parameter.shape, generator=generator))
+            if kind is ImplicitGRU:
+                self.layer.bz.fill_(1.0)  # with z = 0 a state is the mean of its neighbours, and I - J nearly singular
         names = ("hs", "cs", "he", "ce") if kind is ImplicitLSTM else ("hs", "he")
         self.edges = nn.ParameterDict({name: nn.Parameter(torch.zeros(k)) for name in names})
         self.size = 2 * k if kind is ImplicitLSTM else k

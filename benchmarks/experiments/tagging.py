@@ -27,9 +27,10 @@ from _tagging.conllu import read_conllu
 from _tagging.features import AFFIXES, FLAG_COUNT, TABLES, UNKNOWN, Encoder
 from _tagging.files import find_treebank
 from benchmarks.experiments._layers import LAYERS, of_equal_size, parameters_of
-from benchmarks.experiments._run import Checkpoints, Progress, command, write_json
+from benchmarks.experiments._run import Checkpoints, Progress, command, write_figure, write_json
 
 CLIP = 1.0
+NOT_OF_A_RUN = {"data", "folder", "layers", "quiet", "seeds", "state", "threads"}
 PUBLISHED = {"gru": 96.43, "lstm": 96.47, "bigru": 97.28, "blstm": 97.25, "implicit-gru": 97.37}
 """Accuracy on the Wall Street Journal, by the paper."""
 
@@ -107,7 +108,7 @@ def train(
         for which in parts:
             optimizer.zero_grad()
             scores, tags, counts = model(collate(corpora[0], which))
-            loss = nn.functional.cross_entropy(scores[counts], tags[counts])
+            loss = nn.functional.cross_entropy(scores[counts], tags[counts], label_smoothing=options.smoothing)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             optimizer.step()
@@ -123,6 +124,24 @@ def train(
     return epochs
 
 
+def figure(path: Path, rows: dict[str, Any]) -> None:
+    """Dev accuracy after each epoch: the mean over the seeds, and all of them."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure(figsize=(6.5, 4.2), layout="constrained")
+    axes = drawn.subplots()
+    for i, (name, row) in enumerate(rows.items()):
+        curves = np.asarray([[epoch["accuracy"] for epoch in epochs] for epochs in row["runs"]])
+        epochs = np.arange(1, curves.shape[1] + 1)
+        axes.plot(epochs, curves.mean(axis=0), "o-", color=f"C{i}", label=name)
+        axes.plot(epochs, curves.T, ".", color=f"C{i}", alpha=0.4)
+    axes.set(xlabel="epoch", ylabel="dev accuracy")
+    axes.set_ylim(bottom=max(axes.get_ylim()[0], 0.9))
+    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    write_figure(path, drawn)
+
+
 def run(options: argparse.Namespace) -> None:
     """Every layer with every seed."""
     torch.set_num_threads(options.threads)
@@ -134,13 +153,13 @@ def run(options: argparse.Namespace) -> None:
     to_unknown = torch.from_numpy(options.word_dropout / np.maximum(options.word_dropout + seen, 1e-30))
     d = options.word + len(AFFIXES) * options.affix + FLAG_COUNT
     wanted = parameters_of(LAYERS["implicit-gru"](d, options.state, 0))
-    chosen = ("word", "affix", "epochs", "batch_words", "rate", "decay", "dropout", "word_dropout", "limit")
+    common = {key: value for key, value in vars(options).items() if key not in NOT_OF_A_RUN}
     rows: dict[str, Any] = {}
     for name in options.layers:
         k = of_equal_size(name, d, wanted)
         runs = []
         for seed in options.seeds:
-            settings = {key: getattr(options, key) for key in chosen} | {"layer": name, "k": k, "seed": seed}
+            settings = common | {"layer": name, "k": k, "seed": seed}
             model = Tagger(encoder, options, name, k, seed)
             model.to_unknown.copy_(to_unknown)
             checkpoints = Checkpoints(options.folder / f"{name}{k}-seed{seed}.pt", settings)
@@ -151,6 +170,7 @@ def run(options: argparse.Namespace) -> None:
         rows[name] = {"k": k, "parameters": parameters_of(model.layer), "runs": runs, "mean": statistics.mean(best)}
         rows[name]["spread"] = statistics.stdev(best) if len(best) > 1 else None
         write_json(options.folder / "tagging.json", {"settings": vars(options), "rows": rows, "published": PUBLISHED})
+    figure(options.folder / "tagging.png", rows)
 
 
 def main() -> None:
@@ -169,6 +189,7 @@ def main() -> None:
     add("--decay", type=float, default=0.8, help="of the rate, after each epoch (default %(default)s)")
     add("--dropout", type=float, default=0.2, help="of inputs and states (default %(default)s)")
     add("--word-dropout", type=float, default=0.25, help="a word seen c times is unknown to a / (a + c) (default 0.25)")
+    add("--smoothing", type=float, default=0.1, help="of the tags, in the loss (default %(default)s)")
     add("--limit", type=int, help="use only the first LIMIT training sentences")
     run(parser.parse_args())
 

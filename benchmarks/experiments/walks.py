@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 
 from _walks import LAWS, Law, Rate, Walks, bayes_floor, draw, posterior
 from benchmarks.experiments._layers import EXACT, Explicit
-from benchmarks.experiments._run import Checkpoints, Progress, command, write_json
+from benchmarks.experiments._run import Checkpoints, Progress, command, write_figure, write_json
 from implicitsolve.torch import ImplicitGRU
 
 UNIT = 10.0  # positions reach tens: the layers see them in these units
@@ -207,6 +209,29 @@ def measure(kind: str, k: int, law: Law, options: argparse.Namespace) -> dict[st
     }
 
 
+def figure(folder: Path) -> None:
+    """Error against b, of all results in a folder, beside the floor and the published errors."""
+    from matplotlib.figure import Figure
+
+    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    results.sort(key=lambda row: row["settings"]["bias"])
+    drawn = Figure(figsize=(6.5, 4.2), layout="constrained")
+    axes = drawn.subplots()
+    for name in sorted({(row["model"], row["k"]) for row in results}):
+        own = [row for row in results if (row["model"], row["k"]) == name]
+        errors = [row["test error"]["value"] for row in own]
+        bars = [row["test error"]["standard_error"] for row in own]
+        axes.errorbar([row["settings"]["bias"] for row in own], errors, bars, marker="o", label=f"{name[0]} {name[1]}")
+    floor = {row["settings"]["bias"]: row["floor"]["value"] for row in results}
+    axes.plot(list(floor), list(floor.values()), "k--", label="Bayes floor")
+    for i, name in enumerate(("INN", "b-LSTM")):
+        values = [PUBLISHED[b][i] for b in floor if b in PUBLISHED]
+        axes.plot([b for b in floor if b in PUBLISHED], values, "+x"[i], color="grey", label=f"published, {name}")
+    axes.set(xscale="log", yscale="log", xlabel="bias b", ylabel="error per element")
+    axes.legend(fontsize="small")
+    write_figure(folder / "walks.png", drawn)
+
+
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = command("walks", "Implicit GRUs beside bidirectional LSTMs on biased random walks.")
@@ -244,6 +269,7 @@ def main() -> None:
             print(
                 f"b = {bias:g}, {model}: error {error:.4f}, floor {floor}, {error / floor.value - 1:+.1%}", flush=True
             )
+    figure(options.folder)
 
 
 if __name__ == "__main__":
