@@ -52,7 +52,7 @@ class Implicit(nn.Module):
         self.layer = kind(d, k, generator=generator, solve_options=options)
         with torch.no_grad():  # states of order one, and a layer that is easily solved
             for name, parameter in self.layer.named_parameters():
-                deviation = {"W": d**-0.5, "U": 0.3 * k**-0.5}.get(name[0], 0.0)
+                deviation = d**-0.5 if name[0] in "WV" else 0.3 * k**-0.5 if name[0] in "UPN" else 0.0  # else a bias
                 parameter.copy_(deviation * torch.randn(parameter.shape, generator=generator))
             if kind is ImplicitGRU:
                 self.layer.bz.fill_(1.0)  # with z = 0 a state is the mean of its neighbours, and I - J nearly singular

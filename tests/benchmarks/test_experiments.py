@@ -5,11 +5,29 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import torch
+
+from benchmarks.experiments._layers import LAYERS, of_equal_size, parameters_of
 from benchmarks.experiments._run import Checkpoints, write_figure
 from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text
 from benchmarks.experiments.language import LanguageModel
 from benchmarks.experiments.lattice import Expanded, Lattice, Network, by_enumeration
 from benchmarks.experiments.sentiment import batches, generated, read_folder
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_listen_to_inputs_and_neighbours(name, rng):
+    """Those of the implicit RNN once began with weights of zero, and never learned anything."""
+    k = of_equal_size(name, 6, 1500)
+    layer = LAYERS[name](6, k, 0)
+    assert abs(parameters_of(layer) / 1500 - 1) < 0.2
+    inputs = torch.from_numpy(rng.standard_normal((1, 5, 6))).float()
+    changed = inputs.clone()
+    changed[0, 2] += 1.0
+    with torch.no_grad():
+        difference = layer(inputs, np.asarray([5]))[0] - layer(changed, np.asarray([5]))[0]
+    heard = difference.abs().amax(dim=(0, 2)) > 1e-3
+    assert heard.tolist() == [name not in ("gru", "lstm")] * 2 + [True] * 3
 
 
 @pytest.mark.parametrize("rho", [1, 2, 4, 7])
