@@ -210,24 +210,25 @@ def measure(kind: str, k: int, law: Law, options: argparse.Namespace) -> dict[st
 
 
 def figure(folder: Path) -> None:
-    """Error against b, of all results in a folder, beside the floor and the published errors."""
+    """By how much all results in a folder exceed Bayes' rule on the same walks, and published ones the floor."""
     from matplotlib.figure import Figure
 
     results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    results.sort(key=lambda row: row["settings"]["bias"])
-    drawn = Figure(figsize=(6.5, 4.2), layout="constrained")
-    axes = drawn.subplots()
-    for name in sorted({(row["model"], row["k"]) for row in results}):
-        own = [row for row in results if (row["model"], row["k"]) == name]
-        errors = [row["test error"]["value"] for row in own]
-        bars = [row["test error"]["standard_error"] for row in own]
-        axes.errorbar([row["settings"]["bias"] for row in own], errors, bars, marker="o", label=f"{name[0]} {name[1]}")
+    biases = sorted({row["settings"]["bias"] for row in results})
     floor = {row["settings"]["bias"]: row["floor"]["value"] for row in results}
-    axes.plot(list(floor), list(floor.values()), "k--", label="Bayes floor")
+    drawn = Figure(figsize=(6.5, 4.0), layout="constrained")
+    axes = drawn.subplots()
+    for model, k in sorted({(row["model"], row["k"]) for row in results}):
+        own = [row for row in results if (row["model"], row["k"]) == (model, k)]
+        excess = [100 * (row["test error"]["value"] / row["Bayes rule, same walks"]["value"] - 1) for row in own]
+        axes.plot([biases.index(row["settings"]["bias"]) for row in own], excess, "o", label=f"{model}, k = {k}")
     for i, name in enumerate(("INN", "b-LSTM")):
-        values = [PUBLISHED[b][i] for b in floor if b in PUBLISHED]
-        axes.plot([b for b in floor if b in PUBLISHED], values, "+x"[i], color="grey", label=f"published, {name}")
-    axes.set(xscale="log", yscale="log", xlabel="bias b", ylabel="error per element")
+        known = [b for b in biases if b in PUBLISHED]
+        excess = [100 * (PUBLISHED[b][i] / floor[b] - 1) for b in known]
+        axes.plot([biases.index(b) for b in known], excess, "+x"[i], color="grey", label=f"{name}, published")
+    axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(biases)), [f"{b:g}" for b in biases])
+    axes.set(xlabel="bias b", ylabel="error above that of Bayes' rule, %")
     axes.legend(fontsize="small")
     write_figure(folder / "walks.png", drawn)
 
