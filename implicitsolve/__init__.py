@@ -40,9 +40,11 @@ from implicitsolve.stopping import LinearStop, NonlinearStop
 from implicitsolve.structure import BlockBanded
 
 if TYPE_CHECKING:
-    from implicitsolve import adapters, precondition, testing
+    from implicitsolve import adapters, distributed, precondition, testing
     from implicitsolve._race import RaceResult, race
     from implicitsolve.backends.numba import newton_batch
+    from implicitsolve.batch import BatchResult, LostChunk, solve_batch
+    from implicitsolve.checkpoint import checkpointed
     from implicitsolve.regularize import JacobianPenalty, jacobian_penalty
     from implicitsolve.stream import Solved, solve_sequences, solve_stream
 
@@ -55,6 +57,7 @@ __all__ = [
     "AdjointResult",
     "Anderson",
     "Backtracking",
+    "BatchResult",
     "BiCGSTAB",
     "BlockBanded",
     "BlockBandedMatrix",
@@ -76,6 +79,7 @@ __all__ = [
     "LinearOperator",
     "LinearResult",
     "LinearStop",
+    "LostChunk",
     "NewtonKrylov",
     "NewtonStep",
     "NoConvergence",
@@ -93,6 +97,8 @@ __all__ = [
     "Wolfe",
     "adapters",
     "aslinearoperator",
+    "checkpointed",
+    "distributed",
     "even_odd",
     "expand",
     "jacobian",
@@ -106,6 +112,7 @@ __all__ = [
     "push_forward",
     "race",
     "root",
+    "solve_batch",
     "solve_sequences",
     "solve_stream",
     "testing",
@@ -113,14 +120,18 @@ __all__ = [
 
 
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.
-_PACKAGES = ("adapters", "precondition", "testing")
+_PACKAGES = ("adapters", "distributed", "precondition", "testing")
 _HOMES = {
+    "BatchResult": "batch",
     "JacobianPenalty": "regularize",
+    "LostChunk": "batch",
     "RaceResult": "_race",
     "Solved": "stream",
+    "checkpointed": "checkpoint",
     "jacobian_penalty": "regularize",
     "newton_batch": "backends.numba",
     "race": "_race",
+    "solve_batch": "batch",
     "solve_sequences": "stream",
     "solve_stream": "stream",
 }

@@ -60,7 +60,8 @@ def favors_direct(problem: Problem, length: int) -> bool:
     """Whether assembling and factorizing J is the first choice: small blocks, few products."""
     structure: Any = problem.structure
     k = structure.block_size
-    return k <= LARGEST_BLOCK and (problem.blocks is not None or len(coloring(structure, length)) * k <= MOST_PRODUCTS)
+    products = len(coloring(structure, length)) * k if problem.blocks is None else problem.blocks_cost
+    return k <= LARGEST_BLOCK and products <= MOST_PRODUCTS
 
 
 class Assembler:
@@ -101,7 +102,7 @@ class Assembler:
         sources = {"blocks": problem.blocks, "linearize": problem.linearize, "jac": problem.jac}
         self.source = next((name for name, function in sources.items() if function is not None), None)
         self.takes_products = self.source is None  # or what the problem offers turns out to be no matrix
-        self.uses_differences = not evaluator.has_exact_products
+        self.uses_differences = self.source is None and not evaluator.has_exact_products
 
     @property
     def favors_direct(self) -> bool:
@@ -110,8 +111,10 @@ class Assembler:
 
     @property
     def cost(self) -> int:
-        """Products, or residuals, that one assembly takes; 1 where the problem offers a matrix (as far as is known)."""
-        return len(self.colors) * self.structure.block_size if self.takes_products else 1
+        """Products, or residuals, that one assembly takes; 1 where the problem offers a matrix and says no other."""
+        if self.takes_products:
+            return len(self.colors) * self.structure.block_size
+        return self.problem.blocks_cost if self.source == "blocks" else 1
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> BlockBandedMatrix:
         """J(x) for x (b, N), where F is F(x); `evaluator` is that of these systems."""

@@ -57,8 +57,9 @@ class Evaluator:
     end) the others stand in `background` with their last iterates, which all subsets share: a smaller problem has to
     gather what belongs to its systems, which may cost more than a few systems too many.
 
-    Two wishes of the caller reach every method by it. Systems with one number in `groups` (B,) are rivals: once one has
-    converged, the others stop. At most `capacity` systems iterate at a time, and the others wait for a place.
+    Three wishes of the caller reach every method by it. Systems with one number in `groups` (B,) are rivals: once one
+    has converged, the others stop. At most `capacity` systems iterate at a time, and the others wait for a place.
+    Tolerances are relative to the norms in `reference` (B,) instead of those at the start.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Evaluator:
         *,
         groups: HostArray | None = None,
         capacity: int | None = None,
+        reference: HostArray | None = None,
     ) -> None:
         if problem.batch_ndim > like.ndim:
             raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
@@ -87,13 +89,14 @@ class Evaluator:
         self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing
         self.places: Any = None  # these, where the arrays are
         self.background: Array = None
-        self.groups, self.capacity = groups, capacity
+        self.groups, self.capacity, self.reference = groups, capacity, reference
 
     @property
     def has_exact_products(self) -> bool:
         """Whether J v needs no differences."""
         problem = self.problem
-        return any(part is not None for part in (problem.linearize, problem.jac, problem.jvp, problem.blocks))
+        own = problem.linearize, problem.jac, problem.jvp
+        return problem.has_exact_blocks or any(part is not None for part in own)
 
     @property
     def flat_shape(self) -> tuple[int, int]:
@@ -199,7 +202,7 @@ class Evaluator:
         self.tally.linearizations += 1
         if problem.jac is not None:
             return self.as_operator(problem.jac(self._argument(x, copy=True)), "jac")
-        if problem.blocks is not None and problem.jvp is None:
+        if problem.blocks is not None and problem.has_exact_blocks and problem.jvp is None:
             return self.as_operator(self._from_blocks(problem.blocks(self._argument(x, copy=True))), "blocks")
         return self._products(x, F)
 

@@ -19,7 +19,9 @@ __all__ = [
     "as_inexact",
     "clear",
     "copied",
+    "empty_vectors",
     "eps",
+    "extension",
     "from_host",
     "gather",
     "host_dtype",
@@ -37,6 +39,7 @@ __all__ = [
     "sent",
     "takes_indices",
     "to_host",
+    "zero_vectors",
 ]
 
 
@@ -60,6 +63,30 @@ def array_namespace(*arrays: Array) -> Namespace:
 def is_array(x: object) -> bool:
     """Whether `x` is an array of a library that follows the array API standard."""
     return bool(is_array_api_obj(x))
+
+
+def extension(x: Array, name: str) -> Any:
+    """What the library of x has for the solvers beyond the standard, as `implicitsolve` in its namespace; else None."""
+    if type(x) is np.ndarray:
+        return None
+    return getattr(getattr(array_namespace(x), "implicitsolve", None), name, None)
+
+
+def empty_vectors(like: Array, *axes: int) -> Array:
+    """An array (*axes, N) that waits to be filled, for vectors beside those of `like` (..., N)."""
+    own = extension(like, "empty_vectors")
+    if own is not None:
+        return own(like, axes)
+    return array_namespace(like).empty((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
+
+
+def zero_vectors(like: Array, *axes: int) -> Array:
+    """The same, of zeros."""
+    if extension(like, "empty_vectors") is None:
+        return array_namespace(like).zeros((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
+    vectors = empty_vectors(like, *axes)
+    vectors[...] = 0.0
+    return vectors
 
 
 def copied(x: Array) -> Array:

@@ -64,54 +64,70 @@ def even_odd(problem: Problem) -> Problem:
     >>> result.x.shape, bool(np.allclose(ims.expand(layer, result.x), ims.root(layer).x, atol=1e-6))
     ((3, 2, 4), True)
     """
-    halves = halves_of("even_odd", problem)
-    axis = problem.batch_ndim
+    return _Kept(problem, halves_of("even_odd", problem)).problem()
 
-    def residual(e: Array) -> Array:
-        return e - halves.kept.apply(halves.eliminated.apply(e))
 
-    def linearize(e: Array) -> tuple[Array, LinearOperator]:
-        eliminated, first = halves.eliminated.linearize(e)
-        value, second = halves.kept.linearize(eliminated)
-        return e - value, reduced_jacobian(first, second, e, axis)
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """The functions of the blocks that are kept."""
 
-    def parameter_jvp(e: Array, tangents: Mapping[str, Array]) -> Array:
-        eliminated, _ = halves.eliminated.linearize(e)
-        change: Any = problem.parameter_jvp(merge(eliminated, e, axis), tangents)  # type: ignore[misc]
-        _, second = halves.kept.linearize(eliminated)
-        from_eliminated, direct = split(change, axis)
+    whole: Problem
+    halves: Halves
+
+    @property
+    def axis(self) -> int:
+        """Axis of the blocks."""
+        return self.whole.batch_ndim
+
+    def problem(self) -> Problem:
+        """The problem that they define, with what the whole one offers."""
+        whole = self.whole
+        k = None if whole.structure is None else whole.structure.block_size
+        return Problem(
+            self.residual,
+            linearize=self.linearize,
+            structure=None if k is None else BlockBanded(1, 1, k),
+            batch_ndim=self.axis,
+            parameters=whole.parameters,
+            parameter_jvp=None if whole.parameter_jvp is None else self.parameter_jvp,
+            parameter_vjp=None if whole.parameter_vjp is None else self.parameter_vjp,
+            take=None if whole.take is None else self.take,
+            initial_guess=None if whole.initial_guess is None else self.initial_guess,
+            fixed_point=True,
+            astype=None if whole.astype is None else self.astype,
+            pure=whole.pure,
+            name=f"even_odd({whole.name})",
+        )
+
+    def residual(self, e: Array) -> Array:
+        return e - self.halves.kept.apply(self.halves.eliminated.apply(e))
+
+    def linearize(self, e: Array) -> tuple[Array, LinearOperator]:
+        eliminated, first = self.halves.eliminated.linearize(e)
+        value, second = self.halves.kept.linearize(eliminated)
+        return e - value, reduced_jacobian(first, second, e, self.axis)
+
+    def parameter_jvp(self, e: Array, tangents: Mapping[str, Array]) -> Array:
+        eliminated, _ = self.halves.eliminated.linearize(e)
+        change: Any = self.whole.parameter_jvp(merge(eliminated, e, self.axis), tangents)  # type: ignore[misc]
+        _, second = self.halves.kept.linearize(eliminated)
+        from_eliminated, direct = split(change, self.axis)
         return direct + second.matvec(from_eliminated)
 
-    def parameter_vjp(e: Array, w: Array) -> Mapping[str, Array]:
-        eliminated = halves.eliminated.apply(e)
-        _, second = halves.kept.linearize(eliminated)
-        return problem.parameter_vjp(merge(eliminated, e, axis), merge(second.rmatvec(w), w, axis))  # type: ignore[misc]
+    def parameter_vjp(self, e: Array, w: Array) -> Mapping[str, Array]:
+        eliminated = self.halves.eliminated.apply(e)
+        _, second = self.halves.kept.linearize(eliminated)
+        x, whole_w = merge(eliminated, e, self.axis), merge(second.rmatvec(w), w, self.axis)
+        return self.whole.parameter_vjp(x, whole_w)  # type: ignore[misc]
 
-    def take(indices: Indices) -> Problem:
-        return even_odd(problem.take(indices))  # type: ignore[misc]
+    def take(self, indices: Indices) -> Problem:
+        return even_odd(self.whole.take(indices))  # type: ignore[misc]
 
-    def astype(dtype: Any) -> Problem:
-        return even_odd(problem.astype(dtype))  # type: ignore[misc]
+    def astype(self, dtype: Any) -> Problem:
+        return even_odd(self.whole.astype(dtype))  # type: ignore[misc]
 
-    def initial_guess(kind: str, rng: np.random.Generator | None) -> Array:
-        return split(problem.initial_guess(kind, rng), axis)[1]  # type: ignore[misc]
-
-    k = None if problem.structure is None else problem.structure.block_size
-    return Problem(
-        residual,
-        linearize=linearize,
-        structure=None if k is None else BlockBanded(1, 1, k),
-        batch_ndim=axis,
-        parameters=problem.parameters,
-        parameter_jvp=None if problem.parameter_jvp is None else parameter_jvp,
-        parameter_vjp=None if problem.parameter_vjp is None else parameter_vjp,
-        take=None if problem.take is None else take,
-        initial_guess=None if problem.initial_guess is None else initial_guess,
-        fixed_point=True,
-        astype=None if problem.astype is None else astype,
-        pure=problem.pure,
-        name=f"even_odd({problem.name})",
-    )
+    def initial_guess(self, kind: str, rng: np.random.Generator | None) -> Array:
+        return split(self.whole.initial_guess(kind, rng), self.axis)[1]  # type: ignore[misc]
 
 
 def expand(problem: Problem, kept: Array) -> Array:

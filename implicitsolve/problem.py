@@ -135,3 +135,13 @@ class Problem:
         if self.blocks is not None and self.structure is None:
             raise ValueError("Problem: `blocks` needs `structure`, which says where the blocks stand")
         check_limit("Problem", "batch_ndim", self.batch_ndim)
+
+    @property
+    def has_exact_blocks(self) -> bool:
+        """Whether `blocks` is there, and gives more than differences of the residual (``blocks.is_exact``)."""
+        return self.blocks is not None and getattr(self.blocks, "is_exact", True)
+
+    @property
+    def blocks_cost(self) -> int:
+        """What a call of `blocks` costs, in products or residuals: ``blocks.cost``, or 1."""
+        return getattr(self.blocks, "cost", 1)

@@ -37,6 +37,15 @@ class Counts:
     vjps: int = 0
     linearizations: int = 0
 
+    def __add__(self, other: Counts) -> Counts:
+        """Calls of both."""
+        return Counts(
+            residuals=self.residuals + other.residuals,
+            jvps=self.jvps + other.jvps,
+            vjps=self.vjps + other.vjps,
+            linearizations=self.linearizations + other.linearizations,
+        )
+
     def __sub__(self, other: Counts) -> Counts:
         """Calls since `other`."""
         return Counts(

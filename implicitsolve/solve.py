@@ -143,15 +143,17 @@ def solve_root(
     *,
     groups: HostArray | None = None,
     capacity: int | None = None,
+    reference: HostArray | None = None,
 ) -> NonlinearResult:
-    """`root` with checked settings; `groups` and `capacity` are those of `Evaluator`."""
+    """`root` with checked settings; `groups`, `capacity` and `reference` are those of `Evaluator`."""
     x0 = as_inexact(x0, "x0")
     if x0.size >= LARGE:
         keep_large_blocks()
     reduced = EvenOdd.of(problem, x0) if getattr(solver, "eliminates", False) else None
     if reduced is not None:
         problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
-    evaluator = Evaluator(problem, x0, getattr(solver, "rdiff", None), groups=groups, capacity=capacity)
+    wishes: dict[str, Any] = {"groups": groups, "capacity": capacity, "reference": reference}
+    evaluator = Evaluator(problem, x0, getattr(solver, "rdiff", None), **wishes)
     result = _empty(x0, evaluator) if x0.size == 0 else _solved(evaluator, x0, solver, stop, monitor)
     return result if reduced is None else reduced.expanded(result)
 

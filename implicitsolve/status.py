@@ -79,3 +79,14 @@ class Status(enum.IntEnum):
         "the adjoint or tangent equation was solved, but at a point that is not a solution",
         "The derivative is that of the linearization there, not of the solution map: solve forward first.",
     )
+    LOST = (
+        12,
+        "the worker that solved it died or ran out of memory",
+        "x is the start; `result.lost` has the errors. Solve these systems again, with more memory for each worker or "
+        "in smaller chunks.",
+    )
+    CANCELLED = (
+        13,
+        "the solve was cancelled before it was this system's turn",
+        "x is the start. Solve these systems again.",
+    )

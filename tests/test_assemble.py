@@ -448,3 +448,38 @@ def test_cost_and_preference():
     assert not assembler(BlockBanded(1, 1, k + 1), 10).favors_direct
     assert assembler(BlockBanded(1, 1, 64), 10, blocks=lambda x: x).favors_direct
     assert not assembler(BlockBanded(1, 1, 65), 10, blocks=lambda x: x).favors_direct
+
+
+class Estimated:
+    """Blocks that say what they are: no more than differences, for the price of many."""
+
+    is_exact, cost = False, MOST_PRODUCTS
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return 2 * x[:, None, None, None]
+
+
+def test_blocks_may_say_what_they_cost():
+    structure, blocks = BlockBanded(0, 0), Estimated()
+    assert assembler(structure, 10, blocks=blocks).cost == MOST_PRODUCTS
+    assert assembler(structure, 10, blocks=blocks).favors_direct
+    blocks.cost += 1
+    assert not assembler(structure, 10, blocks=blocks).favors_direct
+
+
+def test_estimated_blocks_serve_direct_solves_and_products_are_differences():
+    blocks = Estimated()
+    problem = Problem(lambda x: x**2 - 2, blocks=blocks, structure=BlockBanded(0, 0))
+    assert not problem.has_exact_blocks
+    assert ims.root(problem, np.ones(4), method="block-newton").success
+    assert blocks.calls
+    blocks.calls = 0
+    result = ims.root(problem, np.ones(4), method="newton-krylov")
+    assert (result.success, blocks.calls, result.counts.jvps) == (True, 0, 0)
+    adjoint = ims.pull_back(problem, result, np.ones(4))
+    np.testing.assert_allclose(adjoint.adjoint, 0.5 / 2**0.5, rtol=1e-6)
+    assert blocks.calls == 1

@@ -196,3 +196,14 @@ def test_two_libraries_have_no_common_one():
     assert ns.array_namespace(array_api_strict.zeros(1)) is array_api_strict
     with pytest.raises(TypeError):
         ns.array_namespace(np.zeros(1), array_api_strict.zeros(1))
+
+
+def test_room_for_vectors_beside_others(any_dtype, xp):
+    like = xp.ones((2, 5), dtype=any_dtype)
+    for room in (ns.empty_vectors(like, 3, 4), ns.zero_vectors(like, 3, 4)):
+        assert (tuple(room.shape), room.dtype, type(room)) == ((3, 4, 5), like.dtype, type(like))
+    assert not bool(xp.any(room != 0))
+
+
+def test_libraries_offer_nothing_beyond_the_standard(xp):
+    assert ns.extension(xp.ones(2), "empty_vectors") is None

@@ -125,3 +125,14 @@ def test_the_problem_s_own_start_is_asked_for_when_none_is_given():
     problem = Problem(residual, initial_guess=lambda kind, rng: (asked.append((kind, rng)), np.ones(2))[1])
     assert ims.root(problem).x == pytest.approx([2**0.5] * 2)
     assert asked == [("default", None)]
+
+
+def test_blocks_are_exact_and_cost_one_product_unless_they_say_otherwise():
+    def blocks(x):
+        return x
+
+    problem = Problem(residual, blocks=blocks, structure=BlockBanded(0, 0))
+    assert (problem.has_exact_blocks, problem.blocks_cost) == (True, 1)
+    blocks.is_exact, blocks.cost = False, 12
+    assert (problem.has_exact_blocks, problem.blocks_cost) == (False, 12)
+    assert not Problem(residual).has_exact_blocks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,13 @@ HostIndices: TypeAlias = npt.NDArray[np.intp]
 
 # A state that is not finite gives a residual that is not finite, and no warning: the solver sees it and backs off.
 quiet = np.errstate(over="ignore", invalid="ignore")
+
+
+class ByFields:
+    """A dataclass that is pickled by its fields: what it has made of them and kept is made again where it is needed."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------------- checks

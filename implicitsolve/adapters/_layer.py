@@ -14,6 +14,7 @@ from implicitsolve.adapters._boundary import Boundary
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import (
     Array,
+    ByFields,
     HostIndices,
     array_namespace,
     check_array,
@@ -96,7 +97,7 @@ def build(
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class Layer(ByFields):
     """A layer at fixed parameters and inputs: residual(H) = H - F(H). Immutable: any number of threads may use it."""
 
     parameters: dict[str, Array]
@@ -334,6 +335,10 @@ class _LazyHalf:
     layer: Layer
     parity: int
     last: tuple[Array, Array, Derivative | None] | None = None  # argument, value and derivative
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the last value."""
+        return {**vars(self), "last": None}
 
     def apply(self, other: Array) -> Array:
         transition, known = self.transition(other), self.known(other)

@@ -18,14 +18,14 @@ import numpy.typing as npt
 import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
-from implicitsolve.adapters._common import Array, array_namespace, device, from_host, to_host
+from implicitsolve.adapters._common import Array, ByFields, array_namespace, device, from_host, to_host
 from implicitsolve.adapters._lifted_weights import Banded, Blocks, Dense, Weight
 
 Update: TypeAlias = Callable[..., Array]
 Nodes: TypeAlias = npt.NDArray[np.intp]
 
 
-class Sweep(ABC):
+class Sweep(ByFields, ABC):
     """Substitution for one matrix A."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from implicitsolve import BlockBandedMatrix
-from implicitsolve.adapters._common import Array, array_namespace, check_array, from_host, to_host
+from implicitsolve.adapters._common import Array, ByFields, array_namespace, check_array, from_host, to_host
 
 FEW = 128  # entries of a block up to which SciPy's loops beat a batched product
 
@@ -133,7 +133,7 @@ class Sparse:
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class Blocks(ByFields):
     """A BSR array, its blocks sorted and unique: products of large blocks are batched, those of small ones SciPy's."""
 
     value: Any
@@ -176,7 +176,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, eq=False)
-class Banded:
+class Banded(ByFields):
     """A block-banded matrix whose blocks outside the matrix are zero: a batched product for each block diagonal."""
 
     value: BlockBandedMatrix

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from implicitsolve import kernels
-from implicitsolve.adapters._common import Array, array_namespace, device
+from implicitsolve.adapters._common import Array, ByFields, array_namespace, device
 from implicitsolve.adapters._gates import (
     InputWeights,
     across,
@@ -70,7 +70,7 @@ class _Cotangents(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LSTMCell:
+class LSTMCell(ByFields):
     """The LSTM above."""
 
     x: InputWeights  # blocks Wp, Wn, -Wi, -Wf, -Wo, Wg

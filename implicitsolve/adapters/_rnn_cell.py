@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from implicitsolve import kernels
-from implicitsolve.adapters._common import Array, array_namespace, device, is_cupy_array
+from implicitsolve.adapters._common import Array, ByFields, array_namespace, device, is_cupy_array
 from implicitsolve.adapters._gates import beside, contiguous, each_times, split, times
 from implicitsolve.adapters._sweep import FEW, RNNStep
 
@@ -24,7 +24,7 @@ def shapes(d: int, k: int, lower: int, upper: int) -> dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class RNNCell:
+class RNNCell(ByFields):
     """f(h_1, ..., h_m, x) = phi(sum_j W_j h_j + V x + b), where W_j are the blocks of P, then those of N.
 
     Attributes

@@ -10,6 +10,7 @@ import numpy as np
 from implicitsolve import kernels
 from implicitsolve.adapters._common import (
     Array,
+    ByFields,
     HostIndices,
     array_namespace,
     device,
@@ -22,7 +23,7 @@ PART_ROWS = 1024  # GEMMs of fewer rows are slower, and what is done between the
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(ByFields):
     """Places of a ragged batch's positions in one tall matrix, in which a neighbour is a row nearby.
 
     The matrix holds sequence after sequence, each in ``strides[b]`` rows: its positions, then separators, as many as

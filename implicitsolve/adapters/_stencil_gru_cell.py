@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from implicitsolve import kernels
-from implicitsolve.adapters._common import Array, array_namespace, device
+from implicitsolve.adapters._common import Array, ByFields, array_namespace, device
 from implicitsolve.adapters._gates import (
     InputWeights,
     across,
@@ -65,7 +65,7 @@ class _Cotangents(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class StencilGRUCell:
+class StencilGRUCell(ByFields):
     """The GRU above, of the positions at `offsets`."""
 
     offsets: tuple[int, ...]

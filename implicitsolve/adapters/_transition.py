@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve import LinearOperator
 from implicitsolve.adapters._causal import causal_inverse, direction
 from implicitsolve.adapters._cell import Cell, in_precision
-from implicitsolve.adapters._common import Array, HostIndices, array_namespace, device, quiet, zeros
+from implicitsolve.adapters._common import Array, ByFields, HostIndices, array_namespace, device, quiet, zeros
 from implicitsolve.adapters._rows import Rows, part_of
 from implicitsolve.kernels import keep_large_blocks
 
@@ -24,7 +24,7 @@ def difference(x: Array, y: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Map:
+class Map(ByFields):
     """From which rows which rows are computed: of the whole layer, or from one half of the positions the other.
 
     Attributes
@@ -109,7 +109,7 @@ class Map:
 
 
 @dataclass(frozen=True, eq=False)
-class Transition:
+class Transition(ByFields):
     """All positions' function at fixed parameters and inputs.
 
     Attributes
@@ -263,7 +263,7 @@ class Transition:
 
 
 @dataclass(frozen=True, eq=False)
-class Derivative:
+class Derivative(ByFields):
     """dF/dH at one state, without the identity: a `Coupling`."""
 
     cell: Cell

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import gather, host_dtype
+from implicitsolve._namespace import extension, gather, host_dtype
 from implicitsolve._typing import Array
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
@@ -127,6 +127,9 @@ class BlockLU:
         check_matrix("BlockLU", A)
         if overwrite and self.refine:
             raise ValueError("BlockLU.factor: `overwrite` must be False for `refine` > 0, which needs A")
+        own = extension(A.blocks, "block_lu")
+        if own is not None:
+            return own(self).factor(A)
         layout = Layout.banded(A)
         factors = self.factors(layout.blocks(A), layout.lower, layout.upper, overwrite=overwrite)
         return Factorization(A, factors, layout, refine=self.refine, overwritten=overwrite)

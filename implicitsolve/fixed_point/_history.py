@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._evaluate import FEW
-from implicitsolve._namespace import array_namespace, clear, from_host, gather, is_complex, scatter, to_host
+from implicitsolve._namespace import (
+    array_namespace,
+    clear,
+    empty_vectors,
+    from_host,
+    gather,
+    is_complex,
+    scatter,
+    to_host,
+    zero_vectors,
+)
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import newest_first, vectors
 
@@ -137,8 +147,7 @@ class History:
         """Rows of the present systems at their places, zeros elsewhere."""
         if self.places is None:
             return rows
-        xp = array_namespace(rows)
-        placed = xp.zeros((self.dF.shape[0], *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+        placed = zero_vectors(rows, self.dF.shape[0])
         scatter(placed, self.places, rows)
         return placed
 
@@ -211,4 +220,4 @@ def _all_at_once(gram: HostArray, right: HostArray, held: HostArray, least: floa
 
 def _room(like: Array, systems: int, columns: int) -> Array:
     """Array (systems, columns, N) that waits to be filled."""
-    return array_namespace(like).empty((systems, columns, like.shape[-1]), dtype=like.dtype, device=like.device)
+    return empty_vectors(like, systems, columns)

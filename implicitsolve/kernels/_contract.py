@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, is_cupy_array
+from implicitsolve._namespace import array_namespace, extension, is_cupy_array
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import BackendUnavailable
 
@@ -20,7 +20,7 @@ Supports: TypeAlias = Callable[..., bool]
 REFERENCE = "reference"
 PLUG_INS = {"numba": "implicitsolve.backends.numba", "cupy": "implicitsolve.backends.cupy"}
 INSTALL = {"numba": "pip install 'implicitsolve[numba]'", "cupy": "pip install 'implicitsolve[cuda13]'"}
-BACKENDS = ("auto", REFERENCE, "lapack", *PLUG_INS)
+BACKENDS = ("auto", REFERENCE, "lapack", "distributed", *PLUG_INS)
 
 
 class Factors(Protocol):
@@ -69,7 +69,7 @@ class Kernel:
     Notes
     -----
     ``select(like, **facts)`` takes the first that is installed, pays and supports the case: for NumPy arrays
-    "numba", "lapack", for CuPy arrays "cupy", then the reference.
+    "numba", "lapack", for CuPy arrays "cupy", for others what their own library names, then the reference.
     """
 
     def __init__(self, name: str, reference: Function, pays: Mapping[str, Supports] | None = None) -> None:
@@ -129,7 +129,7 @@ def _offered(like: Array) -> tuple[str, ...]:
     """The backends for arrays of this library, best first."""
     if isinstance(like, np.ndarray):
         return ("numba", "lapack")
-    return ("cupy",) if is_cupy_array(like) else ()
+    return ("cupy",) if is_cupy_array(like) else extension(like, "KERNELS") or ()
 
 
 @functools.cache

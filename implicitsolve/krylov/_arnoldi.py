@@ -10,6 +10,7 @@ import numpy as np
 from implicitsolve._namespace import (
     array_namespace,
     clear,
+    empty_vectors,
     eps,
     from_host,
     gather,
@@ -309,10 +310,9 @@ class _Arnoldi:
 
 def _room(like: Array, systems: int, columns: int) -> Array:
     """Array (systems, columns, N) for a basis; on a device the vectors of one column lie in one piece."""
-    xp, shape = array_namespace(like), (systems, columns, like.shape[-1])
     if isinstance(like, np.ndarray):
-        return np.empty(shape, dtype=like.dtype)
-    return xp.permute_dims(xp.empty((columns, systems, shape[2]), dtype=like.dtype, device=like.device), (1, 0, 2))
+        return np.empty((systems, columns, like.shape[-1]), dtype=like.dtype)
+    return array_namespace(like).permute_dims(empty_vectors(like, columns, systems), (1, 0, 2))
 
 
 def _shrunk(V: Array, keep: Indices, used: int) -> Array:

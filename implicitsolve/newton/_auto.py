@@ -10,7 +10,7 @@ import numpy as np
 
 from implicitsolve._assemble import LARGEST_BLOCK, favors_direct
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import host_dtype
+from implicitsolve._namespace import extension, host_dtype
 from implicitsolve._typing import Array
 from implicitsolve.direct import BlockLU
 from implicitsolve.fixed_point import Anderson
@@ -58,7 +58,8 @@ class Auto:
         if problem.substitute is not None:
             return self._follow([Substitution(), NewtonKrylov()], evaluator, x0, stop, monitor)
         if problem.fixed_point:
-            methods = [Anderson(), Homotopy()]
+            is_split = extension(x0, "IS_SPLIT")  # such arrays hold no vectors of N + 1 numbers
+            methods: list[Any] = [Anderson()] if is_split else [Anderson(), Homotopy()]
             if MixedPrecision.suits(evaluator):
                 methods = [MixedPrecision(rough=method) for method in methods]
             return self._follow([*methods, NewtonKrylov()], evaluator, x0, stop, monitor)

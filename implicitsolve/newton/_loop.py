@@ -216,8 +216,10 @@ class NewtonLoop:
     # Rivals
 
     def _reference(self) -> HostArray:
-        """Norms that the tolerance is relative to: those at the start, for rivals that of the first finite one."""
+        """Norms that the tolerance is relative to: the caller's, else those at the start, for rivals the first's."""
         groups, first = self.whole.groups, self.solution.first_norm
+        if self.whole.reference is not None:
+            return self.whole.reference[self.rows]
         if groups is None:
             return first[self.rows]
         finite = np.flatnonzero(np.isfinite(first))[::-1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter
+from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, zero_vectors
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
 from implicitsolve.krylov._hessenberg import HessenbergQR
@@ -68,7 +68,7 @@ class RecycledSpace:
     def extended(self, systems: int) -> RecycledSpace:
         """Return the same with further systems, which have no rows yet."""
         xp = array_namespace(self.U)
-        empty = xp.zeros((systems, *self.U.shape[1:]), dtype=self.U.dtype, device=self.U.device)
+        empty = zero_vectors(self.U, systems, self.U.shape[1])
         U, C, D = (xp.concat([rows, empty], axis=0) for rows in (self.U, self.C, self.D))
         theta = np.concatenate([self.theta, np.ones(systems)])
         held = np.concatenate([self.held, np.zeros((systems, self.held.shape[1]), dtype=bool)])
@@ -141,14 +141,13 @@ class SpaceCollector:
         """The new pairs as arrays for the whole batch."""
         if len(self.found) == 1 and self.found[0][0].size == self.like.shape[0]:
             return self.found[0][1:]
-        xp = array_namespace(self.like)
-        size, length = self.like.shape
+        size = self.like.shape[0]
         rank = max(held.shape[1] for *_, held in self.found)
-        pair = tuple(xp.zeros((size, rank, length), dtype=self.like.dtype, device=self.like.device) for _ in range(2))
+        pair = tuple(zero_vectors(self.like, size, rank) for _ in range(2))
         all_held = np.zeros((size, rank), dtype=bool)
         for systems, *parts, held in self.found:
             for whole, part in zip(pair, parts, strict=True):
-                padded = xp.zeros((systems.size, rank, length), dtype=whole.dtype, device=whole.device)
+                padded = zero_vectors(whole, systems.size, rank)
                 padded[:, : held.shape[1], :] = part
                 scatter(whole, systems, padded)
             all_held[systems] = False

@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, gather, host_dtype, is_array, is_complex, scatter
+from implicitsolve._namespace import (
+    array_namespace,
+    gather,
+    host_dtype,
+    is_array,
+    is_complex,
+    scatter,
+    zero_vectors,
+)
 from implicitsolve._typing import Array, Indices
 
 
@@ -385,7 +393,8 @@ def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
     def some(product: Callable[[Array], Array], expected: tuple[int, ...]) -> Callable[[Array], Array]:
         def padded_product(v: Array) -> Array:
             xp = array_namespace(v)
-            padded = xp.zeros((size, *expected), dtype=v.dtype, device=v.device)
+            shape = size, *expected
+            padded = zero_vectors(v, *shape[:-1]) if expected else xp.zeros(shape, dtype=v.dtype, device=v.device)
             scatter(padded, indices, v)
             out = product(xp.reshape(padded, A.batch_shape + expected))
             out = xp.reshape(out, (size, *out.shape[len(A.batch_shape) :]))

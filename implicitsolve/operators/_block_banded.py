@@ -147,6 +147,10 @@ class BlockBandedMatrix(LinearOperator):
             f"upper={self.upper}{periodic}{batch}, dtype={self.dtype}>"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the blocks and where they stand."""
+        return _matrix, (self.blocks, self.structure)
+
     # Products
 
     def matmat(self, columns: Array) -> Array:

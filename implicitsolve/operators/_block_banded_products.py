@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import array_namespace, is_complex
+from implicitsolve._namespace import array_namespace, extension, is_complex
 from implicitsolve._typing import Array
 
 FEW_COLUMNS = 4  # with as many right-hand sides or more, products of dense blocks beat SciPy's loops (if k > 1)
@@ -29,6 +29,9 @@ def spans(length: int, offset: int, periodic: bool) -> Iterator[tuple[slice, sli
 
 def transposed(blocks: Array, lower: int, periodic: bool, *, conjugate: bool) -> Array:
     """Blocks of the transpose, or the adjoint, whose bands have changed places."""
+    own = extension(blocks, "band_transposed")
+    if own is not None:
+        return own(blocks, lower, periodic, conjugate=conjugate)
     xp = array_namespace(blocks)
     length, width = blocks.shape[-4:-2]
     out = xp.zeros_like(blocks)
@@ -49,6 +52,8 @@ class Products:
         self.blocks = blocks
         self.lower = lower
         self.periodic = periodic
+        own = extension(blocks, "BandProducts")
+        self._own: Any = None if own is None else own(blocks, lower, periodic)
         self._sparse: Any = None
         self._adjoint: Products | None = None
 
@@ -58,6 +63,8 @@ class Products:
             if self._sparse is None:
                 self._sparse = _block_diagonal_sparse(self.blocks, self.lower, self.periodic)
             return _sparse_times(self._sparse, x)
+        if self._own is not None:
+            return self._own.times(x)
         xp = array_namespace(self.blocks, x)
         length, width = self.blocks.shape[-4:-2]
         y = xp.zeros(x.shape, dtype=xp.result_type(self.blocks.dtype, x.dtype), device=x.device)
@@ -75,6 +82,8 @@ class Products:
                 adjoint = transposed(self.blocks, self.lower, self.periodic, conjugate=True)
                 self._adjoint = Products(adjoint, upper, self.periodic)
             return self._adjoint.times(x)
+        if self._own is not None:
+            return self._own.adjoint_times(x)
         xp = array_namespace(self.blocks, x)
         length, width = self.blocks.shape[-4:-2]
         y = xp.zeros(x.shape, dtype=xp.result_type(self.blocks.dtype, x.dtype), device=x.device)

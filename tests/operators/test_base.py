@@ -302,6 +302,12 @@ def test_an_expression_has_an_adjoint_only_where_all_its_parts_have(rng, adjoint
 # ------------------------------------------------------------------------------------------------------------- batches
 
 
+def test_some_systems_of_one_number_each():
+    slopes = np.asarray([2.0, 3.0, 4.0, 5.0])
+    A = LinearOperator(lambda v: slopes * v, in_shape=(), batch_shape=(4,)).take(np.asarray([3, 1]))
+    np.testing.assert_array_equal(A.matvec(np.asarray([1.0, 2.0])), [5.0, 6.0])
+
+
 def test_a_take_of_the_user_is_called_with_the_indices_and_nothing_else_is_multiplied(rng):
     M = integers(rng, (5, 3, 3))
     asked, multiplied = [], []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from dataclasses import dataclass
 
@@ -498,3 +500,11 @@ def test_the_input_is_not_changed(xp):
     A = BlockBandedMatrix(given_blocks, lower=1, upper=1)
     A @ xp.ones(8, dtype=xp.float64), A.rmatvec(xp.ones(8, dtype=xp.float64)), A.norm(1), A.todense()
     np.testing.assert_array_equal(to_host(given_blocks), blocks)
+
+
+def test_a_matrix_pickles_by_its_blocks(rng):
+    A = BlockBandedMatrix(rng.standard_normal((2, 5, 3, 2, 2)), lower=1, upper=1, periodic=True)
+    for other in (pickle.loads(pickle.dumps(A)), copy.deepcopy(A)):
+        np.testing.assert_array_equal(other.blocks, A.blocks)
+        assert (other.structure, other.batch_shape) == (A.structure, A.batch_shape)
+        np.testing.assert_array_equal(other @ np.ones((2, 10)), A @ np.ones((2, 10)))

@@ -1,0 +1,112 @@
+"""Distributed arrays from what all ranks have, and from what each has."""
+
+from __future__ import annotations
+
+import operator
+import zlib
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._typing import HostArray
+from implicitsolve.distributed._array import DistributedArray
+from implicitsolve.distributed._communicator import Communicator
+from implicitsolve.distributed._layout import Runs, check_counts, layout
+from implicitsolve.stopping import check_limit
+
+
+def split(comm: Communicator, array: Any, axis: int = -1, block_size: int = 1) -> DistributedArray:
+    """Split an array that every rank has over the ranks; each keeps a copy of its part.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    array : array_like
+        The whole.
+    axis : int, optional
+        The axis to split. Default: the last one.
+    block_size : int, optional
+        Neighbours along that axis that stay together, whole blocks. Default 1.
+
+    Returns
+    -------
+    DistributedArray
+        Contiguous runs of blocks, as equal as possible: see `layout`.
+
+    Raises
+    ------
+    ValueError
+        If the axis is no axis of the array, or its length no multiple of `block_size`, which is at least 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve import distributed
+    >>> states = np.arange(12.0).reshape(6, 2)
+    >>> distributed.threads(4, lambda comm: distributed.split(comm, states, axis=0).local.shape)
+    [(2, 2), (2, 2), (1, 2), (1, 2)]
+    """
+    check_limit("split", "block_size", block_size, least=1)
+    array = np.asarray(array)
+    axis = _checked_axis("split", array, axis)
+    blocks, rest = divmod(array.shape[axis], block_size)
+    if rest:
+        raise ValueError(f"split: axis {axis} must be a multiple of `block_size` = {block_size}, got {array.shape}")
+    counts = layout(blocks, comm.size)
+    counts = counts if block_size == 1 else Runs(block_size * count for count in counts)
+    start = counts.starts[comm.rank]
+    run = (slice(None),) * axis + (slice(start, start + counts[comm.rank]),)
+    return DistributedArray(np.array(array[run]), axis, comm, counts)
+
+
+def from_local(
+    comm: Communicator, local: Any, axis: int = -1, counts: tuple[int, ...] | None = None
+) -> DistributedArray:
+    """Make an array of which every rank gives its part.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    local : array_like
+        This rank's run. Not copied.
+    axis : int, optional
+        The split axis. Default: the last one.
+    counts : tuple of int, optional
+        Its length on every rank. By default the ranks tell each other, by one allgather, and see that their arrays have
+        one dtype, and one shape but for that length.
+
+    Raises
+    ------
+    ValueError
+        If `axis` is no axis, `counts` does not fit, or the ranks' arrays do not belong together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve import distributed
+    >>> distributed.threads(3, lambda comm: distributed.from_local(comm, np.ones(comm.rank + 1)).shape)
+    [(6,), (6,), (6,)]
+    """
+    local = np.asarray(local)
+    axis = _checked_axis("from_local", local, axis)
+    if counts is None:
+        kind = f"{local.dtype} {local.shape[:axis]} {local.shape[axis + 1 :]}"
+        own = np.asarray([local.shape[axis], zlib.crc32(kind.encode())], dtype=np.int64)
+        everyone = np.stack(comm.allgather(own, [(2,)] * comm.size))
+        if (everyone[:, 1] != everyone[0, 1]).any():
+            raise ValueError(
+                f"from_local: `local` must have one dtype on all ranks, and one shape but for its axis {axis}; "
+                f"rank {comm.rank} has {local.dtype} {local.shape}"
+            )
+        counts = tuple(everyone[:, 0].tolist())
+    check_counts("from_local", counts, comm.size, comm.rank, local.shape[axis])
+    return DistributedArray(local, axis, comm, counts)
+
+
+def _checked_axis(owner: str, array: HostArray, axis: int) -> int:
+    axis = operator.index(axis)
+    if not -array.ndim <= axis < array.ndim:
+        raise ValueError(f"{owner}: `axis` must be an axis of the array, of shape {array.shape}, got {axis}")
+    return axis % array.ndim
