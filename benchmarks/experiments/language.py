@@ -154,6 +154,8 @@ def figure(path: Path, rows: list[dict[str, Any]], lines: dict[str, float]) -> N
     for i, (name, value) in enumerate(lines.items()):
         axes.axhline(value, color=f"C{i + 2}", linestyle=":", label=name)
     axes.set(xlabel="rho, iterations", ylabel="held-out perplexity")
+    axes.set_xticks(rhos := sorted({row["rho"] for row in rows if row["rho"]}), [str(rho) for rho in rhos], minor=False)
+    axes.minorticks_off()
     axes.legend(fontsize="small")
     write_figure(path, drawn)
 
