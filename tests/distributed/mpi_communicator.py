@@ -43,15 +43,16 @@ def program(comm):
     return results
 
 
-with MPI() as comm:
-    found = program(comm)
-    expected = threads(comm.size, program)[comm.rank]
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype), (one, other)
-        np.testing.assert_allclose(one, other, rtol=1e-5 if one.dtype == np.float32 else 1e-12)
-    sums = [part for part in found if part.dtype == np.float64 and part.shape == (5, 2)]
-    for part in sums[:1]:
-        for same in comm.allgather(part):
-            np.testing.assert_array_equal(same, part)  # the same bits
-    sys.stdout.write(json.dumps({"rank": comm.rank, "compared": len(found)}) + "\n")  # at once, beside the others'
+if __name__ == "__main__":
+    with MPI() as comm:
+        found = program(comm)
+        expected = threads(comm.size, program)[comm.rank]
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected):
+            assert (one.shape, one.dtype) == (other.shape, other.dtype), (one, other)
+            np.testing.assert_allclose(one, other, rtol=1e-5 if one.dtype == np.float32 else 1e-12)
+        sums = [part for part in found if part.dtype == np.float64 and part.shape == (5, 2)]
+        for part in sums[:1]:
+            for same in comm.allgather(part):
+                np.testing.assert_array_equal(same, part)  # the same bits
+        sys.stdout.write(json.dumps({"rank": comm.rank, "compared": len(found)}) + "\n")  # at once, beside the others'

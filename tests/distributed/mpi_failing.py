@@ -36,6 +36,8 @@ def program(comm, way):
 
 
 calls: list[int] = []
-with MPI() as comm:
-    program(comm, sys.argv[1])
-print("went on", flush=True)
+
+if __name__ == "__main__":
+    with MPI() as comm:
+        program(comm, sys.argv[1])
+    print("went on", flush=True)

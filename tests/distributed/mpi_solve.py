@@ -55,7 +55,8 @@ def compared(comm):
     return report
 
 
-with MPI() as comm:
-    report = compared(comm)
-    line = json.dumps({"rank": comm.rank, "size": comm.size, "report": report}) + "\n"
-    sys.stdout.write(line)  # at once, beside the others'
+if __name__ == "__main__":
+    with MPI() as comm:
+        report = compared(comm)
+        line = json.dumps({"rank": comm.rank, "size": comm.size, "report": report}) + "\n"
+        sys.stdout.write(line)  # at once, beside the others'
