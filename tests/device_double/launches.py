@@ -8,6 +8,7 @@ import hashlib
 import re
 import subprocess
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ KERNEL = re.compile(r'extern "C"\s+__global__\s+void\s+(?:__launch_bounds__\(.*?
 SCALARS = {bool: "?", int: "q", float: "d"}
 launched: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []  # kernel, grid, block since the last reset
 shared_sizes: dict[tuple[Any, ...], int] = {}  # limits of functions that have another than the usual one
+one_at_a_time = threading.Lock()  # a library's blocks and threads are its own, while ctypes lets other threads go on
 seeds = iter(range(1, 1 << 30))  # threads run in another order at each launch
 
 
@@ -93,7 +95,9 @@ class RawKernel:
         note(self.name)
         launched.append((self.name, grid, block))
         shared = ctypes.c_ulong(shared_mem)
-        failure = self._entry(*(part.ctypes.data_as(ctypes.c_void_p) for part in sizes), shared, pointers, next(seeds))
+        dimensions = [part.ctypes.data_as(ctypes.c_void_p) for part in sizes]
+        with one_at_a_time:
+            failure = self._entry(*dimensions, shared, pointers, next(seeds))
         assert failure is None, f"{self.name}: {failure.decode()}"
         for value in args:
             if isinstance(value, ndarray):

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -317,3 +318,17 @@ def test_subnormal_numbers_of_single_precision_are_zero(cp, real, expected):
     x = cp.asarray(np.full(3, 2.0**-120, dtype))
     kernel(cp, "scale", real)((1,), (3,), (x, dtype.type(2.0**-10), 3))
     np.testing.assert_array_equal(x.get(), expected)
+
+
+def test_threads_launch_one_after_the_other(cp):
+    """Chunks of a batch in a pool of threads once ended the process: a kernel's blocks shared memory with another's."""
+
+    def reversed_often(size):
+        x = cp.asarray(np.arange(size, dtype=float))
+        for _ in range(40):
+            kernel(cp, "reversed")((1,), (size,), (x,), shared_mem=8 * size)
+        return x.get()
+
+    with ThreadPoolExecutor(3) as pool:
+        for found in pool.map(reversed_often, (64, 128, 256)):
+            np.testing.assert_array_equal(found, np.arange(float(found.size)))
