@@ -15,7 +15,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,19 +22,12 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 import implicitsolve as ims
+from _ranks import communicator
 from implicitsolve import distributed
 from implicitsolve.distributed import Communicator, Part
 
 Array = NDArray[Any]
 LAMBDA = 2.0
-
-
-def communicator() -> AbstractContextManager[Communicator]:
-    """The processes that mpiexec has started; this one alone where mpi4py is not installed."""
-    try:
-        return distributed.MPI()
-    except ImportError:
-        return nullcontext(distributed.Serial())
 
 
 def f(y: Array) -> Array:

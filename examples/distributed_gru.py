@@ -18,13 +18,13 @@ import functools
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import implicitsolve as ims
+from _ranks import communicator
 from implicitsolve import distributed
 from implicitsolve.distributed import Communicator, DistributedArray, Part
 
@@ -32,14 +32,6 @@ Array = NDArray[Any]
 Weights = dict[str, Array]
 SHIFT = 2  # positions between an input and where it is to be told
 LINEAR = ims.LinearStop(rtol=1e-6)
-
-
-def communicator() -> AbstractContextManager[Communicator]:
-    """The processes that mpiexec has started; this one alone where mpi4py is not installed."""
-    try:
-        return distributed.MPI()
-    except ImportError:
-        return nullcontext(distributed.Serial())
 
 
 # ----------------------------------------------------------------------------------------------------------- the layer

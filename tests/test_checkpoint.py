@@ -338,12 +338,18 @@ def ranks(count, folder, *, monitor=None, every=2, power=3):
     return distributed.threads(count, program)
 
 
-def test_each_rank_goes_on_from_its_own_file(tmp_path):
+def whole_and_died(folder):
+    """What two ranks find without interruption, and files of two that died on the way."""
     for name in ("whole", "died"):
-        (tmp_path / name).mkdir()
-    whole = ranks(2, tmp_path / "whole")
+        (folder / name).mkdir()
+    whole = ranks(2, folder / "whole")
     with pytest.raises(Died):
-        ranks(2, tmp_path / "died", monitor=dies_at(5))
+        ranks(2, folder / "died", monitor=dies_at(5))
+    return whole
+
+
+def test_each_rank_goes_on_from_its_own_file(tmp_path):
+    whole = whole_and_died(tmp_path)
     names = sorted(path.name for path in (tmp_path / "died").iterdir())
     assert names == [f"file.rank{rank:03d}-of-002{end}" for rank in range(2) for end in ("", ".previous")]
     for one, other in zip(ranks(2, tmp_path / "died"), whole):
@@ -353,11 +359,7 @@ def test_each_rank_goes_on_from_its_own_file(tmp_path):
 
 
 def test_ranks_go_on_from_the_last_leg_that_all_have_finished(tmp_path):
-    for name in ("whole", "died"):
-        (tmp_path / name).mkdir()
-    whole = ranks(2, tmp_path / "whole")
-    with pytest.raises(Died):
-        ranks(2, tmp_path / "died", monitor=dies_at(5))
+    whole = whole_and_died(tmp_path)
     last = tmp_path / "died" / "file.rank001-of-002"  # as if this rank had died before it wrote
     (tmp_path / "died" / "file.rank001-of-002.previous").replace(last)
     for one, other in zip(ranks(2, tmp_path / "died"), whole):

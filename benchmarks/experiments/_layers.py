@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -75,6 +76,12 @@ LAYERS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "implicit-rnn": partial(Implicit, ImplicitRNN, EXACT),
 }
 """Called with the inputs' width d, the states k and a seed."""
+
+
+def add_work(work: dict[str, int], result: ims.NonlinearResult) -> None:
+    """Count the products of a solve, and the sequences that it left unsolved."""
+    work["products"] += result.counts.residuals + result.counts.jvps
+    work["unsolved"] += int(np.sum(~result.success))
 
 
 def parameters_of(layer: nn.Module) -> int:

@@ -73,10 +73,22 @@ class Checkpoints:
             raise SystemExit(f"{self.path}: made with other settings ({', '.join(sorted(different))}); remove it")
         return state
 
+    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+        """Bring a model and its optimizer to where the last state was, and return it, if there is one."""
+        state = self.load()
+        if state is not None:
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+        return state
+
     @property
     def is_due(self) -> bool:
         """Whether it is time to save."""
         return time.monotonic() - self.saved > self.every
+
+    def keep(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **facts: Any) -> None:
+        """Save a model, its optimizer and what else is to be known."""
+        self.save(facts | {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
     def save(self, state: dict[str, Any]) -> None:
         """Save the state."""

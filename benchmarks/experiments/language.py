@@ -112,10 +112,8 @@ def train(model: LanguageModel, text: Text, options: argparse.Namespace, checkpo
     """Train by Adam; the rate is halved where the held-out perplexity rises, and the best epoch counts."""
     optimizer = torch.optim.Adam(model.parameters(), lr=options.rate)
     curve: list[dict[str, float]] = []
-    state = checkpoints.load()
+    state = checkpoints.restore(model, optimizer)
     if state is not None:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
         curve = state["curve"]
     bar = Progress(options.epochs, len(curve), checkpoints.path.stem, options.quiet)
     for epoch in range(len(curve), options.epochs):
@@ -132,8 +130,7 @@ def train(model: LanguageModel, text: Text, options: argparse.Namespace, checkpo
         if len(curve) > 1 and curve[-1]["held out"] > curve[-2]["held out"]:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
-        now = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "curve": curve}
-        checkpoints.save(now)
+        checkpoints.keep(model, optimizer, curve=curve)
         bar.step(**{name: f"{value:.1f}" for name, value in curve[-1].items()})
     bar.close()
     return {"curve": curve, "perplexity": min(row["held out"] for row in curve)}

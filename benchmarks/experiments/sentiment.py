@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.experiments._layers import LAYERS, Implicit, of_equal_size, parameters_of, truncated
+from benchmarks.experiments._layers import LAYERS, Implicit, add_work, of_equal_size, parameters_of, truncated
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_json
 from implicitsolve.torch import ImplicitGRU
 
@@ -88,8 +88,7 @@ class Classifier(nn.Module):
         states, result = self.layer(self.embedding(numbers), lengths)
         self.work["texts"] += len(lengths)
         if result is not None:
-            self.work["unsolved"] += int(np.sum(~result.success))
-            self.work["products"] += result.counts.residuals + result.counts.jvps
+            add_work(self.work, result)
         return self.readout(states.sum(dim=1) / torch.from_numpy(lengths)[:, None].float())[:, 0]
 
 
@@ -136,10 +135,8 @@ def train(
 ) -> list[dict[str, Any]]:
     """Epochs of Adadelta, and the accuracy after each."""
     optimizer, epochs = torch.optim.Adadelta(model.parameters(), lr=1.0), []
-    state = checkpoints.load()
+    state = checkpoints.restore(model, optimizer)
     if state is not None:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
         epochs = state["epochs"]
     for epoch in range(len(epochs), options.epochs):
         model.work = dict.fromkeys(model.work, 0)
@@ -156,7 +153,7 @@ def train(
         bar.close()
         facts = {"loss": total / len(corpora[0]), "seconds": time.process_time() - began} | model.work
         epochs.append(facts | {"accuracy": accuracy(model, corpora[1])})
-        checkpoints.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs})
+        checkpoints.keep(model, optimizer, epochs=epochs)
         print(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in epochs[-1].items()), flush=True)
     return epochs
 

@@ -26,7 +26,7 @@ from _tagging.batches import Batch, collate, split_into_batches
 from _tagging.conllu import read_conllu
 from _tagging.features import AFFIXES, FLAG_COUNT, TABLES, UNKNOWN, Encoder
 from _tagging.files import find_treebank
-from benchmarks.experiments._layers import LAYERS, of_equal_size, parameters_of
+from benchmarks.experiments._layers import LAYERS, add_work, of_equal_size, parameters_of
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_figure, write_json
 
 CLIP = 1.0
@@ -64,8 +64,7 @@ class Tagger(nn.Module):
         counts = torch.from_numpy(batch.is_word & (batch.tags >= 0))
         if result is not None:
             self.work["batches"] += 1
-            self.work["products"] += result.counts.residuals + result.counts.jvps
-            self.work["unsolved"] += int(np.sum(~result.success))
+            add_work(self.work, result)
             counts = counts & torch.from_numpy(np.asarray(result.success))[:, None]
         return self.readout(self.dropout(states)), torch.from_numpy(batch.tags).long(), counts
 
@@ -95,10 +94,8 @@ def train(
     """Epochs of Adam, whose rate falls by a factor after each, and is halved after one that did not help."""
     optimizer = torch.optim.Adam(model.parameters(), lr=options.rate, betas=(0.9, 0.99))
     epochs: list[dict[str, Any]] = []
-    state = checkpoints.load()
+    state = checkpoints.restore(model, optimizer)
     if state is not None:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
         epochs = state["epochs"]
         torch.set_rng_state(state["torch"])
     for epoch in range(len(epochs), options.epochs):
@@ -119,8 +116,7 @@ def train(
         is_best = epochs[-1]["perplexity"] == min(row["perplexity"] for row in epochs)
         for group in optimizer.param_groups:
             group["lr"] *= options.decay if is_best else 0.5
-        now = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
-        checkpoints.save(now | {"torch": torch.get_rng_state()})
+        checkpoints.keep(model, optimizer, epochs=epochs, torch=torch.get_rng_state())
     return epochs
 
 

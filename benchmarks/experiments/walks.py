@@ -117,17 +117,14 @@ def train(
     batches = len(walks.lengths) // options.batch
     total, done, epochs, seconds = batches * options.epochs, 0, [], 0.0
     best: dict[str, Any] = {"error": np.inf, "parameters": None}
-    state = checkpoints.load()
+    state = checkpoints.restore(model, optimizer)
     if state is not None:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
         done, epochs, seconds, best = (state[key] for key in ("done", "epochs", "seconds", "best"))
         model.products, model.unsolved = state["products"], state["unsolved"]
 
-    def now() -> dict[str, Any]:
-        facts = {"done": done, "epochs": epochs, "seconds": seconds, "best": best}
-        facts |= {"products": model.products, "unsolved": model.unsolved}
-        return facts | {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    def keep() -> None:
+        work = {"products": model.products, "unsolved": model.unsolved}
+        checkpoints.keep(model, optimizer, done=done, epochs=epochs, seconds=seconds, best=best, **work)
 
     bar = Progress(total, done, checkpoints.path.stem, options.quiet)
     while done < total:
@@ -146,7 +143,7 @@ def train(
                 parameters = {name: value.clone() for name, value in model.state_dict().items()}
                 best = {"error": error.value, "parameters": parameters}
         if checkpoints.is_due or done % batches == 0:
-            checkpoints.save(now())
+            keep()
     bar.close()
     model.load_state_dict(best["parameters"])
     return {"epochs": epochs, "seconds": seconds, "products per batch": model.products / total}
