@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockNewton, NonlinearStop, Problem, root
 from implicitsolve._assemble import Assembler
-from implicitsolve._difference_steps import FARTHER, MAX_ADJUSTMENTS, DifferenceSteps, rms
+from implicitsolve._difference_steps import DifferenceSteps, rms
 from implicitsolve._evaluate import Evaluator
 from implicitsolve.structure import BlockBanded as Structure
 
@@ -164,6 +164,7 @@ def test_settings(name):
 
 # -- the lengths themselves ------------------------------------------------------------------------------------
 
+FARTHER, MAX_ADJUSTMENTS = 1e4, 8
 ROW = np.zeros(1, dtype=int)
 YES, NO = np.asarray([True]), np.asarray([False])
 
