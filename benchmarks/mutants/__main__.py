@@ -53,11 +53,10 @@ def _mutant(file: str, index: int, tests: Tests) -> Mutant:
     change = list(changes(tree))[index]
     before, code = copy.deepcopy(change.place.statement), compile(tree, file, "exec")
     change.apply()
-    in_function = change.place.in_function and _closures(code) == _closures(
-        compile(ast.fix_missing_locations(tree), file, "exec")
-    )
-    lines = change.lines()
-    chosen = tests.of(file, lines, at_import=not change.place.in_function)
+    lines, closures = change.lines(), _closures(compile(ast.fix_missing_locations(tree), file, "exec"))
+    at_import = not change.place.in_function or tests.runs_at_import(file, lines)
+    in_function = not at_import and closures == _closures(code)
+    chosen = tests.of(file, lines, at_import)
     return Mutant(file, index, lines[0], change.kind, _difference(before, change), in_function, chosen)
 
 
