@@ -154,8 +154,11 @@ def _changes_of(node: Any, place: Place) -> Iterator[tuple[str, Any, Any, Any]]:
         case ast.Constant(value=bool()):
             yield "constant", node, "value", not node.value
         case ast.Constant(value=int()):
-            yield "constant", node, "value", node.value + 1
-            yield "constant", node, "value", node.value - 1
+            # x[-1] is x[0] where there is one number, and any negative number is -1 in a shape: these say nothing
+            if not (isinstance(place.owner, ast.UnaryOp) and node.value == 1):
+                yield "constant", node, "value", node.value + 1
+            if not (isinstance(place.owner, ast.Subscript) and node.value == 0):
+                yield "constant", node, "value", node.value - 1
         case ast.Constant(value=float()):
             yield "constant", node, "value", node.value + 1
             if node.value:
