@@ -127,6 +127,8 @@ def _is_left_out(node: ast.AST) -> bool:
             return True
         case ast.Assign(targets=[ast.Name(id="__all__")]) | ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True
+        case ast.ClassDef(bases=[ast.Name(id="Protocol"), *_]):  # nothing of it runs
+            return True
         case ast.FunctionDef(name="__repr__" | "__str__") | ast.Call(func=ast.Name(id="cast" | "TypeVar" | "NewType")):
             return True
         case _:
