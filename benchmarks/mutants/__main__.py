@@ -61,12 +61,15 @@ def _mutant(file: str, index: int, tests: Tests) -> Mutant:
 
 
 def _difference(before: ast.stmt, change: Change) -> str:
-    """The line that differs, before and after."""
+    """The line that differs, near where it does, before and after."""
     old = ast.unparse(before).splitlines()
     if change.kind == "deletion":
         return f"delete {old[0]}"
     new = ast.unparse(change.place.statement).splitlines()
-    return next((f"{one}  ->  {other}".strip() for one, other in zip(old, new) if one != other), change.kind)
+    one, other = next(((one, other) for one, other in zip(old, new) if one != other), (old[0], change.kind))
+    at = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), 0)
+    near = slice(max(0, at - 50), at + 50)
+    return f"{one[near].strip()}  ->  {other[near].strip()}"
 
 
 def _closures(code: CodeType) -> list[tuple[str, ...]]:
