@@ -81,7 +81,8 @@ class Tests:
         by_line = self._by_line(file)
         among = by_line if at_import else range(lines[0], lines[1] + 1)
         tests = {test for line in among for test in by_line.get(line, ())} & self.seconds.keys()
-        mirror = (f"tests/{file.removeprefix('implicitsolve/').replace('/_', '/test_').replace('.py', '')}", file)
+        module = Path(file).relative_to("implicitsolve")
+        mirror = (str("tests" / module.with_name(f"test_{module.name.lstrip('_')}")), file)
         if at_import:  # each such mutant loads its tests anew
             count = Counter(test.partition("::")[0] for test in tests)
             mirror += DECLARED
