@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 from types import CodeType
 
@@ -50,7 +51,7 @@ def sample(patterns: Sequence[str], size: int, seed: int, messages: bool, tests:
 
 def _mutant(file: str, index: int, tests: Tests) -> Mutant:
     tree = ast.parse((ROOT / file).read_text())
-    change = list(changes(tree))[index]
+    change = next(islice(changes(tree), index, None))
     before, code = copy.deepcopy(change.place.statement), compile(tree, file, "exec")
     change.apply()
     lines, closures = change.lines(), _closures(compile(ast.fix_missing_locations(tree), file, "exec"))

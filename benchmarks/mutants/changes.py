@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
@@ -41,7 +41,7 @@ NAMES_FOR_MESSAGES = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Place:
     """Where a node of the tree is: `owner` has it at `key`."""
 
@@ -52,7 +52,7 @@ class Place:
     in_message: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Change:
     """Put `new` in the place of what `owner` has at `key`."""
 
@@ -93,17 +93,14 @@ def _walk(node: Any, place: Place) -> Iterator[tuple[Any, Place]]:
         listed = isinstance(value, list)
         for key, child in enumerate(value) if listed else [(name, value)]:
             if isinstance(child, ast.AST) and not _is_left_out(child):
-                yield from _walk(
-                    child,
-                    replace(
-                        place,
-                        owner=value if listed else node,
-                        key=key,
-                        statement=child if isinstance(child, ast.stmt) else place.statement,
-                        in_function=place.in_function or (name == "body" and isinstance(node, ast.FunctionDef)),
-                        in_message=place.in_message or _is_message(node, child),
-                    ),
+                inner = Place(
+                    owner=value if listed else node,
+                    key=key,
+                    statement=child if isinstance(child, ast.stmt) else place.statement,
+                    in_function=place.in_function or (name == "body" and isinstance(node, ast.FunctionDef)),
+                    in_message=place.in_message or _is_message(node, child),
                 )
+                yield from _walk(child, inner)
 
 
 def _is_message(node: ast.AST, child: ast.AST) -> bool:
