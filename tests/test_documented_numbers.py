@@ -56,3 +56,7 @@ NUMBERS = [
 def test_a_number_in_the_text_is_the_one_in_the_code(words, text, actual, stated):
     assert words in text
     assert actual == stated
+
+
+def test_vectors_that_a_method_keeps_take_a_gibibyte_of_float64_at_most():
+    assert adjoint.LARGEST == _anderson.LARGEST == _direction.BASIS_MEMORY == 2**30 // 8

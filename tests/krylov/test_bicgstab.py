@@ -102,6 +102,15 @@ def test_progress_survives_a_lost_recurrence():
     assert result.residual_norm < 0.1 * np.linalg.norm(np.ones(n))
 
 
+@pytest.mark.parametrize("limit", [1, 7, 30, 60])
+def test_the_limit_is_one_for_all_restarts_together(limit):
+    shift = np.roll(np.eye(12), 1, axis=0) + 0.01 * np.eye(12)  # every run is lost after a few steps
+    result = ims.linear_solve(
+        shift, np.eye(12)[0], method=BiCGSTAB(), stop=LinearStop(rtol=1e-14, max_iterations=limit)
+    )
+    assert (result.iterations, result.status) == (limit, Status.ITERATION_LIMIT)
+
+
 def test_singular_systems_end(rng):
     A = rng.standard_normal((8, 4)) @ rng.standard_normal((4, 8))
     stop = LinearStop(max_iterations=100)
