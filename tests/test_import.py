@@ -66,5 +66,5 @@ def test_public_name_exists_has_a_docstring_and_a_place_in_the_reference(name):
     public = getattr(implicitsolve, name)
     if not name.startswith("__"):
         assert public.__doc__, name
-        reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-        assert re.search(rf"^ +{name}$", reference, re.MULTILINE), f"{name} is not in docs/reference.md"
+        reference = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+        assert re.search(rf"^ +{name}$", reference, re.MULTILINE), f"{name} is not in docs/reference/index.md"

@@ -42,16 +42,25 @@ python -m benchmarks.performance_page --peers peers_1.json peers_2.json
 ```
 
 On an idle machine, or the times mean little. The counts do not change with the machine.
+
+```{toctree}
+:hidden:
+
+against_scipy
+fixed_points
+block_lu
+adapters
+```
 """
 
 
 def page(results: Results | None, runs: Sequence[dict[str, Any]], folder: Path) -> str:
-    """The text; figures are written into a folder, and referred to by its name."""
+    """The text; its figures are written into the folder in which it will stand."""
     drawn = figures(results, runs, folder)
     parts = [HEAD.format(about="\n".join(about(results, runs)))]
     for section in _sections(results, runs):
         title = section.split("\n", 1)[0].removeprefix("## ")
-        parts += [section, *(f"![{title}]({folder.name}/{path.name})" for path in drawn.get(title, ()))]
+        parts += [section, *(f"![{title}]({path.name})" for path in drawn.get(title, ()))]
     return "\n\n".join(part.strip() for part in (*parts, AGAIN)) + "\n"
 
 
@@ -84,9 +93,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.performance_page", description=__doc__)
     parser.add_argument("--asv", type=Path, default=Path("benchmarks/.asv/results"), help="asv's results, or one file")
     parser.add_argument("--peers", type=Path, nargs="*", default=[], help="JSON of benchmarks.peers, by threads")
-    parser.add_argument("--write", type=Path, default=Path("docs/performance.md"), help="the page; figures beside it")
+    parser.add_argument(
+        "--write", type=Path, default=Path("docs/performance/index.md"), help="the page; figures beside it"
+    )
     arguments = parser.parse_args(argv)
     results = Results.read(arguments.asv) if arguments.asv.exists() else None
     runs = [{"workloads": []} | json.loads(path.read_text(encoding="utf-8")) for path in arguments.peers]
-    folder = arguments.write.with_suffix("")
-    arguments.write.write_text(page(results, runs, folder), encoding="utf-8")
+    arguments.write.write_text(page(results, runs, arguments.write.parent), encoding="utf-8")

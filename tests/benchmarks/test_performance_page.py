@@ -211,7 +211,7 @@ def test_sections_without_results_are_left_out(page: str) -> None:
 
 def test_figures_are_there(page: str, written: Path) -> None:
     shown = {line.split("(")[1].rstrip(")") for line in page.splitlines() if line.startswith("![")}
-    assert shown == {"performance/ratios_1.png", "performance/blocks.png", "performance/layers.png"}
+    assert shown == {"ratios_1.png", "blocks.png", "layers.png"}
     assert all((written.parent / name).stat().st_size > 1000 for name in shown)
 
 

@@ -1,4 +1,4 @@
-"""The Python on docs/torch.md runs as written, from top to bottom, but for the number of training steps."""
+"""The Python on docs/how_to/torch.md runs as written, from top to bottom, but for the number of training steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
-PAGE = (Path(__file__).parents[2] / "docs" / "torch.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "torch.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
