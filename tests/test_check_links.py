@@ -11,9 +11,9 @@ import pytest
 from docs.check_links import broken_links, main
 
 INDEX = """
-<a href="sub/page.html#here">there</a> <a href="sub/page.html?v=1#named">there</a> <a href="#own">here</a>
-<a href="#">top</a> <a href="https://example.org/nothing#at-all">outside</a> <a href="mailto:a@example.org">mail</a> <h1 id="own">Title</h1>
-<img src="a%20b.svg"> <a>no link</a>
+<a href="sub/page.html#here">there</a> <a href="sub/page.html?v=1#named">there</a>
+<a href="#own">here</a> <a href="#">top</a> <a>no link</a> <h1 id="own">Title</h1> <img src="a%20b.svg">
+<a href="https://example.org/nothing#at-all">outside</a> <a href="mailto:a@example.org">mail</a>
 """
 
 
