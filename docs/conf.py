@@ -92,5 +92,6 @@ html_theme_options = {
     "logo": {"text": "implicitsolve"},
     "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "show_prev_next": False,
 }
