@@ -78,7 +78,7 @@ class LinearOperator:
     """
 
     __array_ufunc__ = None  # NumPy scalars and arrays leave `a * A` and `a @ A` to this class
-    __array_priority__ = 20.0
+    __array_priority__: float = 20.0
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class LinearOperator:
         self._rmatvec = rmatvec
         self._take = take
         self._inverse, self._cast = inverse, cast
-        self.in_shape = _shape(in_shape, "in_shape")
-        self.out_shape = self.in_shape if out_shape is None else _shape(out_shape, "out_shape")
-        self.batch_shape = _shape(batch_shape, "batch_shape")
-        self.dtype = np.dtype(np.float64) if dtype is None else _dtype(dtype)
+        self.in_shape: tuple[int, ...] = _shape(in_shape, "in_shape")
+        self.out_shape: tuple[int, ...] = self.in_shape if out_shape is None else _shape(out_shape, "out_shape")
+        self.batch_shape: tuple[int, ...] = _shape(batch_shape, "batch_shape")
+        self.dtype: Any = np.dtype(np.float64) if dtype is None else _dtype(dtype)
 
     @property
     def shape(self) -> tuple[int, int]:
