@@ -372,6 +372,16 @@ def _place(part: Any) -> int:
 def replicated(array: Any) -> DistributedArray:
     """Make an array that every rank holds; all must give the same bits, which is not checked.
 
+    Parameters
+    ----------
+    array : array_like
+        The whole of it. Not copied.
+
+    Returns
+    -------
+    DistributedArray
+        With no split axis.
+
     Examples
     --------
     >>> from implicitsolve import distributed
