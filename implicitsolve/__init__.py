@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from implicitsolve.checkpoint import checkpointed
     from implicitsolve.regularize import JacobianPenalty, jacobian_penalty
     from implicitsolve.stream import Solved, solve_sequences, solve_stream
+    from implicitsolve.testing import check_derivatives
 
 __version__ = "0.1.0"
 
@@ -97,6 +98,7 @@ __all__ = [
     "Wolfe",
     "adapters",
     "aslinearoperator",
+    "check_derivatives",
     "checkpointed",
     "distributed",
     "even_odd",
@@ -127,6 +129,7 @@ _HOMES = {
     "LostChunk": "batch",
     "RaceResult": "_race",
     "Solved": "stream",
+    "check_derivatives": "testing",
     "checkpointed": "checkpoint",
     "jacobian_penalty": "regularize",
     "newton_batch": "backends.numba",
