@@ -35,6 +35,24 @@ autodoc_mock_imports = ["torch"]
 autodoc_typehints = "none"  # the docstrings say types, shapes and dtypes in words
 numpydoc_show_class_members = False  # _templates/autosummary/class.rst lists the members
 numpydoc_class_members_toctree = False
+numpydoc_validation_checks = {
+    "all",
+    "ES01",  # no extended summary
+    "PR08",  # a description begins in lower case: a formula
+    "RT04",
+    "SA01",  # no "See Also"
+    "SA03",
+    "SS05",  # "pull_back" is taken for the third person
+}
+numpydoc_validation_exclude = {
+    r"\.[A-Z]\w*\.\w+$",  # members of classes, of which most need a line only
+    r"\.(Communicator|Coupling|Monitor|silent)$",  # protocols, and a function that follows one
+    r"\.(ConvergenceWarning|ImplicitLayer|Status|Trace)$",
+    r"^implicitsolve\.torch\.Implicit(GRU|LSTM)$",  # whose signature is that of their base class
+    r"^implicitsolve\.testing\.",
+}
+MADE_BY_THE_LIBRARY = r"Attributes\n\s*---"
+numpydoc_validation_overrides = {"EX01": [MADE_BY_THE_LIBRARY], "PR01": [MADE_BY_THE_LIBRARY]}
 suppress_warnings = ["config.cache"]  # a function among the settings of sphinx-gallery
 
 copybutton_exclude = ".linenos, .gp, .go"  # neither prompts nor what is printed
@@ -74,5 +92,6 @@ html_theme_options = {
     "logo": {"text": "implicitsolve"},
     "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "show_prev_next": False,
 }

@@ -106,6 +106,13 @@ def test_the_page_on_torch_trains() -> None:
     assert all(x.grad is not None for x in (names["u"], names["net"].weight, names["net"].bias))
 
 
+def test_the_start_page_s_numbers_are_those_of_the_performance_page() -> None:
+    rows = [line.split(" | ")[1:] for line in PAGES["docs/index.md"].splitlines() if line.startswith("| ")][2:]
+    numbers = {cell for row in rows for cell in re.findall(r"[\d.]+", " ".join(row))}
+    assert len(rows) == 5
+    assert not {number for number in numbers if f"| {number} |" not in PAGES["docs/performance/index.md"]}
+
+
 # ----------------------------------------------------------------------------------------------------------- reference
 
 

@@ -11,12 +11,9 @@ import pytest
 import implicitsolve as ims
 from implicitsolve import JacobianPenalty, NonlinearStop, Problem, jacobian_penalty, root
 from tests.adapters.layers import ADAPTERS, make
+from tests.compare import host
 
 SMOOTH = [name for name, adapter in ADAPTERS.items() if adapter.smooth]
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
 def generator(seed: int = 0) -> np.random.Generator:

@@ -17,7 +17,10 @@ HEAD = """# Performance
 <!-- Written by `python -m benchmarks.performance_page`; edit the program, not this file. -->
 
 What solves cost, in counts first (exact, the same on every machine) and in time, and what the same solves cost in other
-packages. All numbers of a table are from one run of one machine; ratios say more than times.
+packages. All numbers of a table are from one run of one machine; ratios say more than times. One question each:
+[residual evaluations against SciPy](against_scipy.md), [methods for fixed points](fixed_points.md),
+[block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [a GPU](../how_to/gpu.md#figures),
+[many ranks](../how_to/mpi.md#how-it-scales).
 
 {about}
 
@@ -71,20 +74,20 @@ def _sections(results: Results | None, runs: Sequence[dict[str, Any]]) -> Iterat
 
 
 def about(results: Results | None, runs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A line for each run: machine and versions."""
+    """A line for each run: machine, versions and date."""
     if results is not None:
         machine, single = results.machine, " of one call each, a rough one" if results.calls == 1 else ""
         names = ", ".join(f"{name} {number}" for name, number in results.versions().items())
         yield (
             f"- The library by itself: asv on {machine['cpu'] or machine['arch']}, {machine['num_cpu']} cores, "
             f"{machine['os']}, one thread, CPU time{single}; {names or 'versions unknown'}; "
-            f"commit {results.commit[:8]}."
+            f"commit {results.commit[:8]}; {results.date}."
         )
     for run in runs:
         names = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
         yield (
             f"- Other packages, {_peer_sections.threads(run)}: {run['processor']}, {run['cores']} cores, "
-            f"{run['clock']} time; Python {run['python']}, {names}."
+            f"{run['clock']} time; Python {run['python']}, {names}; {run['date']}."
         )
 
 

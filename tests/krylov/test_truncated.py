@@ -13,10 +13,7 @@ import implicitsolve as ims
 from implicitsolve import FullStep, LinearOperator, LinearStop, NewtonKrylov, NonlinearStop, Problem, TruncatedInverse
 from implicitsolve.status import Status
 from tests.adapters.layers import make
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
+from tests.compare import host
 
 
 def polynomial(A: Any, b: Any, order: int, damping: float = 1.0, M: Any = None) -> Any:
