@@ -21,6 +21,13 @@ def blocks(text):
     return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
+def quoted(text):
+    """What is quoted, as a pattern: of a line what stands before and behind an ellipsis, whatever is between."""
+    lines = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    words = [" ".join(quote.split()) for quote in lines]
+    return [re.escape(quote).replace("…", ".*").replace(r"\ ", r"\s+").replace("Try:", ".*Try:") for quote in words]
+
+
 @pytest.fixture(scope="module")
 def names():
     """What the page's first blocks define, and the executor that a later section uses again."""
@@ -42,9 +49,10 @@ def test_every_failure_is_in_the_table(status):
 
 @pytest.mark.parametrize("status", FAILURES, ids=lambda status: status.name)
 def test_the_example_of_a_section_fails_as_it_says(status, names):
-    runs = blocks(SECTIONS[status.name])
-    assert runs
-    for block in runs:
+    runs, quotes = blocks(SECTIONS[status.name]), quoted(SECTIONS[status.name])
+    assert len(runs) == len(quotes) >= 1
+    for block, quote in zip(runs, quotes, strict=True):
         exec(compile(block, f"read_a_failure.md, {status.name}", "exec"), names)
         assert np.all(np.asarray(names["result"].status) == status)
         assert status in {finding.status for finding in names["explanation"].findings}
+        assert re.search(quote, str(names["explanation"]), re.DOTALL)
