@@ -47,8 +47,8 @@ def agree(result, whole, systems=slice(None)):
 # ------------------------------------------------------------------------------------------------------------- the same
 
 
-@given(size=st.integers(1, 9), chunks=st.integers(1, 12), places=st.integers(1, 3), is_square=st.booleans())
-def test_properties_chunks_are_root_of_the_whole(threads, size, chunks, places, is_square):
+@given(size=st.integers(1, 9), chunks=st.integers(1, 12), is_square=st.booleans())
+def test_properties_chunks_are_root_of_the_whole(threads, size, chunks, is_square):
     c = np.linspace(-1.0, 2.0, size)[:, None] + np.zeros((size, 3))
     x0 = np.full((size, 3), 0.5)
 

@@ -204,7 +204,7 @@ def test_padding_is_inert(garbage, rng):
     assert (moved[~case.valid[:, :, 0]] == 0).all()
 
 
-def test_more_padding_changes_nothing(rng):
+def test_more_padding_changes_nothing():
     case = make()
     longer = Case(
         case.P | {"inputs": np.concatenate([case.P["inputs"], np.full((3, 5, 2), np.nan)], axis=1)},

@@ -121,7 +121,7 @@ def test_a_preconditioner_that_is_given(rng):
     assert ims.linear_solve(A, b, M=M, method=TruncatedInverse(order=40)).success
 
 
-def test_what_is_on_offer_is_left(rng):
+def test_what_is_on_offer_is_left():
     A = LinearOperator(lambda v: 0.9 * v, in_shape=3, inverse=lambda: pytest.fail("not to be asked for"))
     result = ims.linear_solve(A, np.ones(3), method=TruncatedInverse(order=1))
     np.testing.assert_allclose(result.x, 1.1)
@@ -277,7 +277,7 @@ def test_gradients_become_the_exact_ones(rng):
     np.testing.assert_allclose(many.adjoint, exact.adjoint, atol=1e-8)
 
 
-def test_a_gradient_at_no_solution_that_has_not_converged_stays_stopped(rng):
+def test_a_gradient_at_no_solution_that_has_not_converged_stays_stopped():
     layer = make("implicit_gru", T=4, lengths=None).layer()
     result = ims.root(layer, method="newton-krylov", stop=NonlinearStop(max_iterations=0))
     back = ims.pull_back(layer, result, np.ones_like(result.x), method=TruncatedInverse())

@@ -159,7 +159,7 @@ def test_every_entry_of_the_gradients():
     torch.autograd.gradcheck(states, tensors)
 
 
-def test_below_the_transforms_of_torch_func(case, module, arguments):
+def test_below_the_transforms_of_torch_func(module, arguments):
     inputs = arguments["inputs"]
     (expected,) = torch.autograd.grad(module(inputs).pow(2).sum(), inputs)
     torch.testing.assert_close(torch.func.grad(lambda u: module(u).pow(2).sum())(inputs.detach()), expected)
@@ -198,7 +198,7 @@ def test_dtype_stays(case, dtype):
     assert all(p.grad.dtype == dtype for p in module.parameters())
 
 
-def test_one_system(case, module, arguments):
+def test_one_system(module, arguments):
     inputs = arguments["inputs"]
     torch.testing.assert_close(module(inputs[0]), module(inputs)[0], rtol=0, atol=1e-12)
 
@@ -272,7 +272,7 @@ def test_tolerances_are_kept(case, arguments):
 # A module among modules
 
 
-def test_parameters_have_the_adapter_s_names(case, module):
+def test_parameters_have_the_adapter_s_names(module):
     assert tuple(name for name, _ in module.named_parameters()) == module.names
     assert type(module).__name__ in repr(module)
     for name, parameter in module.named_parameters():

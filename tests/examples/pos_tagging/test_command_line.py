@@ -15,7 +15,7 @@ from tests.examples.pos_tagging.treebanks import TINY, run
 
 
 def test_train_save_predict_load_and_tag(
-    main: ModuleType, parts: dict[str, ModuleType], capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path
+    main: ModuleType, capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path
 ) -> None:
     model, predicted, results = tmp_path / "model.npz", tmp_path / "out.conllu", tmp_path / "results.json"
     figure = tmp_path / "curve.png"
