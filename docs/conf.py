@@ -71,7 +71,6 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "backreferences_dir": "reference/generated/tutorials",  # which tutorials use a name: for its page in the reference
     "doc_module": ("implicitsolve",),
-    "reference_url": {"implicitsolve": None},
     "reset_modules": ("matplotlib", strict),
     "reset_modules_order": "both",
     "show_memory": False,
