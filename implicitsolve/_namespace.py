@@ -327,7 +327,7 @@ def takes_indices(x: Array) -> bool:
     return bool(is_numpy_array(x) or is_cupy_array(x))
 
 
-def scatter(x: Array, indices: Indices, rows: Array) -> None:
+def scatter(x: Array, indices: Any, rows: Array) -> None:
     """Write `rows` into `x` at host indices, or what `sent` made of them, in place (`x` belongs to the solver)."""
     if isinstance(indices, np.ndarray) and _is_all(indices, x):
         x[...] = rows

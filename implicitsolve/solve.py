@@ -238,7 +238,7 @@ def linear_solve(
     if start is not None:
         _fits(operator.batch_shape, operator.in_shape, start, "x0")
     if is_settings(M, "build"):
-        M = M.build(operator)  # type: ignore[union-attr]
+        M = M.build(operator)  # pyright: ignore[reportOptionalMemberAccess]
     is_unaided = M is not None or is_direct or getattr(solver, "is_unaided", False)
     offer = None if is_unaided else operator.approximate_inverse()
     inverse = offer if M is None else aslinearoperator(M, "M")

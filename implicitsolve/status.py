@@ -21,7 +21,7 @@ class Status(enum.IntEnum):
     message: str
     hint: str
 
-    def __new__(cls, value: int, message: str, hint: str) -> Status:
+    def __new__(cls, value: int, message: str = "", hint: str = "") -> Status:
         """Attach the message and the hint to the integer."""
         member = int.__new__(cls, value)
         member._value_ = value

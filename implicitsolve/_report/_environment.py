@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -180,10 +181,14 @@ def threads() -> Section:
     found = {name: os.environ.get(name, "not set") for name in THREAD_VARIABLES}
     for name in ("numba", "torch"):
         if is_installed(name):
-            found[name] = answered(lambda name=name: str(importlib.import_module(name).get_num_threads()))
+            found[name] = answered(partial(_threads_of, name))
     if is_installed("threadpoolctl"):
         found["BLAS and OpenMP"] = answered(_pools)
     return found
+
+
+def _threads_of(name: str) -> str:
+    return str(importlib.import_module(name).get_num_threads())
 
 
 def _pools() -> str:

@@ -39,7 +39,7 @@ def secured(factors: Factors, blocks: Array, lower: int, upper: int, growth_limi
     return joined((kept, again), (good, bad)) if good.size else again
 
 
-def joined(parts: tuple[Factors, Factors], places: tuple[Indices, Indices]) -> Factors:
+def joined(parts: tuple[Factors, ...], places: tuple[Indices, ...]) -> Factors:
     """Factors of a batch from those of some systems and of the others."""
     return _Mixed(parts, places)
 
@@ -47,7 +47,7 @@ def joined(parts: tuple[Factors, Factors], places: tuple[Indices, Indices]) -> F
 class _Mixed:
     """Factors of a batch, of which some systems were factored in another way: parts, and their places in the batch."""
 
-    def __init__(self, parts: tuple[Factors, Factors], places: tuple[Indices, Indices]) -> None:
+    def __init__(self, parts: tuple[Factors, ...], places: tuple[Indices, ...]) -> None:
         self.parts, self.places = parts, places
         size = sum(place.size for place in places)
         self.singular, self.growth = np.empty(size, dtype=int), np.empty(size)
@@ -69,7 +69,8 @@ class _Mixed:
     def take(self, indices: Indices) -> Factors:
         """Return the factors of some systems."""
         owner = np.isin(indices, self.places[1])
-        parts, places = [], []
+        parts: list[Factors] = []
+        places: list[Indices] = []
         for i, (part, place) in enumerate(zip(self.parts, self.places)):
             chosen = np.flatnonzero(owner == i)
             parts.append(part.take(np.searchsorted(place, indices[chosen])))  # places are sorted

@@ -312,7 +312,8 @@ def _run(x: Any, axis: int, like: DistributedArray) -> Any:
     if x.local.shape[axis] != total:
         raise ValueError(f"{x!r} does not fit {like!r}: axis {axis} must have length 1 or {total}")
     run = slice(start, start + like.local.shape[axis])
-    return x.local[(..., run, *(slice(None),) * (-axis - 1))]
+    place: Any = (..., run, *(slice(None),) * (-axis - 1))
+    return x.local[place]
 
 
 def elementwise(function: Callable[..., Any], *operands: Any, **options: Any) -> DistributedArray:

@@ -252,7 +252,8 @@ def _own_run(x: DistributedArray, split_axis: int, comm: Any, counts: Runs) -> H
     """The run of a replicated array that this rank takes."""
     start = counts.starts[comm.rank]
     run = slice(start, start + counts[comm.rank])
-    return x.local[(..., run, *(slice(None),) * (-split_axis - 1))]
+    place: Any = (..., run, *(slice(None),) * (-split_axis - 1))
+    return x.local[place]
 
 
 def stack(arrays: Sequence[DistributedArray], /, *, axis: int = 0) -> DistributedArray:

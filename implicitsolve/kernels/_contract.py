@@ -14,7 +14,7 @@ from implicitsolve._namespace import array_namespace, extension, is_cupy_array
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import BackendUnavailable
 
-Function: TypeAlias = Callable[..., Any]
+Function: TypeAlias = Any  # a function, or a class of functions
 Supports: TypeAlias = Callable[..., bool]
 
 REFERENCE = "reference"

@@ -285,8 +285,8 @@ def differentiated(problem: Problem) -> Problem:
     halves = problem.halves
     if halves is None:
         return problem
-    both = {"eliminated": linearized(halves.eliminated), "kept": linearized(halves.kept)}
-    return replace(problem, halves=replace(halves, **both))
+    halves = replace(halves, eliminated=linearized(halves.eliminated), kept=linearized(halves.kept))
+    return replace(problem, halves=halves)
 
 
 def host_lengths(lengths: Any) -> Any:

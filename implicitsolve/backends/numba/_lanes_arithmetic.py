@@ -90,10 +90,10 @@ def _llvm(builder: Any, name: str, args: Any) -> Any:
 
 _unary(operator.neg, lambda builder, args: builder.fneg(args[0]))
 _unary(operator.pos, lambda builder, args: args[0])
-for name in (abs, math.fabs, np.abs):
-    _unary(name, lambda builder, args: _llvm(builder, "fabs", args))
-for name in (math.sqrt, np.sqrt):
-    _unary(name, lambda builder, args: _llvm(builder, "sqrt", args))
+for function in (abs, math.fabs, np.abs):
+    _unary(function, lambda builder, args: _llvm(builder, "fabs", args))
+for function in (math.sqrt, np.sqrt):
+    _unary(function, lambda builder, args: _llvm(builder, "sqrt", args))
 
 
 class _MaskTemplate(AbstractTemplate):
@@ -149,9 +149,9 @@ def _function(key: Any, name: str) -> None:
         return _lane_by_lane(builder, function, args)
 
 
-for name in FUNCTIONS:
-    _function(getattr(math, name), name)
-    _function(getattr(np, name), name)
+for word in FUNCTIONS:
+    _function(getattr(math, word), word)
+    _function(getattr(np, word), word)
 
 
 @typed(operator.pow)
