@@ -308,12 +308,16 @@ def _run(x: Any, axis: int, like: DistributedArray) -> Any:
         return x
     if x.axis is not None or x.ndim < -axis or x.local.shape[axis] == 1:
         return x.local
-    total, start = like.counts.total, like.start
+    total = like.counts.total
     if x.local.shape[axis] != total:
         raise ValueError(f"{x!r} does not fit {like!r}: axis {axis} must have length 1 or {total}")
-    run = slice(start, start + like.local.shape[axis])
-    place: Any = (..., run, *(slice(None),) * (-axis - 1))
-    return x.local[place]
+    return run_of(x.local, axis, like.start, like.local.shape[axis])
+
+
+def run_of(x: HostArray, axis: int, start: int, count: int) -> HostArray:
+    """A view of some entries in a row along an axis, which is counted from the end."""
+    place: Any = (..., slice(start, start + count), *(slice(None),) * (-axis - 1))
+    return x[place]
 
 
 def elementwise(function: Callable[..., Any], *operands: Any, **options: Any) -> DistributedArray:

@@ -124,8 +124,7 @@ class _HomotopyLoop(NewtonLoop):
         monitor: Monitor,
         rows: Indices | None = None,
     ) -> None:
-        super().__init__(evaluator, solution, stop, monitor, rows)
-        self.method = method
+        super().__init__(method, evaluator, solution, stop, monitor, rows)
         self.anchor = self.at = self.x
         self.at_F = self.F
         self.unit = np.where((self.norms > 0) & np.isfinite(self.norms), self.norms, 1.0)
