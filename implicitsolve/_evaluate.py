@@ -27,7 +27,7 @@ from implicitsolve._namespace import (
     scatter,
     sent,
 )
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, HostArray, Indices, Namespace
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._base import embedded
 from implicitsolve.operators._guard import guarded
@@ -77,21 +77,23 @@ class Evaluator:
         if problem.batch_ndim > like.ndim:
             raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
         self.problem = problem
-        self.xp = array_namespace(like)
-        self.dtype = like.dtype
+        self.xp: Namespace = array_namespace(like)
+        self.dtype: Any = like.dtype
         self.batch_shape: tuple[int, ...] = tuple(like.shape[: problem.batch_ndim])
         self.event_shape: tuple[int, ...] = tuple(like.shape[problem.batch_ndim :])
-        self.size = math.prod(self.event_shape)
+        self.size: int = math.prod(self.event_shape)
         if problem.structure is not None:
             problem.structure.length(self.size)  # raises where the blocks do not fit
-        self.tally = Tally()
+        self.tally: Tally = Tally()
         count = math.prod(self.batch_shape)
         self.rows: Indices = np.arange(count)  # places in the whole batch
-        self.length = DifferenceLength(count, rdiff)
+        self.length: DifferenceLength = DifferenceLength(count, rdiff)
         self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing
         self.places: Any = None  # these, where the arrays are
         self.background: Array = None
-        self.groups, self.capacity, self.reference = groups, capacity, reference
+        self.groups: HostArray | None = groups
+        self.capacity: int | None = capacity
+        self.reference: HostArray | None = reference
 
     @property
     def has_exact_products(self) -> bool:

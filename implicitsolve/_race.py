@@ -18,7 +18,8 @@ from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
-HOST = "status", "residual_norm", "initial_norm", "iterations", "krylov_iterations"  # one number for each system
+# One number for each system.
+HOST = "status", "residual_norm", "initial_norm", "target", "iterations", "krylov_iterations"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -257,6 +257,7 @@ class _Point:
             x=evaluator.unflatten(result.x),
             status=status_per_system(result.status, batch_shape),
             residual_norm=per_system(result.residual_norm, batch_shape),
+            target=per_system(np.asarray(result.target), batch_shape) if np.ndim(result.target) else result.target,
             iterations=per_system(result.iterations, batch_shape),
         )
 
@@ -342,10 +343,11 @@ def _substituted(A: LinearOperator, b: Array, stop: LinearStop) -> tuple[Array |
     with np.errstate(all="ignore"):
         x = inverse.matvec(b)
         norms = norm2(b - A.matvec(x))
-    if not (norms <= stop.target(norm2(b), b)).all():
+    target = stop.target(norm2(b), b)
+    if not (norms <= target).all():
         return (x, None) if np.isfinite(norms).all() else (None, None)
     status, once = np.full(norms.shape, int(Status.CONVERGED)), np.ones(norms.shape, dtype=int)
-    return x, LinearResult(x=x, status=status, residual_norm=norms, iterations=once, matvecs=1)
+    return x, LinearResult(x=x, status=status, residual_norm=norms, target=target, iterations=once, matvecs=1)
 
 
 def long_krylov(b: Array) -> LGMRES:

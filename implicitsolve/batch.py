@@ -22,7 +22,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 
 PER_WORKER = 4  # chunks: with one for each, all wait for the slowest
-HOST = "residual_norm", "initial_norm", "iterations", "krylov_iterations"  # beside the status
+HOST = "residual_norm", "initial_norm", "target", "iterations", "krylov_iterations"  # beside the status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +283,7 @@ class _Batch:
             status=np.full(size, int(Status.CANCELLED if task.error is None else Status.LOST)),
             residual_norm=unknown,
             initial_norm=unknown,
+            target=unknown,
             iterations=none,
             krylov_iterations=none,
             counts=Counts(),

@@ -169,6 +169,7 @@ def _solved(
         status=status_per_system(solution.status, batch_shape),
         residual_norm=per_system(solution.norm, batch_shape),
         initial_norm=per_system(solution.first_norm, batch_shape),
+        target=per_system(solution.target, batch_shape),
         iterations=per_system(solution.iterations, batch_shape),
         krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
         counts=evaluator.tally.counts(),
@@ -260,13 +261,15 @@ def linear_solve(
     flat = xp.reshape(b, shape)
     tally = Tally()
     counted = guarded(operator, "A", tally.add)
+    target: HostArray | None = None
     if is_direct:
         outcome = solve_factored(counted, solver.factor(operator), flat, stop)
     else:
+        target = stop.target(norm2(flat), flat)
         outcome = solver.solve(
             counted,
             flat,
-            target=stop.target(norm2(flat), flat),
+            target=target,
             max_iterations=stop.max_iterations,
             M=None if inverse is None else guarded(inverse, "M"),
             x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
@@ -276,6 +279,7 @@ def linear_solve(
         x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),
         status=status_per_system(outcome.status, operator.batch_shape),
         residual_norm=per_system(outcome.residual_norm, operator.batch_shape),
+        target=math.nan if target is None else per_system(target, operator.batch_shape),
         iterations=per_system(outcome.iterations, operator.batch_shape),
         matvecs=tally.jvps + tally.vjps,
     )
@@ -319,6 +323,7 @@ def _empty(x0: Array, evaluator: Evaluator) -> NonlinearResult:
         status=ones if is_batch else Status.CONVERGED,
         residual_norm=zeros if is_batch else 0.0,
         initial_norm=zeros if is_batch else 0.0,
+        target=zeros if is_batch else 0.0,
         iterations=counts if is_batch else 0,
         krylov_iterations=counts if is_batch else 0,
         counts=evaluator.tally.counts(),

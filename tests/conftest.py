@@ -22,6 +22,11 @@ if USES_DOUBLE:  # in CuPy's place before anything imports it
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
+hypothesis.settings.register_profile(
+    "mutants",
+    parent=hypothesis.settings.get_profile("ci"),
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "quick"))
 
 LIBRARIES = ["numpy", "array_api_strict", pytest.param("cupy", marks=pytest.mark.gpu)]

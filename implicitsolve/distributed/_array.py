@@ -58,15 +58,15 @@ class DistributedArray:
     __slots__ = ("axis", "comm", "counts", "local")
     namespace: ClassVar[Any] = None  # of functions, which stand on this module, and tell it where they are
     __array_ufunc__ = None  # NumPy's scalars leave arithmetic to the operators below
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __init__(
         self, local: HostArray, axis: int | None, comm: Communicator | None, counts: tuple[int, ...] = WHOLE
     ) -> None:
-        self.local = local
-        self.axis = axis
-        self.comm = comm
-        self.counts = Runs(counts)
+        self.local: HostArray = local
+        self.axis: int | None = axis
+        self.comm: Communicator | None = comm
+        self.counts: Runs = Runs(counts)
 
     # What it is
 
@@ -379,6 +379,16 @@ def host(owner: str, name: str, array: Any) -> HostArray:
 
 def replicated(array: Any) -> DistributedArray:
     """Make an array that every rank holds; all must give the same bits, which is not checked.
+
+    Parameters
+    ----------
+    array : array_like
+        The whole of it. Not copied.
+
+    Returns
+    -------
+    DistributedArray
+        With no split axis.
 
     Examples
     --------

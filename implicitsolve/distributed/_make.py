@@ -77,6 +77,11 @@ def from_local(
         Its length on every rank. By default the ranks tell each other, by one allgather, and see that their arrays have
         one dtype, and one shape but for that length.
 
+    Returns
+    -------
+    DistributedArray
+        Of the whole shape; `local` is this rank's part.
+
     Raises
     ------
     ValueError

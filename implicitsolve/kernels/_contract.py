@@ -75,7 +75,7 @@ class Kernel:
     def __init__(self, name: str, reference: Function, pays: Mapping[str, Supports] | None = None) -> None:
         self.name = name
         self.reference = reference
-        self.pays = dict(pays or {})
+        self.pays: dict[str, Supports] = dict(pays or {})
         self.implementations: dict[str, tuple[Function, Supports]] = {}
 
     def __repr__(self) -> str:

@@ -29,16 +29,16 @@ class ScipyKrylov:
     options : mapping, optional
         Further keyword arguments of the function.
 
+    Raises
+    ------
+    ValueError
+        If the name is not one of SciPy's.
+
     Notes
     -----
     NumPy arrays only. Systems of a batch are solved one after the other; the native methods are the ones for batches.
     A product after each call measures the residual that was reached, and calls repeat while they reduce it. MINRES
     needs a symmetric operator.
-
-    Raises
-    ------
-    ValueError
-        If the name is not one of SciPy's.
 
     Examples
     --------

@@ -94,7 +94,7 @@ class BlockBandedMatrix(LinearOperator):
                 f"BlockBandedMatrix: `blocks` must have shape (..., T, {width}, k, k), got {tuple(blocks.shape)}"
             )
         self.blocks = blocks
-        self.structure = BlockBanded(int(lower), int(upper), int(blocks.shape[-1]), periodic=periodic)
+        self.structure: BlockBanded = BlockBanded(int(lower), int(upper), int(blocks.shape[-1]), periodic=periodic)
         self.structure.check_circle(self.length)
         products = Products(blocks, self.lower, self.periodic)
         self._products = products

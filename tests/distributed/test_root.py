@@ -126,7 +126,7 @@ class TestEndings:
             assert result.success.sum() == 4
             assert result.iterations[1] == 0
 
-    def test_failures_are_the_same_status_everywhere(self, rng, size):
+    def test_failures_are_the_same_status_everywhere(self, size):
         def program(comm):
             problem = distributed.problem(comm, lambda part, x: x[part.own] ** 2 + 1, length=8, lower=0, upper=0)
             start = distributed.split(comm, np.linspace(0.5, 2, 8)[:, None], axis=0)

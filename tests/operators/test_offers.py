@@ -12,13 +12,10 @@ from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, TruncatedInverse
 from implicitsolve.operators._guard import guarded
 from implicitsolve.operators._stacked import stacked
 from implicitsolve.stopping import LinearStop
+from tests.compare import host
 
 SHAPES = [((), (4,)), ((), (2, 3)), ((3,), (4,)), ((3,), (2, 2)), ((2, 2), (3,))]
 IDS = [f"{batch}-{event}" for batch, event in SHAPES]
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
 class Matrices:

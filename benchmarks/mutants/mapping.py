@@ -1,0 +1,82 @@
+"""Which test executes which line, and how long it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import coverage
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "mutants"
+SECONDS = FOLDER / "seconds.json"
+CORE_FOLDERS = ("newton", "krylov", "operators", "fixed_point", "direct", "precondition")
+TESTS = [*(f"tests/{name}" for name in CORE_FOLDERS), "tests/test_*.py", "implicitsolve"]
+NOT_TESTS = ["tests/test_layers.py", "tests/test_import.py", "tests/test_scipy_suite.py"]  # they run other processes
+NOT_TESTS += [f"implicitsolve/{name}" for name in ("torch", "distributed", "backends", "adapters", "testing")]
+OPTIONS = ["-q", "-s", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:cov", "-o", "timeout=20"]
+SLOW = 3.0  # seconds; a slower test is not run
+
+
+class _Mapper:
+    """A pytest plug-in that tells coverage which test begins, and notes how long it took."""
+
+    def __init__(self, measure: coverage.Coverage) -> None:
+        self.measure = measure
+        self.seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.measure.switch_context(item.nodeid)
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.seconds[report.nodeid] = report.duration
+
+
+def map_tests(paths: Sequence[str]) -> int:
+    """Run tests, all of the core's without `paths`, and keep what they execute; what is known of others stays."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    data = FOLDER / "coverage"
+    measure = coverage.Coverage(data_file=data, source_pkgs=["implicitsolve"], config_file=False)
+    if data.exists():
+        measure.load()
+    if not paths:
+        paths = [str(path.relative_to(ROOT)) for pattern in TESTS for path in sorted(ROOT.glob(pattern))]
+        paths += [f"--ignore={path}" for path in NOT_TESTS]
+    mapper = _Mapper(measure)
+    measure.start()
+    status = pytest.main([*OPTIONS, *paths], plugins=[mapper])
+    measure.stop()
+    measure.save()
+    SECONDS.write_text(json.dumps(mapper.seconds))
+    return status
+
+
+class Tests:
+    """The tests that execute given lines of a file, in the order to run them."""
+
+    def __init__(self, budget: float) -> None:
+        self.data = coverage.CoverageData(basename=str(FOLDER / "coverage"))
+        self.data.read()
+        self.seconds = {test: seconds for test, seconds in json.loads(SECONDS.read_text()).items() if seconds < SLOW}
+        self.budget = budget
+        self.by_file: dict[str, Mapping[int, Sequence[str]]] = {}
+
+    def of(self, file: str, lines: tuple[int, int], at_import: bool) -> list[str]:
+        """Those of the mirror first, then the quickest; all of the file's for what runs `at_import`."""
+        if file not in self.by_file:
+            self.by_file[file] = self.data.contexts_by_lineno(str(ROOT / file))
+        by_line = self.by_file[file]
+        among = by_line if at_import else range(lines[0], lines[1] + 1)
+        tests = {test for line in among for test in by_line.get(line, ())} & self.seconds.keys()
+        mirror = (f"tests/{file.removeprefix('implicitsolve/').replace('/_', '/test_').replace('.py', '')}", file)
+        chosen, left = [], self.budget
+        for test in sorted(tests, key=lambda test: (not test.startswith(mirror), self.seconds[test], test)):
+            left -= self.seconds[test]
+            if left > 0:
+                chosen.append(test)
+        return chosen
