@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from implicitsolve._namespace import check_whole
 from implicitsolve.direct._block_lu import check_matrix, sizes
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
@@ -66,6 +67,7 @@ class CyclicReduction(Settings):
     def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
         """Factor A: a status for each system, and no exception for a singular one. `overwrite` saves nothing here."""
         check_matrix("CyclicReduction", A)
+        check_whole("CyclicReduction", A.blocks, "BlockLU")
         layout = Layout.tridiagonal(A)
         blocks = layout.blocks(A)
         facts = sizes(blocks, 1, 1) | {"backend": self.backend}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._layout import Runs
@@ -374,6 +375,13 @@ def _place(part: Any) -> int:
         ) from None
 
 
+def host(owner: str, name: str, array: Any) -> HostArray:
+    """What a caller gave as a NumPy array; ranks hold no others."""
+    if is_array(array) and not isinstance(array, np.ndarray | np.generic | DistributedArray):
+        raise TypeError(f"{owner}: `{name}` must be a NumPy array, got one of {library(array)}: copy it to the host")
+    return np.asarray(array)
+
+
 def replicated(array: Any) -> DistributedArray:
     """Make an array that every rank holds; all must give the same bits, which is not checked.
 
@@ -393,4 +401,4 @@ def replicated(array: Any) -> DistributedArray:
     >>> distributed.replicated([1.0, 2.0])
     <DistributedArray (2,), dtype=float64, replicated>
     """
-    return DistributedArray(np.asarray(array), None, None)
+    return DistributedArray(host("replicated", "array", array), None, None)
