@@ -1,0 +1,35 @@
+"""Why a linear solve ended as it did."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from implicitsolve.result import AdjointResult, LinearResult
+from implicitsolve.status import Status
+
+CLOSE = 10  # residual over target that a few more iterations may close
+
+
+def linear_cause(status: Status, norm: float, target: float, iterations: int, result: Any) -> tuple[str, str]:
+    """What happened, and what to try, for the system that is farthest from its target."""
+    matrix, transposed = ("A", "") if isinstance(result, LinearResult) else ("J", "")
+    if isinstance(result, AdjointResult):
+        matrix, transposed = "J^H", " The preconditioner `M` is one of J^H here."
+    asked = "" if math.isnan(target) else f", where {target:.3g} was asked for"
+    reached = f"||b - {matrix} x|| is {norm:.3g} after {iterations} iterations{asked}."
+    if status == Status.FORWARD_NOT_CONVERGED:
+        what = "The linear system was solved, but x is not a solution, so that this is no derivative of the solution."
+        return what, "Solve forward first: explain() of that result says what it lacks."
+    if status == Status.ITERATION_LIMIT:
+        more = "LinearStop(max_iterations=...)" if norm <= CLOSE * target else "a larger LGMRES(restart=...)"
+        return reached, f"`M`, a preconditioner, then {more}.{transposed}"
+    if status == Status.STAGNATED:
+        what = f"{reached} It does not fall any more: {matrix} is nearly singular, or the target below rounding."
+        return what, f"LinearStop(rtol=...) of a larger value, a larger LGMRES(restart=...), or `M`.{transposed}"
+    if status in (Status.BREAKDOWN, Status.SINGULAR):
+        what = f"{reached} {matrix} is singular on the space that b spans: no x makes the residual smaller."
+        return what, "Check b and the operator; condition() of the problem estimates how singular J is."
+    if status == Status.NONFINITE:
+        return f"A product with {matrix} or `M`, or b, is not finite.", "Check them with finite vectors: dot_test(A)."
+    return f"{reached} {status.message[0].upper()}{status.message[1:]}.", status.hint

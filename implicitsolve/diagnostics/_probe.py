@@ -1,0 +1,139 @@
+"""What a problem itself tells of a point where its solve failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicitsolve import check_derivatives
+from implicitsolve._namespace import as_inexact, eps, norm2, to_host
+from implicitsolve._typing import HostArray
+from implicitsolve.diagnostics._condition import DENSE, Condition, condition
+from implicitsolve.diagnostics._spectrum import contraction
+from implicitsolve.diagnostics._system import System
+from implicitsolve.problem import Problem
+from implicitsolve.status import Status
+
+STATIONARY = 1e-6  # ||J^H F|| over ||J|| ||F||
+NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error
+VOID = 1e-12  # entry of J^H w, relative to the largest, of an unknown that nothing depends on
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was found; `remarks` are pairs of what and advice."""
+
+    remarks: list[tuple[str, str]]
+    notes: list[str]
+
+
+def probe(problem: Problem, x: Any, index: tuple[int, ...] | None, status: Status, kind: str) -> Probe:
+    """Look at one system of a problem."""
+    x = as_inexact(x, "x")
+    part = System("explain", problem, x, index)
+    if not (np.isfinite(norm2(part.x)).all() and np.isfinite(norm2(part.F)).all()):
+        return Probe([], ["F(x) is not finite there, so that derivatives could not be checked."])
+    found = Probe([], [])
+    _derivatives(found, part, problem, x)
+    if status == Status.CONVERGED:
+        _conditions(found, part, problem, x, index, status)
+        return found
+    _noise(found, part)
+    _conditions(found, part, problem, x, index, status)
+    if kind == "fixed point":
+        rate = contraction(problem, x, system=index)
+        found.notes.append(f"The spectral radius of I - J is {rate.radius:.3g}: x - F(x) contracts below 1.")
+    return found
+
+
+def _derivatives(found: Probe, part: System, problem: Problem, x: Any) -> None:
+    """`check_derivatives` of that system alone, where it can be had alone."""
+    if part.evaluator.problem is not problem:  # by `take`
+        report = check_derivatives(part.evaluator.problem, part.evaluator.unflatten(part.x))
+    elif bool(part.xp.all(part.xp.isfinite(x))):
+        report = check_derivatives(problem, x)
+    else:
+        found.notes.append("Derivatives were not checked: x is not finite in other systems, and there is no `take`.")
+        return
+    wrong = [check for check in report.checks if not check.passed]
+    for check in wrong:
+        detail = f": {check.hint}" if check.hint else ""
+        what = f"check_derivatives: `{check.name}` is wrong{detail} (mismatch {check.measured:.2g})."
+        found.remarks.append((what, "Correct it first: nothing else can be said before."))
+    if not wrong:
+        found.notes.append(f"check_derivatives: {len(report.checks)} checks passed at x.")
+
+
+def _noise(found: Probe, part: System) -> None:
+    """Whether F is as large as its change between neighbouring floating-point numbers."""
+    xp, unit = part.xp, eps(part.xp, part.x.dtype)
+    sign = xp.asarray(1 - 2 * (np.arange(part.size) % 2), dtype=part.x.dtype, device=part.x.device)
+    with np.errstate(all="ignore"):
+        change = float(norm2(part.evaluator.residual(part.x * (1 + unit * sign)) - part.F)[0])
+    size = float(norm2(part.F)[0])
+    if size > 0 and change >= NOISE * size:
+        what = f"F(x) changes by {change / size:.2g} of its norm when x changes by one rounding unit: it is rounding error."
+        found.remarks.append((what, f'NonlinearStop(atol={2 * size:.1g}, norm="2") would hold.'))
+
+
+def _conditions(
+    found: Probe, part: System, problem: Problem, x: Any, index: tuple[int, ...] | None, status: Status
+) -> None:
+    """Condition, distance to the solution, and what makes J singular."""
+    try:
+        known = condition(problem, x, system=index)
+    except TypeError:
+        found.notes.append("The condition of J was not estimated: there are no products with J^H.")
+        return
+    found.notes.append(f"The condition number of J at x is {known.number:.2g}.")
+    if status == Status.CONVERGED:
+        size = float(norm2(part.x)[0])
+        relative = f", {known.error / size:.1g} of ||x||" if size > 0 else ""
+        found.notes.append(f"The solution lies at about ||J^-1 F(x)|| = {known.error:.2g} from x{relative}.")
+    if not known.number < 0.1 / eps(part.xp, part.x.dtype):
+        what = "J is singular to working precision at x."
+        found.remarks.append((f"{what} {_kernel(part)}".strip(), "Start elsewhere, or remove what is undetermined."))
+    elif status != Status.CONVERGED:
+        _stationary(found, part, known)
+
+
+def _stationary(found: Probe, part: System, known: Condition) -> None:
+    """Whether x is a stationary point of ||F||."""
+    adjoint = part.adjoint()
+    size = float(norm2(part.F)[0])
+    if adjoint is None or not size > 0:
+        return
+    slope = float(norm2(adjoint.matvec(part.F))[0]) / (known.norm * size)
+    if slope < STATIONARY:
+        what = f"x is a stationary point of ||F||: ||J^H F|| is {slope:.1g} of ||J|| ||F||."
+        found.remarks.append((what, "No descent leads away from it: start elsewhere, or race() several starts."))
+
+
+def _kernel(part: System) -> str:
+    """Unknowns that the residual does not depend on, or the combination of them that is undetermined."""
+    adjoint = part.adjoint()
+    if adjoint is not None:
+        w = to_host(adjoint.matvec(part.random(np.random.default_rng(0))))[0]
+        columns = np.abs(w) <= VOID * np.abs(w).max(initial=0.0)
+    elif part.size <= DENSE:
+        sizes = np.abs(part.dense()).max(axis=0)
+        columns = sizes <= VOID * sizes.max(initial=0.0)
+    else:
+        return ""
+    if columns.any():
+        return f"F does not depend on {_unknowns(part, np.flatnonzero(columns))}."
+    if part.size > DENSE:
+        return ""
+    vector = np.abs(np.linalg.svd(part.dense())[2][-1])
+    chosen = np.flatnonzero(vector > 0.5 * vector.max())
+    return f"It maps a direction to zero whose largest entries are those of {_unknowns(part, chosen)}."
+
+
+def _unknowns(part: System, entries: HostArray) -> str:
+    """Names of unknowns, the first few."""
+    shape = part.evaluator.event_shape or (1,)
+    names = [f"x[{', '.join(str(int(i)) for i in np.unravel_index(entry, shape))}]" for entry in entries[:4]]
+    more = len(entries) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
