@@ -2,12 +2,12 @@ r"""
 Write your own kernel
 =====================
 
-You will learn what a kernel is in this library, how to register an implementation of your own from outside, how to test it
-against the reference, and how to see that it is used. Reading takes twenty minutes, running a few seconds. It needs the
-extra ``numba``.
+You will learn what a kernel is in this library, how to register an implementation of your own from outside, how to
+test it against the reference, and how to see that it is used. Reading takes twenty minutes, running a few seconds. It
+needs the extra ``numba``.
 
-The kernel is ``block_lu``, the factorization behind direct solves. Ours does one case of it, tridiagonal matrices with
-blocks of one number, by the algorithm of Thomas: elimination without interchanges.
+The kernel is ``block_lu``, the factorization behind direct solves. Ours does one case of it, tridiagonal matrices
+with blocks of one number, by the algorithm of Thomas: elimination without interchanges.
 """
 
 import matplotlib.pyplot as plt
@@ -22,35 +22,36 @@ from implicitsolve.kernels import block_lu
 # ------------
 # A kernel is one operation with a name, ``implicitsolve.kernels.Kernel``. It has
 #
-# - a ``reference``, written with the array API, which works on every library's arrays and defines what the operation is;
+# - a ``reference``, written with the array API, which works on every library's arrays and defines what the operation
+#   is;
 # - implementations, which do the same faster for some arrays and sizes, each under the name of a backend;
 # - ``select(like, **facts)``, which the solvers call with an array and the sizes of one system, and which returns the
 #   first function that supports them, or else the reference.
 #
-# The facts never tell how many systems a batch has: the same system is solved by the same code in any batch. The facts of
-# each kernel, and what its function is called with, are in the docstring of :mod:`implicitsolve.kernels`.
+# The facts never tell how many systems a batch has: the same system is solved by the same code in any batch. The
+# facts of each kernel, and what its function is called with, are in the docstring of :mod:`implicitsolve.kernels`.
 
 facts = {"length": 1000, "block_size": 1, "lower": 1, "upper": 1, "pivoting": "block"}
-print(block_lu, block_lu.select(np.ones(1), **facts))
+print(block_lu, block_lu.select(np.ones(1), **facts).__module__)
 
 # %%
-# ``block_lu(blocks, lower, upper, *, pivoting, overwrite)`` takes the blocks (B, T, lower + upper + 1, k, k) of B matrices,
-# where ``blocks[:, t, j]`` is the block in row t and column t + j - lower; those outside the matrix are never read. It
-# returns ``Factors``, an object with
+# ``block_lu(blocks, lower, upper, *, pivoting, overwrite)`` takes the blocks (B, T, lower + upper + 1, k, k) of B
+# matrices, where ``blocks[:, t, j]`` is the block in row t and column t + j - lower; those outside the matrix are
+# never read. It returns ``Factors``, an object with
 #
 # - ``solve(b, adjoint=False)`` for b of shape (B, T, k, K), NaN for a singular system,
 # - ``singular``, the first row with a pivot that is zero or not finite, -1 where there is none,
 # - ``growth``, how much larger than those of the matrix the numbers became that arose, times the multipliers,
 # - ``take(indices)``, the factors of some systems, and ``nbytes``.
 #
-# Growth is what makes elimination without interchanges usable: its error is about growth times the rounding unit, and the
-# caller, who reads it, factors a system again with interchanges where it exceeds 16. A kernel may be fast and limited.
-# It must not hide its limits.
+# Growth is what makes elimination without interchanges usable: its error is about growth times the rounding unit, and
+# the caller, who reads it, factors a system again with interchanges where it exceeds 16. A kernel may be fast and
+# limited. It must not hide its limits.
 #
 # The arithmetic
 # --------------
-# Two loops for Numba: A = L U, with multipliers below the diagonal of L and pivots on that of U; and the two sweeps of a
-# solve, with the factors transposed for the adjoint.
+# Two loops for Numba: A = L U, with multipliers below the diagonal of L and pivots on that of U; and the two sweeps
+# of a solve, with the factors transposed for the adjoint.
 
 
 @numba.njit(error_model="numpy")
@@ -138,9 +139,9 @@ def thomas(blocks, lower, upper, *, pivoting="block", overwrite=False):
 # %%
 # Register it
 # -----------
-# ``implement`` takes a name, the function, and ``supports``, which says for which arrays and sizes it may be called. Ours
-# is for real NumPy arrays, tridiagonal matrices of single numbers, and without interchanges beyond a block, that is
-# ``pivoting="block"``: what pivots over the band is left to others. A backend of your own name comes before the
+# ``implement`` takes a name, the function, and ``supports``, which says for which arrays and sizes it may be called.
+# Ours is for real NumPy arrays, tridiagonal matrices of single numbers, and without interchanges beyond a block, that
+# is ``pivoting="block"``: what pivots over the band is left to others. A backend of your own name comes before the
 # library's; those stay, for all other cases.
 
 
@@ -157,8 +158,8 @@ print(block_lu)
 # %%
 # Test it against the reference
 # -----------------------------
-# On random matrices: the same solutions, for A and for its adjoint, in both precisions and for several right-hand sides;
-# the same growth; the same first singular row; and systems of a batch that do not see each other.
+# On random matrices: the same solutions, for A and for its adjoint, in both precisions and for several right-hand
+# sides; the same growth; the same first singular row; and systems of a batch that do not see each other.
 
 rng = np.random.default_rng(0)
 blocks = rng.standard_normal((50, 30, 3, 1, 1))
@@ -180,7 +181,8 @@ singular[7, 0, 1] = 0.0  # a zero pivot at once
 singular[8, 4, 1] = np.nan
 ours, reference = thomas(singular, 1, 1), block_lu.reference(singular, 1, 1)
 assert np.array_equal(ours.singular, reference.singular)
-assert np.isnan(ours.solve(b)[7:9]).all() and np.isfinite(ours.solve(b)[:7]).all()
+assert np.isnan(ours.solve(b)[7:9]).all()
+assert np.isfinite(ours.solve(b)[:7]).all()
 print(f"singular rows of systems 7 and 8: {ours.singular[7:9]}")
 
 # %%
@@ -207,10 +209,11 @@ print(f"with LAPACK's kernel: the solutions differ by {np.abs(result.x - lapack.
 # %%
 # Why growth is part of the contract
 # ----------------------------------
-# Matrices with ever smaller diagonals force ever larger multipliers on an elimination without interchanges. The figure has
-# the backward error of a solve, :math:`\|b - A x\| / (\|A\| \|x\| + \|b\|)` in rounding units, against the growth that our
-# kernel reports. Alone its error follows the growth. :class:`implicitsolve.BlockLU` reads the growth: up to 16 it keeps
-# our factors, beyond it has LAPACK or Numba factor the system again, with interchanges over the band.
+# Matrices with ever smaller diagonals force ever larger multipliers on an elimination without interchanges. The
+# figure has the backward error of a solve, :math:`\|b - A x\| / (\|A\| \|x\| + \|b\|)` in rounding units, against the
+# growth that our kernel reports. Alone its error follows the growth. :class:`implicitsolve.BlockLU` reads the growth:
+# up to 16 it keeps our factors, beyond it has LAPACK or Numba factor the system again, with interchanges over the
+# band.
 
 hard = rng.standard_normal((400, 100, 3, 1, 1))
 hard[:, :, 1] *= 10 ** rng.uniform(-6, 1, (400, 1, 1, 1))
@@ -241,8 +244,8 @@ plt.show()
 # %%
 # Withdraw it
 # -----------
-# A kernel is registered for the whole process. ``implementations`` holds them by name, and to delete an entry withdraws
-# it.
+# A kernel is registered for the whole process. ``implementations`` holds them by name, and to delete an entry
+# withdraws it.
 
 del block_lu.implementations["thomas"]
 assert block_lu.select(np.ones(1), **facts) is not thomas
@@ -250,8 +253,8 @@ assert block_lu.select(np.ones(1), **facts) is not thomas
 # %%
 # What next
 # ---------
-# - A package of yours registers its kernels where it is imported. To choose by sizes, say in ``supports`` from which on
-#   they pay.
+# - A package of yours registers its kernels where it is imported. To choose by sizes, say in ``supports`` from which
+#   on they pay.
 # - :doc:`/explanation/block_banded`: which kernel is chosen when, and the pivoting.
 # - :doc:`/how_to/gpu`: the kernels for CuPy's arrays.
 # - :doc:`/performance`: what compiled kernels gain, measured.
