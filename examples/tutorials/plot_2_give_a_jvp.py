@@ -132,7 +132,7 @@ left.loglog(fractions, difference_error(like_fractions), label="like fractions")
 left.loglog(fractions, difference_error(like_sizes), label="entries of like size")
 left.axvline(np.sqrt(np.finfo(float).eps), color="k", linestyle=":", linewidth=0.8)
 left.axhline(1.0, color="0.7", linewidth=0.8)
-left.set(xlabel="length of the difference / length of u", ylabel="relative error of J v", ylim=(1e-10, 1e4))
+left.set(xlabel="length of the difference / length of u", ylabel="relative error of J v", ylim=(1e-9, 1e4))
 left.legend()
 names = ["differences", "jvp", "linearize"]
 bars = right.barh(names, [work_differences, work_jvp, work_linearize], color=["C7", "C1", "C0"])

@@ -121,7 +121,7 @@ left.set(xlabel="epoch", ylabel="accuracy")
 left.legend()
 right.plot(epochs, [n for n, _ in steps], "C0o-", label="steps of the forward solve")
 right.plot(epochs, [n for _, n in steps], "C1s-", label="products of the adjoint solve")
-right.set(xlabel="epoch", ylabel="mean of the batches", ylim=(0, None))
+right.set(xlabel="epoch", ylabel="mean of the batches", ylim=(0, 6))
 right.legend()
 plt.show()
 
@@ -155,6 +155,6 @@ print(f"{ims.Status(result.status[0]).name} after {result.iterations[0]} steps")
 # What next
 # ---------
 # - :doc:`/examples/pos_tagging`: the full tagger, its learning curve and its error.
-# - :doc:`/explanation/adapters`: the layers, their parameters, and sequences of different lengths.
+# - :doc:`/explanation/layers`: the layers, their parameters, and sequences of different lengths.
 # - :doc:`/how_to/torch`: the same layers as modules of PyTorch.
 # - :doc:`/explanation/fixed_points`: by what methods they are solved.

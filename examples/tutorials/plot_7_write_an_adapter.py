@@ -268,5 +268,5 @@ print(f"evaluations for all sequences: {result.counts.residuals} before, {after.
 # - ``halves`` (:class:`implicitsolve.Halves`): no block of this layer depends on itself, so every second one can be
 #   eliminated (:doc:`/explanation/fixed_points`), about half the iterations.
 # - ``structure`` and ``blocks``, for direct solves where contraction is poor: :doc:`plot_3_declare_a_structure`.
-# - :doc:`/explanation/adapters`: the layers that exist, and what each of them offers.
+# - :doc:`/explanation/layers`: the layers that exist, and what each of them offers.
 # - :doc:`plot_8_write_a_kernel`, if the elementwise work is worth compiling.

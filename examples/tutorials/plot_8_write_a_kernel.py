@@ -211,9 +211,9 @@ print(f"with LAPACK's kernel: the solutions differ by {np.abs(result.x - lapack.
 # ----------------------------------
 # Matrices with ever smaller diagonals force ever larger multipliers on an elimination without interchanges. The
 # figure has the backward error of a solve, :math:`\|b - A x\| / (\|A\| \|x\| + \|b\|)` in rounding units, against the
-# growth that our kernel reports. Alone its error follows the growth. :class:`implicitsolve.BlockLU` reads the growth:
-# up to 16 it keeps our factors, beyond it has LAPACK or Numba factor the system again, with interchanges over the
-# band.
+# growth that our kernel reports. Alone its error may be as large as the growth. :class:`implicitsolve.BlockLU` reads
+# the growth: up to 16 it keeps our factors, beyond it has LAPACK or Numba factor the system again, with interchanges
+# over the band.
 
 hard = rng.standard_normal((400, 100, 3, 1, 1))
 hard[:, :, 1] *= 10 ** rng.uniform(-6, 1, (400, 1, 1, 1))
@@ -257,4 +257,4 @@ assert block_lu.select(np.ones(1), **facts) is not thomas
 #   on they pay.
 # - :doc:`/explanation/block_banded`: which kernel is chosen when, and the pivoting.
 # - :doc:`/how_to/gpu`: the kernels for CuPy's arrays.
-# - :doc:`/performance`: what compiled kernels gain, measured.
+# - :doc:`/performance/index`: what compiled kernels gain, measured.
