@@ -75,7 +75,7 @@ def plot_convergence(
     ax.set_ylabel("norm of F(x)")
     ax.xaxis.get_major_locator().set_params(integer=True)
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="upper right", fontsize="small")
+        ax.legend(loc="best", fontsize="small")
     return ax
 
 
