@@ -75,9 +75,9 @@ def solve_batch(
 ) -> BatchResult:
     """Solve a batch of independent systems in chunks, by processes, threads, or the workers of any executor.
 
-    Each chunk is a `root` of its own, so that each system ends as in `root`: bitwise where the problem computes each
-    system by itself, up to rounding where systems share matrix products, whose order of sums may depend on their
-    number.
+    Each chunk is a `root` of its own, so that each system ends as in `root` up to rounding: systems share matrix
+    products, whose order of sums may depend on their number. A system at the edge of convergence may then end
+    otherwise. With the same chunks the result is the same to the last bit, whoever works.
 
     Parameters
     ----------

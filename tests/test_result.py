@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -222,3 +223,15 @@ def test_the_target_is_the_one_of_the_stopping_rule(method):
 def test_the_target_of_a_linear_solve():
     result = ims.linear_solve(np.eye(3), np.ones(3), stop=ims.LinearStop(rtol=1e-3), method=ims.GMRES())
     assert result.target == 1e-3 * np.sqrt(3.0)
+
+
+def test_the_targets_of_a_race_and_of_a_batch_in_chunks():
+    def cubes(c) -> ims.Problem:
+        return ims.Problem(lambda x: x**3 - c, batch_ndim=1, take=lambda rows: cubes(c[rows]))
+
+    problem, x0 = cubes(np.arange(1.0, 7.0)[:, None]), np.full((6, 1), 2.5)
+    expected = ims.root(problem, x0).target
+    assert expected.shape == (6,)
+    with ThreadPoolExecutor(1) as executor:
+        np.testing.assert_array_equal(ims.solve_batch(problem, x0, executor=executor, chunks=2).target, expected)
+    np.testing.assert_array_equal(ims.race(problem, [x0, 2 * x0]).target, expected)

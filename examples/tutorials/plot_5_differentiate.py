@@ -64,12 +64,15 @@ def pellet(theta):
 
 
 # %%
-# Derivatives that were written by hand are checked by measurement, in one call (:doc:`plot_2_give_a_jvp`).
+# Derivatives that were written by hand are checked by measurement, in one call (:doc:`plot_2_give_a_jvp`). Those with
+# respect to parameters need to know how the problem is made with others: ``build``.
 
 guess = np.log([10.0, 1.0])
 start = np.tile(surface, (T, 1))
 first = ims.root(pellet(guess), start, stop=stop).raise_for_status()
-print(ims.check_derivatives(pellet(guess), first.x).raise_if_wrong())
+print(
+    ims.check_derivatives(pellet(guess), first.x, build=lambda parameters: pellet(parameters["theta"])).raise_if_wrong()
+)
 
 # %%
 # Measurements

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import array_namespace, is_array, is_complex, norm2, takes_indices, to_host
+from implicitsolve._namespace import array_namespace, is_array, is_complex, norm2, to_host
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.problem import Problem
@@ -42,13 +43,13 @@ def parameter_tests(point: Point, build: Build | None) -> tuple[list[Check], lis
             if known is not None:
                 checks.append(point.compared(f"parameter_jvp[{name!r}]", product, *known))
             elif problem.parameter_vjp is None:
-                skipped.append(f"parameter_jvp[{name!r}]: the residual does not follow the array; give `build`")
+                skipped.append(f"parameter_jvp[{name!r}]: a copy of F does not follow the array; give `build`")
             if known is None or checks[-1].passed:
                 change, allowed = (product, np.zeros(product.shape[0])), SAFETY * ROUNDING * point.precision
         if gradients is None:
             continue
         if change is None:
-            skipped.append(f"parameter_vjp[{name!r}]: the residual does not follow the array; give `build`")
+            skipped.append(f"parameter_vjp[{name!r}]: a copy of F does not follow the array; give `build`")
             continue
         allowed = max(allowed, SAFETY * float(change[1].max(initial=0.0)))
         checks.append(_gradient(point, name, value, tangent, gradients, w, change[0], allowed))
@@ -82,19 +83,24 @@ def _gradient(
 def _difference(
     point: Point, name: str, value: Array, tangent: Array, build: Build | None
 ) -> tuple[Array, HostArray] | None:
-    """Derivative of F along one parameter, and its uncertainty; None where the residual does not follow it."""
-    if build is None and not _can_be_changed(_values(value)):
-        return None
+    """Derivative of F along one parameter, and its uncertainty; None where copies of F do not follow it."""
 
     def F(h: float) -> Array:
-        if build is None:
-            return _changed_in_place(point, _values(value), h * _values(tangent))
         moved = _with_values(value, _values(value) + h * _values(tangent))
-        problem = build({**(point.problem.parameters or {}), name: moved})
+        problem = _copied(point.problem, name, moved) if build is None else build({**parameters, name: moved})
         return Evaluator(problem, point.evaluator.unflatten(point.x)).residual(point.x)
 
+    parameters = point.problem.parameters or {}
     change, uncertain = point.difference(F)
     return None if build is None and not norm2(change).any() else (change, uncertain)
+
+
+def _copied(problem: Problem, name: str, value: Array) -> Problem:
+    """A deep copy in which a parameter has another value, for functions that carry their arrays, as a layer's do."""
+    other = copy.deepcopy(problem)
+    values = _values((other.parameters or {})[name])
+    values[...] = array_namespace(values).astype(_values(value), values.dtype)
+    return other
 
 
 def _values(value: Any) -> Array:
@@ -115,21 +121,3 @@ def _with_values(value: Any, values: Array) -> Any:
     if isinstance(value, BlockBandedMatrix):
         return BlockBandedMatrix(values, lower=value.lower, upper=value.upper, periodic=value.periodic)
     return values
-
-
-def _can_be_changed(value: Array) -> bool:
-    """Whether an array can be written to, and restored."""
-    if not takes_indices(value):
-        return False
-    is_floating = array_namespace(value).isdtype(value.dtype, ("real floating", "complex floating"))
-    return bool(is_floating) and bool(getattr(getattr(value, "flags", None), "writeable", True))
-
-
-def _changed_in_place(point: Point, value: Array, change: Array) -> Array:
-    """F while a parameter has another value."""
-    saved = array_namespace(value).asarray(value, copy=True)
-    try:
-        value[...] = value + change
-        return point.residual(point.x)
-    finally:
-        value[...] = saved
