@@ -17,10 +17,12 @@ from implicitsolve._differences import DifferenceLength, difference_product
 from implicitsolve._namespace import (
     array_namespace,
     as_inexact,
+    check_tensor,
     copied,
     gather,
     is_array,
     is_complex,
+    library,
     numpy_namespace,
     scatter,
     sent,
@@ -277,8 +279,9 @@ class Evaluator:
             value = as_inexact(value, name)
         if isinstance(value, np.matrix | np.ma.MaskedArray):
             value = as_inexact(value, name)
+        check_tensor(value, name)
         if array_namespace(value) is not xp:
-            raise TypeError(f"`{name}` must return arrays of the library of x0, got {type(value).__name__}")
+            raise TypeError(f"`{name}` must return arrays of the library of x0, got some of {library(value)}")
         if value.dtype != self.dtype:
             value = self._cast(value, name)
         if value.shape != expected and not self._is_same_up_to_ones(value.shape, expected):

@@ -147,14 +147,14 @@ def solve_root(
 ) -> NonlinearResult:
     """`root` with checked settings; `groups`, `capacity` and `reference` are those of `Evaluator`."""
     x0 = as_inexact(x0, "x0")
-    if x0.size >= LARGE:
+    if math.prod(x0.shape) >= LARGE:
         keep_large_blocks()
     reduced = EvenOdd.of(problem, x0) if getattr(solver, "eliminates", False) else None
     if reduced is not None:
         problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
     wishes: dict[str, Any] = {"groups": groups, "capacity": capacity, "reference": reference}
     evaluator = Evaluator(problem, x0, getattr(solver, "rdiff", None), **wishes)
-    result = _empty(x0, evaluator) if x0.size == 0 else _solved(evaluator, x0, solver, stop, monitor)
+    result = _empty(x0, evaluator) if 0 in x0.shape else _solved(evaluator, x0, solver, stop, monitor)
     return result if reduced is None else reduced.expanded(result)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockNewton, NonlinearStop, Problem, root
 from implicitsolve._assemble import Assembler
+from implicitsolve._difference_steps import DifferenceSteps, rms
 from implicitsolve._evaluate import Evaluator
 from implicitsolve.structure import BlockBanded as Structure
 
@@ -159,3 +160,120 @@ def test_settings(name):
         BlockNewton(**{name: -1e-3})
     with pytest.raises(TypeError, match="`rdiff`"):
         BlockNewton(**{name: "small"})
+
+
+# -- the lengths themselves ------------------------------------------------------------------------------------
+
+FARTHER, MAX_ADJUSTMENTS = 1e4, 8
+ROW = np.zeros(1, dtype=int)
+YES, NO = np.asarray([True]), np.asarray([False])
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_lengths_by_definition(seed):
+    """rdiff max(|x|, least rms), unknown by unknown."""
+    x = np.random.default_rng(seed).normal(size=(2, 7, 3)) * np.asarray([1e-5, 1.0, 1e3])
+    steps = DifferenceSteps(2, 3, rdiff=1e-4, least=0.1)
+    steps.follow(slice(None), x)
+    floor = 0.1 * np.sqrt(np.mean(x**2, axis=1, keepdims=True))
+    np.testing.assert_allclose(steps.lengths(slice(None), x), 1e-4 * np.maximum(abs(x), floor), rtol=1e-14)
+    np.testing.assert_allclose(rms(x)[:, None], 10 * floor, rtol=1e-14)
+    assert not steps.is_guess.any()
+
+
+@pytest.mark.parametrize(
+    ("length", "relative"), [(8000, 2.0**-13), (10_000, 2.0**-26 * 10_000), (10**6, 1e-3), (10**7, 1e-3)]
+)
+def test_long_systems_take_longer_steps(length, relative):
+    x = np.broadcast_to(np.ones(1), (1, length, 1))
+    assert DifferenceSteps(1, 1).relative(x) == pytest.approx(relative)
+    assert DifferenceSteps(1, 1, rdiff=1e-5).relative(x) == 1e-5
+
+
+def test_an_unknown_at_zero_takes_the_size_of_the_others_and_then_of_itself():
+    x = np.zeros((1, 4, 3))
+    x[..., 0], x[..., 1] = 3.0, 4.0
+    steps = DifferenceSteps(1, 3, rdiff=0.5, least=1.0)
+    steps.follow(ROW, x)
+    np.testing.assert_allclose(steps.floor, [[3.0, 4.0, (25 / 3) ** 0.5]])
+    np.testing.assert_array_equal(steps.is_guess, [[False, False, True]])
+    x[..., 2] = 7.0
+    steps.follow(ROW, x)
+    np.testing.assert_allclose(steps.floor, [[3.0, 4.0, 7.0]])
+    assert not steps.is_guess.any()
+
+
+def test_what_was_learnt_of_an_unknown_at_zero_stays():
+    steps = DifferenceSteps(1, 1, rdiff=0.5)
+    steps.follow(ROW, np.zeros((1, 3, 1)))
+    assert steps.floor[0, 0] == 1.0
+    assert steps.learn(ROW, np.full((1, 3, 1), 1e-12)).all()
+    learnt = steps.floor[0, 0]
+    steps.follow(ROW, np.zeros((1, 3, 1)))
+    assert steps.floor[0, 0] == learnt
+
+
+@pytest.mark.parametrize(("size", "again"), [(1e-3, True), (0.011, False), (1.0, False), (0.9e5, False), (2e5, True)])
+def test_a_guess_is_trusted_between_1e_9_and_1e_2_of_the_newton_step(size, again):
+    """The guess is 1, its step 1e-4: a Newton step of `size` says whether that was good."""
+    steps = DifferenceSteps(1, 1, rdiff=1e-4)
+    steps.follow(ROW, np.zeros((1, 3, 1)))
+    assert steps.learn(ROW, np.full((1, 3, 1), -size)).any() == again
+    assert steps.is_guess[0, 0] == again
+    assert steps.floor[0, 0] == pytest.approx(max(size, 1 / FARTHER) if again else 1.0)
+
+
+def test_a_newton_step_that_is_not_finite_says_that_the_guess_was_too_long():
+    steps = DifferenceSteps(1, 2)
+    steps.follow(ROW, np.stack([np.zeros((1, 3)), np.ones((1, 3))], axis=-1))
+    assert steps.learn(ROW, np.full((1, 3, 2), np.nan)).all()
+    np.testing.assert_allclose(steps.floor[0, 0], 1 / 2**0.5 / FARTHER)
+    np.testing.assert_array_equal(steps.is_guess, [[True, False]])
+
+
+def test_a_system_that_does_not_move_confirms_its_guess():
+    steps = DifferenceSteps(1, 1)
+    steps.follow(ROW, np.zeros((1, 3, 1)))
+    assert not steps.learn(ROW, np.zeros((1, 3, 1))).any()
+    assert not steps.is_guess.any()
+
+
+def test_steps_that_nothing_feels_grow_and_come_back_in_the_end():
+    steps = DifferenceSteps(2, 1)
+    steps.follow(slice(None), np.ones((2, 3, 1)))
+    rows, before = np.arange(2), steps.floor.copy()
+    for attempt in range(MAX_ADJUSTMENTS):
+        again = steps.adjust(rows, 0, np.asarray([False, True]), np.asarray([True, True]), attempt)
+        np.testing.assert_array_equal(again, [True, False])
+        np.testing.assert_allclose(steps.floor / before, [[FARTHER ** (attempt + 1)], [1.0]])
+    assert not steps.adjust(rows, 0, np.asarray([False, True]), np.asarray([True, True]), MAX_ADJUSTMENTS).any()
+    np.testing.assert_allclose(steps.floor, before)
+    assert not steps.adjust(rows, 0, np.asarray([False, True]), np.asarray([True, True]), 0).any()  # nor ever again
+
+
+def test_steps_to_where_f_is_not_finite_turn_round_and_then_shrink():
+    x = np.ones((1, 3, 1))
+    steps = DifferenceSteps(1, 1, rdiff=1e-4)
+    steps.follow(ROW, x)
+    lengths = []
+    for attempt in range(3):
+        assert steps.adjust(ROW, 0, NO, NO, attempt).all()
+        lengths.append(steps.lengths(ROW, x)[0, 0, 0])
+    np.testing.assert_allclose(lengths, [-1e-4, 1e-4 / FARTHER, -1e-4 / FARTHER**2])
+    assert not steps.adjust(ROW, 0, YES, YES, 3).any()
+    np.testing.assert_allclose(steps.lengths(ROW, x)[0, 0, 0], lengths[-1])
+    steps.follow(ROW, x)
+    np.testing.assert_allclose(steps.lengths(ROW, x)[0, 0, 0], 1e-4)
+
+
+def test_guesses_shrink_where_they_were_not_good():
+    steps = DifferenceSteps(2, 1)
+    steps.follow(slice(None), np.zeros((2, 3, 1)))
+    steps.shrink(np.arange(2), 0, np.asarray([True, False]))
+    np.testing.assert_allclose(steps.floor[:, 0], [1 / FARTHER, 1.0])
+    np.testing.assert_array_equal(steps.is_guess[:, 0], [True, False])
+
+
+def test_nothing_has_no_size():
+    np.testing.assert_array_equal(rms(np.zeros((2, 0, 3))), np.zeros((2, 3)))
+    assert rms(np.zeros((0, 4, 3))).shape == (0, 3)

@@ -106,7 +106,8 @@ def test_tolerances_are_checked(name, value, error):
     "value", [1, np.float32(1e-6), np.int64(1), np.array(1e-6)], ids=["int", "float32", "int64", "0-d"]
 )
 def test_tolerances_may_be_any_real_number(value):
-    newton_krylov(Counted(), ZERO, f_tol=value)
+    F = Counted()
+    assert F.norm(newton_krylov(F, ZERO, f_tol=value)) <= value
 
 
 @pytest.mark.parametrize("line_search", [[1], np.ones(2), {}], ids=["list", "array", "dict"])
@@ -240,11 +241,10 @@ def test_no_convergence_is_scipys_and_carries_the_result():
 
 
 def test_scipys_handler_still_works():
-    try:
+    with pytest.raises(scipy.optimize.NoConvergence) as caught:
         newton_krylov(lambda x: x**2 + 1, np.ones(2))
-    except scipy.optimize.NoConvergence as error:
-        (x,) = error.args
-        assert x.shape == (2,)
+    (x,) = caught.value.args
+    assert x.shape == (2,)
 
 
 # -- preconditioners -------------------------------------------------------------------------------------------

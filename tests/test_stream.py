@@ -152,10 +152,6 @@ class Picard:
 class PicardLoop(NewtonLoop):
     JOINS, IDLE = True, 0.25
 
-    def __init__(self, method: Any, *arguments: Any) -> None:
-        self.method = method
-        super().__init__(*arguments)
-
     def _step(self, iteration: int, is_last: Any) -> None:
         zero = np.zeros(self.rows.size)
         found = FullStep().search(self.evaluator, self.x, self.F, self.norms, -self.F, zero)

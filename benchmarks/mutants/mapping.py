@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,24 +19,28 @@ TESTS = [*(f"tests/{name}" for name in CORE_FOLDERS), "tests/test_*.py", "implic
 NOT_TESTS = ["tests/test_layers.py", "tests/test_import.py", "tests/test_scipy_suite.py"]  # they run other processes
 NOT_TESTS += [f"implicitsolve/{name}" for name in ("torch", "distributed", "backends", "adapters", "testing")]
 OPTIONS = ["-q", "-s", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:cov", "-o", "timeout=20"]
-SLOW = 3.0  # seconds; a slower test is not run
+SETTINGS = "tests/test_settings.py"  # tests of what is declared, which executes no line
+CLOSEST = 4  # test files for a change of what runs at import
+SLOW = 3.0  # seconds of CPU time; a slower test is not run
 
 
 class _Mapper:
-    """A pytest plug-in that tells coverage which test begins, and notes how long it took."""
+    """A pytest plug-in that tells coverage which test begins, and notes the CPU time that it takes."""
 
     def __init__(self, measure: coverage.Coverage) -> None:
         self.measure = measure
         self.seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+        self.began = 0.0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self.measure.switch_context(item.nodeid)
+        self.began = time.process_time()
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed:
-            self.seconds[report.nodeid] = report.duration
+            self.seconds[report.nodeid] = time.process_time() - self.began
 
 
 def map_tests(paths: Sequence[str]) -> int:
@@ -67,13 +73,18 @@ class Tests:
         self.by_file: dict[str, Mapping[int, Sequence[str]]] = {}
 
     def of(self, file: str, lines: tuple[int, int], at_import: bool) -> list[str]:
-        """Those of the mirror first, then the quickest; all of the file's for what runs `at_import`."""
+        """Those of the mirror first, then the quickest; for what runs `at_import`, the file's."""
         if file not in self.by_file:
             self.by_file[file] = self.data.contexts_by_lineno(str(ROOT / file))
         by_line = self.by_file[file]
         among = by_line if at_import else range(lines[0], lines[1] + 1)
         tests = {test for line in among for test in by_line.get(line, ())} & self.seconds.keys()
         mirror = (f"tests/{file.removeprefix('implicitsolve/').replace('/_', '/test_').replace('.py', '')}", file)
+        if at_import:  # each such mutant loads its tests anew
+            count = Counter(test.partition("::")[0] for test in tests)
+            mirror += SETTINGS, *(name for name, _ in count.most_common(CLOSEST))
+            tests = {test for test in {*tests, *self.seconds} if test.startswith(mirror)}
+            mirror = mirror[:3]
         chosen, left = [], self.budget
         for test in sorted(tests, key=lambda test: (not test.startswith(mirror), self.seconds[test], test)):
             left -= self.seconds[test]

@@ -33,7 +33,7 @@ class System:
         row = np.asarray([_position(caller, system, whole.batch_shape)])
         flat = whole.flatten(x)
         self.problem, self.x, self.xp = problem, gather(flat, row), whole.xp
-        self.evaluator = whole.take(row, flat)
+        self.whole, self.evaluator = whole, whole.take(row, flat)
         if not whole.has_exact_products:
             whole.length.follow(self.evaluator.rows, norm2(self.x))
         with np.errstate(all="ignore"):
@@ -49,7 +49,7 @@ class System:
         """J as a matrix of the declared structure, if there is one and it takes no more than `most` products."""
         if self.problem.structure is None:
             return None
-        assembler = Assembler(self.evaluator, central=True)
+        assembler = Assembler(self.whole, central=True)
         if most is not None and assembler.cost > most:
             return None
         return assembler.assemble(self.evaluator, self.x, self.F)

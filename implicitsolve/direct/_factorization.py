@@ -136,7 +136,7 @@ class _Inverse:
 
     def solve(self, b: Array, adjoint: bool) -> Array:
         """Solve for b (*batch, T, k, K)."""
-        xp, A = array_namespace(b), self.A
+        xp, A = array_namespace(b, self.A.blocks), self.A
         flat = xp.reshape(b, (math.prod(A.batch_shape), *A.in_shape, b.shape[-1]))
         with np.errstate(all="ignore"):
             x = xp.reshape(self._in_precision_of_A(flat, adjoint), b.shape)

@@ -8,21 +8,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, gather, scatter
 from implicitsolve._typing import Array, Indices
-from implicitsolve.kernels import BACKENDS, Factors, block_lu
-from implicitsolve.stopping import check_limit
-
-PIVOTING = ("auto", "block", "band")
-GROWTH_LIMIT = 16.0  # measured: the scaled residual of a solve is at most twice the growth, mostly a third of it
-
-
-def check_settings(owner: str, settings: Any) -> None:
-    """Raise unless the settings of a direct method are usable."""
-    check_limit(owner, "refine", settings.refine)
-    for name, values in (("pivoting", PIVOTING), ("backend", BACKENDS)):
-        if getattr(settings, name) not in values:
-            raise ValueError(f"{owner}: `{name}` must be one of {values}, got {getattr(settings, name)!r}")
-    if not settings.growth_limit >= 1:
-        raise ValueError(f"{owner}: `growth_limit` must be at least 1, got {settings.growth_limit}")
+from implicitsolve.kernels import Factors, block_lu
 
 
 def secured(factors: Factors, blocks: Array, lower: int, upper: int, growth_limit: float, facts: Any) -> Factors:

@@ -57,12 +57,11 @@ class FixedPointLoop(NewtonLoop):
         monitor: Monitor,
         rows: Indices | None = None,
     ) -> None:
-        self.method: Any = method
         self.PATIENCE = method.patience
         self.preconditioned = method.preconditioned and evaluator.problem.linearize is not None
         self.inverse = Pieces()
         self.newest: LinearOperator | None = None
-        super().__init__(evaluator, solution, stop, monitor, rows)
+        super().__init__(method, evaluator, solution, stop, monitor, rows)
         size = self.rows.size
         self.damping, self.falls = np.full(size, float(method.damping)), np.zeros(size, dtype=int)
         self.age = np.zeros(size, dtype=int)  # steps since the start, or the last way back

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg as spla
 
-from implicitsolve._namespace import norm2
+from implicitsolve._namespace import library, norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
@@ -72,7 +72,7 @@ class ScipyKrylov:
     ) -> KrylovOutcome:
         """Solve on arrays (B, N); see `KrylovMethod`."""
         if not isinstance(b, np.ndarray):
-            raise TypeError(f"ScipyKrylov works on NumPy arrays, got {type(b).__name__}; use GMRES or BiCGSTAB")
+            raise TypeError(f"ScipyKrylov works on NumPy arrays, got some of {library(b)}; use GMRES or BiCGSTAB")
         x, r, norms = start(A, b, x0)
         iterations = np.zeros(b.shape[0], dtype=int)
         nonfinite, stagnated = ~np.isfinite(norms), np.zeros(b.shape[0], dtype=bool)

@@ -103,8 +103,6 @@ class NewtonLoop:
     STEPS = 100  # limit where the caller set none
     PATIENCE = 20  # steps without a new best residual after which a system has stagnated
     NEW_BEST = 0.99  # fraction of the last best norm that counts as a new best
-    method: Any  # settings; a subclass is called with them before the arguments of __init__
-
     PER_SYSTEM: tuple[str, ...] = (
         "rows",
         "norms",
@@ -119,12 +117,14 @@ class NewtonLoop:
 
     def __init__(
         self,
+        method: Any,  # settings
         evaluator: Evaluator,
         solution: Solution,
         stop: NonlinearStop,
         monitor: Monitor,
         rows: Indices | None = None,
     ) -> None:
+        self.method = method
         self.stop, self.monitor = stop, monitor
         self.whole, self.solution = evaluator, solution
         self.is_retry = rows is not None

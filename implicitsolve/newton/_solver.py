@@ -148,10 +148,9 @@ class _KrylovLoop(NewtonLoop):
         monitor: Monitor,
         rows: Indices | None = None,
     ) -> None:
-        self.method = method
         self.J: LinearOperator | None = None
         self.x_norms: HostArray | None = None  # ||x||_2, where they have come with other numbers
-        super().__init__(evaluator, solution, stop, monitor, rows)
+        super().__init__(method, evaluator, solution, stop, monitor, rows)
         self.eta = method.forcing.first(self.rows.size)
         self.attempts = np.zeros(self.rows.size, dtype=int)
         self.lagged = lagged(method.preconditioner, evaluator, self.rows.size)

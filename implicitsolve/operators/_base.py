@@ -172,7 +172,8 @@ class LinearOperator:
 
             def product(v: Array) -> Array:
                 w = apply(array_namespace(v).reshape(v, self.batch_shape + to))
-                return array_namespace(w).reshape(w, flat_back) if is_array(w) and w.size == math.prod(flat_back) else w
+                is_whole = is_array(w) and math.prod(w.shape) == math.prod(flat_back)
+                return array_namespace(w).reshape(w, flat_back) if is_whole else w
 
             return product
 

@@ -81,7 +81,7 @@ def _from_array(A: Array, name: str) -> LinearOperator:
 
     def product(matrix: Array, v: Array) -> Array:
         with np.errstate(all="ignore"):  # entries that are not finite are the solver's to report
-            return xp.matmul(matrix, v[..., None])[..., 0]
+            return array_namespace(matrix, v).matmul(matrix, v[..., None])[..., 0]
 
     def take(indices: Indices) -> LinearOperator:
         return _from_array(gather(xp.reshape(A, (-1, *A.shape[-2:])), indices), name)

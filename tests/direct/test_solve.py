@@ -64,6 +64,16 @@ def test_refinement_has_a_limit(rng):
     assert outcome.residual_norm[0] == norm2(r)[0]
 
 
+@pytest.mark.parametrize(("remains", "solves"), [(0.45, 1 + MOST_REFINEMENTS), (0.55, 2)])
+def test_refinement_goes_on_as_long_as_it_halves_the_residual(remains, solves, rng):
+    A = matrix(rng, 1)
+    b = rng.normal(size=(1, 16))
+    outcome = solve_factored(A.flat(), inexact(A, remains / (1 - remains)), b, LinearStop(rtol=1e-14))
+    assert outcome.iterations[0] == solves
+    assert outcome.residual_norm[0] == pytest.approx(remains**solves * norm2(b)[0])
+    assert MOST_REFINEMENTS == 5
+
+
 def test_refinement_that_makes_it_worse_is_undone(rng):
     """Factors of A / 4: a step of refinement multiplies the residual by -3."""
     A = matrix(rng, 1)

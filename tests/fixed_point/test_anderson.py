@@ -151,29 +151,34 @@ def test_a_past_that_misleads_is_forgotten():
 
 
 @given(
-    seed=seeds, memory=st.integers(1, 2 * FIRST_COLUMNS + 3), steps=st.integers(1, 40), power=st.sampled_from([0, 300])
+    seed=seeds,
+    memory=st.integers(1, 2 * FIRST_COLUMNS + 3),
+    steps=st.integers(1, 40),
+    power=st.sampled_from([0, 300]),
+    systems=st.sampled_from([3, 10]),  # of which one leaves: few enough to be copied, or as many as stay in place
 )
-def test_the_history_is_what_was_put_in(seed, memory, steps, power):
+def test_the_history_is_what_was_put_in(seed, memory, steps, power, systems):
     rng, n = np.random.default_rng(seed), 60
     scale = 2.0**power
-    F = scale * rng.standard_normal((3, n))
+    F = scale * rng.standard_normal((systems, n))
     history = History(F, np.linalg.norm(F, axis=1), memory, 1e-12)
-    past = [[] for _ in range(3)]
-    rows = np.arange(3)
+    past = [[] for _ in range(systems)]
     for step in range(steps):
-        dF, dg = scale * rng.standard_normal((rows.size, n)), rng.standard_normal((rows.size, n))
-        lost = rng.random(rows.size) < 0.1
+        size = len(past)
+        dF, dg = scale * rng.standard_normal((size, n)), rng.standard_normal((size, n))
+        lost = rng.random(size) < 0.1
         F = np.where(lost[:, None], F, F + dF)
         history.append(dF, dg, F, lost)
-        for i in range(rows.size):
+        for i in range(size):
             past[i] = [] if lost[i] else [*past[i], (dF[i], dg[i])][-memory:]
-        if step == steps // 2:
-            keep = np.asarray([2, 0])
+        if step == steps // 3:
+            keep = np.asarray([2, 0, *range(3, systems)])
             history.take(keep)
-            F, past, rows = F[keep], [past[i] for i in keep], keep
+            F, past = F[keep], [past[i] for i in keep]
+        if step == steps // 2:
             new = scale * rng.standard_normal((1, n))
             history.join(History(new, np.linalg.norm(new, axis=1), memory, 1e-12))
-            F, past, rows = np.concatenate([F, new]), [*past, []], np.arange(3)
+            F, past = np.concatenate([F, new]), [*past, []]
     correction, rest = history.correction(np.linalg.norm(F / scale, axis=1) * scale)
     for i, pairs in enumerate(past):
         if not pairs:

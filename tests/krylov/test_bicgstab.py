@@ -188,3 +188,25 @@ def test_powers_of_two_change_no_count(rng, power_A, power_b):
     assert scaled.status is Status.CONVERGED
     assert (scaled.iterations, scaled.matvecs) == (plain.iterations, plain.matvecs)
     np.testing.assert_allclose(np.ldexp(scaled.x, power_A - power_b), plain.x, rtol=1e-12)
+
+
+def test_a_product_that_is_not_finite_ends_its_system_and_no_other(rng):
+    A, b = np.stack([system(rng, 6)[0] for _ in range(3)]), rng.standard_normal((3, 6))
+    products = []
+
+    def operator(matrices, numbers):
+        def matvec(v):
+            products.append(len(v))
+            w = (matrices @ v[..., None])[..., 0]
+            w[numbers == 1] = np.inf
+            return w
+
+        return LinearOperator(
+            matvec, in_shape=6, batch_shape=(len(numbers),), take=lambda rows: operator(matrices[rows], numbers[rows])
+        )
+
+    result = ims.linear_solve(operator(A, np.arange(3)), b, method=BiCGSTAB())
+    assert list(result.status) == [Status.CONVERGED, Status.NONFINITE, Status.CONVERGED]
+    assert result.iterations[1] == 1
+    np.testing.assert_array_equal(result.x[1], 0.0)
+    np.testing.assert_allclose(result.residual_norm[1], np.linalg.norm(b[1]))

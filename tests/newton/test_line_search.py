@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import implicitsolve as ims
 from implicitsolve import Backtracking, FullStep, NewtonKrylov, NonlinearStop, Problem, Wolfe, root
 from implicitsolve._evaluate import Evaluator
-from implicitsolve.newton._line_search import _shorter
+from implicitsolve.newton._line_search import LENGTHS, _promising, _shorter
 
 SEARCHES = {"full": FullStep(), "armijo": Backtracking(), "wolfe": Wolfe()}
 every_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
@@ -182,6 +182,74 @@ def test_cubic_model_is_exact_for_cubics():
     minimum = (-b + np.sqrt(b * b - 3 * a * slope)) / (3 * a)
     assert 0.05 < minimum < 0.4
     assert one(0.8, ratio(0.8), 1.0, ratio(1.0), slope) == pytest.approx(minimum)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(-500, 500))
+def test_the_model_of_a_direct_solve_is_the_curve_that_it_stands_for(seed, power):
+    """||-(1 - l) s + l^2 n|| on the grid, in any unit; a length only where it falls below 0.8 ||s||."""
+    rng = np.random.default_rng(seed)
+    step, natural = rng.normal(size=(5, 3)), rng.normal(size=(5, 3)) * rng.choice([0.1, 1.0, 3.0], size=(5, 1))
+    natural[4] = np.nan
+    found = _promising(np.ldexp(step, power), np.ldexp(natural, power))
+    for s, n, length in zip(step[:4], natural[:4], found[:4]):
+        curve = [np.linalg.norm(-(1 - l) * s + l**2 * n) for l in LENGTHS]  # noqa: E741
+        if min(curve) <= 0.8 * np.linalg.norm(s):
+            assert length == LENGTHS[np.argmin(curve)]
+        else:
+            assert np.isnan(length)
+    assert np.isnan(found[4])
+
+
+def test_lengths_of_that_model_lie_where_backtracking_looks():
+    assert LENGTHS[0] == 0.1
+    assert LENGTHS[-1] == 0.5
+    np.testing.assert_allclose(np.diff(LENGTHS), np.diff(LENGTHS)[0])
+
+
+near = st.sampled_from([0.5, 1 - 1e-9, 1 + 1e-9, 2.0])  # where a number lies, over the bound that it is held against
+
+
+@given(
+    length=st.floats(1e-3, 1.0),
+    eta=st.floats(0.0, 0.9),
+    decrease=near,
+    correction=near,
+    growth=st.sampled_from([1.0, 3.0, 1e3]),
+    grown=near | st.none(),
+)
+def test_a_length_is_accepted_by_one_of_two_inequalities(length, eta, decrease, correction, growth, grown):
+    """With s = 1 and J^-1 F = natural; `ratio` is that of the squares of ||F||."""
+    bound = 1 - 1e-4 * length * (1 - eta)
+    ratio = (decrease * bound if grown is None else grown * growth) ** 2
+    natural = correction * (1 - length / 4)
+    accepts, _ = Backtracking(growth=growth)._accepts(
+        np.zeros((1, 1)), *(np.asarray([v]) for v in (ratio, length, eta)), np.ones((1, 1)), lambda F: F + natural
+    )
+    closer = correction < 1 and ratio < growth**2 and growth > 1
+    assert accepts[0] == (ratio**0.5 <= bound or closer)
+
+
+def test_no_correction_is_computed_where_the_residual_has_decreased():
+    def never(F):
+        raise AssertionError("not needed")
+
+    found, _ = along(Backtracking(), lambda x: x, [1.0], [-0.5], correction=never)
+    assert found.length[0] == 1.0
+
+
+@pytest.mark.parametrize("x", [0.3, 1.0, 2.0])
+def test_wolfe_holds_where_it_says_so(x):
+    """Both inequalities for f = F^2 / 2 along Newton's step, with the exact slope (Nocedal and Wright, 3.7)."""
+    step = -np.arctan(x) * (1 + x**2)
+    length = along(Wolfe(), np.arctan, [x], [step])[0].length[0]
+
+    def value_and_slope(l):  # noqa: E741
+        y = x + l * step
+        return np.arctan(y) ** 2 / 2, np.arctan(y) / (1 + y**2) * step
+
+    (f0, slope0), (f, slope) = value_and_slope(0.0), value_and_slope(length)
+    assert f <= f0 + 1e-4 * length * slope0
+    assert abs(slope) <= 0.9 * abs(slope0) * (1 + 1e-6)
 
 
 # -- settings and the solver -----------------------------------------------------------------------------------

@@ -299,10 +299,12 @@ def test_replicas_use_their_own_parameters(case, module, arguments):
     replica = module._replicate_for_data_parallel()
     for name, parameter in module.named_parameters():
         setattr(replica, name, parameter * 1.0)
-    states = call(case, replica, arguments)
-    torch.testing.assert_close(states, call(case, module, arguments), rtol=0, atol=0)
-    states.sum().backward()
-    assert all(parameter.grad is not None for parameter in module.parameters())
+    states, own = call(case, replica, arguments), call(case, module, arguments)
+    torch.testing.assert_close(states, own, rtol=0, atol=0)
+    parameters = list(module.parameters())
+    gradients, expected = (torch.autograd.grad(x.sum(), parameters) for x in (states, own))
+    for actual, gradient in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(actual, gradient, rtol=0, atol=0)
 
 
 def test_a_call_keeps_nothing_in_the_module(case, module, arguments):

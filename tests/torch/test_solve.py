@@ -125,8 +125,7 @@ def test_arguments_may_be_nested_and_of_any_type():
     arguments = dict(net.named_parameters()), 0.5, "net", (torch.ones(2, dtype=torch.int64), {"b": b})
     x = imt.solve(residual, torch.zeros(2, dtype=torch.float64), *arguments, **EXACT)
     x.sum().backward()
-    assert all(p.grad is not None for p in net.parameters())
-    assert b.grad is not None
+    assert all(p.grad.abs().min() > 0 for p in (*net.parameters(), b))
     torch.testing.assert_close(residual(x, *arguments), torch.zeros(2, dtype=torch.float64))
 
 
@@ -253,7 +252,7 @@ def test_backward_twice(A, b):
 
 def test_only_what_requires_grad_gets_one(A, b):
     solved(A, b.detach()).sum().backward()
-    assert A.grad is not None
+    assert A.grad.abs().min() > 0
     assert b.grad is None
 
 

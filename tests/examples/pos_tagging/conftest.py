@@ -1,9 +1,8 @@
-"""The script, its parts, a treebank and a tagger."""
+"""The parts of the script, a treebank and a tagger."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,16 +11,7 @@ import pytest
 
 from tests.examples.pos_tagging.treebanks import sentence
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
 PARTS = ("batches", "conllu", "errors", "features", "files", "model", "model_file", "training")
-
-
-@pytest.fixture(scope="module")
-def main() -> Iterator[ModuleType]:
-    """The script as a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLES))
-        yield importlib.import_module("pos_tagging")
 
 
 @pytest.fixture(scope="module")
