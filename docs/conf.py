@@ -29,6 +29,9 @@ myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 default_role = "autolink"  # `root` in a docstring links to its page
+autosummary_filename_map = {  # beside functions of the same name, where file names have no case
+    f"implicitsolve.{name}": f"implicitsolve.{name}-class" for name in ("Condition", "Contraction", "Spectrum")
+}
 autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["torch"]
