@@ -18,10 +18,13 @@ import pytest
 PACKAGE = "implicitsolve"
 ROOT = Path(__file__).parent.parent / PACKAGE
 
-PLUG_INS = ("adapters", "testing", "backends", "torch", "jax")  # everything else is the core
+PLUG_INS = ("adapters", "testing", "diagnostics", "backends", "torch", "jax")  # everything else is the core
 DEPENDENCIES = frozenset({"numpy", "scipy", "array_api_compat"})
 # An optional package that a core module may import inside a function, when it is asked for.
-ON_DEMAND = {"implicitsolve.monitor": frozenset({"tqdm"})}
+ON_DEMAND = {
+    "implicitsolve.monitor": frozenset({"tqdm"}),
+    "implicitsolve.diagnostics._plots": frozenset({"matplotlib"}),
+}
 ASKS_FOR_THE_LIBRARY = "implicitsolve._namespace"
 # Imports that close a cycle, so they wait inside a function until it is called: each with its reason.
 CLOSES_A_CYCLE = {

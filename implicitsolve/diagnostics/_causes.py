@@ -20,6 +20,7 @@ STEADY = 0.25  # spread of the last factors, relative to their mean
 SLOW = 0.9  # factor of a fixed-point step that other methods beat
 ACCURATE = 0.1  # linear residual, over the factor of the step, up to which it is not what slows the step down
 NEAR = 0.015  # distance to (1 - 1/m)^m, the factor of ||F|| near a root of multiplicity m
+POOR = 0.3  # linear residual from which on a direction is a poor one
 MANY = 100  # Krylov iterations of one step that ask for a preconditioner
 
 
@@ -59,7 +60,8 @@ class Cause:
 
 def cause_of(case: Case) -> Cause:
     """The cause for a system that has failed."""
-    return CAUSES[case.status](case)
+    told = CAUSES.get(case.status)
+    return Cause(case.status.name, f"{case.status.message}.", case.status.hint) if told is None else told(case)
 
 
 def _nonfinite(case: Case) -> Cause:
@@ -75,9 +77,9 @@ def _nonfinite(case: Case) -> Cause:
     if not np.isfinite(case.F).all():
         return Cause("end", f"F is not finite: {place(case.F, ~np.isfinite(case.F))}.", "Check the residual there.")
     what = (
-        f"F was finite at x0 and for {_accepted(case)} accepted steps, then not finite wherever step {case.history.steps} "
-        f"was tried, down to the shortest; x, the last point, lies between {np.real(case.x).min():.4g} and "
-        f"{np.real(case.x).max():.4g}."
+        f"F was finite at x0 and for {_accepted(case)} accepted steps, then not finite wherever step "
+        f"{case.history.steps} was tried, down to the shortest; x, the last point, lies between "
+        f"{np.real(case.x).min():.4g} and {np.real(case.x).max():.4g}."
     )
     return Cause(
         "later",
@@ -168,8 +170,8 @@ def _line_search(case: Case) -> Cause:
     if slow and slow.key == "short":
         return Cause("short", f"{what} {slow.what}", slow.advice)
     advice = (
-        "Check the derivatives: check_derivatives(problem, result.x), or explain(result, problem). If they are right x is "
-        "near a kink, or J nearly singular: start elsewhere, or Homotopy() for a fixed-point problem."
+        "Check the derivatives: check_derivatives(problem, result.x), or explain(result, problem). If they are right "
+        "x is near a kink, or J nearly singular: start elsewhere, or Homotopy() for a fixed-point problem."
     )
     if linear.size and not linear[-1] < 0.5:
         what += f" The linear solve reached {linear[-1]:.2g} only, so that the direction is a poor one."
@@ -238,7 +240,7 @@ CAUSES: dict[Status, Callable[[Case], Cause]] = {
 
 
 def slowness(case: Case) -> Cause | None:
-    """Why Newton's steps, or those of a fixed-point iteration, are slow; None where they are not, or nothing shows it."""
+    """Why Newton's steps are slow; None where they are not, or nothing shows it."""
     history = case.history
     if history.kind == "krylov":
         return _limited(case) or _short(case) or _only_linear(case)
@@ -249,14 +251,14 @@ def _limited(case: Case) -> Cause | None:
     """Linear solves that end at their limit."""
     history = case.history
     reached, asked = history.part("linear_residual"), history.part("forcing")
-    missed = (history.part("linear_status") == Status.ITERATION_LIMIT) & (reached > 2 * asked)
+    missed = (history.part("linear_status") == Status.ITERATION_LIMIT) & (reached > np.maximum(asked, POOR))
     last = missed[-5:]
     if not (last.size and last.sum() > last.size / 2):
         return None
     step = int(np.flatnonzero(missed)[-1])
     what = (
-        f"{int(missed.sum())} of {history.steps} linear solves ended at their limit: step {step + 1} reached the relative "
-        f"residual {reached[step]:.2g} in {history.part('krylov_iterations')[step]:.0f} iterations, where "
+        f"{int(missed.sum())} of {history.steps} linear solves ended at their limit: step {step + 1} reached the "
+        f"relative residual {reached[step]:.2g} in {history.part('krylov_iterations')[step]:.0f} iterations, where "
         f"{asked[step]:.2g} was asked for."
     )
     return Cause("linear", what, LINEAR_ADVICE)
@@ -272,8 +274,8 @@ def _short(case: Case) -> Cause | None:
         f"{np.median(lengths):.2g}."
     )
     advice = (
-        "J may not belong to F (check_derivatives(problem, result.x) tells), F may have a kink, or x0 be far from any "
-        "solution."
+        "J may not belong to F (check_derivatives(problem, result.x) tells), F may have a kink or leave its domain "
+        "just beyond x, or x0 be far from any solution."
     )
     return Cause("short", what, advice)
 
@@ -290,7 +292,10 @@ def _only_linear(case: Case) -> Cause | None:
     if history.kind == "krylov" and not (linear <= ACCURATE * rate).all():
         what = f"Whole steps reduce norm(F) by {rate:.2g} only, since the linear solves stop at {linear.max():.2g}."
         return Cause("forcing", what, "NewtonKrylov(forcing=ConstantForcing(eta=0.01)).")
-    what = f"The last {tail.size} whole steps all reduced norm(F) by about {rate:.2g}, where Newton's method converges ever faster: "
+    what = (
+        f"The last {tail.size} whole steps all reduced norm(F) by about {rate:.2g}, where Newton's method converges "
+        "ever faster: "
+    )
     order = next((m for m in (2, 3, 4) if abs((1 - 1 / m) ** m - rate) < NEAR), 0)
     if order:
         what += f"J is singular at the solution, as at a root of multiplicity {order}."
@@ -348,7 +353,8 @@ def _accepted(case: Case) -> int:
 def place(values: HostArray, where: HostArray) -> str:
     """The first entry of an array where something holds, with its value."""
     index = tuple(int(i) for i in np.argwhere(where)[0])
-    return f"[{', '.join(map(str, index))}] = {values[index]:.4g}"
+    name = f"[{', '.join(map(str, index))}] = " if index else ""
+    return f"{name}{values[index]:.4g}"
 
 
 def largest(values: HostArray) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -168,7 +168,7 @@ def _norm1(part: System, product: Callable[[Array], Array], adjoint: Callable[[A
 
 
 @contextmanager
-def _seeded() -> Iterator[None]:
+def _seeded() -> Generator[None, None, None]:
     """SciPy's estimator draws from NumPy's global generator: the same numbers each time, and none that others miss."""
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(0)  # noqa: NPY002

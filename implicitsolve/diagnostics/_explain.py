@@ -164,9 +164,10 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
             kinds |= {row: case.history.kind for row, case in cases.items()}
             findings += _grouped(Status(code), cases, rows, status.shape)
     notes: list[str] = []
-    reached = ~np.isin(codes[order], (Status.LOST, Status.CANCELLED, Status.STOPPED))
-    if problem is not None and reached.any():
-        row = int(order[reached][0])
+    asked = order[~np.isin(codes[order], (Status.LOST, Status.CANCELLED, Status.STOPPED))]
+    finite = asked[np.isfinite(_flat(result.residual_norm, status)[asked])]
+    if problem is not None and asked.size:
+        row = int((finite if finite.size else asked)[0])
         more, notes = _probed(result, problem, row, status, kinds.get(row, ""))
         findings = more + findings
     return Explanation(_headline(status), tuple(findings), tuple(notes))
@@ -187,9 +188,8 @@ def _cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int
     """What is known of some systems of the flattened batch."""
     shape = np.shape(result.status)
     x, F = (_rows(part, rows, len(shape)) for part in (result.x, result.fun))
-    norm, first, target = (
-        _flat(part, result.status) for part in (result.residual_norm, result.initial_norm, result.target)
-    )
+    known = (result.residual_norm, result.initial_norm, result.target)
+    norm, first, target = (_flat(part, result.status).tolist() for part in known)
     precision = eps(array_namespace(result.x), result.x.dtype)
     exact = result.counts.jvps > 0
     return {
@@ -281,6 +281,7 @@ def _of_linear(result: LinearResult | AdjointResult | TangentResult) -> Explanat
     findings: list[Finding] = []
     for code in sorted(set(codes.tolist()) - {int(Status.CONVERGED)}):
         rows = order[codes[order] == code].tolist()
-        what, advice = linear_cause(Status(code), norms[rows[0]], target[rows[0]], int(iterations[rows[0]]), result)
+        norm, aim, spent = (part[rows[0]].item() for part in (norms, target, iterations))
+        what, advice = linear_cause(Status(code), norm, aim, spent, result)
         findings.append(Finding(Status(code), _indices(rows, status.shape), what, "", advice))
     return Explanation(_headline(status), tuple(findings))

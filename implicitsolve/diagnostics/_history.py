@@ -16,7 +16,7 @@ WINDOW = 20  # steps over which a rate is measured, at most
 
 @dataclass
 class History:
-    """One solve of one system: `norms` begin at x0; the arrays of `parts` have an entry less, NaN where not recorded."""
+    """One solve of one system: `norms` begin at x0, `parts` with the first step; NaN is what was not recorded."""
 
     norms: list[float] = field(default_factory=list[float])
     parts: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FIELDS})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,7 +75,7 @@ def plot_convergence(
     ax.set_ylabel("norm of F(x)")
     ax.xaxis.get_major_locator().set_params(integer=True)
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False)
+        ax.legend(loc="upper right", fontsize="small")
     return ax
 
 
@@ -131,14 +130,16 @@ def plot_spectrum(problem: Any, x: Any = None, *, ax: Any = None, **options: Any
     for (name, chosen), fill in zip(kinds.items(), (COLORS[0], "none")):
         if chosen.any():
             values = found.values[chosen]
-            ax.scatter(values.real, values.imag, s=24, facecolors=fill, edgecolors=COLORS[0], label=name, zorder=3)
+            ax.scatter(
+                np.real(values), np.imag(values), s=24, facecolors=fill, edgecolors=COLORS[0], label=name, zorder=3
+            )
     ax.axhline(0, color="0.85", linewidth=0.8, zorder=0)
     ax.axvline(0, color="0.85", linewidth=0.8, zorder=0)
     ax.set_aspect("equal", adjustable="datalim")
     ax.set_xlabel("real part")
     ax.set_ylabel("imaginary part")
     ax.set_title(f"I - J: spectral radius {'' if found.exact else 'about '}{found.radius:.3g}")
-    ax.legend(frameon=False, fontsize="small")
+    ax.legend(loc="upper right", fontsize="small")
     return ax
 
 
@@ -147,10 +148,10 @@ def _axes(caller: str, ax: Any) -> Any:
     if ax is not None:
         return ax
     try:
-        pyplot: Any = importlib.import_module("matplotlib.pyplot")
+        import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError(f"{caller} needs matplotlib: pip install 'implicitsolve[plot]'") from error
-    return pyplot.subplots(layout="constrained")[1]
+    return plt.subplots(layout="constrained")[1]
 
 
 def _native(result: Any) -> NonlinearResult:
@@ -179,7 +180,7 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
         low, middle, high = np.nanmin(norms, axis=1), np.nanmedian(norms, axis=1), np.nanmax(norms, axis=1)
     own = f"{name}: " if name else ""
     ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
-    ax.plot(at, middle, label=f"{own}median of {status.size} systems, band from min to max", **options)
+    ax.plot(at, middle, label=f"{own}median of {status.size}, min to max", **options)
     failed = np.flatnonzero((status != Status.CONVERGED) & (status != Status.STOPPED))
     for i, row in enumerate(failed[:FAILED].tolist()):
         alone = _norms(result, [row], norms.shape[0])[:, 0]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import check_derivatives
-from implicitsolve._namespace import as_inexact, eps, norm2, to_host
+from implicitsolve._namespace import as_inexact, eps, norm2, norm_max, to_host
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics._condition import DENSE, Condition, condition
 from implicitsolve.diagnostics._spectrum import contraction
@@ -17,6 +17,8 @@ from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 
 STATIONARY = 1e-6  # ||J^H F|| over ||J|| ||F||
+STATIONARY_ADVICE = "No descent leads away from it: start elsewhere, or race() several starts."
+FAR = 1e6  # length of a Newton step over ||x||
 NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error
 VOID = 1e-12  # entry of J^H w, relative to the largest, of an unknown that nothing depends on
 
@@ -40,11 +42,14 @@ def probe(problem: Problem, x: Any, index: tuple[int, ...] | None, status: Statu
     if status == Status.CONVERGED:
         _conditions(found, part, problem, x, index, status)
         return found
+    if status == Status.DIVERGED:  # where nothing is as it is near a solution
+        return found
     _noise(found, part)
     _conditions(found, part, problem, x, index, status)
     if kind == "fixed point":
-        rate = contraction(problem, x, system=index)
-        found.notes.append(f"The spectral radius of I - J is {rate.radius:.3g}: x - F(x) contracts below 1.")
+        radius = contraction(problem, x, system=index).radius
+        verdict = "fixed-point iterations converge" if radius < 1 else "Picard's iteration diverges"
+        found.notes.append(f"The spectral radius of I - J at x is {radius:.3g}: near such a point {verdict}.")
     return found
 
 
@@ -52,10 +57,10 @@ def _derivatives(found: Probe, part: System, problem: Problem, x: Any) -> None:
     """`check_derivatives` of that system alone, where it can be had alone."""
     if part.evaluator.problem is not problem:  # by `take`
         report = check_derivatives(part.evaluator.problem, part.evaluator.unflatten(part.x))
-    elif bool(part.xp.all(part.xp.isfinite(x))):
+    elif _is_finite(part, problem, x):
         report = check_derivatives(problem, x)
     else:
-        found.notes.append("Derivatives were not checked: x is not finite in other systems, and there is no `take`.")
+        found.notes.append("Derivatives were not checked: F is not finite in other systems, and there is no `take`.")
         return
     wrong = [check for check in report.checks if not check.passed]
     for check in wrong:
@@ -66,6 +71,12 @@ def _derivatives(found: Probe, part: System, problem: Problem, x: Any) -> None:
         found.notes.append(f"check_derivatives: {len(report.checks)} checks passed at x.")
 
 
+def _is_finite(part: System, problem: Problem, x: Any) -> bool:
+    """Whether F is finite in the whole batch."""
+    with np.errstate(all="ignore"):
+        return bool(part.xp.all(part.xp.isfinite(problem.residual(part.xp.asarray(x, copy=True)))))
+
+
 def _noise(found: Probe, part: System) -> None:
     """Whether F is as large as its change between neighbouring floating-point numbers."""
     xp, unit = part.xp, eps(part.xp, part.x.dtype)
@@ -74,8 +85,10 @@ def _noise(found: Probe, part: System) -> None:
         change = float(norm2(part.evaluator.residual(part.x * (1 + unit * sign)) - part.F)[0])
     size = float(norm2(part.F)[0])
     if size > 0 and change >= NOISE * size:
-        what = f"F(x) changes by {change / size:.2g} of its norm when x changes by one rounding unit: it is rounding error."
-        found.remarks.append((what, f'NonlinearStop(atol={2 * size:.1g}, norm="2") would hold.'))
+        what = (
+            f"F(x) is rounding error: it changes by {change / size:.2g} of its norm when x does by one rounding unit."
+        )
+        found.remarks.append((what, f"NonlinearStop(atol={2 * float(norm_max(part.F)[0]):.1g}) would hold."))
 
 
 def _conditions(
@@ -100,15 +113,22 @@ def _conditions(
 
 
 def _stationary(found: Probe, part: System, known: Condition) -> None:
-    """Whether x is a stationary point of ||F||."""
+    """Whether x is a stationary point of ||F||, or nearly one."""
+    size, length = float(norm2(part.F)[0]), float(norm2(part.x)[0])
+    if known.error > FAR * length > 0:
+        what = (
+            f"A Newton step from x has the length {known.error:.2g}, where ||x|| is {length:.2g}: J nearly vanishes, "
+            "and x is close to a stationary point of ||F||."
+        )
+        found.remarks.append((what, STATIONARY_ADVICE))
+        return
     adjoint = part.adjoint()
-    size = float(norm2(part.F)[0])
     if adjoint is None or not size > 0:
         return
     slope = float(norm2(adjoint.matvec(part.F))[0]) / (known.norm * size)
     if slope < STATIONARY:
         what = f"x is a stationary point of ||F||: ||J^H F|| is {slope:.1g} of ||J|| ||F||."
-        found.remarks.append((what, "No descent leads away from it: start elsewhere, or race() several starts."))
+        found.remarks.append((what, STATIONARY_ADVICE))
 
 
 def _kernel(part: System) -> str:

@@ -80,7 +80,7 @@ def _position(caller: str, system: Any, batch_shape: tuple[int, ...]) -> int:
         raise ValueError(
             f"{caller}: `system` must be {expected}, since the batch has the shape {batch_shape}, got {system!r}"
         )
-    try:
-        return int(np.ravel_multi_index([int(i) % n if n else 0 for i, n in zip(index, batch_shape)], batch_shape))
-    except ValueError:
-        raise ValueError(f"{caller}: `system` must lie in the batch of shape {batch_shape}, got {system!r}") from None
+    if not all(-n <= int(i) < n for i, n in zip(index, batch_shape)):
+        raise ValueError(f"{caller}: `system` must lie in the batch of shape {batch_shape}, got {system!r}")
+    places = tuple(int(i) % n for i, n in zip(index, batch_shape))
+    return int(np.ravel_multi_index(places, batch_shape)) if places else 0

@@ -45,7 +45,7 @@ class DerivativeReport:
         width = max((len(check.name) for check in self.checks), default=0)
         lines = [f"{'check':{width}}          mismatch   at most"]
         for check in self.checks:
-            verdict = "ok" if check.passed else "WRONG"
+            verdict = "WRONG" if not check.passed else "unsure" if np.isnan(check.measured) else "ok"
             lines.append(f"{check.name:{width}}  {verdict:6}  {check.measured:8.1e}  {check.expected:8.1e}")
             lines += [f"    {check.hint}"] if check.hint else []
         return "\n".join([*lines, *(f"not checked: {reason}" for reason in self.skipped)])
@@ -99,9 +99,9 @@ def check_derivatives(
     Products J v (of `jvp`, `linearize`, `jac`, `blocks` or the assembled `structure`, each of them that there is) are
     compared with central differences, of the length at which these change least from one length to the next. That
     change also says how accurate the differences are, and with it which mismatch passes: 10 sqrt(eps), or ten times
-    that change if it is larger. Adjoint products are held against products by ``<w, J v> = <J^H w, v>``, and parameter
-    gradients against `parameter_jvp`, each parameter by itself. Two directions are tried, one of them in proportion to
-    the entries of x.
+    that change if it is larger. Where they do not settle at all a check is unsure, and passes with a NaN. Adjoint
+    products are held against products by ``<w, J v> = <J^H w, v>``, and parameter gradients against `parameter_jvp`,
+    each parameter by itself. Two directions are tried, one of them in proportion to the entries of x.
 
     It is also checked that the functions do not write into their arguments, that F(x) is the same when it is computed
     again, that `linearize` returns the residual, that systems of a batch do not depend on each other, that `take` and

@@ -19,6 +19,8 @@ LENGTHS = 10.0 ** np.arange(2, -3, -1)  # of differences, in units of eps^(1/3)
 SAFETY = 10  # times the change from one length to the next: the mismatch that differences excuse
 UNSETTLED = 0.1  # change of the differences, relative to their size, from which on they tell nothing
 ROUNDING = 1e3  # rounding units by which two ways to compute one thing may differ
+LONGER = 1e2, 1e4, 1e8  # times the size of x, where F hardly changes over that
+UNSETTLED_HINT = "differences of the residual do not settle here: it is noisy, or not smooth; choose another `x`"
 FARTHEST = 8  # blocks beyond the declared ones in which missing couplings are looked for
 
 
@@ -75,23 +77,41 @@ class Point:
     def differences(self) -> list[tuple[Array, HostArray]]:
         """The derivative of F along each direction, and its relative uncertainty for each system."""
         if not self._known:
-            self._known = [self.difference(lambda h, v=v: self.residual(self.x + h * v)) for v in self.directions]
+            for i in range(len(self.directions)):
+                self._known.append(self._settled(i))
         return self._known
+
+    def _settled(self, i: int) -> tuple[Array, HostArray]:
+        """The derivative along one direction, made longer for systems whose F hardly changes along it."""
+        v = self.directions[i]
+        known, uncertain = self.difference(lambda h: self.residual(self.x + h * v))
+        for factor in LONGER:
+            poor = uncertain > UNSETTLED
+            if not poor.any():
+                break
+            w = v * factor
+            other, doubt = self.difference(lambda h, w=w: self.residual(self.x + h * w))
+            is_better = poor & (doubt < uncertain)
+            mask = from_host(is_better, v)[:, None]
+            known, uncertain = self.xp.where(mask, other, known), np.where(is_better, doubt, uncertain)
+            self.directions[i] = self.xp.where(mask, w, self.directions[i])
+        return known, uncertain
 
     def difference(self, F: Any) -> tuple[Array, HostArray]:
         """Derivative of ``F(h)`` at h = 0: of all lengths the one at which the quotients change least."""
         best, least, last = self.xp.zeros_like(self.F), np.full(self.F.shape[0], np.inf), None
+        rounding = self.precision * norm2(self.F)
         with np.errstate(all="ignore"):
             for h in (LENGTHS * self.precision ** (1 / 3)).tolist():
                 quotient = (F(h) - F(-h)) / (2 * h)
                 if last is not None:
-                    change = norm2(quotient - last)
+                    change = np.maximum(norm2(quotient - last), rounding / h)
                     is_better = change < least
                     least = np.where(is_better, change, least)
                     best = self.xp.where(from_host(is_better, best)[:, None], quotient, best)
                 last = quotient
             size = norm2(best)
-            return best, np.where(least == 0, 0.0, least / np.where(size > 0, size, least))
+            return best, np.where(least == 0, 0.0, least / size)
 
     # Checks
 
@@ -99,25 +119,27 @@ class Point:
         """J v against differences, along the direction in which they differ most."""
         found = [
             self.compared(name, operator.matvec(v), D, uncertain, tolerance)
-            for v, (D, uncertain) in zip(self.directions, self.differences())
+            for (D, uncertain), v in zip(self.differences(), self.directions)
         ]
-        settled = [check for check in found if check.expected < SAFETY * UNSETTLED]
-        return max(settled or found, key=lambda check: (not check.passed, check.measured))
+        return _worst(found)
 
     def compared(self, name: str, Jv: Array, D: Array, uncertain: HostArray, tolerance: float | None = None) -> Check:
-        """A product against a difference."""
+        """A product against a difference, where that is of any use."""
+        settled = uncertain < UNSETTLED
+        if not settled.any():
+            return (
+                Check(name, True, float("nan"), float("nan"), UNSETTLED_HINT)
+                if settled.size
+                else Check(name, True, 0.0, self.tolerance)
+            )
         with np.errstate(all="ignore"):
             mismatch, size = norm2(Jv - D), np.maximum(norm2(Jv), norm2(D))
             mismatch = np.where(mismatch > 0, mismatch / np.where(size > 0, size, 1.0), mismatch)
-        allowed = np.maximum(self.tolerance if tolerance is None else tolerance, SAFETY * uncertain)
-        with np.errstate(all="ignore"):
-            excess = np.where(np.isnan(mismatch), np.inf, mismatch / allowed)
-        worst = int(np.argmax(excess)) if excess.size else 0
-        if not excess.size:
-            return Check(name, True, 0.0, self.tolerance)
-        is_settled = uncertain[worst] < UNSETTLED
-        passed = bool(excess[worst] <= 1) and bool(is_settled)
-        hint = "" if passed else self.reason(Jv, D, worst) if is_settled else UNSETTLED_HINT
+            allowed = np.maximum(self.tolerance if tolerance is None else tolerance, SAFETY * uncertain)
+            excess = np.where(settled, np.where(np.isnan(mismatch), np.inf, mismatch / allowed), -1.0)
+        worst = int(np.argmax(excess))
+        passed = bool(excess[worst] <= 1)
+        hint = "" if passed else self.reason(Jv, D, worst)
         return Check(name, passed, float(mismatch[worst]), float(allowed[worst]), hint)
 
     def reason(self, Jv: Array, D: Array, system: int) -> str:
@@ -144,13 +166,16 @@ class Point:
         """<w, J v> against <J^H w, v>, with the operator's own J v where that is right."""
         is_own = forward is not None and forward.passed
         found: list[Check] = []
-        for v, (D, uncertain) in zip(self.directions, self.differences()):
+        for (D, uncertain), v in zip(self.differences(), self.directions):
             w, Jv = self.random(), operator.matvec(v) if is_own else D
             allowed = ROUNDING * SAFETY * self.precision
             if not is_own:
                 allowed = max(self.tolerance, SAFETY * float(uncertain.max(initial=0.0)))
-            found.append(self._dotted(name, operator, v, w, Jv, allowed))
-        return max(found, key=lambda check: (not check.passed, check.measured))
+            if allowed < SAFETY * UNSETTLED:
+                found.append(self._dotted(name, operator, v, w, Jv, allowed))
+            else:
+                found.append(Check(name, True, float("nan"), float("nan"), UNSETTLED_HINT))
+        return _worst(found)
 
     def _dotted(self, name: str, operator: LinearOperator, v: Array, w: Array, Jv: Array, allowed: float) -> Check:
         """The dot test of one direction."""
@@ -191,7 +216,9 @@ class Point:
         return Check(name, worst <= allowed, worst, allowed, "" if worst <= allowed else hint)
 
 
-UNSETTLED_HINT = "differences of the residual do not settle here: it is noisy, or not smooth; choose another `x`"
+def _worst(checks: list[Check]) -> Check:
+    """Of checks along several directions one that failed, else the one with the largest known mismatch."""
+    return max(checks, key=lambda check: (not check.passed, not np.isnan(check.measured), check.measured))
 
 
 def product_tests(point: Point) -> Iterator[Check]:

@@ -232,9 +232,19 @@ def test_a_residual_that_writes_into_x(coupled, x):
 
 def test_a_residual_that_changes_from_call_to_call(coupled, x, rng):
     noisy = dataclasses.replace(coupled.problem(), residual=lambda x: coupled.residual(x) + rng.standard_normal(5))
-    wrong = failing(noisy, x)
-    assert "residual: repeated" in wrong
-    assert "noisy" in wrong["jvp"]
+    assert failing(noisy, x).keys() == {"residual: repeated"}
+    unsure = next(check for check in check_derivatives(noisy, x).checks if check.name == "jvp")
+    assert np.isnan(unsure.measured)
+    assert "noisy" in unsure.hint
+
+
+def test_a_point_where_derivatives_vanish_is_no_error():
+    product = lambda x, v: 2 * x * v  # noqa: E731
+    problem = ims.Problem(lambda x: x**2 + 1, jvp=product, vjp=product)
+    for x in (np.zeros(3), np.full(3, 1e-9), np.asarray([1e-9, 1.0, 0.0])):
+        assert not failing(problem, x)
+        wrong = dataclasses.replace(problem, jvp=lambda x, v: -2 * x * v)
+        assert failing(wrong, x) or not x.any()
 
 
 @pytest.mark.parametrize("size", [2, 5])
