@@ -74,14 +74,16 @@ print(f"failed systems that ended within 0.01 of a line: {(distance < 0.01).sum(
 assert (distance < 0.01).mean() > 0.95
 
 # %%
-# In the figure every point is a start, on the left in the color of its verdict; on the right, the steps that each
-# took. Above the upper line all converge in few steps, below it many run into the lower line.
+# In the figure every point is a start, on the left in the color of its verdict. Above the upper line all converge,
+# below it many run into the lower line. On the right, :func:`implicitsolve.plot_convergence` draws a batch as a
+# median with a band from the smallest norm to the largest, and some of the systems that failed singly: they stay
+# where they are.
 
 above = starts[..., 1] > lines.max()
 print(f"converged: {result.success[above].mean():.0%} of the starts above, {result.success[~above].mean():.0%} below")
 assert result.success[above].all()
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 extent = (horizontal[0], horizontal[-1], vertical[0], vertical[-1])
 for status, color in zip(np.unique(result.status), ["C2", "C1", "C3", "C4"], strict=False):
     is_here = result.status == status
@@ -90,9 +92,9 @@ left.hlines(lines, *extent[:2], color="k", linewidth=0.8)
 left.plot(5, 4, "k*", markersize=12)
 left.set(xlabel="x", ylabel="y", title="verdicts, the solution, singular lines")
 left.legend(loc="lower left", fontsize="small", framealpha=1.0)
-image = right.imshow(result.iterations, origin="lower", extent=extent, aspect="auto", cmap="viridis")
-right.set(xlabel="x", title="accepted steps")
-figure.colorbar(image, ax=right)
+ims.plot_convergence(result, ax=right)
+right.set_title("convergence")
+right.legend(loc="center right", fontsize="x-small")
 plt.show()
 
 # %%

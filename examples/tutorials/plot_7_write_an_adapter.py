@@ -253,20 +253,27 @@ plt.show()
 # %%
 # Is the trained layer harder to solve than the first one? :func:`implicitsolve.contraction` estimates by how much a
 # step of G brings states together, here for the first sequence: the spectral radius of the derivative of G, and its
-# norm. As long as the radius is below 1 iterating G converges near the solution. The penalty has kept it there.
+# norm. As long as the radius is below 1 iterating G converges near the solution, and the penalty has kept it there.
+# The eigenvalues, by :func:`implicitsolve.plot_spectrum`, before training and after it, within the unit circle:
 
-before = ims.contraction(problem, result, system=0)
 after_problem, after = forward(params, observed)
-print(before)
-print(ims.contraction(after_problem, after, system=0))
-assert ims.contraction(after_problem, after, system=0).radius < 1
-print(f"evaluations for all sequences: {result.counts.residuals} before, {after.counts.residuals} after training")
+figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), layout="constrained")
+for (name, layer, solved), ax in zip(
+    [("before training", problem, result), ("after training", after_problem, after)], axes, strict=True
+):
+    ims.plot_spectrum(layer, solved, system=0, ax=ax)
+    ax.set_title(f"{name}: {solved.counts.residuals} evaluations")
+    estimate = ims.contraction(layer, solved, system=0)
+    print(f"{name}: {estimate}")
+    assert estimate.radius < 1
+plt.show()
 
 # %%
 # What next
 # ---------
-# - ``halves`` (:class:`implicitsolve.Halves`): no block of this layer depends on itself, so every second one can be
-#   eliminated (:doc:`/explanation/fixed_points`), about half the iterations.
+# - ``halves`` (:class:`implicitsolve.Halves`): no block of this layer depends on itself, which is why its eigenvalues
+#   come in pairs of opposite sign. Every second block can be eliminated, which squares them
+#   (:doc:`/explanation/fixed_points`).
 # - ``structure`` and ``blocks``, for direct solves where contraction is poor: :doc:`plot_3_declare_a_structure`.
 # - :doc:`/explanation/layers`: the layers that exist, and what each of them offers.
 # - :doc:`plot_8_write_a_kernel`, if the elementwise work is worth compiling.
