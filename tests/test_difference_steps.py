@@ -152,6 +152,13 @@ def test_linear_problems_are_solved_by_one_assembly():
     assert result.counts.residuals == 6 + 2
 
 
+def test_one_equation_that_feels_a_step_is_enough():
+    """The first is rounded to hundredths; of the size of all of F, the change of the second is nothing."""
+    J, points = assemble(lambda x: x + np.asarray([1e14, 0.0]), np.ones(2))
+    assert len(points) == 1
+    assert J.todense()[0, 1, 1] == pytest.approx(1.0, rel=1e-9)
+
+
 @pytest.mark.parametrize("name", ["rdiff"])
 def test_settings(name):
     with pytest.raises(ValueError, match="`rdiff`"):

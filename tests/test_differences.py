@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import NewtonKrylov, Problem, root
+from implicitsolve._differences import DifferenceLength
 from implicitsolve._evaluate import Evaluator
 
 N = 12
@@ -228,3 +229,89 @@ def test_noise_wants_a_larger_rdiff():
     drowned = product(F, X, B)[0]
     clear = product(F, X, B, rdiff=1e-3)[0]
     assert error(clear, exact(X, B)) < 1e-2 < error(drowned, exact(X, B))
+
+
+# -- the length itself -----------------------------------------------------------------------------------------
+
+EPS = 2.0**-52
+
+
+def length_of(*norms):
+    """The length of systems whose x have these norms."""
+    length = DifferenceLength(len(norms))
+    length.follow(np.arange(len(norms)), np.asarray(norms))
+    return length
+
+
+def test_the_length_follows_x_up_at_once_and_down_by_a_tenth_a_step():
+    length = length_of(5.0, 0.0)
+    np.testing.assert_array_equal(length.sigma, [5.0, 1.0])
+    np.testing.assert_array_equal(length.is_guess, [False, True])
+    length.follow(np.arange(2), np.asarray([1e-3, 7.0]))
+    np.testing.assert_array_equal(length.sigma, [0.5, 7.0])
+    assert not length.is_guess.any()
+    length.follow(np.asarray([1]), np.asarray([0.0]))  # of the second system alone
+    np.testing.assert_allclose(length.sigma, [0.5, 0.7])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "sigma"),
+    [
+        (0.0, 1e4),  # not felt: ten thousand times as far, and ever farther
+        (5 * EPS, 1e4),
+        (20 * EPS, EPS**-0.5 / 20),  # felt, but little: as far as a change by the root of eps wants it
+        (2 * EPS**0.25, EPS**0.25 / 2),
+        (np.inf, 1e-4),
+        (np.nan, 1e-4),
+    ],
+)
+def test_a_guess_moves_to_where_f_changes_by_a_root_of_eps(ratio, sigma):
+    length = length_of(0.0)
+    assert not length.adjust(np.zeros(1, dtype=int), np.asarray([ratio]), np.ones(1), EPS, 0)
+    assert length.sigma[0] == pytest.approx(sigma)
+    assert not length.is_known[0]
+
+
+@pytest.mark.parametrize("ratio", [EPS**0.75 * 1.01, EPS**0.5, EPS**0.25 * 0.99])
+def test_a_guess_that_f_feels_is_kept(ratio):
+    length = length_of(0.0)
+    assert length.adjust(np.zeros(1, dtype=int), np.asarray([ratio]), np.ones(1), EPS, 0)
+    assert length.sigma[0] == 1.0
+    assert length.is_known[0]
+
+
+def test_the_length_of_x_shrinks_for_no_change_however_large():
+    length = length_of(1.0)
+    assert length.adjust(np.zeros(1, dtype=int), np.asarray([1e3]), np.ones(1), EPS, 0)
+    assert length.sigma[0] == 1.0
+
+
+def test_steps_that_tell_nothing_go_farther_and_farther_and_end_where_they_began():
+    length, row = length_of(1.0), np.zeros(1, dtype=int)
+    lengths = []
+    for attempt in range(21):
+        done = length.adjust(row, np.zeros(1), np.ones(1), EPS, attempt)
+        lengths.append(length.sigma[0])
+        if done:
+            break
+    np.testing.assert_allclose(lengths[:4], [1e4, 1e12, 1e28, 1e60])
+    assert max(lengths) == 1e290
+    assert lengths[-1] == 1.0
+    assert length.is_known[0]
+
+
+def test_between_a_length_too_short_and_one_too_long_the_next_is_their_geometric_mean():
+    length, row = length_of(0.0), np.zeros(1, dtype=int)
+    length.adjust(row, np.zeros(1), np.ones(1), EPS, 0)  # 1 is too short
+    length.adjust(row, np.asarray([np.inf]), np.ones(1), EPS, 1)  # 1e4 is too long; 1e4 / 1e8 is not between
+    assert length.sigma[0] == pytest.approx(1e2)
+
+
+def test_a_row_without_a_residual_learns_nothing():
+    length = length_of(0.0, 0.0)
+    assert not length.adjust(np.arange(2), np.zeros(2), np.asarray([0.0, 1.0]), EPS, 0)
+    np.testing.assert_allclose(length.sigma, [1.0, 1e4])
+    assert not length.is_known.any()
+    assert length.adjust(np.arange(2), np.asarray([0.0, 1e-8]), np.asarray([0.0, 1.0]), EPS, 1)
+    np.testing.assert_array_equal(length.is_known, [False, True])
+    assert length.short[0] == 0

@@ -16,7 +16,7 @@ NAMES = [getattr(ims, name) for name in ims.__all__] + [
 ]
 VALUES = [value for value in NAMES if is_dataclass(value)]
 # What has an obvious order of arguments, as a structure and a problem have.
-BY_POSITION = {"BlockBanded", "KrylovOutcome", "Problem"}
+BY_POSITION = {"BlockBanded": ["lower", "upper", "block_size"], "Problem": ["residual"]}
 
 
 def documented_defaults(cls):
@@ -46,9 +46,19 @@ def test_nothing_changes_after_construction(cls):
         value.anything = 1
 
 
-@pytest.mark.parametrize("cls", [cls for cls in VALUES if cls.__name__ not in BY_POSITION])
-def test_every_field_is_given_by_name(cls):
-    assert all(field.kw_only for field in fields(cls))
+@pytest.mark.parametrize("cls", VALUES)
+def test_fields_are_given_by_name(cls):
+    assert [field.name for field in fields(cls) if not field.kw_only] == BY_POSITION.get(cls.__name__, [])
+
+
+def test_a_problem_is_its_residual_until_more_is_said():
+    problem = ims.Problem(abs)
+    said = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    assert said.pop("residual") is abs
+    assert said.pop("name") == ""
+    assert said.pop("batch_ndim") == 0
+    assert said.pop("pure") is said.pop("fixed_point") is False
+    assert set(said.values()) == {None}
 
 
 @pytest.mark.parametrize(("cls", "name", "default"), DEFAULTS)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 from types import CodeType
 
@@ -50,24 +51,26 @@ def sample(patterns: Sequence[str], size: int, seed: int, messages: bool, tests:
 
 def _mutant(file: str, index: int, tests: Tests) -> Mutant:
     tree = ast.parse((ROOT / file).read_text())
-    change = list(changes(tree))[index]
+    change = next(islice(changes(tree), index, None))
     before, code = copy.deepcopy(change.place.statement), compile(tree, file, "exec")
     change.apply()
-    in_function = change.place.in_function and _closures(code) == _closures(
-        compile(ast.fix_missing_locations(tree), file, "exec")
-    )
-    lines = change.lines()
-    chosen = tests.of(file, lines, at_import=not change.place.in_function)
+    lines, closures = change.lines(), _closures(compile(ast.fix_missing_locations(tree), file, "exec"))
+    at_import = not change.place.in_function or tests.runs_at_import(file, lines)
+    in_function = not at_import and closures == _closures(code)
+    chosen = tests.of(file, lines, at_import)
     return Mutant(file, index, lines[0], change.kind, _difference(before, change), in_function, chosen)
 
 
 def _difference(before: ast.stmt, change: Change) -> str:
-    """The line that differs, before and after."""
+    """The line that differs, near where it does, before and after."""
     old = ast.unparse(before).splitlines()
     if change.kind == "deletion":
         return f"delete {old[0]}"
     new = ast.unparse(change.place.statement).splitlines()
-    return next((f"{one}  ->  {other}".strip() for one, other in zip(old, new) if one != other), change.kind)
+    one, other = next(((one, other) for one, other in zip(old, new) if one != other), (old[0], change.kind))
+    at = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), 0)
+    near = slice(max(0, at - 50), at + 50)
+    return f"{one[near].strip()}  ->  {other[near].strip()}"
 
 
 def _closures(code: CodeType) -> list[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
@@ -41,7 +41,7 @@ NAMES_FOR_MESSAGES = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Place:
     """Where a node of the tree is: `owner` has it at `key`."""
 
@@ -52,7 +52,7 @@ class Place:
     in_message: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Change:
     """Put `new` in the place of what `owner` has at `key`."""
 
@@ -93,17 +93,14 @@ def _walk(node: Any, place: Place) -> Iterator[tuple[Any, Place]]:
         listed = isinstance(value, list)
         for key, child in enumerate(value) if listed else [(name, value)]:
             if isinstance(child, ast.AST) and not _is_left_out(child):
-                yield from _walk(
-                    child,
-                    replace(
-                        place,
-                        owner=value if listed else node,
-                        key=key,
-                        statement=child if isinstance(child, ast.stmt) else place.statement,
-                        in_function=place.in_function or (name == "body" and isinstance(node, ast.FunctionDef)),
-                        in_message=place.in_message or _is_message(node, child),
-                    ),
+                inner = Place(
+                    owner=value if listed else node,
+                    key=key,
+                    statement=child if isinstance(child, ast.stmt) else place.statement,
+                    in_function=place.in_function or (name == "body" and isinstance(node, ast.FunctionDef)),
+                    in_message=place.in_message or _is_message(node, child),
                 )
+                yield from _walk(child, inner)
 
 
 def _is_message(node: ast.AST, child: ast.AST) -> bool:
@@ -126,6 +123,8 @@ def _is_left_out(node: ast.AST) -> bool:
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):  # the last is a docstring
             return True
         case ast.Assign(targets=[ast.Name(id="__all__")]) | ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return True
+        case ast.ClassDef(bases=[ast.Name(id="Protocol"), *_]):  # nothing of it runs
             return True
         case ast.FunctionDef(name="__repr__" | "__str__") | ast.Call(func=ast.Name(id="cast" | "TypeVar" | "NewType")):
             return True
@@ -154,8 +153,11 @@ def _changes_of(node: Any, place: Place) -> Iterator[tuple[str, Any, Any, Any]]:
         case ast.Constant(value=bool()):
             yield "constant", node, "value", not node.value
         case ast.Constant(value=int()):
-            yield "constant", node, "value", node.value + 1
-            yield "constant", node, "value", node.value - 1
+            # x[-1] is x[0] where there is one number, and any negative number is -1 in a shape: these say nothing
+            if not (isinstance(place.owner, ast.UnaryOp) and node.value == 1):
+                yield "constant", node, "value", node.value + 1
+            if not (isinstance(place.owner, ast.Subscript) and node.value == 0):
+                yield "constant", node, "value", node.value - 1
         case ast.Constant(value=float()):
             yield "constant", node, "value", node.value + 1
             if node.value:

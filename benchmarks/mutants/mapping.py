@@ -19,7 +19,7 @@ TESTS = [*(f"tests/{name}" for name in CORE_FOLDERS), "tests/test_*.py", "implic
 NOT_TESTS = ["tests/test_layers.py", "tests/test_import.py", "tests/test_scipy_suite.py"]  # they run other processes
 NOT_TESTS += [f"implicitsolve/{name}" for name in ("torch", "distributed", "backends", "adapters", "testing")]
 OPTIONS = ["-q", "-s", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:cov", "-o", "timeout=20"]
-SETTINGS = "tests/test_settings.py"  # tests of what is declared, which executes no line
+DECLARED = ("tests/test_settings.py", "tests/test_documented_numbers.py")  # they execute no line of what they test
 CLOSEST = 4  # test files for a change of what runs at import
 SLOW = 3.0  # seconds of CPU time; a slower test is not run
 
@@ -72,22 +72,30 @@ class Tests:
         self.budget = budget
         self.by_file: dict[str, Mapping[int, Sequence[str]]] = {}
 
+    def runs_at_import(self, file: str, lines: tuple[int, int]) -> bool:
+        """Whether lines of a function run while the package is loaded, and never again."""
+        return {test for line in range(lines[0], lines[1] + 1) for test in self._by_line(file).get(line, ())} == {""}
+
     def of(self, file: str, lines: tuple[int, int], at_import: bool) -> list[str]:
         """Those of the mirror first, then the quickest; for what runs `at_import`, the file's."""
-        if file not in self.by_file:
-            self.by_file[file] = self.data.contexts_by_lineno(str(ROOT / file))
-        by_line = self.by_file[file]
+        by_line = self._by_line(file)
         among = by_line if at_import else range(lines[0], lines[1] + 1)
         tests = {test for line in among for test in by_line.get(line, ())} & self.seconds.keys()
-        mirror = (f"tests/{file.removeprefix('implicitsolve/').replace('/_', '/test_').replace('.py', '')}", file)
+        module = Path(file).relative_to("implicitsolve")
+        mirror = (str("tests" / module.with_name(f"test_{module.name.lstrip('_')}")), file)
         if at_import:  # each such mutant loads its tests anew
             count = Counter(test.partition("::")[0] for test in tests)
-            mirror += SETTINGS, *(name for name, _ in count.most_common(CLOSEST))
-            tests = {test for test in {*tests, *self.seconds} if test.startswith(mirror)}
-            mirror = mirror[:3]
+            mirror += DECLARED
+            closest = (*mirror, *(name for name, _ in count.most_common(CLOSEST)))
+            tests = {test for test in self.seconds if test.startswith(closest)}
         chosen, left = [], self.budget
         for test in sorted(tests, key=lambda test: (not test.startswith(mirror), self.seconds[test], test)):
             left -= self.seconds[test]
             if left > 0:
                 chosen.append(test)
         return chosen
+
+    def _by_line(self, file: str) -> Mapping[int, Sequence[str]]:
+        if file not in self.by_file:
+            self.by_file[file] = self.data.contexts_by_lineno(str(ROOT / file))
+        return self.by_file[file]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
+from itertools import islice
 from types import CodeType, FunctionType
 
 import pytest
@@ -49,7 +50,7 @@ class Mutant:
     def code(self) -> CodeType:
         """The file's code with the change in it."""
         tree = ast.parse((ROOT / self.file).read_text())
-        list(changes(tree))[self.index].apply()
+        next(islice(changes(tree), self.index, None)).apply()
         return compile(ast.fix_missing_locations(tree), ROOT / self.file, "exec")
 
 

@@ -104,6 +104,16 @@ def test_a_plateau_of_a_linear_problem_is_no_reason_to_forget():
     assert result.iterations <= n + 1
 
 
+@pytest.mark.parametrize("c", [0.05, 0.3, 0.8])
+def test_nor_is_one_on_which_the_mixtures_promise_nothing(c):
+    """The residual stays as it is until the space is that of all unknowns."""
+    n = 12
+    J, b = np.roll(np.eye(n), 1, axis=0) + c * np.eye(n), np.eye(n)[0]
+    result = root(Problem(lambda x: J @ x - b, fixed_point=True), np.zeros(n), method=Anderson(growth=1e9))
+    assert result.success
+    assert result.iterations <= n + 2
+
+
 def test_memory_longer_than_the_system_and_repeated_steps():
     result = root(Problem(lambda x: x - np.cos(x), fixed_point=True), np.zeros(1), method=Anderson(memory=7))
     assert result.success

@@ -367,6 +367,25 @@ def test_counts_are_those_of_the_calls():
     assert result.krylov_iterations == calls["jvp"]
 
 
+def test_a_straight_path_is_gone_along_in_steps_that_double():
+    """x = tau, of length 2^(1/2): the first step twice 0.2, then 0.8, and the last one to the end."""
+    result = root(Problem(lambda x: x - 1, fixed_point=True), np.zeros(1), method=Homotopy())
+    np.testing.assert_allclose([step.step_length[0] for step in result.steps[1:4]], [0.4, 0.8, 1.6])
+    assert result.success
+    assert result.iterations <= 4
+
+
+def test_steps_change_by_the_factors_that_the_number_of_corrections_says():
+    """Twice where none or one was needed, as it was after two, 0.7 after three, and half where a step was lost."""
+    result = root(recurrent(np, 3, 6, 6, 5.0), np.random.default_rng(3).uniform(-1, 1, (6, 6)), method=Homotopy())
+    before, factors = {}, set()
+    for step in result.steps[1:]:
+        for system, length in zip(step.systems, step.step_length):
+            factors.add(round(length / before.get(system, 0.2), 6))
+            before[system] = length
+    assert {0.5, 0.7, 1.0, 2.0} >= factors >= {0.5, 1.0, 2.0}
+
+
 # Settings
 
 

@@ -102,6 +102,8 @@ def test_columns(xp, any_dtype, rng, batch):
     np.testing.assert_array_equal(to_host(A @ given), matrices @ V)
     adjoint = matrices.conj().swapaxes(-1, -2)
     np.testing.assert_array_equal(to_host(A.rmatmat(xp.asarray(W, dtype=any_dtype))), adjoint @ W)
+    np.testing.assert_array_equal(A.matmat(V.tolist()), matrices @ V)
+    assert isinstance(A.matmat(given), type(given))
 
 
 def test_at_call_and_dot_are_the_product(rng):

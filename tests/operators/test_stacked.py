@@ -1,54 +1,50 @@
-"""A stacked operator: the operators of several systems as one of a batch."""
+"""Operators of several batches as that of all their systems."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-import implicitsolve as ims
+from implicitsolve import LinearOperator, aslinearoperator
 from implicitsolve.operators._stacked import stacked
 
-
-def matrices(rng: np.random.Generator, count: int) -> tuple[Any, ims.LinearOperator]:
-    A = rng.standard_normal((count, 3, 3))
-
-    def of(A: Any) -> ims.LinearOperator:
-        return ims.LinearOperator(
-            lambda v: (A @ v[..., None])[..., 0],
-            lambda w: (np.swapaxes(A, 1, 2) @ w[..., None])[..., 0],
-            in_shape=3,
-            batch_shape=(A.shape[0],),
-            dtype=A.dtype,
-            take=lambda indices: of(A[indices]),
-            inverse=lambda: of(np.linalg.inv(A)),
-            cast=lambda dtype: of(A.astype(dtype)),
-        )
-
-    return A, of(A)
+N = 3
 
 
-def test_a_stacked_operator_is_that_of_all_systems(rng: np.random.Generator) -> None:
-    (A, one), (B, other), (C, last) = (matrices(rng, count) for count in (2, 1, 3))
-    whole, v = np.concatenate([A, B, C]), rng.standard_normal((6, 3))
-    operator = stacked([stacked([one, other]), last])
-    np.testing.assert_allclose(operator.matvec(v), (whole @ v[..., None])[..., 0])
-    np.testing.assert_allclose(operator.rmatvec(v), (np.swapaxes(whole, 1, 2) @ v[..., None])[..., 0])
-    inverse = operator.approximate_inverse()
-    assert inverse is not None
-    np.testing.assert_allclose(inverse.matvec(operator.matvec(v)), v)
-    assert operator.astype(np.float32).matvec(v.astype(np.float32)).dtype == np.float32
-    for rows in ([0, 2, 5], [5, 0, 0, 3, 2, 1], [4]):
-        part = operator.take(np.asarray(rows))
-        assert part.batch_shape == (len(rows),)
-        np.testing.assert_allclose(part.matvec(v[rows]), (whole[rows] @ v[rows][..., None])[..., 0])
+def product(matrices, v):
+    return (matrices @ v[..., None])[..., 0]
 
 
-def test_a_stacked_operator_offers_what_all_of_its_parts_offer(rng: np.random.Generator) -> None:
-    _, one = matrices(rng, 2)
-    poor = ims.LinearOperator(lambda v: v, in_shape=3, batch_shape=(1,))
-    operator = stacked([one, poor])
-    assert operator.approximate_inverse() is None
+@given(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4), seed=st.integers(0, 2**32 - 1), data=st.data())
+def test_it_is_its_parts_one_behind_the_other(sizes, seed, data):
+    rng = np.random.default_rng(seed)
+    matrices, v = rng.normal(size=(sum(sizes), N, N)), rng.normal(size=(sum(sizes), N))
+    A = stacked([aslinearoperator(part) for part in np.split(matrices, np.cumsum(sizes)[:-1])])
+    assert A.batch_shape == (sum(sizes),)
+    assert A.in_shape == (N,)
+    assert A.dtype == np.float64
+    np.testing.assert_allclose(A.matvec(v), product(matrices, v))
+    np.testing.assert_allclose(A.rmatvec(v), product(matrices.swapaxes(1, 2), v))
+    chosen = np.asarray(data.draw(st.lists(st.integers(0, sum(sizes) - 1), min_size=1, max_size=6)))
+    np.testing.assert_allclose(A.take(chosen).matvec(v[chosen]), product(matrices[chosen], v[chosen]))
+    again = A.take(chosen).take(np.arange(chosen.size)[::-1])
+    np.testing.assert_allclose(again.matvec(v[chosen][::-1]), product(matrices[chosen], v[chosen])[::-1])
+
+
+def test_it_offers_what_all_of_its_parts_offer():
+    def part(factor, **offers):
+        return LinearOperator(lambda v: factor * v, in_shape=N, batch_shape=(1,), dtype=np.float64, **offers)
+
+    whole = {"rmatvec": lambda v: 2 * v, "inverse": lambda: part(0.5), "cast": lambda dtype: part(3.0)}
+    v = np.ones((2, N))
+    A = stacked([part(2.0, **whole), part(2.0, **whole)])
+    np.testing.assert_array_equal(A.rmatvec(v), 2 * v)
+    np.testing.assert_array_equal(A.approximate_inverse().matvec(v), v / 2)
+    np.testing.assert_array_equal(A.astype(np.float32).matvec(v), 3 * v)
+    B = stacked([part(2.0, **whole), part(2.0)])
     with pytest.raises(TypeError, match="rmatvec"):
-        operator.rmatvec(np.ones((3, 3)))
+        B.rmatvec(v)
+    assert B.approximate_inverse() is None
+    assert B.astype(np.float32) is B

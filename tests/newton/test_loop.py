@@ -1,0 +1,111 @@
+"""Where Newton's loop ends by its own rules: stagnation, divergence, limits; what it counts and reports."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve import FullStep, NewtonKrylov, NonlinearStop, Problem, Status, root
+
+FULL = NewtonKrylov(line_search=FullStep())
+
+
+def wrong(slope):
+    """F(x) = x with `slope` for J: each step multiplies x by 1 - 1 / slope, without a rounding error to speak of."""
+    return Problem(lambda x: x, jvp=lambda x, v: slope * v, batch_ndim=1)
+
+
+def test_a_cycle_ends_20_steps_after_its_best_point():
+    """Newton's method for x^3 - 2 x + 2 goes from 0 to 1 and back."""
+    problem = Problem(lambda x: x**3 - 2 * x + 2, jvp=lambda x, v: (3 * x**2 - 2) * v)
+    result = root(problem, np.zeros(1), method=FULL)
+    assert result.status is Status.STAGNATED
+    assert result.iterations == 21  # the first step was the best
+    assert len(result.steps) == 22
+
+
+@pytest.mark.parametrize(("slope", "status"), [(500.0, Status.ITERATION_LIMIT), (2000.0, Status.STAGNATED)])
+def test_progress_of_less_than_a_hundredth_since_the_last_best_is_none(slope, status):
+    """20 steps by 1 - 1/500 gain 4 %, by 1 - 1/2000 less than 1 %."""
+    result = root(wrong(slope), np.ones((1, 1)), method=FULL, stop=NonlinearStop(rtol=1e-9, max_iterations=60))
+    assert result.status[0] == status
+    assert result.iterations[0] == (60 if status is Status.ITERATION_LIMIT else 20)
+
+
+def test_growth_by_10_to_the_12_is_divergence():
+    """-99 to the powers of 6 and 7 lie on either side."""
+    result = root(wrong(0.01), np.asarray([[1.0]]), method=FULL)
+    assert result.status[0] == Status.DIVERGED
+    assert result.iterations[0] == 7
+    assert result.residual_norm[0] == pytest.approx(99.0**7)
+
+
+def test_a_step_that_leaves_x_where_it_is_ends_the_solve():
+    result = root(wrong(1e17), np.ones((1, 1)), method=FULL)
+    assert result.status[0] == Status.STAGNATED
+    assert result.iterations[0] == 1
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7])
+def test_the_limit_counts_steps(limit):
+    result = root(wrong(1.25), np.ones((2, 1)), method=FULL, stop=NonlinearStop(rtol=1e-30, max_iterations=limit))
+    np.testing.assert_array_equal(result.status, Status.ITERATION_LIMIT)
+    np.testing.assert_array_equal(result.iterations, limit)
+    np.testing.assert_allclose(result.x, 0.2**limit, rtol=1e-9)
+
+
+def test_the_limit_is_100_steps_unless_the_rule_says_otherwise():
+    result = root(wrong(20.0), np.ones((1, 1)), method=FULL, stop=NonlinearStop(rtol=1e-30))
+    assert (result.status[0], result.iterations[0]) == (Status.ITERATION_LIMIT, 100)
+
+
+def test_each_system_ends_where_it_would_alone():
+    slopes = np.asarray([[1.25], [0.01], [1e17], [1.0]])
+
+    def problem(slopes):
+        return Problem(
+            lambda x: x, jvp=lambda x, v: slopes * v, batch_ndim=1, take=lambda rows: problem(slopes[np.asarray(rows)])
+        )
+
+    together = root(problem(slopes), np.ones((4, 1)), method=FULL)
+    assert list(together.status) == [Status.CONVERGED, Status.DIVERGED, Status.STAGNATED, Status.CONVERGED]
+    for i in range(4):
+        alone = root(problem(slopes[i : i + 1]), np.ones((1, 1)), method=FULL)
+        assert (together.status[i], together.iterations[i]) == (alone.status[0], alone.iterations[0])
+        np.testing.assert_array_equal(together.x[i], alone.x[0])
+    running = [step.running for step in together.steps]
+    assert running == sorted(running, reverse=True)
+    assert running[0] == 4
+    assert running[-1] == 0
+
+
+# -- J kept over several steps ---------------------------------------------------------------------------------
+
+
+def assemblies(slope, reuse, steps, batch=()):
+    """Numbers of the steps that began with a new J, for F(x) = x and J = slope: ||F|| falls by 1 - 1 / slope."""
+    problem = Problem(
+        lambda x: x,
+        jac=lambda x: ims.BlockBandedMatrix(np.full((*batch, 4, 1, 1, 1), slope), lower=0, upper=0),
+        structure=ims.BlockBanded(0, 0),
+        batch_ndim=len(batch),
+    )
+    method = ims.BlockNewton(reuse=reuse)
+    stop = NonlinearStop(rtol=1e-60, max_iterations=steps)
+    result = root(problem, np.ones((*batch, 4)), method=method, stop=stop)
+    assert (result.iterations == steps) if not batch else (result.iterations == steps).all()
+    return [step.iteration for step in result.steps[1:] if step.factorized.all()]
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_jacobian_serves_20_steps_at_most(batch):
+    assert assemblies(1.1, "chord", 45, batch) == [1, 21, 41]
+    assert assemblies(1.1, "none", 5, batch) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize(("rate", "kept"), [(0.17, True), (0.185, False)])
+def test_a_jacobian_is_kept_as_long_as_steps_bring_what_a_new_one_promises(rate, kept, batch):
+    """1.5 digits for the two evaluations of a step with a new J: 10^(-1.5 / 2) = 0.178 for one."""
+    assert assemblies(1 / (1 - rate), "chord", 6, batch) == ([1] if kept else [1, 2, 3, 4, 5, 6])
