@@ -294,7 +294,7 @@ class Evaluator:
         if not xp.isdtype(value.dtype, ("bool", "integral", "real floating", "complex floating")):
             raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
         if is_complex(value) and not xp.isdtype(self.dtype, "complex floating"):
-            raise TypeError(f"`{name}` returned complex numbers for a real x0; pass a complex x0 to solve in complex")
+            raise TypeError(f"`{name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex")
         return xp.astype(value, self.dtype)
 
     def _is_same_up_to_ones(self, shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace as _array_namespace
@@ -32,7 +32,6 @@ __all__ = [
     "is_cupy_array",
     "is_safe",
     "library",
-    "measure_by",
     "norm2",
     "norm_max",
     "numpy_namespace",
@@ -261,20 +260,14 @@ def _scaled_norm2(x: Array, scale: HostArray) -> HostArray:
     return np.where(usable, divisor * np.sqrt(_squares(scaled)), scale)
 
 
-_kernels: dict[str, Any] = {}
-
-
-def measure_by(vectors: Any) -> None:
-    """Let `Norms` measure by a kernel; those stand on this module, which cannot import them."""
-    _kernels["vectors"] = vectors
-
-
 class Norms:
     """Norms of the rows of arrays (B, N), on the host.
 
     On a device all of them come at once, by one transfer, when the first one is asked for, and cost next to nothing
     besides; NumPy computes what is asked for.
     """
+
+    kernel: ClassVar[Any]  # `kernels.vectors`, set there: the kernels stand on this module, which cannot import them
 
     def __init__(self, *arrays: Array, numbers: HostArray | None = None) -> None:
         self.arrays = arrays
@@ -304,7 +297,7 @@ class Norms:
                 self._numbers = np.zeros((x.shape[0], 2 * len(self.arrays)))
             else:
                 with np.errstate(all="ignore"):
-                    work = _kernels["vectors"].select(x, size=x.shape[1])
+                    work = self.kernel.select(x, size=x.shape[1])
                     self._numbers = to_host(work.measure(self.arrays)).astype(np.float64)
         return self._numbers
 

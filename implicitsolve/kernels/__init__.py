@@ -47,7 +47,7 @@ from __future__ import annotations
 from typing import Any
 
 from implicitsolve._heap import keep_large_blocks
-from implicitsolve._namespace import measure_by
+from implicitsolve._namespace import Norms
 from implicitsolve._typing import Array
 from implicitsolve.kernels import (
     _assembly,
@@ -175,7 +175,7 @@ gru_recurrence: Kernel = Kernel(
 )
 rnn: Kernel = Kernel("rnn", _gates_rnn.RNN, pays={"numba": _long_rows})
 vectors: Kernel = Kernel("vectors", _vectors.Vectors, pays={"numba": _never, "lapack": _never})
-measure_by(vectors)
+Norms.kernel = vectors
 
 
 def is_compiled(function: Any) -> bool:

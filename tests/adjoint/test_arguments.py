@@ -22,7 +22,7 @@ def test_wrong_arguments_raise_and_are_named():
         push_forward(plain, solution, {})
     with pytest.raises(TypeError, match="`parameter_vjp`"):
         pull_back(Problem(layer.residual, vjp=layer.vjp, parameters=layer.parameters), solution, layer.cotangent)
-    with pytest.raises(ValueError, match=r"`cotangent`.*\(7,\).*\(3,\)"):
+    with pytest.raises(ValueError, match=r"pull_back: `cotangent`.*\(7,\).*\(3,\)"):
         pull_back(problem, solution, np.ones(3))
     with pytest.raises(TypeError, match="`cotangent`"):
         pull_back(problem, solution, "ones")
@@ -38,7 +38,7 @@ def test_wrong_arguments_raise_and_are_named():
         pull_back(problem, solution, layer.cotangent, stop=1e-6)
     with pytest.raises(ValueError, match="`M`"):
         pull_back(problem, solution, layer.cotangent, M=np.eye(3))
-    with pytest.raises(ValueError, match="`x0`"):
+    with pytest.raises(ValueError, match="pull_back: `x0`"):
         pull_back(problem, solution, layer.cotangent, x0=np.ones(3))
     with pytest.raises(TypeError, match="Problem"):
         pull_back(layer.residual, solution, layer.cotangent)
