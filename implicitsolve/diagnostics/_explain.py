@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, gather, to_host
+from implicitsolve._namespace import array_namespace, check_whole, eps, gather, to_host
 from implicitsolve._summary import worst_first
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.batch import BatchResult
@@ -138,6 +138,7 @@ def explain(result: Any, problem: Problem | Any = None) -> Explanation:
     result = result.result if isinstance(result, NoConvergence) else result
     result = getattr(result, "native", result)
     if isinstance(result, NonlinearResult):
+        check_whole("explain", result.x, "`result.summary()`")
         return _of_nonlinear(result, problem)
     if not isinstance(result, LinearResult | AdjointResult | TangentResult):
         raise TypeError(f"explain: `result` must be the result of a solve, got {type(result).__name__}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from implicitsolve._assemble import Assembler
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import as_inexact, from_host, gather, is_complex, norm2, to_host
+from implicitsolve._namespace import as_inexact, check_whole, from_host, gather, is_complex, norm2, to_host
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.problem import Problem
@@ -29,6 +29,7 @@ class System:
             problem = Problem(problem)
         x = getattr(x, "native", x)  # of SciPy's entry
         x = as_inexact(x.x if isinstance(x, NonlinearResult) else x, "x")
+        check_whole(caller, x, "the functions of one rank's part")
         whole = Evaluator(problem, x)
         row = np.asarray([_position(caller, system, whole.batch_shape)])
         flat = whole.flatten(x)

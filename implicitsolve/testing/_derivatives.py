@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import as_inexact, norm2
+from implicitsolve._namespace import as_inexact, check_whole, norm2
 from implicitsolve._typing import Array
 from implicitsolve.elimination import even_odd, merge, split
 from implicitsolve.problem import Problem
@@ -131,6 +131,7 @@ def check_derivatives(
         x = as_inexact(problem.initial_guess("default", None), "x")
         x = x + OFFSET * random_like(rng, x)
     x = as_inexact(x.x if isinstance(x, NonlinearResult) else x, "x")
+    check_whole("check_derivatives", x, "the functions of one rank's part")
     point = Point(problem, x, rng)
     if not np.isfinite(norm2(point.F)).all():
         raise ValueError("check_derivatives: F(x) must be finite; choose another `x`")

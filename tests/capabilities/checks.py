@@ -8,11 +8,11 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from tests.capabilities import layer_cases, solver_cases
+from tests.capabilities import diagnostic_cases, layer_cases, solver_cases
 from tests.capabilities.libraries import Library
 from tests.capabilities.table import NONE, Cell, Refuses
 
-CASES = solver_cases.CASES | layer_cases.CASES
+CASES = solver_cases.CASES | diagnostic_cases.CASES | layer_cases.CASES
 NUMPY = import_module("array_api_compat.numpy")
 _references: dict[tuple[str, bool], list[np.ndarray]] = {}
 

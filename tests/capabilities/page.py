@@ -30,10 +30,10 @@ answer compared with NumPy's. What comes back is of the library, device and prec
 | NumPy | NumPy arrays, float32 or float64, without Numba |
 | and Numba | the same where Numba is installed |
 | complex | NumPy arrays, complex64 or complex128 |
-| CuPy | CuPy arrays: [On a GPU](../gpu.md) |
+| CuPy | CuPy arrays: [On a GPU](../how_to/gpu.md) |
 | torch | tensors of PyTorch on the CPU that do not require grad, as arrays of the array API standard |
-| `implicitsolve.torch` | tensors of PyTorch whose gradients are wanted, on the CPU or CUDA: [In PyTorch](../torch.md) |
-| split | arrays that are split over ranks: [On many ranks](../distributed.md) |
+| `implicitsolve.torch` | tensors of PyTorch that require grad, on the CPU or CUDA: [In PyTorch](../how_to/torch.md) |
+| split | arrays that are split over ranks: [On many ranks](../how_to/mpi.md) |
 
 "kernels": works, by compiled kernels of that library where sizes make them pay. "yes": works, by the functions of the
 array library. "no": raises an exception at once, which says what to take instead; the numbers are explained at the end.

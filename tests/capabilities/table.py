@@ -41,6 +41,8 @@ NUMBA = Refuses(BackendUnavailable, "implicitsolve[numba]", "install Numba: `pip
 ONE_PATH = Refuses(TypeError, "NewtonKrylov", "take `NewtonKrylov` or `Anderson`")
 IN_ORDER = Refuses(TypeError, "BlockLU", "take `BlockLU`, `precondition.BlockJacobi` or `precondition.Neumann`")
 OWN_PART = Refuses(TypeError, "distributed.problem", "build each rank's part, for `distributed.problem`")
+CHECKED = Refuses(TypeError, "one rank's part", "take the functions of one rank's part")
+SUMMARY = Refuses(TypeError, "summary()", "take `result.summary()`")
 UNLIKE = Refuses(ValueError, "split alike", "test the functions of one rank's part")
 
 PLAIN = Row(cupy=YES, split=NONE)
@@ -100,6 +102,13 @@ TABLE: dict[str, dict[str, Row]] = {
         "precondition.BlockGaussSeidel": Row(split=IN_ORDER, bridge=METHOD),
         "precondition.BlockILU": Row(numba=KERNELS, split=IN_ORDER, bridge=METHOD),
     },
+    "Diagnostics": {
+        "check_derivatives": Row(numba=KERNELS, split=CHECKED),
+        "condition": Row(numba=KERNELS, split=CHECKED),
+        "contraction": Row(split=CHECKED),
+        "spectrum": Row(split=CHECKED),
+        "explain": Row(numba=KERNELS, split=SUMMARY),
+    },
     "Layers": {
         "adapters.implicit_gru": replace(LAYER, bridge="`ImplicitGRU`"),
         "adapters.stencil_gru": replace(LAYER, bridge="`StencilGRU`"),
@@ -135,9 +144,13 @@ DATA = {
     "AdjointResult",
     "BatchResult",
     "BlockBanded",
+    "Condition",
+    "Contraction",
     "Counts",
     "Coupling",
+    "Explanation",
     "Factorization",
+    "Finding",
     "Half",
     "Halves",
     "JacobianPenalty",
@@ -151,12 +164,17 @@ DATA = {
     "Problem",
     "RaceResult",
     "Solved",
+    "Spectrum",
+    "plot_convergence",
+    "plot_spectrum",
     "Status",
     "TangentResult",
     "adapters.ApproximateFixedPoint",
     "adapters.ApproximateGradients",
     "adapters.LiftedMatrices",
     "adapters.WellPosedness",
+    "testing.Check",
+    "testing.DerivativeReport",
     "testing.GalleryProblem",
     "distributed.MPI",
     "distributed.Communicator",
