@@ -220,7 +220,7 @@ def test_what_was_learnt_of_an_unknown_at_zero_stays():
     assert steps.floor[0, 0] == learnt
 
 
-@pytest.mark.parametrize(("size", "again"), [(1e-3, True), (0.011, False), (1.0, False), (0.9e5, False), (2e5, True)])
+@pytest.mark.parametrize(("size", "again"), [(1e-3, True), (0.011, False), (1.0, False), (0.9e5, False), (1.5e5, True)])
 def test_a_guess_is_trusted_between_1e_9_and_1e_2_of_the_newton_step(size, again):
     """The guess is 1, its step 1e-4: a Newton step of `size` says whether that was good."""
     steps = DifferenceSteps(1, 1, rdiff=1e-4)

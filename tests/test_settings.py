@@ -10,11 +10,13 @@ from dataclasses import MISSING, FrozenInstanceError, fields, is_dataclass
 import pytest
 
 import implicitsolve as ims
+from implicitsolve.newton import Auto
+from implicitsolve.newton._mixed import MixedPrecision
 
 NAMES = [getattr(ims, name) for name in ims.__all__] + [
     getattr(ims.precondition, name) for name in ims.precondition.__all__
 ]
-VALUES = [value for value in NAMES if is_dataclass(value)]
+VALUES = [value for value in [*NAMES, Auto, MixedPrecision] if is_dataclass(value)]
 # What has an obvious order of arguments, as a structure and a problem have.
 BY_POSITION = {"BlockBanded": ["lower", "upper", "block_size"], "Problem": ["residual"]}
 

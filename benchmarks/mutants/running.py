@@ -65,7 +65,8 @@ def run(mutants: Sequence[Mutant]) -> None:
                 lambda pipe, tests, changed, mutant=mutant: _Loading(pipe, tests).run(mutant if changed else None),
             )
     rest = [mutant for mutant in mutants if mutant.in_function]
-    pytest.main([*OPTIONS, *_files(test for mutant in rest for test in mutant.tests)], plugins=[_Exchanging(rest)])
+    if rest:
+        pytest.main([*OPTIONS, *_files(test for mutant in rest for test in mutant.tests)], plugins=[_Exchanging(rest)])
 
 
 class _Plugin:

@@ -288,3 +288,14 @@ def test_settings_are_values():
     assert len({LGMRES(), LGMRES(outer_k=3)}) == 1
     with pytest.raises(AttributeError):
         GMRES().restart = 3
+
+
+@pytest.mark.parametrize(("cosine", "idle"), [(0.02, True), (0.04, True), (0.05, False)])
+def test_ten_cycles_that_gain_less_than_a_thousandth_are_stagnation(cosine, idle):
+    """A rotation: a cycle of one vector leaves the sine of the residual."""
+    sine = (1 - cosine**2) ** 0.5
+    A = np.asarray([[cosine, -sine], [sine, cosine]])
+    result = ims.linear_solve(A, np.ones(2), method=GMRES(restart=1), stop=LinearStop(max_iterations=30))
+    assert result.status is (Status.STAGNATED if idle else Status.ITERATION_LIMIT)
+    assert result.iterations == (10 if idle else 30)
+    assert result.residual_norm == pytest.approx(2**0.5 * sine**result.iterations)

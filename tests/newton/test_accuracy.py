@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from implicitsolve import EisenstatWalker, NewtonKrylov, NonlinearStop, Problem, root
+from implicitsolve import GMRES, EisenstatWalker, NewtonKrylov, NonlinearStop, Problem, Status, aslinearoperator, root
+from implicitsolve._namespace import norm2
+from implicitsolve.newton import _direction
 
 STOP = NonlinearStop(rtol=1e-10, norm="2", max_iterations=60)
 
@@ -41,10 +43,27 @@ def test_every_step_is_solved_as_the_rules_say(seed, forcing):
             eta = np.minimum(eta, np.maximum(0.1 * np.minimum(used, 0.1), 1e-6))
 
 
-def test_a_line_search_that_failed_is_tried_again_with_better_directions_and_then_given_up():
-    """The residual cannot fall below 1, where J is all but zero."""
-    problem = Problem(lambda x: x**2 + 1, jvp=lambda x, v: 2 * x * v)
-    result = root(problem, np.asarray([1.0, 2.0]), method=NewtonKrylov(restarts=0), stop=STOP)
-    assert not result.success
-    lengths = np.asarray([step.step_length[0] for step in result.steps[1:]])
-    assert np.count_nonzero(lengths == 0) <= 4
+@pytest.mark.parametrize(("most", "trials"), [(1, 4), (6, 3)])
+def test_a_line_search_that_fails_is_tried_three_times_more_unless_the_direction_was_accurate(most, trials):
+    """J has the wrong sign: every direction leads uphill. Six vectors hold the exact one, when it is asked for."""
+    d = np.arange(1.0, 7.0)
+    problem = Problem(lambda x: d * x, jvp=lambda x, v: -d * v)
+    method = NewtonKrylov(krylov=GMRES(restart=6), max_krylov=most, restarts=0)
+    result = root(problem, np.ones(6), method=method, stop=STOP)
+    assert result.status is Status.LINE_SEARCH_FAILED
+    assert result.iterations == 0
+    assert len(result.steps) == 1 + trials
+    np.testing.assert_array_equal(result.x, 1.0)
+
+
+@pytest.mark.parametrize(("recycle", "size", "kept"), [(3, 300, 3), (200, 300, 20), (0, 300, None), (5, 40, 5)])
+def test_pairs_that_are_kept_of_a_linear_solve(recycle, size, kept, monkeypatch, rng):
+    """No more than asked for, and no more than fit, but 20; of an easy solve none, unless the system is small."""
+    monkeypatch.setattr(_direction, "RECYCLED_MEMORY", 25 * 100)
+    A = aslinearoperator((np.eye(size) + 0.5 * rng.standard_normal((size, size)) / size**0.5)[None])
+    F, space = rng.standard_normal((1, size)), _direction.GrowingSpace(60, recycle, 1)
+    outcome = space.direction(A, F, norm2(F), np.asarray([1e-10]), None)
+    assert outcome.iterations[0] > 20
+    assert (space.space is None) == (kept is None)
+    if kept is not None:
+        assert space.space.held.sum() == kept
