@@ -166,7 +166,7 @@ def _native(result: Any) -> NonlinearResult:
 def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str, marker: str) -> None:
     """One result."""
     status = np.asarray(result.status).reshape(-1)
-    chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, LOOKED_AT)).astype(int)) if status.size else []
+    chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, LOOKED_AT)).astype(int))
     norms = _norms(result, list(chosen))
     if not norms.size:
         return
