@@ -85,6 +85,7 @@ html_title = "implicitsolve"
 html_logo = "_static/logo.svg"
 html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_show_sourcelink = False
 html_sidebars = {"index": []}
 html_theme_options = {

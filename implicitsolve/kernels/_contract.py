@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -118,17 +119,19 @@ class Kernel:
             If the name is unknown, or the backend that was asked for does not do this case.
         BackendUnavailable
             If the backend that was asked for is not installed.
+        ImportError
+            If it is installed and broken. "auto" then goes on without it, and warns once.
         """
         if backend == REFERENCE:
             return self.reference
         if backend == "auto":
             for name in self._candidates(like):
-                if self._pays(name, facts) and self._load(name) and self._supports(name, like, facts):
+                if self._pays(name, facts) and _is_sound(name) and self._supports(name, like, facts):
                     return self.implementations[name][0]
             return self.reference
         if backend not in BACKENDS and backend not in self.implementations:
             raise ValueError(f"{self.name}: `backend` must be one of {BACKENDS}, got {backend!r}")
-        if not self._load(backend) and backend in PLUG_INS:
+        if backend in PLUG_INS and not load(backend):
             raise BackendUnavailable(f"{self.name}: backend {backend!r} is not installed: {INSTALL[backend]}")
         if not self._supports(backend, like, facts):
             library = array_namespace(like).__name__
@@ -143,9 +146,6 @@ class Kernel:
     def _pays(self, backend: str, facts: dict[str, Any]) -> bool:
         return backend not in self.pays or self.pays[backend](**facts)
 
-    def _load(self, backend: str) -> bool:
-        return backend not in PLUG_INS or load(backend)
-
     def _supports(self, backend: str, like: Array, facts: dict[str, Any]) -> bool:
         is_offered = backend in self._candidates(like) and backend in self.implementations
         return is_offered and self.implementations[backend][1](like, **facts)
@@ -158,6 +158,9 @@ def _offered(like: Array) -> tuple[str, ...]:
     return ("cupy",) if is_cupy_array(like) else extension(like, "KERNELS") or ()
 
 
+_broken: set[str] = set()  # backends whose import has failed
+
+
 @functools.cache
 def load(backend: str) -> bool:
     """Import a plug-in, which registers its implementations; False where its package is not installed."""
@@ -165,6 +168,17 @@ def load(backend: str) -> bool:
         return False
     importlib.import_module(PLUG_INS[backend])
     return True
+
+
+def _is_sound(backend: str) -> bool:
+    """Whether "auto" can use a backend; one that is installed but cannot be imported is left out, with a warning."""
+    try:
+        return backend not in _broken and (backend not in PLUG_INS or load(backend))
+    except ImportError as error:
+        _broken.add(backend)
+        message = f"implicitsolve goes on without {backend}, which is installed but cannot be imported: {error}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return False
 
 
 def _exists(module: str) -> bool:

@@ -123,3 +123,17 @@ def test_arrays_of_a_device_take_cuda_or_the_reference(device):
             block_lu.select(like, backend, **facts)
     with pytest.raises(ValueError, match="does not do"):
         block_lu.select(np.ones((1, 20, 3, 2, 2)), "cupy", **facts)
+
+
+def test_auto_goes_on_without_a_broken_package_and_warns_once(monkeypatch):
+    def load(backend):
+        raise ImportError("needs NumPy 2.3 or less")
+
+    monkeypatch.setattr(_contract, "load", load)
+    monkeypatch.setattr(_contract, "_broken", set())
+    double = Kernel("double", lambda x: 2 * x)
+    with pytest.warns(RuntimeWarning, match=r"without numba, .* needs NumPy 2.3 or less"):
+        assert double.select(np.ones(3)) is double.reference
+    assert double.select(np.ones(3)) is double.reference  # warnings are errors here
+    with pytest.raises(ImportError, match="needs NumPy"):
+        double.select(np.ones(3), "numba")
