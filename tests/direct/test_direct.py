@@ -52,6 +52,12 @@ class TestFactorization:
         b = (A @ x).reshape(6, 5, 2)[[4, 0]]
         np.testing.assert_allclose(some.solve(b), x.reshape(6, 5, 2)[[4, 0]], atol=1e-13)
 
+    def test_the_matrix_is_left_alone(self, method, rng):
+        A = tridiagonal(rng, 5, 3, 2, 2)
+        before = A.blocks.copy()
+        method.factor(A).solve(rng.normal(size=(5, 2)))
+        np.testing.assert_array_equal(A.blocks, before)
+
     def test_many_columns_at_once(self, method, rng):
         A = tridiagonal(rng, 3, 5, 3, 2, 2)
         X = rng.normal(size=(3, 10, 4))

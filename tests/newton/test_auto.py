@@ -143,6 +143,27 @@ def test_systems_that_are_solved_are_left_alone():
     assert result.residual_norm[1] == np.abs(bratu(result.x, lam)[1]).max()
 
 
+def test_only_the_systems_that_need_it_begin_again():
+    """The second system's blocks have the wrong sign, its products have not."""
+
+    def problem(sign):
+        return Problem(
+            lambda x: x**3 + x - 3,
+            jvp=lambda x, v: (3 * x**2 + 1) * v,
+            structure=BlockBanded(0, 0),
+            blocks=lambda x: (sign * (3 * x**2 + 1))[..., None, None, None],
+            batch_ndim=1,
+            take=lambda rows: problem(sign[np.asarray(rows)]),
+        )
+
+    systems, x0 = problem(np.asarray([[1.0], [-1.0]])), np.ones((2, 4))
+    block, result = root(systems, x0, method="block-newton"), root(systems, x0)
+    assert list(block.status) == [Status.CONVERGED, Status.LINE_SEARCH_FAILED]
+    assert result.success.all()
+    assert result.iterations[0] == block.iterations[0]
+    np.testing.assert_array_equal(result.x[0], block.x[0])
+
+
 def test_the_iteration_limit_holds_for_both_together():
     with np.errstate(over="ignore"):
         result = root(
