@@ -85,7 +85,7 @@ assert result.success[above].all()
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 extent = (horizontal[0], horizontal[-1], vertical[0], vertical[-1])
-for status, color in zip(np.unique(result.status), ["C2", "C1", "C3", "C4"], strict=False):
+for status, color in zip(np.unique(result.status), ["C0", "C2", "C1", "C4"], strict=False):
     is_here = result.status == status
     left.scatter(*starts[is_here].T, s=7, color=color, label=f"{ims.Status(status).name}: {is_here.sum()}")
 left.hlines(lines, *extent[:2], color="k", linewidth=0.8)

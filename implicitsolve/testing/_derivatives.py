@@ -93,7 +93,7 @@ def check_derivatives(
 
     See Also
     --------
-    dot_test, taylor_test, structure_test : single checks.
+    implicitsolve.testing.dot_test, implicitsolve.testing.taylor_test, implicitsolve.testing.structure_test : One each.
 
     Notes
     -----
