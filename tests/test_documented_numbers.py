@@ -10,7 +10,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import _assemble, _difference_steps, _differences, adjoint
-from implicitsolve.direct import _pivoting
+from implicitsolve.direct import _settings
 from implicitsolve.fixed_point import _anderson, _loop
 from implicitsolve.newton import _block_loop, _direction, _homotopy, _line_search, _mixed, _solver
 from implicitsolve.newton import _loop as newton_loop
@@ -42,11 +42,11 @@ NUMBERS = [
     ("200 at most", PAGES, adjoint.LONGEST, 200),
     ("as many vectors as fit into 1 GiB", PAGES, adjoint.LARGEST, 2**30 // 8),
     ("up to 1e-3", text_of(_difference_steps.DifferenceSteps), _difference_steps.LONGEST, 1e-3),
-    ("Default 16.", text_of(ims.CyclicReduction), _pivoting.GROWTH_LIMIT, 16),
+    ("Default 16.", text_of(ims.CyclicReduction), _settings.GROWTH_LIMIT, 16),
     ("and never less than 100 rounding units", text_of(ims.Anderson), _anderson.ROUNDING, 100),
     ("is 100 steps of a Newton method", text_of(ims.NonlinearStop), newton_loop.NewtonLoop.STEPS, 100),
     ("and 500 of a fixed-point", text_of(ims.NonlinearStop), _loop.FixedPointLoop.STEPS, 500),
-    ("in ten trials", text_of(ims.Wolfe), ims.Wolfe().max_trials, 10),
+    ("Lengths that are tried. Default 10.", text_of(ims.Wolfe), ims.Wolfe().max_trials, 10),
     ("by more than 37 degrees", text_of(ims.Homotopy), round(math.degrees(math.acos(_homotopy.ALIGNED))), 37),
     ("larger than half the step", text_of(ims.Homotopy), _homotopy.FAR, 0.5),
 ]
