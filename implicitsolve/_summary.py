@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep, NonlinearResult, TangentResult
 
 LINES = 40  # of a summary, about
+WIDTH = 100
 WORST = 5  # systems shown by their index
 GRADIENTS = 8
 QUANTILES = {"min": 0.0, "quarter": 0.25, "median": 0.5, "3 quarters": 0.75, "max": 1.0}
@@ -70,7 +72,7 @@ def of_derivative(result: AdjointResult | TangentResult) -> str:
 
 def _head(kind: str, status: HostArray) -> str:
     ended = Status(int(status))
-    return f"{kind}: {ended.name}: {ended.message}"
+    return textwrap.fill(f"{kind}: {ended.name}: {ended.message}", WIDTH, subsequent_indent="  ")
 
 
 def _fields(values: dict[str, Any]) -> list[list[str]]:

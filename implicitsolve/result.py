@@ -200,7 +200,8 @@ class NonlinearResult(_Ending):
     x : Array
         Last accepted iterate, of the shape, dtype and library of x0.
     fun : Array
-        F(x), measured at x.
+        F(x), measured at x. Where `root` has eliminated every second block of a problem with `halves`, the entries of
+        those blocks, whose equations x satisfies by construction, are zero and not measured.
     status : Status or ndarray of int
         How it ended; one for each system of a batch.
     residual_norm, initial_norm : float or ndarray

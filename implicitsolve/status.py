@@ -50,8 +50,9 @@ class Status(enum.IntEnum):
     LINE_SEARCH_FAILED = (
         5,
         "no step along the Newton direction reduced the residual",
-        "Check the derivatives with `implicitsolve.check_derivatives`; the Jacobian may be singular here: start "
-        "elsewhere. `implicitsolve.explain(result, problem)` tells which.",
+        "The tolerance may lie below the rounding error of the residual (raise `atol`), the derivatives may be wrong "
+        "(`implicitsolve.check_derivatives`), or the Jacobian singular here (start elsewhere). "
+        "`implicitsolve.explain(result, problem)` tells which.",
     )
     LINEAR_SOLVE_FAILED = (
         6,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,8 @@ NUMBERS = [
     ("and never less than 100 rounding units", text_of(ims.Anderson), _anderson.ROUNDING, 100),
     ("is 100 steps of a Newton method", text_of(ims.NonlinearStop), newton_loop.NewtonLoop.STEPS, 100),
     ("and 500 of a fixed-point", text_of(ims.NonlinearStop), _loop.FixedPointLoop.STEPS, 500),
+    ("in ten trials", text_of(ims.Wolfe), ims.Wolfe().max_trials, 10),
+    ("by more than 37 degrees", text_of(ims.Homotopy), round(math.degrees(math.acos(_homotopy.ALIGNED))), 37),
     ("larger than half the step", text_of(ims.Homotopy), _homotopy.FAR, 0.5),
 ]
 

@@ -79,6 +79,32 @@ def test_a_broken_backend_says_so(tmp_path):
     assert report["backends"]["lapack"].split()[0] == "2"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of a shell")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_has_gone_gets_no_traceback(options):
+    command = [sys.executable, "-m", "implicitsolve", "--no-self-test", *options]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell's >&-")
+def test_without_an_output_it_still_runs():
+    command = f"{sys.executable} -m implicitsolve --no-self-test >&-"
+    ended = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_user_without_a_home_gets_reasons(monkeypatch):
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    assert _environment.reason(ValueError("no such file")) == "ValueError: no such file"
+
+
 def test_what_is_not_installed_is_no_failure(monkeypatch):
     monkeypatch.setattr(_environment, "OPTIONAL", ("a_package_that_nobody_has",))
     assert _environment.versions()["a_package_that_nobody_has"] == "not installed"

@@ -147,6 +147,12 @@ def test_the_summary_of_one_system_has_a_line_for_each_step():
     assert float(known["norm(F)"]) == float(f"{result.residual_norm:.3g}") <= float(known["target"])
 
 
+@pytest.mark.parametrize("status", list(Status))
+def test_no_line_of_a_summary_is_longer_than_100_columns(status):
+    result = dataclasses.replace(ims.root(lambda x: x**2 - 2, np.ones(2)), status=status)
+    assert max(map(len, result.summary().splitlines())) <= 100
+
+
 def test_columns_end_where_their_headers_end():
     lines = lines_of(squares(2.0, 0))
     start = next(i for i, line in enumerate(lines) if line.startswith("step "))

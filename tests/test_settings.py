@@ -6,6 +6,8 @@ import inspect
 import re
 from ast import literal_eval
 from dataclasses import MISSING, FrozenInstanceError, fields, is_dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
@@ -46,6 +48,28 @@ def test_nothing_changes_after_construction(cls):
     value = object.__new__(cls)
     with pytest.raises(FrozenInstanceError):
         value.anything = 1
+
+
+CHANGE = {"Pool", "Record", "Searched", "Solution", "Task"}  # dataclasses that hold a state
+
+
+def test_other_dataclasses_do_not_change_either():
+    folders = ("direct", "fixed_point", "krylov", "newton", "operators", "precondition")
+    packages = [ims, *(import_module(f"implicitsolve.{name}") for name in folders)]
+    modules = [
+        import_module(f"{package.__name__}.{found.name}")
+        for package in packages
+        for found in iter_modules(package.__path__)
+        if not found.ispkg
+    ]
+    found = {
+        cls.__name__
+        for module in modules
+        for cls in vars(module).values()
+        if isinstance(cls, type) and cls.__module__ == module.__name__ and is_dataclass(cls)
+        if not cls.__dataclass_params__.frozen
+    }
+    assert found == CHANGE
 
 
 @pytest.mark.parametrize("cls", VALUES)

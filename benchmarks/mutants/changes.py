@@ -37,7 +37,7 @@ NAMES = {"min": "max", "minimum": "maximum", "any": "all", "zeros": "ones", "zer
 NAMES |= {there: here for here, there in NAMES.items()}
 # Functions whose strings appear in error messages only.
 NAMES_FOR_MESSAGES = re.compile(
-    r"_?check|as_inexact|is_settings|as_operator|guarded|_needs|_returned|_fits|_shape|warn"
+    r"_?check|as_inexact|is_settings|as_operator|guarded|_needs|_returned|_fits|_shape|_apply|halves_of|warn"
 )
 
 

@@ -19,7 +19,8 @@ TESTS = [*(f"tests/{name}" for name in CORE_FOLDERS), "tests/test_*.py", "implic
 NOT_TESTS = ["tests/test_layers.py", "tests/test_import.py", "tests/test_scipy_suite.py"]  # they run other processes
 NOT_TESTS += [f"implicitsolve/{name}" for name in ("torch", "distributed", "backends", "adapters", "testing")]
 OPTIONS = ["-q", "-s", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:cov", "-o", "timeout=20"]
-DECLARED = ("tests/test_settings.py", "tests/test_documented_numbers.py")  # they execute no line of what they test
+# Tests of what is declared: they execute few lines of what they test, or those of many files.
+DECLARED = ("tests/test_settings.py", "tests/test_documented_numbers.py", "tests/test_solve.py")
 CLOSEST = 4  # test files for a change of what runs at import
 SLOW = 3.0  # seconds of CPU time; a slower test is not run
 

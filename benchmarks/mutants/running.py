@@ -173,5 +173,6 @@ def _in_fork(body: Callable[[int], None]) -> str:
     os.close(out)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return written
+    _, status = os.waitpid(child, 0)
+    is_crash = os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL
+    return "crash" if is_crash and not written else written

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -36,5 +35,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(*lines: str) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    print(*lines, sep="\n", flush=True)  # noqa: T201

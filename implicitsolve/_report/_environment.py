@@ -59,7 +59,8 @@ def environment() -> dict[str, Section]:
 def cleaned(text: str) -> str:
     """The first line of a message, without names of folders, of the user or of the machine."""
     line = next((part.strip() for part in text.splitlines() if part.strip()), "")
-    line = line.replace(str(Path.home()), "~") if len(Path.home().parts) > 1 else line
+    home = os.path.expanduser("~")  # pathlib raises where there is none
+    line = line.replace(home, "~") if len(Path(home).parts) > 1 else line
     return DIRECTORIES.sub("...", line).replace(socket.gethostname() or "\0", "<host>")[:200]
 
 

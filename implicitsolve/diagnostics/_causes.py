@@ -4,58 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from implicitsolve._typing import HostArray
-from implicitsolve.diagnostics._history import History
+from implicitsolve.diagnostics._case import Case, Cause, place
+from implicitsolve.diagnostics._slowness import LINEAR_ADVICE, faster, slowness
 from implicitsolve.status import Status
 
 ROUNDED = 0.4  # reduction of ||F|| by this power of eps that ends where rounding begins
 FEW_UNITS = 100  # rounding units of x that F = x - G(x) cannot fall below for sure
-FLAT = 0.9  # factor of a step that is no progress
-SHORT = 0.5  # step length that most steps fall to, where J does not belong to F
-STEADY = 0.25  # spread of the last factors, relative to their mean
-SLOW = 0.9  # factor of a fixed-point step that other methods beat
-ACCURATE = 0.1  # linear residual, over the factor of the step, up to which it is not what slows the step down
-NEAR = 0.015  # distance to (1 - 1/m)^m, the factor of ||F|| near a root of multiplicity m
-POOR = 0.3  # linear residual from which on a direction is a poor one
-MANY = 100  # Krylov iterations of one step that ask for a preconditioner
-
-
-@dataclass(frozen=True)
-class Case:
-    """One system, on the host."""
-
-    status: Status
-    history: History
-    x: HostArray
-    F: HostArray
-    norm: float
-    first: float
-    target: float
-    precision: float
-    has_products: bool  # whether exact products were counted
-
-    @property
-    def reduction(self) -> float:
-        """The norm over the first one."""
-        return self.norm / self.first if self.first > 0 else math.nan
-
-    @property
-    def aim(self) -> str:
-        """The target in words, where it is known."""
-        return "" if math.isnan(self.target) else f", target {self.target:.3g}"
-
-
-@dataclass(frozen=True)
-class Cause:
-    """What happened, and what to try; causes with the same key are told together."""
-
-    key: str
-    what: str
-    advice: str
+FLAT = 0.8  # factor of a step that is no progress
+FAST = 0.2  # factor of a step that ends a solve soon, if it is half the one before
+SOON = 5  # steps that a fast solve may still need
+FOREVER = 10_000  # steps that nobody waits for
+STILL = 1e-8  # step length with which x hardly moves
 
 
 def cause_of(case: Case) -> Cause:
@@ -76,10 +38,11 @@ def _nonfinite(case: Case) -> Cause:
         return Cause("start", what, "Start inside the domain of the residual, or extend it there.")
     if not np.isfinite(case.F).all():
         return Cause("end", f"F is not finite: {place(case.F, ~np.isfinite(case.F))}.", "Check the residual there.")
+    accepted = int((case.history.part("step_length") > 0).sum())
+    after = f" and after {accepted} step{'s' * (accepted > 1)}" if accepted else ""
     what = (
-        f"F was finite at x0 and for {_accepted(case)} accepted steps, then not finite wherever step "
-        f"{case.history.steps} was tried, down to the shortest; x, the last point, lies between "
-        f"{np.real(case.x).min():.4g} and {np.real(case.x).max():.4g}."
+        f"F was finite at x0{after}, then not finite wherever a step from there was tried, down to the shortest; x, "
+        f"the last point, lies between {np.real(case.x).min():.4g} and {np.real(case.x).max():.4g}."
     )
     return Cause(
         "later",
@@ -96,30 +59,29 @@ def _iteration_limit(case: Case) -> Cause:
     rounded = _rounding(case)
     if rounded:
         return rounded
-    rate, ratios = history.rate, history.ratios
-    if not rate < 1:
+    rate, ratios, slow = history.rate, history.ratios, slowness(case)
+    more = _more_steps(case, rate)
+    if not rate < 1 or more > FOREVER:
+        if slow:
+            return slow
         best = int(np.nanargmin(history.norms))
         what = (
-            f"norm(F) does not fall any more: {case.norm:.3g} after {history.steps} steps{case.aim}; the smallest was "
+            f"norm(F) hardly falls any more: {case.norm:.3g} after {history.steps} steps{case.aim}; the smallest was "
         )
         return Cause("no progress", f"{what}{history.norms[best]:.3g}, after step {best}.", _another_method(case))
-    if ratios[-1] < 0.01 or (ratios.size > 1 and ratios[-1] < 0.1 * ratios[-2]):
+    if ratios[-1] < FAST and (ratios.size == 1 or ratios[-1] < 0.5 * ratios[-2]):
         what = (
             f"The solve was converging fast when it ended: the last step reduced norm(F) by {ratios[-1]:.2g}{case.aim}."
         )
-        return Cause("fast", what, f"NonlinearStop(max_iterations={history.steps + 5}): a few more steps will do.")
+        return Cause("fast", what, f"NonlinearStop(max_iterations={history.steps + SOON}): a few more steps will do.")
     what = f"Over the last steps norm(F) fell by the factor {rate:.4g} a step, to {case.norm:.3g}{case.aim}."
-    more = _more_steps(case, rate)
-    advice = f"NonlinearStop(max_iterations={math.ceil(1.1 * (history.steps + more))})" if more else ""
+    advice = "NonlinearStop(max_iterations=...) of a larger value"
     if more:
         what += f" At that rate {more} more steps reach it."
-    slow = slowness(case)
+        advice = f"NonlinearStop(max_iterations={math.ceil(1.1 * (history.steps + more))})"
     if slow:
-        return Cause(
-            f"slow: {slow.key}", f"{what} {slow.what}", f"{slow.advice} Or {advice}." if advice else slow.advice
-        )
-    faster = _faster(case)
-    return Cause("slow", what, f"{advice}, or {faster}." if advice else f"{faster[0].upper()}{faster[1:]}.")
+        return Cause(f"slow: {slow.key}", f"{what} {slow.what}", f"{slow.advice} Or {advice}.")
+    return Cause("slow", what, f"{advice}, or {faster(case)}.")
 
 
 def _stagnated(case: Case) -> Cause:
@@ -131,6 +93,8 @@ def _stagnated(case: Case) -> Cause:
     if history.kind == "homotopy":
         what = f"The path from x0 was lost: its step length fell to {lengths[-1]:.2g}."
         return Cause("path", what, "Homotopy(first_step=0.05, forcing=1e-5), a larger `max_krylov`, or another x0.")
+    if history.kind in ("krylov", "block") and lengths.size and lengths[-1] < STILL:
+        return _edge(case, lengths[-1])
     slow = slowness(case)
     if slow:
         return slow
@@ -144,6 +108,19 @@ def _stagnated(case: Case) -> Cause:
     )
     advice = f"{_another_method(case)} `explain(result, problem)` tells whether x is a stationary point."
     return Cause("minimum", what + "local minimum of ||F||, or J be singular there.", advice)
+
+
+def _edge(case: Case, length: float) -> Cause:
+    """Steps so short that x does not move, though they are accepted."""
+    what = (
+        f"norm(F), {case.norm:.3g}{case.aim}, is reduced by steps alone that are too short to move x: the last was "
+        f"{length:.1g} of the direction."
+    )
+    advice = (
+        "See whether F is finite, and continuous, just beyond x: x may lie at the edge of its domain. Else x may be a "
+        "local minimum of ||F||, or J not belong to F: explain(result, problem) looks for both."
+    )
+    return Cause("edge", what, advice)
 
 
 def _diverged(case: Case) -> Cause:
@@ -177,12 +154,6 @@ def _line_search(case: Case) -> Cause:
         what += f" The linear solve reached {linear[-1]:.2g} only, so that the direction is a poor one."
         advice = LINEAR_ADVICE
     return Cause("direction", what.replace(",.", "."), advice)
-
-
-LINEAR_ADVICE = (
-    "Precondition (`preconditioner=`, or declare a `structure`, which gives one), or enlarge the space: "
-    "NewtonKrylov(max_krylov=...), for a method of your own its `restart`."
-)
 
 
 def _linear_solve(case: Case) -> Cause:
@@ -239,86 +210,22 @@ CAUSES: dict[Status, Callable[[Case], Cause]] = {
 # ---------------------------------------------------------------------------------------------------------------- parts
 
 
-def slowness(case: Case) -> Cause | None:
-    """Why Newton's steps are slow; None where they are not, or nothing shows it."""
-    history = case.history
-    if history.kind == "krylov":
-        return _limited(case) or _short(case) or _only_linear(case)
-    return _short(case) or _only_linear(case) if history.kind == "block" else None
-
-
-def _limited(case: Case) -> Cause | None:
-    """Linear solves that end at their limit."""
-    history = case.history
-    reached, asked = history.part("linear_residual"), history.part("forcing")
-    missed = (history.part("linear_status") == Status.ITERATION_LIMIT) & (reached > np.maximum(asked, POOR))
-    last = missed[-5:]
-    if not (last.size and last.sum() > last.size / 2):
-        return None
-    step = int(np.flatnonzero(missed)[-1])
-    what = (
-        f"{int(missed.sum())} of {history.steps} linear solves ended at their limit: step {step + 1} reached the "
-        f"relative residual {reached[step]:.2g} in {history.part('krylov_iterations')[step]:.0f} iterations, where "
-        f"{asked[step]:.2g} was asked for."
-    )
-    return Cause("linear", what, LINEAR_ADVICE)
-
-
-def _short(case: Case) -> Cause | None:
-    """Steps that the line search always shortens."""
-    lengths = case.history.part("step_length")[-10:]
-    if lengths.size < 3 or not np.median(lengths) <= SHORT:
-        return None
-    what = (
-        f"The line search shortens nearly every step: the median length of the last {lengths.size} is "
-        f"{np.median(lengths):.2g}."
-    )
-    advice = (
-        "J may not belong to F (check_derivatives(problem, result.x) tells), F may have a kink or leave its domain "
-        "just beyond x, or x0 be far from any solution."
-    )
-    return Cause("short", what, advice)
-
-
-def _only_linear(case: Case) -> Cause | None:
-    """Whole Newton steps that reduce F by the same factor each time, though linear solves are accurate."""
-    history, tail = case.history, case.history.tail
-    if tail.size < 3 or history.steps < 4:
-        return None
-    rate = float(np.exp(np.log(tail).mean()))
-    if not (rate > 0.05 and np.ptp(tail) <= STEADY * min(rate, 1 - rate)):
-        return None
-    linear = history.part("linear_residual")[-tail.size :]
-    if history.kind == "krylov" and not (linear <= ACCURATE * rate).all():
-        what = f"Whole steps reduce norm(F) by {rate:.2g} only, since the linear solves stop at {linear.max():.2g}."
-        return Cause("forcing", what, "NewtonKrylov(forcing=ConstantForcing(eta=0.01)).")
-    what = (
-        f"The last {tail.size} whole steps all reduced norm(F) by about {rate:.2g}, where Newton's method converges "
-        "ever faster: "
-    )
-    order = next((m for m in (2, 3, 4) if abs((1 - 1 / m) ** m - rate) < NEAR), 0)
-    if order:
-        what += f"J is singular at the solution, as at a root of multiplicity {order}."
-        return Cause("singular root", what, "Solve for a form of the equations whose J is regular, or accept the rate.")
-    what += "J is not the derivative of F."
-    return Cause("inexact", what, "check_derivatives(problem, result.x), or explain(result, problem), says which part.")
-
-
 def _rounding(case: Case) -> Cause | None:
     """A norm that stopped falling where rounding begins."""
     history, best = case.history, min(case.norm, *case.history.norms) if case.history.norms else case.norm
     recent = np.asarray(history.norms[-4:])
-    is_flat = recent.size < 2 or not recent[-1] < FLAT * recent[:-1].min() * FLAT
+    is_flat = recent.size < 2 or not recent[-1] < FLAT * recent[:-1].min()
     is_small = case.reduction < case.precision**ROUNDED
     size = float(np.abs(case.x).max(initial=0.0))
-    units = case.norm / (case.precision * size) if size else math.inf
+    is_difference = history.kind in ("fixed point", "homotopy")
+    units = case.norm / (case.precision * size) if size and is_difference else math.inf
     if not (is_flat and history.steps and (is_small or units < FEW_UNITS)) or case.target > case.norm:
         return None
     holds = 10.0 ** math.floor(math.log10(best)) if best > 0 else 0.0
     holds *= math.ceil(2 * best / holds) if holds else 0.0
     what = f"norm(F) fell from {case.first:.3g} to {best:.3g} and no further"
     what += f", which is {units:.2g} rounding units of max|x|" if units < FEW_UNITS else ""
-    what += f"{case.aim}: the target lies below the rounding error of F."
+    what += f"{case.aim}: the target seems to lie below the rounding error of F."
     advice = f"NonlinearStop(atol={holds:.1g}) would hold."
     if case.precision > 1e-10:
         advice += " Or solve in float64."
@@ -334,51 +241,7 @@ def _more_steps(case: Case, rate: float) -> int:
     return math.ceil(math.log(case.target / case.norm) / math.log(rate))
 
 
-def _faster(case: Case) -> str:
-    if case.history.kind == "fixed point":
-        return 'method=Anderson() or "newton-krylov", which need fewer steps where a fixed-point iteration is slow'
-    return "start nearer to the solution"
-
-
 def _another_method(case: Case) -> str:
     if case.history.kind == "fixed point":
         return 'method="newton-krylov", Homotopy() from another x0, or a smaller `damping`.'
     return "Start elsewhere, race() several starts, or Homotopy() for a fixed-point problem."
-
-
-def _accepted(case: Case) -> int:
-    return int((case.history.part("step_length") > 0).sum())
-
-
-def place(values: HostArray, where: HostArray) -> str:
-    """The first entry of an array where something holds, with its value."""
-    index = tuple(int(i) for i in np.argwhere(where)[0])
-    name = f"[{', '.join(map(str, index))}] = " if index else ""
-    return f"{name}{values[index]:.4g}"
-
-
-def largest(values: HostArray) -> str:
-    """The largest entry of an array, or the first that is not finite."""
-    if not values.size:
-        return ""
-    finite = np.isfinite(values)
-    magnitudes = np.where(finite, np.abs(values), -1.0)
-    return place(values, ~finite if not finite.all() else magnitudes == magnitudes.max())
-
-
-def warning_of(case: Case) -> Cause | None:
-    """What is suspicious of a system that has converged."""
-    history = case.history
-    if history.kind in ("krylov", "block"):
-        found = _only_linear(case) or _short(case)
-        spent = history.part("krylov_iterations")
-        if found is None and spent.size and np.nanmax(spent, initial=0) > MANY:
-            what = f"Step {int(np.nanargmax(spent)) + 1} took {np.nanmax(spent):.0f} Krylov iterations."
-            return Cause("products", what, "Precondition, or declare a `structure`.")
-        return found
-    if history.kind == "fixed point" and history.steps >= 10 and history.rate > SLOW:
-        what = f"norm(F) fell by the factor {history.rate:.3g} a step only, in {history.steps} steps."
-        return Cause("slow", what, f"{_faster(case)}.")
-    if history.steps == 0 and case.norm > 0:
-        return Cause("start", f"x0 already met the target{case.aim.replace(', target', ' of')}.", "Is it small enough?")
-    return None

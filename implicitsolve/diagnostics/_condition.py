@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,9 @@ ASSEMBLY = 1000  # products that an assembly may take
 ACCURACY = 1e-6  # of linear solves without a matrix
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Condition:
-    """Condition of one system's J.
+    """Condition of one system's J; its text has three digits.
 
     Attributes
     ----------
@@ -44,6 +44,11 @@ class Condition:
     norm: float
     inverse_norm: float
     error: float
+
+    def __repr__(self) -> str:
+        """Three digits of each number."""
+        parts = (f"{part.name}={getattr(self, part.name):.3g}" for part in fields(self))
+        return f"Condition({', '.join(parts)})"
 
 
 def condition(

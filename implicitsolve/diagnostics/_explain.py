@@ -13,10 +13,12 @@ from implicitsolve._namespace import array_namespace, check_whole, eps, gather, 
 from implicitsolve._summary import worst_first
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.batch import BatchResult
-from implicitsolve.diagnostics._causes import Case, Cause, cause_of, largest, warning_of
+from implicitsolve.diagnostics._case import Case, Cause, largest
+from implicitsolve.diagnostics._causes import cause_of
 from implicitsolve.diagnostics._history import histories
 from implicitsolve.diagnostics._linear_causes import linear_cause
 from implicitsolve.diagnostics._probe import probe
+from implicitsolve.diagnostics._slowness import warning_of
 from implicitsolve.errors import NoConvergence
 from implicitsolve.problem import Problem
 from implicitsolve.result import AdjointResult, LinearResult, NonlinearResult, TangentResult
@@ -25,6 +27,10 @@ from implicitsolve.status import Status
 LOOKED_AT = 200  # systems of each status, the worst ones
 SHOWN = 6  # indices of systems in the text
 WIDTH = 100
+NO_FAILURE = {
+    int(Status.CONVERGED): "The solve converged.",
+    int(Status.STOPPED): "The solve was stopped as was asked for.",
+}
 
 
 @dataclass(frozen=True)
@@ -175,14 +181,16 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
 
 
 def _headline(status: HostArray) -> str:
-    failed = status[status != Status.CONVERGED]
     if not status.size:
         return "The batch is empty."
     if not status.ndim:
-        return f"The solve failed: {Status(int(status)).name}." if failed.size else "The solve converged."
-    if not failed.size:
-        return f"All {status.size} systems converged."
-    return f"{failed.size} of {status.size} systems did not converge."
+        return NO_FAILURE.get(int(status), f"The solve failed: {Status(int(status)).name}.")
+    stopped, failed = int((status == Status.STOPPED).sum()), int((~np.isin(status, list(NO_FAILURE))).sum())
+    asked = f"{stopped} stopped as was asked for"
+    if not failed:
+        done = status.size - stopped
+        return f"Of {status.size} systems {done} converged, {asked}." if stopped else f"All {done} systems converged."
+    return f"{failed} of {status.size} systems did not converge{f', {asked}' if stopped else ''}."
 
 
 def _cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int, Case]:

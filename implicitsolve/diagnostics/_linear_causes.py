@@ -28,8 +28,9 @@ def linear_cause(status: Status, norm: float, target: float, iterations: float, 
         what = f"{reached} It does not fall any more: {matrix} is nearly singular, or the target below rounding."
         return what, f"A larger `restart` of the method, `M`, or LinearStop(rtol=...) of a larger value.{transposed}"
     if status in (Status.BREAKDOWN, Status.SINGULAR):
-        what = f"{reached} {matrix} is singular on the space that b spans: no x makes the residual smaller."
-        return what, "Check b and the operator; condition() of the problem estimates how singular J is."
+        what = f"{reached} {matrix} is singular on the space that b spans, or the method does not suit it."
+        condition = "" if matrix == "A" else " condition() of the problem estimates how singular J is."
+        return what, f"GMRES, with which only a singular {matrix} ends so; then check b and the operator.{condition}"
     if status == Status.NONFINITE:
         return f"A product with {matrix} or `M`, or b, is not finite.", "Check them with finite vectors: dot_test(A)."
     return f"{reached} {status.message[0].upper()}{status.message[1:]}.", status.hint

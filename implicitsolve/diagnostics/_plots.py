@@ -176,14 +176,15 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
     if status.size == 1:
         ax.plot(at, norms[:, 0], label=name or None, **options)
         return
-    with np.errstate(all="ignore"):
-        low, middle, high = np.nanmin(norms, axis=1), np.nanmedian(norms, axis=1), np.nanmax(norms, axis=1)
+    drawn = ~np.isnan(norms).all(axis=1)
+    length, at, norms = norms.shape[0], at[drawn], norms[drawn]
+    low, middle, high = np.nanmin(norms, axis=1), np.nanmedian(norms, axis=1), np.nanmax(norms, axis=1)
     own = f"{name}: " if name else ""
     ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
     ax.plot(at, middle, label=f"{own}median of {status.size}, min to max", **options)
     failed = np.flatnonzero((status != Status.CONVERGED) & (status != Status.STOPPED))
     for i, row in enumerate(failed[:FAILED].tolist()):
-        alone = _norms(result, [row], norms.shape[0])[:, 0]
+        alone = _norms(result, [row], length)[drawn, 0]
         index = where(row, np.shape(result.status))
         text = f"{own}{index}: {Status(int(status[row])).name}"
         more = failed.size - FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from implicitsolve import check_derivatives
 from implicitsolve._namespace import as_inexact, eps, norm2, norm_max, to_host
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics._condition import DENSE, Condition, condition
-from implicitsolve.diagnostics._spectrum import contraction
+from implicitsolve.diagnostics._spectrum import spectrum
 from implicitsolve.diagnostics._system import System
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
@@ -20,7 +21,6 @@ STATIONARY = 1e-6  # ||J^H F|| over ||J|| ||F||
 STATIONARY_ADVICE = "No descent leads away from it: start elsewhere, or race() several starts."
 FAR = 1e6  # length of a Newton step over ||x||
 NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error
-VOID = 1e-12  # entry of J^H w, relative to the largest, of an unknown that nothing depends on
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,18 @@ def probe(problem: Problem, x: Any, index: tuple[int, ...] | None, status: Statu
     _noise(found, part)
     _conditions(found, part, problem, x, index, status)
     if kind == "fixed point":
-        radius = contraction(problem, x, system=index).radius
-        verdict = "fixed-point iterations converge" if radius < 1 else "Picard's iteration diverges"
-        found.notes.append(f"The spectral radius of I - J at x is {radius:.3g}: near such a point {verdict}.")
+        found.notes.append(_radius(problem, x, index))
     return found
+
+
+def _radius(problem: Problem, x: Any, index: tuple[int, ...] | None) -> str:
+    """Whether fixed-point iterations converge near x."""
+    try:
+        radius = spectrum(problem, x, system=index).radius
+    except ValueError:
+        return "The spectral radius of I - J was not estimated: a product with J is not finite."
+    verdict = "fixed-point iterations converge" if radius < 1 else "Picard's iteration diverges"
+    return f"The spectral radius of I - J at x is {radius:.3g}: near such a point {verdict}."
 
 
 def _derivatives(found: Probe, part: System, problem: Problem, x: Any) -> None:
@@ -100,16 +108,39 @@ def _conditions(
     except TypeError:
         found.notes.append("The condition of J was not estimated: there are no products with J^H.")
         return
+    if np.isnan(known.number):
+        why = "a linear solve with it did not end" if np.isfinite(known.norm) else "J is not finite at x"
+        found.notes.append(f"The condition of J was not estimated: {why}.")
+        return
     found.notes.append(f"The condition number of J at x is {known.number:.2g}.")
-    if status == Status.CONVERGED:
+    if status == Status.CONVERGED and np.isfinite(known.error):
         size = float(norm2(part.x)[0])
         relative = f", {known.error / size:.1g} of ||x||" if size > 0 else ""
         found.notes.append(f"The solution lies at about ||J^-1 F(x)|| = {known.error:.2g} from x{relative}.")
     if not known.number < 0.1 / eps(part.xp, part.x.dtype):
-        what = "J is singular to working precision at x."
-        found.remarks.append((f"{what} {_kernel(part)}".strip(), "Start elsewhere, or remove what is undetermined."))
+        found.remarks.append(_singular(part, status))
     elif status != Status.CONVERGED:
         _stationary(found, part, known)
+
+
+def _singular(part: System, status: Status) -> tuple[str, str]:
+    """A condition number that says that J is singular: whether it is, or only badly scaled."""
+    scaled = _scaled_condition(part) if part.size <= DENSE else math.inf
+    if scaled < 0.1 / eps(part.xp, part.x.dtype):
+        what = f"J is badly scaled at x: with rows and columns of size 1 its condition number is {scaled:.2g}."
+        return what, "Choose units in which unknowns and equations have the size 1: norm(F) sees the largest alone."
+    undetermined = "Remove what is undetermined: x is not the only solution, and has no derivative."
+    advice = undetermined if status == Status.CONVERGED else "Start elsewhere, or remove what is undetermined."
+    return f"J is singular to working precision at x. {_kernel(part)}".strip(), advice
+
+
+def _scaled_condition(part: System) -> float:
+    """Condition number of J after its rows, and then its columns, were divided by their largest entries."""
+    J = part.dense()
+    with np.errstate(all="ignore"):
+        J = J / np.abs(J).max(axis=1, keepdims=True)
+        J = J / np.abs(J).max(axis=0)
+    return float(np.linalg.cond(J, 1)) if np.isfinite(J).all() else math.inf
 
 
 def _stationary(found: Probe, part: System, known: Condition) -> None:
@@ -123,9 +154,10 @@ def _stationary(found: Probe, part: System, known: Condition) -> None:
         found.remarks.append((what, STATIONARY_ADVICE))
         return
     adjoint = part.adjoint()
-    if adjoint is None or not size > 0:
+    if not size > 0 or (adjoint is None and part.size > DENSE):
         return
-    slope = float(norm2(adjoint.matvec(part.F))[0]) / (known.norm * size)
+    pulled = part.dense().conj().T @ to_host(part.F)[0] if adjoint is None else to_host(adjoint.matvec(part.F))[0]
+    slope = float(np.linalg.norm(pulled)) / (known.norm * size)
     if slope < STATIONARY:
         what = f"x is a stationary point of ||F||: ||J^H F|| is {slope:.1g} of ||J|| ||F||."
         found.remarks.append((what, STATIONARY_ADVICE))
@@ -135,15 +167,13 @@ def _kernel(part: System) -> str:
     """Unknowns that the residual does not depend on, or the combination of them that is undetermined."""
     adjoint = part.adjoint()
     if adjoint is not None:
-        w = to_host(adjoint.matvec(part.random(np.random.default_rng(0))))[0]
-        columns = np.abs(w) <= VOID * np.abs(w).max(initial=0.0)
+        columns = to_host(adjoint.matvec(part.random(np.random.default_rng(0))))[0] == 0
     elif part.size <= DENSE:
-        sizes = np.abs(part.dense()).max(axis=0)
-        columns = sizes <= VOID * sizes.max(initial=0.0)
+        columns = ~part.dense().any(axis=0)
     else:
         return ""
     if columns.any():
-        return f"F does not depend on {_unknowns(part, np.flatnonzero(columns))}."
+        return f"To first order F does not depend on {_unknowns(part, np.flatnonzero(columns))}."
     if part.size > DENSE:
         return ""
     vector = np.abs(np.linalg.svd(part.dense())[2][-1])

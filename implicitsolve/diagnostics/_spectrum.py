@@ -19,9 +19,9 @@ VECTORS = 50
 NEW = 10  # rounding units of a product by which it must leave the space to count as a new direction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Spectrum:
-    """Ritz values of I - J, the largest first.
+    """Ritz values of I - J, the largest first; the text has their number and the radius.
 
     Attributes
     ----------
@@ -43,10 +43,15 @@ class Spectrum:
         """Largest modulus."""
         return float(np.abs(self.values).max(initial=0.0))
 
+    def __repr__(self) -> str:
+        """Number, kind and radius, without the values."""
+        kind = "eigenvalues" if self.exact else "Ritz values"
+        return f"<Spectrum of I - J: {self.values.size} {kind}, radius {self.radius:.3g}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Contraction:
-    """How fast ``x <- x - F(x)`` converges near a solution.
+    """How fast ``x <- x - F(x)`` converges near a solution; its text has three digits.
 
     Attributes
     ----------
@@ -61,6 +66,11 @@ class Contraction:
     radius: float
     norm: float | None
     steps_per_digit: float
+
+    def __repr__(self) -> str:
+        """Three digits of each number."""
+        norm = "None" if self.norm is None else f"{self.norm:.3g}"
+        return f"Contraction(radius={self.radius:.3g}, norm={norm}, steps_per_digit={self.steps_per_digit:.3g})"
 
 
 def spectrum(
@@ -178,7 +188,7 @@ def contraction(
             w = v - part.J.matvec(v)
             return w - adjoint.matvec(w)
 
-        H, _ = arnoldi(gram, part, _columns("contraction", part, vectors), rng)
+        H, _ = arnoldi("contraction", gram, part, _columns("contraction", part, vectors), rng)
         norm = math.sqrt(float(np.linalg.eigvalsh(0.5 * (H[:-1] + H[:-1].conj().T)).max(initial=0.0)))
     digit = -math.log10(radius) if radius > 0 else math.inf
     return Contraction(radius, norm, 1 / digit if digit > 0 else math.inf)
@@ -186,7 +196,7 @@ def contraction(
 
 def _spectrum(caller: str, part: System, vectors: int | None, rng: np.random.Generator) -> Spectrum:
     columns = _columns(caller, part, vectors)
-    H, is_whole = arnoldi(lambda v: v - part.J.matvec(v), part, columns, rng)
+    H, is_whole = arnoldi(caller, lambda v: v - part.J.matvec(v), part, columns, rng)
     values, Y = np.linalg.eig(H[:-1])
     errors = np.zeros(columns) if is_whole else np.abs(H[-1, -1] * Y[-1])
     order = np.argsort(-np.abs(values), kind="stable")
@@ -202,7 +212,7 @@ def _columns(caller: str, part: System, vectors: int | None) -> int:
 
 
 def arnoldi(
-    product: Callable[[Array], Array], part: System, columns: int, rng: np.random.Generator
+    caller: str, product: Callable[[Array], Array], part: System, columns: int, rng: np.random.Generator
 ) -> tuple[HostArray, bool]:
     """The Hessenberg matrix (m + 1, m) of a map on (1, N) in an orthonormal basis, and whether m = N.
 
@@ -216,7 +226,7 @@ def arnoldi(
         w = product(basis[j])
         size = float(norm2(w)[0])
         if not np.isfinite(size):
-            raise ValueError("spectrum: a product with J is not finite; choose another `x`")
+            raise ValueError(f"{caller}: a product with J is not finite; choose another `x`")
         H[: j + 1, j], w = _orthogonal(basis, w)
         length = float(norm2(w)[0])
         if j + 1 == part.size:

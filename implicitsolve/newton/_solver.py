@@ -193,7 +193,7 @@ class _KrylovLoop(NewtonLoop):
         self.eta = self._next_eta(eta, previous, linear_residual, found)
         self._report(
             iteration,
-            step_length=found.length,
+            step_length=np.where(found.accepted, found.length, 0.0),
             forcing=eta,
             linear_residual=linear_residual,
             krylov_iterations=outcome.iterations,

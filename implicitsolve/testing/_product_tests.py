@@ -21,6 +21,7 @@ UNSETTLED = 0.1  # change of the differences, relative to their size, from which
 ROUNDING = 1e3  # rounding units by which two ways to compute one thing may differ
 LONGER = 1e2, 1e4, 1e8  # times the size of x, where F hardly changes over that
 UNSETTLED_HINT = "differences of the residual do not settle here: it is noisy, or not smooth; choose another `x`"
+TINY = 1e-30
 FARTHEST = 8  # blocks beyond the declared ones in which missing couplings are looked for
 
 
@@ -41,8 +42,15 @@ def random_like(rng: np.random.Generator, x: Array) -> Array:
     if is_complex(x):
         values = values + 1j * rng.standard_normal(tuple(x.shape))
     host = np.abs(to_host(x))
-    size = float(np.sqrt(np.mean(np.square(host / (host.max(initial=0.0) or 1.0))))) * float(host.max(initial=0.0))
+    largest = float(host.max(initial=0.0))
+    size = largest * float(np.sqrt(np.square(host / (largest or 1.0)).sum() / max(1, host.size)))
     return from_host(np.asarray(values * (size or 1.0)), x)
+
+
+def relative(part: HostArray, whole: HostArray) -> HostArray:
+    """A part over the whole; 0 where there is no part, infinite where it is a part of nothing."""
+    with np.errstate(all="ignore"):
+        return np.where(part == 0, 0.0, part / whole)
 
 
 class Point:
@@ -72,10 +80,15 @@ class Point:
         xp, size = self.xp, norm2(self.x) / max(1, self.x.shape[1]) ** 0.5
         mean = from_host(np.where(size > 0, size, 1.0), self.x)[:, None]
         own = xp.abs(self.x)
-        return [self.random() * mean, self.random() * xp.where(own > 0, own, mean * xp.ones_like(own))]
+        return [self._unit() * mean, self._unit() * xp.where(own > 0, own, mean * xp.ones_like(own))]
+
+    def _unit(self) -> Array:
+        """A random vector for each system, whose entries have the mean square 1: of one unknown it is never small."""
+        v = self.random()
+        return v * from_host(self.x.shape[1] ** 0.5 / np.maximum(norm2(v), TINY), v)[:, None]
 
     def differences(self) -> list[tuple[Array, HostArray]]:
-        """The derivative of F along each direction, and its relative uncertainty for each system."""
+        """The derivative of F along each direction, and the norm of its uncertainty for each system."""
         if not self._known:
             for i in range(len(self.directions)):
                 self._known.append(self._settled(i))
@@ -86,19 +99,19 @@ class Point:
         v = self.directions[i]
         known, uncertain = self.difference(lambda h: self.residual(self.x + h * v))
         for factor in LONGER:
-            poor = uncertain > UNSETTLED
+            poor = ~(uncertain <= UNSETTLED * norm2(known))
             if not poor.any():
                 break
             w = v * factor
             other, doubt = self.difference(lambda h, w=w: self.residual(self.x + h * w))
-            is_better = poor & (doubt < uncertain)
+            is_better = poor & (relative(doubt, norm2(other)) < relative(uncertain, norm2(known)))
             mask = from_host(is_better, v)[:, None]
             known, uncertain = self.xp.where(mask, other, known), np.where(is_better, doubt, uncertain)
             self.directions[i] = self.xp.where(mask, w, self.directions[i])
         return known, uncertain
 
     def difference(self, F: Any) -> tuple[Array, HostArray]:
-        """Derivative of ``F(h)`` at h = 0: of all lengths the one at which the quotients change least."""
+        """Derivative of ``F(h)`` at h = 0, and the norm of its uncertainty: where the quotients change least."""
         best, least, last = self.xp.zeros_like(self.F), np.full(self.F.shape[0], np.inf), None
         rounding = self.precision * norm2(self.F)
         with np.errstate(all="ignore"):
@@ -110,8 +123,7 @@ class Point:
                     least = np.where(is_better, change, least)
                     best = self.xp.where(from_host(is_better, best)[:, None], quotient, best)
                 last = quotient
-            size = norm2(best)
-            return best, np.where(least == 0, 0.0, least / size)
+        return best, least
 
     # Checks
 
@@ -125,16 +137,14 @@ class Point:
 
     def compared(self, name: str, Jv: Array, D: Array, uncertain: HostArray, tolerance: float | None = None) -> Check:
         """A product against a difference, where that is of any use."""
-        settled = uncertain < UNSETTLED
-        if not settled.any():
-            return (
-                Check(name, True, float("nan"), float("nan"), UNSETTLED_HINT)
-                if settled.size
-                else Check(name, True, 0.0, self.tolerance)
-            )
         with np.errstate(all="ignore"):
-            mismatch, size = norm2(Jv - D), np.maximum(norm2(Jv), norm2(D))
-            mismatch = np.where(mismatch > 0, mismatch / np.where(size > 0, size, 1.0), mismatch)
+            mismatch, size = norm2(Jv - D), np.fmax(norm2(Jv), norm2(D))
+            uncertain, mismatch = relative(uncertain, size), relative(mismatch, size)
+            settled = uncertain < UNSETTLED
+            if not settled.size:
+                return Check(name, True, 0.0, self.tolerance)
+            if not settled.any():
+                return Check(name, True, float("nan"), float("nan"), UNSETTLED_HINT)
             allowed = np.maximum(self.tolerance if tolerance is None else tolerance, SAFETY * uncertain)
             excess = np.where(settled, np.where(np.isnan(mismatch), np.inf, mismatch / allowed), -1.0)
         worst = int(np.argmax(excess))
@@ -170,7 +180,7 @@ class Point:
             w, Jv = self.random(), operator.matvec(v) if is_own else D
             allowed = ROUNDING * SAFETY * self.precision
             if not is_own:
-                allowed = max(self.tolerance, SAFETY * float(uncertain.max(initial=0.0)))
+                allowed = max(self.tolerance, SAFETY * float(relative(uncertain, norm2(D)).max(initial=0.0)))
             if allowed < SAFETY * UNSETTLED:
                 found.append(self._dotted(name, operator, v, w, Jv, allowed))
             else:

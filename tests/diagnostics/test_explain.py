@@ -73,6 +73,70 @@ def test_a_quadratic_solve_with_a_right_jacobian_raises_no_suspicion(rng):
         assert not ims.explain(ims.root(problem, rng.uniform(1, 9, (20, 3)), method=method)).findings
 
 
+def test_early_steps_that_were_shortened_are_no_suspicion():
+    A = 2 * np.eye(200) - np.eye(200, k=1) - np.eye(200, k=-1)
+    problem = ims.Problem(lambda u: A @ u + 1e-3 * np.exp(u) - 1, jvp=lambda u, v: A @ v + 1e-3 * np.exp(u) * v)
+    result = ims.root(problem, np.zeros(200), method=ims.NewtonKrylov(max_krylov=10))
+    assert np.median([step.step_length[0] for step in result.steps[1:]]) < 0.5
+    assert ims.explain(result).findings == ()
+
+
+def test_last_steps_that_were_shortened_are_suspicious():
+    A = 4 * np.eye(50) + np.eye(50, k=1) + np.eye(50, k=-1) + np.eye(50, k=2)
+    result = ims.root(ims.Problem(lambda u: A @ u + 0.1 * u**3 - 1, structure=ims.BlockBanded(1, 1)), np.zeros(50))
+    assert result.success
+    assert "shortened the last steps" in only(ims.explain(result)).what
+
+
+@pytest.mark.parametrize(
+    ("F", "slope", "start", "word"),
+    [(np.exp, np.exp, 35.0, "exponentially"), (lambda x: x**3, lambda x: 3 * x**2, 1e6, "power 3")],
+    ids=["exponential", "power"],
+)
+def test_steady_steps_far_from_the_solution_are_not_laid_to_the_jacobian_alone(F, slope, start, word):
+    result = ims.root(ims.Problem(lambda x: F(x) - 1e6, jvp=lambda x, v: slope(x) * v), np.asarray([start]))
+    assert result.success
+    finding = only(ims.explain(result))
+    assert f"or x is still far from {'it' if 'power' in word else 'the solution'}" in finding.what
+    assert word in finding.what
+
+
+def test_accurate_linear_solves_are_not_what_slows_a_triple_root_down():
+    a = np.arange(3.0)
+    problem = ims.Problem(lambda x: x**3 - a, jvp=lambda x, v: 3 * x**2 * v)
+    assert "multiplicity 3" in only(ims.explain(ims.root(problem, np.ones(3), method="newton-krylov"))).what
+
+
+def test_what_was_stopped_on_purpose_has_not_failed():
+    _, result = ims.newton_krylov(lambda x: x**2 - 2, np.ones(3), iter=2, full_output=True)
+    assert ims.explain(result).summary == "The solve was stopped as was asked for."
+    whole = ims.root(cubes(batch_ndim=1), np.ones((3, 2)))
+    some = dataclasses.replace(whole, status=np.asarray([1, 10, 10]))
+    assert ims.explain(some).summary == "Of 3 systems 1 converged, 2 stopped as was asked for."
+    one = dataclasses.replace(whole, status=np.asarray([1, 10, 2]))
+    assert ims.explain(one).summary == "1 of 3 systems did not converge, 1 stopped as was asked for."
+
+
+def test_no_unknowns_are_no_problem():
+    problem = ims.Problem(lambda x: x**2 - 1)
+    assert ims.explain(ims.root(problem, np.zeros(0)), problem).summary == "The solve converged."
+
+
+def test_a_badly_scaled_jacobian_is_not_called_singular():
+    scales = np.asarray([1e-12, 1e-6, 1.0, 1e6, 1e12])
+    problem = ims.Problem(lambda x: scales * (x**3 - 2), jvp=lambda x, v: scales * 3 * x**2 * v)
+    finding = only(ims.explain(ims.root(problem, np.ones(5)), problem))
+    assert finding.what == "J is badly scaled at x: with rows and columns of size 1 its condition number is 1."
+
+
+def test_a_singular_jacobian_at_a_solution_has_no_distance_to_it():
+    A = np.ones((2, 2))
+    problem = ims.Problem(lambda x: A @ x - 2, jvp=lambda x, v: A @ v)
+    explanation = ims.explain(ims.root(problem, np.zeros(2), method="newton-krylov"), problem)
+    assert "not the only solution" in only(explanation).advice
+    assert not any("solution lies" in note for note in explanation.notes)
+
+
 def test_slow_contraction_is_suspicious():
     result = ims.root(slow(0.95), np.zeros(2), method="picard")
     assert "by the factor 0.95 a step only" in only(ims.explain(result)).what
@@ -100,12 +164,44 @@ def test_a_solve_that_was_about_to_end_needs_a_few_steps():
     assert "converging fast" in only(ims.explain(result)).what
 
 
+def test_a_solve_that_gathers_speed_needs_a_few_steps_and_no_other_start(tmp_path):
+    problem, stop = ims.Problem(lambda x: x**3 - 2), NonlinearStop(max_iterations=2)
+    results = [
+        ims.root(problem, np.ones(3), stop=stop),
+        ims.checkpointed(problem, np.ones(3), tmp_path / "x", stop=stop),
+    ]
+    for result in results:
+        finding = only(ims.explain(result))
+        assert "converging fast" in finding.what
+        assert "target 1.49e-08" in finding.what
+        limit = int(finding.advice.split("max_iterations=")[1].split(")")[0])
+        assert ims.root(problem, np.ones(3), stop=NonlinearStop(max_iterations=limit)).success
+
+
+def test_nobody_is_advised_to_take_a_million_steps():
+    result = ims.root(slow(1 - 1e-7), np.zeros(2), method="picard", stop=NonlinearStop(max_iterations=30))
+    finding = only(ims.explain(result))
+    assert "hardly falls any more" in finding.what
+    assert "max_iterations" not in finding.advice
+
+
+def test_linear_solves_that_fail_are_named_where_the_norm_does_not_fall_at_all():
+    A = 2 * np.eye(400) - np.eye(400, k=1) - np.eye(400, k=-1)
+    problem = ims.Problem(lambda u: A @ u - 1, jvp=lambda u, v: A @ v)
+    method = ims.NewtonKrylov(max_krylov=5, krylov=ims.GMRES(restart=5))
+    result = ims.root(problem, np.zeros(400), method=method, stop=NonlinearStop(max_iterations=15))
+    finding = only(ims.explain(result))
+    assert "15 of 15 linear solves ended at their limit" in finding.what
+    assert "preconditioner=" in finding.advice
+    assert ims.root(ims.Problem(problem.residual, structure=ims.BlockBanded(1, 1)), np.zeros(400)).success
+
+
 def test_an_iteration_that_does_not_fall():
     turning = np.asarray([[0.0, 1.0], [-1.0, 0.0]])
     problem = ims.Problem(lambda x: x - x @ turning.T - 1, fixed_point=True)
     result = ims.root(problem, np.zeros(2), method="picard", stop=NonlinearStop(max_iterations=15))
     finding = only(ims.explain(result))
-    assert "does not fall" in finding.what
+    assert "hardly falls any more" in finding.what
     assert "newton-krylov" in finding.advice
 
 
@@ -145,6 +241,33 @@ def test_a_tolerance_below_rounding_says_which_would_hold(method, dtype):
     assert atol < 1e-3 * result.initial_norm
     with_problem = ims.explain(result, problem).findings
     assert any("F(x) is rounding error" in finding.what for finding in with_problem)
+
+
+def test_a_local_minimum_of_a_small_residual_is_no_rounding_error():
+    problem = ims.Problem(lambda x: 1e-15 * (x**2 + 1), jvp=lambda x, v: 2e-15 * x * v)
+    result = ims.root(problem, np.full(3, 3.0), stop=NonlinearStop(rtol=1e-12))
+    assert not result.success
+    assert "rounding" not in only(ims.explain(result)).what
+
+
+@pytest.mark.parametrize("method", ["newton-krylov", "block-newton"])
+def test_a_domain_of_one_point_is_looked_for_beyond_x(method):
+    problem = ims.Problem(
+        lambda x: np.where(x == 2.0, x**2 - 1, np.nan), jvp=lambda x, v: 2 * x * v, structure=ims.BlockBanded(0, 0)
+    )
+    finding = only(ims.explain(ims.root(problem, np.full(3, 2.0), method=method)))
+    assert finding.status is Status.STAGNATED
+    assert "edge of its domain" in finding.advice
+
+
+@pytest.mark.parametrize("method", ["newton-krylov", "picard"])
+def test_differences_that_leave_the_domain_are_notes_and_no_crash(method):
+    problem = ims.Problem(lambda x: np.where(np.all(x == 2.0), x**2 - 1, np.nan))
+    result = ims.root(problem, np.full(3, 2.0), method=method)
+    explanation = ims.explain(result, problem)
+    assert "F was finite at x0, then not finite" in only(explanation).what
+    assert "The condition of J was not estimated: J is not finite at x." in explanation.notes
+    assert all(step.step_length[0] == 0 for step in result.steps[1:])  # none was taken
 
 
 def test_a_fixed_point_iteration_that_does_not_contract():
@@ -255,7 +378,7 @@ def test_steps_that_are_nowhere_finite():
     problem = ims.Problem(lambda x: np.where(x == 3.0, x**2 - 1, np.nan), jvp=lambda x, v: 2 * x * v)
     finding = only(ims.explain(ims.root(problem, np.full(2, 3.0), method="picard")))
     assert finding.status is Status.NONFINITE
-    assert "accepted steps, then not finite" in finding.what
+    assert "F was finite at x0, then not finite wherever a step from there was tried" in finding.what
     assert "between 3 and 3" in finding.what
 
 
@@ -362,8 +485,8 @@ def test_substitution_is_explained(rng):
     layer = ims.adapters.elman(ims.adapters.elman_parameters(2, 4, rng=rng), rng.standard_normal((3, 5, 2)))
     result = ims.root(layer, method="substitution", stop=NonlinearStop(rtol=1e-30))
     explanation = ims.explain(result, layer)
-    assert not result.success.any() or explanation.summary
-    assert str(explanation)
+    assert explanation.summary == "All 3 systems converged."
+    assert any("check_derivatives" in note for note in explanation.notes)
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.CONVERGED])
@@ -399,6 +522,16 @@ def test_a_linear_solve_says_what_it_reached_and_what_was_asked():
     assert "||b - A x|| is 1 after" in finding.what
     assert "where 1e-06 was asked for" in finding.what
     assert "restart" in finding.advice
+
+
+def test_a_breakdown_of_another_method_than_gmres_is_not_laid_to_the_matrix():
+    A = np.asarray([[0.0, 1.0], [-1.0, 0.0]])
+    result = ims.linear_solve(A, np.asarray([1.0, 0.0]), method=ims.BiCGSTAB())
+    assert result.status == Status.BREAKDOWN
+    finding = only(ims.explain(result))
+    assert "or the method does not suit it" in finding.what
+    assert "GMRES" in finding.advice
+    assert ims.linear_solve(A, np.asarray([1.0, 0.0]), method=ims.GMRES()).success
 
 
 def test_a_gradient_at_no_solution():

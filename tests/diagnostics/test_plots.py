@@ -76,6 +76,14 @@ def test_hundreds_of_failures_are_five_lines():
     assert any("and 295 more failed" in label for label in labels(ax))
 
 
+def test_a_batch_without_any_norm_is_an_empty_plot():
+    nothing = np.full(3, np.nan)
+    result = ims.root(ims.Problem(lambda x: x * nothing[:, None], batch_ndim=1), np.ones((3, 1)))
+    ax = ims.plot_convergence(result)
+    ax.figure.canvas.draw()
+    assert not any(np.size(line.get_ydata()) for line in ax.lines)
+
+
 def test_axes_are_used_and_returned():
     ax = pyplot.subplots()[1]
     assert ims.plot_convergence(one(), ax=ax) is ax

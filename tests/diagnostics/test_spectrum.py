@@ -133,3 +133,18 @@ def test_the_arguments_are_checked():
         ims.spectrum(lambda x: x, np.ones(3), vectors=0)
     with pytest.raises(ValueError, match="at least one unknown"):
         ims.spectrum(lambda x: x, np.ones(0))
+
+
+def test_what_is_found_reads_as_one_short_line():
+    problem = ims.Problem(lambda x: x - 0.3 * np.roll(x, 1), jvp=lambda x, v: v - 0.3 * np.roll(v, 1))
+    assert str(ims.spectrum(problem, np.ones(4))) == "<Spectrum of I - J: 4 eigenvalues, radius 0.3>"
+    expected = "Contraction(radius=0.3, norm=None, steps_per_digit=1.91)"
+    assert repr(ims.contraction(problem, np.ones(4))) == expected
+    assert repr(ims.condition(problem, np.ones(4))).startswith("Condition(number=1.8")
+    assert len(repr(ims.condition(problem, np.ones(4)))) < 80
+
+
+def test_an_error_names_the_function_that_was_called():
+    for function in (ims.spectrum, ims.contraction):
+        with pytest.raises(ValueError, match=f"{function.__name__}: a product with J is not finite"):
+            function(lambda x: x * np.nan, np.ones(2))

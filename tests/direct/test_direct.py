@@ -162,6 +162,16 @@ class TestStructure:
         assert inverse.take(np.asarray([1])).status.tolist() == [Status.CONVERGED]
         assert inverse.nbytes > 0
 
+    def test_factors_of_two_kinds_solve_each_system(self, rng):
+        """The second system needs rows of other blocks; its factors are the band's."""
+        A = tridiagonal(rng, 3, 6, 3, 2, 2)
+        A.blocks[1, :, 1] = np.ones((2, 2))
+        factors = BlockLU().factors(A.blocks.copy(), 1, 1)
+        b = rng.normal(size=(3, 6, 2, 1))
+        expected = np.linalg.solve(A.todense(), b.reshape(3, 12, 1)).reshape(b.shape)
+        np.testing.assert_allclose(factors.solve(b), expected, atol=1e-11)
+        np.testing.assert_allclose(factors.take(np.asarray([2, 1])).solve(b[[2, 1]]), expected[[2, 1]], atol=1e-11)
+
     def test_pivoting_inside_blocks_alone_names_the_block(self, rng):
         blocks = dominant(rng, 6, 3, 2, 2)
         blocks[0, 1] = 0

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from implicitsolve import Anderson, LinearOperator, NonlinearStop, Picard, Problem, Status, root
-from implicitsolve.fixed_point._history import FIRST_COLUMNS, History
+from implicitsolve.fixed_point._anderson import _AndersonLoop
+from implicitsolve.fixed_point._history import FIRST_COLUMNS, History, _all_at_once
+from implicitsolve.kernels import newest_first
 
 seeds = st.integers(0, 10**6)
 
@@ -215,3 +217,42 @@ def test_a_history_without_memory(memory):
     history.take(np.asarray([1]))
     history.join(History(F, np.ones(2), memory, 1e-10))
     assert history.held.shape == (3, memory)
+
+
+@given(seed=seeds, m=st.integers(1, 6))
+def test_the_small_problem_in_few_calls_is_the_one_by_definition(seed, m):
+    rng = np.random.default_rng(seed)
+    dF = rng.standard_normal((4, 30, m)) * 10.0 ** rng.integers(-3, 4, m)
+    dF[3, :, -1] = 0.0
+    held = rng.random((4, m)) < 0.7
+    gram, right = dF.swapaxes(1, 2) @ dF, rng.standard_normal((4, m))
+    found = _all_at_once(gram, right, held, 1e-12)
+    np.testing.assert_allclose(found, newest_first.reference(gram, right, held, 1e-12), rtol=1e-6, atol=1e-12)
+
+
+class Course:
+    """What decides whether the past misleads, step by step."""
+
+    def __init__(self):
+        self.norms, self.mark, self.idle, self.promised = np.ones(1), np.ones(1), np.zeros(1, dtype=int), np.zeros(1)
+
+    def step(self, norm, rest, lost=False):
+        self.norms, self.promised = np.asarray([norm]), self.promised + rest
+        return bool(_AndersonLoop._is_misled(self, np.asarray([lost]))[0])
+
+
+def test_the_past_misleads_where_it_promises_half_and_five_steps_bring_no_tenth():
+    course = Course()
+    assert [course.step(1.0, 0.49) for _ in range(10)] == [False] * 4 + [True] + [False] * 4 + [True]
+    modest = Course()
+    assert not any(modest.step(1.0, 0.51) for _ in range(20))
+
+
+def test_it_does_not_where_a_tenth_was_won_or_it_was_forgotten():
+    for norm, lost, misled in ((0.89, False, False), (0.91, False, True), (1.0, True, False)):
+        course = Course()
+        for _ in range(3):
+            course.step(1.0, 0.1)
+        assert not course.step(norm, 0.1, lost)
+        assert course.mark[0] == (norm if norm < 0.9 or lost else 1.0)
+        assert course.step(norm, 0.1) == misled

@@ -166,10 +166,12 @@ def test_lengths_stay_between_a_tenth_and_a_half(length, ratio, older, older_rat
     assert 0.1 * length * (1 - 1e-12) <= shorter <= 0.5 * length * (1 + 1e-12)
 
 
-def test_quadratic_model_is_exact_for_quadratics():
+@pytest.mark.parametrize("length", [0.7, 1.0, 2.0])
+def test_quadratic_model_is_exact_for_quadratics(length):
     """ratio(l) = 1 + s l + c l^2 has its minimum at -s / (2 c)."""
     slope, c = -2.0, 3.0
-    assert one(1.0, 1 + slope + c, np.nan, np.nan, slope) == pytest.approx(1 / 3)
+    ratio = 1 + slope * length + c * length**2
+    assert one(length, ratio, np.nan, np.nan, slope) == pytest.approx(1 / 3)
 
 
 def test_cubic_model_is_exact_for_cubics():
