@@ -102,8 +102,8 @@ print(info.message)
 # The native result
 # -----------------
 # ``info.native`` is what :func:`implicitsolve.root` returns: x, F(x), a status, counts, and a record of every step.
-# ``summary`` prints it as a table: norm of F after the step, the accepted fraction of the step, the accuracy asked of
-# the linear solve and the one that it reached, and its products.
+# ``summary`` prints it as a table: norm of F after the step, the accepted fraction of the step, the accuracy ``eta``
+# asked of the linear solve and the one that it reached, its Krylov iterations, and all residuals and products.
 
 print(info.native.summary())
 

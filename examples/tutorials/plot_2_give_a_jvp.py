@@ -176,7 +176,7 @@ print(f"max|F| {misled.residual_norm:.1e}, difference of the solutions {np.abs(m
 # %%
 # What next
 # ---------
-# - :doc:`plot_3_declare_a_structure`, if your unknowns hear their neighbours only.
+# - :doc:`plot_3_declare_a_structure`, if each equation contains a few neighbouring unknowns only.
 # - :doc:`/explanation/how_it_works`: how long differences are, and what a step costs.
 # - :doc:`/how_to/read_a_failure`: what a wrong product looks like from the outside.
 # - :class:`implicitsolve.Problem` lists all that a problem may offer.

@@ -26,7 +26,7 @@ import implicitsolve as ims
 # --------
 # The residual works on arrays: the last axis is a system's two unknowns, all axes before it index systems.
 # ``batch_ndim`` says how many these are. Here they are two, since the systems differ in their start alone, and the
-# starts are a grid of 30 × 30 points. Each system is a full 2 × 2 one, which we declare as a structure of one block
+# starts are a grid of 24 × 24 points. Each system is a full 2 × 2 one, which we declare as a structure of one block
 # (:doc:`plot_3_declare_a_structure`).
 
 
@@ -164,7 +164,7 @@ print(f"{(by_threads.status != result.status).sum()} verdicts differ from those 
 # For many small systems the overhead of Python outweighs the arithmetic. :func:`implicitsolve.newton_batch` takes the
 # residual of one system, compiled by Numba, and solves all of them in one compiled loop. Newton's method is the same,
 # its safeguards are fewer, and its verdicts as honest. The first call on a machine compiles the loop, which may take
-# a minute; it is kept on disk. Here are 100 times as many starts.
+# a minute; it is kept on disk. Here are 160,000 starts.
 
 
 @numba.njit
