@@ -52,7 +52,6 @@ numpydoc_validation_exclude = {
     r"\.(Communicator|Coupling|Monitor|silent)$",  # protocols, and a function that follows one
     r"\.(ConvergenceWarning|ImplicitLayer|Status|Trace)$",
     r"^implicitsolve\.torch\.Implicit(GRU|LSTM)$",  # whose signature is that of their base class
-    r"^implicitsolve\.testing\.",
 }
 MADE_BY_THE_LIBRARY = r"Attributes\n\s*---"
 numpydoc_validation_overrides = {"EX01": [MADE_BY_THE_LIBRARY], "PR01": [MADE_BY_THE_LIBRARY]}
