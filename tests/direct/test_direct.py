@@ -302,6 +302,10 @@ class TestSettings:
         with pytest.raises(TypeError, match="BlockBandedMatrix"):
             owner().factor(np.eye(3))
 
+    @pytest.mark.parametrize("owner", [BlockLU, CyclicReduction])
+    def test_a_limit_of_one_allows_no_growth(self, owner):
+        assert owner(growth_limit=1).growth_limit == 1
+
     def test_cyclic_reduction_cannot_pivot_over_the_band(self):
         with pytest.raises(ValueError, match="pivoting"):
             CyclicReduction(pivoting="band")

@@ -32,6 +32,13 @@ def test_patience_is_for_half_the_residual_and_of_picard_for_a_hundredth(method,
     np.testing.assert_array_equal(result.status, Status.STAGNATED if ends < 120 else Status.ITERATION_LIMIT)
 
 
+def test_of_two_systems_the_one_that_fails_ends_at_its_best_point():
+    result = root(shrinking(np.asarray([[1.05], [0.9]])), np.ones((2, 3)), method=PLAIN, stop=NonlinearStop(rtol=1e-4))
+    assert list(result.success) == [False, True]
+    np.testing.assert_array_equal(result.x[0], 1.0)
+    np.testing.assert_allclose(result.residual_norm[0], 0.05)
+
+
 @pytest.mark.parametrize("method", [PLAIN, Anderson(), Broyden()])
 def test_ten_bad_steps_in_a_row_are_the_end(method):
     """Nothing is finite beyond the start; each way back halves the damping."""
