@@ -112,6 +112,14 @@ def test_a_step_whose_norms_are_not_finite_says_so():
     assert "nan" in str(step)
 
 
+def test_a_step_that_says_no_more_has_no_numbers_and_nobody_running():
+    step = NewtonStep(iteration=0, systems=np.zeros(1, dtype=int), residual_norm=np.ones(1))
+    assert step.running == 0
+    assert step.counts == Counts()
+    for name in ("step_length", "forcing", "linear_residual", "krylov_iterations", "linear_status", "factorized"):
+        assert getattr(step, name).shape == (0,)
+
+
 # -------------------------------------------------------------------------------------------------------------- summary
 
 

@@ -16,14 +16,19 @@ WINDOW = 20  # steps over which a rate is measured, at most
 
 @dataclass
 class History:
-    """One solve of one system: `norms` begin at x0, `parts` with the first step; NaN is what was not recorded."""
+    """One solve of one system: `norms` begin at x0, `parts` with the first step; NaN is what was not recorded.
+
+    `spent` are residuals and Jacobian products, as the steps count them.
+    """
 
     norms: list[float] = field(default_factory=list[float])
+    spent: list[int] = field(default_factory=list[int])
     parts: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FIELDS})
 
     def add(self, step: NewtonStep, place: int) -> None:
         """Append what a step says of the system at some place in it."""
         self.norms.append(float(step.residual_norm[place]))
+        self.spent.append(step.counts.residuals + step.counts.jvps + step.counts.vjps)
         if step.iteration:
             for name, values in self.parts.items():
                 recorded: HostArray = getattr(step, name)
@@ -89,12 +94,12 @@ def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
             system = int(step.systems[place])
             attempts = known[wanted[system % size]].setdefault(system, [])
             if not attempts or (step.iteration == 0 and attempts[-1].norms):
-                start = History([] if step.iteration == 0 else [float(first[system % size])])
+                start = History() if step.iteration == 0 else History([float(first[system % size])], [0])
                 attempts.append(start)
             attempts[-1].add(step, place)
     chosen: list[History] = []
     for row, by_start in zip(rows, known):
         attempts = [attempt for each in by_start.values() for attempt in each]
         same = [attempt for attempt in attempts if attempt.norms[-1] == final[row]]
-        chosen.append((same or attempts or [History([float(first[row])])])[-1])
+        chosen.append((same or attempts or [History([float(first[row])], [0])])[-1])
     return chosen

@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._summary import where
 from implicitsolve._typing import HostArray
-from implicitsolve.diagnostics._history import histories
+from implicitsolve.diagnostics._history import History, histories
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.errors import NoConvergence
 from implicitsolve.result import NonlinearResult
@@ -167,10 +167,12 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
     """One result."""
     status = np.asarray(result.status).reshape(-1)
     chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, LOOKED_AT)).astype(int))
-    norms = _norms(result, list(chosen))
-    if not norms.size:
+    if not status.size:
         return
-    at = _places(result, norms.shape[0], against)
+    shown = histories(result, chosen.tolist())
+    longest = max(shown, key=lambda history: history.steps)
+    norms = _norms(shown, len(longest.norms))
+    at = np.asarray(longest.spent) if against == "products" else np.arange(norms.shape[0])
     every = max(1, norms.shape[0] // 12)
     options: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "markevery": every, "linewidth": 1.5}
     if status.size == 1:
@@ -184,7 +186,7 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
     ax.plot(at, middle, label=f"{own}median of {status.size}, min to max", **options)
     failed = np.flatnonzero((status != Status.CONVERGED) & (status != Status.STOPPED))
     for i, row in enumerate(failed[:FAILED].tolist()):
-        alone = _norms(result, [row], length)[drawn, 0]
+        alone = _norms(histories(result, [row]), length)[drawn, 0]
         index = where(row, np.shape(result.status))
         text = f"{own}{index}: {Status(int(status[row])).name}"
         more = failed.size - FAILED
@@ -192,25 +194,13 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
         ax.plot(at, alone, color="black", linewidth=1, linestyle=(0, (1 + i, 1)), label=text)
 
 
-def _norms(result: NonlinearResult, rows: list[int], length: int | None = None) -> HostArray:
+def _norms(shown: list[History], length: int) -> HostArray:
     """Norms (steps, systems); a system that has ended keeps its last one, and what is not positive is not drawn."""
-    known = [history.norms for history in histories(result, rows)]
-    length = max(map(len, known), default=0) if length is None else length
-    table = np.full((length, len(known)), np.nan)
-    for column, norms in enumerate(known):
-        used = norms[:length]
-        table[:, column] = [*used, *[used[-1]] * (length - len(used))] if used else np.nan
+    table = np.full((length, len(shown)), np.nan)
+    for column, history in enumerate(shown):
+        used = history.norms[:length]
+        table[:, column] = [*used, *[used[-1]] * (length - len(used))]
     return np.where(np.isfinite(table) & (table > 0), table, np.nan)
-
-
-def _places(result: NonlinearResult, count: int, against: str) -> HostArray:
-    """Where the steps stand on the axis."""
-    if against == "steps":
-        return np.arange(count)
-    spent = np.asarray(
-        [step.counts.residuals + step.counts.jvps + step.counts.vjps for step in result.steps], dtype=float
-    )
-    return spent[:count] if spent.size >= count else np.arange(count, dtype=float)
 
 
 def _draw_target(ax: Any, results: list[NonlinearResult]) -> None:

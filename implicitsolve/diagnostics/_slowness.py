@@ -118,7 +118,7 @@ def _short_to_the_end(case: Case) -> Cause | None:
 def faster(case: Case) -> str:
     """What may need fewer steps."""
     if case.history.kind == "fixed point":
-        return 'method=Anderson() or "newton-krylov", which need fewer steps where a fixed-point iteration is slow'
+        return 'method="newton-krylov", or Anderson() in the place of Picard(): fewer steps where an iteration is slow'
     return "start nearer to the solution"
 
 

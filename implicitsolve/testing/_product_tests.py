@@ -289,8 +289,12 @@ def _missing(point: Point, J: LinearOperator) -> str:
     row = entry // k
     v = np.zeros((length, k))
     sizes = np.abs(to_host(gather(point.directions[0], np.asarray([system])))).reshape(length, k)
-    for side, first in (("upper", structure.upper + 1), ("lower", structure.lower + 1)):
-        for distance in range(first, first + FARTHEST):
+    for side, own, opposite in (
+        ("upper", structure.upper, structure.lower),
+        ("lower", structure.lower, structure.upper),
+    ):
+        last = min(own + FARTHEST, length - 1 - opposite if structure.periodic else length - 1)
+        for distance in range(own + 1, last + 1):
             other = row + distance if side == "upper" else row - distance
             other = other % length if structure.periodic else other
             if not 0 <= other < length:

@@ -50,6 +50,16 @@ def test_products_are_counted():
     assert curve.get_xdata()[-1] == result.counts.residuals + result.counts.jvps
 
 
+def test_the_winner_of_a_race_stands_at_its_own_products():
+    problem = ims.Problem(lambda x: np.where(x < 100, x**2 - 2, 1 + np.exp(-np.abs(x))))
+    result = ims.race(problem, [np.asarray([200.0]), np.asarray([1.0])])
+    start = [i for i, step in enumerate(result.steps) if step.iteration == 0][-1]
+    assert result.winner == 1
+    assert start > 0
+    at = ims.plot_convergence(result, against="products").lines[0].get_xdata()
+    assert at.tolist() == [step.counts.residuals for step in result.steps[start:]]
+
+
 def test_several_results_have_their_labels_and_differ_without_color():
     ax = ims.plot_convergence({"a": one(), "b": one(stop=ims.NonlinearStop(rtol=1e-12))})
     first, second, *_ = ax.get_lines()

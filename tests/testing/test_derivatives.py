@@ -200,6 +200,17 @@ def test_a_structure_that_misses_a_diagonal(lower, upper, hint):
     assert hint in failing(ims.Problem(residual, structure=ims.BlockBanded(lower, upper, 2)), x)["structure"]
 
 
+def test_around_a_period_no_declared_neighbor_is_called_missing():
+    problem = ims.Problem(
+        lambda x: x**3 + np.roll(x, 1) - np.roll(x, -1),
+        blocks=lambda x: np.stack([-np.ones(5), 3 * x**2, 1 * np.ones(5)], axis=-1)[..., None, None],
+        structure=ims.BlockBanded(1, 1, periodic=True),
+    )
+    (wrong,) = [check for check in ims.check_derivatives(problem, np.arange(1.0, 6.0)).checks if not check.passed]
+    assert wrong.name == "blocks"
+    assert "must be at least" not in wrong.hint
+
+
 def test_blocks_of_another_matrix(coupled, x):
     structure = ims.BlockBanded(4, 4)
 
