@@ -3,7 +3,7 @@ Solve a batch, with a verdict for each system
 =============================================
 
 You will learn how to solve many systems in one call, how to read what became of each, why some fail and what to do
-with them, and how to use all cores. Reading takes fifteen minutes, running a few seconds.
+with them, and how to use all cores. Reading takes fifteen minutes, running a few seconds. It needs the extra ``numba``.
 
 The systems are small and hard: the two equations of Freudenstein and Roth,
 
