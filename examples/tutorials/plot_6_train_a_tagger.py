@@ -43,7 +43,7 @@ from _tagging.training import TrainingOptions, evaluate, train
 train_path, dev_path = find_treebank()
 whole_corpus, dev = read_conllu(train_path, "upos"), read_conllu(dev_path, "upos")[:500]
 corpus = whole_corpus[:1000]
-example = next(sentence for sentence in dev if 8 <= len(sentence.forms) <= 12)
+example = next(sentence for sentence in dev if 8 <= len(sentence.forms) <= 12 and not {"X", "PROPN"} & {*sentence.tags})
 print(" ".join(f"{form}/{tag}" for form, tag in zip(example.forms, example.tags, strict=True)))
 for name, sentences in {"training": corpus, "development": dev}.items():
     print(f"{name}: {len(sentences)} sentences, {sum(len(sentence.forms) for sentence in sentences)} words")

@@ -27,7 +27,21 @@ FARTHEST = 8  # blocks beyond the declared ones in which missing couplings are l
 
 @dataclass(frozen=True)
 class Check:
-    """One line of a `DerivativeReport`."""
+    """One line of a `DerivativeReport`.
+
+    Attributes
+    ----------
+    name : str
+        What was checked.
+    passed : bool
+        Whether the mismatch is as small as it must be, or unknown.
+    measured : float
+        Relative mismatch; NaN where differences did not settle.
+    expected : float
+        The largest that passes.
+    hint : str
+        What to look at, where it failed.
+    """
 
     name: str
     passed: bool
