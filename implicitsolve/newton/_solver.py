@@ -213,6 +213,9 @@ class _KrylovLoop(NewtonLoop):
             old = self.lagged.expire(empty | hopeless)
             failed[old] = Status.RUNNING
             empty &= ~old
+        growing = empty & self.linear.grew  # GMRES may bring nothing before its last vector
+        failed[growing] = Status.RUNNING
+        empty &= ~growing
         failed[empty] = Status.LINEAR_SOLVE_FAILED
         failed[empty & (outcome.status == Status.BREAKDOWN)] = Status.SINGULAR
         failed[empty & (outcome.status == Status.NONFINITE)] = Status.NONFINITE

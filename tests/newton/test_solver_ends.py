@@ -127,3 +127,18 @@ def test_second_attempt_improves_or_keeps():
 def test_attempts_share_the_limit(limit):
     result = ends(lambda x: x**2 + 1 + 0.1 * x[::-1], [0.3, -0.7, 0.2, 1.0], max_iterations=limit)
     assert result.iterations <= limit
+
+
+@pytest.mark.parametrize("N", [61, 100, 400])
+def test_a_shift_of_which_gmres_learns_nothing_before_its_last_vector_is_solved(N):
+    shift = ims.Problem(lambda x: np.roll(x, 1) - np.eye(N)[0], jvp=lambda x, v: np.roll(v, 1))
+    result = ims.root(shift, np.zeros(N), method="newton-krylov")
+    assert result.success
+    assert result.counts.jvps <= 60 + 120 + 240 + 400 + 10  # the space doubles
+
+
+def test_a_space_that_cannot_become_the_whole_one_does_not_grow_in_vain():
+    shift = ims.Problem(lambda x: np.roll(x, 1) - np.eye(500)[0], jvp=lambda x, v: np.roll(v, 1))
+    result = ims.root(shift, np.zeros(500), method="newton-krylov")
+    assert result.status is Status.LINEAR_SOLVE_FAILED
+    assert result.counts.jvps <= 70
