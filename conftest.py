@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 OPTIONAL = {
+    "matplotlib": "implicitsolve/diagnostics/_plots.py",
     "torch": "implicitsolve/torch/*",
     "numba": "implicitsolve/backends/numba/*",
     "cupy": "implicitsolve/backends/cupy/*",

@@ -7,7 +7,7 @@ Usage::
 
     python benchmarks/against_scipy.py                          # everything, table on the terminal
     python benchmarks/against_scipy.py --only scipy --set pde   # one solver, one set
-    python benchmarks/against_scipy.py --write docs/benchmarks/against_scipy.md --json counts.json
+    python benchmarks/against_scipy.py --write docs/performance/against_scipy.md --json counts.json
 """
 
 from __future__ import annotations

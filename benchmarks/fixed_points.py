@@ -11,9 +11,9 @@ than two seconds is timed once.
 Usage::
 
     python benchmarks/fixed_points.py                      # tables on the terminal; minutes
-    python benchmarks/fixed_points.py --write docs/benchmarks/fixed_points.md
-    python benchmarks/fixed_points.py --parts s3 starts --write docs/benchmarks/fixed_points.md  # replaces two tables
-    python benchmarks/fixed_points.py --hard --write docs/benchmarks/fixed_points.md  # s = 3.5 and 4; minutes more
+    python benchmarks/fixed_points.py --write docs/performance/fixed_points.md
+    python benchmarks/fixed_points.py --parts s3 starts --write docs/performance/fixed_points.md  # replaces two tables
+    python benchmarks/fixed_points.py --hard --write docs/performance/fixed_points.md  # s = 3.5 and 4; minutes more
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ PARTS: dict[str, tuple[str, Callable[[int], Iterator[str]]]] = {  # titles on th
 }
 HEAD = """# Methods for fixed points
 
-Written by `python benchmarks/fixed_points.py --write docs/benchmarks/fixed_points.md` ({versions}, one thread, two
+Written by `python benchmarks/fixed_points.py --write docs/performance/fixed_points.md` ({versions}, one thread, two
 cores of an AMD EPYC). The machine was busy with other work: times are ratios from one run, and counts do not depend on
 it.
 

@@ -20,7 +20,7 @@ and no rank is late.
 Usage::
 
     python benchmarks/scaling.py                                       # tables on the terminal; minutes
-    python benchmarks/scaling.py --figure docs/scaling.png
+    python benchmarks/scaling.py --figure docs/performance/scaling.png
     mpiexec -n 2 python benchmarks/scaling.py --check                  # a real solve beside its prediction
 """
 
@@ -70,7 +70,7 @@ class Network:
     bandwidth: float
 
 
-# Round numbers of published measurements; docs/distributed.md has the sources.
+# Round numbers of published measurements; docs/how_to/mpi.md has the sources.
 NETWORKS = {
     "gigabit Ethernet": Network(30e-6, 0.117e9),
     "AWS EFA, 100 Gb/s": Network(16e-6, 12e9),

@@ -5,7 +5,7 @@
 A switch is on or off and turns over at random; what is seen is its position (+1 or -1) plus normal noise. Every element
 of a sequence is to be labelled "on" or "off". Whoever has seen the past alone can do no better than the Bayes filter,
 whoever has seen both sides no better than the Bayes smoother, and both are known exactly (the forward-backward
-recursions of a hidden Markov chain). One implicit GRU listens to both sides. See docs/torch.md.
+recursions of a hidden Markov chain). One implicit GRU listens to both sides. See docs/how_to/torch.md.
 """
 
 from __future__ import annotations

@@ -40,13 +40,27 @@ from implicitsolve.stopping import LinearStop, NonlinearStop
 from implicitsolve.structure import BlockBanded
 
 if TYPE_CHECKING:
-    from implicitsolve import adapters, distributed, precondition, testing
+    from implicitsolve import adapters, diagnostics, distributed, precondition, testing
     from implicitsolve._race import RaceResult, race
     from implicitsolve.backends.numba import newton_batch
     from implicitsolve.batch import BatchResult, LostChunk, solve_batch
     from implicitsolve.checkpoint import checkpointed
+    from implicitsolve.diagnostics import (
+        Condition,
+        Contraction,
+        Explanation,
+        Finding,
+        Spectrum,
+        condition,
+        contraction,
+        explain,
+        plot_convergence,
+        plot_spectrum,
+        spectrum,
+    )
     from implicitsolve.regularize import JacobianPenalty, jacobian_penalty
     from implicitsolve.stream import Solved, solve_sequences, solve_stream
+    from implicitsolve.testing import check_derivatives
 
 __version__ = "0.1.0"
 
@@ -64,12 +78,16 @@ __all__ = [
     "BlockLU",
     "BlockNewton",
     "Broyden",
+    "Condition",
     "ConstantForcing",
+    "Contraction",
     "Counts",
     "Coupling",
     "CyclicReduction",
     "EisenstatWalker",
+    "Explanation",
     "Factorization",
+    "Finding",
     "FullStep",
     "Half",
     "Halves",
@@ -90,6 +108,7 @@ __all__ = [
     "RaceResult",
     "ScipyKrylov",
     "Solved",
+    "Spectrum",
     "Status",
     "Substitution",
     "TangentResult",
@@ -97,16 +116,23 @@ __all__ = [
     "Wolfe",
     "adapters",
     "aslinearoperator",
+    "check_derivatives",
     "checkpointed",
+    "condition",
+    "contraction",
+    "diagnostics",
     "distributed",
     "even_odd",
     "expand",
+    "explain",
     "jacobian",
     "jacobian_penalty",
     "linear_solve",
     "monitor",
     "newton_batch",
     "newton_krylov",
+    "plot_convergence",
+    "plot_spectrum",
     "precondition",
     "pull_back",
     "push_forward",
@@ -115,25 +141,38 @@ __all__ = [
     "solve_batch",
     "solve_sequences",
     "solve_stream",
+    "spectrum",
     "testing",
 ]
 
 
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.
-_PACKAGES = ("adapters", "distributed", "precondition", "testing")
+_PACKAGES = ("adapters", "diagnostics", "distributed", "precondition", "testing")
 _HOMES = {
     "BatchResult": "batch",
+    "Condition": "diagnostics",
+    "Contraction": "diagnostics",
+    "Explanation": "diagnostics",
+    "Finding": "diagnostics",
     "JacobianPenalty": "regularize",
     "LostChunk": "batch",
     "RaceResult": "_race",
     "Solved": "stream",
+    "Spectrum": "diagnostics",
+    "check_derivatives": "testing",
     "checkpointed": "checkpoint",
+    "condition": "diagnostics",
+    "contraction": "diagnostics",
+    "explain": "diagnostics",
     "jacobian_penalty": "regularize",
     "newton_batch": "backends.numba",
+    "plot_convergence": "diagnostics",
+    "plot_spectrum": "diagnostics",
     "race": "_race",
     "solve_batch": "batch",
     "solve_sequences": "stream",
     "solve_stream": "stream",
+    "spectrum": "diagnostics",
 }
 
 

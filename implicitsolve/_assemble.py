@@ -155,7 +155,9 @@ class Assembler:
                 f"got {got}"
             )
         if is_complex(J.blocks) and not is_complex(x):
-            raise TypeError(f"`{self.source}` returned complex numbers for a real x0: pass a complex one")
+            raise TypeError(
+                f"`{self.source}` returned complex numbers for a real x0: pass a complex x0 to solve in complex"
+            )
         xp = evaluator.xp
         blocks = xp.reshape(J.blocks, (math.prod(evaluator.batch_shape), *J.blocks.shape[-4:]))
         return self._matrix(evaluator.selected(xp.astype(blocks, x.dtype)))

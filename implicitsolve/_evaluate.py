@@ -17,15 +17,17 @@ from implicitsolve._differences import DifferenceLength, difference_product
 from implicitsolve._namespace import (
     array_namespace,
     as_inexact,
+    check_tensor,
     copied,
     gather,
     is_array,
     is_complex,
+    library,
     numpy_namespace,
     scatter,
     sent,
 )
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, HostArray, Indices, Namespace
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._base import embedded
 from implicitsolve.operators._guard import guarded
@@ -75,21 +77,23 @@ class Evaluator:
         if problem.batch_ndim > like.ndim:
             raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
         self.problem = problem
-        self.xp = array_namespace(like)
-        self.dtype = like.dtype
+        self.xp: Namespace = array_namespace(like)
+        self.dtype: Any = like.dtype
         self.batch_shape: tuple[int, ...] = tuple(like.shape[: problem.batch_ndim])
         self.event_shape: tuple[int, ...] = tuple(like.shape[problem.batch_ndim :])
-        self.size = math.prod(self.event_shape)
+        self.size: int = math.prod(self.event_shape)
         if problem.structure is not None:
             problem.structure.length(self.size)  # raises where the blocks do not fit
-        self.tally = Tally()
+        self.tally: Tally = Tally()
         count = math.prod(self.batch_shape)
         self.rows: Indices = np.arange(count)  # places in the whole batch
-        self.length = DifferenceLength(count, rdiff)
+        self.length: DifferenceLength = DifferenceLength(count, rdiff)
         self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing
         self.places: Any = None  # these, where the arrays are
         self.background: Array = None
-        self.groups, self.capacity, self.reference = groups, capacity, reference
+        self.groups: HostArray | None = groups
+        self.capacity: int | None = capacity
+        self.reference: HostArray | None = reference
 
     @property
     def has_exact_products(self) -> bool:
@@ -275,8 +279,9 @@ class Evaluator:
             value = as_inexact(value, name)
         if isinstance(value, np.matrix | np.ma.MaskedArray):
             value = as_inexact(value, name)
+        check_tensor(value, name)
         if array_namespace(value) is not xp:
-            raise TypeError(f"`{name}` must return arrays of the library of x0, got {type(value).__name__}")
+            raise TypeError(f"`{name}` must return arrays of the library of x0, got some of {library(value)}")
         if value.dtype != self.dtype:
             value = self._cast(value, name)
         if value.shape != expected and not self._is_same_up_to_ones(value.shape, expected):
@@ -289,7 +294,7 @@ class Evaluator:
         if not xp.isdtype(value.dtype, ("bool", "integral", "real floating", "complex floating")):
             raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
         if is_complex(value) and not xp.isdtype(self.dtype, "complex floating"):
-            raise TypeError(f"`{name}` returned complex numbers for a real x0; pass a complex x0 to solve in complex")
+            raise TypeError(f"`{name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex")
         return xp.astype(value, self.dtype)
 
     def _is_same_up_to_ones(self, shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:

@@ -81,6 +81,7 @@ class HalfSystem:
             x=x,
             status=np.where(is_finite, status, int(Status.NONFINITE)),
             residual_norm=self.norms,
+            target=self.target,
             iterations=iterations,
             matvecs=self._products() - spent + (start is None),
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace as _array_namespace
-from array_api_compat import device, is_array_api_obj, is_cupy_array, is_numpy_array
+from array_api_compat import device, is_array_api_obj, is_cupy_array, is_numpy_array, is_torch_array
 from array_api_compat import numpy as _numpy
 
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
@@ -17,6 +17,8 @@ __all__ = [
     "Norms",
     "array_namespace",
     "as_inexact",
+    "check_tensor",
+    "check_whole",
     "clear",
     "copied",
     "empty_vectors",
@@ -29,7 +31,7 @@ __all__ = [
     "is_complex",
     "is_cupy_array",
     "is_safe",
-    "measure_by",
+    "library",
     "norm2",
     "norm_max",
     "numpy_namespace",
@@ -53,11 +55,24 @@ def array_namespace(*arrays: Array) -> Namespace:
         kind = type(x)
         if kind is not np.ndarray:
             if any(type(y) is not kind for y in arrays):
-                return _array_namespace(*arrays)
+                return _common_namespace(arrays)
             if kind not in _known:  # asked for a hundred times in a solve
                 _known[kind] = _array_namespace(x)
             return _known[kind]
     return _numpy
+
+
+def _common_namespace(arrays: tuple[Array, ...]) -> Namespace:
+    """Namespace of arrays of different types."""
+    libraries = sorted({library(x) for x in arrays if is_array(x)})
+    if len(libraries) > 1:
+        raise TypeError(f"arrays must be of one library, got some of {' and '.join(libraries)}: convert them first")
+    return _array_namespace(*arrays)
+
+
+def library(x: Array) -> str:
+    """The name of an array's library."""
+    return _array_namespace(x).__name__.removeprefix("array_api_compat.").partition("._")[0]
 
 
 def is_array(x: object) -> bool:
@@ -70,6 +85,12 @@ def extension(x: Array, name: str) -> Any:
     if type(x) is np.ndarray:
         return None
     return getattr(getattr(array_namespace(x), "implicitsolve", None), name, None)
+
+
+def check_whole(owner: str, x: Array, instead: str) -> None:
+    """Raise where an array is split over ranks; `instead` names what takes such arrays."""
+    if extension(x, "IS_SPLIT"):
+        raise TypeError(f"{owner} takes no arrays that are split over ranks: take {instead}")
 
 
 def empty_vectors(like: Array, *axes: int) -> Array:
@@ -121,7 +142,8 @@ def from_host(values: HostArray, like: Array) -> Array:
 
 def real_dtype(xp: Namespace, dtype: Any) -> Any:
     """Real dtype of the same precision as `dtype`."""
-    return xp.finfo(dtype).dtype
+    real = xp.finfo(dtype).dtype
+    return getattr(xp, real) if isinstance(real, str) else real  # torch has its name alone
 
 
 def host_dtype(dtype: Any) -> np.dtype[Any]:
@@ -148,7 +170,7 @@ def as_inexact(x: Any, name: str) -> Array:
     Raises
     ------
     TypeError
-        If `x` holds anything but numbers.
+        If `x` holds anything but numbers, or is a tensor of torch that is sparse, not on the CPU, or requires grad.
     """
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"`{name}` must not be a masked array: fill it first")
@@ -157,6 +179,7 @@ def as_inexact(x: Any, name: str) -> Array:
             x = np.asarray(x)
         except ValueError as error:
             raise ValueError(f"`{name}` must be an array or nested lists of one shape: {error}") from None
+    check_tensor(x, name)
     xp = array_namespace(x)
     try:
         is_floating = xp.isdtype(x.dtype, ("real floating", "complex floating"))
@@ -168,6 +191,24 @@ def as_inexact(x: Any, name: str) -> Array:
     if is_floating:
         return xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits == 16 else x
     raise TypeError(f"`{name}` must hold real or complex numbers, got dtype {x.dtype}")
+
+
+def check_tensor(x: Array, name: str) -> None:
+    """Raise if `x` is a tensor of torch that is sparse or not on the CPU, or whose gradient somebody waits for."""
+    if not is_torch_array(x):
+        return
+    if str(x.layout) != "torch.strided":
+        raise TypeError(f"`{name}` must be a dense tensor, got layout {x.layout}")
+    if x.device.type != "cpu":
+        raise TypeError(
+            f"`{name}` must be on the CPU as a tensor of torch, got one on {x.device}: implicitsolve.torch takes CUDA "
+            f"tensors, and so do all functions as CuPy arrays, cupy.from_dlpack(tensor)"
+        )
+    if x.requires_grad:
+        raise TypeError(
+            f"`{name}` must not require grad, since gradients are lost here: take implicitsolve.torch, whose roots "
+            f"have them, or detach it"
+        )
 
 
 FEW_ROWS = 4
@@ -219,20 +260,14 @@ def _scaled_norm2(x: Array, scale: HostArray) -> HostArray:
     return np.where(usable, divisor * np.sqrt(_squares(scaled)), scale)
 
 
-_kernels: dict[str, Any] = {}
-
-
-def measure_by(vectors: Any) -> None:
-    """Let `Norms` measure by a kernel; those stand on this module, which cannot import them."""
-    _kernels["vectors"] = vectors
-
-
 class Norms:
     """Norms of the rows of arrays (B, N), on the host.
 
     On a device all of them come at once, by one transfer, when the first one is asked for, and cost next to nothing
     besides; NumPy computes what is asked for.
     """
+
+    kernel: ClassVar[Any]  # `kernels.vectors`, set there: the kernels stand on this module, which cannot import them
 
     def __init__(self, *arrays: Array, numbers: HostArray | None = None) -> None:
         self.arrays = arrays
@@ -262,7 +297,7 @@ class Norms:
                 self._numbers = np.zeros((x.shape[0], 2 * len(self.arrays)))
             else:
                 with np.errstate(all="ignore"):
-                    work = _kernels["vectors"].select(x, size=x.shape[1])
+                    work = self.kernel.select(x, size=x.shape[1])
                     self._numbers = to_host(work.measure(self.arrays)).astype(np.float64)
         return self._numbers
 
@@ -327,7 +362,7 @@ def takes_indices(x: Array) -> bool:
     return bool(is_numpy_array(x) or is_cupy_array(x))
 
 
-def scatter(x: Array, indices: Indices, rows: Array) -> None:
+def scatter(x: Array, indices: Any, rows: Array) -> None:
     """Write `rows` into `x` at host indices, or what `sent` made of them, in place (`x` belongs to the solver)."""
     if isinstance(indices, np.ndarray) and _is_all(indices, x):
         x[...] = rows

@@ -18,7 +18,8 @@ from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
-HOST = "status", "residual_norm", "initial_norm", "iterations", "krylov_iterations"  # one number for each system
+# One number for each system.
+HOST = "status", "residual_norm", "initial_norm", "target", "iterations", "krylov_iterations"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +112,7 @@ def race(
     solver, stop, monitor = check_settings("race", method, stop, monitor)
     values = _values(problem, starts, rng)
     evaluator = Evaluator(problem, values[0])
-    if problem.batch_ndim and problem.take is not None and values[0].size:
+    if problem.batch_ndim and problem.take is not None and 0 not in values[0].shape:
         result = _together(evaluator, values, solver, stop, monitor)
         return _decided(result, evaluator, len(values))
     results = _in_turn(problem, values, solver, stop, monitor)

@@ -21,6 +21,7 @@ from implicitsolve.krylov import FGMRES, GMRES, BiCGSTAB, KrylovMethod, ScipyKry
 from implicitsolve.krylov._scipy import SCIPY_METHODS
 from implicitsolve.monitor import Monitor, combine, table
 from implicitsolve.newton import Backtracking, FullStep, NewtonKrylov, Wolfe
+from implicitsolve.newton._line_search import LineSearch
 from implicitsolve.problem import Problem
 from implicitsolve.result import NewtonStep, NonlinearResult
 from implicitsolve.solve import root
@@ -28,7 +29,13 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 
 DEFAULT_F_TOL = float(np.finfo(np.float64).eps ** (1 / 3))  # SciPy's
-LINE_SEARCHES = {None: FullStep(), False: FullStep(), "armijo": Backtracking(), True: Backtracking(), "wolfe": Wolfe()}
+LINE_SEARCHES: dict[bool | str | None, LineSearch] = {
+    None: FullStep(),
+    False: FullStep(),
+    "armijo": Backtracking(),
+    True: Backtracking(),
+    "wolfe": Wolfe(),
+}
 
 
 class UnknownOptionError(TypeError, ValueError):

@@ -195,8 +195,9 @@ class _Point:
     def __init__(
         self, problem: Problem, result: Any, *, needs_adjoint: bool, wrt: Collection[str] | None = None
     ) -> None:
+        self.caller = "pull_back" if needs_adjoint else "push_forward"
         if not isinstance(problem, Problem):
-            raise TypeError(f"`problem` must be a Problem, got {type(problem).__name__}")
+            raise TypeError(f"{self.caller}: `problem` must be a Problem, got {type(problem).__name__}")
         self.x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
         self.evaluator = evaluator = Evaluator(problem, self.x)
         self.needs_adjoint = needs_adjoint
@@ -219,11 +220,11 @@ class _Point:
         evaluator, x = self.evaluator, self.x
         right = as_inexact(right, name)
         if right.shape != x.shape:
-            raise ValueError(f"`{name}` must have the shape of x, {x.shape}, got {right.shape}")
-        flat = evaluator.flatten(_like(right, x, name))
-        start = None if x0 is None else _like(as_inexact(x0, "x0"), x, "x0")
+            raise ValueError(f"{self.caller}: `{name}` must have the shape of x, {x.shape}, got {right.shape}")
+        flat = evaluator.flatten(self._like_x(right, name))
+        start = None if x0 is None else self._like_x(as_inexact(x0, "x0"), "x0")
         if start is not None and start.shape != x.shape:
-            raise ValueError(f"`x0` must have the shape of x, {tuple(x.shape)}, got {tuple(start.shape)}")
+            raise ValueError(f"{self.caller}: `x0` must have the shape of x, {x.shape}, got {start.shape}")
         start = None if start is None else evaluator.flatten(start)
         problem = evaluator.problem
         is_unaided = is_settings(method, "factor") or getattr(method, "is_unaided", False)
@@ -234,8 +235,10 @@ class _Point:
         if is_free and assembler is not None and assembler.favors_direct:
             method = BlockLU()
         if is_settings(method, "factor"):
-            if M is not None or x0 is not None:
-                raise ValueError("`M` and `x0` must be None for a direct `method`, which would not use them")
+            for unused, value in (("M", M), ("x0", x0)):
+                if value is not None:
+                    got = type(value).__name__
+                    raise ValueError(f"{self.caller}: `{unused}` must be None for a direct method, got {got}")
             result = self._direct(assembler, flat, method, LinearStop() if stop is None else stop)
         else:
             M = self._preconditioner(assembler, M)
@@ -257,6 +260,7 @@ class _Point:
             x=evaluator.unflatten(result.x),
             status=status_per_system(result.status, batch_shape),
             residual_norm=per_system(result.residual_norm, batch_shape),
+            target=per_system(np.asarray(result.target), batch_shape) if np.ndim(result.target) else result.target,
             iterations=per_system(result.iterations, batch_shape),
         )
 
@@ -293,6 +297,12 @@ class _Point:
             self.F = evaluator.residual(self.flat)
         return self.F
 
+    def _like_x(self, value: Array, name: str) -> Array:
+        """Return `value` in the dtype of x."""
+        if is_complex(value) and not is_complex(self.x):
+            raise TypeError(f"{self.caller}: `{name}` must be real, since x is, got dtype {value.dtype}")
+        return array_namespace(value, self.x).astype(value, self.x.dtype)
+
     def _operator(self, assembler: Assembler | None) -> LinearOperator:
         """J, or J^H: by the problem's own products, else assembled, else by differences."""
         problem, evaluator = self.evaluator.problem, self.evaluator
@@ -305,7 +315,9 @@ class _Point:
 
     def _direct(self, assembler: Assembler | None, b: Array, method: Any, stop: LinearStop) -> LinearResult:
         if assembler is None:
-            raise ValueError("a direct `method` needs a problem that declares its `structure`, got None")
+            raise ValueError(
+                f"{self.caller}: a direct `method` needs a problem that declares its `structure`, got None"
+            )
         J = self._matrix(assembler)
         outcome = solve_factored(self._exact(J), method.factor(J), b, stop, adjoint=self.needs_adjoint)
         return LinearResult(
@@ -329,7 +341,7 @@ class _Point:
         if not is_settings(M, "build"):
             return self.evaluator.operator(M, "M")
         if assembler is None:
-            raise ValueError("this `M` needs a problem that declares its `structure`, got None")
+            raise ValueError(f"{self.caller}: this `M` needs a problem that declares its `structure`, got None")
         inverse = M.build(self._matrix(assembler))
         return (inverse.H if self.needs_adjoint else inverse).flat()
 
@@ -342,10 +354,11 @@ def _substituted(A: LinearOperator, b: Array, stop: LinearStop) -> tuple[Array |
     with np.errstate(all="ignore"):
         x = inverse.matvec(b)
         norms = norm2(b - A.matvec(x))
-    if not (norms <= stop.target(norm2(b), b)).all():
+    target = stop.target(norm2(b), b)
+    if not (norms <= target).all():
         return (x, None) if np.isfinite(norms).all() else (None, None)
     status, once = np.full(norms.shape, int(Status.CONVERGED)), np.ones(norms.shape, dtype=int)
-    return x, LinearResult(x=x, status=status, residual_norm=norms, iterations=once, matvecs=1)
+    return x, LinearResult(x=x, status=status, residual_norm=norms, target=target, iterations=once, matvecs=1)
 
 
 def long_krylov(b: Array) -> LGMRES:
@@ -392,13 +405,6 @@ def _checked_wrt(problem: Problem, wrt: Collection[str] | None) -> frozenset[str
     if wrt and problem.parameter_vjp is None:
         raise TypeError("pull_back: the problem has no `parameter_vjp` for the gradients of `wrt`")
     return frozenset(wrt)
-
-
-def _like(value: Array, x: Array, name: str) -> Array:
-    """Return `value` in the dtype of x."""
-    if is_complex(value) and not is_complex(x):
-        raise TypeError(f"`{name}` must be real, since x is, got dtype {value.dtype}")
-    return array_namespace(value, x).astype(value, x.dtype)
 
 
 def _status(result: Any, linear: LinearResult) -> Any:

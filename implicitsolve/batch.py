@@ -22,7 +22,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 
 PER_WORKER = 4  # chunks: with one for each, all wait for the slowest
-HOST = "residual_norm", "initial_norm", "iterations", "krylov_iterations"  # beside the status
+HOST = "residual_norm", "initial_norm", "target", "iterations", "krylov_iterations"  # beside the status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +75,9 @@ def solve_batch(
 ) -> BatchResult:
     """Solve a batch of independent systems in chunks, by processes, threads, or the workers of any executor.
 
-    Each chunk is a `root` of its own, so that each system ends as in `root`: bitwise where the problem computes each
-    system by itself, up to rounding where systems share matrix products, whose order of sums may depend on their
-    number.
+    Each chunk is a `root` of its own, so that each system ends as in `root` up to rounding: systems share matrix
+    products, whose order of sums may depend on their number. A system at the edge of convergence may then end
+    otherwise. With the same chunks the result is the same to the last bit, whoever works.
 
     Parameters
     ----------
@@ -283,6 +283,7 @@ class _Batch:
             status=np.full(size, int(Status.CANCELLED if task.error is None else Status.LOST)),
             residual_norm=unknown,
             initial_norm=unknown,
+            target=unknown,
             iterations=none,
             krylov_iterations=none,
             counts=Counts(),

@@ -239,6 +239,7 @@ class _Legs:
             fun=xp.reshape(record.fun, self._shape),
             status=status_per_system(record.status, self.batch_shape),
             residual_norm=per_system(record.residual_norm, self.batch_shape),
+            target=per_system(self.stop.target(record.first_norm, self.x0), self.batch_shape),
             initial_norm=per_system(record.first_norm, self.batch_shape),
             iterations=per_system(record.iterations, self.batch_shape),
             krylov_iterations=per_system(record.krylov_iterations, self.batch_shape),

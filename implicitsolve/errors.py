@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scipy.optimize import NoConvergence as _ScipyNoConvergence
-
 if TYPE_CHECKING:
     from implicitsolve._typing import Array
+
+    _ScipyNoConvergence = Exception  # what it is; SciPy ships no types
+else:
+    from scipy.optimize import NoConvergence as _ScipyNoConvergence
 
 
 class NoConvergence(_ScipyNoConvergence):

@@ -30,7 +30,7 @@ def silent(step: NewtonStep, x: Array, F: Array) -> None:
 
 
 class Trace(list[NewtonStep]):
-    """A list that is a monitor: it keeps every step, without x and F."""
+    """A list that is a monitor: it keeps every step, without x and F. `collect` makes an empty one."""
 
     def __call__(self, step: NewtonStep, x: Array, F: Array) -> None:
         """Keep the step."""
@@ -39,6 +39,11 @@ class Trace(list[NewtonStep]):
 
 def collect() -> Trace:
     """Return a monitor that is the list of the steps it has seen.
+
+    Returns
+    -------
+    Trace
+        Empty; the solver appends a `NewtonStep` for the start and for each step.
 
     Examples
     --------
@@ -52,7 +57,28 @@ def collect() -> Trace:
 
 
 def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
-    """Return a monitor that writes one line per step to `logger`."""
+    """Return a monitor that writes one line per step to `logger`.
+
+    Parameters
+    ----------
+    logger : logging.Logger
+        Where to.
+    level : int, optional
+        Level of the messages. Default ``logging.INFO``.
+
+    Returns
+    -------
+    Monitor
+        For the argument `monitor` of `root`.
+
+    Examples
+    --------
+    >>> import logging
+    >>> import implicitsolve as ims
+    >>> monitor = ims.monitor.log_to(logging.getLogger("my model"))
+    >>> ims.root(lambda x: x**2 - 2, 1.0, monitor=monitor).status.name
+    'CONVERGED'
+    """
 
     def monitor(step: NewtonStep, x: Array, F: Array) -> None:
         logger.log(level, "%s", step)
@@ -61,7 +87,28 @@ def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
 
 
 def table(stream: TextIO | None = None) -> Monitor:
-    """Return a monitor that prints a table, one row per step, to `stream` (standard output by default)."""
+    """Return a monitor that prints a table, one row per step.
+
+    Parameters
+    ----------
+    stream : text file, optional
+        Where to. Default: standard output.
+
+    Returns
+    -------
+    Monitor
+        For the argument `monitor` of `root`. The columns are the step, the largest norm of F in the batch, the systems
+        that still run, the smallest step length, the largest forcing term, and the residuals and products so far.
+
+    Examples
+    --------
+    >>> import io
+    >>> import implicitsolve as ims
+    >>> stream = io.StringIO()
+    >>> result = ims.root(lambda x: x**2 - 2, 1.0, monitor=ims.monitor.table(stream))
+    >>> len(stream.getvalue().splitlines()) == result.iterations + 2  # a head, the start, and the steps
+    True
+    """
 
     def monitor(step: NewtonStep, x: Array, F: Array) -> None:
         out = sys.stdout if stream is None else stream
@@ -79,9 +126,24 @@ def table(stream: TextIO | None = None) -> Monitor:
 
 
 def progress_bar(**options: Any) -> Monitor:
-    """Return a monitor that shows a bar through tqdm (`options` are tqdm's), or a `table` on stderr without tqdm.
+    """Return a monitor that shows a bar through tqdm, or a `table` on standard error without tqdm.
 
     The bar counts accepted steps; it has no end, since nobody knows how many there will be.
+
+    Parameters
+    ----------
+    **options : Any
+        Keyword arguments of ``tqdm.auto.tqdm``.
+
+    Returns
+    -------
+    Monitor
+        For the argument `monitor` of `root`.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> monitor = ims.monitor.progress_bar(desc="my model")
     """
     try:
         tqdm: Any = importlib.import_module("tqdm.auto").tqdm
@@ -104,7 +166,26 @@ def progress_bar(**options: Any) -> Monitor:
 
 
 def combine(*monitors: Callable[[NewtonStep, Array, Array], None]) -> Monitor:
-    """Return a monitor that calls several, in order."""
+    """Return a monitor that calls several, in order.
+
+    Parameters
+    ----------
+    *monitors : callable
+        Monitors; each sees the same copies of x and F.
+
+    Returns
+    -------
+    Monitor
+        For the argument `monitor` of `root`.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> first, second = ims.monitor.collect(), ims.monitor.collect()
+    >>> result = ims.root(lambda x: x**2 - 2, 1.0, monitor=ims.monitor.combine(first, second))
+    >>> first == second
+    True
+    """
 
     def monitor(step: NewtonStep, x: Array, F: Array) -> None:
         for each in monitors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,10 +103,10 @@ def jacobian_penalty(
     x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
     evaluator = Evaluator(problem, x)
     flat = evaluator.flatten(x)
-    weight = 1.0 / (samples * max(1, x.size))
+    weight = 1.0 / (samples * max(1, math.prod(x.shape)))
     value, cotangent, gradients = 0.0, evaluator.xp.zeros_like(flat), dict[str, Array]()
     for _ in range(samples):
-        e = from_host(rng.standard_normal(tuple(flat.shape)), flat)
+        e = evaluator.xp.zeros_like(flat) + from_host(rng.standard_normal(tuple(flat.shape)), flat)  # split as x is
         u = e - _adjoint(evaluator, flat, e)
         sizes = norm2(u)
         value += weight * float(np.sum(sizes**2))

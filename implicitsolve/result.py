@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from implicitsolve._summary import of_derivative, of_linear, of_nonlinear
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status
@@ -164,6 +166,8 @@ class LinearResult(_Ending):
         How it ended; one for each system of a batch.
     residual_norm : float or ndarray
         ||b - A x||_2, computed from a product at the returned x.
+    target : float or ndarray
+        What it had to fall to; NaN after a direct solve.
     iterations : int or ndarray of int
         Krylov iterations.
     matvecs : int
@@ -175,6 +179,11 @@ class LinearResult(_Ending):
     residual_norm: Any
     iterations: Any
     matvecs: int
+    target: Any = math.nan
+
+    def summary(self) -> str:
+        """Return what is known of the solve as a table; see `NonlinearResult.summary`."""
+        return of_linear(self)
 
     def raise_for_status(self) -> LinearResult:
         """Return self, or raise `NoConvergence` that carries it."""
@@ -191,11 +200,14 @@ class NonlinearResult(_Ending):
     x : Array
         Last accepted iterate, of the shape, dtype and library of x0.
     fun : Array
-        F(x), measured at x.
+        F(x), measured at x. Where `root` has eliminated every second block of a problem with `halves`, the entries of
+        those blocks, whose equations x satisfies by construction, are zero and not measured.
     status : Status or ndarray of int
         How it ended; one for each system of a batch.
     residual_norm, initial_norm : float or ndarray
         Norm of F at x and at x0, in the norm of the stopping rule.
+    target : float or ndarray
+        What the norm had to fall to; NaN where no one method went from x0 to the end.
     iterations, krylov_iterations : int or ndarray of int
         Accepted Newton steps, and Krylov iterations in all of them.
     counts : Counts
@@ -219,6 +231,41 @@ class NonlinearResult(_Ending):
     krylov_iterations: Any
     counts: Counts
     steps: tuple[NewtonStep, ...] = field(repr=False, default=())
+    target: Any = math.nan
+
+    def summary(self) -> str:
+        """Return a table of what is known of the solve, at most about 40 lines of 100 columns.
+
+        One system: how it ended, norms, counts, and a line for each step. A batch: how many ended how, the quantiles of
+        norms and counts, the worst systems by their index, and a line for each step with the largest and the median
+        norm. The middle of a long history is left out; `steps` has all of it.
+
+        `linear` is the relative residual that the linear solve reached, `eta` the one that was asked for, and `calls`
+        are residuals and Jacobian products since the line above.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import implicitsolve as ims
+        >>> problem = ims.Problem(lambda x: x**2 - 2, jvp=lambda x, v: 2 * x * v)
+        >>> print(ims.root(problem, np.array(1.5)).summary())
+        NonlinearResult: CONVERGED: the stopping rule holds at the returned x, measured there
+        <BLANKLINE>
+        norm(F)  4.51e-12
+        target   3.73e-09
+        at x0    0.25
+        steps    3
+        Krylov   3
+        calls    4 residuals, 3 jvps, 0 vjps, 3 linearizations
+        x        float64 ()
+        <BLANKLINE>
+        step   norm(F)  length       eta  linear  Krylov  calls
+        0         0.25                                        1
+        1      0.00694       1       0.1       0       1      2
+        2     6.01e-06       1  0.000694       0       1      2
+        3     4.51e-12       1   0.00031       0       1      2
+        """
+        return of_nonlinear(self)
 
     def raise_for_status(self) -> NonlinearResult:
         """Return self, or raise `NoConvergence` that carries it."""
@@ -250,6 +297,10 @@ class AdjointResult(_Ending):
     linear: LinearResult = field(repr=False)
     counts: Counts
 
+    def summary(self) -> str:
+        """Return what is known of the derivative, and of its linear solve, as a table."""
+        return of_derivative(self)
+
     def raise_for_status(self) -> AdjointResult:
         """Return self, or raise `NoConvergence` that carries it."""
         self._raise_for_status(self.adjoint)
@@ -276,6 +327,10 @@ class TangentResult(_Ending):
     status: Any
     linear: LinearResult = field(repr=False)
     counts: Counts
+
+    def summary(self) -> str:
+        """Return what is known of the derivative, and of its linear solve, as a table."""
+        return of_derivative(self)
 
     def raise_for_status(self) -> TangentResult:
         """Return self, or raise `NoConvergence` that carries it."""

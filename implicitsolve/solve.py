@@ -147,14 +147,14 @@ def solve_root(
 ) -> NonlinearResult:
     """`root` with checked settings; `groups`, `capacity` and `reference` are those of `Evaluator`."""
     x0 = as_inexact(x0, "x0")
-    if x0.size >= LARGE:
+    if math.prod(x0.shape) >= LARGE:
         keep_large_blocks()
     reduced = EvenOdd.of(problem, x0) if getattr(solver, "eliminates", False) else None
     if reduced is not None:
         problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
     wishes: dict[str, Any] = {"groups": groups, "capacity": capacity, "reference": reference}
     evaluator = Evaluator(problem, x0, getattr(solver, "rdiff", None), **wishes)
-    result = _empty(x0, evaluator) if x0.size == 0 else _solved(evaluator, x0, solver, stop, monitor)
+    result = _empty(x0, evaluator) if 0 in x0.shape else _solved(evaluator, x0, solver, stop, monitor)
     return result if reduced is None else reduced.expanded(result)
 
 
@@ -169,6 +169,7 @@ def _solved(
         status=status_per_system(solution.status, batch_shape),
         residual_norm=per_system(solution.norm, batch_shape),
         initial_norm=per_system(solution.first_norm, batch_shape),
+        target=per_system(solution.target, batch_shape),
         iterations=per_system(solution.iterations, batch_shape),
         krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
         counts=evaluator.tally.counts(),
@@ -237,7 +238,7 @@ def linear_solve(
     if start is not None:
         _fits(operator.batch_shape, operator.in_shape, start, "x0")
     if is_settings(M, "build"):
-        M = M.build(operator)  # type: ignore[union-attr]
+        M = M.build(operator)  # pyright: ignore[reportOptionalMemberAccess]
     is_unaided = M is not None or is_direct or getattr(solver, "is_unaided", False)
     offer = None if is_unaided else operator.approximate_inverse()
     inverse = offer if M is None else aslinearoperator(M, "M")
@@ -260,13 +261,15 @@ def linear_solve(
     flat = xp.reshape(b, shape)
     tally = Tally()
     counted = guarded(operator, "A", tally.add)
+    target: HostArray | None = None
     if is_direct:
         outcome = solve_factored(counted, solver.factor(operator), flat, stop)
     else:
+        target = stop.target(norm2(flat), flat)
         outcome = solver.solve(
             counted,
             flat,
-            target=stop.target(norm2(flat), flat),
+            target=target,
             max_iterations=stop.max_iterations,
             M=None if inverse is None else guarded(inverse, "M"),
             x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
@@ -276,6 +279,7 @@ def linear_solve(
         x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),
         status=status_per_system(outcome.status, operator.batch_shape),
         residual_norm=per_system(outcome.residual_norm, operator.batch_shape),
+        target=math.nan if target is None else per_system(target, operator.batch_shape),
         iterations=per_system(outcome.iterations, operator.batch_shape),
         matvecs=tally.jvps + tally.vjps,
     )
@@ -319,6 +323,7 @@ def _empty(x0: Array, evaluator: Evaluator) -> NonlinearResult:
         status=ones if is_batch else Status.CONVERGED,
         residual_norm=zeros if is_batch else 0.0,
         initial_norm=zeros if is_batch else 0.0,
+        target=zeros if is_batch else 0.0,
         iterations=counts if is_batch else 0,
         krylov_iterations=counts if is_batch else 0,
         counts=evaluator.tally.counts(),

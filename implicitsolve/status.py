@@ -21,7 +21,7 @@ class Status(enum.IntEnum):
     message: str
     hint: str
 
-    def __new__(cls, value: int, message: str, hint: str) -> Status:
+    def __new__(cls, value: int, message: str = "", hint: str = "") -> Status:
         """Attach the message and the hint to the integer."""
         member = int.__new__(cls, value)
         member._value_ = value
@@ -50,13 +50,15 @@ class Status(enum.IntEnum):
     LINE_SEARCH_FAILED = (
         5,
         "no step along the Newton direction reduced the residual",
-        "Check `jvp` with `implicitsolve.testing.taylor_test`, or a declared `structure` with "
-        "`implicitsolve.testing.structure_test`; the Jacobian may be singular here: start elsewhere.",
+        "The tolerance may lie below the rounding error of the residual (raise `atol`), the derivatives may be wrong "
+        "(`implicitsolve.check_derivatives`), or the Jacobian singular here (start elsewhere). "
+        "`implicitsolve.explain(result, problem)` tells which.",
     )
     LINEAR_SOLVE_FAILED = (
         6,
         "the linear solve did not reduce its residual",
-        "Precondition, enlarge the Krylov space, or check the Jacobian product; see `result.steps[-1]`.",
+        "Precondition, enlarge the Krylov space, or check the Jacobian product; `implicitsolve.explain(result)` has "
+        "the numbers.",
     )
     NONFINITE = (
         7,
@@ -71,7 +73,8 @@ class Status(enum.IntEnum):
     SINGULAR = (
         9,
         "the Jacobian maps the search space to zero: it is singular to working precision",
-        "Start elsewhere, or check that the residual depends on every unknown.",
+        "Start elsewhere, or check that the residual depends on every unknown: `implicitsolve.explain(result, "
+        "problem)` names those that it does not.",
     )
     STOPPED = (10, "the step limit that was asked for was reached", "")
     FORWARD_NOT_CONVERGED = (

@@ -75,7 +75,7 @@ class NonlinearStop:
         float32), which a residual of ordinary conditioning can reach.
     max_iterations : int, optional
         Limit of steps, those that the line search rejects included. The default None is 100 steps of a Newton method,
-        and 500 of a fixed-point iteration, whose steps cost one residual.
+        500 of a fixed-point iteration, whose steps cost one residual, and 2000 of a homotopy.
     norm : {"max", "2"} or callable, optional
         Norm of one system's F. The default "max" is max|F|, which does not grow with the number of unknowns. A callable
         maps an array of one system's shape to a number.

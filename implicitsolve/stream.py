@@ -154,9 +154,9 @@ def solve_sequences(
     method, stop, monitor : optional
         As of `solve_stream`.
 
-    Yields
-    ------
-    Solved
+    Returns
+    -------
+    iterator of Solved
         Every sequence once, in another order: those of a window come longest first.
 
     Raises

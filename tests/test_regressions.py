@@ -47,7 +47,7 @@ def cubic_jacobian(x):
     ],
     ids=["callback", "verbose", "M of the batch", "M of one"],
 )
-def test_second_attempt_of_a_batch_could_not_shape_its_arrays(options, capsys):
+def test_second_attempt_of_a_batch_could_not_shape_its_arrays(options):
     result = newton_krylov(batch_with_one_hopeless, START, batch_ndim=1, full_output=True, **options)[1]
     assert result.success.tolist() == [True, False, True]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -119,6 +120,137 @@ def test_a_step_that_says_no_more_has_no_numbers_and_nobody_running():
         assert getattr(step, name).shape == (0,)
 
 
+<<<<<<< HEAD
+# -------------------------------------------------------------------------------------------------------------- summary
+
+
+def lines_of(result) -> list[str]:
+    text = result.summary()
+    lines = text.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    assert text == "\n".join(line.rstrip() for line in lines)
+    return lines
+
+
+def columns_of(lines: list[str], first: str) -> list[list[str]]:
+    """The cells below the header that begins with `first`."""
+    start = next(i for i, line in enumerate(lines) if line.split("  ")[0] == first)
+    stop = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
+    return [line.split() for line in lines[start + 1 : stop]]
+
+
+def squares(targets, batch_ndim: int, **settings) -> NonlinearResult:
+    targets = np.asarray(targets)[..., None]
+    problem = ims.Problem(lambda x: x**2 - targets, jvp=lambda x, v: 2 * x * v, batch_ndim=batch_ndim)
+    return ims.root(problem, np.ones_like(targets), method="newton-krylov", **settings)
+
+
+def test_the_summary_of_one_system_has_a_line_for_each_step():
+    result = squares(2.0, 0)
+    rows = columns_of(lines_of(result), "step")
+    assert [int(row[0]) for row in rows] == [step.iteration for step in result.steps]
+    assert [float(row[1]) for row in rows] == [float(f"{step.worst:.3g}") for step in result.steps]
+    assert sum(int(row[-1]) for row in rows) == result.counts.residuals + result.counts.jvps
+    known = {line.split()[0]: line.split()[1] for line in lines_of(result) if line and line[0] != " "}
+    assert float(known["norm(F)"]) == float(f"{result.residual_norm:.3g}") <= float(known["target"])
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_no_line_of_a_summary_is_longer_than_100_columns(status):
+    result = dataclasses.replace(ims.root(lambda x: x**2 - 2, np.ones(2)), status=status)
+    assert max(map(len, result.summary().splitlines())) <= 100
+
+
+def test_columns_end_where_their_headers_end():
+    lines = lines_of(squares(2.0, 0))
+    start = next(i for i, line in enumerate(lines) if line.startswith("step "))
+    assert {len(line) for line in lines[start:]} == {len(lines[start])}
+
+
+def test_the_summary_of_a_batch_names_the_worst_systems_by_their_place():
+    result = squares([[2.0, 3.0, -1.0], [np.nan, 4.0, 5.0]], 2)
+    lines = lines_of(result)
+    assert dict(columns_of(lines, "status")) == {"CONVERGED": "4", "NONFINITE": "1", "SINGULAR": "1"}
+    worst = columns_of(lines, "worst systems")
+    assert ["".join(row[:2]) for row in worst[:2]] == ["(1,0)", "(0,2)"]
+    assert [row[2] for row in worst[:2]] == ["NONFINITE", "SINGULAR"]
+    steps = columns_of(lines, "step")
+    assert [int(row[1]) for row in steps] == [step.running for step in result.steps]
+    assert steps[0][2:4] == ["nan", "2"]  # of the systems whose norm is known 1, 2, 2, 3, 4 the middle one
+
+
+def test_quantiles_leave_out_what_is_not_known():
+    lines = lines_of(squares([4.0, np.nan, 9.0, 16.0], 1))
+    header = next(i for i, line in enumerate(lines) if line.split()[:2] == ["min", "quarter"])
+    assert lines[header + 3].split() == ["at", "x0", "3", "3", "8", "15", "15"]
+
+
+def test_a_long_history_is_cut_in_the_middle():
+    slow = ims.Problem(lambda x: 0.01 * x, fixed_point=True)
+    result = ims.root(slow, np.ones(3), method="picard", stop=ims.NonlinearStop(max_iterations=300))
+    rows = columns_of(lines_of(result), "step")
+    assert len(rows) < 35
+    assert rows[0][0] == "0"
+    assert rows[-1][0] == "300"
+    gap = [row[0] for row in rows].index("...")
+    assert [int(row[0]) for row in rows[:gap]] == list(range(gap))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_the_summary_of_an_empty_batch(shape):
+    result = ims.root(ims.Problem(lambda x: x, batch_ndim=len(shape)), np.ones((*shape, 3)))
+    assert lines_of(result)[-1] == "the batch is empty"
+
+
+@pytest.mark.parametrize("kind", range(4), ids=["linear", "nonlinear", "adjoint", "tangent"])
+@pytest.mark.parametrize("status", [Status.LINEAR_SOLVE_FAILED, np.asarray([[1, 1, 2], [1, 7, 2]])])
+def test_every_result_has_a_summary(kind, status):
+    result = every_kind(status)[kind]
+    assert lines_of(result)[0].startswith(type(result).__name__)
+    assert "ITERATION_LIMIT" in result.summary() or np.ndim(status) == 0
+
+
+def test_the_summary_of_a_gradient_lists_the_parameters(rng):
+    layer = ims.adapters.elman(ims.adapters.elman_parameters(2, 4, rng=rng), rng.standard_normal((3, 5, 2)))
+    result = ims.root(layer)
+    adjoint = ims.pull_back(layer, result, result.x)
+    rows = {row[0]: row[-1] for row in columns_of(lines_of(adjoint), "gradient")}
+    assert rows.keys() == adjoint.gradients.keys()
+    assert rows["W"] == f"{np.abs(adjoint.gradients['W']).max():.3g}"
+
+
+# --------------------------------------------------------------------------------------------------------------- target
+
+
+@pytest.mark.parametrize("method", ["newton-krylov", "block-newton", "anderson", "picard", "broyden", "homotopy"])
+def test_the_target_is_the_one_of_the_stopping_rule(method):
+    problem = ims.Problem(
+        lambda x: x - 0.3 * np.cos(x), fixed_point=True, batch_ndim=1, structure=ims.BlockBanded(0, 0)
+    )
+    x0 = np.asarray([[1.0, 2.0], [300.0, 0.5]])
+    result = ims.root(problem, x0, method=method, stop=ims.NonlinearStop(rtol=1e-6, atol=1e-5))
+    np.testing.assert_array_equal(result.target, np.maximum(1e-5, 1e-6 * result.initial_norm))
+    assert result.success.all()
+    assert (result.residual_norm <= result.target).all()
+
+
+def test_the_target_of_a_linear_solve():
+    result = ims.linear_solve(np.eye(3), np.ones(3), stop=ims.LinearStop(rtol=1e-3), method=ims.GMRES())
+    assert result.target == 1e-3 * np.sqrt(3.0)
+
+
+def test_the_targets_of_a_race_and_of_a_batch_in_chunks():
+    def cubes(c) -> ims.Problem:
+        return ims.Problem(lambda x: x**3 - c, batch_ndim=1, take=lambda rows: cubes(c[rows]))
+
+    problem, x0 = cubes(np.arange(1.0, 7.0)[:, None]), np.full((6, 1), 2.5)
+    expected = ims.root(problem, x0).target
+    assert expected.shape == (6,)
+    with ThreadPoolExecutor(1) as executor:
+        np.testing.assert_array_equal(ims.solve_batch(problem, x0, executor=executor, chunks=2).target, expected)
+    np.testing.assert_array_equal(ims.race(problem, [x0, 2 * x0]).target, expected)
+=======
 def test_counts_add_and_subtract_by_name():
     one, other = (
         Counts(residuals=5, jvps=7, vjps=11, linearizations=13),
@@ -126,3 +258,4 @@ def test_counts_add_and_subtract_by_name():
     )
     assert one - other == Counts(residuals=4, jvps=5, vjps=8, linearizations=9)
     assert (one - other) + other == one
+>>>>>>> mutants

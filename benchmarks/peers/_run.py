@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -50,6 +51,7 @@ def measure(key: str, rivals: Sequence[str], race: Race, patient: bool = False) 
 def about(threads: int, clock: str) -> dict[str, Any]:
     """Versions and machine."""
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "threads": threads,
         "clock": clock,
         "python": platform.python_version(),

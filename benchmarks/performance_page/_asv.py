@@ -10,6 +10,7 @@ import math
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class Results:
     machine: dict[str, str]
     python: str
     values: dict[str, Values] = field(default_factory=dict)
+    date: str = ""
     calls: int = 1  # most samples that a time is the median of; 1 after a quick run
 
     @classmethod
@@ -35,7 +37,9 @@ class Results:
         rows = {name: dict(zip(record["result_columns"], row)) for name, row in record["results"].items()}
         values = {name: dict(measured(columns)) for name, columns in rows.items()}
         calls = [calls or 1 for columns in rows.values() for calls in columns.get("stats_repeat") or ()]
-        return cls(record["commit_hash"], record["params"], record["python"], values, max(calls, default=1))
+        started = max(columns.get("started_at") or 0 for columns in rows.values())  # milliseconds since 1970
+        date = datetime.fromtimestamp(started / 1000, UTC).date().isoformat()
+        return cls(record["commit_hash"], record["params"], record["python"], values, date, max(calls, default=1))
 
     def __getitem__(self, name: str) -> Values:
         """Values of a benchmark, empty if it did not run."""

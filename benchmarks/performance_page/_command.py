@@ -17,7 +17,10 @@ HEAD = """# Performance
 <!-- Written by `python -m benchmarks.performance_page`; edit the program, not this file. -->
 
 What solves cost, in counts first (exact, the same on every machine) and in time, and what the same solves cost in other
-packages. All numbers of a table are from one run of one machine; ratios say more than times.
+packages. All numbers of a table are from one run of one machine; ratios say more than times. One question each:
+[residual evaluations against SciPy](against_scipy.md), [methods for fixed points](fixed_points.md),
+[block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [a GPU](../how_to/gpu.md#figures),
+[many ranks](../how_to/mpi.md#how-it-scales).
 
 {about}
 
@@ -42,16 +45,25 @@ python -m benchmarks.performance_page --peers peers_1.json peers_2.json
 ```
 
 On an idle machine, or the times mean little. The counts do not change with the machine.
+
+```{toctree}
+:hidden:
+
+against_scipy
+fixed_points
+block_lu
+adapters
+```
 """
 
 
 def page(results: Results | None, runs: Sequence[dict[str, Any]], folder: Path) -> str:
-    """The text; figures are written into a folder, and referred to by its name."""
+    """The text; its figures are written into the folder in which it will stand."""
     drawn = figures(results, runs, folder)
     parts = [HEAD.format(about="\n".join(about(results, runs)))]
     for section in _sections(results, runs):
         title = section.split("\n", 1)[0].removeprefix("## ")
-        parts += [section, *(f"![{title}]({folder.name}/{path.name})" for path in drawn.get(title, ()))]
+        parts += [section, *(f"![{title}]({path.name})" for path in drawn.get(title, ()))]
     return "\n\n".join(part.strip() for part in (*parts, AGAIN)) + "\n"
 
 
@@ -62,20 +74,20 @@ def _sections(results: Results | None, runs: Sequence[dict[str, Any]]) -> Iterat
 
 
 def about(results: Results | None, runs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A line for each run: machine and versions."""
+    """A line for each run: machine, versions and date."""
     if results is not None:
         machine, single = results.machine, " of one call each, a rough one" if results.calls == 1 else ""
         names = ", ".join(f"{name} {number}" for name, number in results.versions().items())
         yield (
             f"- The library by itself: asv on {machine['cpu'] or machine['arch']}, {machine['num_cpu']} cores, "
             f"{machine['os']}, one thread, CPU time{single}; {names or 'versions unknown'}; "
-            f"commit {results.commit[:8]}."
+            f"commit {results.commit[:8]}; {results.date}."
         )
     for run in runs:
         names = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
         yield (
             f"- Other packages, {_peer_sections.threads(run)}: {run['processor']}, {run['cores']} cores, "
-            f"{run['clock']} time; Python {run['python']}, {names}."
+            f"{run['clock']} time; Python {run['python']}, {names}; {run['date']}."
         )
 
 
@@ -84,9 +96,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.performance_page", description=__doc__)
     parser.add_argument("--asv", type=Path, default=Path("benchmarks/.asv/results"), help="asv's results, or one file")
     parser.add_argument("--peers", type=Path, nargs="*", default=[], help="JSON of benchmarks.peers, by threads")
-    parser.add_argument("--write", type=Path, default=Path("docs/performance.md"), help="the page; figures beside it")
+    parser.add_argument(
+        "--write", type=Path, default=Path("docs/performance/index.md"), help="the page; figures beside it"
+    )
     arguments = parser.parse_args(argv)
     results = Results.read(arguments.asv) if arguments.asv.exists() else None
     runs = [{"workloads": []} | json.loads(path.read_text(encoding="utf-8")) for path in arguments.peers]
-    folder = arguments.write.with_suffix("")
-    arguments.write.write_text(page(results, runs, folder), encoding="utf-8")
+    arguments.write.write_text(page(results, runs, arguments.write.parent), encoding="utf-8")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from implicitsolve import Problem, aslinearoperator
-from implicitsolve.adapters._common import Array, array_namespace, check_size, is_array, quiet
+from implicitsolve.adapters._common import Array, array_namespace, check_no_grad, check_size, is_array, quiet
 
 FULL, SKIPPED = "full", "skipped"
 
@@ -75,6 +75,7 @@ def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array = None) -> 
     x = _zeros(caller, problem) if x0 is None else x0
     if not is_array(x):
         raise TypeError(f"{caller}: `x0` must be an array, got {type(x).__name__}")
+    check_no_grad(caller, "x0", x)
     iterates = [_copy(x)]
     for _ in range(rho):
         iterates.append(_difference(iterates[-1], problem.residual(_copy(iterates[-1]))))

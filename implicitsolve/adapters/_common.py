@@ -48,9 +48,15 @@ def check_inputs(caller: str, inputs: Array) -> Namespace:
     """Check that `inputs` is a real floating-point array (B, T, d) or (T, d); return its namespace."""
     if not is_array(inputs):
         raise TypeError(f"{caller}: `inputs` must be an array, got {type(inputs).__name__}")
+    check_no_grad(caller, "inputs", inputs)
     if inputs.ndim not in (2, 3) or 0 in inputs.shape:
         raise ValueError(f"{caller}: `inputs` must have shape (B, T, d) or (T, d), none of them 0, got {inputs.shape}")
     xp = array_namespace(inputs)
+    if getattr(getattr(xp, "implicitsolve", None), "IS_SPLIT", False):
+        raise TypeError(
+            f"{caller}: `inputs` must not be split over ranks: build the layer of each rank's positions, and give its "
+            f"functions to implicitsolve.distributed.problem"
+        )
     if inputs.dtype not in (xp.float32, xp.float64):
         raise TypeError(f"{caller}: `inputs` must have dtype float32 or float64, got {inputs.dtype}")
     return xp
@@ -63,11 +69,21 @@ def check_array(caller: str, name: str, value: Array, shape: tuple[int, ...] | N
     if array_namespace(value) is not array_namespace(like):
         expected, got = (array_namespace(x).__name__ for x in (like, value))
         raise TypeError(f"{caller}: `{name}` must be an array of the library of the inputs, {expected}, got {got}")
+    check_no_grad(caller, name, value)
     if shape is not None and tuple(value.shape) != shape:
         raise ValueError(f"{caller}: `{name}` must have shape {shape}, got {tuple(value.shape)}")
     if value.dtype != like.dtype:
         raise TypeError(f"{caller}: `{name}` must have the dtype of the inputs, {like.dtype}, got {value.dtype}")
     return value
+
+
+def check_no_grad(caller: str, name: str, value: Array) -> None:
+    """Check that no gradient is expected of a tensor of torch: the solvers would lose it."""
+    if getattr(value, "requires_grad", False):
+        raise TypeError(
+            f"{caller}: `{name}` must not require grad, since gradients are lost here: take the modules of "
+            f"implicitsolve.torch, or detach it"
+        )
 
 
 def check_lengths(caller: str, lengths: Any, B: int, T: int, is_single: bool) -> HostIndices:

@@ -155,10 +155,12 @@ def gru_switch(
 
     Parameters
     ----------
-    params, inputs, lengths, hs, he
+    params, inputs : Mapping and Array
         As of `implicit_gru`.
     states : Array of shape (B, T, k) or (T, k)
         Usually the solution.
+    lengths, hs, he : optional
+        As of `implicit_gru`.
 
     Returns
     -------

@@ -80,7 +80,8 @@ def build(
     lower, upper = max(0, -min(cell.offsets)), max(0, *cell.offsets)
     rows = Rows.of(check_lengths(caller, lengths, B, T, is_single), T, max(lower, upper), inputs)
     parameters = dict(parameters) | {"inputs": xp.asarray(inputs, copy=True)}
-    boundaries, edges = [], {}
+    boundaries: list[Boundary] = []
+    edges: dict[int, Array] = {}
     for side, depth, given in ((-1, lower, before), (1, upper, after)):
         if given:
             boundary = Boundary(side, tuple(given), depth, cell.size)
@@ -253,7 +254,7 @@ class Layer(ByFields):
 
     def boundary_rows(self, parameters: Mapping[str, Array]) -> tuple[Array, ...]:
         """Neighbours beyond the ends, (count, size) for each offset, zero elsewhere."""
-        edges = {}
+        edges: dict[int, Array] = {}
         for boundary in self.boundaries:
             states = boundary.states(parameters, self.rows.systems)
             edges |= {o: boundary.edge(states, o, self.rows) for o in self.cell.offsets if o * boundary.side > 0}

@@ -17,6 +17,7 @@ from implicitsolve.adapters._common import (
     array_namespace,
     check_array,
     check_generator,
+    check_no_grad,
     from_host,
     is_array,
     quiet,
@@ -105,6 +106,7 @@ def lifted_net(A: Any, B: Any, inputs: Array, *, activation: str = "tanh") -> Pr
     """
     if not is_array(inputs):
         raise TypeError(f"lifted_net: `inputs` must be an array, got {type(inputs).__name__}")
+    check_no_grad("lifted_net", "inputs", inputs)
     if inputs.ndim not in (1, 2) or 0 in inputs.shape:
         raise ValueError(f"lifted_net: `inputs` must have shape (batch, p) or (p,), none of them 0, got {inputs.shape}")
     xp = array_namespace(inputs)

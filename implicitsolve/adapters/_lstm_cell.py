@@ -58,7 +58,7 @@ class _Factors(NamedTuple):
 
     @classmethod
     def of(cls, factors: Array) -> _Factors:
-        return cls(*(factors[i, ...] for i in range(7)), slopes=factors[7:11, ...])
+        return cls._make([*(factors[i, ...] for i in range(7)), factors[7:11, ...]])
 
 
 class _Cotangents(NamedTuple):

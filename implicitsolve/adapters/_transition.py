@@ -15,8 +15,6 @@ from implicitsolve.adapters._common import Array, ByFields, HostIndices, array_n
 from implicitsolve.adapters._rows import Rows, part_of
 from implicitsolve.kernels import keep_large_blocks
 
-EVERYTHING = slice(None)
-
 
 def difference(x: Array, y: Array) -> Array:
     """x - y; in the memory of y, where the library can: nobody else has it."""

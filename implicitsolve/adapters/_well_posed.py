@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve import BlockBandedMatrix
-from implicitsolve.adapters._common import Array, array_namespace, is_array, quiet, to_host
+from implicitsolve.adapters._common import Array, array_namespace, check_no_grad, is_array, quiet, to_host
 from implicitsolve.adapters._lifted_weights import banded
 from implicitsolve.adapters._perron import EPS, perron_bounds
 
@@ -98,6 +98,7 @@ def well_posedness(A: Any, *, lipschitz: float = 1.0) -> WellPosedness:
     A = _checked("well_posedness", A)
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"well_posedness: `A` must be square, got shape {tuple(A.shape)}")
+    check_no_grad("well_posedness", "A", A)
     magnitudes = _magnitudes(A)
     lower, upper, is_acyclic = perron_bounds(magnitudes)
     return WellPosedness(

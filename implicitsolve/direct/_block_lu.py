@@ -12,7 +12,8 @@ from implicitsolve._namespace import extension, gather, host_dtype
 from implicitsolve._typing import Array
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
-from implicitsolve.direct._pivoting import GROWTH_LIMIT, check_settings, joined, secured
+from implicitsolve.direct._pivoting import joined, secured
+from implicitsolve.direct._settings import GROWTH_LIMIT, Settings
 from implicitsolve.kernels import Factors, block_lu, block_substitution, favors_band, is_compiled, narrow_lu
 from implicitsolve.operators import BlockBandedMatrix
 
@@ -20,7 +21,7 @@ AT_ONCE = 8.0  # growth of an elimination that pivots inside the blocks which is
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockLU:
+class BlockLU(Settings):
     """Block LU factorization of a block-banded matrix, for each system of a batch (the block Thomas algorithm).
 
     Parameters
@@ -98,15 +99,6 @@ class BlockLU:
     >>> bool(np.abs(A @ inverse.solve(b) - b).max() < 1e-10)
     True
     """
-
-    pivoting: str = "auto"
-    refine: int = 0
-    growth_limit: float = GROWTH_LIMIT
-    backend: str = "auto"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        check_settings("BlockLU", self)
 
     def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
         """Factor A.

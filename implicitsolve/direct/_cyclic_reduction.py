@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from implicitsolve._namespace import check_whole
 from implicitsolve.direct._block_lu import check_matrix, sizes
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
-from implicitsolve.direct._pivoting import GROWTH_LIMIT, check_settings, secured
+from implicitsolve.direct._pivoting import secured
+from implicitsolve.direct._settings import Settings
 from implicitsolve.kernels import cyclic_reduction
 from implicitsolve.operators import BlockBandedMatrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class CyclicReduction:
+class CyclicReduction(Settings):
     """Block cyclic reduction of a block-banded matrix, for each system of a batch.
 
     Every second block row is eliminated, all of them at once, and again in the half that is left: log2(T) steps, each
@@ -60,20 +62,12 @@ class CyclicReduction:
     array([1., 1., 1., 1.])
     """
 
-    pivoting: str = "auto"
-    refine: int = 0
-    growth_limit: float = GROWTH_LIMIT
-    backend: str = "auto"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        check_settings("CyclicReduction", self)
-        if self.pivoting == "band":
-            raise ValueError('CyclicReduction: `pivoting` must be "auto" or "block", got "band"')
+    _PIVOTING = ("auto", "block")
 
     def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
         """Factor A: a status for each system, and no exception for a singular one. `overwrite` saves nothing here."""
         check_matrix("CyclicReduction", A)
+        check_whole("CyclicReduction", A.blocks, "BlockLU")
         layout = Layout.tridiagonal(A)
         blocks = layout.blocks(A)
         facts = sizes(blocks, 1, 1) | {"backend": self.backend}

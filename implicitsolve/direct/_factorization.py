@@ -73,7 +73,7 @@ class Factorization(LinearOperator):
             dtype=A.dtype,
             take=inverse.take if A.batch_shape else None,
         )
-        self._inverse = inverse
+        self._factored = inverse
         self.A = None if overwritten else A
         singular = layout.first_block(factors.singular)
         codes = np.where(singular < 0, int(Status.CONVERGED), int(Status.SINGULAR))
@@ -92,7 +92,7 @@ class Factorization(LinearOperator):
     @property
     def nbytes(self) -> int:
         """Bytes that the factors hold."""
-        return self._inverse.factors.nbytes
+        return self._factored.factors.nbytes
 
     def solve(self, b: Array) -> Array:
         """Return A^-1 b for each system: `matvec` by the name that solvers have."""
@@ -100,7 +100,7 @@ class Factorization(LinearOperator):
 
     def negative(self, F: Array) -> Array:
         """Return -A^-1 F for F (B, N) of the flattened batch: a Newton direction, without checks and spare copies."""
-        return self._inverse.negative(F)
+        return self._factored.negative(F)
 
     def solve_adjoint(self, b: Array) -> Array:
         """Return A^-H b for each system."""
@@ -121,7 +121,7 @@ class Factorization(LinearOperator):
             raise ValueError(f"Factorization: the columns must have shape {expected}, got {tuple(columns.shape)}")
         xp = array_namespace(columns)
         stacked = xp.reshape(columns, (*self.batch_shape, *self.in_shape, columns.shape[-1]))
-        return xp.reshape(self._inverse.solve(stacked, adjoint), columns.shape)
+        return xp.reshape(self._factored.solve(stacked, adjoint), columns.shape)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _Inverse:
 
     def solve(self, b: Array, adjoint: bool) -> Array:
         """Solve for b (*batch, T, k, K)."""
-        xp, A = array_namespace(b), self.A
+        xp, A = array_namespace(b, self.A.blocks), self.A
         flat = xp.reshape(b, (math.prod(A.batch_shape), *A.in_shape, b.shape[-1]))
         with np.errstate(all="ignore"):
             x = xp.reshape(self._in_precision_of_A(flat, adjoint), b.shape)

@@ -8,21 +8,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, gather, scatter
 from implicitsolve._typing import Array, Indices
-from implicitsolve.kernels import BACKENDS, Factors, block_lu
-from implicitsolve.stopping import check_limit
-
-PIVOTING = ("auto", "block", "band")
-GROWTH_LIMIT = 16.0  # measured: the scaled residual of a solve is at most twice the growth, mostly a third of it
-
-
-def check_settings(owner: str, settings: Any) -> None:
-    """Raise unless the settings of a direct method are usable."""
-    check_limit(owner, "refine", settings.refine)
-    for name, values in (("pivoting", PIVOTING), ("backend", BACKENDS)):
-        if getattr(settings, name) not in values:
-            raise ValueError(f"{owner}: `{name}` must be one of {values}, got {getattr(settings, name)!r}")
-    if not settings.growth_limit >= 1:
-        raise ValueError(f"{owner}: `growth_limit` must be at least 1, got {settings.growth_limit}")
+from implicitsolve.kernels import Factors, block_lu
 
 
 def secured(factors: Factors, blocks: Array, lower: int, upper: int, growth_limit: float, facts: Any) -> Factors:
@@ -39,7 +25,7 @@ def secured(factors: Factors, blocks: Array, lower: int, upper: int, growth_limi
     return joined((kept, again), (good, bad)) if good.size else again
 
 
-def joined(parts: tuple[Factors, Factors], places: tuple[Indices, Indices]) -> Factors:
+def joined(parts: tuple[Factors, ...], places: tuple[Indices, ...]) -> Factors:
     """Factors of a batch from those of some systems and of the others."""
     return _Mixed(parts, places)
 
@@ -47,7 +33,7 @@ def joined(parts: tuple[Factors, Factors], places: tuple[Indices, Indices]) -> F
 class _Mixed:
     """Factors of a batch, of which some systems were factored in another way: parts, and their places in the batch."""
 
-    def __init__(self, parts: tuple[Factors, Factors], places: tuple[Indices, Indices]) -> None:
+    def __init__(self, parts: tuple[Factors, ...], places: tuple[Indices, ...]) -> None:
         self.parts, self.places = parts, places
         size = sum(place.size for place in places)
         self.singular, self.growth = np.empty(size, dtype=int), np.empty(size)
@@ -69,7 +55,8 @@ class _Mixed:
     def take(self, indices: Indices) -> Factors:
         """Return the factors of some systems."""
         owner = np.isin(indices, self.places[1])
-        parts, places = [], []
+        parts: list[Factors] = []
+        places: list[Indices] = []
         for i, (part, place) in enumerate(zip(self.parts, self.places)):
             chosen = np.flatnonzero(owner == i)
             parts.append(part.take(np.searchsorted(place, indices[chosen])))  # places are sorted

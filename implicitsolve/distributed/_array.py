@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._layout import Runs
@@ -57,15 +58,15 @@ class DistributedArray:
     __slots__ = ("axis", "comm", "counts", "local")
     namespace: ClassVar[Any] = None  # of functions, which stand on this module, and tell it where they are
     __array_ufunc__ = None  # NumPy's scalars leave arithmetic to the operators below
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __init__(
         self, local: HostArray, axis: int | None, comm: Communicator | None, counts: tuple[int, ...] = WHOLE
     ) -> None:
-        self.local = local
-        self.axis = axis
-        self.comm = comm
-        self.counts = Runs(counts)
+        self.local: HostArray = local
+        self.axis: int | None = axis
+        self.comm: Communicator | None = comm
+        self.counts: Runs = Runs(counts)
 
     # What it is
 
@@ -308,11 +309,16 @@ def _run(x: Any, axis: int, like: DistributedArray) -> Any:
         return x
     if x.axis is not None or x.ndim < -axis or x.local.shape[axis] == 1:
         return x.local
-    total, start = like.counts.total, like.start
+    total = like.counts.total
     if x.local.shape[axis] != total:
         raise ValueError(f"{x!r} does not fit {like!r}: axis {axis} must have length 1 or {total}")
-    run = slice(start, start + like.local.shape[axis])
-    return x.local[(..., run, *(slice(None),) * (-axis - 1))]
+    return run_of(x.local, axis, like.start, like.local.shape[axis])
+
+
+def run_of(x: HostArray, axis: int, start: int, count: int) -> HostArray:
+    """A view of some entries in a row along an axis, which is counted from the end."""
+    place: Any = (..., slice(start, start + count), *(slice(None),) * (-axis - 1))
+    return x[place]
 
 
 def elementwise(function: Callable[..., Any], *operands: Any, **options: Any) -> DistributedArray:
@@ -369,8 +375,25 @@ def _place(part: Any) -> int:
         ) from None
 
 
+def host(owner: str, name: str, array: Any) -> HostArray:
+    """What a caller gave as a NumPy array; ranks hold no others."""
+    if is_array(array) and not isinstance(array, np.ndarray | np.generic | DistributedArray):
+        raise TypeError(f"{owner}: `{name}` must be a NumPy array, got one of {library(array)}: copy it to the host")
+    return np.asarray(array)
+
+
 def replicated(array: Any) -> DistributedArray:
     """Make an array that every rank holds; all must give the same bits, which is not checked.
+
+    Parameters
+    ----------
+    array : array_like
+        The whole of it. Not copied.
+
+    Returns
+    -------
+    DistributedArray
+        With no split axis.
 
     Examples
     --------
@@ -378,4 +401,4 @@ def replicated(array: Any) -> DistributedArray:
     >>> distributed.replicated([1.0, 2.0])
     <DistributedArray (2,), dtype=float64, replicated>
     """
-    return DistributedArray(np.asarray(array), None, None)
+    return DistributedArray(host("replicated", "array", array), None, None)

@@ -16,8 +16,7 @@ import numpy as np
 from implicitsolve._namespace import numpy_namespace
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed import _extensions, _linalg
-from implicitsolve.distributed._array import DistributedArray, aligned, elementwise, replicated
-from implicitsolve.distributed._layout import Runs
+from implicitsolve.distributed._array import DistributedArray, aligned, elementwise, replicated, run_of
 from implicitsolve.distributed._reductions import reduced
 from implicitsolve.distributed._reshape import completed, moved
 
@@ -237,22 +236,16 @@ def concat(arrays: Sequence[DistributedArray], /, *, axis: int | None = 0) -> Di
 def _side_by_side(arrays: Sequence[DistributedArray], axis: int) -> tuple[list[HostArray], int | None, Any, Any]:
     """The local parts of arrays that may have different lengths along `axis`."""
     _, split_axis, comm, counts = aligned([x[_first(x, axis)] for x in arrays])
-    if split_axis is None:
+    if split_axis is None or comm is None:
         return [x.local for x in arrays], None, comm, counts
-    runs = [x.local if x.axis is not None else _own_run(x, split_axis, comm, counts) for x in arrays]
+    own = counts.starts[comm.rank], counts[comm.rank]
+    runs = [x.local if x.axis is not None else run_of(x.local, split_axis, *own) for x in arrays]
     return runs, split_axis, comm, counts
 
 
 def _first(x: DistributedArray, axis: int) -> tuple[slice, ...]:
     """An index of the first entry along an axis, which stays."""
     return tuple(slice(0, 1) if place == axis % x.ndim and place != x.axis else slice(None) for place in range(x.ndim))
-
-
-def _own_run(x: DistributedArray, split_axis: int, comm: Any, counts: Runs) -> HostArray:
-    """The run of a replicated array that this rank takes."""
-    start = counts.starts[comm.rank]
-    run = slice(start, start + counts[comm.rank])
-    return x.local[(..., run, *(slice(None),) * (-split_axis - 1))]
 
 
 def stack(arrays: Sequence[DistributedArray], /, *, axis: int = 0) -> DistributedArray:

@@ -41,6 +41,18 @@ class Runs(tuple[int, ...]):
 def layout(length: int, ranks: int) -> Runs:
     """Return how many of `length` blocks each rank owns; the first ones own one more where they do not divide.
 
+    Parameters
+    ----------
+    length : int
+        Blocks in all.
+    ranks : int
+        Among how many they are dealt out.
+
+    Returns
+    -------
+    tuple of int
+        A number for each rank.
+
     Examples
     --------
     >>> from implicitsolve.distributed import layout

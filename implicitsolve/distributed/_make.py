@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._typing import HostArray
-from implicitsolve.distributed._array import DistributedArray
+from implicitsolve.distributed._array import DistributedArray, host
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._layout import Runs, check_counts, layout
 from implicitsolve.stopping import check_limit
@@ -48,7 +48,7 @@ def split(comm: Communicator, array: Any, axis: int = -1, block_size: int = 1) -
     [(2, 2), (2, 2), (1, 2), (1, 2)]
     """
     check_limit("split", "block_size", block_size, least=1)
-    array = np.asarray(array)
+    array = host("split", "array", array)
     axis = _checked_axis("split", array, axis)
     blocks, rest = divmod(array.shape[axis], block_size)
     if rest:
@@ -77,6 +77,11 @@ def from_local(
         Its length on every rank. By default the ranks tell each other, by one allgather, and see that their arrays have
         one dtype, and one shape but for that length.
 
+    Returns
+    -------
+    DistributedArray
+        Of the whole shape; `local` is this rank's part.
+
     Raises
     ------
     ValueError
@@ -89,7 +94,7 @@ def from_local(
     >>> distributed.threads(3, lambda comm: distributed.from_local(comm, np.ones(comm.rank + 1)).shape)
     [(6,), (6,), (6,)]
     """
-    local = np.asarray(local)
+    local = host("from_local", "local", local)
     axis = _checked_axis("from_local", local, axis)
     if counts is None:
         kind = f"{local.dtype} {local.shape[:axis]} {local.shape[axis + 1 :]}"

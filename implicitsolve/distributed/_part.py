@@ -127,7 +127,7 @@ class LocalFunctions:
         if value.dtype.kind not in "biufc":
             raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
         if value.dtype.kind == "c" and dtype.kind != "c":
-            raise TypeError(f"`{name}` returned complex numbers for a real x: pass a complex x0 to solve in complex")
+            raise TypeError(f"`{name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex")
         return np.array(value, dtype=dtype)
 
     def _checked_pair(self, value: Any, shape: tuple[int, ...], x: HostArray) -> tuple[HostArray, LinearOperator]:

@@ -12,7 +12,7 @@ from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU, Factorization
 from implicitsolve.direct._block_lu import check_matrix
 from implicitsolve.direct._layout import Layout
-from implicitsolve.direct._pivoting import check_settings
+from implicitsolve.direct._settings import Settings
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._exchange import Exchange, exchange, gathered, overall
@@ -26,7 +26,7 @@ GROWTH_LIMIT = 1e3  # one step of refinement makes up for as much many times ove
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionedLU:
+class PartitionedLU(Settings):
     """LU factorization of a block-banded matrix whose block rows are split over ranks, by partitions [1]_, [2]_.
 
     Every rank factors its own block rows by `BlockLU`, as a system that takes the neighbours' blocks as given. What is
@@ -103,14 +103,8 @@ class PartitionedLU:
     [array([1., 1., 1.]), array([1., 1., 1.])]
     """
 
-    pivoting: str = "auto"
     refine: int = 1
     growth_limit: float = GROWTH_LIMIT
-    backend: str = "auto"
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        check_settings("PartitionedLU", self)
 
     def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
         """Factor A: a status for each system, the same on every rank, and no exception for a singular one.

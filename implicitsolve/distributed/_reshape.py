@@ -55,8 +55,8 @@ def _found(shape: tuple[int, ...], axis: int, counts: Runs, new: tuple[int, ...]
         rest = math.prod(new[place + 1 :])
         if not all(count * behind % rest == 0 for count in distinct) if rest else behind:
             continue
-        length = {count: count * behind // rest if rest else count for count in distinct}
-        runs = Runs(length[count] for count in counts)
+        lengths = {count: count * behind // rest if rest else count for count in distinct}
+        runs = Runs(lengths[count] for count in counts)
         if runs.total == new[place]:
             return place, runs
     raise ValueError(

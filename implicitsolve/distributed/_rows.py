@@ -33,13 +33,17 @@ class OwnRows:
     """
 
     def __init__(self, comm: Communicator, blocks: HostArray, lower: int, periodic: bool) -> None:
-        self.comm, self.blocks, self.lower, self.periodic = comm, blocks, lower, periodic
-        self.upper = blocks.shape[2] - 1 - lower
-        self.couples = comm.size > 1 and self.lower + self.upper > 0
+        self.comm: Communicator = comm
+        self.blocks: HostArray = blocks
+        self.lower: int = lower
+        self.periodic: bool = periodic
+        self.upper: int = blocks.shape[2] - 1 - lower
+        self.couples: bool = comm.size > 1 and self.lower + self.upper > 0
         previous, following = has_neighbours(comm, periodic) if self.couples else (False, False)
-        self.has_previous, self.has_next = previous and self.lower > 0, following and self.upper > 0
-        self.before = coupling(first(blocks, lower), 0, self.has_previous)
-        self.after = coupling(last(blocks, self.upper), blocks.shape[2] - 1, self.has_next)
+        self.has_previous: bool = previous and self.lower > 0
+        self.has_next: bool = following and self.upper > 0
+        self.before: HostArray = coupling(first(blocks, lower), 0, self.has_previous)
+        self.after: HostArray = coupling(last(blocks, self.upper), blocks.shape[2] - 1, self.has_next)
 
     @property
     def is_circle(self) -> bool:

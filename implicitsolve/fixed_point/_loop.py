@@ -13,6 +13,7 @@ from implicitsolve.monitor import Monitor
 from implicitsolve.newton._line_search import Searched
 from implicitsolve.newton._loop import CONVERGED, RUNNING, NewtonLoop, Solution
 from implicitsolve.newton._pieces import Pieces
+from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_number
 
@@ -56,11 +57,11 @@ class FixedPointLoop(NewtonLoop):
         monitor: Monitor,
         rows: Indices | None = None,
     ) -> None:
-        self.method: Any = method
         self.PATIENCE = method.patience
         self.preconditioned = method.preconditioned and evaluator.problem.linearize is not None
-        self.inverse, self.newest = Pieces(), None
-        super().__init__(evaluator, solution, stop, monitor, rows)
+        self.inverse = Pieces()
+        self.newest: LinearOperator | None = None
+        super().__init__(method, evaluator, solution, stop, monitor, rows)
         size = self.rows.size
         self.damping, self.falls = np.full(size, float(method.damping)), np.zeros(size, dtype=int)
         self.age = np.zeros(size, dtype=int)  # steps since the start, or the last way back

@@ -56,13 +56,17 @@ class Picard:
     damping: float = 1.0
 
     eliminates = True
-    growth = np.inf
     patience = 50
     preconditioned = False
 
     def __post_init__(self) -> None:
         """Check the settings."""
         check_damping("Picard", self.damping)
+
+    @property
+    def growth(self) -> float:
+        """No iterate is refused for its residual."""
+        return np.inf
 
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""

@@ -47,7 +47,7 @@ from __future__ import annotations
 from typing import Any
 
 from implicitsolve._heap import keep_large_blocks
-from implicitsolve._namespace import measure_by
+from implicitsolve._namespace import Norms
 from implicitsolve._typing import Array
 from implicitsolve.kernels import (
     _assembly,
@@ -146,32 +146,36 @@ def _composed(weights: Array) -> None:
     """No function as a whole."""
 
 
-block_lu = Kernel("block_lu", _reference.block_lu, pays={"numba": _any_blocks, "lapack": _lapack.pays})
+block_lu: Kernel = Kernel("block_lu", _reference.block_lu, pays={"numba": _any_blocks, "lapack": _lapack.pays})
 block_lu.implement("lapack", _lapack.block_lu, _lapack.supports)
-block_substitution = Kernel(
+block_substitution: Kernel = Kernel(
     "block_substitution", _reference.block_substitution, pays={"numba": _small_blocks, "lapack": _lapack.pays}
 )
 block_substitution.implement("lapack", _lapack.block_substitution, _lapack.supports)
-cyclic_reduction = Kernel("cyclic_reduction", _reference.cyclic_reduction, pays={"numba": _small_blocks})
+cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reduction, pays={"numba": _small_blocks})
 
 
-place_colors = Kernel("place_colors", _assembly.place_colors, pays={"numba": _some_rows})
-place_groups = Kernel("place_groups", _assembly.place_groups, pays={"numba": _some_rows})
-narrow_lu = Kernel("narrow_lu", _reference.narrow_lu, pays={"numba": _narrow})
-scalar_tridiagonal = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, pays={"numba": _long_rows})
-broyden_direction = Kernel("broyden_direction", _vectors.broyden_direction, pays={"numba": _long})
-newest_first = Kernel("newest_first", _least_squares.newest_first, pays={"numba": _many_columns})
-rank_one = Kernel("rank_one", _vectors.rank_one, pays={"numba": _long})
-take_rows = Kernel("take_rows", _rows.take_rows, pays={"numba": _never})
-clear_rows = Kernel("clear_rows", _rows.clear_rows, pays={"numba": _never})
-mixture = Kernel("mixture", _gates.Mixture, pays={"numba": _long_rows})
-gru = Kernel("gru", _gates.GRU, pays={"numba": _long_rows})
-lstm = Kernel("lstm", _gates_lstm.LSTM, pays={"numba": _long_rows})
-gru_cell = Kernel("gru_cell", _composed, pays={"numba": _never})
-gru_recurrence = Kernel("gru_recurrence", _gru_recurrence.gru_recurrence, pays={"numba": _never, "lapack": _never})
-rnn = Kernel("rnn", _gates_rnn.RNN, pays={"numba": _long_rows})
-vectors = Kernel("vectors", _vectors.Vectors, pays={"numba": _never, "lapack": _never})
-measure_by(vectors)
+place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, pays={"numba": _some_rows})
+place_groups: Kernel = Kernel("place_groups", _assembly.place_groups, pays={"numba": _some_rows})
+narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, pays={"numba": _narrow})
+scalar_tridiagonal: Kernel = Kernel(
+    "scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, pays={"numba": _long_rows}
+)
+broyden_direction: Kernel = Kernel("broyden_direction", _vectors.broyden_direction, pays={"numba": _long})
+newest_first: Kernel = Kernel("newest_first", _least_squares.newest_first, pays={"numba": _many_columns})
+rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, pays={"numba": _long})
+take_rows: Kernel = Kernel("take_rows", _rows.take_rows, pays={"numba": _never})
+clear_rows: Kernel = Kernel("clear_rows", _rows.clear_rows, pays={"numba": _never})
+mixture: Kernel = Kernel("mixture", _gates.Mixture, pays={"numba": _long_rows})
+gru: Kernel = Kernel("gru", _gates.GRU, pays={"numba": _long_rows})
+lstm: Kernel = Kernel("lstm", _gates_lstm.LSTM, pays={"numba": _long_rows})
+gru_cell: Kernel = Kernel("gru_cell", _composed, pays={"numba": _never})
+gru_recurrence: Kernel = Kernel(
+    "gru_recurrence", _gru_recurrence.gru_recurrence, pays={"numba": _never, "lapack": _never}
+)
+rnn: Kernel = Kernel("rnn", _gates_rnn.RNN, pays={"numba": _long_rows})
+vectors: Kernel = Kernel("vectors", _vectors.Vectors, pays={"numba": _never, "lapack": _never})
+Norms.kernel = vectors
 
 
 def is_compiled(function: Any) -> bool:

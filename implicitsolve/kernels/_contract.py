@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -14,7 +15,7 @@ from implicitsolve._namespace import array_namespace, extension, is_cupy_array
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import BackendUnavailable
 
-Function: TypeAlias = Callable[..., Any]
+Function: TypeAlias = Any  # a function, or a class of functions
 Supports: TypeAlias = Callable[..., bool]
 
 REFERENCE = "reference"
@@ -66,16 +67,31 @@ class Kernel:
         ``pays[backend](**facts)`` says whether a problem of these sizes is worth that backend, without loading it.
         Only sizes decide, so that the same problem always takes the same path. Without an entry it always pays.
 
+    Attributes
+    ----------
+    implementations : dict of str to (callable, callable)
+        Each backend's function and `supports`, as far as loaded; an entry that is deleted is withdrawn.
+
     Notes
     -----
-    ``select(like, **facts)`` takes the first that is installed, pays and supports the case: for NumPy arrays
-    "numba", "lapack", for CuPy arrays "cupy", for others what their own library names, then the reference.
+    ``select(like, **facts)`` takes the first that is installed, pays and supports the case: backends of other names
+    than the library's, the newest first; for NumPy arrays "numba", "lapack", for CuPy arrays "cupy", for others what
+    their own library names; then the reference.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.kernels import Kernel
+    >>> double = Kernel("double", lambda x: x + x)
+    >>> double.implement("mine", lambda x: 2 * x, lambda like, size: isinstance(like, np.ndarray) and size > 3)
+    >>> double.select(np.ones(2), size=2) is double.reference, double.select(np.ones(9), size=9) is double.reference
+    (True, False)
     """
 
     def __init__(self, name: str, reference: Function, pays: Mapping[str, Supports] | None = None) -> None:
         self.name = name
         self.reference = reference
-        self.pays = dict(pays or {})
+        self.pays: dict[str, Supports] = dict(pays or {})
         self.implementations: dict[str, tuple[Function, Supports]] = {}
 
     def __repr__(self) -> str:
@@ -83,9 +99,15 @@ class Kernel:
         return f"<Kernel {self.name}: {', '.join((REFERENCE, *self.implementations))}>"
 
     def implement(self, backend: str, function: Function, supports: Supports | None = None) -> None:
-        """Register what `backend` offers; ``supports(like, **facts)`` says for which arrays and sizes."""
-        if backend not in BACKENDS[2:]:
-            raise ValueError(f"Kernel.implement: `backend` must be one of {BACKENDS[2:]}, got {backend!r}")
+        """Register what `backend` offers; ``supports(like, **facts)`` says for which arrays and sizes.
+
+        A backend may have any name but "auto" and "reference". With a name that is not the library's it comes before
+        the library's own, and needs `supports`, which is then asked about arrays of every library.
+        """
+        if backend in BACKENDS[:2]:
+            raise ValueError(f"Kernel.implement: `backend` must be none of {BACKENDS[:2]}, got {backend!r}")
+        if backend not in BACKENDS and supports is None:
+            raise TypeError(f"Kernel.implement: `supports` is needed for a backend of another name, {backend!r}")
         self.implementations[backend] = (function, supports or _anything)
 
     def select(self, like: Array, backend: str = "auto", **facts: Any) -> Function:
@@ -97,39 +119,46 @@ class Kernel:
             If the name is unknown, or the backend that was asked for does not do this case.
         BackendUnavailable
             If the backend that was asked for is not installed.
+        ImportError
+            If it is installed and broken. "auto" then goes on without it, and warns once.
         """
         if backend == REFERENCE:
             return self.reference
         if backend == "auto":
-            for name in _offered(like):
-                if self._pays(name, facts) and self._load(name) and self._supports(name, like, facts):
+            for name in self._candidates(like):
+                if self._pays(name, facts) and _is_sound(name) and self._supports(name, like, facts):
                     return self.implementations[name][0]
             return self.reference
-        if backend not in BACKENDS:
+        if backend not in BACKENDS and backend not in self.implementations:
             raise ValueError(f"{self.name}: `backend` must be one of {BACKENDS}, got {backend!r}")
-        if not self._load(backend) and backend in PLUG_INS:
+        if backend in PLUG_INS and not load(backend):
             raise BackendUnavailable(f"{self.name}: backend {backend!r} is not installed: {INSTALL[backend]}")
         if not self._supports(backend, like, facts):
             library = array_namespace(like).__name__
             raise ValueError(f"{self.name}: backend {backend!r} does not do {facts} on arrays of {library}")
         return self.implementations[backend][0]
 
+    def _candidates(self, like: Array) -> tuple[str, ...]:
+        """The backends for arrays of this library, best first."""
+        others = [name for name in reversed(self.implementations) if name not in BACKENDS]
+        return (*others, *_offered(like))
+
     def _pays(self, backend: str, facts: dict[str, Any]) -> bool:
         return backend not in self.pays or self.pays[backend](**facts)
 
-    def _load(self, backend: str) -> bool:
-        return backend not in PLUG_INS or load(backend)
-
     def _supports(self, backend: str, like: Array, facts: dict[str, Any]) -> bool:
-        is_offered = backend in _offered(like) and backend in self.implementations
+        is_offered = backend in self._candidates(like) and backend in self.implementations
         return is_offered and self.implementations[backend][1](like, **facts)
 
 
 def _offered(like: Array) -> tuple[str, ...]:
-    """The backends for arrays of this library, best first."""
+    """The library's backends for arrays of this library, best first."""
     if isinstance(like, np.ndarray):
         return ("numba", "lapack")
     return ("cupy",) if is_cupy_array(like) else extension(like, "KERNELS") or ()
+
+
+_broken: set[str] = set()  # backends whose import has failed
 
 
 @functools.cache
@@ -139,6 +168,21 @@ def load(backend: str) -> bool:
         return False
     importlib.import_module(PLUG_INS[backend])
     return True
+
+
+def _is_sound(backend: str) -> bool:
+    """Whether "auto" can use a backend; one that is installed but cannot be imported is left out, with a warning."""
+    try:
+        return backend not in _broken and (backend not in PLUG_INS or load(backend))
+    except (
+        ImportError,
+        AttributeError,
+        OSError,
+    ) as error:  # versions that do not fit; a shared library that is not there
+        _broken.add(backend)
+        message = f"implicitsolve goes on without {backend}, which is installed but cannot be imported: {error}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return False
 
 
 def _exists(module: str) -> bool:

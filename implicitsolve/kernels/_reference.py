@@ -33,7 +33,7 @@ def cyclic_reduction(blocks: Array, *, overwrite: bool = False) -> Factors:
 
 
 def _factored(factor: Callable[..., Factors], blocks: Array, *bands: int) -> Factors:
-    if blocks.size == 0:
+    if 0 in blocks.shape:
         return _Reference([], np.full(blocks.shape[0], -1), np.ones(blocks.shape[0]))
     with np.errstate(all="ignore"):
         return factor(blocks, *bands)
@@ -48,7 +48,7 @@ class _Reference:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(x.size * host_dtype(x.dtype).itemsize for x in _leaves(self.parts))
+        return sum(math.prod(x.shape) * host_dtype(x.dtype).itemsize for x in _leaves(self.parts))
 
     def take(self, indices: Indices) -> Factors:
         """Return the factors of some systems."""
@@ -58,7 +58,7 @@ class _Reference:
     def solve(self, b: Array, adjoint: bool = False) -> Array:
         """Return A^-1 b or A^-H b for b (B, T, k, K)."""
         xp = array_namespace(b)
-        if b.size == 0:
+        if 0 in b.shape:
             return xp.zeros_like(b)
         with np.errstate(all="ignore"):
             x = (self._solve_adjoint if adjoint else self._solve)([b[:, t, :, :] for t in range(b.shape[1])])
@@ -115,7 +115,7 @@ class _Watch:
         return singular, np.where(singular < 0, growth, np.inf)
 
     def _largest(self, arrays: list[Array]) -> Array:
-        largest = [self.xp.max(self.xp.abs(x), axis=tuple(range(1, x.ndim))) for x in arrays if x.size]
+        largest = [self.xp.max(self.xp.abs(x), axis=tuple(range(1, x.ndim))) for x in arrays if 0 not in x.shape]
         return self.xp.max(self.xp.stack(largest, axis=0), axis=0)
 
 
@@ -286,7 +286,7 @@ class _CyclicReduction(_Reference):
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
         """Return A^-1 b or A^-H b for b (B, T, k, K)."""
-        if b.size == 0:
+        if 0 in b.shape:
             return array_namespace(b).zeros_like(b)
         levels, D = self.parts
         with np.errstate(all="ignore"):
@@ -351,7 +351,7 @@ def _left_solve(D: Array, b: Array) -> Array:
     """D^-1 b for batches of blocks; NaN where rounding makes a transposed D singular though D is not."""
     xp = array_namespace(b)
     try:
-        return xp.linalg.solve(D, b) if b.size else b
+        return b if 0 in b.shape else xp.linalg.solve(D, b)
     except np.linalg.LinAlgError:
         if math.prod(D.shape[:-2]) == 1:
             return xp.full_like(b, np.nan)

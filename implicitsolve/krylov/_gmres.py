@@ -124,9 +124,23 @@ class FGMRES(GMRES):
     The same code and cost as `GMRES` with a preconditioner, whose preconditioned vectors are kept
     here in any case; the name says that a varying M is safe.
 
+    Parameters
+    ----------
+    restart : int, optional
+        Krylov vectors of a cycle. Default 30.
+
     References
     ----------
     .. [1] Y. Saad, "A flexible inner-outer preconditioned GMRES algorithm", SIAM J. Sci. Comput. 14 (1993) 461-469.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> A, b = np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([5.0, 5.0])
+    >>> inner = ims.LinearOperator(lambda r: ims.linear_solve(A, r, stop=ims.LinearStop(rtol=0.1)).x, in_shape=2)
+    >>> ims.linear_solve(A, b, M=inner, method=ims.FGMRES()).x.round(6)
+    array([1., 1.])
     """
 
 
@@ -151,6 +165,14 @@ class LGMRES(GMRES):
     ----------
     .. [1] A. H. Baker, E. R. Jessup and T. Manteuffel, "A technique for accelerating the convergence of restarted
            GMRES", SIAM J. Matrix Anal. Appl. 26 (2005) 962-984.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> A = np.diag(np.arange(1.0, 41.0)) + np.diag(np.ones(39), 1)
+    >>> ims.linear_solve(A, np.ones(40), method=ims.LGMRES(restart=5)).status.name
+    'CONVERGED'
     """
 
     outer_k: int = 3

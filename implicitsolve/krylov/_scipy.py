@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg as spla
 
-from implicitsolve._namespace import norm2
+from implicitsolve._namespace import library, norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
@@ -29,16 +29,16 @@ class ScipyKrylov:
     options : mapping, optional
         Further keyword arguments of the function.
 
+    Raises
+    ------
+    ValueError
+        If the name is not one of SciPy's.
+
     Notes
     -----
     NumPy arrays only. Systems of a batch are solved one after the other; the native methods are the ones for batches.
     A product after each call measures the residual that was reached, and calls repeat while they reduce it. MINRES
     needs a symmetric operator.
-
-    Raises
-    ------
-    ValueError
-        If the name is not one of SciPy's.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class ScipyKrylov:
     ) -> KrylovOutcome:
         """Solve on arrays (B, N); see `KrylovMethod`."""
         if not isinstance(b, np.ndarray):
-            raise TypeError(f"ScipyKrylov works on NumPy arrays, got {type(b).__name__}; use GMRES or BiCGSTAB")
+            raise TypeError(f"ScipyKrylov works on NumPy arrays, got some of {library(b)}; use GMRES or BiCGSTAB")
         x, r, norms = start(A, b, x0)
         iterations = np.zeros(b.shape[0], dtype=int)
         nonfinite, stagnated = ~np.isfinite(norms), np.zeros(b.shape[0], dtype=bool)

@@ -36,7 +36,7 @@ class Auto:
     Notes
     -----
     - A causal problem (`Problem.substitute`): `Substitution`, and `NewtonKrylov` where that was not accurate enough.
-    - A fixed-point problem (`Problem.fixed_point`): `Anderson`, which ends systems that do not halve ||F|| in 30 steps;
+    - A fixed-point problem (`Problem.fixed_point`): `Anderson`, which ends systems that do not halve ||F|| in 50 steps;
       for these `Homotopy`, and where that fails too `NewtonKrylov`, each from x0. Before it, `root` eliminates every
       second block where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
       both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). On implicit GRUs

@@ -43,8 +43,7 @@ class BlockLoop(NewtonLoop):
         monitor: Monitor,
         rows: Indices | None = None,
     ) -> None:
-        super().__init__(evaluator, solution, stop, monitor, rows)
-        self.method = method
+        super().__init__(method, evaluator, solution, stop, monitor, rows)
         self.assembler = Assembler(evaluator, method.rdiff, certifies=False)
         self.inverse = Pieces()
         self.updates = BroydenInverse()

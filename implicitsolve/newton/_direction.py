@@ -29,6 +29,7 @@ class FixedMethod:
     """Solves with the Krylov method that the user chose."""
 
     correction: Correction | None = None
+    grew: Any = False
 
     def __init__(self, krylov: KrylovMethod, max_iterations: int) -> None:
         self.krylov, self.max_iterations = krylov, max_iterations
@@ -60,6 +61,7 @@ class GrowingSpace:
 
     def __init__(self, size: int, recycle: int, systems: int) -> None:
         self.sizes, self.recycle = np.full(systems, size), recycle
+        self.grew = np.zeros(systems, dtype=bool)  # to a size, after the last solve, that may become all of R^N
         self.space: RecycledSpace | None = None
 
     @property
@@ -110,7 +112,8 @@ class GrowingSpace:
             )
             cycle.replace(lost, again)
         larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
-        self.sizes = np.where((cycle.norm > target) & (sizes == self.sizes), larger, self.sizes)
+        sizes = np.where((cycle.norm > target) & (sizes == self.sizes), larger, self.sizes)
+        self.grew, self.sizes = (sizes > self.sizes) & (self.sizes < length) & (length <= LARGEST_SPACE), sizes
         if collector is not None:
             self.space = collector.joined(self.space, M)
         status = classify(cycle.norm, target, broken=cycle.broken, nonfinite=cycle.nonfinite)
@@ -144,6 +147,11 @@ class SinglePrecision:
     def __init__(self, linear: FixedMethod | GrowingSpace) -> None:
         self.linear = linear
         self.is_single = True
+
+    @property
+    def grew(self) -> Any:
+        """Whether the next solve has more vectors."""
+        return self.linear.grew
 
     @property
     def correction(self) -> Correction | None:

@@ -31,6 +31,13 @@ class ConstantForcing:
     ----------
     eta : float, optional
         Relative tolerance of the linear solve, in (0, 1). Default 0.1.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(forcing=ims.ConstantForcing(eta=0.01))
+    >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
+    1.414214
     """
 
     eta: float = 0.1
@@ -55,7 +62,7 @@ class EisenstatWalker:
     Parameters
     ----------
     eta0 : float, optional
-        First eta.
+        First eta. Default 0.1.
     eta_max : float, optional
         Largest eta. Default 0.9, as in KINSOL.
     gamma, alpha : float, optional
@@ -70,6 +77,13 @@ class EisenstatWalker:
     ----------
     .. [1] S. C. Eisenstat and H. F. Walker, "Choosing the forcing terms in an inexact Newton method",
            SIAM J. Sci. Comput. 17 (1996) 16-32, (2.6) and section 2.1.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(forcing=ims.EisenstatWalker(eta_max=0.5))
+    >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
+    1.414214
     """
 
     eta0: float = 0.1

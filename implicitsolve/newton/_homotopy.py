@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from implicitsolve._evaluate import Evaluator
-from implicitsolve._namespace import Norms, array_namespace, from_host, gather, norm2, to_host
+from implicitsolve._namespace import Norms, array_namespace, check_whole, from_host, gather, norm2, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._arnoldi import Cycle, arnoldi_cycle
 from implicitsolve.monitor import Monitor, silent
@@ -84,6 +84,7 @@ class Homotopy:
 
     def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor = silent) -> Solution:
         """Solve on arrays (B, N): the loop behind `root`."""
+        check_whole("Homotopy", x0, "NewtonKrylov or Anderson")
         return _HomotopyLoop(self, evaluator, Solution.at(x0), stop, monitor).run()
 
     def retry(
@@ -124,8 +125,7 @@ class _HomotopyLoop(NewtonLoop):
         monitor: Monitor,
         rows: Indices | None = None,
     ) -> None:
-        super().__init__(evaluator, solution, stop, monitor, rows)
-        self.method = method
+        super().__init__(method, evaluator, solution, stop, monitor, rows)
         self.anchor = self.at = self.x
         self.at_F = self.F
         self.unit = np.where((self.norms > 0) & np.isfinite(self.norms), self.norms, 1.0)

@@ -96,7 +96,15 @@ def full_step(evaluator: Evaluator, x: Array, norms: HostArray, step: Array, *, 
 
 @dataclass(frozen=True, kw_only=True)
 class FullStep:
-    """No line search: every step is taken whole, as long as the residual is finite there."""
+    """No line search: every step is taken whole, as long as the residual is finite there.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(line_search=ims.FullStep())
+    >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
+    1.414214
+    """
 
     def search(
         self,
@@ -144,6 +152,15 @@ class Backtracking:
            SIAM (1996), algorithm A6.3.1.
     .. [3] P. Deuflhard, "Newton methods for nonlinear problems", Springer (2011), section 3.3: restricted natural
            monotonicity test.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(line_search=ims.Backtracking(max_trials=40))
+    >>> result = ims.root(np.arctan, 10.0, method=newton)  # whole steps from 10 diverge
+    >>> result.status.name, bool(result.steps[1].step_length < 1)
+    ('CONVERGED', True)
     """
 
     max_trials: int = 20
@@ -243,11 +260,23 @@ class Wolfe:
     """Strong Wolfe conditions on ||F||^2 / 2 along the step, by bisection; for one system, not a batch.
 
     The derivative along the step is a difference, so that a trial may cost two residuals. Where no length meets the
-    conditions in ten trials, the step is shortened by `Backtracking`.
+    conditions in `max_trials` trials, the step is shortened by `Backtracking`.
+
+    Parameters
+    ----------
+    max_trials : int, optional
+        Lengths that are tried. Default 10.
 
     References
     ----------
     .. [1] J. Nocedal and S. J. Wright, "Numerical optimization", Springer (2006), (3.7), with c1 = 1e-4 and c2 = 0.9.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> ims.root(np.arctan, 10.0, method=ims.NewtonKrylov(line_search=ims.Wolfe())).status.name
+    'CONVERGED'
     """
 
     max_trials: int = 10

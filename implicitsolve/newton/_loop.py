@@ -32,6 +32,7 @@ class Solution:
     status: HostArray
     norm: HostArray
     first_norm: HostArray
+    target: HostArray
     iterations: HostArray
     krylov_iterations: HostArray
     steps: list[NewtonStep]
@@ -46,6 +47,7 @@ class Solution:
             status=np.zeros(B, dtype=int),
             norm=np.zeros(B),
             first_norm=np.full(B, np.nan),
+            target=np.full(B, np.nan),
             iterations=np.zeros(B, dtype=int),
             krylov_iterations=np.zeros(B, dtype=int),
             steps=[],
@@ -69,7 +71,7 @@ class Solution:
         scatter(x, rows, gather(x0, rows))
         host = {
             name: getattr(self, name).copy()
-            for name in ("status", "norm", "first_norm", "iterations", "krylov_iterations")
+            for name in ("status", "norm", "first_norm", "target", "iterations", "krylov_iterations")
         }
         return Solution(x=x, F=F, steps=list(self.steps), **host)
 
@@ -81,7 +83,7 @@ class Solution:
         scatter(self.x, better, gather(other.x, better))
         scatter(self.F, better, gather(other.F, better))
         self.norm[better], self.status[better] = other.norm[better], other.status[better]
-        self.first_norm = other.first_norm
+        self.first_norm, self.target = other.first_norm, other.target
         self.iterations, self.krylov_iterations = other.iterations, other.krylov_iterations
         self.steps = other.steps
         return self
@@ -101,8 +103,6 @@ class NewtonLoop:
     STEPS = 100  # limit where the caller set none
     PATIENCE = 20  # steps without a new best residual after which a system has stagnated
     NEW_BEST = 0.99  # fraction of the last best norm that counts as a new best
-    method: Any  # settings; a subclass is called with them before the arguments of __init__
-
     PER_SYSTEM: tuple[str, ...] = (
         "rows",
         "norms",
@@ -117,12 +117,14 @@ class NewtonLoop:
 
     def __init__(
         self,
+        method: Any,  # settings
         evaluator: Evaluator,
         solution: Solution,
         stop: NonlinearStop,
         monitor: Monitor,
         rows: Indices | None = None,
     ) -> None:
+        self.method = method
         self.stop, self.monitor = stop, monitor
         self.whole, self.solution = evaluator, solution
         self.is_retry = rows is not None
@@ -139,7 +141,7 @@ class NewtonLoop:
         self.measure = stop.measured(measured, evaluator.event_shape)
         first = solution.first_norm[self.rows]  # of a stage that goes on from another one, or tries again, it is known
         solution.first_norm[self.rows] = np.where(np.isnan(first), self.measure, first)
-        self.target = stop.target(self._reference(), self.F)
+        self.target = solution.target[self.rows] = stop.target(self._reference(), self.F)
         self.start_norms = self.norms.copy()
         self.best, self.since = self.measure.copy(), np.zeros(self.rows.size, dtype=int)
         self.limit = stop.remaining(self.STEPS, solution.iterations[self.rows])

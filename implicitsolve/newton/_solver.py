@@ -148,10 +148,9 @@ class _KrylovLoop(NewtonLoop):
         monitor: Monitor,
         rows: Indices | None = None,
     ) -> None:
-        self.method = method
         self.J: LinearOperator | None = None
         self.x_norms: HostArray | None = None  # ||x||_2, where they have come with other numbers
-        super().__init__(evaluator, solution, stop, monitor, rows)
+        super().__init__(method, evaluator, solution, stop, monitor, rows)
         self.eta = method.forcing.first(self.rows.size)
         self.attempts = np.zeros(self.rows.size, dtype=int)
         self.lagged = lagged(method.preconditioner, evaluator, self.rows.size)
@@ -194,7 +193,7 @@ class _KrylovLoop(NewtonLoop):
         self.eta = self._next_eta(eta, previous, linear_residual, found)
         self._report(
             iteration,
-            step_length=found.length,
+            step_length=np.where(found.accepted, found.length, 0.0),
             forcing=eta,
             linear_residual=linear_residual,
             krylov_iterations=outcome.iterations,
@@ -214,6 +213,9 @@ class _KrylovLoop(NewtonLoop):
             old = self.lagged.expire(empty | hopeless)
             failed[old] = Status.RUNNING
             empty &= ~old
+        growing = empty & self.linear.grew  # GMRES may bring nothing before its last vector
+        failed[growing] = Status.RUNNING
+        empty &= ~growing
         failed[empty] = Status.LINEAR_SOLVE_FAILED
         failed[empty & (outcome.status == Status.BREAKDOWN)] = Status.SINGULAR
         failed[empty & (outcome.status == Status.NONFINITE)] = Status.NONFINITE

@@ -47,18 +47,6 @@ class Substitution:
 class _SubstitutionLoop(NewtonLoop):
     """One step, after which every system has ended."""
 
-    def __init__(
-        self,
-        method: Substitution,
-        evaluator: Evaluator,
-        solution: Solution,
-        stop: NonlinearStop,
-        monitor: Monitor,
-        rows: Indices | None = None,
-    ) -> None:
-        super().__init__(evaluator, solution, stop, monitor, rows)
-        self.method = method
-
     def _step(self, iteration: int, is_last: HostArray) -> None:
         evaluator = self.evaluator
         self.x = evaluator.substituted()

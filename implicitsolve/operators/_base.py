@@ -18,6 +18,7 @@ from implicitsolve._namespace import (
     zero_vectors,
 )
 from implicitsolve._typing import Array, Indices
+from implicitsolve.operators._product import multiply, multiply_columns
 
 
 class LinearOperator:
@@ -77,7 +78,7 @@ class LinearOperator:
     """
 
     __array_ufunc__ = None  # NumPy scalars and arrays leave `a * A` and `a @ A` to this class
-    __array_priority__ = 20.0
+    __array_priority__: float = 20.0
 
     def __init__(
         self,
@@ -100,10 +101,10 @@ class LinearOperator:
         self._rmatvec = rmatvec
         self._take = take
         self._inverse, self._cast = inverse, cast
-        self.in_shape = _shape(in_shape, "in_shape")
-        self.out_shape = self.in_shape if out_shape is None else _shape(out_shape, "out_shape")
-        self.batch_shape = _shape(batch_shape, "batch_shape")
-        self.dtype = np.dtype(np.float64) if dtype is None else _dtype(dtype)
+        self.in_shape: tuple[int, ...] = _shape(in_shape, "in_shape")
+        self.out_shape: tuple[int, ...] = self.in_shape if out_shape is None else _shape(out_shape, "out_shape")
+        self.batch_shape: tuple[int, ...] = _shape(batch_shape, "batch_shape")
+        self.dtype: Any = np.dtype(np.float64) if dtype is None else _dtype(dtype)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -124,21 +125,21 @@ class LinearOperator:
 
     def matvec(self, v: Array) -> Array:
         """Return A v for each system; a flat argument gives a flat result."""
-        return self._apply(self._matvec, v, self.in_shape, self.out_shape, "matvec")
+        return multiply(self._matvec, v, self.batch_shape, self.in_shape, self.out_shape, "matvec")
 
     def rmatvec(self, w: Array) -> Array:
         """Return A^H w for each system; a flat argument gives a flat result."""
         if self._rmatvec is None:
             raise TypeError("LinearOperator.rmatvec: this operator was built without `rmatvec`")
-        return self._apply(self._rmatvec, w, self.out_shape, self.in_shape, "rmatvec")
+        return multiply(self._rmatvec, w, self.batch_shape, self.out_shape, self.in_shape, "rmatvec")
 
     def matmat(self, columns: Array) -> Array:
         """Return A V for the columns of V, shape ``batch_shape + (N, K)``: K products."""
-        return self._by_column(self.matvec, columns, self.shape[1])
+        return multiply_columns(self.matvec, columns, self.batch_shape, self.shape[1], self.shape[0])
 
     def rmatmat(self, columns: Array) -> Array:
         """Return A^H W for the columns of W, shape ``batch_shape + (N, K)``: K products."""
-        return self._by_column(self.rmatvec, columns, self.shape[0])
+        return multiply_columns(self.rmatvec, columns, self.batch_shape, self.shape[0], self.shape[1])
 
     def take(self, indices: Indices) -> LinearOperator:
         """Return the operator of some systems of the flattened batch, which then is ``(len(indices),)``."""
@@ -171,7 +172,8 @@ class LinearOperator:
 
             def product(v: Array) -> Array:
                 w = apply(array_namespace(v).reshape(v, self.batch_shape + to))
-                return array_namespace(w).reshape(w, flat_back) if is_array(w) and w.size == math.prod(flat_back) else w
+                is_whole = is_array(w) and math.prod(w.shape) == math.prod(flat_back)
+                return array_namespace(w).reshape(w, flat_back) if is_whole else w
 
             return product
 
@@ -331,59 +333,6 @@ class LinearOperator:
             dtype=_common_dtype(self.dtype, other.dtype),
             take=take if self.batch_shape else None,
         )
-
-    def _apply(
-        self,
-        product: Callable[[Array], Array],
-        v: Array,
-        expected: tuple[int, ...],
-        returned: tuple[int, ...],
-        name: str,
-    ) -> Array:
-        v = v if is_array(v) else np.asarray(v)
-        xp = array_namespace(v)
-        full = self.batch_shape + expected
-        if v.shape == full:
-            return product(v)
-        flat = (*self.batch_shape, math.prod(expected))
-        if v.shape == flat:
-            return xp.reshape(product(xp.reshape(v, full)), (*self.batch_shape, math.prod(returned)))
-        for tail in (full, flat):
-            lead = v.ndim - len(tail)
-            if lead > 0 and v.shape[lead:] == tail:
-                return self._by_lead(product, v, lead, tail, expected, returned)
-        shapes = " or ".join(str(shape) for shape in dict.fromkeys((full, flat)))
-        raise ValueError(f"LinearOperator.{name}: the argument must have shape {shapes}, got {tuple(v.shape)}")
-
-    def _by_lead(
-        self,
-        product: Callable[[Array], Array],
-        v: Array,
-        lead: int,
-        tail: tuple[int, ...],
-        expected: tuple[int, ...],
-        returned: tuple[int, ...],
-    ) -> Array:
-        """Loop over leading axes that the operator does not know."""
-        xp = array_namespace(v)
-        rows = xp.reshape(v, (math.prod(v.shape[:lead]), *self.batch_shape, *expected))
-        flat = tail != self.batch_shape + expected
-        ending = (math.prod(returned),) if flat else returned
-        if not rows.shape[0]:
-            return xp.zeros((*v.shape[:lead], *self.batch_shape, *ending), dtype=v.dtype)
-        out = xp.stack([product(rows[i, ...]) for i in range(rows.shape[0])])
-        return xp.reshape(out, (*v.shape[:lead], *self.batch_shape, *ending))
-
-    def _by_column(self, product: Callable[[Array], Array], columns: Array, rows: int) -> Array:
-        columns = columns if is_array(columns) else np.asarray(columns)
-        xp = array_namespace(columns)
-        if columns.ndim != len(self.batch_shape) + 2 or columns.shape[-2] != rows:
-            expected = (*self.batch_shape, rows, "K")
-            raise ValueError(f"LinearOperator: the columns must have shape {expected}, got {columns.shape}")
-        if not columns.shape[-1]:
-            other = self.shape[0] if rows == self.shape[1] else self.shape[1]
-            return xp.zeros((*self.batch_shape, other, 0), dtype=columns.dtype)
-        return xp.stack([product(columns[..., i]) for i in range(columns.shape[-1])], axis=-1)
 
 
 def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:

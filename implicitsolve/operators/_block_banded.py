@@ -94,7 +94,7 @@ class BlockBandedMatrix(LinearOperator):
                 f"BlockBandedMatrix: `blocks` must have shape (..., T, {width}, k, k), got {tuple(blocks.shape)}"
             )
         self.blocks = blocks
-        self.structure = BlockBanded(int(lower), int(upper), int(blocks.shape[-1]), periodic=periodic)
+        self.structure: BlockBanded = BlockBanded(int(lower), int(upper), int(blocks.shape[-1]), periodic=periodic)
         self.structure.check_circle(self.length)
         products = Products(blocks, self.lower, self.periodic)
         self._products = products
@@ -198,16 +198,20 @@ class BlockBandedMatrix(LinearOperator):
         if not isinstance(other, BlockBandedMatrix) or not self._adds_to(other):
             return super().__add__(other)
         lower, upper = max(self.lower, other.lower), max(self.upper, other.upper)
-        xp = array_namespace(self.blocks, other.blocks)
-        shape = (*self.blocks.shape[:-3], lower + upper + 1, self.block_size, self.block_size)
-        dtype = xp.result_type(self.blocks.dtype, other.blocks.dtype)
-        blocks = xp.zeros(shape, dtype=dtype, device=self.blocks.device)
-        for term in (self, other):
-            first = lower - term.lower
-            blocks[..., first : first + term.structure.width, :, :] += term.blocks
+        array_namespace(self.blocks, other.blocks)  # raises where there is no common library
+        blocks = self._widened(lower, upper) + other._widened(lower, upper)
         return BlockBandedMatrix(blocks, lower=lower, upper=upper, periodic=self.periodic)
 
     __radd__ = __add__
+
+    def _widened(self, lower: int, upper: int) -> Array:
+        """The blocks with zeros around them, in a wider band."""
+        if (lower, upper) == (self.lower, self.upper):
+            return self.blocks
+        xp = array_namespace(self.blocks)
+        none = xp.zeros_like(self.blocks[..., :1, :, :])
+        before, after = [none] * (lower - self.lower), [none] * (upper - self.upper)
+        return xp.concat([*before, self.blocks, *after], axis=-3)
 
     def _adds_to(self, other: BlockBandedMatrix) -> bool:
         width = max(self.lower, other.lower) + max(self.upper, other.upper) + 1
@@ -339,7 +343,7 @@ class BlockBandedMatrix(LinearOperator):
         xp = array_namespace(self.blocks)
         blocks = self.blocks if self.periodic else without_outside(self.blocks, self.lower)
         size = math.prod(self.batch_shape)
-        if not blocks.size:
+        if 0 in blocks.shape:
             values = np.zeros(size)
         elif ord == "fro":
             values = norm2(xp.reshape(blocks, (size, -1)))

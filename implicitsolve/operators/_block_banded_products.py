@@ -97,7 +97,7 @@ class Products:
 
     def _use_sparse(self, x: Array) -> bool:
         is_few = x.shape[-1] < FEW_COLUMNS or self.blocks.shape[-1] == 1
-        return is_few and x.size > 0 and isinstance(self.blocks, np.ndarray) and isinstance(x, np.ndarray)
+        return is_few and isinstance(self.blocks, np.ndarray) and isinstance(x, np.ndarray) and x.size > 0
 
 
 def _sparse_times(A: Any, x: Array) -> Array:

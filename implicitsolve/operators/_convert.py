@@ -22,6 +22,8 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
     A : LinearOperator, array, sparse matrix or other operator
         Ours is returned as it is. An array has shape ``(..., N, N)``: leading axes are a batch. SciPy's sparse matrices
         and arrays, and operators of SciPy or CuPy (anything with `shape` and `matvec`), are wrapped.
+    name : str, optional
+        What messages call it. Default "A".
 
     Returns
     -------
@@ -79,7 +81,7 @@ def _from_array(A: Array, name: str) -> LinearOperator:
 
     def product(matrix: Array, v: Array) -> Array:
         with np.errstate(all="ignore"):  # entries that are not finite are the solver's to report
-            return xp.matmul(matrix, v[..., None])[..., 0]
+            return array_namespace(matrix, v).matmul(matrix, v[..., None])[..., 0]
 
     def take(indices: Indices) -> LinearOperator:
         return _from_array(gather(xp.reshape(A, (-1, *A.shape[-2:])), indices), name)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from implicitsolve._namespace import array_namespace, is_array, is_complex
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, check_tensor, is_array, is_complex
 from implicitsolve._typing import Array
 from implicitsolve.operators._base import LinearOperator, then
 
@@ -43,10 +46,14 @@ def guarded(
             if w is None:
                 raise TypeError(f"a product with `{name}` returned None; it must return an array")
             w = w if is_array(w) else xp.asarray(w)
+            if not (isinstance(w, np.ndarray) and isinstance(v, np.ndarray)):
+                check_tensor(w, name)
+                array_namespace(v, w)  # raises where a product comes from another library
             if is_complex(w) and not is_complex(v):
                 raise TypeError(f"a product with `{name}` returned complex numbers for a real vector: solve in complex")
-            if w.size != v.size:
-                raise ValueError(f"a product with `{name}` must return {v.size} numbers, got shape {tuple(w.shape)}")
+            expected = math.prod(v.shape)
+            if math.prod(w.shape) != expected:
+                raise ValueError(f"a product with `{name}` must return {expected} numbers, got shape {tuple(w.shape)}")
             return xp.astype(xp.reshape(w, v.shape), v.dtype, copy=copies)
 
         return apply

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, to_host
+from implicitsolve._namespace import array_namespace, check_whole, to_host
 from implicitsolve._typing import Array
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._block_banded_products import spans
@@ -17,10 +17,12 @@ Diagonals: TypeAlias = dict[int, Array]
 """Blocks A[t, t + d] of each block diagonal d that has some, (B, T - |d|, k, k), in ascending order of d."""
 
 
-def check_matrix(owner: str, A: Any) -> None:
-    """Raise unless `A` is a block-banded matrix."""
+def check_matrix(owner: str, A: Any, *, takes_split: bool = False) -> None:
+    """Raise unless `A` is a block-banded matrix, on one rank but where `takes_split`."""
     if not isinstance(A, BlockBandedMatrix):
         raise TypeError(f"{owner}.build: `A` must be a BlockBandedMatrix, got {type(A).__name__}")
+    if not takes_split:
+        check_whole(owner, A.blocks, "BlockJacobi, Neumann or BlockLU")
 
 
 def block_diagonals(A: BlockBandedMatrix) -> Diagonals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -94,6 +95,10 @@ def _incomplete(diagonals: Diagonals, length: int) -> Split:
     """ILU(0), row after row (Saad, algorithm 10.4), all rows at once that do not wait for each other."""
     xp = array_namespace(diagonals[0])
     scales = functools.cache(lambda: xp.permute_dims(row_scales(diagonals, length), (1, 0)))
+
+    def scale_of(rows: Any) -> Array:
+        return gather(scales(), rows)
+
     # Rows first, and zeros in the rows that a diagonal does not have: W[d][t] is the block in row t and column t + d.
     W = {d: _padded(blocks, d, length) for d, blocks in diagonals.items()}
     pattern = {d: xp.any(blocks != 0, axis=(2, 3), keepdims=True) for d, blocks in W.items()}
@@ -111,7 +116,7 @@ def _incomplete(diagonals: Diagonals, length: int) -> Split:
                 for e in (e for e in above if d + e in W):
                     update = xp.where(gather(pattern[d + e], at), multiplier @ gather(W[e], at + d), 0.0)
                     scatter(W[d + e], at, gather(W[d + e], at) - update)
-        scatter(D_inverse, rows, inverses(gather(W[0], rows), lambda rows=rows: gather(scales(), rows)))
+        scatter(D_inverse, rows, inverses(gather(W[0], rows), functools.partial(scale_of, rows)))
     shape = (D_inverse.shape[1], length, D_inverse.shape[-1])
     with np.errstate(all="ignore"):
         lower = {d: _trimmed(W[d], d, length) for d in below}

@@ -36,7 +36,7 @@ class BlockJacobi:
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return D^-1 for each system of A."""
-        check_matrix("BlockJacobi", A)
+        check_matrix("BlockJacobi", A, takes_split=True)
         return repeated(A, jacobi_split(A))
 
 
@@ -88,7 +88,7 @@ class Neumann:
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return the truncated series for each system of A."""
-        check_matrix("Neumann", A)
+        check_matrix("Neumann", A, takes_split=True)
         return repeated(A, jacobi_split(A) if self.scaled else Split(None), self.terms)
 
 

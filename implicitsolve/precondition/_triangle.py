@@ -31,7 +31,7 @@ class Triangle:
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
         """Return x with (I + C) x = b, or (I + C)^H x = b."""
-        if not self.diagonals or not b.size:
+        if not self.diagonals or 0 in b.shape:
             return b
         if self._solver is None:
             self._solver = self._prepared()

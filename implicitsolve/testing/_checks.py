@@ -164,6 +164,16 @@ def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:
     like : Array, optional
         Tells library, device and dtype of the vectors. Default: NumPy, of the operator's dtype.
 
+    Returns
+    -------
+    ndarray
+        Of the operator's shape.
+
+    Raises
+    ------
+    ValueError
+        If the operator has batch axes.
+
     Examples
     --------
     >>> import numpy as np

@@ -340,12 +340,13 @@ def pde_gallery(size: str = "small") -> list[GalleryProblem]:
 
     Parameters
     ----------
-    size
-        "small" (50 to 343 unknowns, for tests) or "medium" (127 to 2197, for benchmarks).
+    size : {"small", "medium"}, optional
+        "small" has 50 to 343 unknowns, for tests, "medium" 127 to 2197, for benchmarks.
 
     Returns
     -------
     list of GalleryProblem
+        With exact products, and known roots where there are any.
 
     Raises
     ------
@@ -381,7 +382,19 @@ def everything(size: str = "small") -> list[GalleryProblem]:
 
 
 def get(name: str, size: str = "small") -> GalleryProblem:
-    """The gallery problem of that name, e.g. ``"mgh04-wood"``, ``"burkardt-p21"``, ``"bratu-2d"``.
+    """Find the gallery problem of a name.
+
+    Parameters
+    ----------
+    name : str
+        For example ``"mgh04-wood"``, ``"burkardt-p21"``, ``"bratu-2d"``.
+    size : {"small", "medium"}, optional
+        As of `pde_gallery`.
+
+    Returns
+    -------
+    GalleryProblem
+        The problem.
 
     Raises
     ------

@@ -17,22 +17,22 @@ class GalleryProblem:
 
     Parameters
     ----------
-    name
+    name : str
         Unique in the gallery; what `get` looks for.
-    residual
+    residual : callable
         ``residual(x) -> F``, same shape and dtype as x, pure: it neither keeps nor changes x. Runs on the
         arrays of any array-API namespace.
-    x0
+    x0 : ndarray
         The start, a read-only float64 NumPy array.
-    jvp
-        ``jvp(x, v) -> J(x) v``, derived by hand, or None.
-    root
-        A known root (NumPy), or None. Others may exist.
-    root_residual
+    jvp : callable, optional
+        ``jvp(x, v) -> J(x) v``, derived by hand.
+    root : ndarray, optional
+        A known root. Others may exist.
+    root_residual : float, optional
         Bound on max|residual(root)|; larger than rounding where the literature prints a few digits only.
-    rtol
+    rtol : float, optional
         Stopping tolerance proposed for benchmarks, relative to max|F(x0)|; None proposes an absolute 1e-8.
-    title, source, note
+    title, source, note : str, optional
         For tables: the usual name, where the definition comes from, scaling or a peculiarity.
 
     Examples

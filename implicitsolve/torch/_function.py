@@ -55,13 +55,13 @@ class Root(torch.autograd.Function):
         ctx.save_for_forward(output, *tensors)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One adjoint solve for all gradients."""
         x, *tensors = ctx.saved_tensors
         return None, None, *ctx.call.gradients(cotangent, x, tensors, ctx.needs_input_grad[2:])
 
     @staticmethod
-    def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Tensor:  # type: ignore[override]
+    def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One tangent solve."""
         x, *tensors = ctx.saved_tensors
         return Tangent.apply(ctx.call, len(tensors), x, *tensors, *tangents)

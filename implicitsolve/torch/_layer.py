@@ -176,8 +176,8 @@ class ImplicitLayer(nn.Module):
     """
 
     adapter: str  # of `implicitsolve.adapters`
-    initial_scale = 0.1
-    event_ndim = 2  # axes of one sample's inputs
+    initial_scale: float = 0.1
+    event_ndim: int = 2  # axes of one sample's inputs
 
     def __init__(
         self,
@@ -192,9 +192,9 @@ class ImplicitLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.solve_options = SolveOptions() if solve_options is None else solve_options
-        self.settings = dict(settings)
-        self.names = tuple(shapes)
+        self.solve_options: SolveOptions = SolveOptions() if solve_options is None else solve_options
+        self.settings: dict[str, Any] = dict(settings)
+        self.names: tuple[str, ...] = tuple(shapes)
         self.input_size = inputs
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in REAL:
@@ -285,8 +285,8 @@ def differentiated(problem: Problem) -> Problem:
     halves = problem.halves
     if halves is None:
         return problem
-    both = {"eliminated": linearized(halves.eliminated), "kept": linearized(halves.kept)}
-    return replace(problem, halves=replace(halves, **both))
+    halves = replace(halves, eliminated=linearized(halves.eliminated), kept=linearized(halves.kept))
+    return replace(problem, halves=halves)
 
 
 def host_lengths(lengths: Any) -> Any:

@@ -241,7 +241,7 @@ class Elman(_Recurrent):
 
     adapter = "elman"
     drawn_by = "elman_parameters"
-    initial_scale = 0.05
+    initial_scale: float = 0.05
 
     def __init__(
         self, d: int, k: int, *, activation: str = "tanh", bias: bool = True, **options: Unpack[LayerOptions]

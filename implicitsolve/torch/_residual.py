@@ -52,9 +52,10 @@ class ResidualCall(Call):
             start = to_array(x0)
             problem = self.problem(start, tensors)
             if self.products == "differences":
-                self.refuse_captured(self.at(x0, tensors, [False] * len(tensors))[0])
                 problem = replace(problem, linearize=None)
             self.result = root(problem, start, method=self.options.method, stop=self.options.stop)
+            if self.is_unchecked:  # no linearization was needed
+                self.refuse_captured(self.at(x0, tensors, [False] * len(tensors))[0])
             return to_tensor(self.result.x)
 
     def gradients(self, cotangent: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Any]:

@@ -59,7 +59,9 @@ class Start:
     """The part of some samples, in the order of a batch: what `WarmStarts` returns for their keys."""
 
     def __init__(self, owner: WarmStarts, keys: list[Hashable], *, is_batch: bool) -> None:
-        self.owner, self.keys, self.is_batch = owner, keys, is_batch
+        self.owner: WarmStarts = owner
+        self.keys: list[Hashable] = keys
+        self.is_batch: bool = is_batch
 
     def check(self, caller: str, inputs: Tensor, event_ndim: int) -> None:
         """Raise unless there is a key for each sample of the inputs, of which one has so many axes."""

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve.adapters import _rows
 from implicitsolve.adapters._causal import direction
 from tests.adapters.layers import ADAPTERS, Case, make, rnn_adapter, stencil_adapter
+from tests.compare import host
 
 CAUSAL = [name for name, adapter in ADAPTERS.items() if min(adapter.offsets) > 0 or max(adapter.offsets) < 0]
 MORE = {"stencil +2": stencil_adapter(2), "stencil -3 -1": stencil_adapter(-3, -1), "rnn 3": rnn_adapter(3, 0, "tanh")}
@@ -23,10 +23,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "ragged": {"T": 6, "lengths": (4, 1, 6)},
     "short": {"T": 6, "lengths": (2, 1, 1)},
 }
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
 def close(actual, expected, tolerance=1e-11):
@@ -46,12 +42,6 @@ def name(request, monkeypatch) -> str:
 @pytest.fixture(params=SIZES)
 def case(request, name) -> Case:
     return make(name, **SIZES[request.param], scale=0.8)
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    """Split even these small layers into several parts."""
-    monkeypatch.setattr(_rows, "PART_ROWS", 3)
 
 
 # Against dense matrices

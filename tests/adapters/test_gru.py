@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 import array_api_strict
 import numpy as np
@@ -14,98 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve.adapters import _rows, gru_parameters, gru_switch, implicit_gru, initial_guess
+from implicitsolve.adapters import _rows, gru_switch, implicit_gru, initial_guess
+from tests.adapters.gru import WEIGHTS, Case, cases, cell, gru, jacobian, make, per_system, residual, switch
+from tests.compare import close, host
 
-WEIGHTS = ("W", "U", "b", "Wz", "Uz", "bz", "Wr", "Ur", "br", "Wp", "Up", "bp", "Wn", "Un", "bn")
 KINDS = ("one-step", "zeros")
-TIGHT = ims.LinearStop(rtol=1e-13)
-
-
-def sigma(y):
-    return 1 / (1 + np.exp(-y))
-
-
-def switch(P, p, q, x):
-    sp = sigma(P["Wp"] @ x + P["Up"] @ p + P["bp"])
-    sn = sigma(P["Wn"] @ x + P["Un"] @ q + P["bn"])
-    return sp / (sp + sn)
-
-
-def gru(P, hhat, x):
-    z = sigma(P["Wz"] @ x + P["Uz"] @ hhat + P["bz"])
-    r = sigma(P["Wr"] @ x + P["Ur"] @ hhat + P["br"])
-    return (1 - z) * hhat + z * np.tanh(P["W"] @ x + P["U"] @ (r * hhat) + P["b"])
-
-
-def cell(P, p, q, x):
-    s = switch(P, p, q, x)
-    return gru(P, s * p + (1 - s) * q, x)
-
-
-def per_system(state, b):
-    return state[b] if state.ndim == 2 else state
-
-
-def residual(P, H, lengths):
-    """H - F(H) for a dict with the parameters, inputs, hs and he; H (B, T, k)."""
-    R = np.array(H, dtype=np.result_type(H, *P.values()))
-    for b, n in enumerate(lengths):
-        h = [per_system(P["hs"], b), *H[b, :n], per_system(P["he"], b)]
-        for t in range(n):
-            R[b, t] -= cell(P, h[t], h[t + 2], P["inputs"][b, t])
-    return R
-
-
-def jacobian(function, x):
-    """Derivative of a function of one array by complex steps: exact, shape (outputs, inputs)."""
-    columns = []
-    for i in range(x.size):
-        moved = x.astype(complex)
-        moved.flat[i] += 1e-30j
-        columns.append(function(moved).imag.ravel() / 1e-30)
-    return np.stack(columns, axis=1)
-
-
-@dataclass
-class Case:
-    """A layer in NumPy and float64: everything in one dict, and a state."""
-
-    P: dict[str, Any]
-    lengths: np.ndarray
-    H: np.ndarray
-
-    def layer(self, xp: Any = np, dtype: Any = np.float64, **changed: Any) -> ims.Problem:
-        A = {name: xp.asarray(value, dtype=dtype) for name, value in (self.P | changed).items()}
-        params = {name: A[name] for name in WEIGHTS}
-        return implicit_gru(params, A["inputs"], lengths=self.lengths, hs=A["hs"], he=A["he"])
-
-    @property
-    def valid(self) -> np.ndarray:
-        return (np.arange(self.H.shape[1]) < self.lengths[:, None])[:, :, None]
-
-    def jacobian(self) -> np.ndarray:
-        return jacobian(lambda H: residual(self.P, H, self.lengths), self.H)
-
-    def replaced(self, name: str, value: np.ndarray) -> np.ndarray:
-        return residual(self.P | {name: value}, self.H, self.lengths)
-
-
-def make(seed=0, B=3, T=4, k=3, d=2, lengths=(4, 1, 3), scale=1.5, boundary="system") -> Case:
-    rng = np.random.default_rng(seed)
-    P: dict[str, Any] = gru_parameters(d, k, scale=scale, rng=rng)
-    P["inputs"] = rng.standard_normal((B, T, d))
-    shape = {"zero": (k,), "shared": (k,), "system": (B, k)}[boundary]
-    P |= {name: (0 if boundary == "zero" else 1) * rng.uniform(-1, 1, shape) for name in ("hs", "he")}
-    return Case(P, np.asarray([T] * B if lengths is None else lengths), rng.uniform(-1, 1, (B, T, k)))
-
-
-@st.composite
-def cases(draw) -> Case:
-    B, T, k, d = (draw(st.integers(1, high)) for high in (4, 6, 4, 3))
-    lengths = draw(st.none() | st.lists(st.integers(1, T), min_size=B, max_size=B))
-    boundary = draw(st.sampled_from(["zero", "shared", "system"]))
-    scale = draw(st.sampled_from([0.1, 2.0, 30.0]))
-    return make(draw(st.integers(0, 2**32 - 1)), B, T, k, d, lengths, scale, boundary)
 
 
 DENSE = {"ragged": {}, "full": {"lengths": None}, "shared": {"boundary": "shared"}, "short": {"T": 1, "lengths": None}}
@@ -114,20 +25,6 @@ DENSE = {"ragged": {}, "full": {"lengths": None}, "shared": {"boundary": "shared
 @pytest.fixture(params=DENSE)
 def case(request) -> Case:
     return make(**DENSE[request.param])
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    """Split even these small layers into several parts."""
-    monkeypatch.setattr(_rows, "PART_ROWS", 5)
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
-
-
-def close(actual, expected, tolerance=1e-12):
-    np.testing.assert_allclose(host(actual), expected, rtol=0, atol=tolerance * max(1.0, np.abs(expected).max()))
 
 
 # The function and its derivatives
@@ -307,7 +204,7 @@ def test_padding_is_inert(garbage, rng):
     assert (moved[~case.valid[:, :, 0]] == 0).all()
 
 
-def test_more_padding_changes_nothing(rng):
+def test_more_padding_changes_nothing():
     case = make()
     longer = Case(
         case.P | {"inputs": np.concatenate([case.P["inputs"], np.full((3, 5, 2), np.nan)], axis=1)},
@@ -423,114 +320,6 @@ def test_guesses_that_cannot_be():
         initial_guess(ims.Problem(lambda x: x**3, name="cube"))
 
 
-# Arguments
-
-
-def wrong(**changes):
-    """Arguments of implicit_gru with something changed: a parameter, or a keyword."""
-    rng = np.random.default_rng(0)
-    params = gru_parameters(2, 3, rng=rng)
-    arguments = {"inputs": rng.standard_normal((4, 5, 2))}
-    for name, value in changes.items():
-        if name in WEIGHTS or name == "Wx":
-            params[name] = value
-        else:
-            arguments[name] = value
-    if "drop" in arguments:
-        del params[arguments.pop("drop")]
-    return {"params": params} | arguments
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"drop": "Uz"}, ValueError, "`params` lacks Uz; expected Wp, Up, bp"),
-        ({"Wx": np.zeros((3, 2))}, ValueError, "`params` has unknown Wx"),
-        ({"params": [1, 2]}, TypeError, "`params` must be a mapping of names to arrays, got list"),
-        ({"Wz": np.zeros((2, 3))}, ValueError, r"`Wz` must have shape \(3, 2\), got \(2, 3\)"),
-        ({"U": np.zeros(3)}, ValueError, r"`U` must have shape \(3, 3\), got \(3,\)"),
-        ({"b": np.zeros(())}, ValueError, r"`b` must have shape \(k,\) with k at least 1, got \(\)"),
-        ({"b": np.zeros(0)}, ValueError, r"`b` must have shape \(k,\) with k at least 1, got \(0,\)"),
-        ({"b": np.zeros((1, 3))}, ValueError, r"`b` must have shape \(3,\), got \(1, 3\)"),
-        (
-            {"Un": np.zeros((3, 3), np.float32)},
-            TypeError,
-            "`Un` must have the dtype of the inputs, float64, got float32",
-        ),
-        ({"br": [0.0, 0.0, 0.0]}, TypeError, "`br` must be an array, got list"),
-        ({"br": array_api_strict.zeros(3)}, TypeError, "`br` must be an array of the library of the inputs"),
-        ({"inputs": [[1.0]]}, TypeError, "`inputs` must be an array, got list"),
-        ({"inputs": np.zeros(3)}, ValueError, r"`inputs` must have shape \(B, T, d\) or \(T, d\)"),
-        ({"inputs": np.zeros((4, 0, 2))}, ValueError, r"none of them 0, got \(4, 0, 2\)"),
-        ({"inputs": np.zeros((4, 5, 2), int)}, TypeError, "`inputs` must have dtype float32 or float64, got int64"),
-        ({"inputs": np.zeros((4, 5, 2), complex)}, TypeError, "float32 or float64, got complex128"),
-        ({"lengths": [1, 2, 3]}, ValueError, r"`lengths` must have shape \(4,\), one for each sequence, got \(3,\)"),
-        ({"lengths": [1, 0, 3, 4]}, ValueError, "`lengths` must be from 1 to T = 5, got 0 for sequence 1"),
-        ({"lengths": [1, 2, 3, 6]}, ValueError, "from 1 to T = 5, got 6 for sequence 3"),
-        ({"lengths": [1, 2, 3, -1]}, ValueError, "from 1 to T = 5, got -1 for sequence 3"),
-        ({"lengths": [1.0, 2.0, 3.0, np.nan]}, TypeError, "`lengths` must be integers, got dtype float64"),
-        ({"lengths": [True] * 4}, TypeError, "`lengths` must be integers, got dtype bool"),
-        ({"inputs": np.zeros((5, 2)), "lengths": [5]}, ValueError, r"`lengths` must have shape \(\)"),
-        ({"hs": np.zeros(4)}, ValueError, r"`hs` must have shape \(3,\), got \(4,\)"),
-        ({"he": np.zeros((3, 3))}, ValueError, r"`he` must have shape \(4, 3\), got \(3, 3\)"),
-        (
-            {"inputs": np.zeros((5, 2)), "he": np.zeros((1, 3))},
-            ValueError,
-            r"`he` must have shape \(3,\), got \(1, 3\)",
-        ),
-        ({"hs": 0.0}, TypeError, "`hs` must be an array, got float"),
-        ({"hs": np.zeros(3, np.float32)}, TypeError, "`hs` must have the dtype of the inputs, float64, got float32"),
-    ],
-)
-def test_mistakes_are_named(changes, error, message):
-    with pytest.raises(error, match=f"implicit_gru: .*{message}"):
-        implicit_gru(**wrong(**changes))
-
-
-def test_states_and_tangents_are_checked():
-    layer = implicit_gru(**wrong())
-    H = np.zeros((4, 5, 3))
-    with pytest.raises(ValueError, match=r"`x` must have shape \(4, 5, 3\), got \(4, 3\)"):
-        layer.residual(H[:, 0])
-    with pytest.raises(TypeError, match="`x` must have the dtype of the inputs, float64, got float32"):
-        layer.linearize(H.astype(np.float32))
-    with pytest.raises(ValueError, match=r"`w` must have shape \(4, 5, 3\), got \(5, 3\)"):
-        layer.parameter_vjp(H, H[0])
-    with pytest.raises(ValueError, match="`tangents` has unknown Wx; expected Wp"):
-        layer.parameter_jvp(H, {"Wx": np.zeros(3)})
-    with pytest.raises(ValueError, match=r"`hs` must have shape \(3,\), got \(4, 3\)"):
-        layer.parameter_jvp(H, {"hs": np.zeros((4, 3))})
-    with pytest.raises(ValueError, match=r"gru_switch: `states` must have shape \(4, 5, 3\)"):
-        gru_switch(**wrong(), states=H[0])
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"d": 0}, ValueError, "`d` must be at least 1, got 0"),
-        ({"k": 2.0}, TypeError, "`k` must be an integer, got float"),
-        ({"scale": -1.0}, ValueError, "`scale` must be finite and not negative, got -1.0"),
-        ({"scale": np.nan}, ValueError, "`scale` must be finite and not negative, got nan"),
-        ({"rng": 0}, TypeError, "`rng` must be a numpy.random.Generator, got int"),
-        ({"dtype": "int32"}, TypeError, "`dtype` must be float32 or float64, got int32"),
-    ],
-)
-def test_mistakes_in_parameters_are_named(changes, error, message):
-    arguments = {"d": 2, "k": 3, "rng": np.random.default_rng(0)} | changes
-    with pytest.raises(error, match=f"gru_parameters: {message}"):
-        gru_parameters(**arguments)
-
-
-def test_parameters_are_uniform_and_the_same_in_both_precisions():
-    one, other = (gru_parameters(5, 20, scale=0.3, rng=np.random.default_rng(3), dtype=t) for t in ("f4", "f8"))
-    assert set(one) == set(WEIGHTS)
-    for name in WEIGHTS:
-        assert one[name].dtype == np.float32
-        np.testing.assert_array_equal(one[name], other[name].astype(np.float32))
-        assert np.abs(other[name]).max() <= 0.3
-    assert np.abs(other["U"]).max() > 0.29
-
-
 def test_lengths_of_any_integer_kind():
     case = make()
     params = {name: case.P[name] for name in WEIGHTS}
@@ -591,69 +380,3 @@ def test_threads_and_pickling():
         for i, task in enumerate(tasks):
             np.testing.assert_array_equal(task.result(), expected[i % 3])
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer)).residual(case.H), expected[0])
-
-
-# Through the solution
-
-
-def solve(case: Case, **changed: Any) -> tuple[ims.Problem, Any]:
-    layer = case.layer(**changed)
-    result = ims.root(layer, stop=ims.NonlinearStop(atol=1e-14, rtol=0.0))
-    return layer, result
-
-
-def solvable(**kwargs) -> Case:
-    return make(scale=0.8, **kwargs)
-
-
-@pytest.mark.parametrize("lengths", [(4, 1, 3), None])
-def test_solution_and_gradients(lengths, rng):
-    case = solvable(lengths=lengths)
-    layer, result = solve(case)
-    assert result.success.all()
-    assert (result.x[~case.valid[:, :, 0]] == 0).all()
-    assert np.abs(residual(case.P, result.x, case.lengths)).max() < 1e-13
-
-    cotangent = rng.standard_normal(result.x.shape)
-    adjoint = ims.pull_back(layer, result, cotangent, stop=TIGHT)
-    J = jacobian(lambda H: residual(case.P, H, case.lengths), result.x)
-    dense = np.linalg.solve(J.T, cotangent.ravel())
-    for name, value in case.P.items():
-        dR = jacobian(lambda x, name=name: residual(case.P | {name: x}, result.x, case.lengths), value)
-        close(adjoint.gradients[name].ravel(), -dR.T @ dense, 1e-10)
-
-    tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
-    moved = ims.push_forward(layer, result, tangents, stop=TIGHT).tangent
-    forward = (cotangent * moved).sum()
-    assert forward == pytest.approx(sum((tangents[n] * adjoint.gradients[n]).sum() for n in tangents), rel=1e-10)
-
-    def loss(step: float) -> float:
-        changed = {name: value + step * tangents[name] for name, value in case.P.items()}
-        return (cotangent * solve(case, **changed)[1].x).sum()
-
-    h = 1e-3  # sixth order: the error is about h^6
-    differences = [loss(i * h) - loss(-i * h) for i in (1, 2, 3)]
-    slope = (45 * differences[0] - 9 * differences[1] + differences[2]) / (60 * h)
-    assert forward == pytest.approx(slope, rel=1e-8)
-
-
-@pytest.mark.parametrize("garbage", [1e30, np.nan])
-def test_padding_changes_neither_solution_nor_gradient(garbage, rng):
-    case = solvable()
-    dirty = {"inputs": np.where(case.valid, case.P["inputs"], garbage)}
-    (clean, one), (padded, other) = solve(case), solve(case, **dirty)
-    np.testing.assert_array_equal(one.x, other.x)
-    cotangent = rng.standard_normal(one.x.shape)
-    ours = ims.pull_back(padded, other, cotangent, stop=TIGHT).gradients
-    for name, gradient in ims.pull_back(clean, one, cotangent, stop=TIGHT).gradients.items():
-        np.testing.assert_array_equal(gradient, ours[name])
-
-
-@pytest.mark.parametrize("kind", ["zeros", "one-step", "random"])
-def test_every_start_leads_to_the_solution(kind, xp, dtype, rng):
-    case = solvable()
-    layer = case.layer(xp, dtype)
-    result = ims.root(layer, initial_guess(layer, kind, rng))
-    assert np.asarray(result.success).all()
-    assert result.x.dtype == dtype
-    close(result.x, solve(case)[1].x, 1e-3 if dtype == xp.float32 else 1e-6)

@@ -9,18 +9,10 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.adapters import _rows, initial_guess
-from tests.adapters.layers import ADAPTERS, Case, gates, make
-
-NAMES = list(ADAPTERS)
-NEAREST = [name for name, adapter in ADAPTERS.items() if adapter.offsets == (-1, 1)]
-CAUSAL = [name for name, adapter in ADAPTERS.items() if min(adapter.offsets) > 0 or max(adapter.offsets) < 0]
-SMOOTH = [name for name, adapter in ADAPTERS.items() if adapter.smooth]
-LENGTHS = {"ragged": (5, 1, 4, 2), "full": None}
-
-
-def case_of(name: str, **kwargs: Any) -> Case:
-    return make(name, **({"B": 4, "T": 5, "lengths": LENGTHS["ragged"], "scale": 0.7} | kwargs))
+from implicitsolve.adapters import initial_guess
+from tests.adapters.cases import CAUSAL, LENGTHS, NAMES, SMOOTH, case_of
+from tests.adapters.layers import Case, gates
+from tests.compare import close
 
 
 @pytest.fixture(params=LENGTHS)
@@ -36,23 +28,6 @@ def name(request) -> str:
 @pytest.fixture
 def case(name, lengths) -> Case:
     return case_of(name, lengths=lengths)
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    """Split even these small layers into several parts."""
-    monkeypatch.setattr(_rows, "PART_ROWS", 7)
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
-
-
-def close(actual, expected, tolerance=1e-12):
-    actual, expected = host(actual), host(expected)
-    assert actual.shape == expected.shape
-    bound = tolerance * max(1.0, np.abs(expected).max(initial=0.0))
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
 
 
 def solved(case: Case, **changed: Any) -> tuple[ims.Problem, Any]:
@@ -182,92 +157,6 @@ def test_products_are_the_same_in_every_library(name, xp, dtype, rng, parts):
         close(actual, value, tolerance)
 
 
-# The two halves of a layer that couples nearest neighbours
-
-
-HALVES = [(5, 1, 4, 2), (5, 5, 5, 5), (4, 4, 4, 4), (6, 3, 1, 6), (1, 1, 1, 1), (2, 1, 1, 2), (3, 1, 3, 5)]
-
-
-def merged(even: np.ndarray, odd: np.ndarray, like: np.ndarray) -> np.ndarray:
-    H = np.empty(like.shape)
-    H[..., ::2, :], H[..., 1::2, :] = even, odd
-    return H
-
-
-@pytest.mark.parametrize("name", NEAREST)
-@pytest.mark.parametrize("of_lengths", HALVES)
-def test_halves_are_the_layer(name, of_lengths, rng, parts):
-    case = case_of(name, lengths=of_lengths, T=max(of_lengths))
-    layer, H = case.layer(), np.where(case.valid, case.H, 0)
-    even, odd = layer.halves.eliminated, layer.halves.kept
-    evens, odds = H[:, ::2], H[:, 1::2]
-    F = H - layer.residual(H)
-    close(merged(even.apply(odds), odd.apply(evens), H), F, 1e-15)
-    (even_value, even_slope), (odd_value, odd_slope) = even.linearize(odds), odd.linearize(evens)
-    close(merged(even_value, odd_value, H), F, 1e-15)
-    v, w = rng.standard_normal((2, *H.shape))
-    whole = layer.linearize(H)[1].coupling
-    pushed = merged(even_slope.matvec(v[:, 1::2]), odd_slope.matvec(v[:, ::2]), H)
-    close(pushed, whole.matvec(v), 1e-14)
-    pulled = merged(odd_slope.rmatvec(w[:, 1::2]), even_slope.rmatvec(w[:, ::2]), H)
-    close(pulled, whole.rmatvec(w), 1e-14)
-    for ours, theirs, expected in zip(even_slope.diagonals(), odd_slope.diagonals(), whole.diagonals()):
-        close(merged(ours, theirs, H), expected, 1e-14)
-
-
-@pytest.mark.parametrize("name", NEAREST)
-def test_parts_of_halves(name, rng):
-    case = case_of(name)
-    layer, indices = case.layer(), np.asarray([2, 0, 0])
-    H, v = case.H, rng.standard_normal(case.H.shape)
-    for half, other, own in ((layer.halves.eliminated, 1, 0), (layer.halves.kept, 0, 1)):
-        value, slope = half.linearize(H[:, other::2])
-        part = slope.take(indices)
-        close(part.matvec(v[indices, other::2]), slope.matvec(v[:, other::2])[indices])
-        close(part.rmatvec(v[indices, own::2]), slope.rmatvec(v[:, own::2])[indices])
-        for some, every in zip(part.diagonals(), slope.diagonals()):
-            close(some, every[indices])
-        taken = layer.take(indices).halves
-        taken_half = taken.eliminated if own == 0 else taken.kept
-        close(taken_half.apply(H[indices, other::2]), value[indices])
-        single = slope.astype(np.float32)
-        product = single.matvec(v[:, other::2].astype(np.float32))
-        assert product.dtype == np.float32
-        close(product, slope.matvec(v[:, other::2]), 1e-5)
-
-
-@pytest.mark.parametrize("name", NEAREST)
-@pytest.mark.parametrize("T", [1, 2, 5])
-def test_halves_of_one_sequence(name, T, rng):
-    case = case_of(name, B=1, T=T, lengths=(T,), boundary="shared")
-    params = {weight: case.P[weight] for weight in case.weights}
-    edges = {edge: case.P[edge] for edge in case.adapter.boundaries(3)}
-    layer, H = case.adapter.build(params, case.P["inputs"][0], **edges, **case.adapter.options), case.H[0]
-    even, even_slope = layer.halves.eliminated.linearize(H[1::2])
-    odd, odd_slope = layer.halves.kept.linearize(H[::2])
-    close(H - merged(even, odd, H), layer.residual(H), 1e-15)
-    v, J = rng.standard_normal(H.shape), layer.linearize(H)[1]
-    close(v - merged(even_slope.matvec(v[1::2]), odd_slope.matvec(v[::2]), v), J.matvec(v), 1e-14)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("name", NEAREST)
-def test_halves_keep_sequences_and_padding_apart(name, bad, rng):
-    case, v = case_of(name), rng.standard_normal((4, 5, 6))[:, :, : case_of(name).H.shape[2]]
-    layer, rest = case.layer(), [0, 2]
-    H, w = np.where(case.valid, case.H, bad), np.where(case.valid, v, bad)
-    H[1], H[3] = bad, bad
-    w[1], w[3] = bad, bad
-    for half, other, own in ((layer.halves.eliminated, 1, 0), (layer.halves.kept, 0, 1)):
-        value, slope = half.linearize(H[:, other::2])
-        clean, clean_slope = half.linearize(case.H[:, other::2])
-        np.testing.assert_array_equal(value[rest], clean[rest])
-        np.testing.assert_array_equal(half.apply(H[:, other::2])[rest], clean[rest])
-        np.testing.assert_array_equal(slope.matvec(w[:, other::2])[rest], clean_slope.matvec(v[:, other::2])[rest])
-        np.testing.assert_array_equal(slope.rmatvec(w[:, own::2])[rest], clean_slope.rmatvec(v[:, own::2])[rest])
-        assert (clean[~case.valid[:, own::2, 0]] == 0).all()
-
-
 def test_diagonals_are_exact_for_diagonal_weights():
     case = case_of("implicit_gru", scale=2.0)
     P = {name: value * np.eye(3) if name.startswith("U") else value for name, value in case.P.items()}
@@ -303,12 +192,6 @@ def test_substitution_is_the_solution(name, scale, lengths):
 
 def test_only_causal_layers_are_substituted(name):
     assert (case_of(name).layer().substitute is not None) == (name in CAUSAL)
-
-
-def test_only_nearest_neighbours_have_halves(name):
-    layer = case_of(name).layer()
-    assert layer.fixed_point
-    assert (layer.halves is not None) == (name in NEAREST)
 
 
 # Padding, batches, subsets
@@ -494,16 +377,6 @@ def wide(**boundaries: Any) -> ims.Problem:
 def test_wrong_boundary_states_are_named(boundaries, message):
     with pytest.raises(ValueError, match=message):
         wide(**boundaries)
-
-
-@pytest.mark.parametrize("name", NEAREST)
-def test_states_of_halves_are_checked(name):
-    case = case_of(name)
-    halves = case.layer().halves
-    with pytest.raises(ValueError, match=r"`other` must have shape \(4, 2, [36]\), got \(4, 3, [36]\)"):
-        halves.eliminated.apply(case.H[:, ::2])
-    with pytest.raises(TypeError, match="`other` must have the dtype of the inputs, float64, got float32"):
-        halves.kept.linearize(case.H[:, ::2].astype(np.float32))
 
 
 def test_an_empty_sequence_is_refused(name):

@@ -17,7 +17,7 @@ from benchmarks.performance_page._asv import Results, newest
 from benchmarks.performance_page._command import main
 from benchmarks.performance_page._table import count, number, table
 
-COLUMNS = ["result", "params", "version", "duration"]
+COLUMNS = ["result", "params", "version", "duration", "started_at"]
 METHODS = ["'BlockLU'", "'CyclicReduction'"]
 NAN = math.nan
 FORWARD = {"residuals": [9, 3], "jvps": [0, 5], "products_of_each": [9, 7.5], "krylov_iterations": [0, 5]}
@@ -53,6 +53,7 @@ def row(package: str, median: float | None, **others: Any) -> dict[str, Any]:
 
 
 PEERS = {
+    "date": "2026-01-31",
     "threads": 1,
     "clock": "CPU",
     "python": "3.11",
@@ -99,7 +100,10 @@ def asv(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "params": {"cpu": "a processor", "arch": "", "num_cpu": "2", "os": "an OS"},
         "python": sys.executable,
         "result_columns": COLUMNS,
-        "results": {name: [values, axes, "version", 1.0] for name, (values, axes) in BENCHMARKS.items()},
+        "results": {
+            name: [values, axes, "version", 1.0, 86_400_000 * day]
+            for day, (name, (values, axes)) in enumerate(BENCHMARKS.items())
+        },
     }
     folder = tmp_path_factory.mktemp("asv") / "results" / "machine"
     folder.mkdir(parents=True)
@@ -144,6 +148,14 @@ def test_a_quick_run_says_so(asv: Path, page: str, tmp_path: Path) -> None:
     assert Results.read(many).calls == 7
     main(["--asv", str(many), "--write", str(file)])
     assert "of one call each" not in file.read_text(encoding="utf-8")
+
+
+def test_the_page_says_when_and_where(page: str) -> None:
+    library, others = (line for line in page.splitlines() if line.startswith("- "))
+    assert "asv on a processor, 2 cores" in library
+    assert library.endswith("commit 01234567; 1970-01-16.")  # the last of 16 benchmarks, one a day
+    assert "a processor, 2 cores" in others
+    assert others.endswith("; 2026-01-31.")
 
 
 def test_versions_are_those_of_the_interpreter_that_was_measured(asv: Path) -> None:
@@ -211,7 +223,7 @@ def test_sections_without_results_are_left_out(page: str) -> None:
 
 def test_figures_are_there(page: str, written: Path) -> None:
     shown = {line.split("(")[1].rstrip(")") for line in page.splitlines() if line.startswith("![")}
-    assert shown == {"performance/ratios_1.png", "performance/blocks.png", "performance/layers.png"}
+    assert shown == {"ratios_1.png", "blocks.png", "layers.png"}
     assert all((written.parent / name).stat().st_size > 1000 for name in shown)
 
 

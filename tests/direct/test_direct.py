@@ -75,6 +75,13 @@ class TestFactorization:
         np.testing.assert_allclose((inverse @ A) @ np.ones(4), np.ones(4))
         np.testing.assert_allclose(inverse.H.matvec(A.H @ np.ones(4)), np.ones(4))
 
+    def test_is_an_operator_for_a_krylov_method(self, method, rng):
+        A = tridiagonal(rng, 8, 3, 2, 2)
+        inverse, x = method.factor(A), rng.normal(size=(8, 2))
+        assert inverse.approximate_inverse() is None
+        result = ims.linear_solve(inverse, x, stop=ims.LinearStop(rtol=1e-12)).raise_for_status()
+        np.testing.assert_allclose(result.x, A @ x, rtol=1e-9)
+
     def test_preconditions_a_krylov_method_in_one_iteration(self, method, rng):
         A = tridiagonal(rng, 2, 50, 3, 2, 2)
         result = ims.linear_solve(A, np.ones((2, 50, 2)), M=method.build(A), method=ims.GMRES())

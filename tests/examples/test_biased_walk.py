@@ -5,23 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["--test-walks", "40", "--floor-walks", "50", "--batch", "8", "--state", "6"]
-
-
-@pytest.fixture(scope="module")
-def main() -> Iterator[ModuleType]:
-    """The script as a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLES))
-        yield importlib.import_module("biased_walk")
 
 
 @pytest.fixture(scope="module")

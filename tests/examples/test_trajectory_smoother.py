@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture(scope="module")
-def main() -> Iterator[ModuleType]:
-    """The script as a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLES))
-        yield importlib.import_module("trajectory_smoother")
 
 
 def smoothed(main: ModuleType, flight: Any) -> np.ndarray:

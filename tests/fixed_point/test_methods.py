@@ -69,7 +69,8 @@ def test_contractions_are_solved_and_what_the_result_says_is_so(method, seed, n,
     np.testing.assert_allclose(result.fun, F, rtol=0, atol=1e-14)
     assert (np.abs(F).max(axis=1) <= 1e-10 * np.abs(first).max(axis=1) + 1e-15).all()
     assert len(result.steps) == result.iterations.max() + 1
-    assert all((step.step_length == method.damping).all() for step in result.steps[1:])
+    if isinstance(method, Picard):  # the others may take a bad step, and go back
+        assert all((step.step_length == method.damping).all() for step in result.steps[1:])
 
 
 @fewer

@@ -76,8 +76,35 @@ def test_a_backend_that_cannot_is_an_error(all_installed):
 def test_unknown_names():
     with pytest.raises(ValueError, match="backend"):
         block_lu.select(np.ones(3), "fortran")
-    with pytest.raises(ValueError, match="backend"):
+    with pytest.raises(TypeError, match="supports"):
         block_lu.implement("fortran", other)
+    for name in ("auto", "reference"):
+        with pytest.raises(ValueError, match="backend"):
+            block_lu.implement(name, other, lambda like, **facts: True)
+
+
+def test_a_backend_of_another_name_comes_first_for_the_arrays_that_it_supports(all_installed):
+    strict = pytest.importorskip("array_api_strict")
+    kernel = Kernel("k", reference, pays={"numba": lambda size: True})
+    kernel.implement("numba", other)
+
+    def mine(x):
+        return x
+
+    def newest(x):
+        return x
+
+    kernel.implement("mine", mine, lambda like, size: size > 3)
+    assert kernel.select(np.ones(3), size=2) is other
+    assert kernel.select(np.ones(3), size=4) is kernel.select(strict.ones(3), size=4) is mine
+    assert kernel.select(np.ones(3), "numba", size=4) is other
+    assert kernel.select(np.ones(3), "mine", size=4) is mine
+    with pytest.raises(ValueError, match="does not do"):
+        kernel.select(np.ones(3), "mine", size=2)
+    kernel.implement("newest", newest, lambda like, size: True)
+    assert kernel.select(np.ones(3), size=4) is newest
+    del kernel.implementations["newest"], kernel.implementations["mine"]
+    assert kernel.select(np.ones(3), size=4) is other
 
 
 def test_a_package_that_is_not_there_is_not_loaded(monkeypatch):
@@ -96,3 +123,17 @@ def test_arrays_of_a_device_take_cuda_or_the_reference(device):
             block_lu.select(like, backend, **facts)
     with pytest.raises(ValueError, match="does not do"):
         block_lu.select(np.ones((1, 20, 3, 2, 2)), "cupy", **facts)
+
+
+def test_auto_goes_on_without_a_broken_package_and_warns_once(monkeypatch):
+    def load(backend):
+        raise ImportError("needs NumPy 2.3 or less")
+
+    monkeypatch.setattr(_contract, "load", load)
+    monkeypatch.setattr(_contract, "_broken", set())
+    double = Kernel("double", lambda x: 2 * x)
+    with pytest.warns(RuntimeWarning, match=r"without numba, .* needs NumPy 2.3 or less"):
+        assert double.select(np.ones(3)) is double.reference
+    assert double.select(np.ones(3)) is double.reference  # warnings are errors here
+    with pytest.raises(ImportError, match="needs NumPy"):
+        double.select(np.ones(3), "numba")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
-import array_api_strict
 import numpy as np
 import pytest
 
@@ -12,30 +9,7 @@ import implicitsolve as ims
 from implicitsolve import FGMRES, GMRES, LGMRES, BiCGSTAB, LinearOperator, LinearStop, Status, aslinearoperator
 from implicitsolve._namespace import to_host
 from implicitsolve.krylov._arnoldi import arnoldi_cycle
-
-FAMILY = [GMRES, FGMRES, LGMRES]
-KINDS = ["regular", "singular", "singular, consistent", "nilpotent"]
-
-
-def systems(rng: np.random.Generator, kind: str, batch: int, n: int, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
-    def random(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if is_complex else 0)
-
-    if kind == "regular":
-        return random(batch, n, n) + 3 * np.eye(n), random(batch, n)
-    if kind == "nilpotent":
-        return np.triu(random(batch, n, n), 1), random(batch, n)
-    A = random(batch, n, n // 2) @ random(batch, n // 2, n)
-    return A, random(batch, n) if kind == "singular" else (A @ random(batch, n, 1))[..., 0]
-
-
-def product(A: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return (A @ v[..., None])[..., 0]
-
-
-def norms_of(v: np.ndarray) -> np.ndarray:
-    return np.linalg.norm(v, axis=1).astype(np.float64)
-
+from tests.krylov.systems import FAMILY, KINDS, norms_of, product, systems
 
 # --------------------------------------------------------------------------------------------------- one Arnoldi cycle
 
@@ -286,104 +260,6 @@ def test_fgmres_with_noise_for_a_preconditioner(rng):
     np.testing.assert_allclose(A @ result.x, b, atol=1e-9 * np.linalg.norm(b))
 
 
-# ---------------------------------------------------------------------------------------------------------------- cost
-
-
-@pytest.mark.parametrize("family", FAMILY)
-def test_products_are_one_an_iteration_and_one_a_cycle(rng, family):
-    A, b = systems(rng, "regular", 1, 30, False)
-    calls = []
-    counted = LinearOperator(lambda v: (calls.append(None), A[0] @ v)[1], in_shape=30)
-    result = ims.linear_solve(counted, b[0], method=family(restart=10), stop=LinearStop(rtol=1e-10, max_iterations=25))
-    assert result.iterations == 25
-    columns = {GMRES: [10, 10, 5], FGMRES: [10, 10, 5], LGMRES: [10, 11, 4]}[family]
-    assert result.matvecs == len(calls) == sum(columns) + len(columns)
-
-
-@pytest.mark.parametrize("family", FAMILY)
-def test_without_confirmation_no_product_is_spent_on_residuals(rng, family):
-    A, b = systems(rng, "regular", 2, 12, False)
-    calls = []
-    counted = LinearOperator(lambda v: (calls.append(None), product(A, v))[1], in_shape=12, batch_shape=(2,))
-    outcome = family(restart=5).solve(counted, b, target=1e-3 * norms_of(b), max_iterations=100, confirm=False)
-    assert len(calls) == outcome.iterations.max()
-    np.testing.assert_allclose(outcome.residual_norm, norms_of(b - product(A, outcome.x)), rtol=1e-6)
-
-
-def test_systems_that_have_finished_are_not_multiplied(rng):
-    n, batch = 40, 10
-    A = np.repeat(np.eye(n)[None], batch, axis=0)
-    A[3] = np.diag(np.linspace(1, 50, n))
-    b = rng.standard_normal((batch, n))
-    rows = []
-
-    def operator(matrices):
-        def matvec(v):
-            rows.append(len(v))
-            return product(matrices, v)
-
-        return LinearOperator(
-            matvec, in_shape=n, batch_shape=(len(matrices),), take=lambda indices: operator(matrices[indices])
-        )
-
-    for family in FAMILY:
-        rows.clear()
-        result = ims.linear_solve(operator(A), b, method=family(restart=40), stop=LinearStop(rtol=1e-10))
-        assert result.success.all()
-        assert (np.delete(result.iterations, 3) == 1).all()
-        assert result.iterations[3] > 20
-        assert rows[0] == batch
-        assert sum(rows) <= 2 * batch + result.matvecs  # the first, the last, and one row in each of the others
-
-
-@pytest.mark.parametrize(("with_M", "vectors"), [(False, 1), (True, 2)])
-def test_a_column_costs_as_many_vectors_as_the_docstring_says(with_M, vectors):
-    n = 20_000
-    d = np.linspace(1, 2, n)
-    b = 1 + np.sin(np.arange(n))
-    A = LinearOperator(lambda v: d * v, in_shape=n)
-    M = LinearOperator(lambda v: v, in_shape=n) if with_M else None
-    peaks = []
-    for restart in (8, 16):  # beyond 16 the room grows as columns come
-        tracemalloc.start()
-        ims.linear_solve(A, b, M=M, method=GMRES(restart=restart), stop=LinearStop(rtol=1e-3))
-        peaks.append(tracemalloc.get_traced_memory()[1] / (8 * n))
-        tracemalloc.stop()
-    assert peaks[1] - peaks[0] == pytest.approx(8 * vectors, abs=1)
-    assert peaks[0] < 8 * vectors + 16
-
-
-class Transfers:
-    """Counts what moves numbers from a strict array to Python or NumPy."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        kind = type(array_api_strict.zeros(1))
-        for name in ("__dlpack__", "__bool__", "__float__", "__int__", "__complex__", "__array__", "__buffer__"):
-            if hasattr(kind, name):
-                monkeypatch.setattr(kind, name, self.counted(getattr(kind, name)))
-
-    def counted(self, method):
-        def wrapper(*arguments, **keywords):
-            self.count += 1
-            return method(*arguments, **keywords)
-
-        return wrapper
-
-
-@pytest.mark.parametrize("family", FAMILY)
-def test_one_transfer_to_the_host_an_iteration(monkeypatch, family):
-    xp = array_api_strict
-    d = xp.linspace(1, 40, 60)
-    A = LinearOperator(lambda v: d * v, in_shape=60, dtype=xp.float64)
-    b = xp.ones(60)
-    transfers = Transfers(monkeypatch)
-    result = ims.linear_solve(A, b, method=family(restart=12), stop=LinearStop(rtol=1e-12, max_iterations=48))
-    assert result.iterations > 30
-    cycles = result.matvecs - result.iterations
-    assert transfers.count <= result.iterations + 2 * cycles + 4
-
-
 # ------------------------------------------------------------------------------------------------------------ settings
 
 
@@ -412,78 +288,6 @@ def test_settings_are_values():
     assert len({LGMRES(), LGMRES(outer_k=3)}) == 1
     with pytest.raises(AttributeError):
         GMRES().restart = 3
-
-
-@pytest.mark.parametrize("family", FAMILY)
-@pytest.mark.parametrize("with_M", [False, True])
-def test_a_basis_that_grows_is_the_same(monkeypatch, rng, family, with_M):
-    n = 90
-    d = np.stack([np.linspace(1, 1 + 10.0**p, n) for p in (0, 2, 4)])
-
-    def diagonal(d):
-        take = lambda rows: diagonal(d[rows])  # noqa: E731
-        return LinearOperator(lambda v: d * v, in_shape=n, batch_shape=(len(d),), take=take)
-
-    A, M = diagonal(d), diagonal(np.ones((3, n))) if with_M else None
-    b = rng.standard_normal((3, n))
-
-    def solved():
-        return ims.linear_solve(A, b, M=M, method=family(restart=n), stop=LinearStop(rtol=1e-11))
-
-    grown = solved()
-    monkeypatch.setattr("implicitsolve.krylov._arnoldi.FIRST_COLUMNS", n)
-    expected = solved()
-    assert grown.success.all()
-    assert grown.iterations.max() > 40
-    np.testing.assert_array_equal(grown.iterations, expected.iterations)
-    np.testing.assert_allclose(grown.x, expected.x, rtol=1e-12)
-
-
-def near_identity(rng, size: int, n: int, norm: float) -> np.ndarray:
-    return np.eye(n) + norm * rng.standard_normal((size, n, n)) / np.sqrt(n)
-
-
-@pytest.mark.parametrize("family", FAMILY)
-@pytest.mark.parametrize("with_M", [False, True])
-def test_a_polish_saves_a_product(rng, family, with_M):
-    dense, b = near_identity(rng, 4, 200, 0.1), rng.standard_normal((4, 200))
-    A, target = ims.aslinearoperator(dense), 1e-6 * np.linalg.norm(b, axis=1)
-    M = ims.aslinearoperator(np.broadcast_to(np.eye(200), dense.shape).copy()) if with_M else None
-    plain = family().solve(A, b, target=target, max_iterations=50, M=M, confirm=False)
-    polished = family().solve(A, b, target=target, max_iterations=50, M=M, confirm=False, polish=True)
-    norms = np.linalg.norm(b - np.einsum("bij,bj->bi", dense, polished.x), axis=1)
-    assert (polished.iterations <= plain.iterations).all()
-    assert polished.iterations.sum() < plain.iterations.sum()
-    assert (norms <= target).all()
-    assert (polished.status == ims.Status.CONVERGED).all()
-    np.testing.assert_allclose(polished.residual_norm, norms, rtol=0.3)
-    for i in range(4):  # each system for itself
-        part = A.take(np.asarray([i]))
-        alone = family().solve(
-            part, b[i : i + 1], target=target[i : i + 1], max_iterations=50, confirm=False, polish=True
-        )
-        np.testing.assert_allclose(alone.x[0], polished.x[i], rtol=1e-12)
-
-
-def test_a_polish_that_would_gain_little_is_not_tried(rng):
-    d = np.linspace(0.05, 2.0, 80)
-    A, b = ims.aslinearoperator(np.diag(d)[None]), rng.standard_normal((1, 80))
-    target = 1e-4 * np.linalg.norm(b, axis=1)
-    plain, polished = (
-        GMRES(restart=80).solve(A, b, target=target, max_iterations=80, confirm=False, polish=polish)
-        for polish in (False, True)
-    )
-    np.testing.assert_array_equal(polished.x, plain.x)
-    np.testing.assert_array_equal(polished.residual_norm, plain.residual_norm)
-
-
-def test_what_is_confirmed_is_not_polished(rng):
-    dense, b = near_identity(rng, 1, 60, 0.1), rng.standard_normal((1, 60))
-    A, target = ims.aslinearoperator(dense), 1e-6 * np.linalg.norm(b, axis=1)
-    plain, polished = (
-        GMRES().solve(A, b, target=target, max_iterations=50, confirm=True, polish=polish) for polish in (False, True)
-    )
-    np.testing.assert_array_equal(polished.x, plain.x)
 
 
 @pytest.mark.parametrize(("cosine", "idle"), [(0.02, True), (0.04, True), (0.05, False)])

@@ -13,10 +13,7 @@ import implicitsolve as ims
 from implicitsolve import FullStep, LinearOperator, LinearStop, NewtonKrylov, NonlinearStop, Problem, TruncatedInverse
 from implicitsolve.status import Status
 from tests.adapters.layers import make
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
+from tests.compare import host
 
 
 def polynomial(A: Any, b: Any, order: int, damping: float = 1.0, M: Any = None) -> Any:
@@ -124,7 +121,7 @@ def test_a_preconditioner_that_is_given(rng):
     assert ims.linear_solve(A, b, M=M, method=TruncatedInverse(order=40)).success
 
 
-def test_what_is_on_offer_is_left(rng):
+def test_what_is_on_offer_is_left():
     A = LinearOperator(lambda v: 0.9 * v, in_shape=3, inverse=lambda: pytest.fail("not to be asked for"))
     result = ims.linear_solve(A, np.ones(3), method=TruncatedInverse(order=1))
     np.testing.assert_allclose(result.x, 1.1)
@@ -280,7 +277,7 @@ def test_gradients_become_the_exact_ones(rng):
     np.testing.assert_allclose(many.adjoint, exact.adjoint, atol=1e-8)
 
 
-def test_a_gradient_at_no_solution_that_has_not_converged_stays_stopped(rng):
+def test_a_gradient_at_no_solution_that_has_not_converged_stays_stopped():
     layer = make("implicit_gru", T=4, lengths=None).layer()
     result = ims.root(layer, method="newton-krylov", stop=NonlinearStop(max_iterations=0))
     back = ims.pull_back(layer, result, np.ones_like(result.x), method=TruncatedInverse())

@@ -16,12 +16,9 @@ from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.monitor import silent
 from implicitsolve.solve import solve_root
 from implicitsolve.status import Status
+from tests.compare import host
 
 TIGHT = NonlinearStop(atol=1e-11, rtol=0.0)
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
 def recurrent(

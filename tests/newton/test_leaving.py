@@ -66,7 +66,7 @@ def test_each_as_alone(name, rng):
         np.testing.assert_allclose(together.x[b], alone.x[0], rtol=0, atol=1e-13)
 
 
-def test_few_more_systems_are_evaluated_than_run(rng):
+def test_few_more_systems_are_evaluated_than_run():
     seen = []
     size = np.linspace(0.0, 0.9, 16)
     result = ims.root(systems(size, seen), np.zeros((16, 6)), method="anderson", stop=ims.NonlinearStop(rtol=1e-12))

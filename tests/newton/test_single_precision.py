@@ -15,6 +15,7 @@ from implicitsolve.newton._direction import FixedMethod, GrowingSpace, SinglePre
 from implicitsolve.solve import solve_root
 from implicitsolve.status import Status
 from tests.adapters.layers import ADAPTERS, make
+from tests.compare import host
 
 TIGHT = NonlinearStop(atol=1e-10, rtol=0.0)
 KRYLOV: dict[str, Any] = {
@@ -27,10 +28,6 @@ KRYLOV: dict[str, Any] = {
     "truncated": {"krylov": ims.TruncatedInverse(order=3), "line_search": ims.FullStep()},
     "scipy": {"krylov": ims.ScipyKrylov(function="gmres")},
 }
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
 def single(**settings: Any) -> NewtonKrylov:

@@ -14,6 +14,7 @@ from implicitsolve.monitor import silent
 from implicitsolve.solve import solve_root
 from implicitsolve.status import Status
 from tests.adapters.layers import ADAPTERS, make
+from tests.compare import host
 
 CAUSAL = [name for name, adapter in ADAPTERS.items() if min(adapter.offsets) > 0 or max(adapter.offsets) < 0]
 SIZES: dict[str, dict[str, Any]] = {
@@ -22,10 +23,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "full": {"T": 6, "lengths": None},
     "ragged": {"T": 6, "lengths": (6, 1, 4)},
 }
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
 @pytest.fixture(params=CAUSAL)

@@ -12,13 +12,10 @@ from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, TruncatedInverse
 from implicitsolve.operators._guard import guarded
 from implicitsolve.operators._stacked import stacked
 from implicitsolve.stopping import LinearStop
+from tests.compare import host
 
 SHAPES = [((), (4,)), ((), (2, 3)), ((3,), (4,)), ((3,), (2, 2)), ((2, 2), (3,))]
 IDS = [f"{batch}-{event}" for batch, event in SHAPES]
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
 class Matrices:
@@ -135,12 +132,9 @@ def test_an_operator_without_offers_has_none():
 
 def test_sums_products_and_transposes_do_not_offer_a_wrong_inverse(rng):
     A = Matrices.random(rng).operator()
-    for changed in (A + A, 2 * A, -A, A @ A, A / 3, A - 0.5 * A):
+    for changed in (A + A, 2 * A, -A, A @ A, A / 3, A - 0.5 * A, A.T):
         assert changed.approximate_inverse() is None
         assert changed.astype(np.float32).dtype == np.float64
-    transposed = A.T.approximate_inverse()
-    if transposed is not None:
-        close(dense(transposed), np.linalg.inv(dense(A.T)), 1e-12)
 
 
 def test_the_inverse_is_made_when_it_is_asked_for(rng):

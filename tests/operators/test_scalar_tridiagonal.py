@@ -8,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve.operators._scalar_tridiagonal import ScalarTridiagonal
+from tests.compare import host
 
 SHAPES = [(1, 1, 1), (3, 1, 2), (2, 2, 3), (3, 7, 4), (5, 2), (1, 3), (2, 0, 3), (0, 2)]
-
-
-def host(x) -> np.ndarray:
-    return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
 def bands(rng, shape, dominance=2.5):

@@ -125,8 +125,7 @@ def test_arguments_may_be_nested_and_of_any_type():
     arguments = dict(net.named_parameters()), 0.5, "net", (torch.ones(2, dtype=torch.int64), {"b": b})
     x = imt.solve(residual, torch.zeros(2, dtype=torch.float64), *arguments, **EXACT)
     x.sum().backward()
-    assert all(p.grad is not None for p in net.parameters())
-    assert b.grad is not None
+    assert all(p.grad.abs().min() > 0 for p in (*net.parameters(), b))
     torch.testing.assert_close(residual(x, *arguments), torch.zeros(2, dtype=torch.float64))
 
 
@@ -253,7 +252,7 @@ def test_backward_twice(A, b):
 
 def test_only_what_requires_grad_gets_one(A, b):
     solved(A, b.detach()).sum().backward()
-    assert A.grad is not None
+    assert A.grad.abs().min() > 0
     assert b.grad is None
 
 
@@ -343,56 +342,6 @@ def test_failure_of_the_adjoint(A, b):
         x.sum().backward()
     with pytest.warns(imt.ConvergenceWarning, match="solve: tangent solve"):
         torch.func.jvp(lambda b: solved(A.detach(), b, **never), (b.detach(),), (torch.ones_like(b),))
-
-
-@pytest.mark.parametrize(
-    ("residual", "error", "message"),
-    [
-        (lambda x: x.detach().numpy(), TypeError, "must return a torch.Tensor, got ndarray"),
-        (lambda x: None, TypeError, "must return a torch.Tensor, got NoneType"),
-        (lambda x: x[:1], ValueError, r"of the shape of x, \(2,\), got \(1,\)"),
-        (lambda x: x.float(), TypeError, "must have the dtype of x, torch.float64, got torch.float32"),
-        (lambda x: torch.ones_like(x), ValueError, "must depend on x by operations of torch"),
-        ("no function", TypeError, "must be callable, got str"),
-    ],
-    ids=["array", "none", "shape", "dtype", "constant", "string"],
-)
-def test_unusable_residuals(residual, error, message):
-    with pytest.raises(error, match=message):
-        imt.solve(residual, torch.ones(2, dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("x0", "message"),
-    [
-        (np.ones(2), "must be a torch.Tensor, got ndarray"),
-        (torch.ones(2, dtype=torch.int64), "must have dtype torch.float32 or .* got torch.int64"),
-        (torch.ones(2, dtype=torch.bfloat16), "must have dtype .* got torch.bfloat16"),
-        (torch.ones(2, device="meta"), "must be on the CPU or a CUDA device, got meta"),
-        (torch.eye(2).to_sparse(), "must be a dense tensor, got layout torch.sparse_coo"),
-    ],
-    ids=["array", "integers", "bfloat16", "meta", "sparse"],
-)
-def test_unusable_starts(x0, message):
-    with pytest.raises(TypeError, match=f"solve: `x0` {message}"):
-        imt.solve(squares, x0, torch.ones(2))
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"on_failure": "cry"}, ValueError, "`on_failure` must be one of"),
-        ({"stop": 1e-8}, TypeError, "`stop` must be a NonlinearStop, got float"),
-        ({"adjoint_stop": 1e-8}, TypeError, "`adjoint_stop` must be a LinearStop, got float"),
-        ({"method": "bisection"}, ValueError, "`method` must be"),
-        ({"products": "none"}, ValueError, "`products` must be one of"),
-        ({"batch_ndim": 2}, ValueError, "`batch_ndim` is 2"),
-    ],
-    ids=["on_failure", "stop", "adjoint_stop", "method", "products", "batch_ndim"],
-)
-def test_unusable_options(options, error, message):
-    with pytest.raises(error, match=message):
-        imt.solve(squares, torch.ones(2), torch.ones(2), **options)
 
 
 # Modes of torch

@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
+
+from implicitsolve.errors import BackendUnavailable
+
+if importlib.util.find_spec("numba") is None:
+    raise BackendUnavailable("newton_batch needs Numba, which is not installed: pip install 'implicitsolve[numba]'")
 
 from implicitsolve import kernels
 from implicitsolve._heap import keep_large_blocks

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import reduce
+from typing import Any
 
 import llvmlite.ir as ir
 import numba
@@ -19,7 +20,7 @@ from implicitsolve.backends.numba._jit import _intrinsic, kernel
 
 COMPILES = not getattr(config, "DISABLE_JIT", False)  # without its compiler there is no code to build
 VECTOR = 64  # bytes; where registers are shorter, LLVM takes several. Of half the length: exp took 1.4 times as long
-BODIES = {}  # functions of one number, by name
+BODIES: dict[str, Any] = {}  # functions of one number, by name
 
 
 def fused(body):

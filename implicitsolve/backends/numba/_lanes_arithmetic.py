@@ -90,10 +90,10 @@ def _llvm(builder: Any, name: str, args: Any) -> Any:
 
 _unary(operator.neg, lambda builder, args: builder.fneg(args[0]))
 _unary(operator.pos, lambda builder, args: args[0])
-for name in (abs, math.fabs, np.abs):
-    _unary(name, lambda builder, args: _llvm(builder, "fabs", args))
-for name in (math.sqrt, np.sqrt):
-    _unary(name, lambda builder, args: _llvm(builder, "sqrt", args))
+for function in (abs, math.fabs, np.abs):
+    _unary(function, lambda builder, args: _llvm(builder, "fabs", args))
+for function in (math.sqrt, np.sqrt):
+    _unary(function, lambda builder, args: _llvm(builder, "sqrt", args))
 
 
 class _MaskTemplate(AbstractTemplate):
@@ -129,7 +129,7 @@ def _broadcast(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -
 # ----------------------------------------------------------------------------------------------------------- functions
 
 
-def _lane_by_lane(context: Any, builder: Any, function: Any, number: Any, args: Any) -> Any:
+def _lane_by_lane(builder: Any, function: Any, args: Any) -> Any:
     """Call a function of numbers for each lane; arguments that are no vectors go to all."""
     out = args[0]
     for i in range(LANES):
@@ -146,12 +146,12 @@ def _function(key: Any, name: str) -> None:
     def _lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         number = sig.return_type.number
         function = context.get_function(getattr(math, name), signature(number, number))
-        return _lane_by_lane(context, builder, function, number, args)
+        return _lane_by_lane(builder, function, args)
 
 
-for name in FUNCTIONS:
-    _function(getattr(math, name), name)
-    _function(getattr(np, name), name)
+for word in FUNCTIONS:
+    _function(getattr(math, word), word)
+    _function(getattr(np, word), word)
 
 
 @typed(operator.pow)
@@ -169,7 +169,7 @@ class _Power(AbstractTemplate):
 def _power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     number, exponent = sig.args[0].number, sig.args[1]
     function = context.get_function(operator.pow, signature(number, number, exponent))
-    return _lane_by_lane(context, builder, function, number, args)
+    return _lane_by_lane(builder, function, args)
 
 
 @_intrinsic

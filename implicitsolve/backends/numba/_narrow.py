@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba.cpython.unsafe.tuple import tuple_setitem
 
-from implicitsolve._typing import HostArray, Indices
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.backends.numba._factors import Batch, usable
 from implicitsolve.backends.numba._jit import borrowed, fma, inner, kernel, magnitude, static_size
 from implicitsolve.backends.numba._threads import share
@@ -67,7 +67,11 @@ class NarrowFactors(Batch):
         size = static_size(k)
         columns = np.ascontiguousarray(np.moveaxis(x, 3, 0)) if K > 1 else x
         for column in columns.reshape((K, B, T * k)):
-            share(lambda part, column=column: loop(self.F[part], size, column[part]), B, 2.0 * self.F.size)
+
+            def solve(part: slice, column: Array = column) -> None:
+                loop(self.F[part], size, column[part])
+
+            share(solve, B, 2.0 * self.F.size)
         if K > 1:
             x[...] = np.moveaxis(columns, 0, 3)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba import _newton_lanes, _newton_loop
 from implicitsolve.backends.numba._factors import usable
@@ -201,6 +202,8 @@ class _Loops:
 
 
 def _starts(x0: HostArray) -> HostArray:
+    if is_array(x0) and not isinstance(x0, np.ndarray):
+        raise TypeError(f"newton_batch: `x0` must be a NumPy array, got one of {library(x0)}; `root` takes such arrays")
     x = np.array(x0, order="C")
     if x.ndim not in (2, 3):
         raise ValueError(f"newton_batch: `x0` must have shape (B, N) or (B, T, k), got {x.shape}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve import BlockBandedMatrix
+from implicitsolve import BlockBandedMatrix, BlockLU
 from implicitsolve._namespace import to_host
 from implicitsolve.kernels import block_lu, block_substitution, cyclic_reduction
 
@@ -26,6 +26,13 @@ class Case:
     def blocks(self, rng, B, diagonal=4.0):
         """Random blocks (B, T, m, k, k) with a dominant diagonal, NaN outside the matrix."""
         return random_blocks(rng, (B, self.T, self.lower, self.upper, self.k), self.dtype, diagonal)
+
+    def blocks_to_exchange(self, rng, B):
+        """Blocks for which rows must change places inside each diagonal block, and need not beyond it."""
+        blocks, k = self.blocks(rng, B, diagonal=0.0), self.k
+        blocks[:, :, 1] = 0.1 * blocks[:, :, 1] + 4 * k**0.5 * np.eye(k)[np.roll(np.arange(k), 1)]
+        blocks[:, :, 1, range(k), range(k)] = 0
+        return blocks
 
     def columns(self, rng, B, K):
         """Random right-hand sides (B, T, k, K)."""
@@ -197,3 +204,16 @@ class Contract:
         factors.solve(b)
         factors.solve(b, True)
         assert double.counts["to_host"] == double.counts["to_device"] == 0
+
+
+def check_the_way_over_the_band(device, rng, method, k, t):
+    """A diagonal block t that is singular by itself, not with its neighbours; returns the matrix, b and the inverse."""
+    blocks, b = random_blocks(rng, (3, 6, 1, 1, k), "float64"), rng.normal(size=(3, 6, k))
+    blocks[1, t, 1, 0] = blocks[1, t, 1, 1]
+    A, host = BlockBandedMatrix(device.asarray(blocks), lower=1, upper=1), BlockBandedMatrix(blocks, lower=1, upper=1)
+    assert method(pivoting="block").factor(A).singular_block.tolist() == [-1, t, -1]
+    inverse = method().factor(A)
+    assert inverse.singular_block.tolist() == [-1, -1, -1]
+    expected = BlockLU(backend="reference").factor(host).solve(b)
+    np.testing.assert_allclose(to_host(inverse.solve(device.asarray(b))), expected, atol=1e-10)
+    return A, b, inverse

@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from implicitsolve import BlockBandedMatrix, BlockLU
+from implicitsolve import BlockLU
 from implicitsolve._namespace import to_host
 from implicitsolve.kernels import block_lu, block_substitution, favors_band
-from tests.backends.cupy.block_systems import Case, Contract, check, random_blocks, scaled_residuals, solved
+from tests.backends.cupy.block_systems import (
+    Case,
+    Contract,
+    check,
+    check_the_way_over_the_band,
+    scaled_residuals,
+    solved,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -67,9 +74,7 @@ def test_any_batch(pivoting, seed, B, T, K, device):
 @pytest.mark.parametrize("k", [2, 3, 4, 5, 9])
 def test_rows_are_exchanged_inside_a_block(k, device, rng):
     case = Case("block", k, 5)
-    blocks = case.blocks(rng, 2, diagonal=0.0)
-    blocks[:, :, 1] = 0.1 * blocks[:, :, 1] + 4 * k**0.5 * np.eye(k)[np.roll(np.arange(k), 1)]
-    blocks[:, :, 1, range(k), range(k)] = 0
+    blocks = case.blocks_to_exchange(rng, 2)
     factors = case.factor(device, blocks)
     assert (factors.growth < 8).all()
     check(device, case, factors, blocks, case.columns(rng, 2, 2))
@@ -95,14 +100,7 @@ def test_a_tiny_pivot_whose_reciprocal_overflows_counts_as_zero(device):
 
 @pytest.mark.parametrize("k", [2, 5])
 def test_a_singular_block_is_taken_over_the_band_by_default(k, device, rng):
-    blocks, b = random_blocks(rng, (3, 6, 1, 1, k), "float64"), rng.normal(size=(3, 6, k))
-    blocks[1, 0, 1, 0] = blocks[1, 0, 1, 1]  # singular by itself, not with its neighbour
-    A, host = BlockBandedMatrix(device.asarray(blocks), lower=1, upper=1), BlockBandedMatrix(blocks, lower=1, upper=1)
-    assert BlockLU(pivoting="block").factor(A).singular_block.tolist() == [-1, 0, -1]
-    inverse = BlockLU().factor(A)
-    assert inverse.singular_block.tolist() == [-1, -1, -1]
-    expected = BlockLU(backend="reference").factor(host).solve(b)
-    np.testing.assert_allclose(to_host(inverse.solve(device.asarray(b))), expected, atol=1e-11)
+    A, b, inverse = check_the_way_over_the_band(device, rng, BlockLU, k, 0)
     x = BlockLU(backend="cupy").factor(A).solve(device.asarray(b))
     np.testing.assert_array_equal(to_host(x), to_host(inverse.solve(device.asarray(b))))
 

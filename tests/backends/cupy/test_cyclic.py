@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction
+from implicitsolve import CyclicReduction
 from implicitsolve._namespace import to_host
-from tests.backends.cupy.block_systems import Case, Contract, check, random_blocks
+from tests.backends.cupy.block_systems import Case, Contract, check, check_the_way_over_the_band
 
 pytestmark = pytest.mark.gpu
 
@@ -43,9 +43,7 @@ def test_lengths_with_large_blocks(T, device, rng):
 @pytest.mark.parametrize("k", [3, 22, 40])
 def test_rows_are_exchanged_inside_a_block(k, device, rng):
     case = Case("cyclic", k, 5)
-    blocks = case.blocks(rng, 2, diagonal=0.0)
-    blocks[:, :, 1] = 0.1 * blocks[:, :, 1] + 4 * k**0.5 * np.eye(k)[np.roll(np.arange(k), 1)]
-    blocks[:, :, 1, range(k), range(k)] = 0
+    blocks = case.blocks_to_exchange(rng, 2)
     factors = case.factor(device, blocks)
     assert (factors.growth < 8).all()
     check(device, case, factors, blocks, case.columns(rng, 2, 2))
@@ -53,14 +51,7 @@ def test_rows_are_exchanged_inside_a_block(k, device, rng):
 
 @pytest.mark.parametrize("k", [3, 22])
 def test_a_singular_block_is_taken_over_the_band_by_default(k, device, rng):
-    blocks, b = random_blocks(rng, (2, 6, 1, 1, k), "float64"), rng.normal(size=(2, 6, k))
-    blocks[1, 3, 1, 0] = blocks[1, 3, 1, 1]
-    A, host = BlockBandedMatrix(device.asarray(blocks), lower=1, upper=1), BlockBandedMatrix(blocks, lower=1, upper=1)
-    assert CyclicReduction(pivoting="block").factor(A).singular_block.tolist() == [-1, 3]
-    inverse = CyclicReduction().factor(A)
-    assert inverse.singular_block.tolist() == [-1, -1]
-    expected = BlockLU(backend="reference").factor(host).solve(b)
-    np.testing.assert_allclose(to_host(inverse.solve(device.asarray(b))), expected, atol=1e-10)
+    check_the_way_over_the_band(device, rng, CyclicReduction, k, 3)
 
 
 @pytest.mark.parametrize(("k", "T"), [(22, 3), (5, 65), (1, 1025)])

@@ -39,7 +39,7 @@ def ulps(actual, expected):
 
 
 @pytest.mark.parametrize("bound", [1e-30, 1e-3, 0.4, 1.0, 20.0, 80.0, 700.0])
-def test_functions_are_accurate(bound, dtype, rng):
+def test_functions_are_accurate(bound, dtype):
     wide = np.longdouble if dtype == np.float64 else np.float64
     a = np.linspace(-bound, bound, 20001).astype(dtype)[None]
     zero, exact = np.zeros_like(a), a.astype(wide)

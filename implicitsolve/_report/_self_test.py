@@ -1,0 +1,180 @@
+"""A few seconds of solves whose answers are known, a function for each part of the package."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import implicitsolve as ims
+from implicitsolve._report._environment import has_device, is_installed, reason
+from implicitsolve._typing import Array, HostArray
+
+TIGHT = ims.NonlinearStop(rtol=0.0, atol=1e-12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What became of one part: `reason` says what was wrong, "" where nothing was."""
+
+    name: str
+    ok: bool
+    reason: str
+    seconds: float
+
+
+def self_test() -> Iterator[Check]:
+    """Every part, whatever becomes of the others."""
+    for name, part in parts().items():
+        yield tried(name, part)
+
+
+def parts() -> dict[str, Callable[[], None]]:
+    """The parts by name; what is not installed has none."""
+    backends = ["reference", "lapack", *(name for name in ("numba",) if is_installed(name))]
+    backends += ["cupy"] if has_device() else []
+    return {
+        "newton_krylov against a dense Newton method": against_dense,
+        "block tridiagonal system, direct and Krylov": block_tridiagonal,
+        "batch, a verdict for each system": verdicts,
+        "implicit GRU against its equations": layer_equations,
+        "implicit GRU, adjoint and gradients": layer_gradients,
+        **{f"block LU by {name} against dense": partial(block_lu, name) for name in backends},
+        **({"gradients in torch": torch_gradient} if is_installed("torch") else {}),
+    }
+
+
+def tried(name: str, part: Callable[[], None]) -> Check:
+    """Run one part; whatever it raises is its verdict."""
+    start, found = time.perf_counter(), ""
+    try:
+        part()
+    except Exception as error:  # noqa: BLE001 (a part that fails in any way leaves the others alone)
+        found = reason(error)
+    return Check(name=name, ok=not found, reason=found, seconds=round(time.perf_counter() - start, 3))
+
+
+def agree(what: str, found: Any, expected: Any, bound: float) -> None:
+    """Raise an AssertionError unless the largest difference is at most `bound`, which NaN is not."""
+    error = float(np.max(np.abs(np.asarray(found) - np.asarray(expected))))
+    if not error <= bound:
+        raise AssertionError(f"{what} differs by {error:.1e}, at most {bound:.0e} was expected")
+
+
+# --------------------------------------------------------------------------------------------------------------- parts
+
+
+def against_dense() -> None:
+    """A x + x^3 = b by both."""
+    rng = np.random.default_rng(0)
+    A, b = 4 * np.eye(30) + rng.uniform(-0.1, 0.1, (30, 30)), rng.standard_normal(30)
+    x = np.zeros(30)
+    for _ in range(20):
+        x = x - np.linalg.solve(A + np.diag(3 * x**2), A @ x + x**3 - b)
+    agree("x", ims.newton_krylov(lambda x: A @ x + x**3 - b, np.zeros(30), f_tol=1e-12), x, 1e-10)
+
+
+def block_tridiagonal() -> None:
+    """Bratu's equation on 14 points, in blocks of 2."""
+
+    def residual(u: Array) -> Array:
+        return np.diff(u, n=2, prepend=0.0, append=0.0) + np.exp(u) / 15**2
+
+    problem = ims.Problem(residual, structure=ims.BlockBanded(1, 1, block_size=2))
+    direct, krylov = (
+        ims.root(problem, np.zeros(14), method=method, stop=TIGHT).raise_for_status()
+        for method in ("block-newton", "newton-krylov")
+    )
+    agree("F(x)", residual(direct.x), 0.0, TIGHT.atol)
+    agree("x", direct.x, krylov.x, 1e-8)
+
+
+def verdicts() -> None:
+    """x^2 = a has a root, none, and no value."""
+    a = np.asarray([[4.0], [-1.0], [np.nan]])
+    result = ims.root(ims.Problem(lambda x: x**2 - a, batch_ndim=1), np.ones((3, 1)))
+    expected = [True, False, False]
+    if result.success.tolist() != expected:
+        raise AssertionError(f"success is {result.success.tolist()}, expected {expected}")
+    agree("x", result.x[0], 2.0, 1e-6)
+    if result.status[2] != ims.Status.NONFINITE:
+        raise AssertionError(f"the status of a residual without value is {result.status[2]}")
+
+
+def layer_equations() -> None:
+    """The equations of the layer, written out in NumPy, at its solution."""
+    params, inputs = _layer()
+    states = ims.root(ims.adapters.implicit_gru(params, inputs), stop=TIGHT).raise_for_status().x
+    agree("h", states, _gru(params, inputs, states), 1e-11)
+
+
+def layer_gradients() -> None:
+    """<J v, w> = <v, J^H w>, and a gradient against central differences of solutions."""
+    params, inputs = _layer()
+    rng = np.random.default_rng(1)
+    cotangent, direction = rng.standard_normal((3, 5, 32)), rng.standard_normal(inputs.shape)
+
+    def solved(inputs: HostArray) -> tuple[Any, ims.NonlinearResult]:
+        layer = ims.adapters.implicit_gru(params, inputs)
+        return layer, ims.root(layer, stop=TIGHT).raise_for_status()
+
+    layer, result = solved(inputs)
+    _, J = layer.linearize(result.x)
+    agree("the adjoint", ims.testing.dot_test(J), 0.0, 1e-12)
+    reverse = ims.pull_back(layer, result, cotangent, stop=ims.LinearStop(rtol=1e-10)).raise_for_status()
+    after, before = (solved(inputs + h * direction)[1].x for h in (1e-4, -1e-4))
+    expected = np.sum(cotangent * (after - before)) / 2e-4
+    agree("the gradient", np.sum(reverse.gradients["inputs"] * direction) / expected, 1.0, 1e-5)
+
+
+def block_lu(backend: str) -> None:
+    """Two block tridiagonal systems."""
+    rng = np.random.default_rng(2)
+    blocks, b = rng.standard_normal((2, 20, 3, 3, 3)), rng.standard_normal((2, 20, 3))
+    blocks[:, :, 1] += 8 * np.eye(3)
+    dense = ims.BlockBandedMatrix(blocks, lower=1, upper=1).todense()
+    expected = np.linalg.solve(dense, b.reshape(2, 60, 1)).reshape(b.shape)
+    if backend == "cupy":
+        cupy: Any = importlib.import_module("cupy")
+        blocks, b = cupy.asarray(blocks), cupy.asarray(b)
+    A = ims.BlockBandedMatrix(blocks, lower=1, upper=1)
+    x = ims.linear_solve(A, b, method=ims.BlockLU(backend=backend)).raise_for_status().x
+    agree("x", x.get() if backend == "cupy" else x, expected, 1e-10)
+
+
+def torch_gradient() -> None:
+    """d sqrt(a) / da at 4."""
+    torch: Any = importlib.import_module("torch")
+    bridge: Any = importlib.import_module("implicitsolve.torch")
+    a = torch.tensor([4.0], dtype=torch.float64, requires_grad=True)
+    x = bridge.solve(lambda x, a: x**2 - a, torch.ones(1, dtype=torch.float64), a, stop=TIGHT)
+    x.sum().backward()
+    agree("the gradient", a.grad.item(), 0.25, 1e-6)
+
+
+def _layer() -> tuple[dict[str, HostArray], HostArray]:
+    """Parameters and inputs; as many states as make Numba's kernels pay."""
+    rng = np.random.default_rng(0)
+    return ims.adapters.gru_parameters(4, 32, scale=0.3, rng=rng), rng.standard_normal((3, 5, 4))
+
+
+def _gru(params: Mapping[str, HostArray], x: HostArray, h: HostArray) -> HostArray:
+    """The right-hand side of the implicit GRU."""
+
+    def gate(name: str, state: HostArray) -> HostArray:
+        return x @ params[f"W{name}"].T + state @ params[f"U{name}"].T + params[f"b{name}"]
+
+    def sigma(a: HostArray) -> HostArray:
+        return 1 / (1 + np.exp(-a))
+
+    padded = np.pad(h, ((0, 0), (1, 1), (0, 0)))
+    p, q = padded[:, :-2], padded[:, 2:]
+    a, c = sigma(gate("p", p)), sigma(gate("n", q))
+    mixed = (a * p + c * q) / (a + c)
+    z, r = sigma(gate("z", mixed)), sigma(gate("r", mixed))
+    return (1 - z) * mixed + z * np.tanh(gate("", r * mixed))

@@ -1,0 +1,202 @@
+"""What `result.summary()` prints: tables of at most 100 columns and about 40 lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, norm_max
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.status import Status
+
+if TYPE_CHECKING:
+    from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep, NonlinearResult, TangentResult
+
+LINES = 40  # of a summary, about
+WIDTH = 100
+WORST = 5  # systems shown by their index
+GRADIENTS = 8
+QUANTILES = {"min": 0.0, "quarter": 0.25, "median": 0.5, "3 quarters": 0.75, "max": 1.0}
+
+
+def of_nonlinear(result: NonlinearResult) -> str:
+    """Summary of a nonlinear solve."""
+    status = np.asarray(result.status)
+    known = {"norm(F)": result.residual_norm, "target": result.target, "at x0": result.initial_norm}
+    work = {"steps": result.iterations, "Krylov": result.krylov_iterations}
+    kind, calls = type(result).__name__, _calls(result.counts)
+    if not status.ndim:
+        rows = [*_fields(known | work), ["calls", calls], ["x", _array(result.x)]]
+        parts = [_head(kind, status), "", table([], rows), *_history(result.steps, len(rows) + 3, is_batch=False)]
+        return "\n".join(parts)
+    parts = [f"{kind}: {_array(result.x)}, {status.size} systems", "", f"calls: {calls}"]
+    parts += _batch(status, known, work)
+    used = sum(part.count("\n") + 1 for part in parts)
+    return "\n".join([*parts, *_history(result.steps, used, is_batch=True)])
+
+
+def of_linear(result: LinearResult) -> str:
+    """Summary of a linear solve."""
+    status = np.asarray(result.status)
+    known, work = {"norm(b - A x)": result.residual_norm, "target": result.target}, {"iterations": result.iterations}
+    kind, size = type(result).__name__, f"{result.matvecs}"
+    if not status.ndim:
+        rows = [*_fields(known | work), ["products", size], ["x", _array(result.x)]]
+        return "\n".join([_head(kind, status), "", table([], rows)])
+    parts = [f"{kind}: {_array(result.x)}, {status.size} systems", "", f"products: {size}"]
+    return "\n".join(parts + _batch(status, known, work))
+
+
+def of_derivative(result: AdjointResult | TangentResult) -> str:
+    """Summary of a derivative of a solution: its linear solve, and gradients where there are any."""
+    status, kind = np.asarray(result.status), type(result).__name__
+    head = f"{kind}: {status.size} systems" if status.ndim else _head(kind, status)
+    lines = [head, "", f"calls: {_calls(result.counts)}"]
+    gradients: dict[str, Array] = getattr(result, "gradients", {})
+    if gradients:
+        shown = list(gradients.items())[:GRADIENTS]
+        rows = [[name, *_array(value).split(" ", 1), _largest(value)] for name, value in shown]
+        lines += ["", table(["gradient", "dtype", "shape", "max|.|"], rows)]
+        if len(gradients) > len(shown):
+            lines.append(f"and {len(gradients) - len(shown)} more")
+    if status.ndim:
+        lines += ["", table(["status", "systems"], _verdicts(status))]
+    return "\n".join([*lines, "", of_linear(result.linear)])
+
+
+# ---------------------------------------------------------------------------------------------------------------- parts
+
+
+def _head(kind: str, status: HostArray) -> str:
+    ended = Status(int(status))
+    return textwrap.fill(f"{kind}: {ended.name}: {ended.message}", WIDTH, subsequent_indent="  ")
+
+
+def _fields(values: dict[str, Any]) -> list[list[str]]:
+    return [[name, number(np.asarray(value).item())] for name, value in values.items()]
+
+
+def _batch(status: HostArray, known: dict[str, Any], work: dict[str, Any]) -> list[str]:
+    """Verdicts, quantiles and the worst systems of a batch."""
+    if not status.size:
+        return ["", "the batch is empty"]
+    flat = {name: np.broadcast_to(value, status.shape).reshape(-1) for name, value in (known | work).items()}
+    quantiles = [[name, *_quantiles(values)] for name, values in flat.items()]
+    lines = ["", table(["status", "systems"], _verdicts(status)), "", table(["", *QUANTILES], quantiles)]
+    norms, target = list(flat.values())[:2]
+    rows: list[list[str]] = []
+    for i in worst_first(status.reshape(-1), norms, target)[:WORST].tolist():
+        values = [number(values[i].item()) for values in flat.values()]
+        rows.append([str(where(i, status.shape)), Status(int(status.reshape(-1)[i])).name, *values])
+    return [*lines, "", table(["worst systems", "status", *flat], rows)]
+
+
+def _verdicts(status: HostArray) -> list[list[str]]:
+    codes, counts = np.unique(status, return_counts=True)
+    return [[Status(code).name, str(count)] for code, count in zip(codes.tolist(), counts.tolist())]
+
+
+def _quantiles(values: HostArray) -> list[str]:
+    known = values[~np.isnan(values)]
+    if not known.size:
+        return ["nan" for _ in QUANTILES]
+    places = [round(part * (known.size - 1)) for part in QUANTILES.values()]
+    return [number(value) for value in np.sort(known)[places].tolist()]
+
+
+def worst_first(status: HostArray, norms: HostArray, target: HostArray) -> HostArray:
+    """Systems by how far they are from their target, those that failed first, and norms that are not finite before."""
+    with np.errstate(all="ignore"):
+        distance = np.where(np.isnan(target) | (target <= 0), norms, norms / np.where(target > 0, target, 1.0))
+    distance = np.where(np.isnan(distance), np.inf, distance)
+    return np.lexsort((-distance, status == Status.CONVERGED))
+
+
+def where(i: int, batch_shape: tuple[int, ...]) -> Any:
+    """Position in the batch of system i of the flattened one: a number, or a tuple where the batch has several axes."""
+    index = tuple(int(part) for part in np.unravel_index(i, batch_shape))
+    return index[0] if len(index) == 1 else index
+
+
+# -------------------------------------------------------------------------------------------------------------- history
+
+COLUMNS = {
+    "length": ("step_length", np.min),
+    "eta": ("forcing", np.max),
+    "linear": ("linear_residual", np.max),
+    "Krylov": ("krylov_iterations", np.max),
+}
+
+
+def _history(steps: Sequence[NewtonStep], used: int, *, is_batch: bool) -> list[str]:
+    """The steps as a table; the middle of a long one is left out."""
+    if not steps:
+        return []
+    columns = {name: part for name, part in COLUMNS.items() if any(getattr(step, part[0]).size for step in steps)}
+    norms = ["running", "max norm(F)", "median"] if is_batch else ["norm(F)"]
+    extremes = {"length": "min length", "eta": "max eta", "linear": "max linear", "Krylov": "max Krylov"}
+    header = ["step", *norms, *(extremes[name] if is_batch else name for name in columns), "calls"]
+    room = max(4, LINES - used - 2)
+    chosen = list(range(len(steps)))
+    if len(steps) > room:
+        chosen = [*chosen[: room // 2], *chosen[-(room - room // 2) + 1 :]]
+    rows: list[list[str]] = []
+    for i in chosen:
+        if rows and i > chosen[len(rows) - 1] + 1 and not any(row[0] == "..." for row in rows):
+            rows.append(["...", *("" for _ in header[1:])])
+        rows.append(_step(steps, i, columns, is_batch=is_batch))
+    return ["", table(header, rows)]
+
+
+def _step(steps: Sequence[NewtonStep], i: int, columns: dict[str, Any], *, is_batch: bool) -> list[str]:
+    step, norms = steps[i], steps[i].residual_norm
+    shown = [number(step.worst)]
+    if is_batch:
+        shown = [str(step.running), *shown, _quantiles(norms)[2]]
+    for name, reduce in columns.values():
+        values: HostArray = getattr(step, name)
+        shown.append(number(reduce(values).item()) if values.size else "")
+    return [str(step.iteration), *shown, str(_total(step.counts) - _total(steps[i - 1].counts if i else None))]
+
+
+def _total(counts: Counts | None) -> int:
+    """Residuals and products."""
+    return 0 if counts is None else counts.residuals + counts.jvps + counts.vjps
+
+
+# ----------------------------------------------------------------------------------------------------------------- text
+
+
+def number(value: float) -> str:
+    """A number as tables show it."""
+    return str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns two blanks apart: the first to the left, the others, under a header, to the right."""
+    lines = [header, *rows] if header else list(rows)
+    widths = [max(len(line[j]) for line in lines) for j in range(len(lines[0]))]
+    is_left = [j == 0 or not header for j in range(len(widths))]
+    texts = [
+        "  ".join(
+            part.ljust(width) if left else part.rjust(width) for part, width, left in zip(line, widths, is_left)
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join(texts)
+
+
+def _calls(counts: Counts) -> str:
+    names = ("residuals", "jvps", "vjps", "linearizations")
+    return ", ".join(f"{getattr(counts, name)} {name}" for name in names)
+
+
+def _array(x: Array) -> str:
+    return f"{str(x.dtype).rsplit('.', maxsplit=1)[-1]} {tuple(x.shape)}"
+
+
+def _largest(x: Array) -> str:
+    return number(norm_max(array_namespace(x).reshape(x, (1, -1))).item())

@@ -1,0 +1,20 @@
+"""What to ask when a solve fails, or is slow: explanations, plots, spectra, condition numbers."""
+
+from implicitsolve.diagnostics._condition import Condition, condition
+from implicitsolve.diagnostics._explain import Explanation, Finding, explain
+from implicitsolve.diagnostics._plots import plot_convergence, plot_spectrum
+from implicitsolve.diagnostics._spectrum import Contraction, Spectrum, contraction, spectrum
+
+__all__ = [
+    "Condition",
+    "Contraction",
+    "Explanation",
+    "Finding",
+    "Spectrum",
+    "condition",
+    "contraction",
+    "explain",
+    "plot_convergence",
+    "plot_spectrum",
+    "spectrum",
+]

@@ -1,0 +1,215 @@
+"""Pictures of a solve and of a spectrum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._summary import where
+from implicitsolve._typing import HostArray
+from implicitsolve.diagnostics._history import History, histories
+from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
+from implicitsolve.errors import NoConvergence
+from implicitsolve.result import NonlinearResult
+from implicitsolve.status import Status
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # Okabe and Ito: safe for the color-blind
+MARKERS = "osD^vP"
+FAILED = 5  # systems drawn singly
+LOOKED_AT = 1000  # systems of the band, evenly chosen
+
+
+def plot_convergence(
+    result: NonlinearResult | Mapping[str, Any], *, ax: Any = None, against: str = "steps", label: str | None = None
+) -> Any:
+    """Plot the norm of F over the steps, or over what they cost.
+
+    Parameters
+    ----------
+    result : NonlinearResult or mapping of str to NonlinearResult
+        One result, or several with their labels.
+    ax : matplotlib.axes.Axes, optional
+        Where to plot. Default: a new figure.
+    against : {"steps", "products"}, optional
+        "products" counts residuals and Jacobian products; one serves the whole batch.
+    label : str, optional
+        Of one result, in the legend.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The norm on a logarithmic axis. The target is a dashed line, where it is known and the same for all systems in
+        the plot up to a factor of 10, else a band. A batch is drawn as its median, with a band from the smallest norm
+        to the largest; up to five systems that failed are drawn singly. A system that has ended keeps its last norm.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    TypeError, ValueError
+        If an argument is not usable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> result = ims.root(lambda x: x + np.cos(x), np.zeros(3))
+    >>> ax = ims.plot_convergence(result)
+    >>> ax.get_yscale(), ax.get_xlabel()
+    ('log', 'step')
+    """
+    if against not in ("steps", "products"):
+        raise ValueError(f'plot_convergence: `against` must be "steps" or "products", got {against!r}')
+    given: Any = result if isinstance(result, Mapping) and "native" not in result else {label or "": result}
+    results = {str(name): _native(one) for name, one in given.items()}
+    if not results:
+        raise ValueError("plot_convergence: `result` must hold at least one result, got none")
+    ax = _axes("plot_convergence", ax)
+    for i, (name, one) in enumerate(results.items()):
+        _draw(ax, one, name, against, COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)])
+    _draw_target(ax, list(results.values()))
+    ax.set_yscale("log")
+    ax.set_xlabel("step" if against == "steps" else "residuals and Jacobian products")
+    ax.set_ylabel("norm of F(x)")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="best", fontsize="small")
+    return ax
+
+
+def plot_spectrum(problem: Any, x: Any = None, *, ax: Any = None, **options: Any) -> Any:
+    """Plot Ritz values of I - J in the complex plane, with the unit circle.
+
+    Parameters
+    ----------
+    problem : Problem, callable or Spectrum
+        What `spectrum` takes, or what it returned.
+    x : array_like or NonlinearResult, optional
+        Where; needed unless `problem` is a Spectrum.
+    ax : matplotlib.axes.Axes, optional
+        Where to plot. Default: a new figure.
+    **options
+        Those of `spectrum`: `vectors`, `system`, `rng`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Filled markers are values that are accurate to a hundredth of the radius, open ones are less so.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    TypeError, ValueError
+        If an argument is not usable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> G = np.array([[0.0, 0.5], [-0.5, 0.0]])
+    >>> ax = ims.plot_spectrum(lambda x: x - x @ G.T, np.zeros(2))
+    >>> ax.get_xlabel()
+    'real part'
+    """
+    if isinstance(problem, Spectrum):
+        if x is not None or options:
+            raise TypeError("plot_spectrum: a Spectrum takes neither `x` nor options of `spectrum`")
+        found = problem
+    elif x is None:
+        raise TypeError("plot_spectrum: `x` is needed, unless `problem` is a Spectrum")
+    else:
+        found = spectrum(problem, x, **options)
+    ax = _axes("plot_spectrum", ax)
+    angles = np.linspace(0, 2 * np.pi, 361)
+    ax.plot(np.cos(angles), np.sin(angles), color="0.5", linewidth=1, label="unit circle")
+    is_good = found.errors <= 0.01 * found.radius
+    kinds = {"eigenvalues" if found.exact else "Ritz values": is_good, "Ritz values, not yet accurate": ~is_good}
+    for (name, chosen), fill in zip(kinds.items(), (COLORS[0], "none")):
+        if chosen.any():
+            values = found.values[chosen]
+            ax.scatter(
+                np.real(values), np.imag(values), s=24, facecolors=fill, edgecolors=COLORS[0], label=name, zorder=3
+            )
+    ax.axhline(0, color="0.85", linewidth=0.8, zorder=0)
+    ax.axvline(0, color="0.85", linewidth=0.8, zorder=0)
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.set_xlabel("real part")
+    ax.set_ylabel("imaginary part")
+    ax.set_title(f"I - J: spectral radius {'' if found.exact else 'about '}{found.radius:.3g}")
+    ax.legend(loc="upper right", fontsize="small")
+    return ax
+
+
+def _axes(caller: str, ax: Any) -> Any:
+    """The given axes, or new ones."""
+    if ax is not None:
+        return ax
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError(f"{caller} needs matplotlib: pip install 'implicitsolve[plot]'") from error
+    return plt.subplots(layout="constrained")[1]
+
+
+def _native(result: Any) -> NonlinearResult:
+    """The native result of what a solve returned or raised."""
+    result = result.result if isinstance(result, NoConvergence) else result
+    result = getattr(result, "native", result)
+    if not isinstance(result, NonlinearResult):
+        raise TypeError(f"plot_convergence: `result` must be the result of `root`, got {type(result).__name__}")
+    return result
+
+
+def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str, marker: str) -> None:
+    """One result."""
+    status = np.asarray(result.status).reshape(-1)
+    chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, LOOKED_AT)).astype(int))
+    if not status.size:
+        return
+    shown = histories(result, chosen.tolist())
+    longest = max(shown, key=lambda history: history.steps)
+    norms = _norms(shown, len(longest.norms))
+    at = np.asarray(longest.spent) if against == "products" else np.arange(norms.shape[0])
+    every = max(1, norms.shape[0] // 12)
+    options: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "markevery": every, "linewidth": 1.5}
+    if status.size == 1:
+        ax.plot(at, norms[:, 0], label=name or None, **options)
+        return
+    drawn = ~np.isnan(norms).all(axis=1)
+    length, at, norms = norms.shape[0], at[drawn], norms[drawn]
+    low, middle, high = np.nanmin(norms, axis=1), np.nanmedian(norms, axis=1), np.nanmax(norms, axis=1)
+    own = f"{name}: " if name else ""
+    ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
+    ax.plot(at, middle, label=f"{own}median of {status.size}, min to max", **options)
+    failed = np.flatnonzero((status != Status.CONVERGED) & (status != Status.STOPPED))
+    for i, row in enumerate(failed[:FAILED].tolist()):
+        alone = _norms(histories(result, [row]), length)[drawn, 0]
+        index = where(row, np.shape(result.status))
+        text = f"{own}{index}: {Status(int(status[row])).name}"
+        more = failed.size - FAILED
+        text += f" (and {more} more failed)" if i == FAILED - 1 and more > 0 else ""
+        ax.plot(at, alone, color="black", linewidth=1, linestyle=(0, (1 + i, 1)), label=text)
+
+
+def _norms(shown: list[History], length: int) -> HostArray:
+    """Norms (steps, systems); a system that has ended keeps its last one, and what is not positive is not drawn."""
+    table = np.full((length, len(shown)), np.nan)
+    for column, history in enumerate(shown):
+        used = history.norms[:length]
+        table[:, column] = [*used, *[used[-1]] * (length - len(used))]
+    return np.where(np.isfinite(table) & (table > 0), table, np.nan)
+
+
+def _draw_target(ax: Any, results: list[NonlinearResult]) -> None:
+    """The target of all systems: a dashed line, or a band."""
+    targets = np.concatenate([np.reshape(np.asarray(result.target, dtype=float), -1) for result in results])
+    targets = targets[np.isfinite(targets) & (targets > 0)]
+    if not targets.size:
+        return
+    if targets.max() > 10 * targets.min():
+        ax.axhspan(targets.min(), targets.max(), color="0.9", zorder=0, label="targets")
+    else:
+        ax.axhline(float(np.median(targets)), color="0.4", linestyle="--", linewidth=1, label="target")

@@ -1,0 +1,252 @@
+"""Eigenvalues of I - J by Arnoldi's process: how fast fixed-point iterations converge, and Krylov methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, eps, norm2, to_host
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.diagnostics._system import System
+from implicitsolve.problem import Problem
+from implicitsolve.stopping import check_limit
+
+VECTORS = 50
+NEW = 10  # rounding units of a product by which it must leave the space to count as a new direction
+
+
+@dataclass(frozen=True, repr=False)
+class Spectrum:
+    """Ritz values of I - J, the largest first; the text has their number and the radius.
+
+    Attributes
+    ----------
+    values : ndarray (m,) of complex
+        Ritz values.
+    errors : ndarray (m,)
+        Norms of the residuals ``(I - J) y - value y`` for unit vectors y: where I - J is normal, an eigenvalue lies
+        within that distance.
+    exact : bool
+        Whether these are all eigenvalues, up to rounding: m = N.
+    """
+
+    values: HostArray
+    errors: HostArray
+    exact: bool
+
+    @property
+    def radius(self) -> float:
+        """Largest modulus."""
+        return float(np.abs(self.values).max(initial=0.0))
+
+    def __repr__(self) -> str:
+        """Number, kind and radius, without the values."""
+        kind = "eigenvalues" if self.exact else "Ritz values"
+        return f"<Spectrum of I - J: {self.values.size} {kind}, radius {self.radius:.3g}>"
+
+
+@dataclass(frozen=True, repr=False)
+class Contraction:
+    """How fast ``x <- x - F(x)`` converges near a solution; its text has three digits.
+
+    Attributes
+    ----------
+    radius : float
+        Estimate of the spectral radius of I - J, from below: the factor by which a step reduces the error in the end.
+    norm : float or None
+        2-norm of I - J: the largest factor of one step. None if the problem has no adjoint products.
+    steps_per_digit : float
+        Steps in which the error falls tenfold; infinite for a radius of 1 or more.
+    """
+
+    radius: float
+    norm: float | None
+    steps_per_digit: float
+
+    def __repr__(self) -> str:
+        """Three digits of each number."""
+        norm = "None" if self.norm is None else f"{self.norm:.3g}"
+        return f"Contraction(radius={self.radius:.3g}, norm={norm}, steps_per_digit={self.steps_per_digit:.3g})"
+
+
+def spectrum(
+    problem: Problem | Callable[[Array], Array],
+    x: Any,
+    *,
+    vectors: int | None = None,
+    system: int | tuple[int, ...] | None = None,
+    rng: np.random.Generator | None = None,
+) -> Spectrum:
+    """Ritz values of I - J(x), by Arnoldi's process from a random vector [1]_.
+
+    For a residual x - G(x) these approximate the eigenvalues of the Jacobian of G, and fixed-point iterations converge
+    where they lie inside the unit circle. Krylov methods converge fast where they keep away from 1.
+
+    Parameters
+    ----------
+    problem : Problem or callable
+        Products with J are those of the problem, or differences.
+    x : array_like or NonlinearResult
+        Where.
+    vectors : int, optional
+        Products, and vectors that are held. Default: 50, or N if that is less; with N of them the values are exact.
+    system : int or tuple of int, optional
+        Which system, by its index in the batch. Needed where there is a batch.
+    rng : numpy.random.Generator, optional
+        Source of the first vector. Default: seed 0.
+
+    Returns
+    -------
+    Spectrum
+        Values, bounds of their residuals, and `radius`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not usable.
+
+    See Also
+    --------
+    plot_spectrum : a picture of it.
+    contraction : what it means for fixed-point iterations.
+
+    Notes
+    -----
+    Values at the rim of the spectrum come first. Where the space is exhausted before N vectors, it goes on with another
+    random one, so that multiple eigenvalues are found as often as they occur.
+
+    `root` solves problems with `halves` for every second block alone, and the values there are the squares of these:
+    ask for ``spectrum(even_odd(problem), ...)``.
+
+    References
+    ----------
+    .. [1] Y. Saad, "Numerical methods for large eigenvalue problems", SIAM (2011), section 6.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> G = np.array([[0.5, 1.0], [0.0, -0.25]])
+    >>> found = ims.spectrum(lambda x: x - x @ G.T, np.zeros(2))
+    >>> found.values.real.round(6), found.exact
+    (array([ 0.5 , -0.25]), True)
+    """
+    part = System("spectrum", problem, x, system)
+    return _spectrum("spectrum", part, vectors, np.random.default_rng(0) if rng is None else rng)
+
+
+def contraction(
+    problem: Problem | Callable[[Array], Array],
+    x: Any,
+    *,
+    vectors: int | None = None,
+    system: int | tuple[int, ...] | None = None,
+    rng: np.random.Generator | None = None,
+) -> Contraction:
+    """Estimate how fast Picard's iteration ``x <- x - F(x)`` converges near x.
+
+    Parameters
+    ----------
+    problem, x, vectors, system, rng : optional
+        As of `spectrum`.
+
+    Returns
+    -------
+    Contraction
+        Spectral radius and 2-norm of I - J, and the steps that a decimal digit takes.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not usable.
+
+    Notes
+    -----
+    Costs `vectors` products, and as many pairs of products with I - J and its adjoint for the norm. Both are estimates
+    from below, exact with `vectors` = N. Anderson's method and Krylov methods are faster than that: with a spectrum in
+    a disk around 0 of that radius never slower, and often much faster.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> round(ims.contraction(lambda x: x - 0.1 * x, np.ones(4)).steps_per_digit, 6)
+    1.0
+    """
+    part = System("contraction", problem, x, system)
+    rng = np.random.default_rng(0) if rng is None else rng
+    radius = _spectrum("contraction", part, vectors, rng).radius
+    adjoint = part.adjoint()
+    norm = None
+    if adjoint is not None:
+
+        def gram(v: Array) -> Array:
+            w = v - part.J.matvec(v)
+            return w - adjoint.matvec(w)
+
+        H, _ = arnoldi("contraction", gram, part, _columns("contraction", part, vectors), rng)
+        norm = math.sqrt(float(np.linalg.eigvalsh(0.5 * (H[:-1] + H[:-1].conj().T)).max(initial=0.0)))
+    digit = -math.log10(radius) if radius > 0 else math.inf
+    return Contraction(radius, norm, 1 / digit if digit > 0 else math.inf)
+
+
+def _spectrum(caller: str, part: System, vectors: int | None, rng: np.random.Generator) -> Spectrum:
+    columns = _columns(caller, part, vectors)
+    H, is_whole = arnoldi(caller, lambda v: v - part.J.matvec(v), part, columns, rng)
+    values, Y = np.linalg.eig(H[:-1])
+    errors = np.zeros(columns) if is_whole else np.abs(H[-1, -1] * Y[-1])
+    order = np.argsort(-np.abs(values), kind="stable")
+    return Spectrum(values[order].astype(complex), errors[order], is_whole)
+
+
+def _columns(caller: str, part: System, vectors: int | None) -> int:
+    if vectors is not None:
+        check_limit(caller, "vectors", vectors, least=1)
+    if not part.size:
+        raise ValueError(f"{caller}: `x` must hold at least one unknown, got none")
+    return min(VECTORS if vectors is None else int(vectors), part.size)
+
+
+def arnoldi(
+    caller: str, product: Callable[[Array], Array], part: System, columns: int, rng: np.random.Generator
+) -> tuple[HostArray, bool]:
+    """The Hessenberg matrix (m + 1, m) of a map on (1, N) in an orthonormal basis, and whether m = N.
+
+    The library's own process, in `krylov`, leaves out what a linear solve does not need, and with it eigenvalues.
+    """
+    v = part.random(rng)
+    xp = array_namespace(v)
+    basis = [v / float(norm2(v)[0])]
+    H = np.zeros((columns + 1, columns), dtype=np.result_type(to_host(v[:, :0]).dtype, np.float64))
+    for j in range(columns):
+        w = product(basis[j])
+        size = float(norm2(w)[0])
+        if not np.isfinite(size):
+            raise ValueError(f"{caller}: a product with J is not finite; choose another `x`")
+        H[: j + 1, j], w = _orthogonal(basis, w)
+        length = float(norm2(w)[0])
+        if j + 1 == part.size:
+            return H, True
+        if length > NEW * eps(xp, v.dtype) * size:
+            H[j + 1, j] = length
+        else:  # the space is invariant
+            _, w = _orthogonal(basis, part.random(rng))
+            length = float(norm2(w)[0])
+        basis.append(w / length)
+    return H, False
+
+
+def _orthogonal(basis: list[Array], w: Array) -> tuple[HostArray, Array]:
+    """Parts of w along orthonormal vectors, and the rest: Gram and Schmidt, twice."""
+    xp = array_namespace(w)
+    V = xp.concat(basis, axis=0)
+    total = np.zeros(len(basis))
+    for _ in range(2):
+        h = xp.matmul(xp.conj(V) if xp.isdtype(V.dtype, "complex floating") else V, w[0, :])
+        w = w - xp.matmul(h, V)[None, :]
+        total = total + to_host(h)
+    return total, w

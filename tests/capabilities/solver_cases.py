@@ -1,0 +1,271 @@
+"""A case for each solver, method and setting of the core: what it gives for the chain, on arrays of a library."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import implicitsolve as ims
+from implicitsolve import precondition
+from tests.capabilities.chain import B, Chain, K, T
+from tests.capabilities.libraries import Library
+
+Outcome = Iterator[Any]
+Case = Callable[[Library], Outcome]
+EXACT = ("jvp", "vjp")
+
+
+def newton_krylov(on: Library) -> Outcome:
+    chain = Chain(on)
+    problem = chain.problem("jvp")
+    yield ims.newton_krylov(problem.residual, chain.x0, f_tol=1e3 * on.eps, jvp=problem.jvp, batch_ndim=1)
+
+
+def by(method: Any) -> Case:
+    """The chain solved by a method."""
+
+    def case(on: Library) -> Outcome:
+        chain = Chain(on)
+        result = ims.root(chain.problem("jvp", "blocks"), chain.x0, method=method, stop=on.stop)
+        yield from (result.x, bool(result.success.all()))
+
+    return case
+
+
+def wolfe(on: Library) -> Outcome:
+    chain = Chain(on, np.arange(1))  # one system, as it asks
+    method = ims.NewtonKrylov(line_search=ims.Wolfe())
+    yield ims.root(chain.problem("jvp"), chain.x0, method=method, stop=on.stop).x
+
+
+def substitution(on: Library) -> Outcome:
+    layer = elman(on)
+    yield ims.root(layer, method="substitution").x
+
+
+def elman(on: Library) -> ims.Problem:
+    rng = np.random.default_rng(0)
+    params = {name: on.array(value) for name, value in ims.adapters.elman_parameters(2, 32, rng=rng).items()}
+    return ims.adapters.elman(params, on.blocks(rng.standard_normal((2, 5, 2))))
+
+
+# Linear systems
+
+
+def jacobian(on: Library) -> Outcome:
+    yield matrix(on).blocks
+
+
+def matrix(on: Library) -> ims.BlockBandedMatrix:
+    chain = Chain(on)
+    return ims.jacobian(chain.problem("blocks"), chain.x0 + 0.3)
+
+
+def linear(method: Any = None, M: Any = None) -> Case:
+    """A system with the chain's Jacobian."""
+
+    def case(on: Library) -> Outcome:
+        A, b = matrix(on), right(on)
+        result = ims.linear_solve(A, b, method=method, M=M, stop=on.linear_stop)
+        yield from (result.x, bool(result.success.all()))
+
+    return case
+
+
+def right(on: Library) -> Any:
+    return on.blocks(np.random.default_rng(2).standard_normal((B, T, K)))
+
+
+def linear_operator(on: Library) -> Outcome:
+    A, v = matrix(on), right(on)
+    operator = 2.0 * ims.LinearOperator(A.matvec, A.rmatvec, in_shape=(T, K), batch_shape=(B,), dtype=A.dtype)
+    yield from (operator @ v, operator.H @ v, (operator + A).matvec(v), operator.rmatvec(v))
+
+
+def block_banded_matrix(on: Library) -> Outcome:
+    A, v = matrix(on), right(on)
+    yield from (A @ v, A.H @ v, (A + A.T).matvec(v), (2.0 * A - A).blocks)
+
+
+def as_linear_operator(on: Library) -> Outcome:
+    rng = np.random.default_rng(3)
+    A = ims.aslinearoperator(on.array(rng.standard_normal((B, 4, 4))))
+    v = on.array(rng.standard_normal((B, 4)))
+    yield from (A @ v, A.H @ v)
+
+
+def factorization(method: Any) -> Case:
+    """A direct method by itself."""
+
+    def case(on: Library) -> Outcome:
+        A, b = matrix(on), right(on)
+        inverse = method.factor(A)
+        yield from (inverse.solve(b), inverse.H @ b, bool((inverse.status == ims.Status.CONVERGED).all()))
+
+    return case
+
+
+def preconditioner(settings: Any) -> Case:
+    """A preconditioner by itself, and in a Krylov method."""
+
+    def case(on: Library) -> Outcome:
+        A, b = matrix(on), right(on)
+        M = settings.build(A)
+        result = ims.linear_solve(A, b, M=M, method=ims.GMRES(), stop=on.linear_stop)
+        yield from (M @ b, M.H @ b, result.x)
+
+    return case
+
+
+# Derivatives
+
+
+def pull_back(on: Library) -> Outcome:
+    chain = Chain(on)
+    problem, x = chain.problem(*EXACT), chain.x0 + 0.3
+    reverse = ims.pull_back(problem, x, right(on), stop=on.linear_stop)
+    yield from (reverse.gradients["a"], reverse.adjoint)
+
+
+def push_forward(on: Library) -> Outcome:
+    chain = Chain(on)
+    problem, x = chain.problem(*EXACT), chain.x0 + 0.3
+    yield ims.push_forward(problem, x, {"a": on.array([1.0, -2.0])}, stop=on.linear_stop).tangent
+
+
+def jacobian_penalty(on: Library) -> Outcome:
+    chain = Chain(on)
+    problem = replace(chain.problem(*EXACT), fixed_point=True)
+    penalty = ims.jacobian_penalty(problem, chain.x0 + 0.3, samples=2, rng=np.random.default_rng(4))
+    yield from (penalty.value, penalty.cotangent)
+
+
+# Elimination
+
+
+def gru(on: Library, k: int = 32) -> ims.Problem:
+    rng = np.random.default_rng(5)
+    params = {name: on.array(value) for name, value in ims.adapters.gru_parameters(2, k, rng=rng).items()}
+    return ims.adapters.implicit_gru(params, on.blocks(rng.standard_normal((3, 5, 2))), lengths=[5, 2, 4])
+
+
+def even_odd(on: Library) -> Outcome:
+    yield ims.root(ims.even_odd(gru(on)), stop=on.stop).x
+
+
+def expand(on: Library) -> Outcome:
+    layer = gru(on)
+    yield ims.expand(layer, ims.root(ims.even_odd(layer), stop=on.stop).x)
+
+
+# Many systems, long runs
+
+
+def race(on: Library) -> Outcome:
+    chain = Chain(on)
+    result = ims.race(chain.problem("jvp"), [chain.x0, chain.x0 + 0.1], stop=on.stop)
+    yield from (result.x, bool(result.success.all()))
+
+
+def solve_stream(on: Library) -> Outcome:
+    chain = Chain(on)
+    yield ims.solve_stream(chain.problem("jvp"), chain.x0, batch_size=2, stop=on.stop).x
+
+
+def solve_sequences(on: Library) -> Outcome:
+    rng = np.random.default_rng(6)
+    params = {name: on.array(value) for name, value in ims.adapters.gru_parameters(2, 3, rng=rng).items()}
+    sequences = [rng.standard_normal((length, 2)) for length in (3, 5, 1)]
+
+    def build(batch: list[np.ndarray]) -> ims.Problem:
+        inputs = np.zeros((len(batch), len(batch[0]), 2))
+        for row, sequence in zip(inputs, batch):
+            row[: len(sequence)] = sequence
+        return ims.adapters.implicit_gru(params, on.array(inputs), lengths=[len(sequence) for sequence in batch])
+
+    found = ims.solve_sequences(build, sequences, batch_size=2, stop=on.stop)
+    yield from (solved.x for solved in sorted(found, key=lambda solved: solved.index))
+
+
+def solve_batch(on: Library) -> Outcome:
+    chain = Chain(on)
+    with ThreadPoolExecutor(1) as executor:
+        yield ims.solve_batch(chain.problem("jvp"), chain.x0, executor=executor, stop=on.stop).x
+
+
+def checkpointed(on: Library) -> Outcome:
+    chain = Chain(on)
+    with tempfile.TemporaryDirectory() as folder:
+        yield ims.checkpointed(chain.problem("jvp"), chain.x0, Path(folder) / "file", every=1, stop=on.stop).x
+
+
+def newton_batch(on: Library) -> Outcome:
+    result = ims.newton_batch(cubes, on.blocks(np.ones((4, 2))), on.array(np.arange(1.0, 9.0).reshape(4, 2)))
+    yield from (result.x, result.success)
+
+
+def cubes(x: Any, p: Any, out: Any) -> None:
+    out[0] = x[0] ** 3 - p[0]
+    out[1] = x[1] ** 3 + x[1] - p[1]
+
+
+METHODS: dict[str, Any] = {
+    "NewtonKrylov": ims.NewtonKrylov(),
+    "BlockNewton": ims.BlockNewton(),
+    "Anderson": ims.Anderson(),
+    "Picard": ims.Picard(),
+    "Broyden": ims.Broyden(),
+    "Homotopy": ims.Homotopy(),
+    "Backtracking": ims.NewtonKrylov(line_search=ims.Backtracking()),
+    "FullStep": ims.NewtonKrylov(line_search=ims.FullStep()),
+    "EisenstatWalker": ims.NewtonKrylov(forcing=ims.EisenstatWalker()),
+    "ConstantForcing": ims.NewtonKrylov(forcing=ims.ConstantForcing(eta=1e-3)),
+    "Lagged": ims.NewtonKrylov(preconditioner=ims.Lagged(preconditioner=ims.BlockLU())),
+    "TruncatedInverse": ims.NewtonKrylov(krylov=ims.TruncatedInverse(order=4), line_search=ims.FullStep()),
+}
+LINEAR: dict[str, Any] = {
+    "GMRES": ims.GMRES(),
+    "FGMRES": ims.FGMRES(),
+    "LGMRES": ims.LGMRES(restart=5),
+    "BiCGSTAB": ims.BiCGSTAB(),
+    "ScipyKrylov": ims.ScipyKrylov(function="gmres"),
+}
+DIRECT: dict[str, Any] = {"BlockLU": ims.BlockLU(), "CyclicReduction": ims.CyclicReduction()}
+PRECONDITIONERS: dict[str, Any] = {
+    "precondition.BlockJacobi": precondition.BlockJacobi(),
+    "precondition.Neumann": precondition.Neumann(),
+    "precondition.BlockGaussSeidel": precondition.BlockGaussSeidel(),
+    "precondition.BlockILU": precondition.BlockILU(),
+}
+CASES: dict[str, Case] = {
+    "root": by("auto"),
+    "newton_krylov": newton_krylov,
+    "linear_solve": linear(),
+    "pull_back": pull_back,
+    "push_forward": push_forward,
+    "jacobian": jacobian,
+    "jacobian_penalty": jacobian_penalty,
+    "even_odd": even_odd,
+    "expand": expand,
+    "race": race,
+    "solve_stream": solve_stream,
+    "solve_sequences": solve_sequences,
+    "solve_batch": solve_batch,
+    "checkpointed": checkpointed,
+    "newton_batch": newton_batch,
+    "Substitution": substitution,
+    "Wolfe": wolfe,
+    "LinearOperator": linear_operator,
+    "BlockBandedMatrix": block_banded_matrix,
+    "aslinearoperator": as_linear_operator,
+    **{name: by(method) for name, method in METHODS.items()},
+    **{name: linear(method) for name, method in LINEAR.items()},
+    **{name: factorization(method) for name, method in DIRECT.items()},
+    **{name: preconditioner(settings) for name, settings in PRECONDITIONERS.items()},
+}

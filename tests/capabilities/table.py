@@ -1,0 +1,192 @@
+"""What every public function does with the arrays of each library: the tests enforce it, and the docs show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from implicitsolve.errors import BackendUnavailable
+
+
+@dataclass(frozen=True)
+class Refuses:
+    """The function raises at once."""
+
+    error: type[Exception]
+    words: str  # in its message
+    instead: str  # what to take
+
+
+KERNELS, YES, NONE = "kernels", "yes", "–"
+Cell: TypeAlias = "str | Refuses"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One function: a cell for each library, and for complex numbers on NumPy arrays."""
+
+    numpy: Cell = YES
+    numba: Cell = YES
+    cupy: Cell = KERNELS
+    torch: Cell = YES
+    bridge: str = NONE  # what of implicitsolve.torch does the same with gradients
+    split: Cell = YES
+    complex: Cell = YES
+
+
+REAL = Refuses(TypeError, "float32 or float64", "layers are real: take float32 or float64")
+HOST = Refuses(TypeError, "NumPy arrays", "SciPy works on NumPy arrays: take `GMRES`, `LGMRES` or `BiCGSTAB`")
+LOOP = Refuses(TypeError, "`root` takes", "it is a compiled loop on the CPU: take `root`")
+NUMBA = Refuses(BackendUnavailable, "implicitsolve[numba]", "install Numba: `pip install 'implicitsolve[numba]'`")
+ONE_PATH = Refuses(TypeError, "NewtonKrylov", "take `NewtonKrylov` or `Anderson`")
+IN_ORDER = Refuses(TypeError, "BlockLU", "take `BlockLU`, `precondition.BlockJacobi` or `precondition.Neumann`")
+OWN_PART = Refuses(TypeError, "distributed.problem", "build each rank's part, for `distributed.problem`")
+CHECKED = Refuses(TypeError, "one rank's part", "take the functions of one rank's part")
+SUMMARY = Refuses(TypeError, "summary()", "take `result.summary()`")
+UNLIKE = Refuses(ValueError, "split alike", "test the functions of one rank's part")
+
+PLAIN = Row(cupy=YES, split=NONE)
+LAYER = Row(numba=KERNELS, split=OWN_PART, complex=REAL)
+LIFTED = Row(cupy=YES, split=NONE, complex=REAL)
+DRAWN = Row(cupy=YES, split=NONE, complex=REAL)
+GALLERY = Row(cupy=YES, split=NONE, complex=NONE)
+METHOD, ADJOINT = "`solve(method=...)`", "`solve(adjoint_method=...)`"
+
+TABLE: dict[str, dict[str, Row]] = {
+    "Solving and differentiating": {
+        "root": Row(numba=KERNELS, bridge="`solve`"),
+        "newton_krylov": Row(bridge="`solve`"),
+        "linear_solve": Row(numba=KERNELS),
+        "pull_back": Row(numba=KERNELS, bridge="`backward`"),
+        "push_forward": Row(numba=KERNELS, bridge="forward mode"),
+        "jacobian": Row(cupy=YES),
+        "jacobian_penalty": Row(),
+        "even_odd": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
+        "expand": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
+        "race": Row(numba=KERNELS),
+        "solve_stream": Row(numba=KERNELS),
+        "solve_sequences": Row(split=NONE, complex=REAL),
+        "solve_batch": Row(numba=KERNELS),
+        "checkpointed": Row(numba=KERNELS),
+        "newton_batch": Row(numpy=NUMBA, numba=KERNELS, cupy=LOOP, torch=LOOP, split=LOOP),
+    },
+    "Nonlinear methods and their parts": {
+        "NewtonKrylov": Row(bridge=METHOD),
+        "BlockNewton": Row(numba=KERNELS, bridge=METHOD),
+        "Anderson": Row(numba=KERNELS, bridge=METHOD),
+        "Picard": Row(bridge=METHOD),
+        "Broyden": Row(numba=KERNELS, bridge=METHOD),
+        "Homotopy": Row(split=ONE_PATH, bridge=METHOD),
+        "Substitution": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`Elman`"),
+        "Backtracking": Row(bridge=METHOD),
+        "FullStep": Row(bridge=METHOD),
+        "Wolfe": Row(bridge=METHOD),
+        "EisenstatWalker": Row(bridge=METHOD),
+        "ConstantForcing": Row(bridge=METHOD),
+        "Lagged": Row(numba=KERNELS, bridge=METHOD),
+        "TruncatedInverse": Row(bridge=METHOD),
+    },
+    "Linear methods, operators and preconditioners": {
+        "GMRES": Row(bridge=ADJOINT),
+        "FGMRES": Row(bridge=ADJOINT),
+        "LGMRES": Row(bridge=ADJOINT),
+        "BiCGSTAB": Row(bridge=ADJOINT),
+        "ScipyKrylov": Row(cupy=HOST, torch=HOST, split=HOST, bridge=ADJOINT),
+        "BlockLU": Row(numba=KERNELS, bridge=ADJOINT),
+        "CyclicReduction": Row(numba=KERNELS, split=IN_ORDER, bridge=ADJOINT),
+        "LinearOperator": Row(cupy=YES),
+        "BlockBandedMatrix": Row(cupy=YES),
+        "aslinearoperator": PLAIN,
+        "precondition.BlockJacobi": Row(bridge=METHOD),
+        "precondition.Neumann": Row(bridge=METHOD),
+        "precondition.BlockGaussSeidel": Row(split=IN_ORDER, bridge=METHOD),
+        "precondition.BlockILU": Row(numba=KERNELS, split=IN_ORDER, bridge=METHOD),
+    },
+    "Diagnostics": {
+        "check_derivatives": Row(numba=KERNELS, split=CHECKED),
+        "condition": Row(numba=KERNELS, split=CHECKED),
+        "contraction": Row(split=CHECKED),
+        "spectrum": Row(split=CHECKED),
+        "explain": Row(numba=KERNELS, split=SUMMARY),
+    },
+    "Layers": {
+        "adapters.implicit_gru": replace(LAYER, bridge="`ImplicitGRU`"),
+        "adapters.stencil_gru": replace(LAYER, bridge="`StencilGRU`"),
+        "adapters.implicit_rnn": replace(LAYER, bridge="`ImplicitRNN`"),
+        "adapters.implicit_lstm": replace(LAYER, bridge="`ImplicitLSTM`"),
+        "adapters.elman": replace(LAYER, bridge="`Elman`"),
+        "adapters.lifted_net": Row(split=NONE, complex=REAL, bridge="`LiftedNet`"),
+        "adapters.initial_guess": LAYER,
+        "adapters.gru_switch": LAYER,
+        "adapters.approximate_fixed_point": LAYER,
+        "adapters.lifted_feedforward": LIFTED,
+        "adapters.lifted_rnn": LIFTED,
+        "adapters.lifted_birnn": LIFTED,
+        "adapters.lifted_inputs": PLAIN,
+        "adapters.lifted_outputs": PLAIN,
+        "adapters.well_posedness": LIFTED,
+        "adapters.project_well_posed": replace(LIFTED, bridge="`LiftedNet.project`"),
+        **{f"adapters.{name}_parameters": DRAWN for name in ("gru", "stencil_gru", "rnn", "lstm", "elman")},
+    },
+    "Checks and test problems": {
+        "testing.dense": PLAIN,
+        "testing.dot_test": Row(cupy=YES, split=UNLIKE),
+        "testing.taylor_test": Row(),
+        "testing.structure_test": Row(split=UNLIKE),
+        **{f"testing.{name}": GALLERY for name in ("get", "pde_gallery", "classic_problems", "burkardt_problems")},
+    },
+}
+ROWS = {name: row for rows in TABLE.values() for name, row in rows.items()}
+
+# Public names without a row: settings, results and exceptions, which hold whatever arrays they are given, and what
+# makes, moves or splits arrays.
+DATA = {
+    "AdjointResult",
+    "BatchResult",
+    "BlockBanded",
+    "Condition",
+    "Contraction",
+    "Counts",
+    "Coupling",
+    "Explanation",
+    "Factorization",
+    "Finding",
+    "Half",
+    "Halves",
+    "JacobianPenalty",
+    "LinearResult",
+    "LinearStop",
+    "LostChunk",
+    "NewtonStep",
+    "NoConvergence",
+    "NonlinearResult",
+    "NonlinearStop",
+    "Problem",
+    "RaceResult",
+    "Solved",
+    "Spectrum",
+    "plot_convergence",
+    "plot_spectrum",
+    "Status",
+    "TangentResult",
+    "adapters.ApproximateFixedPoint",
+    "adapters.ApproximateGradients",
+    "adapters.LiftedMatrices",
+    "adapters.WellPosedness",
+    "testing.Check",
+    "testing.DerivativeReport",
+    "testing.GalleryProblem",
+    "distributed.MPI",
+    "distributed.Communicator",
+    "distributed.Counted",
+    "distributed.DistributedArray",
+    "distributed.Part",
+    "distributed.PartitionedLU",
+    "distributed.Serial",
+    "distributed.from_local",
+    "distributed.layout",
+    "distributed.problem",
+    "distributed.replicated",
+    "distributed.split",
+    "distributed.threads",
+}

@@ -1,0 +1,332 @@
+"""Even-odd elimination against the dense Schur complement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from implicitsolve.elimination import merge, split
+from implicitsolve.status import Status
+from tests.adapters.layers import Case, make
+from tests.compare import close
+from tests.elimination.layers import SIZES, TIGHT, case_of
+
+
+def schur(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """J without its eliminated blocks, dense, for the batch as one matrix; and the states (B, T, size)'s kept ones."""
+    J = case.jacobian()
+    is_kept = np.zeros(case.H.shape, dtype=bool)
+    is_kept[:, 1::2] = True
+    kept = is_kept.ravel()
+    e, o = np.flatnonzero(~kept), np.flatnonzero(kept)
+    return J[np.ix_(o, o)] - J[np.ix_(o, e)] @ np.linalg.solve(J[np.ix_(e, e)], J[np.ix_(e, o)]), kept
+
+
+def on_expanded(case: Case, layer: ims.Problem) -> tuple[Case, Any]:
+    """The case at a state whose eliminated blocks satisfy their equations, and that state's kept blocks."""
+    kept = case.H[:, 1::2]
+    return replace(case, H=ims.expand(layer, kept)), kept
+
+
+# The problem in half the unknowns
+
+
+def test_residual_is_that_of_the_kept_blocks(case):
+    layer = case.layer()
+    case, kept = on_expanded(case, layer)
+    F, half = case.residual(), ims.even_odd(layer)
+    close(half.residual(kept), F[:, 1::2])
+    close(half.linearize(kept)[0], F[:, 1::2])
+    close(F[:, ::2], 0 * F[:, ::2])
+    assert half.fixed_point
+    assert half.batch_ndim == 1
+    assert layer.name in half.name
+
+
+def test_products_are_those_of_the_schur_complement(case, rng):
+    layer = case.layer()
+    case, kept = on_expanded(case, layer)
+    S, _ = schur(case)
+    J = ims.even_odd(layer).linearize(kept)[1]
+    v, w = rng.standard_normal((2, *kept.shape))
+    close(J.matvec(v).ravel(), S @ v.ravel())
+    close(J.rmatvec(w).ravel(), S.T @ w.ravel())
+    single = J.astype(np.float32)
+    assert single.dtype == single.matvec(v.astype(np.float32)).dtype == np.float32
+    close(single.matvec(v.astype(np.float32)).ravel(), S @ v.ravel(), 1e-5)
+    close(single.rmatvec(w.astype(np.float32)).ravel(), S.T @ w.ravel(), 1e-5)
+
+
+def test_parameter_products_are_those_of_the_eliminated_function(case, rng):
+    layer = case.layer()
+    half = ims.even_odd(layer)
+    kept = case.H[:, 1::2]
+    w = rng.standard_normal(kept.shape)
+    tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
+    step = 1e-6
+
+    def moved(sign):
+        changed = {name: case.P[name] + sign * step * tangents[name] for name in case.P}
+        return ims.even_odd(case.layer(**changed)).residual(kept)
+
+    change = half.parameter_jvp(kept, tangents)
+    close(change, (moved(1) - moved(-1)) / (2 * step), 1e-8)
+    gradients = half.parameter_vjp(kept, w)
+    assert gradients.keys() == half.parameters.keys() == layer.parameters.keys()
+    assert all(gradients[name].shape == value.shape for name, value in case.P.items())
+    total = sum(np.sum(gradients[name] * tangents[name]) for name in tangents)
+    assert total == pytest.approx(np.sum(w * change), rel=1e-11, abs=1e-11)
+    one = {"inputs": tangents["inputs"]}
+    none = {name: np.zeros_like(value) for name, value in tangents.items()}
+    close(half.parameter_jvp(kept, one), half.parameter_jvp(kept, none | one))
+
+
+def test_eigenvalues_are_squared(name):
+    case = case_of(name, "odd", B=1)
+    case, kept = on_expanded(case, case.layer())
+    mu = 1 - np.linalg.eigvals(case.jacobian())
+    S, _ = schur(case)
+    squared = 1 - np.linalg.eigvals(S)
+    for one in squared:  # each is the square of some mu, and -mu is an eigenvalue where mu is
+        assert np.abs(mu**2 - one).min() < 1e-6
+    largest = np.abs(mu).max()
+    assert np.abs(squared).max() == pytest.approx(largest**2, rel=1e-6)
+    J = ims.even_odd(case.layer()).linearize(kept)[1]
+    close(J.matvec(np.ones_like(kept)).ravel(), S.sum(axis=1))
+
+
+def test_the_inverse_on_offer_has_the_blocks_diagonals(name):
+    """Against the dense matrix of couplings' diagonals, solved by NumPy."""
+    for size in SIZES:
+        case = case_of(name, size, scale=0.4)
+        layer = case.layer()
+        kept = case.H[:, 1::2]
+        half = ims.even_odd(layer)
+        eliminated, first = layer.halves.eliminated.linearize(kept)
+        _, second = layer.halves.kept.linearize(eliminated)
+        B, n, k = kept.shape
+        E, K = np.zeros((B, k, eliminated.shape[1], n)), np.zeros((B, k, n, eliminated.shape[1]))
+        for matrix, (previous, following), shift in ((E, first.diagonals(), -1), (K, second.diagonals(), 0)):
+            rows, columns = matrix.shape[-2:]
+            for t in range(rows):
+                for diagonal, column in ((previous, t + shift), (following, t + shift + 1)):
+                    if 0 <= column < columns:
+                        matrix[:, :, t, column] = diagonal[:, t, :]
+                    else:
+                        assert (diagonal[:, t, :] == 0).all()
+        approximate = np.eye(n) - K @ E  # (B, k, n, n)
+        M = half.linearize(kept)[1].approximate_inverse()
+        assert (M.in_shape, M.batch_shape) == ((n, k), (B,))
+        b = np.random.default_rng(0).standard_normal(kept.shape)
+        x = M.matvec(b)
+        close(np.einsum("bkts,bsk->btk", approximate, x), b, 1e-10)
+        adjoint = M.rmatvec(b)
+        close(np.einsum("bkst,bsk->btk", approximate, adjoint), b, 1e-10)
+
+
+def test_the_inverse_of_independent_units_is_exact(rng):
+    """With diagonal weights the couplings' blocks are diagonal."""
+    k, T = 3, 7
+    params = {n: np.asarray(v) for n, v in ims.adapters.rnn_parameters(2, k, lower=1, upper=1, rng=rng).items()}
+    for weights in ("P", "N"):
+        params[weights] = np.diag(rng.uniform(-0.4, 0.4, k))[None]
+    half = ims.even_odd(ims.adapters.implicit_rnn(params, rng.standard_normal((2, T, 2))))
+    e = rng.uniform(-1, 1, (2, T // 2, k))
+    J = half.linearize(e)[1]
+    b = rng.standard_normal(e.shape)
+    close(J.matvec(J.approximate_inverse().matvec(b)), b)
+    close(J.rmatvec(J.approximate_inverse().rmatvec(b)), b)
+    result = ims.root(half, method="newton-krylov", stop=TIGHT)
+    assert result.success.all()
+    assert (result.krylov_iterations <= result.iterations).all()
+
+
+def test_everything_in_every_library(xp, dtype, rng):
+    case = case_of("implicit_gru", "ragged")
+    tolerance = 256 * float(xp.finfo(dtype).eps)
+    layer, ours = case.layer(), case.layer(xp, dtype)
+    half, other = ims.even_odd(layer), ims.even_odd(ours)
+    kept, w = rng.uniform(-1, 1, (2, 3, 2, 3))
+    e, u = xp.asarray(kept, dtype=dtype), xp.asarray(w, dtype=dtype)
+    tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
+    theirs = {name: xp.asarray(value, dtype=dtype) for name, value in tangents.items()}
+    J, Jx = half.linearize(kept)[1], other.linearize(e)[1]
+    taken = np.asarray([2, 0])
+    pairs = [
+        (other.residual(e), half.residual(kept)),
+        (Jx.matvec(u), J.matvec(w)),
+        (Jx.rmatvec(u), J.rmatvec(w)),
+        (Jx.approximate_inverse().matvec(u), J.approximate_inverse().matvec(w)),
+        (Jx.approximate_inverse().rmatvec(u), J.approximate_inverse().rmatvec(w)),
+        (other.parameter_jvp(e, theirs), half.parameter_jvp(kept, tangents)),
+        (ims.expand(ours, e), ims.expand(layer, kept)),
+        (other.take(taken).residual(xp.take(e, xp.asarray(taken), axis=0)), half.take(taken).residual(kept[taken])),
+        (other.initial_guess("one-step", None), half.initial_guess("one-step", None)),
+    ]
+    expected = half.parameter_vjp(kept, w)
+    pairs += [(value, expected[name]) for name, value in other.parameter_vjp(e, u).items()]
+    for actual, value in pairs:
+        assert actual.dtype == dtype
+        close(actual, value, tolerance)
+
+
+def test_take_is_the_half_of_some_sequences(name, rng):
+    case = case_of(name, "ragged")
+    half, kept = ims.even_odd(case.layer()), case.H[:, 1::2]
+    v = rng.standard_normal(kept.shape)
+    F, J = half.linearize(kept)
+    M = J.approximate_inverse()
+    for indices in (np.asarray([2, 0]), np.asarray([1]), np.asarray([1, 1, 2])):
+        part = half.take(indices)
+        Fi, Ji = part.linearize(kept[indices])
+        close(Fi, F[indices])
+        for one in (Ji, J.take(indices)):
+            close(one.matvec(v[indices]), J.matvec(v)[indices])
+            close(one.rmatvec(v[indices]), J.rmatvec(v)[indices])
+            close(one.approximate_inverse().matvec(v[indices]), M.matvec(v)[indices])
+            close(one.astype(np.float32).matvec(v[indices].astype(np.float32)), J.matvec(v)[indices], 1e-5)
+
+
+def test_one_sequence_alone(name, rng):
+    for T in (1, 2, 5, 6):
+        case = case_of(name, "T1", B=1, T=T)
+        params = {key: case.P[key] for key in case.weights}
+        edges = {key: case.P[key][0] for key in case.adapter.boundaries(1)}
+        alone = case.adapter.build(params, case.P["inputs"][0], **edges, **case.adapter.options)
+        half = ims.even_odd(alone)
+        assert (half.batch_ndim, half.take) == (0, None)
+        kept = case.H[0, 1::2]
+        S, _ = schur(on_expanded(case, case.layer())[0])
+        v = rng.standard_normal(kept.shape)
+        J = half.linearize(kept)[1]
+        close(J.matvec(v).ravel(), S @ v.ravel())
+        close(J.rmatvec(v).ravel(), S.T @ v.ravel())
+        assert ims.expand(alone, kept).shape == case.H[0].shape
+        result, full = (
+            ims.root(one, method="newton-krylov", stop=TIGHT) for one in (alone, replace(alone, halves=None))
+        )
+        assert result.status is Status.CONVERGED
+        assert isinstance(result.residual_norm, float)
+        close(result.x, full.x, 1e-9)
+        assert result.fun.shape == case.H[0].shape
+
+
+# Blocks of states
+
+
+@given(st.data())
+def test_split_and_merge_are_inverse(data):
+    axis = data.draw(st.integers(0, 2))
+    shape = [data.draw(st.integers(0, 5)) for _ in range(axis)] + [data.draw(st.integers(0, 7)), 2]
+    x = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    eliminated, kept = split(x, axis)
+    np.testing.assert_array_equal(eliminated, np.take(x, range(0, shape[axis], 2), axis))
+    np.testing.assert_array_equal(kept, np.take(x, range(1, shape[axis], 2), axis))
+    again = merge(eliminated, kept, axis)
+    np.testing.assert_array_equal(again, x)
+    assert again.dtype == x.dtype
+    assert not np.shares_memory(again, x)
+
+
+def test_expand_round_trip(case):
+    layer = case.layer()
+    kept = case.H[:, 1::2]
+    before = kept.copy()
+    x = ims.expand(layer, kept)
+    np.testing.assert_array_equal(x[:, 1::2], kept)
+    np.testing.assert_array_equal(ims.expand(layer, x[:, 1::2]), x)
+    x += 1.0
+    np.testing.assert_array_equal(kept, before)
+    assert x.shape == case.H.shape
+
+
+def test_only_problems_with_halves_are_halved():
+    layer = make("elman").layer()
+    for function in (lambda problem: ims.even_odd(problem), lambda problem: ims.expand(problem, np.zeros((2, 4)))):
+        with pytest.raises(TypeError, match="`problem` must be a Problem, got function"):
+            function(lambda x: x)
+        with pytest.raises(ValueError, match="'elman' must have `halves`"):
+            function(layer)
+    assert ims.even_odd(make().layer()).halves is None
+    with pytest.raises(ValueError, match="must have `halves`"):
+        ims.even_odd(ims.even_odd(make().layer()))
+    with pytest.raises(TypeError, match="`halves` must be a Halves"):
+        ims.Problem(lambda x: x, halves=(1, 2))  # type: ignore[arg-type]
+
+
+def test_a_state_of_the_wrong_size_is_refused():
+    half = ims.even_odd(make(T=4, lengths=None).layer())
+    with pytest.raises(ValueError, match="`other` must have shape"):
+        half.residual(np.zeros((3, 3, 3)))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 3), (3, 6, 3), (3, 3, 3), (3, 7, 3), (2, 5, 3), (3, 5, 2), (5, 3), (3, 15)])
+@pytest.mark.parametrize("method", ["newton-krylov", "auto", "block-newton"])
+def test_a_start_of_the_wrong_shape_is_refused(shape, method):
+    """One block too few or too many leaves the number of kept blocks as it is."""
+    layer = make(T=5, lengths=None).layer()
+    with pytest.raises(ValueError, match=r"must|shape"):
+        ims.root(layer, np.zeros(shape), method=method)
+    even = make(T=4, lengths=None).layer()
+    with pytest.raises(ValueError, match=r"must|shape"):
+        ims.root(even, np.zeros((3, 5, 3)), method=method)
+
+
+def test_a_batch_of_two_axes(rng):
+    """Systems (2, 3) of a user, made of a layer's six."""
+    layer = make("implicit_gru", B=6, T=5, lengths=(5, 1, 4, 2, 5, 3)).layer()
+    assert layer.halves is not None
+
+    class Coupling:
+        def __init__(self, coupling, batch):
+            self.coupling, self.batch = coupling, batch
+
+        def __getattr__(self, key):
+            function = getattr(self.coupling, key)
+            match key:
+                case "take":
+                    return lambda indices: function(indices)
+                case "astype":
+                    return lambda dtype: Coupling(function(dtype), self.batch)
+                case "diagonals":
+                    return lambda: tuple(self.out(part) for part in function())
+            return lambda v: self.out(function(v.reshape(6, *v.shape[2:])))
+
+        def out(self, x):
+            return x.reshape(*self.batch, *x.shape[1:])
+
+    def half(one):
+        def linearize(other):
+            value, coupling = one.linearize(other.reshape(6, *other.shape[2:]))
+            return value.reshape(2, 3, *value.shape[1:]), Coupling(coupling, (2, 3))
+
+        return ims.Half(apply=lambda other: linearize(other)[0], linearize=linearize)
+
+    problem = ims.Problem(
+        lambda x: layer.residual(x.reshape(6, 5, 3)).reshape(x.shape),
+        batch_ndim=2,
+        fixed_point=True,
+        halves=ims.Halves(eliminated=half(layer.halves.eliminated), kept=half(layer.halves.kept)),
+        parameters=layer.parameters,
+        parameter_vjp=lambda x, w: layer.parameter_vjp(x.reshape(6, 5, 3), w.reshape(6, 5, 3)),
+    )
+    expected = ims.root(layer, np.zeros((6, 5, 3)), method="newton-krylov", stop=TIGHT)
+    for method in (ims.NewtonKrylov(), ims.NewtonKrylov(products="float32"), ims.Homotopy()):
+        result = ims.root(problem, np.zeros((2, 3, 5, 3)), method=method, stop=TIGHT)
+        assert result.success.shape == (2, 3)
+        assert result.success.all()
+        close(result.x.reshape(6, 5, 3), expected.x, 1e-9)
+    cotangent = rng.standard_normal((2, 3, 5, 3))
+    exact = ims.LinearStop(rtol=1e-12)
+    back = ims.pull_back(problem, result.x, cotangent, stop=exact)
+    close(
+        back.adjoint.reshape(6, 5, 3),
+        ims.pull_back(layer, result.x.reshape(6, 5, 3), cotangent.reshape(6, 5, 3), stop=exact).adjoint,
+        1e-9,
+    )
