@@ -85,7 +85,7 @@ def measure(T: int, k: int, repeat: int) -> str:
     ratios = [
         f"{t['gbsv'] / t[name]:8.2f}" if name in t else " " * 8 for name in ("auto", "no numba", "in blocks", "cyclic")
     ]
-    module = type(kept._inverse.factors).__module__
+    module = type(kept._factored.factors).__module__
     return (
         f"{k:4d} {T:6d} {1e3 * t['gbsv']:9.2f} {1e3 * t['auto']:9.2f} {' '.join(ratios)} "
         f"{1e3 * t['gbtrs']:8.3f} {1e3 * t['kept']:8.3f} {t['gbtrs'] / t['kept']:6.2f}  "

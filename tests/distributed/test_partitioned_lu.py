@@ -129,7 +129,7 @@ class TestFactor:
 
         def program(comm):
             inverse = PLAIN.factor(split_matrix(comm, A, (31, 9)))
-            return inverse.nbytes, inverse._inverse.factors.between.nbytes
+            return inverse.nbytes, inverse._factored.factors.between.nbytes
 
         (first, interfaces), (second, again) = on_ranks((31, 9), program)
         assert interfaces == again
@@ -219,7 +219,7 @@ class TestGroups:
         A, b = matrix(rng, 132, 3, 2, 2, periodic=periodic, dominance=1.0), rng.normal(size=(132, 2))
         for adjoint in (False, True):
             x, inverse = solved(A, b, counts, adjoint=adjoint)
-            assert isinstance(inverse._inverse.factors.between, _exchange.InGroups)
+            assert isinstance(inverse._factored.factors.between, _exchange.InGroups)
             assert scaled_residual(A, x, b, adjoint) <= 4 * inverse.growth
 
     def test_a_batch_with_mixtures_and_a_singular_system(self, rng):
@@ -238,7 +238,7 @@ class TestGroups:
 
         with in_groups(0.9):
             inverse, (y, z) = on_ranks(counts, program)[3]
-        assert inverse._inverse.factors.subdomain.kind.tolist() == [0, 1, 0, 0]
+        assert inverse._factored.factors.subdomain.kind.tolist() == [0, 1, 0, 0]
         assert inverse.status.tolist() == [1, 1, Status.SINGULAR, 1]
         assert inverse.singular_block.tolist() == [-1, -1, 13, -1]
         assert np.isnan(y[0]).all()

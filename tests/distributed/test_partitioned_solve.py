@@ -74,9 +74,9 @@ class TestMessages:
             comm = Counted(comm)
             inverse = PartitionedLU().factor(split_matrix(comm, A, counts))
             factoring = dict(comm.messages), dict(comm.bytes)
-            inverse._inverse.factors.solve(piece(comm, b[None, :, :, None], 1, counts))
+            inverse._factored.factors.solve(piece(comm, b[None, :, :, None], 1, counts))
             comm.reset()
-            inverse._inverse.factors.solve(piece(comm, b[None, :, :, None], 1, counts))
+            inverse._factored.factors.solve(piece(comm, b[None, :, :, None], 1, counts))
             plain = dict(comm.calls), dict(comm.bytes)
             comm.reset()
             for solve in (inverse.solve, inverse.solve_adjoint):

@@ -63,7 +63,7 @@ def test_damping_halves_where_a_step_was_bad_and_doubles_again():
     assert result.success
 
 
-@pytest.mark.parametrize(("steps", "linearizations"), [(6, 1), (8, 2), (31, 2), (32, 3), (127, 3), (128, 4)])
+@pytest.mark.parametrize(("steps", "linearizations"), [(7, 1), (8, 2), (31, 2), (32, 3), (127, 3), (128, 4)])
 def test_the_inverse_is_built_anew_at_ages_8_and_32_and_128(steps, linearizations):
     rate = 0.99
 
@@ -77,3 +77,14 @@ def test_the_inverse_is_built_anew_at_ages_8_and_32_and_128(steps, linearization
     assert result.iterations == steps
     assert result.counts.linearizations == linearizations
     np.testing.assert_allclose(result.x, rate**steps)
+
+
+@pytest.mark.parametrize("method", [Anderson, Broyden])
+def test_the_least_settings_are_settings_and_less_is_not(method):
+    assert method(growth=1, patience=1, memory=1).patience == 1
+    with pytest.raises(TypeError, match="`growth`"):
+        method(growth="large")
+    with pytest.raises(ValueError, match="`growth`"):
+        method(growth=0.99)
+    with pytest.raises(ValueError, match="`patience`"):
+        method(patience=0)

@@ -205,6 +205,7 @@ def test_the_model_of_a_direct_solve_is_the_curve_that_it_stands_for(seed, power
 def test_lengths_of_that_model_lie_where_backtracking_looks():
     assert LENGTHS[0] == 0.1
     assert LENGTHS[-1] == 0.5
+    assert LENGTHS.size == 17
     np.testing.assert_allclose(np.diff(LENGTHS), np.diff(LENGTHS)[0])
 
 

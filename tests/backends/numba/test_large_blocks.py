@@ -60,7 +60,7 @@ def test_solves_for_vectors_columns_and_the_adjoint(dtype, k, rng):
             A = random_matrix(rng, 2, T, k, dtype, lower, upper)
             before = A.blocks.copy()
             inverse = BlockLU(pivoting="block").factor(A)
-            assert isinstance(inverse._inverse.factors, LargeBlockFactors)
+            assert isinstance(inverse._factored.factors, LargeBlockFactors)
             assert (inverse.growth < 4).all()
             check(inverse, A, rng)
             np.testing.assert_array_equal(A.blocks, before)
