@@ -120,6 +120,15 @@ def test_a_step_that_says_no_more_has_no_numbers_and_nobody_running():
         assert getattr(step, name).shape == (0,)
 
 
+def test_counts_add_and_subtract_by_name():
+    one, other = (
+        Counts(residuals=5, jvps=7, vjps=11, linearizations=13),
+        Counts(residuals=1, jvps=2, vjps=3, linearizations=4),
+    )
+    assert one - other == Counts(residuals=4, jvps=5, vjps=8, linearizations=9)
+    assert (one - other) + other == one
+
+
 # -------------------------------------------------------------------------------------------------------------- summary
 
 
@@ -249,12 +258,3 @@ def test_the_targets_of_a_race_and_of_a_batch_in_chunks():
     with ThreadPoolExecutor(1) as executor:
         np.testing.assert_array_equal(ims.solve_batch(problem, x0, executor=executor, chunks=2).target, expected)
     np.testing.assert_array_equal(ims.race(problem, [x0, 2 * x0]).target, expected)
-
-
-def test_counts_add_and_subtract_by_name():
-    one, other = (
-        Counts(residuals=5, jvps=7, vjps=11, linearizations=13),
-        Counts(residuals=1, jvps=2, vjps=3, linearizations=4),
-    )
-    assert one - other == Counts(residuals=4, jvps=5, vjps=8, linearizations=9)
-    assert (one - other) + other == one

@@ -247,7 +247,7 @@ def test_the_adjoint_is_asked_for_where_it_is_needed(rng):
 
 def test_other_libraries_are_refused():
     xp = array_api_strict
-    with pytest.raises(TypeError, match=r"ScipyKrylov.*NumPy.*Array"):
+    with pytest.raises(TypeError, match=r"ScipyKrylov works on NumPy arrays, got some of array_api_strict"):
         ims.linear_solve(xp.eye(3), xp.ones(3), method=ScipyKrylov(function="gmres"))
 
 
