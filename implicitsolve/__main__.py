@@ -7,9 +7,9 @@ import sys
 
 from implicitsolve._report import main
 
+status: int = 1
 try:
     status = main()
 except BrokenPipeError:  # who reads has seen enough; the interpreter's own flush must not fail again
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    status = 1
 sys.exit(status)
