@@ -117,8 +117,17 @@ def worst_first(status: HostArray, norms: HostArray, target: HostArray) -> HostA
 
 def where(i: int, batch_shape: tuple[int, ...]) -> Any:
     """Position in the batch of system i of the flattened one: a number, or a tuple where the batch has several axes."""
-    index = tuple(int(part) for part in np.unravel_index(i, batch_shape))
+    return named(tuple(int(part) for part in np.unravel_index(i, batch_shape)))
+
+
+def named(index: tuple[int, ...]) -> Any:
+    """An index as it is shown."""
     return index[0] if len(index) == 1 else index
+
+
+def flat(values: Any, status: Any) -> HostArray:
+    """One number for each system of the flattened batch, whether it is the same for all or not."""
+    return np.broadcast_to(np.asarray(values, dtype=float), np.shape(status)).reshape(-1)
 
 
 # -------------------------------------------------------------------------------------------------------------- history
@@ -159,12 +168,12 @@ def _step(steps: Sequence[NewtonStep], i: int, columns: dict[str, Any], *, is_ba
     for name, reduce in columns.values():
         values: HostArray = getattr(step, name)
         shown.append(number(reduce(values).item()) if values.size else "")
-    return [str(step.iteration), *shown, str(_total(step.counts) - _total(steps[i - 1].counts if i else None))]
+    return [str(step.iteration), *shown, str(total(step.counts) - (total(steps[i - 1].counts) if i else 0))]
 
 
-def _total(counts: Counts | None) -> int:
+def total(counts: Counts) -> int:
     """Residuals and products."""
-    return 0 if counts is None else counts.residuals + counts.jvps + counts.vjps
+    return counts.residuals + counts.jvps + counts.vjps
 
 
 # ----------------------------------------------------------------------------------------------------------------- text

@@ -97,7 +97,11 @@ def condition(
     >>> round(ims.condition(problem, np.ones(2)).number)
     1000
     """
-    part = System("condition", problem, x, system)
+    return condition_of(System("condition", problem, x, system))
+
+
+def condition_of(part: System) -> Condition:
+    """`condition` of a system at hand."""
     J = part.assembled(ASSEMBLY)
     if J is not None:
         return _of_matrix(part, J)
@@ -114,7 +118,7 @@ def condition(
 
 def _of_dense(part: System) -> Condition:
     """J written out."""
-    J, F = part.dense(), to_host(part.F)[0]
+    J, F = part.dense, to_host(part.F)[0]
     norm = float(np.linalg.norm(J, 1)) if J.size else 0.0
     try:
         inverse = np.linalg.inv(J)

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, check_whole, eps, gather, to_host
-from implicitsolve._summary import worst_first
+from implicitsolve._summary import flat, named, worst_first
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.batch import BatchResult
 from implicitsolve.diagnostics._case import Case, Cause, largest
 from implicitsolve.diagnostics._causes import cause_of
-from implicitsolve.diagnostics._history import histories
+from implicitsolve.diagnostics._history import histories, native
 from implicitsolve.diagnostics._linear_causes import linear_cause
 from implicitsolve.diagnostics._probe import probe
 from implicitsolve.diagnostics._slowness import warning_of
-from implicitsolve.errors import NoConvergence
 from implicitsolve.problem import Problem
 from implicitsolve.result import AdjointResult, LinearResult, NonlinearResult, TangentResult
 from implicitsolve.status import Status
@@ -61,7 +60,7 @@ class Finding:
         """Status, systems, cause, place and advice."""
         head = self.status.name
         if self.systems and self.systems[0]:
-            names = [str(index[0] if len(index) == 1 else index) for index in self.systems[:SHOWN]]
+            names = [str(named(index)) for index in self.systems[:SHOWN]]
             more = len(self.systems) - len(names)
             plural = "s" if len(self.systems) > 1 else ""
             head += f", system{plural} {', '.join(names)}" + (f" and {more} more" if more > 0 else "")
@@ -141,8 +140,7 @@ def explain(result: Any, problem: Problem | Any = None) -> Explanation:
       Where: step 0, entry of F [1] = nan.
       Try: Start inside the domain of the residual, or extend it there.
     """
-    result = result.result if isinstance(result, NoConvergence) else result
-    result = getattr(result, "native", result)
+    result = native(result)
     if isinstance(result, NonlinearResult):
         check_whole("explain", result.x, "`result.summary()`")
         return _of_nonlinear(result, problem)
@@ -159,7 +157,7 @@ def explain(result: Any, problem: Problem | Any = None) -> Explanation:
 def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
     status = np.asarray(result.status)
     codes = status.reshape(-1)
-    order = worst_first(codes, _flat(result.residual_norm, status), _flat(result.target, status))
+    order = worst_first(codes, flat(result.residual_norm, status), flat(result.target, status))
     findings: list[Finding] = []
     kinds: dict[int, str] = {}
     for code in [*sorted(set(codes.tolist()) - {int(Status.CONVERGED)}), int(Status.CONVERGED)]:
@@ -172,7 +170,7 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
             findings += _grouped(Status(code), cases, rows, status.shape)
     notes: list[str] = []
     asked = order[~np.isin(codes[order], (Status.LOST, Status.CANCELLED, Status.STOPPED))]
-    finite = asked[np.isfinite(_flat(result.residual_norm, status)[asked])]
+    finite = asked[np.isfinite(flat(result.residual_norm, status)[asked])]
     if problem is not None and asked.size:
         row = int((finite if finite.size else asked)[0])
         more, notes = _probed(result, problem, row, status, kinds.get(row, ""))
@@ -198,7 +196,7 @@ def _cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int
     shape = np.shape(result.status)
     x, F = (_rows(part, rows, len(shape)) for part in (result.x, result.fun))
     known = (result.residual_norm, result.initial_norm, result.target)
-    norm, first, target = (_flat(part, result.status).tolist() for part in known)
+    norm, first, target = (flat(part, result.status).tolist() for part in known)
     precision = eps(array_namespace(result.x), result.x.dtype)
     exact = result.counts.jvps > 0
     return {
@@ -210,12 +208,8 @@ def _cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int
 def _rows(x: Array, rows: HostArray, batch_ndim: int) -> HostArray:
     """Some systems of x, on the host."""
     event = tuple(x.shape[batch_ndim:])
-    flat = array_namespace(x).reshape(x, (-1, *event)) if batch_ndim else x[None, ...]
-    return to_host(gather(flat, rows))
-
-
-def _flat(values: Any, status: Any) -> HostArray:
-    return np.broadcast_to(np.asarray(values, dtype=float), np.shape(status)).reshape(-1)
+    systems = array_namespace(x).reshape(x, (-1, *event)) if batch_ndim else x[None, ...]
+    return to_host(gather(systems, rows))
 
 
 def _grouped(status: Status, cases: dict[int, Case], rows: HostArray, shape: tuple[int, ...]) -> list[Finding]:
@@ -274,7 +268,7 @@ def _probed(
     findings = [Finding(ended, (index,), what, "at x", advice) for what, advice in found.remarks]
     notes = found.notes
     if notes and status.ndim:
-        notes = [f"Of system {index[0] if len(index) == 1 else index}:", *notes]
+        notes = [f"Of system {named(index)}:", *notes]
     return findings, notes
 
 
@@ -284,8 +278,8 @@ def _probed(
 def _of_linear(result: LinearResult | AdjointResult | TangentResult) -> Explanation:
     linear = result if isinstance(result, LinearResult) else result.linear
     status = np.asarray(result.status)
-    codes, norms, target = status.reshape(-1), _flat(linear.residual_norm, status), _flat(linear.target, status)
-    iterations = _flat(linear.iterations, status)
+    codes, norms, target = status.reshape(-1), flat(linear.residual_norm, status), flat(linear.target, status)
+    iterations = flat(linear.iterations, status)
     order = worst_first(codes, norms, target)
     findings: list[Finding] = []
     for code in sorted(set(codes.tolist()) - {int(Status.CONVERGED)}):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from implicitsolve._summary import flat, total
 from implicitsolve._typing import HostArray
+from implicitsolve.errors import NoConvergence
 from implicitsolve.result import NewtonStep, NonlinearResult
 
 FIELDS = "step_length", "forcing", "linear_residual", "krylov_iterations", "linear_status", "factorized"
@@ -28,7 +31,7 @@ class History:
     def add(self, step: NewtonStep, place: int) -> None:
         """Append what a step says of the system at some place in it."""
         self.norms.append(float(step.residual_norm[place]))
-        self.spent.append(step.counts.residuals + step.counts.jvps + step.counts.vjps)
+        self.spent.append(total(step.counts))
         if step.iteration:
             for name, values in self.parts.items():
                 recorded: HostArray = getattr(step, name)
@@ -77,6 +80,12 @@ class History:
         return ratios[ratios.size - min(count, 4) :]
 
 
+def native(result: Any) -> Any:
+    """The native result behind what a solve returned, or the exception that it raised."""
+    result = result.result if isinstance(result, NoConvergence) else result
+    return getattr(result, "native", result)
+
+
 def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
     """The solve behind the result, for some systems of the flattened batch.
 
@@ -84,10 +93,7 @@ def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
     result's norm.
     """
     size, wanted = np.asarray(result.status).size, {row: place for place, row in enumerate(rows)}
-    final, first = (
-        np.broadcast_to(np.asarray(part, dtype=float), np.shape(result.status)).reshape(-1)
-        for part in (result.residual_norm, result.initial_norm)
-    )
+    final, first = (flat(part, result.status) for part in (result.residual_norm, result.initial_norm))
     known: list[dict[int, list[History]]] = [{} for _ in rows]
     for step in result.steps:
         for place in np.flatnonzero(np.isin(step.systems % size, list(wanted))).tolist():

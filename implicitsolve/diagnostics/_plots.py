@@ -9,9 +9,8 @@ import numpy as np
 
 from implicitsolve._summary import where
 from implicitsolve._typing import HostArray
-from implicitsolve.diagnostics._history import History, histories
+from implicitsolve.diagnostics._history import History, histories, native
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
-from implicitsolve.errors import NoConvergence
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
 
@@ -63,7 +62,7 @@ def plot_convergence(
     if against not in ("steps", "products"):
         raise ValueError(f'plot_convergence: `against` must be "steps" or "products", got {against!r}')
     given: Any = result if isinstance(result, Mapping) and "native" not in result else {label or "": result}
-    results = {str(name): _native(one) for name, one in given.items()}
+    results = {str(name): _checked(one) for name, one in given.items()}
     if not results:
         raise ValueError("plot_convergence: `result` must hold at least one result, got none")
     ax = _axes("plot_convergence", ax)
@@ -154,10 +153,9 @@ def _axes(caller: str, ax: Any) -> Any:
     return plt.subplots(layout="constrained")[1]
 
 
-def _native(result: Any) -> NonlinearResult:
-    """The native result of what a solve returned or raised."""
-    result = result.result if isinstance(result, NoConvergence) else result
-    result = getattr(result, "native", result)
+def _checked(result: Any) -> NonlinearResult:
+    """The native result of what `root` returned or raised."""
+    result = native(result)
     if not isinstance(result, NonlinearResult):
         raise TypeError(f"plot_convergence: `result` must be the result of `root`, got {type(result).__name__}")
     return result

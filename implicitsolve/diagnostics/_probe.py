@@ -11,8 +11,8 @@ import numpy as np
 from implicitsolve import check_derivatives
 from implicitsolve._namespace import as_inexact, eps, norm2, norm_max, to_host
 from implicitsolve._typing import HostArray
-from implicitsolve.diagnostics._condition import DENSE, Condition, condition
-from implicitsolve.diagnostics._spectrum import spectrum
+from implicitsolve.diagnostics._condition import DENSE, Condition, condition_of
+from implicitsolve.diagnostics._spectrum import spectrum_of
 from implicitsolve.diagnostics._system import System
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
@@ -40,21 +40,21 @@ def probe(problem: Problem, x: Any, index: tuple[int, ...] | None, status: Statu
     found = Probe([], [])
     _derivatives(found, part, problem, x)
     if status == Status.CONVERGED:
-        _conditions(found, part, problem, x, index, status)
+        _conditions(found, part, status)
         return found
     if status == Status.DIVERGED:  # where nothing is as it is near a solution
         return found
     _noise(found, part)
-    _conditions(found, part, problem, x, index, status)
+    _conditions(found, part, status)
     if kind == "fixed point":
-        found.notes.append(_radius(problem, x, index))
+        found.notes.append(_radius(part))
     return found
 
 
-def _radius(problem: Problem, x: Any, index: tuple[int, ...] | None) -> str:
+def _radius(part: System) -> str:
     """Whether fixed-point iterations converge near x."""
     try:
-        radius = spectrum(problem, x, system=index).radius
+        radius = spectrum_of("explain", part).radius
     except ValueError:
         return "The spectral radius of I - J was not estimated: a product with J is not finite."
     verdict = "fixed-point iterations converge" if radius < 1 else "Picard's iteration diverges"
@@ -99,12 +99,10 @@ def _noise(found: Probe, part: System) -> None:
         found.remarks.append((what, f"NonlinearStop(atol={2 * float(norm_max(part.F)[0]):.1g}) would hold."))
 
 
-def _conditions(
-    found: Probe, part: System, problem: Problem, x: Any, index: tuple[int, ...] | None, status: Status
-) -> None:
+def _conditions(found: Probe, part: System, status: Status) -> None:
     """Condition, distance to the solution, and what makes J singular."""
     try:
-        known = condition(problem, x, system=index)
+        known = condition_of(part)
     except TypeError:
         found.notes.append("The condition of J was not estimated: there are no products with J^H.")
         return
@@ -136,7 +134,7 @@ def _singular(part: System, status: Status) -> tuple[str, str]:
 
 def _scaled_condition(part: System) -> float:
     """Condition number of J after its rows, and then its columns, were divided by their largest entries."""
-    J = part.dense()
+    J = part.dense
     with np.errstate(all="ignore"):
         J = J / np.abs(J).max(axis=1, keepdims=True)
         J = J / np.abs(J).max(axis=0)
@@ -156,7 +154,7 @@ def _stationary(found: Probe, part: System, known: Condition) -> None:
     adjoint = part.adjoint()
     if not size > 0 or (adjoint is None and part.size > DENSE):
         return
-    pulled = part.dense().conj().T @ to_host(part.F)[0] if adjoint is None else to_host(adjoint.matvec(part.F))[0]
+    pulled = part.dense.conj().T @ to_host(part.F)[0] if adjoint is None else to_host(adjoint.matvec(part.F))[0]
     slope = float(np.linalg.norm(pulled)) / (known.norm * size)
     if slope < STATIONARY:
         what = f"x is a stationary point of ||F||: ||J^H F|| is {slope:.1g} of ||J|| ||F||."
@@ -169,14 +167,14 @@ def _kernel(part: System) -> str:
     if adjoint is not None:
         columns = to_host(adjoint.matvec(part.random(np.random.default_rng(0))))[0] == 0
     elif part.size <= DENSE:
-        columns = ~part.dense().any(axis=0)
+        columns = ~part.dense.any(axis=0)
     else:
         return ""
     if columns.any():
         return f"To first order F does not depend on {_unknowns(part, np.flatnonzero(columns))}."
     if part.size > DENSE:
         return ""
-    vector = np.abs(np.linalg.svd(part.dense())[2][-1])
+    vector = np.abs(np.linalg.svd(part.dense)[2][-1])
     chosen = np.flatnonzero(vector > 0.5 * vector.max())
     return f"It maps a direction to zero whose largest entries are those of {_unknowns(part, chosen)}."
 

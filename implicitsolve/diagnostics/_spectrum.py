@@ -136,7 +136,7 @@ def spectrum(
     (array([ 0.5 , -0.25]), True)
     """
     part = System("spectrum", problem, x, system)
-    return _spectrum("spectrum", part, vectors, np.random.default_rng(0) if rng is None else rng)
+    return spectrum_of("spectrum", part, vectors, rng)
 
 
 def contraction(
@@ -179,7 +179,7 @@ def contraction(
     """
     part = System("contraction", problem, x, system)
     rng = np.random.default_rng(0) if rng is None else rng
-    radius = _spectrum("contraction", part, vectors, rng).radius
+    radius = spectrum_of("contraction", part, vectors, rng).radius
     adjoint = part.adjoint()
     norm = None
     if adjoint is not None:
@@ -194,7 +194,11 @@ def contraction(
     return Contraction(radius, norm, 1 / digit if digit > 0 else math.inf)
 
 
-def _spectrum(caller: str, part: System, vectors: int | None, rng: np.random.Generator) -> Spectrum:
+def spectrum_of(
+    caller: str, part: System, vectors: int | None = None, rng: np.random.Generator | None = None
+) -> Spectrum:
+    """`spectrum` of a system at hand."""
+    rng = np.random.default_rng(0) if rng is None else rng
     columns = _columns(caller, part, vectors)
     H, is_whole = arnoldi(caller, lambda v: v - part.J.matvec(v), part, columns, rng)
     values, Y = np.linalg.eig(H[:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,9 @@ class System:
         J = self.assembled()
         return None if J is None else J.flat().H
 
+    @functools.cached_property
     def dense(self) -> HostArray:
-        """J, column by column."""
+        """J, column by column, by N products the first time."""
         columns = [to_host(self.J.matvec(from_host(unit[None, :], self.x)))[0] for unit in np.eye(self.size)]
         return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
 
