@@ -174,11 +174,7 @@ def _is_sound(backend: str) -> bool:
     """Whether "auto" can use a backend; one that is installed but cannot be imported is left out, with a warning."""
     try:
         return backend not in _broken and (backend not in PLUG_INS or load(backend))
-    except (
-        ImportError,
-        AttributeError,
-        OSError,
-    ) as error:  # versions that do not fit; a shared library that is not there
+    except (ImportError, AttributeError, OSError) as error:  # other versions, or a shared library that is not there
         _broken.add(backend)
         message = f"implicitsolve goes on without {backend}, which is installed but cannot be imported: {error}"
         warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru
+from tests.compare import jacobian
 
 WEIGHTS = ("W", "U", "b", "Wz", "Uz", "bz", "Wr", "Ur", "br", "Wp", "Up", "bp", "Wn", "Un", "bn")
 
@@ -47,16 +48,6 @@ def residual(P, H, lengths):
         for t in range(n):
             R[b, t] -= cell(P, h[t], h[t + 2], P["inputs"][b, t])
     return R
-
-
-def jacobian(function, x):
-    """Derivative of a function of one array by complex steps: exact, shape (outputs, inputs)."""
-    columns = []
-    for i in range(x.size):
-        moved = x.astype(complex)
-        moved.flat[i] += 1e-30j
-        columns.append(function(moved).imag.ravel() / 1e-30)
-    return np.stack(columns, axis=1)
 
 
 @dataclass

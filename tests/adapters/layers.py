@@ -25,6 +25,7 @@ from implicitsolve.adapters import (
     stencil_gru,
     stencil_gru_parameters,
 )
+from tests.compare import jacobian
 
 Vector = Any
 Params = dict[str, Any]
@@ -62,16 +63,6 @@ class Adapter:
 
 def _of_system(state: Any, ndim: int, b: int) -> Any:
     return state[b] if state.ndim > ndim else state
-
-
-def jacobian(function: Callable[[Any], Any], x: Any) -> Any:
-    """Derivative of a function of one array by complex steps: exact, shape (outputs, inputs)."""
-    columns = []
-    for i in range(x.size):
-        moved = x.astype(complex)
-        moved.flat[i] += 1e-30j
-        columns.append(function(moved).imag.ravel() / 1e-30)
-    return np.stack(columns, axis=1) if columns else np.zeros((function(x).size, 0))
 
 
 @dataclass

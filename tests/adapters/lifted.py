@@ -60,16 +60,6 @@ def G(parts, x, phi):
     return phi(x @ parts["A"].T + parts["inputs"] @ parts["B"].T)
 
 
-def derivative(function, x):
-    """Derivative of a function of one array by complex steps: exact, shape (outputs, inputs)."""
-    columns = []
-    for i in range(x.size):
-        moved = x.astype(complex)
-        moved.flat[i] += 1e-30j
-        columns.append(function(moved).imag.ravel() / 1e-30)
-    return np.stack(columns, axis=1)
-
-
 def close(actual, expected, tolerance=1e-13):
     np.testing.assert_allclose(dense(actual), expected, rtol=0, atol=tolerance * max(1.0, np.abs(expected).max()))
 

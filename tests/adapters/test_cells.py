@@ -12,7 +12,8 @@ from implicitsolve.adapters._elman import ElmanCell
 from implicitsolve.adapters._lstm_cell import LSTMCell
 from implicitsolve.adapters._rnn_cell import RNNCell
 from implicitsolve.adapters._stencil_gru_cell import StencilGRUCell
-from tests.adapters.layers import ADAPTERS, jacobian
+from tests.adapters.layers import ADAPTERS
+from tests.compare import jacobian
 
 ROWS, INPUTS, SIZE = 5, 2, 3
 NAMES = [name for name in ADAPTERS if name != "implicit_gru"]

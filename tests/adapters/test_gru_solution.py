@@ -9,8 +9,8 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve.adapters import initial_guess
-from tests.adapters.gru import Case, jacobian, make, residual
-from tests.compare import close
+from tests.adapters.gru import Case, make, residual
+from tests.compare import close, jacobian
 
 TIGHT = ims.LinearStop(rtol=1e-13)
 

@@ -24,10 +24,10 @@ from tests.adapters.lifted import (
     banded,
     close,
     dense,
-    derivative,
     make,
     stored,
 )
+from tests.compare import jacobian
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_residual_is_the_formula_in_every_form_and_activation(case, form, activa
 def test_products_are_those_of_the_dense_jacobian(case, form, activation, rng):
     parts, x = case
     net = lifted_net(form(parts["A"]), parts["B"], parts["inputs"], activation=activation)
-    J = derivative(lambda x: x - G(parts, x, PHI[activation]), x)
+    J = jacobian(lambda x: x - G(parts, x, PHI[activation]), x)
     v, w = rng.standard_normal((2, *x.shape))
     value, operator = net.linearize(x)
     close(value, net.residual(x))
@@ -74,7 +74,7 @@ def test_parameter_products_are_those_of_the_dense_derivative(case, form, activa
     parts, x = case
     net = lifted_net(form(parts["A"]), scipy.sparse.coo_array(parts["B"]), parts["inputs"], activation=activation)
     phi = PHI[activation]
-    D = derivative(lambda value: x - G(parts | {name: value}, x, phi), parts[name])
+    D = jacobian(lambda value: x - G(parts | {name: value}, x, phi), parts[name])
     w = rng.standard_normal(x.shape)
     gradient = net.parameter_vjp(x, w)[name]
     own = net.parameters[name]
@@ -143,7 +143,7 @@ def test_blocks_are_those_of_the_jacobian(case, activation):
     assert net.structure == ims.BlockBanded(1, 1, K)
     J = ims.BlockBandedMatrix(net.blocks(x), lower=1, upper=1)
     for b in range(BATCH):
-        single = derivative(lambda y, b=b: y - G(parts | {"inputs": parts["inputs"][b]}, y, PHI[activation]), x[b])
+        single = jacobian(lambda y, b=b: y - G(parts | {"inputs": parts["inputs"][b]}, y, PHI[activation]), x[b])
         close(J.todense()[b], single)
     assert structure_test(net, x)
 
@@ -163,7 +163,7 @@ def test_blocks_outside_and_a_circle(rng):
     net = lifted_net(circle, B, u)
     parts = {"A": circle.todense(), "B": B, "inputs": u}
     close(net.residual(x), x - G(parts, x, np.tanh))
-    D = derivative(lambda A: x - G(parts | {"A": A}, x, np.tanh), parts["A"])
+    D = jacobian(lambda A: x - G(parts | {"A": A}, x, np.tanh), parts["A"])
     is_stored = parts["A"] != 0
     close(net.parameter_vjp(x, x)["A"], np.where(is_stored, (D.T @ x).reshape(N, N), 0))
     result = ims.root(net, stop=ims.NonlinearStop(atol=1e-13, rtol=0.0))
