@@ -1,8 +1,11 @@
-"""Doctests of packages whose optional dependency is missing are not collected."""
+"""Doctests of packages whose optional dependency is missing are not collected; each file is run by one worker."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
+
+import pytest
 
 OPTIONAL = {
     "matplotlib": "implicitsolve/diagnostics/_plots.py",
@@ -12,3 +15,11 @@ OPTIONAL = {
 }
 
 collect_ignore_glob = [files for name, files in OPTIONAL.items() if find_spec(name) is None]
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests go to one worker, so that two do not compile the same kernels at the same time."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log) if config.getvalue("dist") == "load" else None

@@ -95,7 +95,7 @@ def measure(name: str, B: int, T: int, k: int, dtype: str, clock: Callable[[], f
     build, shapes = ADAPTERS[name]
     rng = np.random.default_rng(0)
     problem = build(rng.standard_normal((B, T, k)).astype(dtype), rng)
-    size = problem.structure.block_size  # type: ignore[union-attr]
+    size = problem.block_structure.block_size  # type: ignore[union-attr]
     H, v = (rng.uniform(-1, 1, (B, T, size)).astype(dtype) for _ in range(2))
     J = problem.linearize(H)[1]  # type: ignore[misc]
     times = least(

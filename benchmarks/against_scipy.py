@@ -119,7 +119,7 @@ def solvers(only: str | None, group: str) -> dict[str, tuple[Callable[..., Any],
 
 
 def measure(groups: Sequence[str], size: str, only: str | None, budget: int) -> list[Row]:
-    """Run everything that was asked for."""
+    """Run the requested comparisons."""
     sets: dict[str, Callable[[], list[GalleryProblem]]] = {
         "classic": classic_problems,
         "burkardt": burkardt_problems,
@@ -197,10 +197,10 @@ def report(rows: Sequence[Row], command: str) -> str:
     versions = f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy {scipy.__version__}"
     parts = [
         "# Residual evaluations against SciPy",
-        "Calls of the residual by `newton_krylov` with default options, differences for the Jacobian included, to the"
-        " same tolerance: max|F| <= 1e-8 for the classic sets, max|F| <= 1e-8 max|F(x0)| for the PDE gallery. Counts"
-        " are taken outside the solvers and max|F| is measured at the point returned. A count in brackets is a failure"
-        " and its reason; ratios are implicitsolve / SciPy default.",
+        "Calls of the residual by `newton_krylov` with default options, including those for finite-difference products,"
+        " to the same tolerance: max|F| <= 1e-8 for the classic sets, max|F| <= 1e-8 max|F(x0)| for the PDE gallery."
+        " Calls are counted outside the solvers and max|F| is evaluated at the returned point. A count in brackets is a"
+        " failure, with its reason; ratios are implicitsolve / SciPy default.",
         f"Made by `{command}` with {versions}.",
     ]
     for group, title in SETS.items():

@@ -2,11 +2,11 @@
 
 The workload is a layer on 20 sequences of T positions with k states and 100 inputs: weights and biases uniform in
 [-0.1, 0.1], recurrent weights s times as large, inputs standard normal, boundaries zero, float64. All methods start at
-zero and stop at max|F| <= 1e-8, which is measured again outside, by a new residual of the whole layer.
+zero and stop at max|F| <= 1e-8, which is verified independently with a new residual of the whole layer.
 
-A product is one call of a residual or a Jacobian product, for all systems that still run: of the whole layer, or of its
-two halves in turn, which is the same work. Methods take turns, and medians of CPU seconds are compared; what takes more
-than two seconds is timed once.
+A product is one call of a residual or a Jacobian product, for all active systems: of the whole layer, or of its two
+halves in turn, which is the same work. Methods alternate, and medians of CPU seconds are compared; solves of more than
+two seconds are timed once.
 
 Usage::
 
@@ -110,7 +110,7 @@ SOLVERS: dict[str, Solver] = {
     "P_1, all blocks": truncated(1),
     "P_3, all blocks": truncated(3),
     "NewtonKrylov": ours("newton-krylov"),
-    "NewtonKrylov, float32 products": ours(ims.NewtonKrylov(products="float32")),
+    "NewtonKrylov, float32 products": ours(ims.NewtonKrylov(krylov_dtype="float32")),
     "NewtonKrylov, all blocks": ours("newton-krylov", eliminate=False),
     "Newton-BiCGSTAB, 40/40": ours(ims.NewtonKrylov(krylov=ims.BiCGSTAB(), max_krylov=40), steps=40, per_iteration=2),
     "Homotopy": ours("homotopy"),

@@ -47,7 +47,6 @@ import implicitsolve as ims
 from implicitsolve import distributed
 from implicitsolve.distributed import Communicator, PartitionedLU, Serial
 from implicitsolve.distributed._exchange import GROUPS, MOST_TOGETHER, exchange
-from implicitsolve.distributed._layout import starts
 from implicitsolve.distributed._reduced import Interfaces
 
 STOP = ims.NonlinearStop(atol=1e-8, rtol=0.0)
@@ -119,7 +118,7 @@ class Mirror:
     def __init__(self, size: int) -> None:
         self.size, self.rank = size, size // 2
         if size > MOST_TOGETHER:  # a rank that speaks for its group
-            leaders = starts(distributed.layout(size, math.ceil(GROUPS * size**0.5)))
+            leaders = distributed.layout(size, math.ceil(GROUPS * size**0.5)).starts
             self.rank = leaders[len(leaders) // 2]
         self.messages = Messages({}, {})
 

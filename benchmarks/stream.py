@@ -91,7 +91,7 @@ class Workload:
         by_length = sorted(self.sentences, key=len, reverse=True)
 
         def stream(options: dict[str, Any]) -> int:
-            solved = ims.solve_sequences(self.build, self.sentences, batch_size=size, **options)
+            solved = ims.drivers.solve_sequences(self.build, self.sentences, batch_size=size, **options)
             return sum(one.status != ims.Status.CONVERGED for one in solved)
 
         return {

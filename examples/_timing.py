@@ -1,4 +1,4 @@
-"""How long calls take, for the examples that compare solvers."""
+"""Timing of calls, for the examples that compare solvers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["median_times"]
 def median_times(functions: Mapping[str, Callable[[], Any]], repeats: int = 7) -> dict[str, tuple[Any, float]]:
     """Return what each function returns, and the median time in seconds of so many calls after a first one.
 
-    The first call may compile or fill caches. The functions take turns, so that other work on the machine slows all of
+    The first call may compile or fill caches. The functions alternate, so that other work on the machine slows all of
     them alike. With no repeats the first call is the only one.
     """
     results = dict.fromkeys(functions)

@@ -1,4 +1,4 @@
-"""Walks that start to drift at an unknown time, and what can be known about that time (Bayes).
+"""Walks that start to drift at an unknown time, and the Bayes posterior of that time.
 
 Kazi and Thompson, ACL 2017, section 3.1, with the law of the drift's direction, which they do not give, as a parameter.
 """
@@ -146,7 +146,7 @@ class Rate:
 
     @classmethod
     def of(cls, errors: Array, lengths: Array) -> Rate:
-        """Ratio of two means: errors in each walk to elements in each walk."""
+        """Ratio of two means: errors per walk to elements per walk."""
         value = errors.sum() / lengths.sum()
         deviation = np.std(errors - value * lengths, ddof=1) if lengths.size > 1 else np.nan
         return cls(float(value), float(deviation / (lengths.mean() * lengths.size**0.5)))

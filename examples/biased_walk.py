@@ -1,10 +1,10 @@
-"""Find where a random walk begins to drift: an implicit GRU on generated data, beside the Bayes-optimal error.
+"""Find where a random walk begins to drift: an implicit GRU on generated data, compared with the Bayes-optimal error.
 
     python examples/biased_walk.py --figure walk.png
 
 A walk x_i = x_{i-1} + eps_i starts to drift by b v a step at an unknown time t'; every element is to be labelled
 "before" or "after" (Kazi and Thompson, ACL 2017, section 3.1). The generator is known, so the posterior of t' is, and
-with it the smallest error that any model can have: the floor printed beside the layer's error.
+with it the smallest error that any model can have: the floor printed with the layer's error.
 See docs/examples/biased_walk.md.
 """
 
@@ -39,7 +39,7 @@ TEST_BATCH, CLIP = 64, 0.1
 
 @dataclass
 class Work:
-    """What the solves took, and how many walks were not solved."""
+    """The cost of the solves, and how many walks were not solved."""
 
     batches: int = 0
     walks: int = 0
@@ -137,7 +137,7 @@ def train(law: Law, options: argparse.Namespace, rng: np.random.Generator) -> tu
 
 
 def save_figure(path: Path, walks: Walks, model_P: Array, bayes_P: Array) -> str:
-    """Draw one walk, its change point, and both probabilities; return what was done, in words."""
+    """Draw one walk, its change point, and both probabilities; return a summary."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -165,7 +165,7 @@ def save_figure(path: Path, walks: Walks, model_P: Array, bayes_P: Array) -> str
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train, measure, print, and write what was asked for."""
+    """Train, measure, print, and write the requested files."""
     for path in (options.figure, options.json):
         if path is not None:
             check_writable(path)
@@ -206,7 +206,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def describe(work: Work) -> str:
-    """What training took, in words."""
+    """A summary of the cost of training."""
     steps, products, adjoint = (
         f"{total / work.batches:.1f}" for total in (work.steps, work.products, work.adjoint_products)
     )

@@ -6,8 +6,8 @@
 
 The uniform state u = A, v = B / A loses stability to stripes as B grows. A sweep in B follows the stripes back to the
 uniform state: each solve starts from the line through the last two solutions, and all branches are one batch. Then one
-steady state on a fine grid is solved by implicitsolve, by Newton's method written for this problem on SciPy's
-solve_banded, and by SciPy's newton_krylov. See docs/examples/brusselator.md.
+steady state on a fine grid is solved by implicitsolve, by a hand-written Newton's method with SciPy's solve_banded, and
+by SciPy's newton_krylov. See docs/examples/brusselator.md.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Brusselator:
         return F
 
     def problem(self, B: float, batch_ndim: int = 0) -> ims.Problem:
-        """The steady state as the solver sees it: the residual, and that cells couple to their neighbours."""
+        """The problem: the residual, and a structure in which cells couple to their neighbours."""
         return ims.Problem(
             lambda x: self.residual(x, B),
             structure=ims.BlockBanded(lower=1, upper=1, block_size=2),
@@ -84,7 +84,7 @@ class Brusselator:
 
 @dataclass
 class Sweep:
-    """Solutions of every branch at every B, and what they took."""
+    """Solutions of every branch at every B, and their cost."""
 
     B: Array
     states: Array  # (number of B, branches, cells, 2)
@@ -135,7 +135,7 @@ def band_jacobian(model: Brusselator, x: Array, B: float) -> Array:
 
 
 def newton_by_hand(model: Brusselator, x: Array, B: float) -> tuple[Array, str]:
-    """Newton's method with full steps, as one writes it for this problem."""
+    """Newton's method with full steps, written by hand for this problem."""
     for step in range(50):
         F = model.residual(x, B)
         if np.max(np.abs(F)) <= ATOL:
@@ -174,7 +174,7 @@ def newton_krylov(model: Brusselator, x: Array, B: float, limit: float, factoriz
 
 
 def compare(model: Brusselator, B: float, limit: float) -> None:
-    """Print one steady state on a fine grid by every solver: time, and max|F| at what it returned."""
+    """Print the time and the final max|F| of every solver for one steady state on a fine grid."""
     x0 = model.stripes(8, B)
     print(f"one steady state, {model.cells} cells, B = {B:g}, from a cosine with max|F| = {size(model, x0, B):.2g}")
 
@@ -199,7 +199,7 @@ def compare(model: Brusselator, B: float, limit: float) -> None:
 
 
 def size(model: Brusselator, x: Array, B: float) -> float:
-    """Largest residual, measured outside the solvers."""
+    """Largest residual, computed independently of the solvers."""
     return float(np.max(np.abs(model.residual(x, B))))
 
 

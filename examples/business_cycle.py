@@ -49,7 +49,7 @@ class Economy:
 
     @property
     def steady_state(self) -> Array:
-        """Logarithms of c, K and n where z = 1 for ever."""
+        """Logarithms of c, K and n for constant z = 1."""
         K_per_hour = (self.alpha / (1 / self.beta - 1 + self.delta)) ** (1 / (1 - self.alpha))
         c_per_hour = K_per_hour**self.alpha - self.delta * K_per_hour
         return np.log(self.hours * np.array([c_per_hour, K_per_hour, 1.0]))
@@ -87,7 +87,7 @@ class Economy:
         return np.stack([euler, resources, hours], axis=-1)
 
     def blocks(self, x: Array, log_z: Array) -> Array:
-        """The Jacobian by hand, (*batch, T, 3, 3, 3): by the last period's unknowns, this one's and the next one's."""
+        """The Jacobian by hand, (*batch, T, 3, 3, 3): for the previous, current and next period's unknowns."""
         c, K_next, _ = np.moveaxis(x, -1, 0)
         K, y, discount, rental = self._terms(x, log_z)
         share = (np.exp(c) + np.exp(K_next) - (1 - self.delta) * np.exp(K)) / y
@@ -185,7 +185,7 @@ def newton_krylov(economy: Economy, log_z: Array, limit: float, factorized: bool
 
 
 def compare(economy: Economy, T: int, limit: float) -> None:
-    """Print one long path by every solver: time, and the largest equation error of what it returned."""
+    """Print the time and the largest equation error of every solver for one long path."""
     log_z = economy.productivity(0.1, T)
 
     def ours(give_blocks: bool) -> tuple[Array, str]:

@@ -3,10 +3,10 @@
     mpiexec -n 4 python examples/distributed_bvp.py --points 1000000
     python examples/distributed_bvp.py                                  # one process, without MPI
 
-Every process has a run of the mesh, and the program gives nothing but the equations there. Newton's method with a
-direct solve (`PartitionedLU`) sends one message to each neighbour for F and one for a new J, takes part in an allgather
-of a few numbers for its factors and in one for each solve, and in an allreduce for each norm. The answer is compared
-with the closed form.
+Every process owns a contiguous part of the mesh, and the program provides only the equations there. Newton's method
+with a direct solve (`PartitionedLU`) sends one message to each neighbour for F and one for a new J, takes part in an
+allgather of a few numbers for its factors and in one for each solve, and in an allreduce for each norm. The answer is
+compared with the closed form.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def f(y: Array) -> Array:
 
 
 def residual(part: Part, y: Array) -> Array:
-    """Collocation of order 4, at the own points of a rank that sees y (points, 2) there and at their neighbours.
+    """Collocation of order 4 at a rank's own points, given y (points, 2) there and at their neighbours.
 
     Point t has the second defect of the interval left of it, and the first defect of the one right of it; at the ends
     of the whole, where there is no such interval, the boundary values.
@@ -58,7 +58,7 @@ def exact(x: Array) -> Array:
 
 
 def solve(comm: Communicator, points: int, method: str) -> ims.NonlinearResult:
-    """Solve from u = 0 on the ranks of `comm`. J comes from differences of each rank's own residual."""
+    """Solve from u = 0 on the ranks of `comm`, with J from finite differences of each rank's own residual."""
     problem = distributed.problem(comm, residual, length=points, block_size=2, name="Bratu")
     start = distributed.split(comm, np.zeros((points, 2)), axis=0)
     return ims.root(problem, start, method=method, stop=ims.NonlinearStop(rtol=1e-9))
@@ -73,7 +73,7 @@ def error(y: distributed.DistributedArray) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Solve and say how it went."""
+    """Solve and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=20_000, help="points of the mesh (default: 20000)")
     parser.add_argument(

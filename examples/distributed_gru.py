@@ -1,14 +1,14 @@
-"""One long sequence on many processes: an implicit GRU is trained whose positions are dealt out to the ranks.
+"""One long sequence on many processes: training an implicit GRU whose positions are partitioned across ranks.
 
     mpiexec -n 4 python examples/distributed_gru.py --length 20000 --hidden 64
     python examples/distributed_gru.py                                  # one process, without MPI
 
 In an implicit GRU every hidden state depends on both of its neighbours, so that a sequence is solved as a whole, and
-can be too long for one machine. A rank builds the layer of its own positions and of the one before and behind them, and
-keeps the rows of its own. All ranks hold the same weights; each step of the training is one forward solve, one adjoint
-solve, and one sum of the gradients over the ranks.
+can be too long for one machine. A rank builds the layer of its own positions and of the ones before and after them, and
+keeps its own rows. All ranks hold the same weights; each step of the training is one forward solve, one adjoint solve,
+and one sum of the gradients over the ranks.
 
-The task: tell at every position what the input was a few positions before, plus what it will be a few positions later.
+The task: predict at every position the sum of the inputs a few positions before and a few positions later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from implicitsolve.distributed import Communicator, DistributedArray, Part
 
 Array = NDArray[Any]
 Weights = dict[str, Array]
-SHIFT = 2  # positions between an input and where it is to be told
+SHIFT = 2  # positions between an input and its target
 LINEAR = ims.LinearStop(rtol=1e-6)
 
 
@@ -42,7 +42,7 @@ def implicit_gru(comm: Communicator, weights: Weights, inputs: Array) -> ims.Pro
 
     @functools.cache
     def layer(part: Part) -> Any:
-        """The layer of what a rank sees. Where its sequence goes on it has zeros, which only dropped rows depend on."""
+        """The layer on a rank's part. Beyond it the states are zero, which affects only the dropped rows."""
         return ims.adapters.implicit_gru(weights, inputs[part.first - part.before : part.stop + part.after])
 
     def residual(part: Part, H: Array) -> Array:
@@ -69,7 +69,7 @@ def implicit_gru(comm: Communicator, weights: Weights, inputs: Array) -> ims.Pro
 
 
 def own_rows(J: ims.LinearOperator, part: Part) -> ims.LinearOperator:
-    """The rows of J that belong to a rank's own positions."""
+    """The rows of J of a rank's own positions."""
     k = J.in_shape[-1]
     return ims.LinearOperator(
         lambda v: J.matvec(v)[part.own],
@@ -89,24 +89,24 @@ def among_seen(w: Array, part: Part) -> Array:
 
 
 def sequence(length: int, d: int) -> tuple[Array, Array]:
-    """Inputs (T, d), the same on all ranks, and what is to be told of them."""
+    """Inputs (T, d), the same on all ranks, and targets."""
     inputs = np.random.default_rng(0).uniform(-1, 1, (length, d))
     padded = np.pad(inputs, ((SHIFT, SHIFT), (0, 0)))
     return inputs, 0.5 * (padded[: -2 * SHIFT] + padded[2 * SHIFT :])
 
 
 def loss_of(H: DistributedArray, targets: DistributedArray, readout: Array) -> tuple[float, DistributedArray, Array]:
-    """Mean squared error of H C, and its gradients by H and by C."""
+    """Mean squared error of H C, and its gradients with respect to H and C."""
     xp, C = H.__array_namespace__(), distributed.replicated(readout)
     wrong = xp.matmul(H, C) - targets
     scale = 2 / wrong.size
     loss = float(xp.sum(wrong**2)) / wrong.size
     by_readout = scale * xp.matmul(xp.matrix_transpose(H), wrong)  # sums over positions: one allreduce
-    return loss, scale * xp.matmul(wrong, C.T), by_readout.gathered()
+    return loss, scale * xp.matmul(wrong, xp.matrix_transpose(C)), by_readout.gathered()
 
 
 def train(comm: Communicator, length: int, hidden: int, d: int, steps: int, rate: float) -> list[float]:
-    """Losses of a few steps of Adam; every rank takes the same ones."""
+    """Losses of a few steps of Adam, the same on every rank."""
     inputs, whole_targets = sequence(length, d)
     rng = np.random.default_rng(1)
     weights: Weights = ims.adapters.gru_parameters(d, hidden, rng=rng)
@@ -120,7 +120,7 @@ def train(comm: Communicator, length: int, hidden: int, d: int, steps: int, rate
         layer_weights = {name: value for name, value in weights.items() if name != "readout"}
         problem = implicit_gru(comm, layer_weights, inputs)
         result = ims.root(problem, H, method="newton-krylov").raise_for_status()
-        H = result.x  # where the next step begins
+        H = result.x  # warm start of the next step
         loss, cotangent, by_readout = loss_of(H, targets, weights["readout"])
         adjoint = ims.pull_back(problem, result, cotangent, stop=LINEAR).raise_for_status()
         weights = adam.moved(weights, adjoint.gradients | {"readout": by_readout})
@@ -157,7 +157,7 @@ class Adam:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, and say how much was sent."""
+    """Train, and print the communication volume."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--length", type=int, default=2000, help="positions of the sequence (default: 2000)")
     parser.add_argument("--hidden", type=int, default=16, help="states of a position (default: 16)")

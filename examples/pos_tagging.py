@@ -37,7 +37,7 @@ _TOKEN = re.compile(
     r"https?://\S+?(?=[.,;:!?)\]]*(?:\s|$))|\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,:]\d+)*|(?:\w\.){2,}|\w+|\.{2,}|[^\w\s]",
     re.IGNORECASE,
 )
-"""Pieces of a sentence, about as the treebank divides them: do n't, it 's, 3.50, U.S., punctuation apart."""
+"""Tokens of a sentence, about as in the treebank: do n't, it 's, 3.50, U.S., punctuation apart."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Load or train a tagger, then do what was asked with it."""
+    """Load or train a tagger, then carry out the requested actions."""
     for path in (options.save, options.predict, options.json, options.figure):
         if path is not None:
             check_writable(path)

@@ -1,11 +1,11 @@
-"""Train an implicit GRU in PyTorch to read a noisy switch, beside what Bayes' rule can do.
+"""Train an implicit GRU in PyTorch to read a noisy switch, compared with Bayes' rule.
 
     python examples/torch_training.py --seconds 12
 
-A switch is on or off and turns over at random; what is seen is its position (+1 or -1) plus normal noise. Every element
-of a sequence is to be labelled "on" or "off". Whoever has seen the past alone can do no better than the Bayes filter,
-whoever has seen both sides no better than the Bayes smoother, and both are known exactly (the forward-backward
-recursions of a hidden Markov chain). One implicit GRU listens to both sides. See docs/how_to/torch.md.
+A switch is on or off and flips at random; its position (+1 or -1) is observed with normal noise. Every element of a
+sequence is to be labelled "on" or "off". From the past alone no method does better than the Bayes filter, and from both
+sides none better than the Bayes smoother; both are known exactly (the forward-backward recursions of a hidden Markov
+chain). One implicit GRU uses both sides. See docs/how_to/torch.md.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import implicitsolve as ims
 from implicitsolve.torch import ImplicitGRU, SolveOptions
 
 Array = NDArray[Any]
-TURN, NOISE = 0.2, 1.2  # probability of turning over, standard deviation of what is seen
+TURN, NOISE = 0.2, 1.2  # probability of flipping, standard deviation of the observation
 SHORTEST, LONGEST = 20, 40
 TEST_SEQUENCES, TEST_SEED = 500, 999
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences padded to one length: what is seen (B, T), whether the switch was on (B, T), lengths (B,)."""
+    """Sequences padded to one length: observations (B, T), whether the switch was on (B, T), lengths (B,)."""
 
     seen: Array
     is_on: Array
@@ -77,7 +77,7 @@ def smoother_logits(batch: Batch) -> Array:
 
 
 def _turned(logits: Array) -> Array:
-    """Log odds after the switch had its chance to turn over."""
+    """Log odds after a possible flip of the switch."""
     p = 1.0 / (1.0 + np.exp(-logits))
     p = p * (1.0 - TURN) + (1.0 - p) * TURN
     return np.log(p) - np.log1p(-p)
@@ -89,11 +89,11 @@ class Reader(nn.Module):
     def __init__(self, k: int, generator: torch.Generator) -> None:
         super().__init__()
         options = SolveOptions(
-            method=ims.NewtonKrylov(restarts=0),
+            method=ims.NewtonKrylov(retry=False),
             stop=ims.NonlinearStop(atol=1e-3, max_iterations=10),  # training needs no more
             adjoint_method=ims.GMRES(),
             adjoint_stop=ims.LinearStop(rtol=1e-2, max_iterations=200),
-            on_failure="ignore",  # `forward` says which sequences were not solved
+            on_failure="ignore",  # `forward` returns which sequences were not solved
         )
         self.layer = ImplicitGRU(1, k, scale=0.3, generator=generator, solve_options=options)
         nn.init.ones_(self.layer.bz)  # with z = 0 a state is the mean of its neighbours, and I - J nearly singular

@@ -1,11 +1,11 @@
-"""Where a drone flew: the most probable trajectory given its thrust and a radar, beside scipy.optimize.least_squares.
+"""Where a drone flew: the most probable trajectory from thrust and radar, compared with scipy.optimize.least_squares.
 
     python examples/trajectory_smoother.py --figure trajectory.png
 
 The state of a step is position and velocity in the plane. Thrust is known and air drag is quadratic; gusts disturb
-both. A radar at the origin measures range and bearing, with noise, and sees nothing in two gaps. The trajectory of
+both. A radar at the origin measures range and bearing, with noise, and has two gaps. The trajectory of
 greatest posterior density is a root of the gradient of its negative logarithm, whose Jacobian is block tridiagonal with
-blocks of 4: a step is coupled to its neighbours alone. The inverse of that Jacobian is the covariance of the states
+blocks of 4: a step is coupled only to its neighbours. The inverse of that Jacobian is the covariance of the states
 (Laplace's approximation): four solves with its block LU give the uncertainty of one step.
 See docs/examples/trajectory_smoother.md.
 """
@@ -50,7 +50,7 @@ def look(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Flight:
-    """What is known: the planned first state, thrust (T - 1, 2), radar (T, 2) where `seen`; and the truth (T, 4)."""
+    """The data: the planned first state, thrust (T - 1, 2), radar (T, 2) where `seen`; and the truth (T, 4)."""
 
     first: Array
     thrust: Array
@@ -76,7 +76,7 @@ class Flight:
         return cls(first, thrust[: T - 1], radar, seen, np.array(truth))
 
     def errors(self, x: Array) -> tuple[Array, Array, Array]:
-        """What states x (T, 4) leave unexplained, in standard deviations: first state, every step, every sighting."""
+        """Residuals of states x (T, 4) in standard deviations: first state, every step, every radar measurement."""
         sightings = self.radar - look(x)
         sightings[:, 1] = np.remainder(sightings[:, 1] + np.pi, 2 * np.pi) - np.pi
         return (x[0] - self.first) / PRIOR, (x[1:] - move(x[:-1], self.thrust)) / GUSTS, (sightings / RADAR)[self.seen]
@@ -104,7 +104,7 @@ class Flight:
         return g
 
     def problem(self) -> ims.Problem:
-        """The smoother as the solver sees it."""
+        """The problem that the solver is given."""
         return ims.Problem(self.gradient, structure=STRUCTURE)
 
     def precision(self, x: Array) -> ims.BlockBandedMatrix:
@@ -133,12 +133,12 @@ class Flight:
         return np.stack([np.interp(t, t[self.seen], r * f(bearing)) for f in (np.cos, np.sin)], axis=1)
 
     def start(self) -> Array:
-        """Where the solvers start: position by radar, velocity by thrust."""
+        """The initial guess: position from radar, velocity from thrust."""
         return np.concatenate([self.fixes(), self.dead_reckoning()[:, 2:]], axis=1)
 
 
 def least_squares(flight: Flight, x: Array, tight: bool) -> Any:
-    """SciPy's least_squares on the same cost, told which derivatives are zero; its inner LSMR is `tight` or loose."""
+    """SciPy's least_squares on the same cost, with the sparsity of its Jacobian; its inner LSMR is `tight` or loose."""
     T, seen = len(x), np.flatnonzero(flight.seen)
     state = sps.eye_array(T, format="csr")
     coupled = sps.vstack([state[:1], state[1:] + state[:-1]])
@@ -195,7 +195,7 @@ def save_figure(path: Path, flight: Flight, x: Array) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Draw a flight, smooth it, and print what came out."""
+    """Draw a flight, smooth it, and print the result."""
     flight = Flight.draw(options.steps, np.random.default_rng(options.seed))
     x0 = flight.start()
     measured = median_times({"implicitsolve": lambda: ims.root(flight.problem(), x0, stop=STOP)})

@@ -1,10 +1,10 @@
-"""Two-point boundary value problems y' = f(x, y) by collocation, beside scipy.integrate.solve_bvp on the same mesh.
+"""Two-point boundary value problems y' = f(x, y) by collocation, and by scipy.integrate.solve_bvp on the same mesh.
 
     python examples/two_point_bvp.py --figure bvp.png
 
 Two problems u'' = g(u, u') on 0 <= x <= 1 with closed-form solutions: Bratu's, which has two, and steady Burgers with a
 boundary layer of width epsilon at x = 1. Both solvers use the collocation of order 4 (Lobatto IIIA, three points) that
-solve_bvp uses, so that on one mesh their answers are the same up to rounding: what differs is the time.
+solve_bvp uses, so that on one mesh their solutions agree up to rounding, and only the times differ.
 See docs/examples/two_point_bvp.md.
 """
 
@@ -35,7 +35,7 @@ class BVP:
 
     name: str
     second_derivative: Callable[[Array, Array], Array]
-    derivatives: Callable[[Array, Array], tuple[Array, Array]]  # of g, by u and u': only solve_bvp is given these
+    derivatives: Callable[[Array, Array], tuple[Array, Array]]  # of g with respect to u and u': used only by solve_bvp
     exact: Callable[[Array], Array]
     guess: Callable[[Array], Array]
     mesh: Callable[[int], Array]
@@ -50,7 +50,7 @@ class BVP:
         return np.stack([y[:, 1], self.second_derivative(y[:, 0], y[:, 1])], axis=1)
 
     def start(self, x: Array) -> Array:
-        """The guess of u and its slope, (T, 2)."""
+        """The initial guess of u and its slope, (T, 2)."""
         u = self.guess(x)
         return np.stack([u, np.gradient(u, x)], axis=1)
 

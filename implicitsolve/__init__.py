@@ -1,7 +1,7 @@
 """Newton–Krylov solvers for nonlinear systems, one or a batch, on NumPy and CuPy arrays.
 
 `newton_krylov` takes the place of SciPy's. The native entries are `root`, `linear_solve`, `pull_back` and
-`push_forward`.
+`push_forward`. Layers, diagnostics, drivers of many solves and the rest are in subpackages, loaded on first use.
 """
 
 from __future__ import annotations
@@ -10,94 +10,73 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from implicitsolve import monitor
-from implicitsolve._jacobian import jacobian
-from implicitsolve._scipy_entry import newton_krylov
-from implicitsolve.adjoint import pull_back, push_forward
-from implicitsolve.direct import BlockLU, CyclicReduction, Factorization
-from implicitsolve.elimination import even_odd, expand
+from implicitsolve.compat import newton_krylov
+from implicitsolve.derivatives import pull_back, push_forward
+from implicitsolve.direct import BlockLU, CyclicReduction
 from implicitsolve.errors import NoConvergence
-from implicitsolve.fixed_point import Anderson, Broyden, Picard
-from implicitsolve.halves import Coupling, Half, Halves
-from implicitsolve.krylov import FGMRES, GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
-from implicitsolve.newton import (
-    Backtracking,
+from implicitsolve.globalize import Backtracking, ConstantForcing, EisenstatWalker, FullStep, Wolfe
+from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
+from implicitsolve.linearize._detect import Detection
+from implicitsolve.linearize._jacobian import detect_structure, jacobian
+from implicitsolve.nonlinear import (
+    Anderson,
     BlockNewton,
-    ConstantForcing,
-    EisenstatWalker,
-    FullStep,
+    Broyden,
     Homotopy,
-    Lagged,
     NewtonKrylov,
+    Picard,
+    SparseNewton,
     Substitution,
-    Wolfe,
 )
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
+from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import Problem
 from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep, NonlinearResult, TangentResult
 from implicitsolve.solve import linear_solve, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
-from implicitsolve.structure import BlockBanded
+from implicitsolve.structure import BlockBanded, Grid, Sparse
 
 if TYPE_CHECKING:
-    from implicitsolve import adapters, diagnostics, distributed, precondition, testing
-    from implicitsolve._race import RaceResult, race
-    from implicitsolve.backends.numba import newton_batch
-    from implicitsolve.batch import BatchResult, LostChunk, solve_batch
-    from implicitsolve.checkpoint import checkpointed
-    from implicitsolve.diagnostics import (
-        Condition,
-        Contraction,
-        Explanation,
-        Finding,
-        Spectrum,
-        condition,
-        contraction,
-        explain,
-        plot_convergence,
-        plot_spectrum,
-        spectrum,
+    from implicitsolve import (
+        adapters,
+        derivatives,
+        diagnostics,
+        direct,
+        distributed,
+        drivers,
+        elimination,
+        precondition,
+        testing,
     )
-    from implicitsolve.regularize import JacobianPenalty, jacobian_penalty
-    from implicitsolve.stream import Solved, solve_sequences, solve_stream
-    from implicitsolve.testing import check_derivatives
+    from implicitsolve.backends.numba import newton_batch
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "FGMRES",
     "GMRES",
     "LGMRES",
     "AdjointResult",
     "Anderson",
     "Backtracking",
-    "BatchResult",
     "BiCGSTAB",
     "BlockBanded",
     "BlockBandedMatrix",
     "BlockLU",
     "BlockNewton",
     "Broyden",
-    "Condition",
     "ConstantForcing",
-    "Contraction",
     "Counts",
-    "Coupling",
     "CyclicReduction",
+    "Detection",
     "EisenstatWalker",
-    "Explanation",
-    "Factorization",
-    "Finding",
     "FullStep",
-    "Half",
-    "Halves",
+    "Grid",
     "Homotopy",
-    "JacobianPenalty",
     "Lagged",
     "LinearOperator",
     "LinearResult",
     "LinearStop",
-    "LostChunk",
     "NewtonKrylov",
     "NewtonStep",
     "NoConvergence",
@@ -105,10 +84,9 @@ __all__ = [
     "NonlinearStop",
     "Picard",
     "Problem",
-    "RaceResult",
     "ScipyKrylov",
-    "Solved",
-    "Spectrum",
+    "Sparse",
+    "SparseNewton",
     "Status",
     "Substitution",
     "TangentResult",
@@ -116,70 +94,38 @@ __all__ = [
     "Wolfe",
     "adapters",
     "aslinearoperator",
-    "check_derivatives",
-    "checkpointed",
-    "condition",
-    "contraction",
+    "derivatives",
+    "detect_structure",
     "diagnostics",
+    "direct",
     "distributed",
-    "even_odd",
-    "expand",
-    "explain",
+    "drivers",
+    "elimination",
     "jacobian",
-    "jacobian_penalty",
     "linear_solve",
     "monitor",
     "newton_batch",
     "newton_krylov",
-    "plot_convergence",
-    "plot_spectrum",
     "precondition",
     "pull_back",
     "push_forward",
-    "race",
     "root",
-    "solve_batch",
-    "solve_sequences",
-    "solve_stream",
-    "spectrum",
     "testing",
 ]
 
-
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.
-_PACKAGES = ("adapters", "diagnostics", "distributed", "precondition", "testing")
-_HOMES = {
-    "BatchResult": "batch",
-    "Condition": "diagnostics",
-    "Contraction": "diagnostics",
-    "Explanation": "diagnostics",
-    "Finding": "diagnostics",
-    "JacobianPenalty": "regularize",
-    "LostChunk": "batch",
-    "RaceResult": "_race",
-    "Solved": "stream",
-    "Spectrum": "diagnostics",
-    "check_derivatives": "testing",
-    "checkpointed": "checkpoint",
-    "condition": "diagnostics",
-    "contraction": "diagnostics",
-    "explain": "diagnostics",
-    "jacobian_penalty": "regularize",
-    "newton_batch": "backends.numba",
-    "plot_convergence": "diagnostics",
-    "plot_spectrum": "diagnostics",
-    "race": "_race",
-    "solve_batch": "batch",
-    "solve_sequences": "stream",
-    "solve_stream": "stream",
-    "spectrum": "diagnostics",
-}
+_PACKAGES = ("adapters", "diagnostics", "distributed", "drivers", "testing")
 
 
 def __getattr__(name: str) -> Any:
     """Load a package or a function on first use."""
     if name in _PACKAGES:
         return importlib.import_module(f"implicitsolve.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"implicitsolve.{_HOMES[name]}"), name)
+    if name == "newton_batch":
+        return importlib.import_module("implicitsolve.backends.numba").newton_batch
     raise AttributeError(f"module 'implicitsolve' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Every public name, the ones that load on first use included."""
+    return sorted({*globals(), *__all__})

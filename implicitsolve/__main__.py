@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 
-from implicitsolve._report import main
+from implicitsolve._report import environment
+from implicitsolve._report._self_test import Check, self_test
 
-status: int = 1
-try:
-    status = main()
-except BrokenPipeError:  # who reads has seen enough; the interpreter's own flush must not fail again
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-sys.exit(status)
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the report to standard output; return 1 if a part of the self-test failed, else 0."""
+    parser = argparse.ArgumentParser("python -m implicitsolve", description="What is installed, and whether it works.")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--no-self-test", action="store_true", help="only report what is installed")
+    options = parser.parse_args(arguments)
+
+    found = environment()
+    if not options.json:
+        _say("To report a problem, paste this block into the issue:\n\n```text")
+        width = max(len(name) for section in found.values() for name in section)
+        for title, section in found.items():
+            _say(title, *(f"  {name:{width}}  {value}" for name, value in section.items()))
+        _say("self-test")
+    checks: list[Check] = []
+    for check in () if options.no_self_test else self_test():
+        checks.append(check)
+        if not options.json:
+            outcome, reason = "ok" if check.ok else "FAILED", f": {check.reason}" if check.reason else ""
+            _say(f"  {outcome:6} {check.seconds:5.1f} s  {check.name}{reason}")
+    if options.json:
+        _say(json.dumps({**found, "self-test": [asdict(check) for check in checks]}, indent=2))
+    else:
+        _say(*([] if checks else ["  not run"]), "```")
+    return int(not all(check.ok for check in checks))
+
+
+def _say(*lines: str) -> None:
+    print(*lines, sep="\n", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    status: int = 1
+    try:
+        status = main()
+    except BrokenPipeError:  # the reader has gone; the interpreter's own flush must not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)

@@ -1,69 +1,43 @@
-"""The one file that asks which library an array belongs to, and moves numbers to the host."""
+"""Array libraries: the namespace of an array, its dtypes, norms on the host, and rows by index.
+
+No other module depends on the library of an array.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace as _array_namespace
-from array_api_compat import device, is_array_api_obj, is_cupy_array, is_numpy_array, is_torch_array
+from array_api_compat import device, is_array_api_obj, is_numpy_array, is_torch_array
+from array_api_compat import is_cupy_array as is_cupy_array
 from array_api_compat import numpy as _numpy
 
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
 
-__all__ = [
-    "Norms",
-    "array_namespace",
-    "as_inexact",
-    "check_tensor",
-    "check_whole",
-    "clear",
-    "copied",
-    "empty_vectors",
-    "eps",
-    "extension",
-    "from_host",
-    "gather",
-    "host_dtype",
-    "is_array",
-    "is_complex",
-    "is_cupy_array",
-    "is_safe",
-    "library",
-    "norm2",
-    "norm_max",
-    "numpy_namespace",
-    "real_dtype",
-    "safe_range",
-    "scatter",
-    "sent",
-    "takes_indices",
-    "to_host",
-    "zero_vectors",
-]
-
-
 numpy_namespace: Namespace = _numpy
-_known: dict[type, Namespace] = {}  # by type of array
+_known: dict[type, Namespace] = {}
 
 
 def array_namespace(*arrays: Array) -> Namespace:
-    """Return the module of functions of the arrays' common library; different libraries raise a TypeError."""
+    """Return the namespace of the arrays' common library; different libraries raise a TypeError."""
     for x in arrays:
         kind = type(x)
         if kind is not np.ndarray:
             if any(type(y) is not kind for y in arrays):
                 return _common_namespace(arrays)
-            if kind not in _known:  # asked for a hundred times in a solve
+            if kind not in _known:
                 _known[kind] = _array_namespace(x)
             return _known[kind]
     return _numpy
 
 
 def _common_namespace(arrays: tuple[Array, ...]) -> Namespace:
-    """Namespace of arrays of different types."""
+    """The namespace of arrays of different types."""
     libraries = sorted({library(x) for x in arrays if is_array(x)})
     if len(libraries) > 1:
         raise TypeError(f"arrays must be of one library, got some of {' and '.join(libraries)}: convert them first")
@@ -71,7 +45,7 @@ def _common_namespace(arrays: tuple[Array, ...]) -> Namespace:
 
 
 def library(x: Array) -> str:
-    """The name of an array's library."""
+    """Return the name of an array's library."""
     return _array_namespace(x).__name__.removeprefix("array_api_compat.").partition("._")[0]
 
 
@@ -80,30 +54,63 @@ def is_array(x: object) -> bool:
     return bool(is_array_api_obj(x))
 
 
-def extension(x: Array, name: str) -> Any:
-    """What the library of x has for the solvers beyond the standard, as `implicitsolve` in its namespace; else None."""
-    if type(x) is np.ndarray:
-        return None
-    return getattr(getattr(array_namespace(x), "implicitsolve", None), name, None)
+@dataclass(frozen=True, kw_only=True)
+class ArrayTraits:
+    """What a class of arrays offers to the solvers beyond the array API standard; `declare_arrays` registers it.
+
+    Attributes
+    ----------
+    kernels : tuple of str
+        Backends with kernels for these arrays, best first.
+    is_partitioned : bool
+        Whether an axis may be partitioned across ranks, so that no rank can address all of it.
+    empty_vectors : callable or None
+        ``empty_vectors(like, axes)`` makes uninitialized vectors, of shape ``(*axes, N)``.
+    band_products, band_transposed : callable or None
+        In place of those of `operators`, for block-banded matrices of such blocks.
+    block_lu : callable or None
+        ``block_lu(settings)`` returns the direct method for such blocks in place of `BlockLU` with these settings.
+    """
+
+    kernels: tuple[str, ...] = ()
+    is_partitioned: bool = False
+    empty_vectors: Callable[[Any, tuple[int, ...]], Any] | None = None
+    band_products: Callable[[Any, int, bool], Any] | None = None
+    band_transposed: Callable[..., Any] | None = None
+    block_lu: Callable[[Any], Any] | None = None
+
+
+PLAIN = ArrayTraits()
+_traits: dict[type, ArrayTraits] = {}
+
+
+def declare_arrays(kind: type, traits: ArrayTraits) -> None:
+    """Register what a class of arrays offers."""
+    _traits[kind] = traits
+
+
+def traits_of(x: Array) -> ArrayTraits:
+    """What the class of an array offers beyond the standard."""
+    return _traits.get(type(x), PLAIN)
 
 
 def check_whole(owner: str, x: Array, instead: str) -> None:
-    """Raise where an array is split over ranks; `instead` names what takes such arrays."""
-    if extension(x, "IS_SPLIT"):
-        raise TypeError(f"{owner} takes no arrays that are split over ranks: take {instead}")
+    """Raise if an array may be partitioned across ranks; `instead` names what accepts such arrays."""
+    if traits_of(x).is_partitioned:
+        raise TypeError(f"{owner} does not accept arrays partitioned across ranks: use {instead}")
 
 
 def empty_vectors(like: Array, *axes: int) -> Array:
-    """An array (*axes, N) that waits to be filled, for vectors beside those of `like` (..., N)."""
-    own = extension(like, "empty_vectors")
+    """Return an uninitialized array (*axes, N) for vectors like those of `like` (..., N)."""
+    own = traits_of(like).empty_vectors
     if own is not None:
         return own(like, axes)
     return array_namespace(like).empty((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
 
 
 def zero_vectors(like: Array, *axes: int) -> Array:
-    """The same, of zeros."""
-    if extension(like, "empty_vectors") is None:
+    """Return the same, filled with zeros."""
+    if traits_of(like).empty_vectors is None:
         return array_namespace(like).zeros((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
     vectors = empty_vectors(like, *axes)
     vectors[...] = 0.0
@@ -111,12 +118,12 @@ def zero_vectors(like: Array, *axes: int) -> Array:
 
 
 def copied(x: Array) -> Array:
-    """A new array of the same numbers."""
+    """Return a copy of an array."""
     return x.copy() if type(x) is np.ndarray else array_namespace(x).asarray(x, copy=True)
 
 
 def to_host(x: Array) -> HostArray:
-    """Copy a short array to NumPy. On a GPU this waits for the device: one call, one transfer."""
+    """Copy a short array to NumPy. On a GPU each call is one transfer, and synchronizes with the device."""
     if isinstance(x, np.ndarray):
         return x
     if is_cupy_array(x):
@@ -143,11 +150,11 @@ def from_host(values: HostArray, like: Array) -> Array:
 def real_dtype(xp: Namespace, dtype: Any) -> Any:
     """Real dtype of the same precision as `dtype`."""
     real = xp.finfo(dtype).dtype
-    return getattr(xp, real) if isinstance(real, str) else real  # torch has its name alone
+    return getattr(xp, real) if isinstance(real, str) else real  # torch gives its name
 
 
 def host_dtype(dtype: Any) -> np.dtype[Any]:
-    """NumPy's dtype of the same name."""
+    """Return NumPy's dtype of the same name."""
     try:
         return np.dtype(dtype)
     except TypeError:
@@ -194,7 +201,7 @@ def as_inexact(x: Any, name: str) -> Array:
 
 
 def check_tensor(x: Array, name: str) -> None:
-    """Raise if `x` is a tensor of torch that is sparse or not on the CPU, or whose gradient somebody waits for."""
+    """Raise if `x` is a tensor of torch that is sparse, not on the CPU, or requires grad."""
     if not is_torch_array(x):
         return
     if str(x.layout) != "torch.strided":
@@ -206,30 +213,30 @@ def check_tensor(x: Array, name: str) -> None:
         )
     if x.requires_grad:
         raise TypeError(
-            f"`{name}` must not require grad, since gradients are lost here: take implicitsolve.torch, whose roots "
-            f"have them, or detach it"
+            f"`{name}` must not require grad, which would be lost here: use implicitsolve.torch, whose roots "
+            f"have gradients, or detach it"
         )
 
 
-FEW_ROWS = 4
-SHORT_ROW = 256  # numbers; measured: a quarter of the time for rows of 16, the same for 8000
+FEW_ROWS = 4  # rows up to which `clear` writes one by one: a transfer of indices to a device costs a few launches
+SHORT_ROW = 256  # entries; norm_max of rows of 16 takes a quarter of the time by one flat reduction
 
 
 def norm_max(x: Array) -> HostArray:
     """Largest magnitude of each row of x (B, N), on the host; NaN where the row holds one."""
     if x.shape[1] == 0:
         return np.zeros(x.shape[0])
-    if _is_row(x):  # by the ufuncs themselves: a method costs a call more
+    if _is_row(x):
         row = x[0]
         return np.asarray([abs(float(max(np.maximum.reduce(row), -np.minimum.reduce(row))))])
     if not isinstance(x, np.ndarray):
         return Norms(x).largest(0)
     if is_complex(x):
         largest = np.max(np.abs(x), axis=1)
-    elif x.shape[1] <= SHORT_ROW:  # which NumPy would reduce one by one, twice
+    elif x.shape[1] <= SHORT_ROW:
         magnitudes = np.abs(x, order="C").reshape(-1)
         largest = np.maximum.reduceat(magnitudes, np.arange(0, magnitudes.size, x.shape[1])) if len(x) else x[:, 0]
-    else:  # reads x twice and writes nothing
+    else:  # no temporary array of magnitudes
         largest = np.maximum(np.max(x, axis=1), -np.min(x, axis=1))
     return largest.astype(np.float64) + 0.0  # -0.0 becomes 0.0
 
@@ -237,8 +244,8 @@ def norm_max(x: Array) -> HostArray:
 def norm2(x: Array) -> HostArray:
     """Euclidean norm of each row of x (B, N), on the host, without overflow or underflow of the squares.
 
-    The plain sum of squares decides nearly always; a row whose sum left the safe range is scaled by a power of two
-    near its largest entry and summed again.
+    A row whose sum of squares leaves the safe range is scaled by a power of two near its largest entry and summed
+    again.
     """
     if not isinstance(x, np.ndarray):
         return Norms(x).two(0)
@@ -253,7 +260,7 @@ def norm2(x: Array) -> HostArray:
 
 
 def _scaled_norm2(x: Array, scale: HostArray) -> HostArray:
-    """The same for rows whose largest magnitudes are `scale`."""
+    """The norms of rows whose largest magnitudes are `scale`."""
     usable = (scale > 0) & np.isfinite(scale)
     divisor = np.ldexp(1.0, np.where(usable, np.frexp(scale)[1] - 1, 0))  # a power of two: the division is exact
     scaled = x / from_host(divisor, x)[:, None]
@@ -263,15 +270,15 @@ def _scaled_norm2(x: Array, scale: HostArray) -> HostArray:
 class Norms:
     """Norms of the rows of arrays (B, N), on the host.
 
-    On a device all of them come at once, by one transfer, when the first one is asked for, and cost next to nothing
-    besides; NumPy computes what is asked for.
+    On a device all of them are computed and transferred together when the first one is needed; for NumPy arrays each
+    is computed when needed.
     """
 
-    kernel: ClassVar[Any]  # `kernels.vectors`, set there: the kernels stand on this module, which cannot import them
+    kernel: ClassVar[Any]  # `kernels.vectors`, set there: the kernels import this module
 
     def __init__(self, *arrays: Array, numbers: HostArray | None = None) -> None:
         self.arrays = arrays
-        self._numbers = numbers  # what `_measured` returns, where it is known
+        self._numbers = numbers  # what `_measured` returns
 
     def two(self, i: int) -> HostArray:
         """Euclidean norms of the rows of the i-th array; see `norm2`."""
@@ -303,7 +310,7 @@ class Norms:
 
 
 def _is_row(x: Array) -> bool:
-    """Whether `x` is one row of real NumPy numbers, for which few calls matter more than few lines."""
+    """Whether `x` is one row of real NumPy numbers: for one small system the number of calls is what costs."""
     return type(x) is np.ndarray and x.shape[0] == 1 and x.dtype.char in "fd"
 
 
@@ -322,21 +329,21 @@ def is_complex(x: Array) -> bool:
 
 
 def is_safe(norms: HostArray, xp: Namespace, dtype: Any) -> HostArray:
-    """Where a norm from a plain sum of squares can be trusted: squares neither overflow nor underflow."""
+    """Where a norm from a plain sum of squares is accurate: no square overflows or underflows."""
     low, high = safe_range(xp, dtype)
     return (norms > low) & (norms < high)
 
 
 @lru_cache(maxsize=32)
 def safe_range(xp: Namespace, dtype: Any) -> tuple[float, float]:
-    """Between which lengths squares neither overflow nor underflow."""
+    """Return the norms between which squares neither overflow nor underflow."""
     info = xp.finfo(dtype)
     low = math.sqrt(float(info.smallest_normal)) / float(info.eps)
     return low, math.sqrt(float(info.max)) * float(info.eps)
 
 
 def gather(x: Array, indices: Indices) -> Array:
-    """Rows of `x` at host indices, or at what `sent` made of them, as a new array."""
+    """Return a copy of the rows of `x` at host indices, or at indices from `sent`."""
     xp = array_namespace(x)
     if not isinstance(indices, np.ndarray):
         return xp.take(x, indices, axis=0)
@@ -346,24 +353,24 @@ def gather(x: Array, indices: Indices) -> Array:
 
 
 def sent(indices: Indices, like: Array) -> Any:
-    """Host indices as `gather` and `scatter` take them again and again for arrays like `like`."""
+    """Move host indices to the device of `like`, for repeated use in `gather` and `scatter`."""
     return from_host(indices, like) if takes_indices(like) else indices
 
 
 def _is_all(indices: Indices, x: Array) -> bool:
-    """Whether indices name all rows of an array of a device in their order: they need not go there."""
+    """Whether indices are all rows of a device array in order, so that no transfer is needed."""
     if isinstance(x, np.ndarray):
         return False
     return indices.size == x.shape[0] and bool((indices == np.arange(indices.size)).all())
 
 
 def takes_indices(x: Array) -> bool:
-    """Whether ``x[:, indices] = rows`` works; the standard has no such thing."""
+    """Whether ``x[:, indices] = rows`` works, which the standard does not require."""
     return bool(is_numpy_array(x) or is_cupy_array(x))
 
 
 def scatter(x: Array, indices: Any, rows: Array) -> None:
-    """Write `rows` into `x` at host indices, or what `sent` made of them, in place (`x` belongs to the solver)."""
+    """Write `rows` into `x` at host indices, or at indices from `sent`, in place."""
     if isinstance(indices, np.ndarray) and _is_all(indices, x):
         x[...] = rows
     elif takes_indices(x):
@@ -374,7 +381,7 @@ def scatter(x: Array, indices: Any, rows: Array) -> None:
 
 
 def clear(x: Array, where: HostArray) -> None:
-    """Write zeros into some rows of `x`, in place; few of them one by one, so that a device need not be told which."""
+    """Write zeros into some rows of `x`, in place; a few of them one by one, without a transfer of indices."""
     rows = np.flatnonzero(where)
     if rows.size > FEW_ROWS and takes_indices(x):
         x[from_host(rows, x)] = 0.0

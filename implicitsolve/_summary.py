@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, norm_max
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.status import Status
-
-if TYPE_CHECKING:
-    from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep, NonlinearResult, TangentResult
 
 LINES = 40  # of a summary, about
 WIDTH = 100
@@ -22,7 +19,84 @@ GRADIENTS = 8
 QUANTILES = {"min": 0.0, "quarter": 0.25, "median": 0.5, "3 quarters": 0.75, "max": 1.0}
 
 
-def of_nonlinear(result: NonlinearResult) -> str:
+class Counts(Protocol):
+    """Calls of the user's functions."""
+
+    @property
+    def residuals(self) -> int: ...
+    @property
+    def jvps(self) -> int: ...
+    @property
+    def vjps(self) -> int: ...
+
+
+class Step(Protocol):
+    """A step of a nonlinear solve."""
+
+    @property
+    def iteration(self) -> int: ...
+    @property
+    def residual_norm(self) -> HostArray: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def worst(self) -> float: ...
+    @property
+    def counts(self) -> Counts: ...
+
+
+class Linear(Protocol):
+    """What the summary of a linear solve shows."""
+
+    @property
+    def x(self) -> Array: ...
+    @property
+    def status(self) -> Any: ...
+    @property
+    def residual_norm(self) -> Any: ...
+    @property
+    def target(self) -> Any: ...
+    @property
+    def iterations(self) -> Any: ...
+    @property
+    def matvecs(self) -> int: ...
+
+
+class Nonlinear(Protocol):
+    """What the summary of a nonlinear solve shows."""
+
+    @property
+    def x(self) -> Array: ...
+    @property
+    def status(self) -> Any: ...
+    @property
+    def residual_norm(self) -> Any: ...
+    @property
+    def initial_norm(self) -> Any: ...
+    @property
+    def target(self) -> Any: ...
+    @property
+    def iterations(self) -> Any: ...
+    @property
+    def krylov_iterations(self) -> Any: ...
+    @property
+    def counts(self) -> Counts: ...
+    @property
+    def steps(self) -> Sequence[Step]: ...
+
+
+class Derivative(Protocol):
+    """What the summary of a derivative of a solution shows."""
+
+    @property
+    def status(self) -> Any: ...
+    @property
+    def linear(self) -> Linear: ...
+    @property
+    def counts(self) -> Counts: ...
+
+
+def of_nonlinear(result: Nonlinear) -> str:
     """Summary of a nonlinear solve."""
     status = np.asarray(result.status)
     known = {"norm(F)": result.residual_norm, "target": result.target, "at x0": result.initial_norm}
@@ -38,7 +112,7 @@ def of_nonlinear(result: NonlinearResult) -> str:
     return "\n".join([*parts, *_history(result.steps, used, is_batch=True)])
 
 
-def of_linear(result: LinearResult) -> str:
+def of_linear(result: Linear) -> str:
     """Summary of a linear solve."""
     status = np.asarray(result.status)
     known, work = {"norm(b - A x)": result.residual_norm, "target": result.target}, {"iterations": result.iterations}
@@ -50,12 +124,11 @@ def of_linear(result: LinearResult) -> str:
     return "\n".join(parts + _batch(status, known, work))
 
 
-def of_derivative(result: AdjointResult | TangentResult) -> str:
+def of_derivative(result: Derivative, gradients: Mapping[str, Array]) -> str:
     """Summary of a derivative of a solution: its linear solve, and gradients where there are any."""
     status, kind = np.asarray(result.status), type(result).__name__
     head = f"{kind}: {status.size} systems" if status.ndim else _head(kind, status)
     lines = [head, "", f"calls: {_calls(result.counts)}"]
-    gradients: dict[str, Array] = getattr(result, "gradients", {})
     if gradients:
         shown = list(gradients.items())[:GRADIENTS]
         rows = [[name, *_array(value).split(" ", 1), _largest(value)] for name, value in shown]
@@ -63,7 +136,7 @@ def of_derivative(result: AdjointResult | TangentResult) -> str:
         if len(gradients) > len(shown):
             lines.append(f"and {len(gradients) - len(shown)} more")
     if status.ndim:
-        lines += ["", table(["status", "systems"], _verdicts(status))]
+        lines += ["", table(["status", "systems"], _by_status(status))]
     return "\n".join([*lines, "", of_linear(result.linear)])
 
 
@@ -80,12 +153,12 @@ def _fields(values: dict[str, Any]) -> list[list[str]]:
 
 
 def _batch(status: HostArray, known: dict[str, Any], work: dict[str, Any]) -> list[str]:
-    """Verdicts, quantiles and the worst systems of a batch."""
+    """Counts of each status, quantiles and the worst systems of a batch."""
     if not status.size:
         return ["", "the batch is empty"]
     flat = {name: np.broadcast_to(value, status.shape).reshape(-1) for name, value in (known | work).items()}
     quantiles = [[name, *_quantiles(values)] for name, values in flat.items()]
-    lines = ["", table(["status", "systems"], _verdicts(status)), "", table(["", *QUANTILES], quantiles)]
+    lines = ["", table(["status", "systems"], _by_status(status)), "", table(["", *QUANTILES], quantiles)]
     norms, target = list(flat.values())[:2]
     rows: list[list[str]] = []
     for i in worst_first(status.reshape(-1), norms, target)[:WORST].tolist():
@@ -94,7 +167,7 @@ def _batch(status: HostArray, known: dict[str, Any], work: dict[str, Any]) -> li
     return [*lines, "", table(["worst systems", "status", *flat], rows)]
 
 
-def _verdicts(status: HostArray) -> list[list[str]]:
+def _by_status(status: HostArray) -> list[list[str]]:
     codes, counts = np.unique(status, return_counts=True)
     return [[Status(code).name, str(count)] for code, count in zip(codes.tolist(), counts.tolist())]
 
@@ -121,12 +194,12 @@ def where(i: int, batch_shape: tuple[int, ...]) -> Any:
 
 
 def named(index: tuple[int, ...]) -> Any:
-    """An index as it is shown."""
+    """An index as displayed."""
     return index[0] if len(index) == 1 else index
 
 
 def flat(values: Any, status: Any) -> HostArray:
-    """One number for each system of the flattened batch, whether it is the same for all or not."""
+    """One number for each system of the flattened batch, broadcast if it is one for all."""
     return np.broadcast_to(np.asarray(values, dtype=float), np.shape(status)).reshape(-1)
 
 
@@ -140,7 +213,7 @@ COLUMNS = {
 }
 
 
-def _history(steps: Sequence[NewtonStep], used: int, *, is_batch: bool) -> list[str]:
+def _history(steps: Sequence[Step], used: int, *, is_batch: bool) -> list[str]:
     """The steps as a table; the middle of a long one is left out."""
     if not steps:
         return []
@@ -160,7 +233,7 @@ def _history(steps: Sequence[NewtonStep], used: int, *, is_batch: bool) -> list[
     return ["", table(header, rows)]
 
 
-def _step(steps: Sequence[NewtonStep], i: int, columns: dict[str, Any], *, is_batch: bool) -> list[str]:
+def _step(steps: Sequence[Step], i: int, columns: dict[str, Any], *, is_batch: bool) -> list[str]:
     step, norms = steps[i], steps[i].residual_norm
     shown = [number(step.worst)]
     if is_batch:

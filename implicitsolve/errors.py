@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from implicitsolve._typing import Array
+from implicitsolve._typing import Array
 
+if TYPE_CHECKING:
     _ScipyNoConvergence = Exception  # what it is; SciPy ships no types
 else:
     from scipy.optimize import NoConvergence as _ScipyNoConvergence
@@ -49,8 +49,8 @@ class NoConvergence(_ScipyNoConvergence):
         return (type(self), (self.x, self.message, self.result))
 
 
-class BackendUnavailable(ImportError):  # noqa: N818 (it says what is the case, as NoConvergence does)
-    """The backend that was asked for is not installed; the message says what to install.
+class BackendUnavailable(ImportError):  # noqa: N818 (a condition, as NoConvergence is)
+    """The requested backend is not installed; the message names the package to install.
 
     Raised only for a backend that was named: ``backend="auto"`` takes another.
     """

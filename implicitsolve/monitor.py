@@ -1,4 +1,4 @@
-"""Observers of a solve: a monitor is a callable that sees each accepted Newton step. Solvers print nothing."""
+"""Observers of a solve: a monitor is a callable that is called with each accepted step. Solvers print nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Monitor(Protocol):
 
 
 def silent(step: NewtonStep, x: Array, F: Array) -> None:
-    """See nothing."""
+    """Do nothing."""
 
 
 class Trace(list[NewtonStep]):
@@ -128,7 +128,7 @@ def table(stream: TextIO | None = None) -> Monitor:
 def progress_bar(**options: Any) -> Monitor:
     """Return a monitor that shows a bar through tqdm, or a `table` on standard error without tqdm.
 
-    The bar counts accepted steps; it has no end, since nobody knows how many there will be.
+    The bar counts accepted steps; it has no end, since their number is unknown.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def combine(*monitors: Callable[[NewtonStep, Array, Array], None]) -> Monitor:
     Parameters
     ----------
     *monitors : callable
-        Monitors; each sees the same copies of x and F.
+        Monitors; each is called with the same copies of x and F.
 
     Returns
     -------

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from implicitsolve._typing import Array, Indices, Product, Residual
-from implicitsolve.halves import Halves
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
-from implicitsolve.structure import BlockBanded
+from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
 
 
 @dataclass(frozen=True)
@@ -34,24 +33,30 @@ class Problem:
     linearize : callable, optional
         ``linearize(x)`` returns ``(F(x), J(x))`` with J as of `jac`: what all products at x share is computed once. It
         is preferred to `jac`, and that to `jvp` and `vjp`.
-    structure : BlockBanded, optional
-        What is known of J: T blocks of k unknowns, in the order of a flattened state, each coupled to a few neighbours.
-        It gives the exact J by coloring, in k (lower + upper + 1) products or residuals, and direct solves.
+    structure : BlockBanded, Sparse, Grid, "detect" or "none", optional
+        Where J of one system has entries, in the order of a flattened state. `BlockBanded`: T blocks of k unknowns,
+        each coupled to a few neighbors. `Sparse`: any pattern. `Grid`: a stencil on a grid. They give J by coloring, in
+        a few products or residuals, and direct solves. "detect": the pattern is sought from the residual before
+        anything else. Default None: nothing is known, and method "auto" may detect a pattern; "none" forbids that.
     blocks : callable, optional
         ``blocks(x)`` returns the blocks of J(x), shape ``batch_shape + (T, lower + upper + 1, k, k)``, as
-        `BlockBandedMatrix` stores them; needs `structure`.
+        `BlockBandedMatrix` stores them; needs a `BlockBanded` as `structure`.
+    blocks_cost : int, optional
+        What a call of `blocks` costs, in products or residuals. Default 1.
+    blocks_exact : bool, optional
+        Whether `blocks` gives more than differences of the residual. Default True.
     batch_ndim : int, optional
         The first `batch_ndim` axes of x index independent systems. Default 0: one system.
     parameters : mapping of str to Array, optional
-        What the residual depends on besides x, by name.
+        What the residual depends on in addition to x, by name.
     parameter_jvp : callable, optional
         ``parameter_jvp(x, tangents)`` returns (dF/dtheta) dtheta, shaped like x, for a mapping with some of the names.
     parameter_vjp : callable, optional
         ``parameter_vjp(x, w)`` returns (dF/dtheta)^H w for every parameter, as a dict. If it has an argument named
-        `wrt`, it is given there the names of those that are wanted, where not all are.
+        `wrt`, it receives there the names of the requested ones, unless all are.
     take : callable, optional
         ``take(indices)`` returns the problem of those systems of the flattened batch (a NumPy array of integers), whose
-        batch shape is ``(len(indices),)``. With it systems that have finished cost nothing from when they are a quarter
+        batch shape is ``(len(indices),)``. With it systems that have finished cost nothing once they are a quarter
         of those evaluated; without it the whole batch is evaluated to the end.
     initial_guess : callable, optional
         ``initial_guess(kind, rng)`` returns a start; `root` without x0 asks for kind "default".
@@ -66,7 +71,7 @@ class Problem:
         still large, float32 finds the way as well in half the time.
     pure : bool, optional
         Whether the functions, and the operators that they return, change none of their arguments and return arrays that
-        nobody else has. Then these are not copied to be safe. Default False; the layers of `adapters` are pure.
+        not referenced elsewhere. Then no defensive copies are made. Default False; the layers of `adapters` are pure.
     name : str, optional
         What traces call it.
 
@@ -75,7 +80,7 @@ class Problem:
     TypeError
         If something that must be callable is not, or `structure` is no structure.
     ValueError
-        If `batch_ndim` is negative, or `blocks` is given without `structure`.
+        If `batch_ndim` is negative, `structure` is an unknown string, or `blocks` is given without a `BlockBanded`.
 
     Examples
     --------
@@ -91,8 +96,10 @@ class Problem:
     vjp: Product | None = field(default=None, kw_only=True)
     jac: Callable[[Array], Any] | None = field(default=None, kw_only=True)
     linearize: Callable[[Array], tuple[Array, LinearOperator]] | None = field(default=None, kw_only=True)
-    structure: BlockBanded | None = field(default=None, kw_only=True)
+    structure: BlockBanded | Sparse | Grid | Literal["detect", "none"] | None = field(default=None, kw_only=True)
     blocks: Callable[[Array], Array] | None = field(default=None, kw_only=True)
+    blocks_cost: int = field(default=1, kw_only=True)
+    blocks_exact: bool = field(default=True, kw_only=True)
     batch_ndim: int = field(default=0, kw_only=True)
     parameters: Mapping[str, Array] | None = field(default=None, kw_only=True, repr=False)
     parameter_jvp: Callable[[Array, Mapping[str, Array]], Array] | None = field(default=None, kw_only=True)
@@ -128,20 +135,38 @@ class Problem:
                 raise TypeError(f"Problem: `{name}` must be callable or None, got {type(function).__name__}")
         if self.parameters is not None and not isinstance(self.parameters, Mapping):
             raise TypeError(f"Problem: `parameters` must be a mapping or None, got {type(self.parameters).__name__}")
-        if self.structure is not None and not isinstance(self.structure, BlockBanded):
-            raise TypeError(f"Problem: `structure` must be a BlockBanded or None, got {type(self.structure).__name__}")
+        _check_structure(self.structure)
         if self.halves is not None and not isinstance(self.halves, Halves):
             raise TypeError(f"Problem: `halves` must be a Halves or None, got {type(self.halves).__name__}")
-        if self.blocks is not None and self.structure is None:
-            raise ValueError("Problem: `blocks` needs `structure`, which says where the blocks stand")
+        if self.blocks is not None:
+            check_limit("Problem", "blocks_cost", self.blocks_cost)
+        if self.blocks is not None and self.block_structure is None:
+            raise ValueError("Problem: `blocks` needs `structure`, a BlockBanded with the positions of the blocks")
         check_limit("Problem", "batch_ndim", self.batch_ndim)
 
     @property
-    def has_exact_blocks(self) -> bool:
-        """Whether `blocks` is there, and gives more than differences of the residual (``blocks.is_exact``)."""
-        return self.blocks is not None and getattr(self.blocks, "is_exact", True)
+    def block_structure(self) -> BlockBanded | None:
+        """The declared structure, if it is block-banded."""
+        return self.structure if isinstance(self.structure, BlockBanded) else None
 
     @property
-    def blocks_cost(self) -> int:
-        """What a call of `blocks` costs, in products or residuals: ``blocks.cost``, or 1."""
-        return getattr(self.blocks, "cost", 1)
+    def sparse_structure(self) -> Sparse | Grid | None:
+        """The declared structure, if it is a sparse pattern or a stencil."""
+        return self.structure if isinstance(self.structure, Sparse | Grid) else None
+
+    @property
+    def has_exact_blocks(self) -> bool:
+        """Whether `blocks` is there, and gives more than differences of the residual."""
+        return self.blocks is not None and self.blocks_exact
+
+
+def _check_structure(structure: Any) -> None:
+    """Raise unless `structure` is one, or a string that stands for one."""
+    if isinstance(structure, str):
+        if structure not in ("detect", "none"):
+            raise ValueError(f'Problem: `structure` as a string must be "detect" or "none", got {structure!r}')
+    elif structure is not None and not isinstance(structure, BlockBanded | Sparse | Grid):
+        raise TypeError(
+            'Problem: `structure` must be a BlockBanded, Sparse, Grid, "detect", "none" or None, '
+            f"got {type(structure).__name__}"
+        )

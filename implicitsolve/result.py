@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from implicitsolve._namespace import array_namespace
 from implicitsolve._summary import of_derivative, of_linear, of_nonlinear
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
@@ -17,12 +19,12 @@ NOTHING, NO_COUNTS, NOWHERE = (
     np.zeros(0),
     np.zeros(0, dtype=int),
     np.zeros(0, dtype=bool),
-)  # shared, with nothing to write
+)  # shared and read-only
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Calls of the user's functions; one call serves the whole batch (or what is left of it).
+    """Calls of the user's functions; one call evaluates the whole batch (or its active systems).
 
     Attributes
     ----------
@@ -56,6 +58,16 @@ class Counts:
             vjps=self.vjps - other.vjps,
             linearizations=self.linearizations - other.linearizations,
         )
+
+
+DETAILS: dict[str, HostArray] = {  # of a step of which no more is known
+    "step_length": NOTHING,
+    "forcing": NOTHING,
+    "linear_residual": NOTHING,
+    "krylov_iterations": NO_COUNTS,
+    "linear_status": NO_COUNTS,
+    "factorized": NOWHERE,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +194,7 @@ class LinearResult(_Ending):
     target: Any = math.nan
 
     def summary(self) -> str:
-        """Return what is known of the solve as a table; see `NonlinearResult.summary`."""
+        """Return a table of the solve; see `NonlinearResult.summary`."""
         return of_linear(self)
 
     def raise_for_status(self) -> LinearResult:
@@ -240,7 +252,7 @@ class NonlinearResult(_Ending):
         norms and counts, the worst systems by their index, and a line for each step with the largest and the median
         norm. The middle of a long history is left out; `steps` has all of it.
 
-        `linear` is the relative residual that the linear solve reached, `eta` the one that was asked for, and `calls`
+        `linear` is the relative residual that the linear solve reached, `eta` its tolerance, and `calls`
         are residuals and Jacobian products since the line above.
 
         Examples
@@ -249,7 +261,7 @@ class NonlinearResult(_Ending):
         >>> import implicitsolve as ims
         >>> problem = ims.Problem(lambda x: x**2 - 2, jvp=lambda x, v: 2 * x * v)
         >>> print(ims.root(problem, np.array(1.5)).summary())
-        NonlinearResult: CONVERGED: the stopping rule holds at the returned x, measured there
+        NonlinearResult: CONVERGED: the stopping criterion is met at the returned x, evaluated there
         <BLANKLINE>
         norm(F)  4.51e-12
         target   3.73e-09
@@ -271,6 +283,23 @@ class NonlinearResult(_Ending):
         """Return self, or raise `NoConvergence` that carries it."""
         self._raise_for_status(self.x)
         return self
+
+
+PER_SYSTEM = "status", "residual_norm", "initial_norm", "target", "iterations", "krylov_iterations"
+
+
+def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> NonlinearResult:
+    """The results of several solves as that of one batch (B,), in their order; steps keep their numbers of systems."""
+    xp = array_namespace(results[0].x)
+    event_shape = tuple(results[0].x.shape[batch_ndim:])
+    parts = [(result, (np.size(result.status), *event_shape)) for result in results]
+    return NonlinearResult(
+        x=xp.concat([xp.reshape(result.x, shape) for result, shape in parts], axis=0),
+        fun=xp.concat([xp.reshape(result.fun, shape) for result, shape in parts], axis=0),
+        **{name: np.concatenate([np.ravel(getattr(result, name)) for result in results]) for name in PER_SYSTEM},
+        counts=sum((result.counts for result in results), Counts()),
+        steps=tuple(step for result in results for step in result.steps),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +328,7 @@ class AdjointResult(_Ending):
 
     def summary(self) -> str:
         """Return what is known of the derivative, and of its linear solve, as a table."""
-        return of_derivative(self)
+        return of_derivative(self, self.gradients)
 
     def raise_for_status(self) -> AdjointResult:
         """Return self, or raise `NoConvergence` that carries it."""
@@ -330,7 +359,7 @@ class TangentResult(_Ending):
 
     def summary(self) -> str:
         """Return what is known of the derivative, and of its linear solve, as a table."""
-        return of_derivative(self)
+        return of_derivative(self, {})
 
     def raise_for_status(self) -> TangentResult:
         """Return self, or raise `NoConvergence` that carries it."""

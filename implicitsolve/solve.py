@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from implicitsolve._evaluate import Evaluator, Tally
-from implicitsolve._heap import keep_large_blocks
-from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
+from implicitsolve._namespace import array_namespace, as_inexact, copied, is_array, is_complex, norm2
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.direct import BlockLU, DirectMethod
-from implicitsolve.direct._solve import solve_factored
-from implicitsolve.elimination import EvenOdd
-from implicitsolve.fixed_point import Anderson, Broyden, Picard
+from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
+from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.krylov import LGMRES, KrylovMethod
+from implicitsolve.linearize._evaluator import FEW, Evaluator, Tally
 from implicitsolve.monitor import Monitor, silent
-from implicitsolve.newton import Auto, BlockNewton, Homotopy, NewtonKrylov, Substitution
-from implicitsolve.newton._loop import Solution
+from implicitsolve.nonlinear import (
+    Anderson,
+    Auto,
+    BlockNewton,
+    Broyden,
+    Homotopy,
+    NewtonKrylov,
+    Picard,
+    SparseNewton,
+    Substitution,
+)
+from implicitsolve.nonlinear._scheduler import NonlinearMethod, Scheduler, SolveContext
+from implicitsolve.nonlinear._state import Solution
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
-from implicitsolve.operators._guard import guarded
+from implicitsolve.operators._wrappers import guarded
+from implicitsolve.precondition._diagonals import build_inverse, builds_inverse
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop, NonlinearStop, is_settings
-
-LARGE = 2**10  # unknowns from which on temporaries cost page faults
-
-
-class NonlinearMethod(Protocol):
-    """Frozen settings of a nonlinear solver."""
-
-    def solve(self, evaluator: Evaluator, x0: Array, stop: NonlinearStop, monitor: Monitor) -> Solution:
-        """Solve on arrays (B, N)."""
-        ...
-
+from implicitsolve.stopping import LinearStop, NonlinearStop, kind_of
 
 METHODS: dict[str, NonlinearMethod] = {
     "anderson": Anderson(),
@@ -46,6 +43,7 @@ METHODS: dict[str, NonlinearMethod] = {
     "homotopy": Homotopy(),
     "newton-krylov": NewtonKrylov(),
     "picard": Picard(),
+    "sparse-newton": SparseNewton(),
     "substitution": Substitution(),
 }
 
@@ -57,7 +55,6 @@ def root(
     method: NonlinearMethod | str = "auto",
     stop: NonlinearStop | None = None,
     monitor: Monitor | None = None,
-    backend: str = "auto",
 ) -> NonlinearResult:
     """Solve F(x) = 0, for one system or a batch of independent ones.
 
@@ -68,15 +65,14 @@ def root(
     x0 : array_like, optional
         Start, of shape ``batch_shape + event_shape``. Its library, device and dtype are those of the solution (integers
         become float64, float16 becomes float32, a matrix an array). Default: the problem's own initial guess.
-    method : NewtonKrylov, BlockNewton, Anderson, Picard, Broyden, Homotopy, Substitution or str, optional
-        Solver settings, or the name of default ones: "newton-krylov", "block-newton", "anderson", "picard", "broyden",
-        "homotopy", "substitution", or "auto" (the default), which chooses by what the problem declares: see the notes.
+    method : NewtonKrylov, BlockNewton, SparseNewton, Anderson, Picard, Broyden, Homotopy, Substitution or str, optional
+        Solver settings, or the name of default ones: "newton-krylov", "block-newton", "sparse-newton", "anderson",
+        "picard", "broyden", "homotopy", "substitution", or "auto" (the default), which chooses from what the problem
+        declares: see the notes.
     stop : NonlinearStop, optional
         When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|, at most 100 steps.
     monitor : callable, optional
-        Sees every step; see `implicitsolve.monitor`.
-    backend : {"auto"}, optional
-        Kernels to use; the library of x0 decides.
+        Called with every step; see `implicitsolve.monitor`.
 
     Returns
     -------
@@ -125,8 +121,6 @@ def root(
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     solver, stop, monitor = check_settings("root", method, stop, monitor)
-    if backend != "auto":
-        raise ValueError(f'root: `backend` must be "auto", got {backend!r}')
     if x0 is None:
         if problem.initial_guess is None:
             raise TypeError("root: `x0` is needed, since the problem offers no initial guess")
@@ -140,28 +134,42 @@ def solve_root(
     solver: NonlinearMethod,
     stop: NonlinearStop,
     monitor: Monitor,
-    *,
-    groups: HostArray | None = None,
-    capacity: int | None = None,
-    reference: HostArray | None = None,
+    scheduler: Scheduler | None = None,
 ) -> NonlinearResult:
-    """`root` with checked settings; `groups`, `capacity` and `reference` are those of `Evaluator`."""
+    """`root` with checked settings; without a scheduler all systems iterate at once."""
     x0 = as_inexact(x0, "x0")
-    if math.prod(x0.shape) >= LARGE:
-        keep_large_blocks()
-    reduced = EvenOdd.of(problem, x0) if getattr(solver, "eliminates", False) else None
+    reduced = EvenOdd.of(problem, x0) if problem.halves is not None and solver.eliminates else None
     if reduced is not None:
         problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
-    wishes: dict[str, Any] = {"groups": groups, "capacity": capacity, "reference": reference}
-    evaluator = Evaluator(problem, x0, getattr(solver, "rdiff", None), **wishes)
-    result = _empty(x0, evaluator) if 0 in x0.shape else _solved(evaluator, x0, solver, stop, monitor)
+    few = FEW if scheduler is None or scheduler.capacity is None else 1.0
+    evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
+    if 0 in x0.shape:
+        result = _empty(x0, evaluator)
+    else:
+        start = _start(evaluator.flatten(x0))
+        result = _result(solver.solve(SolveContext(evaluator, stop, monitor, scheduler), start), evaluator)
     return result if reduced is None else reduced.expanded(result)
 
 
-def _solved(
-    evaluator: Evaluator, x0: Array, solver: NonlinearMethod, stop: NonlinearStop, monitor: Monitor
-) -> NonlinearResult:
-    solution = solver.solve(evaluator, evaluator.flatten(x0), stop, monitor)
+def _start(x0: Array) -> Solution:
+    """Every system of x0 (B, N) at its start."""
+    B = x0.shape[0]
+    counts = np.zeros(B, dtype=int)
+    return Solution(
+        start=x0,
+        x=copied(x0),
+        F=array_namespace(x0).zeros_like(x0),
+        status=counts,
+        norm=np.zeros(B),
+        first_norm=np.full(B, np.nan),
+        target=np.full(B, np.nan),
+        iterations=counts.copy(),
+        krylov_iterations=counts.copy(),
+        steps=[],
+    )
+
+
+def _result(solution: Solution, evaluator: Evaluator) -> NonlinearResult:
     batch_shape = evaluator.batch_shape
     return NonlinearResult(
         x=evaluator.unflatten(solution.x),
@@ -194,13 +202,14 @@ def linear_solve(
         Square. An array may have leading batch axes, ``(..., N, N)``.
     b : array_like
         Right-hand side of shape ``batch_shape + in_shape`` of A, or flattened ``batch_shape + (N,)``.
-    method : GMRES, FGMRES, LGMRES, BiCGSTAB, ScipyKrylov, BlockLU or CyclicReduction, optional
+    method : GMRES, LGMRES, BiCGSTAB, ScipyKrylov, BlockLU or CyclicReduction, optional
         The last two are direct methods, for a `BlockBandedMatrix`: the matrix is factored, and the solution refined, by
         at most 5 steps, until the stopping rule holds. Default: ``BlockLU()`` for such a matrix, if neither `M` nor
         `x0` is given, else ``LGMRES()``, whose restarts remember.
     M : LinearOperator, array or sparse matrix, optional
         Approximates the inverse of A. For a `BlockBandedMatrix` it may be `BlockLU` or one of
-        `implicitsolve.precondition`, which are built from A. Default: what A offers itself, see `LinearOperator`.
+        `implicitsolve.precondition`, which are built from A. Default: A's own approximate inverse, if it has one; see
+        `LinearOperator`.
     x0 : array_like, optional
         Start. Default 0, which saves a product.
     stop : LinearStop, optional
@@ -229,7 +238,7 @@ def linear_solve(
         solver = BlockLU() if isinstance(operator, BlockBandedMatrix) and M is None and x0 is None else LGMRES()
     stop = LinearStop() if stop is None else stop
     check_linear("linear_solve", solver, stop)
-    is_direct = is_settings(solver, "factor")
+    is_direct = solver.kind == "direct"
     if operator.shape[0] != operator.shape[1]:
         raise ValueError(f"linear_solve: `A` must be square, got shape {operator.shape}")
     b = as_inexact(b, "b")
@@ -237,10 +246,9 @@ def linear_solve(
     start = None if x0 is None else as_inexact(x0, "x0")
     if start is not None:
         _fits(operator.batch_shape, operator.in_shape, start, "x0")
-    if is_settings(M, "build"):
-        M = M.build(operator)  # pyright: ignore[reportOptionalMemberAccess]
-    is_unaided = M is not None or is_direct or getattr(solver, "is_unaided", False)
-    offer = None if is_unaided else operator.approximate_inverse()
+    if builds_inverse(M):
+        M = build_inverse(M, operator)
+    offer = operator.approximate_inverse() if M is None and solver.may_transform else None
     inverse = offer if M is None else aslinearoperator(M, "M")
     if inverse is not None and (inverse.shape, inverse.batch_shape) != (operator.shape, operator.batch_shape):
         raise ValueError(
@@ -287,8 +295,7 @@ def linear_solve(
 
 def check_linear(caller: str, method: Any, stop: Any) -> None:
     """Raise unless `method` is a linear solver and `stop` a rule for one."""
-    is_krylov = is_settings(method, "solve") and "target" in inspect.signature(method.solve).parameters
-    if not is_krylov and not is_settings(method, "factor"):
+    if kind_of(method) not in ("krylov", "direct"):
         raise TypeError(f"{caller}: `method` must be GMRES() or another Krylov method, or BlockLU(), got {method!r}")
     if not isinstance(stop, LinearStop):
         raise TypeError(f"{caller}: `stop` must be a LinearStop, got {type(stop).__name__}")
@@ -300,10 +307,10 @@ def check_settings(caller: str, method: Any, stop: Any, monitor: Any) -> tuple[N
         if method not in METHODS:
             raise ValueError(f"{caller}: `method` must be a solver or one of {sorted(METHODS)}, got {method!r}")
         method = METHODS[method]
-    elif not (is_settings(method, "solve") and "evaluator" in inspect.signature(method.solve).parameters):
+    elif kind_of(method) != "nonlinear":
         raise TypeError(f"{caller}: `method` must be a nonlinear solver or its name, got {type(method).__name__}")
     stop = NonlinearStop() if stop is None else stop
-    if not hasattr(stop, "holds"):
+    if not isinstance(stop, NonlinearStop):
         raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")
     if monitor is not None and not callable(monitor):
         raise TypeError(f"{caller}: `monitor` must be callable, got {type(monitor).__name__}")

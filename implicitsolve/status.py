@@ -6,7 +6,7 @@ import enum
 
 
 class Status(enum.IntEnum):
-    """How a solve ended, for one system; `message` says what happened and `hint` what to try.
+    """How the solve of one system ended: `message` describes what happened, and `hint` what to try.
 
     A status is an int (`CONVERGED` is 1 and `ITERATION_LIMIT` is 2, as in SciPy), so that a batch can
     keep one per system in an integer array and compare it with the members.
@@ -15,7 +15,7 @@ class Status(enum.IntEnum):
     --------
     >>> from implicitsolve import Status
     >>> Status(2).message
-    'the iteration limit was reached before the stopping rule held'
+    'the iteration limit was reached before the stopping criterion was met'
     """
 
     message: str
@@ -30,40 +30,40 @@ class Status(enum.IntEnum):
         return member
 
     RUNNING = (0, "the solve has not ended", "")
-    CONVERGED = (1, "the stopping rule holds at the returned x, measured there", "")
+    CONVERGED = (1, "the stopping criterion is met at the returned x, evaluated there", "")
     ITERATION_LIMIT = (
         2,
-        "the iteration limit was reached before the stopping rule held",
+        "the iteration limit was reached before the stopping criterion was met",
         "Raise `max_iterations`, or precondition if the linear solves take most of the work.",
     )
     STAGNATED = (
         3,
-        "neither x nor the residual changes any more, and the stopping rule does not hold",
+        "the iteration no longer makes progress, and the stopping criterion is not met",
         "The tolerance may lie below the rounding error of the residual (raise `atol`), or x may be a local minimum "
-        "of ||F|| (start elsewhere). With difference products, give `jvp` or `rdiff`.",
+        "of ||F|| (start elsewhere). With finite-difference products, give `jvp` or `rdiff`.",
     )
     DIVERGED = (
         4,
         "the residual or x grew without bound",
-        "Use a line search, or start nearer to the solution.",
+        "Use a line search, or start closer to the solution.",
     )
     LINE_SEARCH_FAILED = (
         5,
         "no step along the Newton direction reduced the residual",
         "The tolerance may lie below the rounding error of the residual (raise `atol`), the derivatives may be wrong "
-        "(`implicitsolve.check_derivatives`), or the Jacobian singular here (start elsewhere). "
-        "`implicitsolve.explain(result, problem)` tells which.",
+        "(`implicitsolve.testing.check_derivatives`), or the Jacobian singular here (start elsewhere). "
+        "`implicitsolve.diagnostics.explain(result, problem)` finds out which.",
     )
     LINEAR_SOLVE_FAILED = (
         6,
         "the linear solve did not reduce its residual",
-        "Precondition, enlarge the Krylov space, or check the Jacobian product; `implicitsolve.explain(result)` has "
+        "Precondition, enlarge the Krylov space, or check the Jacobian product; `diagnostics.explain(result)` has "
         "the numbers.",
     )
     NONFINITE = (
         7,
         "the residual is not finite",
-        "The residual returned NaN or Inf at the start, or wherever a step was tried: start inside its domain.",
+        "The residual returned NaN or Inf at the initial guess, or at every trial point: start inside its domain.",
     )
     BREAKDOWN = (
         8,
@@ -73,10 +73,10 @@ class Status(enum.IntEnum):
     SINGULAR = (
         9,
         "the Jacobian maps the search space to zero: it is singular to working precision",
-        "Start elsewhere, or check that the residual depends on every unknown: `implicitsolve.explain(result, "
-        "problem)` names those that it does not.",
+        "Start elsewhere, or check that the residual depends on every unknown: `diagnostics.explain(result, "
+        "problem)` names those on which it does not.",
     )
-    STOPPED = (10, "the step limit that was asked for was reached", "")
+    STOPPED = (10, "the requested number of steps was taken", "")
     FORWARD_NOT_CONVERGED = (
         11,
         "the adjoint or tangent equation was solved, but at a point that is not a solution",
@@ -85,11 +85,11 @@ class Status(enum.IntEnum):
     LOST = (
         12,
         "the worker that solved it died or ran out of memory",
-        "x is the start; `result.lost` has the errors. Solve these systems again, with more memory for each worker or "
-        "in smaller chunks.",
+        "x is the initial guess; `result.lost` has the errors. Solve these systems again, with more memory per worker "
+        "or in smaller chunks.",
     )
     CANCELLED = (
         13,
-        "the solve was cancelled before it was this system's turn",
-        "x is the start. Solve these systems again.",
+        "the solve was cancelled before this system was started",
+        "x is the initial guess. Solve these systems again.",
     )

@@ -23,7 +23,7 @@ class LinearStop:
         Relative tolerance. Default: 1e-6, which suits an adjoint whose gradient feeds an optimizer, but at least 100
         rounding units of the dtype (1.2e-5 in float32).
     atol : float, optional
-        Absolute tolerance, in the units of b. Default 0: nothing depends on the size of b.
+        Absolute tolerance, in the units of b. Default 0: the criterion is independent of the scale of b.
     max_iterations : int, optional
         Limit of Krylov iterations (never of restarts). Default 500.
 
@@ -56,7 +56,7 @@ class LinearStop:
         return f"||b - A x||_2 <= max({self.atol:g}, {rtol} * ||b||_2)"
 
     def target(self, b_norm: HostArray, b: Array = None) -> HostArray:
-        """Right-hand side of the inequality for systems whose b has these norms; b tells the dtype."""
+        """Right-hand side of the inequality for systems whose b has these norms; b determines the dtype."""
         precision = 0.0 if b is None else eps(array_namespace(b), b.dtype)
         rtol = max(1e-6, 100 * precision) if self.rtol is None else self.rtol
         return np.maximum(self.atol, rtol * np.where(np.isfinite(b_norm), b_norm, 0.0))
@@ -69,7 +69,7 @@ class NonlinearStop:
     Parameters
     ----------
     atol : float, optional
-        Absolute tolerance, in the units of F. Default 0: nothing depends on the size of F.
+        Absolute tolerance, in the units of F. Default 0: the criterion is independent of the scale of F.
     rtol : float, optional
         Relative tolerance. Default: the square root of the dtype's rounding unit (1.5e-8 in float64, 3.5e-4 in
         float32), which a residual of ordinary conditioning can reach.
@@ -114,7 +114,7 @@ class NonlinearStop:
         return f"{norm.format('x')} <= max({self.atol:g}, {rtol} * {norm.format('x0')})"
 
     def measure(self, F: Array, event_shape: tuple[int, ...]) -> HostArray:
-        """Norm of each row of F (B, N) on the host; a callable norm sees rows in their own shape."""
+        """Norm of each row of F (B, N) on the host; a callable norm is called with rows in the shape of one system."""
         return self.measured(Norms(F), event_shape)
 
     def measured(self, norms: Norms, event_shape: tuple[int, ...]) -> HostArray:
@@ -135,7 +135,7 @@ class NonlinearStop:
         return np.full(spent.shape, default) if self.max_iterations is None else self.max_iterations - spent
 
     def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
-        """Where the inequality holds. NaN never does. `x` and the last `step` serve stricter rules."""
+        """Where the inequality holds. NaN never does. `x` and the last `step` are for stricter criteria."""
         with np.errstate(invalid="ignore"):
             return norms <= target
 
@@ -161,9 +161,15 @@ def check_limit(owner: str, name: str, value: int, least: int = 0) -> None:
         raise ValueError(f"{owner}: `{name}` must be at least {least}, got {value}")
 
 
-def is_settings(value: Any, method: str) -> bool:
-    """Whether `value` is an object (not a class) with a method of that name."""
-    return not isinstance(value, type) and callable(getattr(value, method, None))
+def kind_of(value: Any) -> str | None:
+    """The kind that a solver's settings declare ("krylov", "direct", ...); None for any other argument."""
+    return None if isinstance(value, type) else getattr(value, "kind", None)
+
+
+def check_flag(owner: str, name: str, value: bool) -> None:
+    """Raise unless `value` is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{owner}: `{name}` must be True or False, got {type(value).__name__}")
 
 
 def check_rdiff(owner: str, value: float | None) -> None:
@@ -174,7 +180,7 @@ def check_rdiff(owner: str, value: float | None) -> None:
             raise ValueError(f"{owner}: `rdiff` must be positive, got 0")
 
 
-def check_part(owner: str, name: str, part: Any, method: str) -> None:
-    """Raise unless a part of a solver's settings has the method by which it is called."""
-    if not is_settings(part, method):
-        raise TypeError(f"{owner}: `{name}` must have a method `{method}`, got {part!r}")
+def check_kind(owner: str, name: str, part: Any, kind: str) -> None:
+    """Raise unless a part of a solver's settings declares this `kind`."""
+    if kind_of(part) != kind:
+        raise TypeError(f'{owner}: `{name}` must be settings with `kind` "{kind}", got {part!r}')

@@ -1,13 +1,18 @@
-"""Structures of a Jacobian that a problem can declare."""
+"""Structures of a Jacobian that a problem can declare: block bands, sparse patterns, halves for the elimination."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._typing import Indices
+from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._typing import Array, Indices
 from implicitsolve.stopping import check_limit
+
+__all__ = ["BlockBanded", "Coupling", "Grid", "Half", "Halves", "Sparse"]
 
 
 @dataclass(frozen=True)
@@ -102,3 +107,80 @@ class BlockBanded:
         arcs = length // self.width
         starts = -(-np.arange(arcs) * length // arcs)
         return blocks - starts[np.searchsorted(starts, blocks, side="right") - 1]
+
+
+class Coupling(Protocol):
+    """Derivative of one half of the blocks with respect to the other half."""
+
+    def matvec(self, v: Array) -> Array:
+        """Product with a direction of the other half."""
+        ...
+
+    def rmatvec(self, w: Array) -> Array:
+        """Adjoint product."""
+        ...
+
+    def take(self, indices: Indices) -> Coupling:
+        """The halves of some systems of the batch."""
+        ...
+
+    def diagonals(self) -> tuple[Array, Array]:
+        """Diagonals, perhaps approximate, of each block's derivatives with respect to its previous and next block."""
+        ...
+
+    def astype(self, dtype: Any) -> Coupling:
+        """The same in another precision."""
+        ...
+
+
+Pull: TypeAlias = Callable[
+    [tuple[Any, Any], tuple[Array, Array], Array, Array, Collection[str] | None],
+    tuple[Array, Array, Callable[[], Mapping[str, Array]]],
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Half:
+    """One half of the blocks as a function of the other half.
+
+    Attributes
+    ----------
+    apply : callable
+        ``apply(other)`` returns the blocks of this half, shape ``batch_shape + (blocks, k)``.
+    linearize : callable
+        ``linearize(other)`` returns the same and its `Coupling`.
+    """
+
+    apply: Callable[[Array], Array] = field(repr=False)
+    linearize: Callable[[Array], tuple[Array, Coupling]] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halves:
+    """The two halves of a system x = G(x) none of whose blocks depends on its own half.
+
+    Attributes
+    ----------
+    eliminated : Half
+        Blocks 0, 2, 4, ... as a function of the kept ones.
+    kept : Half
+        Blocks 1, 3, 5, ... as a function of the eliminated ones.
+    shape : tuple of int, optional
+        Shape of a whole state, ``batch_shape + (T, k)``, against which `root` checks its start.
+    pull : callable, optional
+        ``pull(couplings, states, e, w, wrt)`` does at once what `pull_back` has to do at the solution of the kept
+        blocks' adjoint system: for the pairs (of the eliminated half, of the kept one) of couplings and of states at
+        which they were taken, and for cotangents e and w of both halves, it returns
+
+        - ``v = e + kept.rmatvec(w)``, the adjoint of the eliminated blocks,
+        - ``eliminated.rmatvec(v)``, of which the residual of w is made,
+        - and a function that returns the gradients (dG/dtheta)^H (v, w) as a dict, of the parameters that `wrt` names
+          (all if it is None).
+
+        It saves the additional products that gradients need.
+    """
+
+    eliminated: Half
+    kept: Half
+    shape: tuple[int, ...] | None = None
+    pull: Pull | None = field(default=None, repr=False)

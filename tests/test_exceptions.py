@@ -7,7 +7,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import NewtonKrylov, NonlinearStop, Problem, newton_krylov, root
-from tests.cubic import START, TIGHT, A, N, every_krylov, jvp, matrix, residual, same
+from tests.helpers.cubic import START, TIGHT, A, N, every_krylov, jvp, matrix, residual, same
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -21,7 +21,7 @@ EXCEPTIONS = [
     StopIteration, StopAsyncIteration, AttributeError, KeyError, AssertionError, NotImplementedError, ImportError,
     RuntimeWarning, KeyboardInterrupt, SystemExit, GeneratorExit, Private, ims.NoConvergence,
 ]  # fmt: skip
-every_exception = pytest.mark.parametrize("kind", EXCEPTIONS)
+FEW = [ValueError, KeyboardInterrupt, StopIteration, Private]
 
 
 class Bomb:
@@ -37,84 +37,73 @@ class Bomb:
         return self.function(*arguments, **keywords)
 
 
-def caught(bomb, call):
-    with pytest.raises(type(bomb.error)) as info:
-        call()
-    assert info.value is bomb.error
-    assert info.value.__cause__ is None
-    return info
+def passes(function, solve, at=0, kinds=EXCEPTIONS):
+    """`solve(bomb)` raises the very exception that `function` raises at its call number `at`, of every kind."""
+    for kind in kinds:
+        bomb = Bomb(function, kind, at)
+        with pytest.raises(kind) as info:
+            solve(bomb)
+        assert info.value is bomb.error
+        assert info.value.__cause__ is None
 
 
-@every_exception
 @pytest.mark.parametrize("at", [0, 1, 4, 15])
-def test_exceptions_of_the_residual(kind, at):
-    bomb = Bomb(residual, kind, at)
-    caught(bomb, lambda: root(bomb, START, stop=TIGHT))
-    bomb = Bomb(residual, kind, at)
-    caught(bomb, lambda: newton_krylov(bomb, START, f_tol=1e-10))
+def test_exceptions_of_the_residual(at):
+    passes(residual, lambda bomb: root(bomb, START, stop=TIGHT), at)
+    passes(residual, lambda bomb: newton_krylov(bomb, START, f_tol=1e-10), at)
 
 
-@every_exception
+def solve_with(**functions):
+    """`root` on the cubic system, where one of the functions is given."""
+    operator, norm = functions.pop("operator", None), functions.pop("norm", "max")
+    method = NewtonKrylov(preconditioner=functions.pop("preconditioner", None))
+    monitor = functions.pop("monitor", None)
+    if operator is not None:
+        functions["jac"] = lambda x: ims.LinearOperator(operator, in_shape=N)
+    stop = NonlinearStop(rtol=1e-14, norm=norm)
+    return root(Problem(residual, **functions), START, method=method, stop=stop, monitor=monitor)
+
+
+FUNCTIONS = {
+    "jvp": jvp,
+    "jac": matrix,
+    "linearize": lambda x: (residual(x), matrix(x)),
+    "operator": lambda v: A @ v,
+    "preconditioner": lambda x, F: np.eye(N),
+    "monitor": lambda step, x, F: None,
+    "norm": np.linalg.norm,
+}
+
+
 @pytest.mark.parametrize("at", [0, 3])
-@pytest.mark.parametrize("name", ["jvp", "jac", "linearize", "operator", "preconditioner", "monitor", "norm"])
-def test_exceptions_of_other_functions(kind, at, name):
-    functions = {
-        "jvp": jvp,
-        "jac": matrix,
-        "linearize": lambda x: (residual(x), matrix(x)),
-        "operator": lambda v: A @ v,
-        "preconditioner": lambda x, F: np.eye(N),
-        "monitor": lambda step, x, F: None,
-        "norm": np.linalg.norm,
-    }
-    bomb = Bomb(functions[name], kind, at)
-    problem = Problem(
-        residual,
-        jvp=bomb if name == "jvp" else None,
-        jac=bomb if name == "jac" else (lambda x: ims.LinearOperator(bomb, in_shape=N)) if name == "operator" else None,
-        linearize=bomb if name == "linearize" else None,
-    )
-    method = NewtonKrylov(preconditioner=bomb if name == "preconditioner" else None)
-    stop = NonlinearStop(rtol=1e-14, norm=bomb if name == "norm" else "max")
-    monitor = bomb if name == "monitor" else None
-    caught(bomb, lambda: root(problem, START, method=method, stop=stop, monitor=monitor))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_exceptions_of_other_functions(name, at):
+    passes(FUNCTIONS[name], lambda bomb: solve_with(**{name: bomb}), at)
 
 
-@every_exception
 @pytest.mark.parametrize("name", ["jvp", "jac", "callback", "tol_norm"])
-def test_exceptions_through_the_scipy_entry(kind, name):
+def test_exceptions_through_the_scipy_entry(name):
     function = {"jvp": jvp, "jac": matrix, "callback": lambda x, F: None, "tol_norm": np.linalg.norm}[name]
-    bomb = Bomb(function, kind, 1)
-    caught(bomb, lambda: newton_krylov(residual, START, f_tol=1e-12, **{name: bomb}))
+    passes(function, lambda bomb: newton_krylov(residual, START, f_tol=1e-12, **{name: bomb}), 1)
 
 
-@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, StopIteration, Private])
+@pytest.mark.parametrize("at", [2, 7])
 @every_krylov
-def test_exceptions_through_every_krylov_method(kind, krylov):
-    for at in (2, 7):
-        bomb = Bomb(jvp, kind, at)
-        caught(
-            bomb,
-            lambda bomb=bomb: root(Problem(residual, jvp=bomb), START, method=NewtonKrylov(krylov=krylov), stop=TIGHT),
-        )
+def test_exceptions_through_every_krylov_method(krylov, at):
+    method = NewtonKrylov(krylov=krylov)
+    passes(jvp, lambda bomb: root(Problem(residual, jvp=bomb), START, method=method, stop=TIGHT), at, FEW)
 
 
-@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, StopIteration, Private])
-def test_exceptions_through_wolfe(kind):
-    for at in (1, 3, 8):
-        bomb = Bomb(residual, kind, at)
-        method = NewtonKrylov(line_search=ims.Wolfe())
-        caught(bomb, lambda bomb=bomb, method=method: root(bomb, START, method=method, stop=TIGHT))
+@pytest.mark.parametrize("at", [1, 3, 8])
+def test_exceptions_through_wolfe(at):
+    method = NewtonKrylov(line_search=ims.Wolfe())
+    passes(residual, lambda bomb: root(bomb, START, method=method, stop=TIGHT), at, FEW)
 
 
-@every_exception
-def test_exceptions_of_take_and_guess(kind):
+def test_exceptions_of_take_and_guess():
     c = np.array([[1.0], [9.0]])
-    bomb = Bomb(None, kind, 0)
-    problem = Problem(lambda x: x**2 - c, batch_ndim=1, take=bomb)
-    caught(bomb, lambda: root(problem, np.ones((2, 1))))
-    bomb = Bomb(None, kind, 0)
-    caught(bomb, lambda: root(Problem(residual, initial_guess=bomb)))
+    passes(None, lambda bomb: root(Problem(lambda x: x**2 - c, batch_ndim=1, take=bomb), np.ones((2, 1))))
+    passes(None, lambda bomb: root(Problem(residual, initial_guess=bomb)))
 
 
 def test_a_solve_after_an_exception_is_clean():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from implicitsolve import NewtonKrylov, NonlinearStop, Problem, newton_krylov, root
-from tests.cubic import START, A, B, N, every_krylov, jvp, residual
+from tests.helpers.cubic import START, A, B, N, every_krylov, jvp, residual
 
 pytestmark = pytest.mark.timeout(60)
 

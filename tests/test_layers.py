@@ -1,14 +1,14 @@
-"""The import direction: core modules import downwards only, plug-ins import public names only.
+"""The order of the folders: a module imports only from what stands above its own folder, and nothing in a circle.
 
-The source files are parsed, not imported, so that an import inside a function counts as well. Imports under
-``if TYPE_CHECKING:`` never run and do not count.
+The source files are parsed, not imported, so that an import inside a function counts. One under ``if TYPE_CHECKING:``
+counts too: what the types of a module need is part of reading it.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -18,19 +18,61 @@ import pytest
 PACKAGE = "implicitsolve"
 ROOT = Path(__file__).parent.parent / PACKAGE
 
-PLUG_INS = ("adapters", "testing", "diagnostics", "backends", "torch", "jax")  # everything else is the core
+# The way of a solve. Folders on one line are siblings in no order of their own, which still may not form a circle.
+CORE = """
+_typing
+_namespace
+status errors
+stopping
+_sparse_structure
+_summary structure
+result
+monitor
+kernels
+operators
+problem
+linearize
+krylov
+direct
+precondition
+globalize
+elimination
+nonlinear
+solve
+derivatives
+drivers
+compat
+"""
+ORDER = {name: line for line, names in enumerate(CORE.split("\n")) for name in names.split()}
+# Plug-ins use the core, and of one another only what is named here.
+PLUG_INS = {
+    "adapters": (),
+    "backends": ("adapters",),  # the kernels that it declares
+    "distributed": (),
+    "testing": (),
+    "diagnostics": ("testing",),
+    "torch": (),
+    "jax": (),
+    "petsc": (),
+}
 FRONT = ("__main__", "_report")  # the command, which tries every part; nothing imports it
+# Folders that import an optional package, and packages that a module imports inside a function, when asked for.
+FOR_AN_OPTIONAL_PACKAGE = ("backends", "torch", "jax", "petsc")
 DEPENDENCIES = frozenset({"numpy", "scipy", "array_api_compat"})
-# An optional package that a core module may import inside a function, when it is asked for.
 ON_DEMAND = {
     "implicitsolve.monitor": frozenset({"tqdm"}),
     "implicitsolve.diagnostics._plots": frozenset({"matplotlib"}),
 }
 ASKS_FOR_THE_LIBRARY = "implicitsolve._namespace"
-# Imports that close a cycle, so they wait inside a function until it is called: each with its reason.
-CLOSES_A_CYCLE = {
-    # A.to_scipy() is a method, and the converters build a LinearOperator.
+# Imports that close a circle. The aim is an empty set; each entry says how it will go.
+CLOSES_A_CIRCLE = {
+    # A.to_scipy() is a method, and the converters build a LinearOperator: inside a function until it is called.
     ("implicitsolve.operators._base", "implicitsolve.operators._convert"),
+}
+# Imports against the order, as (folder, folder). The aim is an empty set.
+AGAINST_THE_ORDER = {
+    ("kernels", "_heap"),
+    ("solve", "_heap"),
 }
 
 
@@ -43,6 +85,7 @@ class Import:
     name: str | None  # what is taken from it, None for `import target`
     line: int
     in_function: bool
+    for_types: bool  # under `if TYPE_CHECKING:`
 
     def __str__(self) -> str:
         what = f"import {self.target}" if self.name is None else f"from {self.target} import {self.name}"
@@ -55,27 +98,25 @@ def module_name(path: Path) -> str:
 
 
 def imports_of(module: str, is_package: bool, source: str) -> Iterator[Import]:
-    """Every import of a module's source that can run."""
+    """Every import in a module's source."""
 
-    def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            children: list[ast.AST] = list(node.orelse)
-        else:
-            children = list(ast.iter_child_nodes(node))
+    def visit(node: ast.AST, in_function: bool, for_types: bool) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(module, alias.name, None, node.lineno, in_function)
+                yield Import(module, alias.name, None, node.lineno, in_function, for_types)
         elif isinstance(node, ast.ImportFrom):
             parents = module.split(".") if is_package else module.split(".")[:-1]
             base = parents[: len(parents) - node.level + 1] if node.level else []
             target = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
-                yield Import(module, target, alias.name, node.lineno, in_function)
+                yield Import(module, target, alias.name, node.lineno, in_function, for_types)
         in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for child in children:
-            yield from visit(child, in_function)
+        guarded = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.iter_child_nodes(node):
+            in_body = guarded and child in node.body
+            yield from visit(child, in_function, for_types or in_body)
 
-    return visit(ast.parse(source), False)
+    return visit(ast.parse(source), False, False)
 
 
 PATHS = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
@@ -85,12 +126,9 @@ IMPORTS = {
 }
 
 
-def layer(module: str) -> str:
-    """The plug-in that a module belongs to, or "core"; the package's own `__init__` and the command are above all."""
-    part = module.split(".")[1] if module != PACKAGE else "__main__"
-    if part in FRONT:
-        return "front"
-    return part if part in PLUG_INS else "core"
+def folder(module: str) -> str:
+    """The folder below the package that a module belongs to, or the root's module itself."""
+    return module.split(".")[1] if module != PACKAGE else PACKAGE
 
 
 def resolved(item: Import) -> str:
@@ -99,7 +137,7 @@ def resolved(item: Import) -> str:
         return f"{item.target}.{item.name}"
     if item.target == PACKAGE and item.name is not None:
         for shown in IMPORTS[PACKAGE]:
-            if shown.name == item.name:
+            if shown.name == item.name and not shown.for_types:
                 return resolved(shown)
     return item.target
 
@@ -108,87 +146,106 @@ def is_inside(target: str) -> bool:
     return target == PACKAGE or target.startswith(f"{PACKAGE}.")
 
 
-def inside(module: str) -> list[Import]:
-    return [item for item in IMPORTS[module] if is_inside(item.target)]
+def offences(is_wrong: Callable[[Import], bool], *, inside: bool = True) -> str:
+    """The imports, of the package's own modules or of others, that are wrong: one on a line, empty where none is."""
+    items = [item for found in IMPORTS.values() for item in found if is_inside(item.target) == inside]
+    return "\n".join(str(item) for item in items if is_wrong(item))
 
 
-def offences(items: list[Import]) -> str:
-    return "\n".join(str(item) for item in items)
+def test_every_folder_has_its_place():
+    placed = {*ORDER, *PLUG_INS, *FRONT, PACKAGE} | {name for pair in AGAINST_THE_ORDER for name in pair}
+    assert not {folder(module) for module in PATHS} - placed
 
 
-@pytest.mark.parametrize("module", PATHS)
-def test_only_declared_dependencies_are_imported(module):
-    if layer(module) in ("backends", "torch", "jax"):
-        pytest.skip("a plug-in for an optional package")
+def test_only_declared_dependencies_are_imported():
     allowed = DEPENDENCIES | sys.stdlib_module_names
-    on_demand = ON_DEMAND.get(module, frozenset())
-    assert not offences(
-        [
-            item
+
+    def is_wrong(item: Import) -> bool:
+        top = item.target.split(".")[0]
+        on_demand = top in ON_DEMAND.get(item.module, ()) and (item.in_function or item.for_types)
+        return folder(item.module) not in FOR_AN_OPTIONAL_PACKAGE and top not in allowed and not on_demand
+
+    assert not offences(is_wrong, inside=False)
+
+
+def test_the_core_imports_what_stands_above():
+    def is_wrong(item: Import) -> bool:
+        own, other = folder(item.module), folder(resolved(item))
+        if own not in ORDER or own == other or (own, other) in AGAINST_THE_ORDER:
+            return False
+        # Not the package's front either: `from implicitsolve import x` would import what is still being imported.
+        return item.target == PACKAGE or other not in ORDER or ORDER[other] > ORDER[own]
+
+    assert not offences(is_wrong)
+
+
+def test_plug_ins_do_not_import_one_another():
+    def is_wrong(item: Import) -> bool:
+        own, other = folder(item.module), folder(resolved(item))
+        allowed = {*ORDER, *FRONT, PACKAGE, own, *PLUG_INS.get(own, ())}
+        return own in PLUG_INS and other not in allowed and (own, other) not in AGAINST_THE_ORDER
+
+    assert not offences(is_wrong)
+
+
+def test_adapters_import_public_names_alone():
+    def is_wrong(item: Import) -> bool:
+        if folder(item.module) != "adapters" or folder(item.target) == "adapters":
+            return False
+        return any(part.startswith("_") for part in [*item.target.split("."), item.name or ""])
+
+    assert not offences(is_wrong)
+
+
+def test_one_core_module_asks_which_library_an_array_belongs_to():
+    def is_wrong(item: Import) -> bool:
+        is_core = folder(item.module) in ORDER
+        return is_core and item.module != ASKS_FOR_THE_LIBRARY and item.target.split(".")[0] == "array_api_compat"
+
+    assert not offences(is_wrong, inside=False)
+
+
+def edges() -> dict[str, set[str]]:
+    """Modules that each one imports, but for what the package's own front lists."""
+    return {
+        module: {
+            target
             for item in IMPORTS[module]
-            if not is_inside(item.target)
-            and (top := item.target.split(".")[0]) not in allowed
-            and not (top in on_demand and item.in_function)
-        ]
-    )
+            if is_inside(item.target) and not (module == PACKAGE and item.for_types)
+            if (target := resolved(item)) != module
+        }
+        for module in PATHS
+    }
 
 
-@pytest.mark.parametrize("module", [module for module in PATHS if layer(module) == "core"])
-def test_core_imports_core_alone(module):
-    # Not the front either: `from implicitsolve import x` in the core would import what is still being imported.
-    assert not offences([item for item in inside(module) if layer(resolved(item)) != "core" or item.target == PACKAGE])
-
-
-@pytest.mark.parametrize("module", [module for module in PATHS if layer(module) in PLUG_INS])
-def test_plug_ins_do_not_import_each_other(module):
-    own = layer(module)
-    assert not offences([item for item in inside(module) if layer(resolved(item)) not in ("core", "front", own)])
-
-
-@pytest.mark.parametrize("module", [module for module in PATHS if layer(module) == "adapters"])
-def test_adapters_import_public_names_alone(module):
-    own = f"{PACKAGE}.adapters"
-    assert not offences(
-        [
-            item
-            for item in inside(module)
-            if not item.target.startswith(own)
-            and any(part.startswith("_") for part in [*item.target.split("."), item.name or ""])
-        ]
-    )
-
-
-@pytest.mark.parametrize("module", [module for module in PATHS if layer(module) == "core"])
-def test_one_core_module_asks_which_library_an_array_belongs_to(module):
-    if module != ASKS_FOR_THE_LIBRARY:
-        assert not offences([item for item in IMPORTS[module] if item.target.split(".")[0] == "array_api_compat"])
-
-
-def test_no_import_cycle():
-    graph = {module: {target for item in inside(module) if (target := resolved(item)) != module} for module in PATHS}
-    for module, target in CLOSES_A_CYCLE:
-        graph[module].remove(target)  # fails when the import is gone: then it leaves the list too
+def test_nothing_is_imported_in_a_circle():
+    graph = edges()
+    for module, target in CLOSES_A_CIRCLE:
+        graph[module].discard(target)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        pytest.fail("import cycle: " + " <- ".join(error.args[1]))
+        pytest.fail("import circle: " + " <- ".join(error.args[1]))
 
 
-@pytest.mark.parametrize(("module", "target"), sorted(CLOSES_A_CYCLE))
-def test_an_import_that_closes_a_cycle_waits_inside_a_function(module, target):
-    assert not offences([item for item in inside(module) if resolved(item) == target and not item.in_function])
+def test_what_closes_a_circle_waits():
+    def is_wrong(item: Import) -> bool:
+        return (item.module, resolved(item)) in CLOSES_A_CIRCLE and not (item.in_function or item.for_types)
+
+    assert not offences(is_wrong)
 
 
 @pytest.mark.parametrize(
     ("module", "is_package", "source", "expected"),
     [
-        ("implicitsolve.a.b", False, "from . import c", [("implicitsolve.a", "c", False)]),
-        ("implicitsolve.a", True, "from . import c", [("implicitsolve.a", "c", False)]),
-        ("implicitsolve.a.b", False, "from ..d import e", [("implicitsolve.d", "e", False)]),
-        ("implicitsolve.a", False, "def f():\n    import numba", [("numba", None, True)]),
-        ("implicitsolve.a", False, "if TYPE_CHECKING:\n    import cupy\nelse:\n    import os", [("os", None, False)]),
+        ("implicitsolve.a.b", False, "from . import c", ("implicitsolve.a", "c", False, False)),
+        ("implicitsolve.a", True, "from . import c", ("implicitsolve.a", "c", False, False)),
+        ("implicitsolve.a.b", False, "from ..d import e", ("implicitsolve.d", "e", False, False)),
+        ("implicitsolve.a", False, "def f():\n    import numba", ("numba", None, True, False)),
+        ("implicitsolve.a", False, "if TYPE_CHECKING:\n    import cupy", ("cupy", None, False, True)),
+        ("implicitsolve.a", False, "if not TYPE_CHECKING:\n    pass\nelse:\n    import os", ("os", None, False, False)),
     ],
 )
 def test_the_parser_sees_what_python_would_import(module, is_package, source, expected):
-    found = [(item.target, item.name, item.in_function) for item in imports_of(module, is_package, source)]
-    assert found == expected
+    (item,) = imports_of(module, is_package, source)
+    assert (item.target, item.name, item.in_function, item.for_types) == expected

@@ -21,6 +21,8 @@ import implicitsolve as ims
 from implicitsolve import LinearStop, NonlinearStop, Problem, Status, root
 from implicitsolve.kernels import _contract
 
+pytestmark = pytest.mark.rounding
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "reference" / "determinism_and_tolerances.md").read_text(encoding="utf-8")
 METHODS = {
@@ -47,7 +49,7 @@ seeds = st.integers(0, 10**6)
 def backend(request, monkeypatch):
     """The kernels of NumPy arrays: without Numba, and with it."""
     if request.param == "numpy":
-        monkeypatch.setattr(_contract, "load", lambda name: False)
+        monkeypatch.setattr(_contract, "is_installed", lambda backend: False)
     elif find_spec("numba") is None:
         pytest.skip("Numba is not installed")
     return request.param
@@ -170,7 +172,7 @@ def test_a_neighbour_that_fails_changes_no_verdict(method, backend):
 def test_backends_agree_within_the_tolerance(method, monkeypatch):
     stop = NonlinearStop(rtol=1e-12)
     compiled = chain(method, 5).solve(method, stop=stop)
-    monkeypatch.setattr(_contract, "load", lambda name: False)
+    monkeypatch.setattr(_contract, "is_installed", lambda backend: False)
     plain = chain(method, 5).solve(method, stop=stop)
     np.testing.assert_array_equal(plain.status, compiled.status)
     np.testing.assert_allclose(plain.x, compiled.x, rtol=0, atol=1e-10)
@@ -232,22 +234,25 @@ def test_converged_means_that_a_fresh_evaluation_meets_the_inequality(method, ba
     assert result.x.dtype == dtype
     size = (lambda F: np.abs(F).max(axis=1)) if norm == "max" else (lambda F: np.linalg.norm(F, axis=1))
     first, last = size(system.residual(np.zeros_like(result.x))), size(system.residual(result.x))
-    target = math.sqrt(np.finfo(dtype).eps) * first
-    slack = 1 + 8 * np.finfo(dtype).eps * (norm == "2")  # the order of a sum
+    eps = np.finfo(dtype).eps
+    target = math.sqrt(eps) * first
+    slack = 1 + 8 * eps * (norm == "2")  # the order of a sum
+    rounding = 16 * eps * size(1 + np.abs(result.x))  # of x - tanh(...), which may depend on the batch
     assert result.success.any()
-    assert (last[result.success] <= slack * target[result.success]).all()
+    assert (last <= slack * target + rounding)[result.success].all()
     np.testing.assert_array_equal(result.success, result.residual_norm <= slack * target)
-    np.testing.assert_allclose(result.residual_norm, last, rtol=16 * np.finfo(dtype).eps)
+    assert (np.abs(result.residual_norm - last) <= rounding).all()
 
 
 @pytest.mark.parametrize("method", NEWTON)
 def test_what_cannot_be_reached_is_not_claimed(method, backend):
-    """No x has a residual below its own rounding error."""
-    result = chain(method).solve(method, stop=NonlinearStop(rtol=0.0, atol=1e-30))
-    failed = ~result.success
-    assert (np.abs(result.fun).max(axis=1) > 1e-30)[failed].all()
-    assert (result.residual_norm <= 1e-30)[result.success].all()
-    assert failed.any()
+    """No number of float64 has the square 2, so that no x has a residual below its own rounding error."""
+    problem = Problem(lambda x: x * x - 2, batch_ndim=1, structure=ims.BlockBanded(0, 0), take=lambda indices: problem)
+    x0 = np.linspace(1.0, 2.0, 15).reshape(3, 5)
+    result = root(problem, x0, method=METHODS[method], stop=NonlinearStop(rtol=0.0, atol=1e-30))
+    assert not result.success.any()
+    assert (np.abs(result.fun).max(axis=1) > 1e-30).all()
+    np.testing.assert_array_equal(result.fun, result.x * result.x - 2)
 
 
 # --------------------------------------------------------------------------------------------------------- the numbers

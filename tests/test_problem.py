@@ -9,6 +9,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import BlockBanded, Problem
+from implicitsolve.structure import Grid, Sparse
 
 FUNCTIONS = ["jvp", "vjp", "jac", "linearize", "blocks", "parameter_jvp", "parameter_vjp", "take", "initial_guess"]
 
@@ -55,17 +56,41 @@ def test_batch_ndim_must_be_a_count(value, error, words):
         Problem(residual, batch_ndim=value)
 
 
-@pytest.mark.parametrize("value", ["banded", (1, 1), BlockBanded], ids=["str", "tuple", "class"])
+@pytest.mark.parametrize("value", [(1, 1), BlockBanded, np.eye(2)], ids=["tuple", "class", "array"])
 def test_a_structure_must_be_one(value):
-    with pytest.raises(
-        TypeError, match=rf"Problem: `structure` must be a BlockBanded or None, got {type(value).__name__}"
-    ):
+    with pytest.raises(TypeError, match=rf"Problem: `structure` must be a BlockBanded.*, got {type(value).__name__}"):
         Problem(residual, structure=value)
+
+
+def test_a_structure_as_a_string_is_detect_or_none():
+    with pytest.raises(ValueError, match='must be "detect" or "none", got \'banded\''):
+        Problem(residual, structure="banded")  # type: ignore[arg-type]
+    assert Problem(residual, structure="none").structure == "none"
+
+
+@pytest.mark.parametrize("structure", [Sparse(np.eye(4)), Grid(shape=(2, 2)), "detect", "none", None], ids=repr)
+def test_only_a_band_is_a_block_structure(structure):
+    problem = Problem(residual, structure=structure)
+    assert problem.block_structure is None
+    assert problem.sparse_structure is (structure if isinstance(structure, Sparse | Grid) else None)
+    with pytest.raises(ValueError, match="`structure` as BlockBanded, got"):
+        ims.root(problem, np.ones(4), method="block-newton")
+    with pytest.raises(ValueError, match="`structure` as BlockBanded, got"):
+        ims.jacobian(problem, np.ones(4))
+    with pytest.raises(ValueError, match="`blocks` needs `structure`, a BlockBanded"):
+        Problem(residual, blocks=residual, structure=structure)
+
+
+@pytest.mark.parametrize("structure", [Sparse(np.eye(4)), Grid(shape=4)], ids=repr)
+def test_a_sparse_structure_must_fit_the_start(structure):
+    with pytest.raises(ValueError, match="4 unknowns, but a system has 5"):
+        ims.root(Problem(residual, structure=structure), np.ones(5), method="newton-krylov")
 
 
 def test_a_structure_is_kept():
     structure = BlockBanded(1, 1, 2)
     assert Problem(residual, structure=structure).structure is structure
+    assert Problem(residual, structure=structure).block_structure is structure
 
 
 def test_blocks_need_a_structure():
@@ -127,12 +152,8 @@ def test_the_problem_s_own_start_is_asked_for_when_none_is_given():
     assert asked == [("default", None)]
 
 
-def test_blocks_are_exact_and_cost_one_product_unless_they_say_otherwise():
-    def blocks(x):
-        return x
-
-    problem = Problem(residual, blocks=blocks, structure=BlockBanded(0, 0))
+def test_blocks_are_exact_and_cost_one_product_unless_declared_otherwise():
+    problem = Problem(residual, blocks=lambda x: x, structure=BlockBanded(0, 0))
     assert (problem.has_exact_blocks, problem.blocks_cost) == (True, 1)
-    blocks.is_exact, blocks.cost = False, 12
-    assert (problem.has_exact_blocks, problem.blocks_cost) == (False, 12)
+    assert not dataclasses.replace(problem, blocks_exact=False).has_exact_blocks
     assert not Problem(residual).has_exact_blocks

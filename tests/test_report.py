@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import implicitsolve
+from implicitsolve import __main__ as command
 from implicitsolve import _report
-from implicitsolve._report import _environment, _self_test
+from implicitsolve._report import _self_test
 from implicitsolve._report._self_test import agree, tried
 
 SECTIONS = ["versions", "platform", "backends", "GPU", "threads"]
@@ -80,7 +81,7 @@ def test_a_broken_backend_says_so(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of a shell")
-@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("options", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
 def test_a_reader_that_has_gone_gets_no_traceback(options):
     command = [sys.executable, "-m", "implicitsolve", "--no-self-test", *options]
     reading, writing = os.pipe()
@@ -92,6 +93,7 @@ def test_a_reader_that_has_gone_gets_no_traceback(options):
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell's >&-")
 def test_without_an_output_it_still_runs():
     command = f"{sys.executable} -m implicitsolve --no-self-test >&-"
@@ -102,16 +104,16 @@ def test_without_an_output_it_still_runs():
 def test_a_user_without_a_home_gets_reasons(monkeypatch):
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
-    assert _environment.reason(ValueError("no such file")) == "ValueError: no such file"
+    assert _report.reason(ValueError("no such file")) == "ValueError: no such file"
 
 
 def test_what_is_not_installed_is_no_failure(monkeypatch):
-    monkeypatch.setattr(_environment, "OPTIONAL", ("a_package_that_nobody_has",))
-    assert _environment.versions()["a_package_that_nobody_has"] == "not installed"
+    monkeypatch.setattr(_report, "OPTIONAL", ("a_package_that_nobody_has",))
+    assert _report.versions()["a_package_that_nobody_has"] == "not installed"
     monkeypatch.setattr(_self_test, "is_installed", lambda name: False)
     monkeypatch.setattr(_self_test, "has_device", lambda: False)
     names = list(_self_test.parts())
-    assert len(names) == 7
+    assert len(names) == 6
     assert not any("numba" in name or "torch" in name or "cupy" in name for name in names)
 
 
@@ -127,16 +129,16 @@ def broken():
 def test_one_failing_part_leaves_the_others_and_fails_the_command(monkeypatch, capsys):
     parts = {"first": broken, "second": lambda: agree("x", np.nan, 0.0, 1.0), "third": lambda: None}
     monkeypatch.setattr(_self_test, "parts", lambda: parts)
-    monkeypatch.setattr(_report, "environment", lambda: {"versions": {"implicitsolve": "0"}})
-    assert _report.main([]) == 1
+    monkeypatch.setattr(command, "environment", lambda: {"versions": {"implicitsolve": "0"}})
+    assert command.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-4].split()[0] == lines[-3].split()[0] == "FAILED"
     assert lines[-4].endswith("first: ValueError: a wrong turn")
     assert lines[-3].endswith("second: AssertionError: x differs by nan, at most 1e+00 was expected")
     assert lines[-2].split()[0] == "ok"
-    assert _report.main(["--json"]) == 1
+    assert command.main(["--json"]) == 1
     monkeypatch.setattr(_self_test, "parts", lambda: {"third": lambda: None})
-    assert _report.main([]) == 0
+    assert command.main([]) == 0
 
 
 # ---------------------------------------------------------------------- each part sees a wrong answer of what it tries
@@ -169,10 +171,10 @@ def test_direct_solves_are_really_compared(monkeypatch, backend):
     assert "x differs" in tried("", lambda: _self_test.block_lu(backend)).reason
 
 
-def test_verdicts_are_really_compared(monkeypatch):
+def test_statuses_are_really_compared(monkeypatch):
     root, wrong = implicitsolve.root, implicitsolve.Problem(lambda x: x**2 - 4, batch_ndim=1)
     monkeypatch.setattr(implicitsolve, "root", lambda problem, x0: root(wrong, x0))
-    assert "success is" in tried("", _self_test.verdicts).reason
+    assert "success is" in tried("", _self_test.batch).reason
 
 
 @pytest.mark.parametrize(
@@ -188,8 +190,8 @@ def test_verdicts_are_really_compared(monkeypatch):
     ],
 )
 def test_messages_are_one_line_without_private_names(text, expected):
-    assert _environment.cleaned(text) == expected
+    assert _report.cleaned(text) == expected
 
 
 def test_cuda_versions_read_as_versions():
-    assert _environment._dotted(13020) == "13.2"
+    assert _report._dotted(13020) == "13.2"

@@ -256,5 +256,7 @@ def test_the_targets_of_a_race_and_of_a_batch_in_chunks():
     expected = ims.root(problem, x0).target
     assert expected.shape == (6,)
     with ThreadPoolExecutor(1) as executor:
-        np.testing.assert_array_equal(ims.solve_batch(problem, x0, executor=executor, chunks=2).target, expected)
-    np.testing.assert_array_equal(ims.race(problem, [x0, 2 * x0]).target, expected)
+        np.testing.assert_array_equal(
+            ims.drivers.solve_batch(problem, x0, executor=executor, chunks=2).target, expected
+        )
+    np.testing.assert_array_equal(ims.drivers.race(problem, [x0, 2 * x0]).target, expected)

@@ -38,7 +38,6 @@ def square(x):
         ((square, 1.0), {"stop": 1e-6}, TypeError, "`stop`"),
         ((square, 1.0), {"stop": ims.LinearStop()}, TypeError, "`stop`"),
         ((square, 1.0), {"monitor": "table"}, TypeError, "`monitor`"),
-        ((square, 1.0), {"backend": "fortran"}, ValueError, "`backend`"),
         ((square, 1.0), {"tol": 1e-6}, TypeError, "tol"),
         ((Problem(square, batch_ndim=2), [1.0]), {}, ValueError, "`batch_ndim`"),
     ],

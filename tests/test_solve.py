@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.newton import Auto
+from implicitsolve.nonlinear import Auto
 from implicitsolve.solve import METHODS
 
 NAMES = {
@@ -43,8 +43,8 @@ def test_every_second_block_is_eliminated_whatever_the_method(name):
     rng = np.random.default_rng(0)
     params = ims.adapters.gru_parameters(2, 3, rng=rng)
     layer = ims.adapters.implicit_gru(params, rng.standard_normal((4, 6, 2)))
-    result, half = ims.root(layer, method=name), ims.root(ims.even_odd(layer), method=name)
-    assert ims.even_odd(layer).structure == ims.BlockBanded(1, 1, 3)
+    result, half = ims.root(layer, method=name), ims.root(ims.elimination.even_odd(layer), method=name)
+    assert ims.elimination.even_odd(layer).structure == ims.BlockBanded(1, 1, 3)
     np.testing.assert_array_equal(result.iterations, half.iterations)
     np.testing.assert_array_equal(result.x[:, 1::2], half.x)
     whole = ims.root(replace(layer, halves=None), method=name)

@@ -15,7 +15,6 @@ from .workloads import ImplicitGRU
 METHODS: dict[str, Any] = {
     "GMRES(30)": ims.GMRES(restart=30),
     "LGMRES": ims.LGMRES(),
-    "FGMRES": ims.FGMRES(),
     "BiCGSTAB": ims.BiCGSTAB(),
     "SciPy gmres": ims.ScipyKrylov(function="gmres"),
 }
@@ -104,7 +103,7 @@ class KrylovTime:
 class Transfers:
     """Reads by the host, which on a GPU wait for the device; counted on array-api-strict's arrays."""
 
-    params = ("GMRES(30)", "LGMRES", "FGMRES", "BiCGSTAB")
+    params = ("GMRES(30)", "LGMRES", "BiCGSTAB")
     param_names = ("method",)
 
     @unit("reads per iteration")

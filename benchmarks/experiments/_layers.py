@@ -23,7 +23,7 @@ def truncated(order: int) -> SolveOptions:
     """P_n in the place of (I - J)^-1, in Newton's method with full steps and in the gradients (Kazi 2016, 4.2, 4.3)."""
     inverse = ims.TruncatedInverse(order=order)
     return SolveOptions(
-        method=ims.NewtonKrylov(krylov=inverse, line_search=ims.FullStep(), restarts=0),
+        method=ims.NewtonKrylov(krylov=inverse, line_search=ims.FullStep(), retry=False),
         stop=ims.NonlinearStop(atol=1e-3, rtol=0.0, max_iterations=40),
         adjoint_method=inverse,
         on_failure="ignore",

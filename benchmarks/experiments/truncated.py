@@ -34,7 +34,7 @@ def solvers() -> dict[str, SolverOptions]:
     }
     for order in (0, 1, 3):
         inverse = ims.TruncatedInverse(order=order)
-        newton = ims.NewtonKrylov(krylov=inverse, line_search=ims.FullStep(), restarts=0)
+        newton = ims.NewtonKrylov(krylov=inverse, line_search=ims.FullStep(), retry=False)
         found[f"P_{order}"] = SolverOptions(method=newton, adjoint_method=inverse, max_steps=STEPS)
     return found
 

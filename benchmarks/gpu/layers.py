@@ -14,6 +14,7 @@ from benchmarks.gpu.rows import Row, relative, timed
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.peers._training import BACKWARD, FORWARD
 from implicitsolve import kernels
+from implicitsolve.adapters import kernels as layers
 
 TARGETS = {(20, 40, 200): (3.0, 8.0)}  # milliseconds of both on an H200
 FACTOR = 50.0  # by which the large batch is to be faster than two cores
@@ -43,7 +44,9 @@ class Step:
 @contextmanager
 def references() -> Generator[None]:
     """Leave everything to the array-API references: what CUDA kernels gain is the difference."""
-    declared = [kernel for kernel in vars(kernels).values() if isinstance(kernel, kernels.Kernel)]
+    declared = [
+        kernel for kernel in (*vars(kernels).values(), *vars(layers).values()) if isinstance(kernel, kernels.Kernel)
+    ]
     held = [kernel.implementations.pop("cupy", None) for kernel in declared]
     try:
         yield

@@ -12,6 +12,6 @@ Usage::
     export CI=true HYPOTHESIS_PROFILE=mutants OMP_NUM_THREADS=1
     python -m benchmarks.mutants map                                  # which test executes which line; 20 minutes
     python -m benchmarks.mutants run --sample 700 --seed 1 --report build/mutants/report.json
-    python -m benchmarks.mutants run --files implicitsolve/newton/_loop.py --sample 100
-    python -m benchmarks.mutants map tests/newton/test_loop.py        # once more, for tests that are new
+    python -m benchmarks.mutants run --files implicitsolve/nonlinear/_loop.py --sample 100
+    python -m benchmarks.mutants map tests/nonlinear/test_loop.py        # once more, for tests that are new
 """

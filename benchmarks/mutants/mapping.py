@@ -14,9 +14,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "mutants"
 SECONDS = FOLDER / "seconds.json"
-CORE_FOLDERS = ("newton", "krylov", "operators", "fixed_point", "direct", "precondition")
+CORE_FOLDERS = ("nonlinear", "krylov", "operators", "linearize", "globalize", "direct", "precondition")
 TESTS = [*(f"tests/{name}" for name in CORE_FOLDERS), "tests/test_*.py", "implicitsolve"]
-NOT_TESTS = ["tests/test_layers.py", "tests/test_import.py", "tests/test_scipy_suite.py"]  # they run other processes
+NOT_TESTS = [
+    "tests/test_layers.py",
+    "tests/test_import.py",
+    "tests/compat/test_scipy_suite.py",
+]  # they run other processes
 NOT_TESTS += [f"implicitsolve/{name}" for name in ("torch", "distributed", "backends", "adapters", "testing")]
 OPTIONS = ["-q", "-s", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:cov", "-o", "timeout=20"]
 # Tests of what is declared: they execute few lines of what they test, or those of many files.

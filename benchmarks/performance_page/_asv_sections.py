@@ -28,7 +28,7 @@ def sections(results: Results) -> Iterator[str]:
 FORWARD = """`root` by its defaults, one thread. A call of the residual serves all systems that still run; "of each"
 is the mean over the systems of residuals and products with J, where those that have ended take none. Bytes are what
 Python and NumPy held at a time, beyond what was there before. The last column is max|F| by a residual that shares no
-code with the library, over what was asked for."""
+code with the library, over the tolerance."""
 
 
 def forward(results: Results) -> str:
@@ -75,9 +75,8 @@ def gradient(results: Results) -> str:
 
 
 KRYLOV = """Linear systems, to 1e-8: one of 961 unknowns (convection and diffusion), 20 of 2000 (a layer's I - dF/dH),
-64 diagonal ones of 200 whose spectra widen from one to the next. SciPy's methods solve them one after the other.
-Transfers are reads of arrays by the host, which on a GPU wait for the device, for each iteration of the slowest of 8
-systems, start and check included."""
+64 diagonal ones of 200 with increasingly wide spectra. SciPy's methods solve them one at a time. Transfers are reads of
+arrays by the host, which synchronize a GPU, per iteration of the slowest of 8 systems, start and check included."""
 
 
 def krylov(results: Results) -> str:
@@ -96,8 +95,8 @@ def krylov(results: Results) -> str:
     return table(header, rows, texts=2) if rows else ""
 
 
-NEWTON = """`root` by its defaults with exact products, where the problem of `implicitsolve.testing` has them; to 1e-8
-of the first residual for differential equations, to an absolute 1e-8 for the classic sets."""
+NEWTON = """`root` with its defaults and exact products, where the problem of `implicitsolve.testing` has them; to
+1e-8 relative to the initial residual for differential equations, to an absolute 1e-8 for the classic sets."""
 
 
 def newton(results: Results) -> str:
@@ -126,8 +125,8 @@ def newton(results: Results) -> str:
 
 
 BLOCKS = """Block tridiagonal matrices with T k = 16384 rows: T blocks of k. Milliseconds of a factorization and of a
-solve with the factors, and the same over those of LAPACK's gbtrf and gbtrs (gttrf and gttrs for k = 1), which get
-their band storage for free. Errors are backward errors in rounding units, without refinement."""
+solve with the factors, and their ratios to LAPACK's gbtrf and gbtrs (gttrf and gttrs for k = 1), whose conversion to
+band storage is not timed. Errors are backward errors in units of the unit roundoff, without refinement."""
 
 
 def blocks(results: Results) -> str:
@@ -148,9 +147,9 @@ def blocks(results: Results) -> str:
     return table(header, rows) if rows else ""
 
 
-LAYERS = """CPU time of one function of a layer over that of the matrix products in it alone, one GEMM for the weights
-of one vector (of the adjoint, for Jᵀ w): all are measured in turns, and the least of each counts. 20 sequences of T =
-40 positions (25 for k = 448), one thread."""
+LAYERS = """CPU time of one function of a layer over that of its matrix products alone, one GEMM for the weights of one
+vector (of the adjoint, for Jᵀ w): measurements alternate, and the minimum of each is used. 20 sequences of T = 40
+positions (25 for k = 448), one thread."""
 
 
 def layers(results: Results) -> str:
@@ -169,7 +168,7 @@ def layers(results: Results) -> str:
     return table(header, rows, texts=3) if rows else ""
 
 
-START = """Elapsed milliseconds of the first lines of a fresh interpreter, whose own start is not included."""
+START = """Elapsed milliseconds of the first lines in a fresh interpreter, excluding the start of the interpreter."""
 STARTS = {
     "timeraw_import_numpy_scipy": "import of NumPy and of SciPy's linear algebra alone",
     "timeraw_import": "import implicitsolve",

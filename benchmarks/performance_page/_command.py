@@ -16,18 +16,18 @@ HEAD = """# Performance
 
 <!-- Written by `python -m benchmarks.performance_page`; edit the program, not this file. -->
 
-What solves cost, in counts first (exact, the same on every machine) and in time, and what the same solves cost in other
-packages. All numbers of a table are from one run of one machine; ratios say more than times. One question each:
-[residual evaluations against SciPy](against_scipy.md), [methods for fixed points](fixed_points.md),
-[block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [a GPU](../how_to/gpu.md#figures),
-[many ranks](../how_to/mpi.md#how-it-scales).
+The cost of solves, first in counts (exact, the same on every machine) and then in time, and the cost of the same solves
+in other packages. All numbers of a table are from one run on one machine; ratios are more meaningful than times.
+Separate pages: [residual evaluations against SciPy](against_scipy.md), [methods for fixed points](fixed_points.md),
+[block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [a GPU](../how_to/gpu.md#figures), [many
+ranks](../how_to/mpi.md#scaling).
 
 {about}
 
 The workloads are defined in `benchmarks/benchmarks/workloads`: W1 is an implicit GRU on 20 sequences of 40 positions
 (25 for k = 448) with k states and 100 inputs, its recurrent weights s times as large as the others, from zero; W2 are
-the 1-D Bratu problem and the steady Burgers equation with 10⁴ and 10⁵ unknowns, for which the user gives F and says
-"tridiagonal"; W3 is the steady Brusselator on 2·10⁴ cells; W4 are 10⁴ Brusselators of 8 cells; W5 is an Elman network
+the 1-D Bratu problem and the steady Burgers equation with 10⁴ and 10⁵ unknowns, for which the user gives F and declares
+it tridiagonal; W3 is the steady Brusselator on 2·10⁴ cells; W4 are 10⁴ Brusselators of 8 cells; W5 is an Elman network
 on 20 sequences of 1000 positions.
 """
 
@@ -44,7 +44,7 @@ python -m benchmarks.peers --threads 2 --json peers_2.json
 python -m benchmarks.performance_page --peers peers_1.json peers_2.json
 ```
 
-On an idle machine, or the times mean little. The counts do not change with the machine.
+Use an idle machine, or the times mean little. The counts do not depend on the machine.
 
 ```{toctree}
 :hidden:
@@ -79,7 +79,7 @@ def about(results: Results | None, runs: Sequence[dict[str, Any]]) -> Iterator[s
         machine, single = results.machine, " of one call each, a rough one" if results.calls == 1 else ""
         names = ", ".join(f"{name} {number}" for name, number in results.versions().items())
         yield (
-            f"- The library by itself: asv on {machine['cpu'] or machine['arch']}, {machine['num_cpu']} cores, "
+            f"- This library: asv on {machine['cpu'] or machine['arch']}, {machine['num_cpu']} cores, "
             f"{machine['os']}, one thread, CPU time{single}; {names or 'versions unknown'}; "
             f"commit {results.commit[:8]}; {results.date}."
         )

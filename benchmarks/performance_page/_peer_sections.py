@@ -16,7 +16,7 @@ def sections(runs: Sequence[Record]) -> Iterator[str]:
         return
     yield f"## Against other packages\n\n{ABOUT}\n\n{summary(runs)}"
     for title, about, key, rows in (
-        ("Targets", "What was aimed at, and what is measured now.", "targets", targets),
+        ("Targets", "The goals, and the current measurements.", "targets", targets),
         ("One product of a layer", PRODUCTS, "products", products),
         ("A training step", TRAINING, "training", training),
         ("Adjoint solves", ADJOINTS, "adjoints", adjoints),
@@ -28,19 +28,20 @@ def sections(runs: Sequence[Record]) -> Iterator[str]:
             yield f"### {record['name']}, {threads(run)}\n\n{solvers(record, run['clock'])}"
 
 
-ABOUT = """Every solver starts at the same x and runs until max|F| is below the same target, as measured outside by
-one NumPy residual. Solvers take turns in one process, compiled and warm; medians are compared. "over ours" is the
-rival's time over that of `root` by its defaults: above 1 ours is faster. Products are residuals and Jacobian products
-of all systems at a time, where the solver tells them. "failed" counts rivals. Each one is in the table with the
-residual at which it ended."""
+ABOUT = """Every solver starts at the same x and runs until max|F| is below the same target, as measured independently
+by one NumPy residual. Solvers alternate in one process, compiled and warm; medians are compared. "over ours" is the
+other solver's time over that of `root` with its defaults: above 1 `root` is faster. Products are residuals and
+Jacobian products of all systems at a time, where the solver reports them. "failed" counts other packages' solvers;
+each is in the table with its final residual."""
 
 
 PRODUCTS = """Residuals and products of the layer of W1, and its matrix products alone: three GEMMs, one for the
-weights of one vector. "halves" are those of the system of every second position, in both halves: the same work."""
+weights of one vector. "halves" are those of the reduced system of every second position, over both halves: the same
+work."""
 TRAINING = """One step of training: forward to 1e-4, and the gradients of all parameters, adjoint to 1e-3, in
-float32, against torch's bidirectional LSTM of the same size. A warm start begins at the states and the adjoint of the
-last visit, one step of that optimizer ago."""
-ADJOINTS = """To 1e-6, at the solution of W1. The residual is that of the worst system, measured outside."""
+float32, against torch's bidirectional LSTM of the same size. A warm start uses the states and the adjoint of the
+previous visit, one step of that optimizer ago."""
+ADJOINTS = """To 1e-6, at the solution of W1. The residual is that of the worst system, measured independently."""
 
 
 def threads(run: Record) -> str:

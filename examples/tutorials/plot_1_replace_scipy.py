@@ -74,17 +74,16 @@ print(f"implicitsolve: {calls} evaluations, {seconds:.2f} s")
 print(f"largest difference of the solutions: {np.abs(u - u_scipy).max():.1e}")
 
 # %%
-# Both find the same solution, and ours takes fewer evaluations: it keeps what earlier steps have learnt of the
-# Jacobian (see :doc:`/explanation/how_it_works`). That has a price outside the residual. This residual is nearly
-# free, so SciPy's plainer loop takes less time here; where a residual costs a millisecond or more, the evaluations
-# decide.
+# Both find the same solution, and ours takes fewer evaluations: it recycles Krylov vectors from earlier steps (see
+# :doc:`/explanation/how_it_works`). That has some overhead. This residual is nearly free, so SciPy's simpler loop takes
+# less time here; where a residual costs a millisecond or more, the number of evaluations decides.
 #
 # Give a product
 # --------------
-# Both solvers multiply with the Jacobian by differences, and each difference is an evaluation of the residual. The
-# exact product with a direction :math:`v` is one line here. Give it as ``jvp``, which SciPy's function does not have.
-# With ``full_output`` the function returns the solution and a :class:`scipy.optimize.OptimizeResult`, with our own
-# result in ``native``.
+# Both solvers approximate Jacobian products by finite differences, and each difference is an evaluation of the
+# residual. The exact product with a direction :math:`v` is one line here. Give it as ``jvp``, which SciPy's function
+# does not have. With ``full_output`` the function returns the solution and a :class:`scipy.optimize.OptimizeResult`,
+# with our own result in ``native``.
 
 
 def jvp(u, v):
@@ -96,20 +95,20 @@ print(f"residuals {info.nfev}, products {info.njvp}, steps {info.nit}")
 print(info.message)
 
 # %%
-# The residual is now evaluated once for each step and once at the start. All other work is exact products, whose
-# error does not depend on the length of a difference.
+# The residual is now evaluated once per step and once at the start. All other work is exact products, which have no
+# truncation error.
 #
 # The native result
 # -----------------
 # ``info.native`` is what :func:`implicitsolve.root` returns: x, F(x), a status, counts, and a record of every step.
-# ``summary`` prints it as a table: norm of F after the step, the accepted fraction of the step, the accuracy ``eta``
-# asked of the linear solve and the one that it reached, its Krylov iterations, and all residuals and products.
+# ``summary`` prints it as a table: norm of F after the step, the step length, the tolerance ``eta`` of the linear solve
+# and the accuracy that it reached, its Krylov iterations, and all residuals and products.
 
 print(info.native.summary())
 
 # %%
-# :func:`implicitsolve.plot_convergence` draws such records: the norm over the steps, or over what they cost, which is
-# residuals and products. SciPy's curve is drawn by hand, from what ``callback`` has noted.
+# :func:`implicitsolve.diagnostics.plot_convergence` draws such records: the norm over the steps, or over their cost
+# in residuals and products. SciPy's curve is drawn by hand, from the norms recorded by ``callback``.
 
 _, by_differences = ims.newton_krylov(residual, start, f_tol=1e-8, full_output=True)
 
@@ -119,7 +118,7 @@ left.set_title(f"temperature, at most {u.max():.3f}")
 figure.colorbar(image, ax=left)
 right.semilogy(*history_scipy.T, "C7x-", label="SciPy")
 ours = {"implicitsolve": by_differences.native, "implicitsolve, with jvp": info.native}
-ims.plot_convergence(ours, ax=right, against="products")
+ims.diagnostics.plot_convergence(ours, ax=right, against="products")
 right.set_title("each marker is a Newton step")
 plt.show()
 
@@ -128,7 +127,7 @@ plt.show()
 # -------------------------
 # At :math:`\lambda = 7` the plate explodes: there is no stationary temperature. By default the function then raises
 # :class:`implicitsolve.NoConvergence`, which is a subclass of SciPy's exception, so that your ``except`` clauses
-# still work. With ``full_output`` it raises nothing and you read the status.
+# still work. With ``full_output`` it does not raise, and you read the status.
 
 with np.errstate(over="ignore"):
     _, failed = ims.newton_krylov(
@@ -140,7 +139,7 @@ with np.errstate(over="ignore"):
         full_output=True,
     )
 print(failed.success, failed.native.status.name)
-print(ims.explain(failed.native))
+print(ims.diagnostics.explain(failed.native))
 
 # %%
 # Leave the interface
@@ -157,6 +156,6 @@ print(result.status.name, f"{result.residual_norm:.1e}", result.counts)
 # What next
 # ---------
 # - :doc:`plot_2_give_a_jvp`: exact products, and how to find a wrong one.
-# - :doc:`plot_3_declare_a_structure`: for problems on a line a declared structure saves nearly all products.
+# - :doc:`plot_3_declare_a_structure`: for one-dimensional problems a declared structure saves nearly all products.
 # - :doc:`/reference/migration` has a table of SciPy's names and ours.
 # - :doc:`/how_to/choose_a_method`, :doc:`/how_to/precondition`, :doc:`/how_to/read_a_failure`.

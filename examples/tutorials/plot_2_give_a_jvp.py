@@ -42,8 +42,7 @@ def solve(problem, start):
 # %%
 # Differences
 # -----------
-# Without anything but the residual, a product with the Jacobian is a difference of two residuals. On this problem
-# that serves well.
+# With only the residual, a product with the Jacobian is a difference of two residuals. On this problem that works well.
 
 
 def residual(h):
@@ -56,10 +55,9 @@ print(f"{result.status.name}: {result.counts.residuals} residuals, {work} produc
 # %%
 # Where differences fail
 # ----------------------
-# The length of a difference is one number for all unknowns, found from the length of the whole vector. Suppose now
+# The finite-difference step is one number for all unknowns, computed from the norm of the whole vector. Suppose now
 # that every second unknown is kept in a unit in which its value is :math:`10^8` times as large, as happens where a
-# model has pressures in pascal beside mole fractions. A difference long enough for the large ones swamps the small
-# ones.
+# model has both pressures in pascal and mole fractions. A step long enough for the large ones swamps the small ones.
 
 unit = np.where(np.arange(n) % 2 == 1, 1e8, 1.0)
 
@@ -74,7 +72,7 @@ print(f"{by_differences.status.name}: {by_differences.counts.residuals} residual
 # %%
 # Give the product
 # ----------------
-# ``jvp(u, v)`` returns J(u) v. With it nothing is differenced, and units do not matter.
+# ``jvp(u, v)`` returns J(u) v. With it there are no finite differences, and units do not matter.
 
 
 def jvp(u, v):
@@ -88,10 +86,10 @@ print(f"{work_jvp} products with A")
 # %%
 # Share the work
 # --------------
-# Our ``jvp`` computes A u again for each v. What all products at one u share belongs into ``linearize(u)``, which
+# Our ``jvp`` computes A u again for each v. Put the work that all products at one u share into ``linearize(u)``, which
 # returns F(u) and the Jacobian at u as a :class:`implicitsolve.LinearOperator`: its product, and if you have it the
-# adjoint product, which gradients need (:doc:`plot_5_differentiate`). The solver calls it once for each step, and
-# takes the residual from it too.
+# adjoint product, which gradients need (:doc:`plot_5_differentiate`). The solver calls it once per step, and also uses
+# its residual.
 
 
 def linearize(u):
@@ -107,11 +105,11 @@ with_linearize, work_linearize = solve(ims.Problem(scaled_residual, linearize=li
 print(f"{with_linearize.status.name}: {with_linearize.counts.residuals} residuals, {work_linearize} products with A")
 
 # %%
-# The figure shows both points. On the left, the relative error of a difference product at the solution, by its length
-# relative to that of u. In a direction that changes all unknowns by like fractions of their values the library's
-# length, the dotted line, is a good one. In a direction whose entries are of like size, as those of Krylov methods
-# are, it changes the small unknowns by more than their own size, and the product is wrong. On the right, what each
-# way paid.
+# The figure shows both points. On the left, the relative error of a finite-difference product at the solution,
+# against the step relative to the norm of u. In a direction that changes all unknowns by similar fractions of their
+# values the library's step, the dotted line, is a good one. In a direction whose entries are of similar size, as those
+# of Krylov methods are, it changes the small unknowns by more than their own size, and the product is wrong. On the
+# right, the cost of each variant.
 
 u = with_linearize.x
 J = linearize(u)[1]
@@ -144,11 +142,11 @@ plt.show()
 # %%
 # Check them, in one call
 # -----------------------
-# :func:`implicitsolve.check_derivatives` compares everything that a problem says of its derivatives with what can be
-# measured: products with differences of the residual, adjoint products with products, and more where a problem has
-# more. Its report prints as a table, and has ``ok``.
+# :func:`implicitsolve.testing.check_derivatives` checks all derivatives that a problem provides: products against
+# finite differences of the residual, adjoint products against products, and others where a problem has them. Its report
+# prints as a table, and has ``ok``.
 
-report = ims.check_derivatives(
+report = ims.testing.check_derivatives(
     ims.Problem(residual, jvp=lambda h, v: v - times_A(v) / (1 - times_A(h)) ** 2), np.ones(n)
 )
 print(report)
@@ -158,16 +156,16 @@ assert report.ok
 # Here is a wrong one: the exponent 2 is missing.
 
 wrong = ims.Problem(residual, jvp=lambda h, v: v - times_A(v) / (1 - times_A(h)))
-report = ims.check_derivatives(wrong, np.ones(n))
+report = ims.testing.check_derivatives(wrong, np.ones(n))
 print(report)
 assert not report.ok
 
 # %%
-# In a test of your own, ``ims.check_derivatives(problem, x).raise_if_wrong()`` is one line that fails with this
+# In your own tests, ``ims.testing.check_derivatives(problem, x).raise_if_wrong()`` is one line that fails with this
 # table.
 #
-# What does the solver do with a wrong product? It never returns a wrong solution as a right one, since convergence is
-# measured by the residual. It takes more steps, or gives up.
+# What does the solver do with a wrong product? It never reports a wrong solution as converged, since convergence is
+# tested with the residual. It takes more steps, or fails.
 
 misled, _ = solve(wrong, np.ones(n))
 print(f"right product: {result.iterations} steps, wrong product: {misled.iterations} steps, {misled.status.name}")
@@ -176,7 +174,7 @@ print(f"max|F| {misled.residual_norm:.1e}, difference of the solutions {np.abs(m
 # %%
 # What next
 # ---------
-# - :doc:`plot_3_declare_a_structure`, if each equation contains a few neighbouring unknowns only.
-# - :doc:`/explanation/how_it_works`: how long differences are, and what a step costs.
-# - :doc:`/how_to/read_a_failure`: what a wrong product looks like from the outside.
-# - :class:`implicitsolve.Problem` lists all that a problem may offer.
+# - :doc:`plot_3_declare_a_structure`, if each equation contains only a few neighbouring unknowns.
+# - :doc:`/explanation/how_it_works`: finite-difference steps, and the cost of a Newton step.
+# - :doc:`/how_to/read_a_failure`: the symptoms of a wrong product.
+# - :class:`implicitsolve.Problem` lists everything that a problem may provide.

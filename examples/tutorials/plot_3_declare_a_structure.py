@@ -38,8 +38,8 @@ def start(T):
 # %%
 # Without a structure
 # -------------------
-# The linear systems are solved by a Krylov method, whose every product is a residual here. A product carries
-# information from a point to its neighbours only, so that a finer grid takes more of them.
+# The linear systems are solved by a Krylov method, in which each product is a residual here. A product carries
+# information only from a point to its neighbours, so that a finer grid takes more of them.
 
 T = 400
 plain = ims.root(ims.Problem(residual), start(T), stop=stop)
@@ -48,9 +48,9 @@ print(f"{plain.status.name}: {plain.counts.residuals} residuals")
 # %%
 # With one
 # --------
-# :class:`implicitsolve.BlockBanded` says how many blocks before and after its own the equations of a block contain,
-# and how many unknowns a block has. The blocks stand in the order of the flattened state, so y has the shape (T, 2),
-# not (2, T).
+# :class:`implicitsolve.BlockBanded` declares how many blocks before and after its own the equations of a block contain,
+# and how many unknowns a block has. The blocks are in the order of the flattened state, so y has the shape (T, 2), not
+# (2, T).
 
 structure = ims.BlockBanded(lower=1, upper=1, block_size=2)
 problem = ims.Problem(residual, structure=structure)
@@ -59,9 +59,9 @@ print(f"{result.status.name}: {result.counts.residuals} residuals")
 print(f"largest difference of the solutions: {np.abs(result.x - plain.x).max():.1e}")
 
 # %%
-# With a structure :func:`implicitsolve.root` assembles the Jacobian, factors it, and keeps the factors as long as
-# they serve, corrected by Broyden's updates. In the column of calls of the summary, 7 are an assembly and the step
-# after it, 1 is a step with factors that were kept.
+# With a structure :func:`implicitsolve.root` assembles the Jacobian, factors it, and reuses the factors while
+# convergence is good, with Broyden updates. In the column of calls of the summary, 7 is an assembly and the step after
+# it, 1 is a step with a stale Jacobian.
 
 print(result.summary())
 
@@ -69,14 +69,14 @@ print(result.summary())
 # Coloring
 # --------
 # An assembly takes ``block_size * (lower + upper + 1)`` = 6 residuals, however many points there are: blocks that are
-# three apart have no equation in common, so that one difference displaces all blocks of a color at once.
+# three apart have no equation in common, so that one difference perturbs all blocks of a color at once.
 
 print(structure.colors(10))
 J = ims.jacobian(problem, result.x)
 print(J)
 
 # %%
-# The number of residuals does not grow with T. Without the structure it does, from 100 points on faster than T.
+# The number of residuals does not grow with T. Without the structure it does, and beyond 100 points faster than T.
 
 sizes = [25, 50, 100, 200, 400]
 large = [*sizes, 1600, 6400, 25_600]
@@ -109,7 +109,7 @@ plt.show()
 # Give the blocks
 # ---------------
 # Where you can write the derivatives down, ``blocks(y)`` returns them: an array (T, 3, 2, 2) whose entry ``[t, j]``
-# is the derivative of the equations t by the block ``t + j - 1``. An assembly is then one call, and exact.
+# is the derivative of the equations t with respect to the block ``t + j - 1``. An assembly is then one call, and exact.
 
 
 def blocks(y):
@@ -127,15 +127,14 @@ def blocks(y):
 exact = ims.Problem(residual, structure=structure, blocks=blocks)
 solved = ims.root(exact, start(T), stop=stop)
 print(f"{solved.status.name}: {solved.counts.residuals} residuals, {solved.counts.linearizations} calls of blocks")
-print(ims.check_derivatives(exact, result.x).raise_if_wrong())
+print(ims.testing.check_derivatives(exact, result.x).raise_if_wrong())
 
 # %%
 # A wrong structure
 # -----------------
-# Suppose that we forget the block behind, or that the state is stored with all s first and then all p, so that the
-# two unknowns of a point stand far apart. :func:`implicitsolve.testing.structure_test` compares the assembled
-# Jacobian with a difference of the residual in a random direction. Where the declaration is right the mismatch is
-# below about 1e-6.
+# Suppose that we forget the block after, or that the state is stored with all s first and then all p, so that the two
+# unknowns of a point are far apart. :func:`implicitsolve.testing.structure_test` compares the assembled Jacobian with a
+# difference of the residual in a random direction. If the declaration is right the mismatch is below about 1e-6.
 
 
 def all_s_first(z):
@@ -155,14 +154,14 @@ for name, (declared_problem, point) in declarations.items():
     print(f"{name:18} mismatch {mismatch:.0e}, {solved.status.name}, {solved.counts.residuals} residuals")
 
 # %%
-# A wrong structure costs many residuals, or the solve, and never gives a wrong answer: convergence is measured by the
-# residual. Here the direct method failed, and :func:`implicitsolve.root` began again with the Krylov method. A
-# structure that is wider than needed is right, and takes more residuals for each assembly.
+# A wrong structure costs many residuals, or makes the solve fail, and never gives a wrong answer: convergence is
+# tested with the residual. Here the direct method failed, and :func:`implicitsolve.root` fell back to the Krylov
+# method. A structure that is wider than needed is correct, and takes more residuals per assembly.
 #
 # What next
 # ---------
 # - :doc:`plot_5_differentiate` fits the constants of this pellet to measurements.
-# - :doc:`/explanation/block_banded`: the direct methods, where the Jacobian comes from, and circles
+# - :doc:`/explanation/block_banded`: the direct methods, how the Jacobian is obtained, and periodic systems
 #   (``periodic=True``).
 # - :doc:`/how_to/precondition`: for blocks that are too large to be assembled.
 # - :class:`implicitsolve.BlockNewton`, :class:`implicitsolve.BlockLU`, :class:`implicitsolve.CyclicReduction`.

@@ -25,9 +25,9 @@ import implicitsolve as ims
 # One call
 # --------
 # The residual works on arrays: the last axis is a system's two unknowns, all axes before it index systems.
-# ``batch_ndim`` says how many these are. Here they are two, since the systems differ in their start alone, and the
-# starts are a grid of 24 × 24 points. Each system is a full 2 × 2 one, which we declare as a structure of one block
-# (:doc:`plot_3_declare_a_structure`).
+# ``batch_ndim`` is the number of these axes. Here it is two, since the systems differ only in their initial guess, and
+# the initial guesses are a grid of 24 × 24 points. Each system is a full 2 × 2 one, which we declare as a structure of
+# one block (:doc:`plot_3_declare_a_structure`).
 
 
 def residual(x):
@@ -47,24 +47,24 @@ print(f"{result.success.sum()} of {result.success.size} converged")
 print(f"largest error of those: {np.abs(result.x[result.success] - [5, 4]).max():.1e}")
 
 # %%
-# A system that fails does not disturb the others, and nothing is raised. Every system has its own
+# A system that fails does not affect the others, and nothing is raised. Every system has its own
 # :class:`implicitsolve.Status`, norm and number of steps; ``converged`` means that F was evaluated at the returned x
-# and met the stopping rule. The summary counts, and names the worst systems.
+# and met the stopping criterion. The summary counts the statuses, and lists the worst systems.
 
 print(result.summary())
 
 # %%
 # Why some fail
 # -------------
-# :func:`implicitsolve.explain` says how the systems failed, where, and what to try. With the problem it also checks
-# the derivatives at the worst one, and estimates the condition of its Jacobian.
+# :func:`implicitsolve.diagnostics.explain` reports how the systems failed, where, and what to try. With the problem it
+# also checks the derivatives at the worst one, and estimates the condition of its Jacobian.
 
-print(ims.explain(result, problem))
+print(ims.diagnostics.explain(result, problem))
 
 # %%
-# The derivatives are right, and the condition number, at its end, is large: the Jacobian is nearly singular there.
-# Here we can check that by hand. The determinant is :math:`6 y^2 - 8 y - 12`, which is zero on two lines, whatever x
-# is.
+# The derivatives are right, and the condition number, in its last line, is large: the Jacobian is nearly singular
+# there. Here we can check that by hand. The determinant is :math:`6 y^2 - 8 y - 12`, which is zero on two lines,
+# whatever x is.
 
 lines = np.roots([6, -8, -12])
 failed = ~result.success
@@ -74,10 +74,10 @@ print(f"failed systems that ended within 0.01 of a line: {(distance < 0.01).sum(
 assert (distance < 0.01).mean() > 0.95
 
 # %%
-# In the figure every point is a start, on the left in the color of its verdict. Above the upper line all converge,
-# below it many run into the lower line. On the right, :func:`implicitsolve.plot_convergence` draws a batch as a
-# median with a band from the smallest norm to the largest, and some of the systems that failed singly: they stay
-# where they are.
+# In the figure every point is an initial guess, on the left in the color of its status. Above the upper line all
+# converge, below it many run into the lower line. On the right, :func:`implicitsolve.diagnostics.plot_convergence`
+# draws a batch as a median with a band from the smallest norm to the largest, and some of the systems that failed, one
+# by one: they stagnate.
 
 above = starts[..., 1] > lines.max()
 print(f"converged: {result.success[above].mean():.0%} of the starts above, {result.success[~above].mean():.0%} below")
@@ -92,7 +92,7 @@ left.hlines(lines, *extent[:2], color="k", linewidth=0.8)
 left.plot(5, 4, "k*", markersize=12)
 left.set(xlabel="x", ylabel="y", title="verdicts, the solution, singular lines")
 left.legend(loc="lower left", fontsize="small", framealpha=1.0)
-ims.plot_convergence(result, ax=right)
+ims.diagnostics.plot_convergence(result, ax=right)
 right.set_title("convergence")
 right.legend(loc="center right", fontsize="x-small")
 plt.show()
@@ -116,14 +116,12 @@ while failed.any():
 print(f"all solved after {rounds} more rounds; largest error {np.abs(x - [5, 4]).max():.1e}")
 
 # %%
-# :func:`implicitsolve.race` does the like in one call: it takes several starts for each system, of which the first to
-# converge wins.
-#
-# Do not pay for those that have ended
-# ------------------------------------
+# :func:`implicitsolve.drivers.race` does this in one call: it takes several initial guesses per system, of which the
+# first to converge wins. Skip the systems that have ended
+# --------------------------------
 # Systems end after different numbers of steps. ``take(indices)`` returns the problem of some systems of the flattened
-# batch; with it those that have ended are left out of the evaluations from when they are a quarter. These systems
-# have no data of their own, so the residual serves any number of them. Where each has some, ``take`` selects it:
+# batch; with it those that have ended are left out of the evaluations once they are a quarter. These systems have no
+# individual data, so the residual works for any number of them. Where they have, ``take`` selects it:
 # ``data[indices]``.
 
 evaluated = 0
@@ -144,27 +142,27 @@ for take in (None, lambda indices: ims.Problem(counted_residual, structure=struc
 # %%
 # All cores
 # ---------
-# :func:`implicitsolve.solve_batch` cuts the batch into chunks and has each solved by a worker. With threads nothing
-# is copied, and Python's lock lets only one of them interpret at a time: they serve residuals that spend their time
-# in NumPy or compiled code. ``executor=4`` starts four processes instead, for which the functions must be found by
-# name in a module, and the script needs ``if __name__ == "__main__":`` (:doc:`/how_to/batches`).
+# :func:`implicitsolve.drivers.solve_batch` divides the batch into chunks, each solved by a worker. With threads nothing
+# is copied, and the GIL lets only one of them interpret at a time: they suit residuals that spend their time in NumPy
+# or compiled code. ``executor=4`` starts four processes instead, for which the functions must be importable by name
+# from a module, and the script needs ``if __name__ == "__main__":`` (:doc:`/how_to/batches`).
 
 with ThreadPoolExecutor(2) as executor:
-    by_threads = ims.solve_batch(batch, starts, executor=executor, stop=stop)
+    by_threads = ims.drivers.solve_batch(batch, starts, executor=executor, stop=stop)
 print(f"{by_threads.success.sum()} of {by_threads.success.size} converged, {len(by_threads.lost)} chunks lost")
 print(f"{(by_threads.status != result.status).sum()} verdicts differ from those above")
 
 # %%
-# A verdict may differ where a system passes close to a singular line: how sums are rounded depends on how many
-# systems are solved together, and there the last bit decides where a step leads. A system that is reported as
-# converged has converged.
+# A status may differ where a system passes close to a singular line: the rounding of sums depends on how many
+# systems are solved together, and there the last bit decides where a step leads. A system that is reported as converged
+# has converged.
 #
 # Compiled
 # --------
 # For many small systems the overhead of Python outweighs the arithmetic. :func:`implicitsolve.newton_batch` takes the
-# residual of one system, compiled by Numba, and solves all of them in one compiled loop. Newton's method is the same,
-# its safeguards are fewer, and its verdicts as honest. The first call on a machine compiles the loop, which may take
-# a minute; it is kept on disk. Here are 160,000 starts.
+# residual of one system, compiled by Numba, and solves all of them in one compiled loop. Method and statuses are those
+# of `BlockNewton`. The first call on a machine compiles the loop, which may take a minute; it is kept on disk. Here are
+# 160,000 starts.
 
 
 @numba.njit
@@ -185,4 +183,4 @@ print(f"largest error of those: {np.abs(compiled.x[converged] - [5, 4]).max():.1
 # - :doc:`/how_to/read_a_failure`: every status, and what to try.
 # - :doc:`/how_to/batches`: processes, clusters, what happens when a worker dies.
 # - :doc:`/how_to/streaming`: races, and batches that are kept full from a stream of systems.
-# - :doc:`plot_5_differentiate`: gradients have a verdict for each system too.
+# - :doc:`plot_5_differentiate`: gradients have a status per system too.

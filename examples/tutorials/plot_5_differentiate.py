@@ -27,12 +27,12 @@ stop = ims.NonlinearStop(atol=1e-14, rtol=0.0)
 # %%
 # The parameters of a problem
 # ---------------------------
-# With the implicit function theorem a derivative of the solution takes one linear system with the Jacobian. What the
-# solver needs for it is how F depends on the parameters: ``parameters`` by name, ``parameter_vjp`` for reverse mode,
-# and ``parameter_jvp`` for forward mode. Both are the derivatives of F alone, at a fixed state. No derivative of the
-# solver is taken, and nothing is recorded while it runs.
+# With the implicit function theorem a derivative of the solution takes one linear system with the Jacobian. For it the
+# solver needs the dependence of F on the parameters: ``parameters`` by name, ``parameter_vjp`` for reverse mode, and
+# ``parameter_jvp`` for forward mode. Both are the derivatives of F alone, at a fixed state. The solver itself is not
+# differentiated, and nothing is recorded while it runs.
 #
-# The Jacobian itself is assembled here from differences, since the problem declares its structure. :math:`V` and
+# The Jacobian itself is assembled here from finite differences, since the problem declares its structure. :math:`V` and
 # :math:`K` are positive, so we take their logarithms as parameters.
 
 
@@ -42,7 +42,7 @@ def diffusion(y):
 
 
 def reaction(y, theta):
-    """The rate, and its derivatives by log V and by log K."""
+    """The rate, and its derivatives with respect to log V and log K."""
     V, K = np.exp(theta)
     s, p = y[:, 0], y[:, 1]
     below = 1 + s + K * p
@@ -64,14 +64,16 @@ def pellet(theta):
 
 
 # %%
-# Derivatives that were written by hand are checked by measurement, in one call (:doc:`plot_2_give_a_jvp`). Those with
-# respect to parameters need to know how the problem is made with others: ``build``.
+# One call checks hand-written derivatives numerically (:doc:`plot_2_give_a_jvp`). For those with respect to
+# parameters it needs a function that builds the problem for other parameters: ``build``.
 
 guess = np.log([10.0, 1.0])
 start = np.tile(surface, (T, 1))
 first = ims.root(pellet(guess), start, stop=stop).raise_for_status()
 print(
-    ims.check_derivatives(pellet(guess), first.x, build=lambda parameters: pellet(parameters["theta"])).raise_if_wrong()
+    ims.testing.check_derivatives(
+        pellet(guess), first.x, build=lambda parameters: pellet(parameters["theta"])
+    ).raise_if_wrong()
 )
 
 # %%
@@ -90,9 +92,9 @@ print(f"{data.size} numbers measured at {places.size} depths")
 # %%
 # Reverse mode
 # ------------
-# The loss is half the sum of squared errors. :func:`implicitsolve.pull_back` takes its derivative by the solution,
-# the cotangent, solves one system with the transposed Jacobian, and returns the gradient for all parameters at once,
-# two here or a million.
+# The loss is half the sum of squared errors. :func:`implicitsolve.pull_back` takes its derivative with respect to the
+# solution, the cotangent, solves one system with the transposed Jacobian, and returns the gradient for all parameters
+# at once, two here or a million.
 
 
 def loss_and_gradient(theta, stop=stop):
@@ -109,9 +111,9 @@ loss, gradient = loss_and_gradient(guess)
 print(f"loss {loss:.1f}, gradient {gradient.round(3)}")
 
 # %%
-# Check it against differences of the loss. These need two solves for each parameter, and their accuracy depends on
-# their length and on how exactly the system was solved: a difference that is too short sees nothing but the solver's
-# own error. The figure at the end shows it for two tolerances.
+# Check it against finite differences of the loss. These need two solves per parameter, and their accuracy depends on
+# the step and on how accurately the system was solved: with too short a step a difference is dominated by the error of
+# the solver. The figure at the end shows it for two tolerances.
 
 lengths = np.logspace(-9, -0.5, 18)
 
@@ -137,7 +139,7 @@ assert best < 1e-7
 # %%
 # Fit
 # ---
-# The pair of loss and gradient is what :func:`scipy.optimize.minimize` wants with ``jac=True``.
+# With ``jac=True``, :func:`scipy.optimize.minimize` expects the pair of loss and gradient.
 
 fit = scipy.optimize.minimize(loss_and_gradient, guess, jac=True, method="BFGS")
 print(f"V = {np.exp(fit.x[0]):.1f}, K = {np.exp(fit.x[1]):.2f} after {fit.nfev} solves and as many gradients")
@@ -146,9 +148,9 @@ print(f"loss {fit.fun:.2f}; expected of {data.size} numbers and two parameters: 
 # %%
 # Forward mode
 # ------------
-# :func:`implicitsolve.push_forward` answers the other question: how does the whole solution change with one
-# parameter? One linear solve for each parameter gives the sensitivities of all concentrations. From them follow the
-# covariance of the estimate, and the uncertainty of the fitted curves.
+# :func:`implicitsolve.push_forward` answers the other question: how does the whole solution change with one parameter?
+# One linear solve per parameter gives the sensitivities of all concentrations. They give the covariance of the
+# estimate, and the uncertainty of the fitted curves.
 
 problem = pellet(fit.x)
 best_fit = ims.root(problem, start, stop=stop).raise_for_status()
@@ -163,7 +165,7 @@ print(f"standard deviations of log V and log K: {sigma.round(3)}, correlation {c
 print(f"errors of the estimates in these units: {((fit.x - truth) / sigma).round(2)}")
 
 # %%
-# Both modes are of one linear map, so they must agree: a cotangent times a tangent is a gradient times a direction.
+# Both modes apply one linear map, so they must agree: a cotangent times a tangent is a gradient times a direction.
 
 cotangent, direction = rng.standard_normal((T, 2)), rng.standard_normal(2)
 tight = ims.LinearStop(rtol=1e-12)
@@ -174,8 +176,8 @@ assert abs(forward - reverse) < 1e-6 * abs(forward)
 
 # %%
 # The figure: the fit with a band of two standard deviations, which is narrow where the data are informative; the
-# sensitivities, which have nearly the same shape, so that V and K are hard to tell apart; and the error of difference
-# gradients.
+# sensitivities, which have nearly the same shape, so that V and K are hard to tell apart; and the error of
+# finite-difference gradients.
 
 band = 2 * np.sqrt(np.einsum("tui,ij,tuj->tu", sensitivity, covariance, sensitivity))
 x = np.arange(T) / T
@@ -199,6 +201,6 @@ plt.show()
 # What next
 # ---------
 # - :doc:`plot_6_train_a_tagger`: the same for a network with thousands of parameters.
-# - :doc:`/explanation/adjoints`: the equations, and what is accurate to how many digits.
-# - :func:`implicitsolve.pull_back` has ``wrt`` for gradients of some parameters only, and ``x0`` for a warm start.
+# - :doc:`/explanation/adjoints`: the equations, and the accuracy of the gradients.
+# - :func:`implicitsolve.pull_back` has ``wrt`` for only some of the gradients, and ``x0`` for a warm start.
 # - :doc:`/how_to/torch`, if the rest of your program is written in PyTorch.

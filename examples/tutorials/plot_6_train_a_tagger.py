@@ -25,7 +25,7 @@ import implicitsolve as ims
 
 here = Path(
     globals().get("__file__", "plot_6_train_a_tagger.py")
-)  # a notebook has no __file__: it stands where it runs
+)  # a notebook has no __file__: use the working directory
 sys.path.insert(0, str(here.resolve().parents[1]))  # the folder examples
 
 from _tagging.batches import collate
@@ -50,8 +50,8 @@ for name, sentences in {"training": corpus, "development": dev}.items():
 print(f"the whole training part has {len(whole_corpus)} sentences")
 
 # %%
-# What is there to beat? The simplest tagger gives each word the tag that it had most often in the training part, and
-# NOUN to words that it has not seen.
+# What is the baseline? The simplest tagger gives each word its most frequent tag in the training part, and NOUN to
+# unknown words.
 
 seen = defaultdict(Counter)
 for sentence in corpus:
@@ -69,7 +69,7 @@ print(f"most frequent tag: {baseline:.3f} of the development words; {unknown:.3f
 # ---------
 # Each word becomes a vector of numbers: an embedding of the word, of its first and last two, three and four letters,
 # and eight flags such as capitals and digits. An implicit GRU reads them
-# (:func:`implicitsolve.adapters.implicit_gru`): the state of a word is made of the states of both its neighbours, so
+# (:func:`implicitsolve.adapters.implicit_gru`): the state of a word depends on the states of both its neighbours, so
 # that the states of a sentence are the solution of one nonlinear system. A softmax of the state gives the tag.
 
 encoder = Encoder.from_sentences(corpus)
@@ -79,10 +79,10 @@ print(f"{tagger.sizes.input} inputs, {tagger.sizes.state} states, {len(encoder.t
 print(f"{sum(value.size for value in tagger.parameters.values())} parameters, most of them in the embeddings")
 
 # %%
-# The two lines of the model that this library is for are ``ims.root(problem)``, for the states of a batch of
-# sentences of different lengths, and ``ims.pull_back(problem, result, cotangent)``, for the gradients of everything
-# that went in. They stand in ``examples/_tagging/model.py``, with the problem. Here is one batch, in the untrained
-# model:
+# The two lines of the model that use this library are ``ims.root(problem)``, for the states of a batch of sentences
+# of different lengths, and ``ims.pull_back(problem, result, cotangent)``, for the gradients with respect to all
+# parameters and inputs. They are in ``examples/_tagging/model.py``, with the problem. Here is one batch, in the
+# untrained model:
 
 solver = SolverOptions()
 batch = collate(encoded, np.arange(20))
@@ -92,7 +92,7 @@ print(forward.result.summary())
 
 # %%
 # The tolerance, 1e-3, is far below the noise of a random batch, and the adjoint systems are solved to 1e-2. Each
-# sentence has its own verdict. One whose system was not solved would be left out of the gradient, and counted.
+# sentence has its own status. One whose system was not solved would be left out of the gradient, and counted.
 #
 # Training
 # --------
@@ -109,8 +109,8 @@ print(f"{unsolved} solves failed")
 
 # %%
 # The curve, and the work: steps of the solver for the slowest sentence of a batch, and products for its adjoint.
-# Training makes the layer somewhat harder to solve; :func:`implicitsolve.jacobian_penalty` could be added to the loss
-# to limit that.
+# Training makes the layer somewhat harder to solve; :func:`implicitsolve.derivatives.jacobian_penalty` could be added
+# to the loss to limit that.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 epochs = np.arange(1, len(accuracies) + 1)
@@ -126,9 +126,9 @@ right.legend()
 plt.show()
 
 # %%
-# What it has learnt
-# ------------------
-# On words that it has never seen the tagger relies on their letters and on the words around them. The table of most
+# What it has learned
+# -------------------
+# On unknown words the tagger relies on their letters and on the words around them. The table of most
 # frequent tags can only guess there.
 
 evaluation = evaluate(tagger, encoded_dev, solver)
@@ -139,7 +139,7 @@ for name, where in {"seen in training": ~is_unknown, "not seen": is_unknown}.ite
     print(f"words {name}: tagger {right_now:.3f}, most frequent tag {right_then:.3f}")
 
 # %%
-# A sentence of our own, which leads readers astray as well ("man" is its verb), with its solve:
+# A new sentence, which misleads human readers too ("man" is its verb), with its solve:
 
 forms = ["The", "old", "man", "the", "boats", "while", "the", "sailors", "sleep", "."]
 result = tagger.forward(collate([encoder.encode(forms)], np.arange(1)), solver).result
@@ -148,13 +148,13 @@ print(" ".join(f"{form}/{tag}" for form, tag in zip(forms, tags, strict=True)))
 print(f"{ims.Status(result.status[0]).name} after {result.iterations[0]} steps")
 
 # %%
-# A thousand sentences are little, and 32 states are few: these numbers say that the method learns, not how good it
-# can get. That is in :doc:`/examples/pos_tagging`, with all sentences and 96 states. What does not change with the
-# size is the code: a layer, ``root``, ``pull_back``.
+# A thousand sentences and 32 states are few: these numbers show that the method learns, not how well it can do. For
+# that see :doc:`/examples/pos_tagging`, with all sentences and 96 states. What does not change with the size is the
+# code: a layer, ``root``, ``pull_back``.
 #
 # What next
 # ---------
 # - :doc:`/examples/pos_tagging`: the full tagger, its learning curve and its error.
 # - :doc:`/explanation/layers`: the layers, their parameters, and sequences of different lengths.
 # - :doc:`/how_to/torch`: the same layers as modules of PyTorch.
-# - :doc:`/explanation/fixed_points`: by what methods they are solved.
+# - :doc:`/explanation/fixed_points`: the methods that solve them.

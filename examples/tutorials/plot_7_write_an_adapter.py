@@ -29,8 +29,8 @@ import implicitsolve as ims
 # %%
 # The mathematics
 # ---------------
-# Three functions hold all of it. The mixture is linear, and its own adjoint. The cell maps mixtures to states,
-# position by position. Its derivative by the mixture is a diagonal, plus two products with U and Uz; with the
+# Three functions are enough. The mixture is linear and self-adjoint. The cell maps mixtures to states, position by
+# position. Its derivative with respect to the mixture is a diagonal, plus two products with U and Uz; with the
 # elementwise derivatives s (by the input of the gate) and r (by the input of the candidate),
 #
 # .. math:: dh = (1 - z) * dm + s * (U_z dm) + r * (U dm), \qquad s = (c - m) z (1 - z), \quad r = z (1 - c^2) .
@@ -45,7 +45,7 @@ def mixed(h):
 
 
 def cell(params, x, m):
-    """States, and what their derivatives are made of: 1 - z, s and r."""
+    """States, and the factors of their derivatives: 1 - z, s and r."""
     z = expit(x @ params["Wz"].T + m @ params["Uz"].T + params["bz"])
     c = np.tanh(x @ params["W"].T + m @ params["U"].T + params["b"])
     return (1 - z) * m + z * c, (1 - z, (c - m) * z * (1 - z), z * (1 - c**2))
@@ -55,19 +55,18 @@ def cell(params, x, m):
 # The problem
 # -----------
 # An adapter is a function that returns a :class:`implicitsolve.Problem`. Here it is a class whose methods are the
-# functions: they can be pickled, so that processes can solve parts of a batch. What each of them is for:
+# functions: they can be pickled, so that processes can solve parts of a batch. The purpose of each:
 #
-# - ``residual`` is the system, and all that is needed to solve it.
+# - ``residual`` is the system, and sufficient to solve it.
 # - ``linearize`` returns F and the Jacobian at h as a :class:`implicitsolve.LinearOperator`: the factors are computed
-#   once for all products. ``matvec`` serves Newton's method and ``push_forward``, ``rmatvec`` serves ``pull_back``;
+#   once for all products. ``matvec`` is for Newton's method and ``push_forward``, ``rmatvec`` for ``pull_back``;
 #   ``take`` selects systems of the batch.
 # - ``parameters`` and ``parameter_vjp`` give gradients: the derivative of F, not of h, by each parameter, transposed.
 #   Summed over batch and positions, since all share them. ``parameter_jvp`` would add forward mode.
-# - ``batch_ndim=1`` and ``take`` say that the first axis holds independent systems, and how some of them are
-#   selected.
-# - ``fixed_point=True`` says that F(h) = h - G(h), so that :func:`implicitsolve.root` may iterate G
+# - ``batch_ndim=1`` and ``take`` declare that the first axis holds independent systems, and how to select some of them.
+# - ``fixed_point=True`` declares that F(h) = h - G(h), so that :func:`implicitsolve.root` may iterate G
 #   (:doc:`/explanation/fixed_points`).
-# - ``initial_guess`` makes a start where the caller gives none.
+# - ``initial_guess`` returns an initial guess where the caller gives none.
 
 
 class GatedDiffusion:
@@ -154,19 +153,19 @@ def draw(d, k, rng):
 # %%
 # Check it
 # --------
-# One call compares all of this with what can be measured. Do it first, on a small problem with random states: a
-# solver hides wrong derivatives behind more steps, and an optimizer behind a worse fit.
+# One call checks all of this numerically. Do it first, on a small problem with random states: with wrong derivatives a
+# solver merely takes more steps, and an optimizer finds a worse fit.
 
 rng = np.random.default_rng(0)
 small = GatedDiffusion(draw(3, 4, rng), rng.standard_normal((2, 6, 3))).problem()
-print(ims.check_derivatives(small, rng.standard_normal((2, 6, 4))).raise_if_wrong())
+print(ims.testing.check_derivatives(small, rng.standard_normal((2, 6, 4))).raise_if_wrong())
 
 # %%
 # Use it
 # ------
 # From here on the layer is a problem like those of :mod:`implicitsolve.adapters`. Data to train on: a hidden signal
-# jumps between -1 and 1 about every twelve positions, and is observed through noise of standard deviation 1. The
-# layer is to say which of the two it was, at each position of 48 sequences.
+# jumps between -1 and 1 about every twelve positions, and is observed through noise of standard deviation 1. The layer
+# is to predict which of the two it was, at each position of 48 sequences.
 
 
 def telegraph(count, length, rng):
@@ -193,20 +192,20 @@ print(f"{result.success.sum()} sequences solved by {result.counts.residuals} eva
 # %%
 # Train it
 # --------
-# The loss is the logistic one of ``h @ out``. :func:`implicitsolve.pull_back` turns its derivative by the states into
-# gradients of the layer's parameters; that of ``out`` is the loss's own. A sequence whose system was not solved has
-# no states to learn from: its cotangent is zero, and we count it.
+# The loss is the logistic one of ``h @ out``. :func:`implicitsolve.pull_back` turns its derivative with respect to the
+# states into gradients of the layer's parameters; that of ``out`` is the loss's own. A sequence whose system was not
+# solved is excluded: its cotangent is zero, and we count it.
 #
-# Large weights make a layer hard to solve. :func:`implicitsolve.jacobian_penalty` measures how far G is from a
-# constant, and has gradients to be added to those of the loss. It needs nothing more of the problem than we have
-# given. Thirty steps of Adam:
+# Large weights make a layer hard to solve. :func:`implicitsolve.derivatives.jacobian_penalty` measures how far G is
+# from a constant, and returns gradients to add to those of the loss. It needs nothing further from the problem. Thirty
+# steps of Adam:
 
 
 def loss_and_gradients(params):
     problem, result = forward(params, observed)
     margin = signal * (result.x @ params["out"])
     slope = np.where(result.success[:, None], -signal * expit(-margin) / margin.size, 0.0)
-    penalty = ims.jacobian_penalty(problem, result, rng=rng)
+    penalty = ims.derivatives.jacobian_penalty(problem, result, rng=rng)
     cotangent = slope[..., None] * params["out"] + 0.1 * penalty.cotangent
     adjoint = ims.pull_back(problem, result, cotangent, stop=ims.LinearStop(rtol=1e-3), wrt=set(params) - {"out"})
     gradients = {name: value + 0.1 * penalty.gradients[name] for name, value in adjoint.gradients.items()}
@@ -237,8 +236,8 @@ print(f"loss {losses[0]:.3f} before, {losses[-1]:.3f} after training; {unsolved}
 print(f"right on new sequences: {trained:.3f}; by the sign of the observation alone: {alone:.3f}")
 
 # %%
-# The layer uses both neighbours' states, and so, through them, the whole sequence. On the right is one new sequence,
-# which played no part in the training.
+# The layer uses both neighbours' states, and so, through them, the whole sequence. On the right is a new sequence,
+# which was not used in training.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", width_ratios=[1, 2])
 left.plot(range(1, 31), losses)
@@ -251,19 +250,19 @@ right.legend(loc="upper right", fontsize="small")
 plt.show()
 
 # %%
-# Is the trained layer harder to solve than the first one? :func:`implicitsolve.contraction` estimates by how much a
-# step of G brings states together, here for the first sequence: the spectral radius of the derivative of G, and its
-# norm. As long as the radius is below 1 iterating G converges near the solution, and the penalty has kept it there.
-# The eigenvalues, by :func:`implicitsolve.plot_spectrum`, before training and after it, within the unit circle:
+# Is the trained layer harder to solve than the initial one? :func:`implicitsolve.diagnostics.contraction` estimates
+# the contraction rate of G, here for the first sequence: the spectral radius of the derivative of G, and its norm. As
+# long as the radius is below 1 iterating G converges near the solution, and the penalty has kept it there. The
+# eigenvalues, by :func:`implicitsolve.diagnostics.plot_spectrum`, before training and after it, within the unit circle:
 
 after_problem, after = forward(params, observed)
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), layout="constrained")
 for (name, layer, solved), ax in zip(
     [("before training", problem, result), ("after training", after_problem, after)], axes, strict=True
 ):
-    ims.plot_spectrum(layer, solved, system=0, ax=ax)
+    ims.diagnostics.plot_spectrum(layer, solved, system=0, ax=ax)
     ax.set_title(f"{name}: {solved.counts.residuals} evaluations")
-    estimate = ims.contraction(layer, solved, system=0)
+    estimate = ims.diagnostics.contraction(layer, solved, system=0)
     print(f"{name}: {estimate}")
     assert estimate.radius < 1
 plt.show()
@@ -271,9 +270,9 @@ plt.show()
 # %%
 # What next
 # ---------
-# - ``halves`` (:class:`implicitsolve.Halves`): no block of this layer depends on itself, which is why its eigenvalues
-#   come in pairs of opposite sign. Every second block can be eliminated, which squares them
+# - ``halves`` (:class:`implicitsolve.elimination.Halves`): no block of this layer depends on itself, which is why its
+#   eigenvalues come in pairs of opposite sign. Every second block can be eliminated, which squares them
 #   (:doc:`/explanation/fixed_points`).
 # - ``structure`` and ``blocks``, for direct solves where contraction is poor: :doc:`plot_3_declare_a_structure`.
-# - :doc:`/explanation/layers`: the layers that exist, and what each of them offers.
+# - :doc:`/explanation/layers`: the existing layers and their features.
 # - :doc:`plot_8_write_a_kernel`, if the elementwise work is worth compiling.

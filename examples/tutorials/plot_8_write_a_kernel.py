@@ -28,8 +28,8 @@ from implicitsolve.kernels import block_lu
 # - ``select(like, **facts)``, which the solvers call with an array and the sizes of one system, and which returns the
 #   first function that supports them, or else the reference.
 #
-# The facts never tell how many systems a batch has: the same system is solved by the same code in any batch. The
-# facts of each kernel, and what its function is called with, are in the docstring of :mod:`implicitsolve.kernels`.
+# The facts never include the number of systems in a batch: a system is solved by the same code in any batch. The facts
+# of each kernel, and the arguments of its function, are in the docstring of :mod:`implicitsolve.kernels`.
 
 facts = {"length": 1000, "block_size": 1, "lower": 1, "upper": 1, "pivoting": "block"}
 print(block_lu, block_lu.select(np.ones(1), **facts).__module__)
@@ -41,12 +41,12 @@ print(block_lu, block_lu.select(np.ones(1), **facts).__module__)
 #
 # - ``solve(b, adjoint=False)`` for b of shape (B, T, k, K), NaN for a singular system,
 # - ``singular``, the first row with a pivot that is zero or not finite, -1 where there is none,
-# - ``growth``, how much larger than those of the matrix the numbers became that arose, times the multipliers,
+# - ``growth``, the element growth during elimination times the largest multiplier,
 # - ``take(indices)``, the factors of some systems, and ``nbytes``.
 #
-# Growth is what makes elimination without interchanges usable: its error is about growth times the rounding unit, and
-# the caller, who reads it, factors a system again with interchanges where it exceeds 16. A kernel may be fast and
-# limited. It must not hide its limits.
+# Growth is what makes elimination without interchanges usable: its error is about growth times the unit roundoff, and
+# the caller factors a system again with interchanges where growth exceeds 16. A kernel may be fast and limited, but
+# must report its limits.
 #
 # The arithmetic
 # --------------
@@ -139,10 +139,10 @@ def thomas(blocks, lower, upper, *, pivoting="block", overwrite=False):
 # %%
 # Register it
 # -----------
-# ``implement`` takes a name, the function, and ``supports``, which says for which arrays and sizes it may be called.
+# ``implement`` takes a name, the function, and ``supports``, a test of the arrays and sizes for which it may be called.
 # Ours is for real NumPy arrays, tridiagonal matrices of single numbers, and without interchanges beyond a block, that
-# is ``pivoting="block"``: what pivots over the band is left to others. A backend of your own name comes before the
-# library's; those stay, for all other cases.
+# is ``pivoting="block"``: pivoting over the band is left to others. A backend registered under a new name has priority
+# over the library's, which remain for all other cases.
 
 
 def supports(like, *, length, block_size, lower, upper, pivoting):
@@ -159,7 +159,7 @@ print(block_lu)
 # Test it against the reference
 # -----------------------------
 # On random matrices: the same solutions, for A and for its adjoint, in both precisions and for several right-hand
-# sides; the same growth; the same first singular row; and systems of a batch that do not see each other.
+# sides; the same growth; the same first singular row; and systems of a batch that do not affect each other.
 
 rng = np.random.default_rng(0)
 blocks = rng.standard_normal((50, 30, 3, 1, 1))
@@ -186,9 +186,9 @@ assert np.isfinite(ours.solve(b)[:7]).all()
 print(f"singular rows of systems 7 and 8: {ours.singular[7:9]}")
 
 # %%
-# See it used
-# -----------
-# Bratu's problem on a line, with its structure declared. Nothing in the call names our kernel.
+# Use it
+# ------
+# The one-dimensional Bratu problem, with its structure declared. Nothing in the call names our kernel.
 
 
 def bratu(u):
@@ -209,11 +209,11 @@ print(f"with LAPACK's kernel: the solutions differ by {np.abs(result.x - lapack.
 # %%
 # Why growth is part of the contract
 # ----------------------------------
-# Matrices with ever smaller diagonals force ever larger multipliers on an elimination without interchanges. The
-# figure has the backward error of a solve, :math:`\|b - A x\| / (\|A\| \|x\| + \|b\|)` in rounding units, against the
-# growth that our kernel reports. Alone its error may be as large as the growth. :class:`implicitsolve.BlockLU` reads
-# the growth: up to 16 it keeps our factors, beyond it has LAPACK or Numba factor the system again, with interchanges
-# over the band.
+# Matrices with ever smaller diagonals force ever larger multipliers on an elimination without interchanges. The figure
+# has the backward error of a solve, :math:`\|b - A x\| / (\|A\| \|x\| + \|b\|)` in units of roundoff, against the
+# growth that our kernel reports. Used alone, its error may be as large as the growth. :class:`implicitsolve.BlockLU`
+# reads the growth: up to 16 it keeps our factors, beyond it has LAPACK or Numba factor the system again, with
+# interchanges over the band.
 
 hard = rng.standard_normal((400, 100, 3, 1, 1))
 hard[:, :, 1] *= 10 ** rng.uniform(-6, 1, (400, 1, 1, 1))
@@ -244,8 +244,8 @@ plt.show()
 # %%
 # Withdraw it
 # -----------
-# A kernel is registered for the whole process. ``implementations`` holds them by name, and to delete an entry
-# withdraws it.
+# A kernel is registered for the whole process. ``implementations`` holds them by name; deleting an entry unregisters
+# it.
 
 del block_lu.implementations["thomas"]
 assert block_lu.select(np.ones(1), **facts) is not thomas
@@ -253,8 +253,8 @@ assert block_lu.select(np.ones(1), **facts) is not thomas
 # %%
 # What next
 # ---------
-# - A package of yours registers its kernels where it is imported. To choose by sizes, say in ``supports`` from which
-#   on they pay.
+# - Your package registers its kernels when it is imported. To select by size, test in ``supports`` whether they are
+#   worthwhile.
 # - :doc:`/explanation/block_banded`: which kernel is chosen when, and the pivoting.
 # - :doc:`/how_to/gpu`: the kernels for CuPy's arrays.
-# - :doc:`/performance/index`: what compiled kernels gain, measured.
+# - :doc:`/performance/index`: the measured gain of compiled kernels.

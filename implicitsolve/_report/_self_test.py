@@ -1,4 +1,4 @@
-"""A few seconds of solves whose answers are known, a function for each part of the package."""
+"""A few seconds of solves with known answers, a function for each part of the package."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 import implicitsolve as ims
-from implicitsolve._report._environment import has_device, is_installed, reason
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._report import has_device, is_installed, reason
+from implicitsolve._typing import HostArray
 
 TIGHT = ims.NonlinearStop(rtol=0.0, atol=1e-12)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What became of one part: `reason` says what was wrong, "" where nothing was."""
+    """Outcome of one part; `reason` is "" where it passed."""
 
     name: str
     ok: bool
@@ -29,7 +29,7 @@ class Check:
 
 
 def self_test() -> Iterator[Check]:
-    """Every part, whatever becomes of the others."""
+    """Run every part, even if others fail."""
     for name, part in parts().items():
         yield tried(name, part)
 
@@ -40,8 +40,7 @@ def parts() -> dict[str, Callable[[], None]]:
     backends += ["cupy"] if has_device() else []
     return {
         "newton_krylov against a dense Newton method": against_dense,
-        "block tridiagonal system, direct and Krylov": block_tridiagonal,
-        "batch, a verdict for each system": verdicts,
+        "batch, a status for each system": batch,
         "implicit GRU against its equations": layer_equations,
         "implicit GRU, adjoint and gradients": layer_gradients,
         **{f"block LU by {name} against dense": partial(block_lu, name) for name in backends},
@@ -50,7 +49,7 @@ def parts() -> dict[str, Callable[[], None]]:
 
 
 def tried(name: str, part: Callable[[], None]) -> Check:
-    """Run one part; whatever it raises is its verdict."""
+    """Run one part; what it raises is the reason of its failure."""
     start, found = time.perf_counter(), ""
     try:
         part()
@@ -66,9 +65,6 @@ def agree(what: str, found: Any, expected: Any, bound: float) -> None:
         raise AssertionError(f"{what} differs by {error:.1e}, at most {bound:.0e} was expected")
 
 
-# --------------------------------------------------------------------------------------------------------------- parts
-
-
 def against_dense() -> None:
     """A x + x^3 = b by both."""
     rng = np.random.default_rng(0)
@@ -79,22 +75,7 @@ def against_dense() -> None:
     agree("x", ims.newton_krylov(lambda x: A @ x + x**3 - b, np.zeros(30), f_tol=1e-12), x, 1e-10)
 
 
-def block_tridiagonal() -> None:
-    """Bratu's equation on 14 points, in blocks of 2."""
-
-    def residual(u: Array) -> Array:
-        return np.diff(u, n=2, prepend=0.0, append=0.0) + np.exp(u) / 15**2
-
-    problem = ims.Problem(residual, structure=ims.BlockBanded(1, 1, block_size=2))
-    direct, krylov = (
-        ims.root(problem, np.zeros(14), method=method, stop=TIGHT).raise_for_status()
-        for method in ("block-newton", "newton-krylov")
-    )
-    agree("F(x)", residual(direct.x), 0.0, TIGHT.atol)
-    agree("x", direct.x, krylov.x, 1e-8)
-
-
-def verdicts() -> None:
+def batch() -> None:
     """x^2 = a has a root, none, and no value."""
     a = np.asarray([[4.0], [-1.0], [np.nan]])
     result = ims.root(ims.Problem(lambda x: x**2 - a, batch_ndim=1), np.ones((3, 1)))

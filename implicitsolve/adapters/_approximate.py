@@ -39,7 +39,7 @@ def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array = None) -> 
     ------
     TypeError
         If `problem` is no problem, `rho` no integer, or `x0` no array; or if `x0` is missing and the problem has no
-        initial guess that tells its shape.
+        initial guess that gives its shape.
     ValueError
         If `rho` is below 1, or the problem is not one of a fixed point.
 
@@ -194,7 +194,7 @@ class ApproximateGradients:
 
 def _zeros(caller: str, problem: Problem) -> Array:
     if problem.initial_guess is None:
-        raise TypeError(f"{caller}: `x0` is needed, since `problem` has no initial guess that tells its shape")
+        raise TypeError(f"{caller}: `x0` is needed, since `problem` has no initial guess to give its shape")
     guess = problem.initial_guess("zeros", None)
     return array_namespace(guess).zeros_like(guess)
 

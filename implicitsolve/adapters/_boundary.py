@@ -1,9 +1,10 @@
-"""States beyond the ends of the sequences: what the first and the last positions take for their missing neighbours."""
+"""States beyond the ends of the sequences, which the first and the last positions have for neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -18,7 +19,7 @@ class Boundary:
     Attributes
     ----------
     side : int
-        -1 before the first position, +1 behind the last.
+        -1 before the first position, +1 after the last.
     names : tuple of str
         Parts of the state under names of their own, all of one size.
     depth : int
@@ -123,3 +124,35 @@ class Boundary:
                 position = np.full(system.size, step) if self.side < 0 else rows.lengths[system] - 1 - step
                 places.append((distance - 1 - step, position, system))
         return places
+
+
+@dataclass(frozen=True, eq=False)
+class Boundaries:
+    """Those of both sides, as far as a layer has them."""
+
+    sides: tuple[Boundary, ...]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Of all states."""
+        return frozenset(name for side in self.sides for name in side.names)
+
+    @cached_property
+    def own(self) -> frozenset[str]:
+        """Names of those that each sequence has for itself."""
+        return frozenset().union(*(side.own for side in self.sides))
+
+    def edges(self, parameters: Mapping[str, Array], offsets: Sequence[int], rows: Rows) -> dict[int, Array]:
+        """For offsets that lead beyond an end the neighbours there, as of `Boundary.edge`."""
+        edges: dict[int, Array] = {}
+        for side in self.sides:
+            states = side.states(parameters, rows.systems)
+            edges |= {offset: side.edge(states, offset, rows) for offset in offsets if offset * side.side > 0}
+        return edges
+
+    def starts(self, parameters: Mapping[str, Array], direction: int, depth: int, size: int, systems: int) -> Array:
+        """States (B, depth, size) from which a recurrence in this direction begins, the latest first."""
+        for side in self.sides:
+            if side.side == -direction:
+                return side.states(parameters, systems)[:, :depth, :]
+        return zeros((systems, depth, size), parameters["inputs"])

@@ -1,21 +1,32 @@
-"""The exact inverse of a causal layer's Jacobian: substitution, and back-propagation through time for its adjoint."""
+"""The Jacobian of a layer, and recurrences along whole sequences: a causal one's inverse, and the one-step guess."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from implicitsolve import LinearOperator
 from implicitsolve.adapters._common import Array, array_namespace, quiet, zeros
 from implicitsolve.adapters._sweep import Step, Whole, sweep
-
-if TYPE_CHECKING:
-    from implicitsolve.adapters._transition import Derivative
+from implicitsolve.adapters._transition import Derivative, Transition, difference
 
 
 def direction(shifts: tuple[int, ...]) -> int:
     """+1 where no position depends on later ones, -1 where none depends on earlier ones, else 0."""
     signs = {-1 if shift > 0 else 1 for shift in shifts}
     return signs.pop() if len(signs) == 1 else 0
+
+
+def jacobian(derivative: Derivative) -> LinearOperator:
+    """J = I - dF/dH of a whole layer; of a causal one with its inverse."""
+    map = derivative.map
+    return LinearOperator(
+        quiet(lambda v: difference(v, derivative.matvec(v))),
+        quiet(lambda w: difference(w, derivative.rmatvec(w))),
+        in_shape=(map.target.blocks, map.size),
+        batch_shape=() if map.is_single else (map.target.systems,),
+        dtype=derivative.factors.dtype,
+        take=None if map.is_single else lambda indices: jacobian(derivative.take(indices)),
+        inverse=(lambda: causal_inverse(derivative)) if direction(map.shifts) else None,
+        cast=lambda dtype: jacobian(derivative.astype(dtype)),
+    )
 
 
 def causal_inverse(derivative: Derivative) -> LinearOperator:
@@ -77,3 +88,20 @@ def _shifted(factors: Array, by: int) -> Array:
     else:
         shifted[:, -by:, :] = factors[:, : n + by, :]
     return shifted
+
+
+@quiet
+def one_step(transition: Transition, starts: dict[int, Array]) -> Array:
+    """The layer's function of the states of an ordinary recurrence with these weights, forwards and backwards.
+
+    Earlier neighbours are those of the forward run, later ones those of the backward run, which begins at each
+    sequence's own end. Both runs, and all sequences, are one batch; a causal layer has only one of them. `starts` are
+    the states (B, 1, size) before the first position, of each direction.
+    """
+    cell, map, rows = transition.cell, transition.map, transition.map.target
+    step = cell.recurrence("step") or (lambda x, states: cell.step(x, states[0]))
+    runs = sweep(step, transition.x, rows, (1,), starts)
+    packed = {way: rows.pack(run) for way, run in runs.items()}
+    near = tuple(rows.shifted(packed[direction((offset,))], offset) for offset in cell.offsets)
+    values = map.unpack(rows, transition.values(transition.with_edges(near)))
+    return array_namespace(values).asarray(values, copy=True)

@@ -2,14 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
 
-from implicitsolve.adapters._common import Array
+from implicitsolve.adapters._common import Array, ByFields, DType, array_namespace, device
+from implicitsolve.adapters._matrices import affine_gradients, beside, contiguous, each_times, times
 from implicitsolve.adapters._sweep import Whole
 
+Distances = tuple[int, ...] | None
 
-class Cell(Protocol):
+
+class InputWeights(NamedTuple):
+    """Weights and biases of everything that is linear in the inputs, block below block."""
+
+    W: Array  # (blocks k, d)
+    b: Array  # (blocks, k)
+
+    @classmethod
+    def of(cls, W: Sequence[Array], b: Sequence[Array]) -> InputWeights:
+        """Stack blocks W_i (k, d) and b_i (k,)."""
+        xp = array_namespace(W[0])
+        return cls(xp.concat(list(W), axis=0), xp.stack(list(b)))
+
+    def project(self, x: Array) -> Array:
+        """Return W_i x + b_i for x (n, d), shape (blocks, n, k)."""
+        projected = self.linear(x)
+        projected += array_namespace(x).expand_dims(self.b, axis=1)
+        return projected
+
+    def linear(self, x: Array) -> Array:
+        """Return W_i x in one GEMM, as contiguous blocks."""
+        xp = array_namespace(x)
+        merged = xp.matmul(x, xp.matrix_transpose(self.W))
+        blocks, k = self.b.shape
+        return xp.stack([merged[:, i * k : (i + 1) * k] for i in range(blocks)])
+
+    def pull(self, cotangents: Sequence[Array]) -> Array:
+        """The cotangent of x, for cotangents (n, k) of each block."""
+        xp = array_namespace(self.W)
+        return xp.matmul(xp.concat(list(cotangents), axis=1), self.W)
+
+    def astype(self, dtype: object) -> InputWeights:
+        """The same in another precision."""
+        xp = array_namespace(self.W)
+        return InputWeights(xp.astype(self.W, dtype), xp.astype(self.b, dtype))
+
+
+class Cotangents(NamedTuple):
+    """Cotangents of all arguments, in the order of the blocks of the input weights, and of the mixture.
+
+    A kernel of the whole function returns those of the neighbours instead, and the arguments side by side.
+    """
+
+    arguments: Sequence[Array]
+    mixture: tuple[Array, ...] = ()
+    neighbours: tuple[Array, ...] | None = None
+    beside: Array = None  # (n, blocks k)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell(ByFields, ABC):
     """The function f of one position, h_t = f(h_{t + offsets[0]}, h_{t + offsets[1]}, ..., x_t), at fixed weights.
 
     Every method treats the n rows of tall matrices, one position a row, and changes none of its arguments but
@@ -17,128 +72,300 @@ class Cell(Protocol):
     finite results all the same. `x` is always the rows of what `project` returned, `neighbours` a matrix (n, size) for
     each offset.
 
+    Where `takes_sequences`, `value`, `linearize` and `push` accept neighbours (B, T', size) with `distances` too: at
+    position [b, t] of B sequences of T they are the states at [b, t + distance], or zero. All other arrays have two
+    axes of rows then, and `pull_back` replaces `pull`.
+
     Attributes
     ----------
-    name : str
-        What errors and traces call the layer.
     offsets : tuple of int
         None is zero: f does not depend on h_t itself.
-    size : int
-        Numbers in the state of a position.
-    factor_count, factor_size : int
-        Matrices that a linearization keeps, and their columns.
+    x : InputWeights
+        Weights and biases of the inputs.
+    weights : Array of shape (blocks, k, k)
+        Those of the states, the neighbours' first.
+    name : str
+        What errors and traces call the layer.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def offsets(self) -> tuple[int, ...]: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def factor_count(self) -> int: ...
-    @property
-    def factor_size(self) -> int: ...
+    offsets: tuple[int, ...]
+    x: InputWeights
+    weights: Array
+
+    name: ClassVar[str]
+
+    @cached_property
+    def size(self) -> int:
+        """Numbers in the state of a position."""
+        return self.factor_size
+
+    @cached_property
+    def factor_size(self) -> int:
+        """Columns of the matrices that a linearization keeps: k."""
+        return self.weights.shape[-1]
 
     @property
+    @abstractmethod
+    def factor_count(self) -> int:
+        """Number of these matrices."""
+
+    @property
+    @abstractmethod
     def takes_sequences(self) -> bool:
-        """Whether `value`, `linearize` and `push` take neighbours (B, T', size) with `distances` too.
+        """Whether neighbours may be given in their own places, with distances: where a kernel does that at once."""
 
-        At position [b, t] of B sequences of T they are what stands at [b, t + distance], or zero. All other arrays have
-        two axes of rows then, and `pull_back` replaces `pull`.
-        """
-        ...
+    @cached_property
+    def Us(self) -> Array:
+        """The neighbours' weights, (m, k, k)."""
+        return self.weights[: len(self.offsets), ...]
+
+    @cached_property
+    def transposed(self) -> Array:
+        """The same as they multiply from the right."""
+        return contiguous(self.Us)
+
+    @cached_property
+    def merged(self) -> Array:
+        """The same side by side, (k, m k)."""
+        return beside(self.Us)
 
     def project(self, x: Array) -> tuple[Array, ...]:
         """All that is linear in the inputs x (n, d), bias included, in arrays with the rows on axis -2."""
-        ...
+        return (self.x.project(x),)
 
-    def value(
-        self, x: tuple[Array, ...], neighbours: tuple[Array, ...], distances: tuple[int, ...] | None = None
-    ) -> Array:
+    def hidden(self, state: Array) -> Array:
+        """The part of a state that weights multiply."""
+        return state
+
+    def products(self, states: Sequence[Array]) -> list[Array]:
+        """Each neighbour's state times its weights."""
+        hidden = {id(state): self.hidden(state) for state in states}  # one view of one array
+        return each_times([hidden[id(state)] for state in states], self.transposed, lambda: self.merged)
+
+    def value(self, x: tuple[Array, ...], neighbours: Sequence[Array], distances: Distances = None) -> Array:
         """f, shape (n, size): a new array."""
-        ...
+        return self.linearize(x, neighbours, None, distances)
 
+    @abstractmethod
     def linearize(
-        self,
-        x: tuple[Array, ...],
-        neighbours: tuple[Array, ...],
-        factors: Array,
-        distances: tuple[int, ...] | None = None,
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array, distances: Distances = None
     ) -> Array:
-        """f, and its derivatives in `factors` (factor_count, n, factor_size), which is written."""
-        ...
+        """f, and its derivatives in `factors` (factor_count, n, factor_size), which is written, unless it is None."""
 
-    def push(self, factors: Array, dneighbours: tuple[Array, ...], distances: tuple[int, ...] | None = None) -> Array:
+    @abstractmethod
+    def push(self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None) -> Array:
         """Change of f for changes of the neighbours: a new array."""
-        ...
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours, one new array (n, size) for each offset, for the cotangent w of f.
 
-        They stand in the row of the position whose neighbours they belong to.
+        They are in the row of the position whose neighbours they belong to.
         """
-        ...
+        return self.to_neighbours(factors, self.pull_sums(factors, w))
 
+    @abstractmethod
     def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
         """The sum of these for each neighbour, in its own place (B, length, size)."""
-        ...
+
+    @abstractmethod
+    def pull_sums(self, factors: Array, w: Array) -> Cotangents:
+        """Cotangents of all that is linear in parameters, for the cotangent w of f."""
+
+    @abstractmethod
+    def to_neighbours(self, factors: Array, sums: Cotangents) -> tuple[Array, ...]:
+        """Cotangents of the neighbours, for what `pull_sums` returned: both together are `pull`."""
+
+    @abstractmethod
+    def to_weights(
+        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
+    ) -> dict[str, Array]:
+        """Gradients of the parameters, summed over the rows: new arrays, of which no two share memory."""
+
+    def to_inputs(self, sums: Cotangents) -> Array:
+        """Cotangents of the inputs (n, d), a new array."""
+        return self.x.pull(sums.arguments)
 
     def recurrence(self, of: str) -> Whole | None:
         """What runs as a whole in place of "value", "push", "pull" or "step" in a sweep, if a kernel does that.
 
         "residual" is "value" where `sweep_residual` is faster than products with matrices of many rows.
         """
-        ...
+        return None
 
+    @abstractmethod
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
         """Diagonals of the derivatives with respect to each neighbour, approximate, without a matrix product."""
-        ...
 
+    @abstractmethod
     def blocks(self, factors: Array) -> Array:
         """Derivatives with respect to each neighbour, exact, shape (len(offsets), n, size, size)."""
-        ...
+
+    @abstractmethod
+    def parameter_push(
+        self,
+        inputs: Array,
+        x: tuple[Array, ...],
+        neighbours: Sequence[Array],
+        change: Mapping[str, Array],
+        dinputs: Array,
+        dneighbours: Sequence[Array],
+    ) -> Array:
+        """Change of f for changes of all parameters, the inputs and the neighbours together."""
+
+    @abstractmethod
+    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+        """One step of the ordinary recurrence with the same weights: f with `previous` for every neighbour."""
+
+    def new_factors(self, rows: int) -> Array:
+        """Memory for a linearization."""
+        shape = (self.factor_count, rows, self.factor_size)
+        return array_namespace(self.weights).empty(shape, dtype=self.weights.dtype, device=device(self.weights))
+
+    def astype(self, dtype: DType) -> Self:
+        """The same in another precision; it stays with the cell, since a solve asks for it at many points."""
+        casts: dict[Any, Self] = vars(self).setdefault("_casts", {})
+        if dtype not in casts:
+            weights = array_namespace(self.weights).astype(self.weights, dtype)
+            casts[dtype] = replace(self, x=self.x.astype(dtype), weights=weights)
+        return casts[dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class GatedCell(Cell):
+    """A cell that mixes its neighbours' states by a switch, element by element, and gates the mixture.
+
+    Every argument of the switch and of the gates is W x + U state + b. The parameters of an argument share a suffix;
+    those of gates computed as 1/(1 + exp(y)) are kept with the opposite sign.
+    """
+
+    suffixes: ClassVar[tuple[str, ...]]  # of all arguments, the switch's first
+    gate_signs: ClassVar[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Array], offsets: tuple[int, ...] = (-1, 1)) -> Self:
+        """Take the parameters by their names."""
+        W, U, b = (cls.arguments_of(parameters, kind, len(offsets)) for kind in "WUb")
+        for blocks in (W, U, b):
+            blocks[len(offsets) :] = [y if sign > 0 else -y for y, sign in zip(blocks[len(offsets) :], cls.gate_signs)]
+        return cls(offsets, InputWeights.of(W, b), array_namespace(U[0]).stack(U))
+
+    @classmethod
+    def arguments_of(cls, parameters: Mapping[str, Array], kind: str, m: int) -> list[Array]:
+        """W, U or b of all arguments, of which the first m are the switch's."""
+        return [parameters[kind + which] for which in cls.suffixes]
+
+    def named(self, gradients: list[dict[str, Array]]) -> dict[str, Array]:
+        """Gradients of W, U and b of all arguments under the names of the parameters."""
+        return {kind + which: found[kind] for found, which in zip(gradients, self.suffixes) for kind in "WUb"}
+
+    @abstractmethod
+    def mix(
+        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances
+    ) -> tuple[Array, ...]:
+        """The mixture of the neighbours' states, for the products that its arguments contain."""
+
+    @abstractmethod
+    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array = None) -> Array:
+        """f of a mixture, for the projections of the gates' arguments."""
+
+    @abstractmethod
+    def push_mixture(
+        self, arguments: list[Array], dneighbours: Sequence[Array], factors: Array, distances: Distances
+    ) -> tuple[Array, ...]:
+        """Change of the mixture."""
+
+    @abstractmethod
+    def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
+        """Change of f for changes of the mixture, and `extra` ones of the gates' arguments."""
+
+    @abstractmethod
+    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+        """What U multiplies in each argument."""
+
+    @cached_property
+    @abstractmethod
+    def mixing_count(self) -> int:
+        """How many factors are those of the mixture, before those of the gates."""
+
+    @property
+    @abstractmethod
+    def mixer(self) -> Any:
+        """The kernels of the mixture."""
+
+    def split(self, factors: Array) -> tuple[Array, Array]:
+        """Factors of the mixture and of the gates."""
+        count = self.mixing_count
+        return (None, None) if factors is None else (factors[:count, ...], factors[count:, ...])
+
+    def compose(self, x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances = None) -> Array:
+        """`linearize`, kernel after kernel."""
+        m, (mixing, gating) = len(self.offsets), self.split(factors)
+        mixture = self.mix(self.products(neighbours), x[:m, ...], neighbours, mixing, distances)
+        return self.gate(x[m:, ...], mixture, gating)
+
+    def linearize(
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array, distances: Distances = None
+    ) -> Array:
+        return self.compose(x[0], neighbours, factors, distances)
+
+    def push(
+        self,
+        factors: Array,
+        dneighbours: Sequence[Array],
+        distances: Distances = None,
+        extra: Array | None = None,
+    ) -> Array:
+        """df for a change of the neighbours, and for changes `extra` of all arguments, shaped like `project`'s."""
+        m, (mixing, gating) = len(self.offsets), self.split(factors)
+        arguments = self.products(dneighbours)
+        if extra is not None:
+            for j, product in enumerate(arguments):
+                product += extra[j, ...]
+        dmixture = self.push_mixture(arguments, dneighbours, mixing, distances)
+        return self.push_gates(dmixture, gating, None if extra is None else extra[m:, ...])
+
+    def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
+        sums = self.pull_sums(factors, w)
+        return self.mixer.gather(self._to_states(sums), *sums.mixture, self.split(factors)[0], distances, length)
+
+    def to_neighbours(self, factors: Array, sums: Cotangents) -> tuple[Array, ...]:
+        if sums.neighbours is not None:
+            return sums.neighbours
+        return self.mixer.share(self._to_states(sums), *sums.mixture, self.split(factors)[0])
+
+    def _to_states(self, sums: Cotangents) -> list[Array]:
+        """The products U_j^T times the cotangents of the switch's arguments."""
+        return [times(sums.arguments[j], self.Us[j, ...]) for j in range(len(self.offsets))]
+
+    def gradients(
+        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
+    ) -> list[dict[str, Array]]:
+        """Gradients of W, U and b of each argument, as they are kept."""
+        states = self.states(neighbours, factors)
+        return [affine_gradients(sum_, inputs, state) for sum_, state in zip(sums.arguments, states)]
+
+    def to_weights(
+        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
+    ) -> dict[str, Array]:
+        found = self.gradients(inputs, neighbours, factors, sums)
+        for gradients, sign in zip(found[len(self.offsets) :], self.gate_signs):
+            for gradient in gradients.values() if sign < 0 else ():
+                gradient *= -1.0
+        return self.named(found)
 
     def parameter_push(
         self,
         inputs: Array,
         x: tuple[Array, ...],
-        neighbours: tuple[Array, ...],
+        neighbours: Sequence[Array],
         change: Mapping[str, Array],
         dinputs: Array,
-        dneighbours: tuple[Array, ...],
+        dneighbours: Sequence[Array],
     ) -> Array:
-        """Change of f for changes of all parameters, the inputs and the neighbours together."""
-        ...
-
-    def pull_sums(self, factors: Array, w: Array) -> Any:
-        """Cotangents of all that is linear in parameters, for the cotangent w of f: in the cell's own form."""
-        ...
-
-    def to_neighbours(self, factors: Array, sums: Any) -> tuple[Array, ...]:
-        """Cotangents of the neighbours, for what `pull_sums` returned: both together are `pull`."""
-        ...
-
-    def to_weights(self, inputs: Array, neighbours: tuple[Array, ...], factors: Array, sums: Any) -> dict[str, Array]:
-        """Gradients of the parameters, summed over the rows: new arrays, of which no two share memory."""
-        ...
-
-    def to_inputs(self, sums: Any) -> Array:
-        """Cotangents of the inputs (n, d), a new array."""
-        ...
-
-    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
-        """One step of the ordinary recurrence with the same weights, for the one-step guess."""
-        ...
-
-    def astype(self, dtype: Any) -> Cell:
-        """The same in another precision."""
-        ...
-
-
-def in_precision(cell: Cell, dtype: Any) -> Cell:
-    """The cell in another precision, which stays with it: a solve asks for it at many points."""
-    casts = cell.__dict__.setdefault("_casts", {})
-    if dtype not in casts:
-        casts[dtype] = cell.astype(dtype)
-    return casts[dtype]
+        factors, d = self.new_factors(inputs.shape[0]), self.of(change, self.offsets)
+        self.compose(x[0], neighbours, factors)
+        extra = d.x.project(inputs)
+        extra += self.x.linear(dinputs)
+        for j, state in enumerate(self.states(neighbours, factors)):
+            extra[j, ...] += times(state, array_namespace(state).matrix_transpose(d.weights[j, ...]))
+        return self.push(factors, dneighbours, extra=extra)

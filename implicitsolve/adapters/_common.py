@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias
 
@@ -13,11 +13,22 @@ from array_api_compat import array_namespace as namespace_of
 from array_api_compat import device, is_array_api_obj, is_cupy_array
 from array_api_compat import numpy as numpy_namespace
 
+from implicitsolve.kernels import traits_of
+
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
+Shapes: TypeAlias = Callable[[int, int], dict[str, tuple[int, ...]]]
+"""Names and shapes of parameters for d inputs and k states of one position."""
+HostArray: TypeAlias = npt.NDArray[Any]
+DType: TypeAlias = Any
+"""A floating-point type of an array library, or what NumPy takes for one."""
+Matrix: TypeAlias = Any
+"""An array, a sparse matrix or a `BlockBandedMatrix`."""
+Lengths: TypeAlias = Sequence[int] | Array | int | None
+"""Positions of each sequence, or of the only one; None means all."""
 HostIndices: TypeAlias = npt.NDArray[np.intp]
 
-# A state that is not finite gives a residual that is not finite, and no warning: the solver sees it and backs off.
+# A state that is not finite gives a residual that is not finite, and no warning: the solver detects it and backtracks.
 quiet = np.errstate(over="ignore", invalid="ignore")
 
 
@@ -44,18 +55,20 @@ def check_names(caller: str, params: object, expected: Sequence[str]) -> Mapping
     return params
 
 
-def check_inputs(caller: str, inputs: Array) -> Namespace:
-    """Check that `inputs` is a real floating-point array (B, T, d) or (T, d); return its namespace."""
+def check_inputs(caller: str, inputs: Array, sample: str = "T, d") -> Namespace:
+    """Check that `inputs` is a real floating-point array, of one sample or a batch; return its namespace."""
     if not is_array(inputs):
         raise TypeError(f"{caller}: `inputs` must be an array, got {type(inputs).__name__}")
     check_no_grad(caller, "inputs", inputs)
-    if inputs.ndim not in (2, 3) or 0 in inputs.shape:
-        raise ValueError(f"{caller}: `inputs` must have shape (B, T, d) or (T, d), none of them 0, got {inputs.shape}")
+    ndim = len(sample.split(", "))
+    if inputs.ndim not in (ndim, ndim + 1) or 0 in inputs.shape:
+        shapes = f"(B, {sample}) or ({sample}{',' * (ndim == 1)})"
+        raise ValueError(f"{caller}: `inputs` must have shape {shapes}, none of them 0, got {inputs.shape}")
     xp = array_namespace(inputs)
-    if getattr(getattr(xp, "implicitsolve", None), "IS_SPLIT", False):
+    if traits_of(inputs).is_partitioned:
         raise TypeError(
-            f"{caller}: `inputs` must not be split over ranks: build the layer of each rank's positions, and give its "
-            f"functions to implicitsolve.distributed.problem"
+            f"{caller}: `inputs` must not be partitioned across ranks: build the layer of each rank's positions, and "
+            f"pass its functions to implicitsolve.distributed.problem"
         )
     if inputs.dtype not in (xp.float32, xp.float64):
         raise TypeError(f"{caller}: `inputs` must have dtype float32 or float64, got {inputs.dtype}")
@@ -66,7 +79,7 @@ def check_array(caller: str, name: str, value: Array, shape: tuple[int, ...] | N
     """Check an array's library, shape (unless None) and dtype against those of `like`, which messages call inputs."""
     if not is_array(value):
         raise TypeError(f"{caller}: `{name}` must be an array, got {type(value).__name__}")
-    if array_namespace(value) is not array_namespace(like):
+    if type(value) is not type(like) and array_namespace(value) is not array_namespace(like):
         expected, got = (array_namespace(x).__name__ for x in (like, value))
         raise TypeError(f"{caller}: `{name}` must be an array of the library of the inputs, {expected}, got {got}")
     check_no_grad(caller, name, value)
@@ -86,7 +99,7 @@ def check_no_grad(caller: str, name: str, value: Array) -> None:
         )
 
 
-def check_lengths(caller: str, lengths: Any, B: int, T: int, is_single: bool) -> HostIndices:
+def check_lengths(caller: str, lengths: Lengths, B: int, T: int, is_single: bool) -> HostIndices:
     """Lengths of B sequences on the host, each from 1 to T; None means T for all. A single one has an integer."""
     if lengths is None:
         return np.full(B, T, dtype=np.intp)
@@ -122,6 +135,44 @@ def check_size(caller: str, name: str, value: object) -> int:
     return size
 
 
+# --------------------------------------------------------------------------------------------------------- parameters
+
+
+def draw(
+    caller: str,
+    shapes: Shapes,
+    d: object,
+    k: object,
+    scale: float,
+    rng: np.random.Generator,
+    dtype: DType,
+) -> dict[str, HostArray]:
+    """Draw the parameters of these shapes uniformly from [-scale, scale], in order."""
+    d, k = check_size(caller, "d", d), check_size(caller, "k", k)
+    check_generator(caller, rng)
+    if not 0 <= scale < np.inf:
+        raise ValueError(f"{caller}: `scale` must be finite and not negative, got {scale}")
+    if np.dtype(dtype).name not in ("float32", "float64"):
+        raise TypeError(f"{caller}: `dtype` must be float32 or float64, got {dtype}")
+    return {name: rng.uniform(-scale, scale, shape).astype(dtype) for name, shape in shapes(d, k).items()}
+
+
+def read_parameters(caller: str, params: object, inputs: Array, shapes: Shapes, *, size: str) -> dict[str, Array]:
+    """Check that `params` has the names and shapes of `shapes`, and the library and dtype of `inputs`; copy them.
+
+    k is the length of the last axis of the parameter that `size` names.
+    """
+    xp, d = check_inputs(caller, inputs), inputs.shape[-1]
+    given = check_names(caller, params, list(shapes(d, 1)))
+    value = check_array(caller, size, given[size], None, inputs)
+    if value.ndim == 0 or value.shape[-1] == 0:
+        shape = "(k,)" if len(shapes(d, 1)[size]) == 1 else "(k, k)"
+        raise ValueError(f"{caller}: `{size}` must have shape {shape} with k at least 1, got {tuple(value.shape)}")
+    wanted = shapes(d, value.shape[-1])
+    checked = {name: check_array(caller, name, given[name], shape, inputs) for name, shape in wanted.items()}
+    return {name: xp.asarray(value, copy=True) for name, value in checked.items()}
+
+
 # --------------------------------------------------------------------------------------------------------- namespaces
 
 
@@ -145,7 +196,7 @@ def to_host(x: Any) -> npt.NDArray[Any]:
 
 
 def from_host(values: npt.NDArray[Any], like: Array) -> Array:
-    """Bring a host array to the library and device of `like`: integers as they are, the rest in its dtype."""
+    """Bring a host array to the library and device of `like`: integers unchanged, the rest in its dtype."""
     xp = array_namespace(like)
     dtype = None if values.dtype.kind in "iub" else like.dtype
     return xp.asarray(values, dtype=dtype, device=device(like))

@@ -1,6 +1,6 @@
-"""The implicit GRU: a GRU whose hidden state chooses, element by element, between its two neighbours.
+"""The implicit GRU, whose hidden state chooses, element by element, between its neighbours, and one on any stencil.
 
-One position of the layer, with p and q the states of the previous and the next position::
+One position of the implicit GRU, with p and q the states of the previous and the next position::
 
     a = Wp x + Up p + bp      c = Wn x + Un q + bn      s = sigma(a) / (sigma(a) + sigma(c))
     hhat = s*p + (1-s)*q      z = sigma(Wz x + Uz hhat + bz)      r = sigma(Wr x + Ur hhat + br)
@@ -9,21 +9,30 @@ One position of the layer, with p and q the states of the previous and the next 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from implicitsolve import Problem
-from implicitsolve.adapters._common import Array, check_array, check_inputs, check_names, check_size
-from implicitsolve.adapters._gru_cell import NAMES, GRUCell, shapes
-from implicitsolve.adapters._layer import Layer, build, own_parameters
-from implicitsolve.adapters._parameters import draw, state_size
+from implicitsolve.adapters._common import (
+    Array,
+    DType,
+    HostArray,
+    Lengths,
+    check_array,
+    check_inputs,
+    draw,
+    read_parameters,
+)
+from implicitsolve.adapters._gru_cell import GRUCell, StencilGRUCell, shapes, stencil_shapes
+from implicitsolve.adapters._layer import Layer, build
 
 
 def gru_parameters(
-    d: int, k: int, *, scale: float = 0.1, rng: np.random.Generator, dtype: Any = np.float64
-) -> dict[str, np.ndarray[Any, Any]]:
+    d: int, k: int, *, scale: float = 0.1, rng: np.random.Generator, dtype: DType = np.float64
+) -> dict[str, HostArray]:
     """Draw the parameters of an implicit GRU, uniformly from [-scale, scale].
 
     Parameters
@@ -62,12 +71,11 @@ def gru_parameters(
     >>> gru_parameters(3, 2, rng=np.random.default_rng(0))["Wz"].shape
     (2, 3)
     """
-    d, k = check_size("gru_parameters", "d", d), check_size("gru_parameters", "k", k)
-    return draw("gru_parameters", shapes(d, k), scale, rng, dtype)
+    return draw("gru_parameters", shapes, d, k, scale, rng, dtype)
 
 
 def implicit_gru(
-    params: Mapping[str, Array], inputs: Array, *, lengths: Any = None, hs: Array = None, he: Array = None
+    params: Mapping[str, Array], inputs: Array, *, lengths: Lengths = None, hs: Array = None, he: Array = None
 ) -> Problem:
     """Return the implicit GRU on a batch of sequences as a problem: residual(H) = H - F(H).
 
@@ -83,10 +91,10 @@ def implicit_gru(
         Float32 or float64; all other arrays must have the same library and dtype. Without B the state is (T, k) and
         the problem is one system, otherwise the sequences are B independent systems.
     lengths : array or list of B integers from 1 to T, optional
-        Positions of each sequence; what stands behind them in `inputs` or H has no effect on the rest, whatever it is.
+        Positions of each sequence; what follows them in `inputs` or H has no effect on the rest, whatever it is.
         There residual(H) = H, so that the solution is 0. Default: T for all. For one sequence, an integer.
     hs, he : Array of shape (k,) or (B, k), optional
-        States before the first and behind the last position of every, or of each, sequence. Default: zero.
+        States before the first and after the last position of every, or of each, sequence. Default: zero.
 
     Returns
     -------
@@ -97,8 +105,8 @@ def implicit_gru(
         It declares its structure and gives the blocks of J, for small k, and its even and odd positions as functions of
         each other (`halves`).
 
-        ``initial_guess`` knows the kinds "one-step", "zeros" and "random", see `adapters.initial_guess`. `root` without
-        x0 takes "one-step", which costs about three residuals and saves a Newton step and five products or more.
+        ``initial_guess`` offers "one-step", "zeros" and "random", see `adapters.initial_guess`. `root` without x0
+        takes "one-step", which costs about three residuals and saves a Newton step and five products or more.
 
     Raises
     ------
@@ -109,7 +117,7 @@ def implicit_gru(
 
     See Also
     --------
-    gru_switch : how much each element of the state listens to the previous position.
+    gru_switch : how much each element of the state takes from the previous position.
 
     Notes
     -----
@@ -147,7 +155,7 @@ def gru_switch(
     inputs: Array,
     states: Array,
     *,
-    lengths: Any = None,
+    lengths: Lengths = None,
     hs: Array = None,
     he: Array = None,
 ) -> Array:
@@ -192,10 +200,147 @@ def gru_switch(
     return layer.evaluate(cell.switch, states, padding=0.5)
 
 
-def _layer(caller: str, params: object, inputs: Array, lengths: Any, hs: Array, he: Array) -> tuple[Layer, GRUCell]:
+def _layer(caller: str, params: object, inputs: Array, lengths: Lengths, hs: Array, he: Array) -> tuple[Layer, GRUCell]:
     """Check and copy every argument, and compute what is linear in the inputs."""
-    check_inputs(caller, inputs)
-    k = state_size(caller, check_names(caller, params, NAMES), "b", "(k,)", inputs)
-    parameters = own_parameters(caller, params, shapes(inputs.shape[-1], k), inputs)
+    parameters = read_parameters(caller, params, inputs, shapes, size="b")
     cell = GRUCell.of(parameters)
     return build(caller, cell, parameters, inputs, lengths, before={"hs": hs}, after={"he": he}), cell
+
+
+def stencil_gru_parameters(
+    d: int,
+    k: int,
+    *,
+    offsets: Sequence[int] = (-1, 1),
+    scale: float = 0.1,
+    rng: np.random.Generator,
+    dtype: DType = np.float64,
+) -> dict[str, HostArray]:
+    """Draw the parameters of a stencil GRU, uniformly from [-scale, scale].
+
+    Parameters
+    ----------
+    d, k : int
+        Inputs and states of one position.
+    offsets : sequence of int, optional
+        Of the neighbours, as in `stencil_gru`; only their number m matters here. Default (-1, 1).
+    scale, rng, dtype : float, numpy.random.Generator, dtype
+        As for `gru_parameters`.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        (m + 3) k (d + k + 1) numbers: Ws (m, k, d), Us (m, k, k), bs (m, k), and W, Wz, Wr of shape (k, d), U, Uz, Ur
+        (k, k), b, bz, br (k,).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `gru_parameters`; or if `offsets` are not distinct integers other than 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.adapters import stencil_gru_parameters
+    >>> stencil_gru_parameters(3, 2, offsets=(-2, -1, 1), rng=np.random.default_rng(0))["Ws"].shape
+    (3, 2, 3)
+    """
+    caller = "stencil_gru_parameters"
+    m = len(_check_offsets(caller, offsets))
+    return draw(caller, lambda d, k: stencil_shapes(d, k, m), d, k, scale, rng, dtype)
+
+
+def stencil_gru(
+    params: Mapping[str, Array],
+    inputs: Array,
+    *,
+    offsets: Sequence[int],
+    lengths: Lengths = None,
+    hs: Array = None,
+    he: Array = None,
+) -> Problem:
+    """Return a GRU on any stencil, on a batch of sequences, as a problem: residual(H) = H - F(H).
+
+    With h_j the state of the position at ``offsets[j]`` from t, block t of F(H) is h::
+
+        a_j = Ws_j x + Us_j h_j + bs_j      s_j = sigma(a_j) / sum_l sigma(a_l)      hhat = sum_j s_j*h_j
+        z = sigma(Wz x + Uz hhat + bz)      r = sigma(Wr x + Ur hhat + br)
+        h = (1-z)*hhat + z*tanh(W x + U (r*hhat) + b)
+
+    Parameters
+    ----------
+    params : mapping of str to Array
+        Exactly the names and shapes of `stencil_gru_parameters`.
+    inputs : Array of shape (B, T, d) or (T, d)
+        As of `implicit_gru`.
+    offsets : sequence of int
+        Where the neighbours are, in the order of Ws, Us and bs; distinct, none of them 0. With (-1, 1) the layer is
+        the implicit GRU, with Ws = (Wp, Wn) and so on; with offsets of one sign it is causal or anticausal.
+    lengths : array or list of B integers from 1 to T, optional
+        As of `implicit_gru`.
+    hs : Array of shape (lower, k) or (B, lower, k), optional
+        With lower = max(0, -min(offsets)): states before the first position of every, or of each, sequence, nearest
+        first: ``hs[j-1]`` is h_{1-j}. If lower is 1 its axis may be left out. Default: zero.
+    he : Array of shape (upper, k) or (B, upper, k), optional
+        With upper = max(0, max(offsets)): states after the last position n, ``he[j-1]`` is h_{n+j}.
+
+    Returns
+    -------
+    Problem
+        With `parameters` (and so gradients) under the names of `params`, and "inputs", "hs" and "he"; boundary states
+        that are not given count as zeros of shape (lower, k) and (upper, k). Arrays are copied.
+
+        Declares its structure and offers its blocks; a causal or anticausal layer offers `substitute`, one with
+        offsets (-1, 1) its `halves`. ``initial_guess`` is as of `implicit_gru`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or has another library or dtype than `inputs`, or an offset is no integer.
+    ValueError
+        If a name, a shape, a length or an offset is wrong.
+
+    Notes
+    -----
+    A solution exists in the box ``|h| <= max(1, |hs|, |he|)``, into which F maps itself; it need not be unique. The
+    switch is safe at any size of its arguments; where all sigma(a_j) vanish it has the limit exp(a_j)/sum_l exp(a_l).
+
+    With m offsets and N = sum(lengths) + (B + 1) max(lower, upper) rows, a residual or a product with J or its adjoint
+    takes 2 N (m + 3) k^2 operations (m + 3 GEMMs). A linearization holds (2 m + 5) N k numbers.
+
+    References
+    ----------
+    The stencil is footnote 1 of Kazi & Thompson, *Implicitly-Defined Neural Networks for Sequence Labeling*, ACL 2017,
+    for their equation 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> rng, offsets = np.random.default_rng(0), (-2, -1, 1)
+    >>> params = ims.adapters.stencil_gru_parameters(2, 4, offsets=offsets, rng=rng)
+    >>> layer = ims.adapters.stencil_gru(params, rng.standard_normal((3, 5, 2)), offsets=offsets, lengths=[5, 1, 3])
+    >>> result = ims.root(layer)
+    >>> result.x.shape, bool(result.success.all())
+    ((3, 5, 4), True)
+    >>> ims.pull_back(layer, result, np.ones_like(result.x)).gradients["Us"].shape
+    (3, 4, 4)
+    """
+    caller = "stencil_gru"
+    check_inputs(caller, inputs)
+    places = _check_offsets(caller, offsets)
+    parameters = read_parameters(caller, params, inputs, lambda d, k: stencil_shapes(d, k, len(places)), size="b")
+    cell = StencilGRUCell.of(parameters, places)
+    before, after = {"hs": hs}, {"he": he}
+    return build(caller, cell, parameters, inputs, lengths, before=before, after=after, stacked=True).problem()
+
+
+def _check_offsets(caller: str, offsets: Any) -> tuple[int, ...]:
+    """Check that `offsets` are distinct integers other than 0."""
+    try:
+        found = tuple(operator.index(offset) for offset in offsets)
+    except TypeError:
+        raise TypeError(f"{caller}: `offsets` must be a sequence of integers, got {offsets!r}") from None
+    if not found or 0 in found or len(set(found)) < len(found):
+        raise ValueError(f"{caller}: `offsets` must be distinct and not 0, at least one, got {found}")
+    return found

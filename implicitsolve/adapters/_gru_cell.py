@@ -1,47 +1,260 @@
-"""The mathematics of the implicit GRU's transition: a GRU on the stencil of both neighbours, with its own names.
+"""The mathematics of a GRU's transition, row by row: that of the implicit GRU, and of one on any stencil.
 
-The equations are those of Kazi and Thompson (2017), section 2.5.
+With neighbours h_j and the switch s of their arguments a_j, f is an ordinary GRU that starts from the mixture hhat::
+
+    a_j = Ws_j x + Us_j h_j + bs_j      s_j = sigma(a_j) / sum_l sigma(a_l)      hhat = sum_j s_j*h_j
+    z = sigma(Wz x + Uz hhat + bz)      r = sigma(Wr x + Ur hhat + br)
+    h = (1-z)*hhat + z*tanh(W x + U (r*hhat) + b)
+
+For two neighbours these are the equations of Kazi and Thompson (2017), section 2.5. The gates 1-z and r are both
+1/(1 + exp(y)), so the block of -r is kept. What is done between two matrix products is in `kernels.mixture` and
+`kernels.gru`; all of it at once in `kernels.gru_cell`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
-from implicitsolve.adapters._common import Array
-from implicitsolve.adapters._stencil_gru_cell import StencilGRUCell, named
+from implicitsolve.adapters import kernels
+from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
+from implicitsolve.adapters._common import Array, array_namespace
+from implicitsolve.adapters._matrices import across, along, beside, contiguous, identity, product_sum, stacked, times
+from implicitsolve.adapters._sweep import FEW, GRUStep
 
-ARGUMENTS = ("p", "n", "z", "r", "")
-NAMES = tuple(kind + which for which in ARGUMENTS for kind in "WUb")
+NAMES = tuple(kind + which for which in ("p", "n", "z", "r", "") for kind in "WUb")
+STENCIL_NAMES = ("Ws", "Us", "bs", "Wz", "Uz", "bz", "Wr", "Ur", "br", "W", "U", "b")
 
 
 def shapes(d: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Of the parameters, in their order."""
+    """Shapes of the parameters of an implicit GRU by name."""
     return {name: {"W": (k, d), "U": (k, k), "b": (k,)}[name[0]] for name in NAMES}
 
 
+def stencil_shapes(d: int, k: int, m: int) -> dict[str, tuple[int, ...]]:
+    """The same of a GRU on a stencil of m offsets."""
+    one = {"W": (k, d), "U": (k, k), "b": (k,)}
+    return {name: (m, *one[name[0]]) if name[1:] == "s" else one[name[0]] for name in STENCIL_NAMES}
+
+
 @dataclass(frozen=True, eq=False)
-class GRUCell(StencilGRUCell):
-    """The implicit GRU of one position."""
+class GRUCell(GatedCell):
+    """The GRU above; its weights are Us_1, ..., Us_m, Uz, -Ur, U."""
 
-    name: str = "implicit_gru"
+    name = "implicit_gru"
+    suffixes: ClassVar[tuple[str, ...]] = ("p", "n", "z", "r", "")
+    gate_signs = (1, -1, 1)
 
-    @classmethod
-    def of(cls, parameters: Mapping[str, Array]) -> GRUCell:  # type: ignore[override]
-        """Take the parameters by their names."""
-        return cls._of((-1, 1), *([parameters[kind + which] for which in ARGUMENTS] for kind in "WUb"))
+    @cached_property
+    def mixing_count(self) -> int:
+        """All but one s_j, and all dhhat/da_j."""
+        return 2 * len(self.offsets) - 1
+
+    @property
+    def factor_count(self) -> int:
+        """Those of the mixture, and 5 of the gates."""
+        return self.mixing_count + 5
+
+    @cached_property
+    def gates(self) -> Array:
+        """Uz and -Ur, (2, k, k)."""
+        return self.weights[-3:-1, ...]
+
+    @cached_property
+    def U(self) -> Array:
+        """Of the candidate."""
+        return self.weights[-1, ...]
+
+    @cached_property
+    def gates_transposed(self) -> tuple[Array, Array]:
+        """The gates (k, 2 k) and U as they multiply from the right."""
+        return beside(self.gates), contiguous(self.U)
+
+    @cached_property
+    def mixture(self) -> Any:
+        """Elementwise work before the matrix products of the gates, and after those of their adjoints."""
+        return kernels.mixture.select(self.U, size=self.size)
+
+    @property
+    def mixer(self) -> Any:
+        return self.mixture
+
+    @cached_property
+    def gru(self) -> Any:
+        """Elementwise work between the matrix products of the gates."""
+        return kernels.gru.select(self.U, size=self.size)
+
+    @cached_property
+    def whole(self) -> Any:
+        """The function as a whole; None where no kernel has it."""
+        kernel = kernels.gru_cell.select(self.weights, size=self.size, neighbours=len(self.offsets))
+        return kernel(self.weights)
+
+    def whole_for(self, stack: Array) -> Any:
+        """The same, if it takes as many rows as a stack (any, ..., k) has."""
+        whole = self.whole
+        return None if whole is None or math.prod(stack.shape[1:-1]) > whole.most_rows else whole
+
+    @property
+    def takes_sequences(self) -> bool:
+        return self.whole is not None or (len(self.offsets) == 2 and self.mixture is not kernels.mixture.reference)
+
+    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+        whole = self.whole_for(x[0])
+        if whole is not None:
+            return whole.step(x[0], previous)
+        return self.gate(x[0][len(self.offsets) :, ...], (previous,))
+
+    def linearize(
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array, distances: Distances = None
+    ) -> Array:
+        whole = self.whole_for(x[0])
+        if whole is not None:
+            return whole.value(x[0], neighbours, factors, distances)
+        return self.compose(x[0], neighbours, factors, distances)
+
+    def mix(
+        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances
+    ) -> tuple[Array, ...]:
+        return (self.mixture.value(arguments, x, neighbours, factors, distances),)
+
+    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array = None) -> Array:
+        (hhat,), (gates_T, U_T) = mixture, self.gates_transposed
+        keep, reset = self.gru.reset(stacked(times(hhat, gates_T), self.size), x[:2, ...], hhat, factors)
+        return self.gru.blend(times(reset, U_T), x[2, ...], keep, hhat, factors)
+
+    def push(
+        self,
+        factors: Array,
+        dneighbours: Sequence[Array],
+        distances: Distances = None,
+        extra: Array | None = None,
+    ) -> Array:
+        whole = self.whole_for(factors) if extra is None else None
+        if whole is not None:
+            return whole.push(factors, dneighbours, distances)
+        return super().push(factors, dneighbours, distances, extra)
+
+    def push_mixture(
+        self, arguments: list[Array], dneighbours: Sequence[Array], factors: Array, distances: Distances
+    ) -> tuple[Array, ...]:
+        return (self.mixture.push(arguments, dneighbours, factors, distances),)
+
+    def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
+        (dhhat,), (gates_T, U_T) = dmixture, self.gates_transposed
+        gates = stacked(times(dhhat, gates_T), self.size)
+        if extra is not None:
+            gates += extra[:2, ...]
+        candidate = times(self.gru.push_reset(gates, dhhat, factors), U_T)
+        if extra is not None:
+            candidate += extra[2, ...]
+        return self.gru.push_blend(candidate, gates, dhhat, factors)
+
+    def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
+        whole = self.whole_for(factors)
+        if whole is not None:
+            return whole.pull_back(factors, w, distances, length)
+        return super().pull_back(factors, w, distances, length)
+
+    def pull_sums(self, factors: Array, w: Array) -> Cotangents:
+        whole = self.whole_for(factors)
+        if whole is not None:
+            neighbours, arguments, side_by_side = whole.pull(factors, w)
+            return Cotangents(arguments, neighbours=neighbours, beside=side_by_side)
+        mixing, gating = self.split(factors)
+        candidate = self.gru.pull_blend(w, gating)
+        hhat, gates = self.gru.pull_reset(times(candidate, self.U), w, gating)
+        hhat, arguments = self.mixture.pull(product_sum(gates, self.gates), hhat, mixing)
+        return Cotangents([*arguments, gates[0, ...], gates[1, ...], candidate], (hhat,))
+
+    def gradients(
+        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
+    ) -> list[dict[str, Array]]:
+        if sums.beside is None:
+            return super().gradients(inputs, neighbours, factors, sums)
+        W, U, b = self.whole.gradients(inputs, neighbours, factors, sums.arguments, sums.beside)
+        return [{"W": W[j, ...], "U": U[j], "b": b[j, ...]} for j in range(len(U))]
+
+    def to_inputs(self, sums: Cotangents) -> Array:
+        if sums.beside is not None:
+            return array_namespace(sums.beside).matmul(sums.beside, self.x.W)
+        return super().to_inputs(sums)
+
+    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+        (mixing, gating), last = self.split(factors), neighbours[-1]
+        hhat = 0.0 * last if len(neighbours) == 1 else mixing[0, ...] * (neighbours[0] - last)
+        for j, h in enumerate(neighbours[1:-1], start=1):
+            hhat += mixing[j, ...] * (h - last)
+        hhat += last
+        return [*neighbours, hhat, hhat, gating[1, ...] * hhat]
+
+    def recurrence(self, of: str) -> GRUStep | None:
+        """The ordinary GRU where a kernel runs it: "step", and a single neighbour's others, whose mixture is itself."""
+        run = kernels.gru_recurrence.select(self.U, size=self.size)
+        if run is kernels.gru_recurrence.reference or (of != "step" and len(self.offsets) > 1):
+            return None
+        if of == "residual" and self.size > FEW:
+            return None
+        return GRUStep("value" if of in ("step", "residual") else of, self.gates, self.U)
 
     def switch(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
-        """The switch s alone, the weight of the previous state."""
-        factors = self._empty(neighbours[0])
-        self.mixture.value(self._arguments(neighbours), x[0][:2, ...], neighbours, factors)
+        """The switch s of the implicit GRU alone, the weight of the previous state."""
+        factors = self.new_factors(neighbours[0].shape[0])
+        self.mixture.value(self.products(neighbours), x[0][:2, ...], neighbours, factors)
         return factors[0, ...]
 
-    def _like(self, parameters: Mapping[str, Array]) -> GRUCell:
-        """The cell with other parameters."""
-        return GRUCell.of(parameters)
+    def _shares(self, factors: Array) -> list[tuple[Array, Array]]:
+        """Of each neighbour s_j, and dhhat/da_j."""
+        m = len(self.offsets)
+        shares = [factors[j, ...] for j in range(m - 1)]
+        last = array_namespace(factors).ones_like(factors[0, ...])
+        for share in shares:
+            last -= share
+        return list(zip([*shares, last], (factors[m - 1 + j, ...] for j in range(m))))
 
-    def to_weights(self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Any) -> dict[str, Array]:
-        """Gradients of the parameters, summed over the rows."""
-        return named(self._gradients(inputs, neighbours, factors, sums), ARGUMENTS)
+    def diagonals(self, factors: Array) -> tuple[Array, ...]:
+        """With the product of two matrices' diagonals for that of their product."""
+        if self.whole is not None:
+            return self.whole.diagonals(factors)
+        keep, r, slope_z, slope_r, slope_candidate = (self.split(factors)[1][i, ...] for i in range(5))
+        diagonals = array_namespace(factors).linalg.diagonal(self.weights)
+        Uz, Ur, U = diagonals[-3, :], diagonals[-2, :], diagonals[-1, :]
+        outer = keep + slope_z * Uz + slope_candidate * U * (r + slope_r * Ur)
+        return tuple(outer * (s + slope * diagonals[j, :]) for j, (s, slope) in enumerate(self._shares(factors)))
+
+    def blocks(self, factors: Array) -> Array:
+        xp = array_namespace(factors)
+        keep, r, slope_z, slope_r, slope_candidate = (self.split(factors)[1][i, ...] for i in range(5))
+        outer = xp.matmul(self.U * across(slope_r), self.gates[1, ...])
+        outer += self.U * across(r)
+        outer *= along(slope_candidate)
+        outer += along(slope_z) * self.gates[0, ...]
+        outer += along(keep) * identity(self.U)
+        found: list[Array] = []
+        for j, (s, slope) in enumerate(self._shares(factors)):
+            block = xp.matmul(outer * across(slope), self.Us[j, ...])
+            block += outer * across(s)
+            found.append(block)
+        return xp.stack(found)
+
+
+@dataclass(frozen=True, eq=False)
+class StencilGRUCell(GRUCell):
+    """The same under the parameters' names of a GRU on a stencil: those of the switch are stacks."""
+
+    name = "stencil_gru"
+    suffixes = ("z", "r", "")
+
+    @classmethod
+    def arguments_of(cls, parameters: Mapping[str, Array], kind: str, m: int) -> list[Array]:
+        switch = (parameters[kind + "s"][j, ...] for j in range(m))
+        return [*switch, *super().arguments_of(parameters, kind, m)]
+
+    def named(self, gradients: list[dict[str, Array]]) -> dict[str, Array]:
+        m = len(self.offsets)
+        stack = array_namespace(self.weights).stack
+        stacks = {kind + "s": stack([switch[kind] for switch in gradients[:m]]) for kind in "WUb"}
+        return stacks | super().named(gradients[m:])

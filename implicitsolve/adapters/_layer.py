@@ -9,37 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve import BlockBanded, Coupling, Half, Halves, LinearOperator, Problem
-from implicitsolve.adapters._boundary import Boundary
+from implicitsolve import BlockBanded, LinearOperator, Problem
+from implicitsolve.adapters._boundary import Boundaries, Boundary
+from implicitsolve.adapters._causal import direction, jacobian, one_step
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import (
     Array,
     ByFields,
+    DType,
     HostIndices,
+    Lengths,
     array_namespace,
     check_array,
+    check_generator,
     check_inputs,
     check_lengths,
-    check_names,
     device,
     from_host,
     quiet,
     zeros,
 )
-from implicitsolve.adapters._gradients import Wanted, pull_halves, pull_whole
-from implicitsolve.adapters._guess import guess
+from implicitsolve.adapters._gradients import Gradients
 from implicitsolve.adapters._rows import Rows, part_of
 from implicitsolve.adapters._sweep import sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
-
-
-def own_parameters(
-    caller: str, params: object, shapes: Mapping[str, tuple[int, ...]], inputs: Array
-) -> dict[str, Array]:
-    """Check that `params` has exactly these names and shapes, and the library and dtype of `inputs`; copy them."""
-    given = check_names(caller, params, list(shapes))
-    checked = {name: check_array(caller, name, given[name], shape, inputs) for name, shape in shapes.items()}
-    return {name: array_namespace(inputs).asarray(value, copy=True) for name, value in checked.items()}
+from implicitsolve.elimination import Coupling, Half, Halves
 
 
 def build(
@@ -47,7 +41,7 @@ def build(
     cell: Cell,
     parameters: Mapping[str, Array],
     inputs: Array,
-    lengths: Any,
+    lengths: Lengths,
     *,
     before: Mapping[str, Array | None],
     after: Mapping[str, Array | None],
@@ -62,13 +56,13 @@ def build(
     cell : Cell
         At the values of `parameters`.
     parameters : mapping of str to Array
-        As `own_parameters` returns them: not copied again.
+        As `read_parameters` returns them: not copied again.
     inputs : Array of shape (B, T, d) or (T, d)
         Checked here, and copied.
     lengths : array, list or int, optional
         Positions of each sequence.
     before, after : mapping of str to Array or None
-        The boundary states that the adapter knows, by name; None counts as zero. Several names on one side are parts
+        The boundary states of the adapter, by name; None counts as zero. Several names on one side are parts
         of a state, side by side. Shapes are (k,) or (B, k).
     stacked : bool
         Whether they have an axis for several states on one side, nearest first: (depth, k) or (B, depth, k), where
@@ -80,21 +74,19 @@ def build(
     lower, upper = max(0, -min(cell.offsets)), max(0, *cell.offsets)
     rows = Rows.of(check_lengths(caller, lengths, B, T, is_single), T, max(lower, upper), inputs)
     parameters = dict(parameters) | {"inputs": xp.asarray(inputs, copy=True)}
-    boundaries: list[Boundary] = []
-    edges: dict[int, Array] = {}
+    sides: list[Boundary] = []
     for side, depth, given in ((-1, lower, before), (1, upper, after)):
         if given:
             boundary = Boundary(side, tuple(given), depth, cell.size)
             boundary, arrays = boundary.accept(caller, given, inputs, () if is_single else (B,), stacked)
             parameters |= arrays
-            boundaries.append(boundary)
-            if any(value is not None for value in given.values()):
-                states = boundary.states(arrays, B)
-                edges |= {o: boundary.edge(states, o, rows) for o in cell.offsets if o * side > 0}
+            sides.append(boundary)
+    nonzero = (side for side in sides if any({**before, **after}[name] is not None for name in side.names))
+    edges = Boundaries(tuple(nonzero)).edges(parameters, cell.offsets, rows)
     layout = Map(rows, rows, cell.offsets, cell.size, is_single)
     packed = rows.inner(layout.pack(rows, parameters["inputs"]))
     transition = Transition(cell, layout, packed, cell.project(packed), tuple(edges.get(o) for o in cell.offsets))
-    return Layer(parameters, tuple(boundaries), transition)
+    return Layer(parameters, Boundaries(tuple(sides)), transition)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +94,7 @@ class Layer(ByFields):
     """A layer at fixed parameters and inputs: residual(H) = H - F(H). Immutable: any number of threads may use it."""
 
     parameters: dict[str, Array]
-    boundaries: tuple[Boundary, ...]
+    boundaries: Boundaries
     transition: Transition
 
     @property
@@ -133,7 +125,7 @@ class Layer(ByFields):
     @property
     def weights(self) -> dict[str, Array]:
         """The cell's parameters."""
-        others = {"inputs", *(name for boundary in self.boundaries for name in boundary.names)}
+        others = self.boundaries.names | {"inputs"}
         return {name: value for name, value in self.parameters.items() if name not in others}
 
     def problem(self) -> Problem:
@@ -180,7 +172,7 @@ class Layer(ByFields):
     def linearize(self, H: Array) -> tuple[Array, LinearOperator]:
         """The residual and J = I - dF/dH."""
         F, derivative = self.transition.linearize(self.check("x", H))
-        return difference(H, F), derivative.jacobian()
+        return difference(H, F), jacobian(derivative)
 
     def jvp(self, H: Array, v: Array) -> Array:
         """J v."""
@@ -222,7 +214,7 @@ class Layer(ByFields):
         wrt: Collection[str] | None,
     ) -> tuple[Array, Array, Callable[[], dict[str, Array]]]:
         """`Halves.pull` of the two."""
-        v, back, gradients = pull_halves(self, couplings, states, e, w, Wanted.of(self, wrt))
+        v, back, gradients = self.gradients(wrt).halves(self.half_transitions, couplings, states, e, w)
         return v, back, lambda: self.ordered(gradients(), wrt)
 
     @cached_property
@@ -254,17 +246,20 @@ class Layer(ByFields):
 
     def boundary_rows(self, parameters: Mapping[str, Array]) -> tuple[Array, ...]:
         """Neighbours beyond the ends, (count, size) for each offset, zero elsewhere."""
-        edges: dict[int, Array] = {}
-        for boundary in self.boundaries:
-            states = boundary.states(parameters, self.rows.systems)
-            edges |= {o: boundary.edge(states, o, self.rows) for o in self.cell.offsets if o * boundary.side > 0}
+        edges = self.boundaries.edges(parameters, self.cell.offsets, self.rows)
         empty = zeros((self.rows.count, self.cell.size), self.inputs)
         return tuple(edges.get(o, empty) for o in self.cell.offsets)
+
+    def gradients(self, wrt: Collection[str] | None) -> Gradients:
+        """How to differentiate by those named, or all."""
+        wanted = frozenset(self.parameters if wrt is None else wrt)
+        return Gradients(self.parameters, self.boundaries, self.rows, wanted)
 
     @quiet
     def parameter_vjp(self, H: Array, w: Array, wrt: Collection[str] | None = None) -> dict[str, Array]:
         """Return -(dF/dtheta)^T w for every name of `parameters`, or those of `wrt`."""
-        return self.ordered(pull_whole(self, self.check("x", H), -self.check("w", w), Wanted.of(self, wrt)), wrt)
+        H, w = self.check("x", H), self.check("w", w)
+        return self.ordered(self.gradients(wrt).whole(self.transition, H, -w), wrt)
 
     def ordered(self, gradients: dict[str, Array], wrt: Collection[str] | None) -> dict[str, Array]:
         """Those that are wanted, in the order of the parameters."""
@@ -276,32 +271,46 @@ class Layer(ByFields):
         """The problem of some of the sequences, from the same projections."""
         xp = array_namespace(self.inputs)
         systems = from_host(indices, self.inputs)
-        own = {"inputs"}.union(*(boundary.own for boundary in self.boundaries))  # what each sequence has for itself
+        own = self.boundaries.own | {"inputs"}  # what each sequence has for itself
         parameters = self.parameters | {name: xp.take(self.parameters[name], systems, axis=0) for name in own}
         return Layer(parameters, self.boundaries, self.transition.take(indices)).problem()
 
-    def astype(self, dtype: Any) -> Problem:
+    def astype(self, dtype: DType) -> Problem:
         """The problem in another precision."""
         xp = array_namespace(self.inputs)
         parameters = {name: xp.astype(value, dtype) for name, value in self.parameters.items()}
         return Layer(parameters, self.boundaries, self.transition.astype(dtype)).problem()
 
     def initial_guess(self, kind: str, rng: np.random.Generator | None = None) -> Array:
-        """One of the starts that `adapters.initial_guess` describes."""
-        return guess(self, kind, rng)
+        """One of the starts that `adapters.initial_guess` describes.
 
-    @cached_property
+        "default" is "one-step", and zeros where that would be the solution.
+        """
+        if kind == "zeros" or (kind == "default" and self.direction):
+            return zeros(self.shape, self.inputs)
+        if kind == "random":
+            return self.random(check_generator("initial_guess", rng))
+        if kind in ("one-step", "default"):
+            directions = sorted({direction((offset,)) for offset in self.cell.offsets}, reverse=True)
+            return one_step(self.transition, {way: self.starts(way, 1) for way in directions})
+        raise ValueError(f"initial_guess: `kind` must be 'one-step', 'zeros' or 'random', got {kind!r}")
+
+    def random(self, rng: np.random.Generator) -> Array:
+        """Numbers that do not depend on how far the sequences are padded."""
+        positions = self.rows.positions
+        values = np.zeros((self.rows.count, self.cell.size))
+        values[positions] = rng.uniform(-1.0, 1.0, (len(positions), self.cell.size))
+        states = self.map.unpack(self.rows, from_host(values, self.inputs))
+        return array_namespace(self.inputs).asarray(states, copy=True)
+
+    @property
     def direction(self) -> int:
         """+1 where no position depends on later ones, -1 where none depends on earlier ones, else 0."""
-        signs = {-1 if offset > 0 else 1 for offset in self.cell.offsets}
-        return signs.pop() if len(signs) == 1 else 0
+        return direction(self.cell.offsets)
 
     def starts(self, direction: int, depth: int) -> Array:
         """States (B, depth, size) from which a recurrence in this direction begins, the latest first."""
-        for boundary in self.boundaries:
-            if boundary.side == -direction:
-                return boundary.states(self.parameters, self.rows.systems)[:, :depth, :]
-        return zeros((self.rows.systems, depth, self.cell.size), self.inputs)
+        return self.boundaries.starts(self.parameters, direction, depth, self.cell.size, self.rows.systems)
 
     @quiet
     def substitute(self) -> Array:
@@ -330,7 +339,7 @@ class Layer(ByFields):
 class _LazyHalf:
     """One half of a layer, whose projections are gathered when it is first used.
 
-    The last value is remembered: that at the solution is asked for again, by `expand` and by `pull_back`.
+    The last value is cached: the one at the solution is needed again by `expand` and `pull_back`.
     """
 
     layer: Layer
@@ -364,7 +373,7 @@ class _LazyHalf:
 
     def known(self, other: Array) -> tuple[Array, Derivative | None] | None:
         """The value at an argument, and perhaps the derivative, if it is the last one."""
-        last, first = self.last, (..., slice(1), slice(None))  # the first block nearly always tells
+        last, first = self.last, (..., slice(1), slice(None))  # the first block nearly always differs
         if last is None or not (np.array_equal(last[0][first], other[first]) and np.array_equal(last[0], other)):
             return None
         return last[1].copy(), last[2]

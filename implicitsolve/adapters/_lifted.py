@@ -10,26 +10,27 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import LinearOperator, Problem
-from implicitsolve.adapters._activation import ACTIVATIONS, Activation
 from implicitsolve.adapters._common import (
     Array,
+    DType,
     HostIndices,
+    Matrix,
     array_namespace,
     check_array,
     check_generator,
-    check_no_grad,
+    check_inputs,
     from_host,
-    is_array,
     quiet,
     zeros,
 )
 from implicitsolve.adapters._lifted_sweep import Sweep, sweep_of
 from implicitsolve.adapters._lifted_weights import Banded, Weight, weight
+from implicitsolve.adapters.kernels import Activation, check_activation
 
 NARROW = 8  # unknowns in a level, on average, below which a sweep takes much longer than a product with A
 
 
-def lifted_net(A: Any, B: Any, inputs: Array, *, activation: str = "tanh") -> Problem:
+def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh") -> Problem:
     """Return the lifted net x = phi(A x + B u) as a problem: residual(x) = x - phi(A x + B u).
 
     Feed-forward and recurrent networks are lifted nets with block triangular A: see `lifted_feedforward`, `lifted_rnn`
@@ -42,8 +43,8 @@ def lifted_net(A: Any, B: Any, inputs: Array, *, activation: str = "tanh") -> Pr
         structure and the blocks of its Jacobian, and so direct solves.
     B : Array, sparse matrix or BlockBandedMatrix, of shape (n, p)
         Need not have the same form as A.
-    inputs : Array of shape (batch, p) or (p,)
-        u, float32 or float64; A and B must have the same library and dtype. The state has shape (batch, n), each row an
+    inputs : Array of shape (B, p) or (p,)
+        u, float32 or float64; A and B must have the same library and dtype. The state has shape (B, n), each row an
         independent system, or (n,).
     activation : {"tanh", "logistic", "relu", "identity"}, optional
         phi, element by element. Default "tanh". The derivative of "relu" at 0 is taken to be 0.
@@ -58,12 +59,12 @@ def lifted_net(A: Any, B: Any, inputs: Array, *, activation: str = "tanh") -> Pr
         its gradient returned, in CSR format, or BSR if it came in BSR; entry i of the gradient's ``data`` belongs to
         entry i of ``problem.parameters["A"].data``.
 
-        ``substitute`` is there where the graph of A's non-zero entries has no circle, as for the networks above: it
+        ``substitute`` is available where the graph of A's non-zero entries is acyclic, as for the networks above: it
         returns the solution after one sweep, which costs one product with A, and the Jacobian's operator offers its
         exact inverse, for `pull_back` and others, at the same cost (where there are 8 unknowns or more in a level of
         the graph, on average). The unknowns need no particular order.
 
-        ``initial_guess`` knows the kinds "zeros" (default), "one-step", which is phi(B u), and "random", uniform in
+        ``initial_guess`` offers the kinds "zeros" (default), "one-step", which is phi(B u), and "random", uniform in
         [-1, 1].
 
     Raises
@@ -104,17 +105,8 @@ def lifted_net(A: Any, B: Any, inputs: Array, *, activation: str = "tanh") -> Pr
     >>> gradients["A"].shape, gradients["inputs"].shape
     ((6, 6), (5, 2))
     """
-    if not is_array(inputs):
-        raise TypeError(f"lifted_net: `inputs` must be an array, got {type(inputs).__name__}")
-    check_no_grad("lifted_net", "inputs", inputs)
-    if inputs.ndim not in (1, 2) or 0 in inputs.shape:
-        raise ValueError(f"lifted_net: `inputs` must have shape (batch, p) or (p,), none of them 0, got {inputs.shape}")
-    xp = array_namespace(inputs)
-    if inputs.dtype not in (xp.float32, xp.float64):
-        raise TypeError(f"lifted_net: `inputs` must have dtype float32 or float64, got {inputs.dtype}")
-    if activation not in ACTIVATIONS:
-        known = ", ".join(repr(name) for name in ACTIVATIONS)
-        raise ValueError(f"lifted_net: `activation` must be one of {known}, got {activation!r}")
+    xp = check_inputs("lifted_net", inputs, sample="p")
+    phi = check_activation("lifted_net", activation)
     left = weight("lifted_net", "A", A, (None, None), inputs)
     n = left.value.shape[0]
     if left.value.shape[1] != n:
@@ -124,7 +116,7 @@ def lifted_net(A: Any, B: Any, inputs: Array, *, activation: str = "tanh") -> Pr
     with np.errstate(over="ignore", invalid="ignore"):
         constant = right.times(rows)
     is_single = inputs.ndim == 1
-    return _Net(left, right, rows, constant, ACTIVATIONS[activation], is_single, sweep_of(left)).problem()
+    return _Net(left, right, rows, constant, phi, is_single, sweep_of(left)).problem()
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,7 +276,7 @@ class _Jacobian:
         inverse = None if self.inverse is None else self.inverse.part(indices)
         return replace(self, slope=_some(self.slope, indices), inverse=inverse)
 
-    def cast(self, dtype: Any) -> LinearOperator:
+    def cast(self, dtype: DType) -> LinearOperator:
         slope = array_namespace(self.slope).astype(self.slope, dtype)
         inverse = None if self.inverse is None else replace(self.inverse, dtype=dtype)
         return replace(self, A=self.A.astype(dtype), slope=slope, inverse=inverse).operator()
@@ -305,7 +297,7 @@ class _Inverse:
     sweep: Sweep
     slope: Array
     is_single: bool
-    dtype: Any  # of the vectors; it computes in that of the slopes
+    dtype: DType  # of the vectors; it computes in that of the slopes
 
     def operator(self) -> LinearOperator:
         take = None if self.is_single else lambda indices: self.part(indices).operator()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse
 
-from implicitsolve.adapters._common import Array, array_namespace, check_array, quiet
-from implicitsolve.adapters._lifted_places import Places, block_sum, placed
+from implicitsolve import BlockBandedMatrix
+from implicitsolve.adapters._common import Array, Matrix, array_namespace, check_array, quiet, zeros
 from implicitsolve.adapters._lifted_weights import Weight, weight
 
 
@@ -48,9 +50,9 @@ class LiftedMatrices:
     {'W_H': (3, 3), 'W_I': (3, 2), 'W_O': (1, 3)}
     """
 
-    A: Any
-    B: Any
-    C: Any
+    A: Matrix
+    B: Matrix
+    C: Matrix
     weights: Mapping[str, Array] = field(repr=False)
     _places: tuple[Places, Places, Places] = field(repr=False)  # in A, in B, in C
 
@@ -90,7 +92,7 @@ class LiftedMatrices:
         cotangent = C.adjoint_times(g_rows)
         return cotangent if x.ndim == 2 else cotangent[0, :], C.outer(g_rows, x_rows)
 
-    def weight_gradients(self, dA: Any, dB: Any, dC: Any) -> dict[str, Array]:
+    def weight_gradients(self, dA: Matrix, dB: Matrix, dC: Matrix) -> dict[str, Array]:
         """Return the gradients of the network's weights, from those of the matrices in which they stand.
 
         A weight's gradient is the sum of the matrices' gradients over the places where it stands; entries elsewhere are
@@ -148,3 +150,112 @@ def matrices(
     A = placed(caller, weights, places[0], (n, n), format)
     B, C = placed(caller, weights, places[1], (n, p), other), placed(caller, weights, places[2], (q, n), other)
     return LiftedMatrices(A, B, C, weights, places)
+
+
+Places: TypeAlias = dict[str, npt.NDArray[Any]]
+"""Where each weight is in a matrix: rows and columns (places, 2) of its upper left corners."""
+
+
+def placed(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
+    """Return the matrix with the weights in their places, zero elsewhere."""
+    if format == "dense":
+        return _dense(weights, places, shape)
+    if format == "block-banded":
+        return _block_banded(caller, weights, places, shape)
+    return _sparse(weights, places, shape)
+
+
+def _dense(weights: Mapping[str, Array], places: Places, shape: tuple[int, int]) -> Array:
+    matrix = zeros(shape, next(iter(weights.values())))
+    for name, corners in places.items():
+        r, c = weights[name].shape
+        for i, j in corners.tolist():
+            matrix[i : i + r, j : j + c] = weights[name]
+    return matrix
+
+
+def _sparse(weights: Mapping[str, Array], places: Places, shape: tuple[int, int]) -> Any:
+    """BSR where all blocks have one shape and lie on its grid, else CSR."""
+    used = {name: weights[name] for name, corners in places.items() if len(corners)}
+    if not used:
+        return scipy.sparse.csr_array(shape, dtype=next(iter(weights.values())).dtype)
+    corners = np.concatenate([places[name] for name in used])
+    if _is_grid(used, corners, shape):
+        r, c = next(iter(used.values())).shape
+        rows, columns = corners[:, 0] // r, corners[:, 1] // c
+        order = np.lexsort((columns, rows))
+        stack = np.concatenate([np.broadcast_to(used[name], (len(places[name]), r, c)) for name in used])
+        pointers = np.searchsorted(rows[order], np.arange(shape[0] // r + 1))
+        return scipy.sparse.bsr_array((stack[order], columns[order], pointers), shape=shape)
+    data, rows, columns = (np.concatenate(parts) for parts in zip(*(_entries(v, places[n]) for n, v in used.items())))
+    return scipy.sparse.csr_array((data, (rows, columns)), shape=shape)
+
+
+def _entries(value: Array, corners: npt.NDArray[Any]) -> tuple[Array, Array, Array]:
+    """Entries of copies of a block at these corners, and their rows and columns."""
+    r, c = value.shape
+    rows = corners[:, 0, None, None] + np.arange(r)[:, None]
+    columns = corners[:, 1, None, None] + np.arange(c)
+    data, rows, columns = (np.broadcast_to(part, (len(corners), r, c)).ravel() for part in (value, rows, columns))
+    return data, rows, columns
+
+
+def _is_grid(weights: Mapping[str, Array], corners: npt.NDArray[Any], shape: tuple[int, int]) -> bool:
+    shapes = {tuple(value.shape) for value in weights.values()}
+    block = np.array(next(iter(shapes)))
+    return len(shapes) == 1 and not (corners % block).any() and not (np.array(shape) % block).any()
+
+
+def _block_banded(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int]) -> Any:
+    like = next(iter(weights.values()))
+    used = {name: weights[name] for name, corners in places.items() if len(corners)}
+    corners = np.concatenate([places[name] for name in used]) if used else np.zeros((0, 2), dtype=np.intp)
+    k = next(iter(used.values())).shape[0] if used else shape[0]
+    if used and not (next(iter(used.values())).shape == (k, k) and _is_grid(used, corners, shape)):
+        sizes = ", ".join(str(tuple(value.shape)) for value in used.values())
+        raise ValueError(f'{caller}: `format` must not be "block-banded", since A has blocks of shapes {sizes}')
+    offsets = (corners[:, 1] - corners[:, 0]) // k
+    lower, upper = max(0, -int(offsets.min(initial=0))), max(0, int(offsets.max(initial=0)))
+    blocks = zeros((shape[0] // k, lower + upper + 1, k, k), like)
+    for name, value in used.items():
+        for i, j in (places[name] // k).tolist():
+            blocks[i, j - i + lower, :, :] = value
+    return BlockBandedMatrix(blocks, lower=lower, upper=upper)
+
+
+def block_sum(matrix: Matrix, corners: npt.NDArray[Any], like: Array) -> Array:
+    """Sum of a matrix's blocks of the shape of `like` that begin at these corners."""
+    total = array_namespace(like).zeros_like(like)
+    if not len(corners):
+        return total
+    r, c = like.shape
+    if isinstance(matrix, BlockBandedMatrix) and matrix.block_size == r == c and not (corners % r).any():
+        for i, j in (corners // r).tolist():
+            place = (j - i + matrix.lower) % matrix.length if matrix.periodic else j - i + matrix.lower
+            if 0 <= place < matrix.structure.width:
+                total = total + matrix.blocks[i, place, :, :]
+        return total
+    if isinstance(matrix, BlockBandedMatrix):
+        matrix = matrix.tosparse("csr") if isinstance(matrix.blocks, np.ndarray) else matrix.todense()
+    if not scipy.sparse.issparse(matrix):
+        for i, j in corners.tolist():
+            total = total + matrix[i : i + r, j : j + c]
+        return total
+    if matrix.format == "bsr" and matrix.blocksize == (r, c) and not (corners % (r, c)).any():
+        return _sum_of_bsr(matrix, corners // (r, c), like)
+    rows = scipy.sparse.csr_array(matrix)
+    for i, j in corners.tolist():
+        total = total + rows[i : i + r, j : j + c].toarray()
+    return total
+
+
+def _sum_of_bsr(matrix: Matrix, corners: npt.NDArray[Any], like: Array) -> Array:
+    """Sum of the blocks in these block rows and columns, found all at once."""
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    width = matrix.shape[1] // like.shape[1]
+    rows = np.repeat(np.arange(len(matrix.indptr) - 1), np.diff(matrix.indptr))
+    wanted = corners[:, 0] * width + corners[:, 1]
+    is_wanted = np.isin(rows * width + matrix.indices, wanted, assume_unique=True)
+    return matrix.data[is_wanted].sum(axis=0, dtype=like.dtype)

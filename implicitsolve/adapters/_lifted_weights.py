@@ -15,7 +15,16 @@ import numpy.typing as npt
 import scipy.sparse
 
 from implicitsolve import BlockBandedMatrix
-from implicitsolve.adapters._common import Array, ByFields, array_namespace, check_array, from_host, to_host
+from implicitsolve.adapters._common import (
+    Array,
+    ByFields,
+    DType,
+    Matrix,
+    array_namespace,
+    check_array,
+    from_host,
+    to_host,
+)
 
 FEW = 128  # entries of a block up to which SciPy's loops beat a batched product
 
@@ -25,7 +34,7 @@ class Weight(Protocol):
 
     @property
     def value(self) -> Any:
-        """W as the user sees it."""
+        """W in the user's form."""
         ...
 
     def times(self, x: Array) -> Array:
@@ -40,13 +49,13 @@ class Weight(Protocol):
         """Sum of y x^T over the rows of (B, m) and (B, n), where W stores entries, in W's own structure."""
         ...
 
-    def astype(self, dtype: Any) -> Weight:
+    def astype(self, dtype: DType) -> Weight:
         """W in another floating-point dtype."""
         ...
 
 
 def weight(
-    caller: str, name: str, value: Any, shape: tuple[int | None, int | None], like: Array, *, copy: bool = True
+    caller: str, name: str, value: Matrix, shape: tuple[int | None, int | None], like: Array, *, copy: bool = True
 ) -> Weight:
     """Check a matrix, of the library and dtype of `like`, and wrap it, or a copy; None in `shape` is any size."""
     if isinstance(value, BlockBandedMatrix):
@@ -67,8 +76,8 @@ def weight(
     return Dense(array_namespace(value).asarray(value, copy=True) if copy else value)
 
 
-def sparse(value: Any, *, copy: bool) -> Weight:
-    """Wrap a sparse matrix: BSR with large blocks as it is, BSR with small ones and everything else by SciPy."""
+def sparse(value: Matrix, *, copy: bool) -> Weight:
+    """Wrap a sparse matrix: BSR with large blocks directly, BSR with small ones and everything else by SciPy."""
     keeps_blocks = value.format == "bsr" and value.blocksize != (1, 1)
     form = scipy.sparse.bsr_array if keeps_blocks else scipy.sparse.csr_array
     matrix = form(value, copy=copy)
@@ -101,7 +110,7 @@ class Dense:
         xp = array_namespace(x)
         return xp.matmul(xp.matrix_transpose(y), x)
 
-    def astype(self, dtype: Any) -> Dense:
+    def astype(self, dtype: DType) -> Dense:
         return Dense(array_namespace(self.value).astype(self.value, dtype))
 
 
@@ -109,7 +118,7 @@ class Dense:
 class Sparse:
     """A CSR array, its entries sorted and unique."""
 
-    value: Any
+    value: Matrix
 
     def times(self, x: Array) -> Array:
         return sparse_times(self.value, x)
@@ -128,7 +137,7 @@ class Sparse:
             data[part] = np.einsum("eb,eb->e", columns_y[rows[part]], columns_x[A.indices[part]])
         return scipy.sparse.csr_array((data, A.indices.copy(), A.indptr.copy()), shape=A.shape)
 
-    def astype(self, dtype: Any) -> Sparse:
+    def astype(self, dtype: DType) -> Sparse:
         return Sparse(self.value.astype(dtype))
 
 
@@ -136,7 +145,7 @@ class Sparse:
 class Blocks(ByFields):
     """A BSR array, its blocks sorted and unique: products of large blocks are batched, those of small ones SciPy's."""
 
-    value: Any
+    value: Matrix
 
     @cached_property
     def rows(self) -> npt.NDArray[np.intp]:
@@ -171,7 +180,7 @@ class Blocks(ByFields):
         data = np.matmul(_stacked(y, r)[self.rows].transpose(0, 2, 1), _stacked(x, c)[A.indices])
         return scipy.sparse.bsr_array((data, A.indices.copy(), A.indptr.copy()), shape=A.shape)
 
-    def astype(self, dtype: Any) -> Blocks:
+    def astype(self, dtype: DType) -> Blocks:
         return Blocks(self.value.astype(dtype))
 
 
@@ -189,7 +198,7 @@ class Banded(ByFields):
         found: list[tuple[int, slice, slice]] = []
         for j in np.flatnonzero(used).tolist():
             shift = j - A.lower
-            for offset in (shift, shift - T, shift + T):  # in a circle a diagonal goes on at the other end
+            for offset in (shift, shift - T, shift + T):  # a periodic diagonal continues at the other end
                 first, last = max(0, -offset), min(T, T - offset)
                 if first < last and (A.periodic or offset == shift):
                     found.append((j, slice(first, last), slice(first + offset, last + offset)))
@@ -237,11 +246,11 @@ class Banded(ByFields):
             blocks[:, j, :, :] = xp.matmul(left, xp.take(right, columns, axis=0))
         return banded(blocks, A)
 
-    def astype(self, dtype: Any) -> Banded:
+    def astype(self, dtype: DType) -> Banded:
         return Banded(self.value.astype(dtype))
 
 
-def sparse_times(A: Any, x: Array) -> Array:
+def sparse_times(A: Matrix, x: Array) -> Array:
     """Return A x for every row of x by SciPy's product."""
     if len(x) == 1:
         return (A @ x[0])[None]

@@ -1,37 +1,47 @@
-"""The implicit LSTM: an LSTM whose hidden and cell states choose, element by element, between two neighbours."""
+"""The implicit LSTM: an LSTM whose hidden and cell states choose, element by element, between two neighbours.
+
+A state is (h, c), side by side. With p and q the states of the previous and the next position, one switch mixes both
+parts of them, and f is an ordinary LSTM that starts from the mixture::
+
+    a = Wp x + Up hp + bp      a' = Wn x + Un hq + bn      s = sigma(a) / (sigma(a) + sigma(a'))
+    hhat = s*hp + (1-s)*hq     chat = s*cp + (1-s)*cq
+    i, f, o = sigma(W. x + U. hhat + b.)      g = tanh(Wg x + Ug hhat + bg)
+    c = f*chat + i*g           h = o*tanh(c)
+
+The gates are 1/(1 + exp(y)), so the blocks of -i, -f, -o and of g are kept. What is done between two matrix products
+is in `kernels.lstm`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from implicitsolve import Problem
-from implicitsolve.adapters._common import Array, check_inputs, check_names, check_size
-from implicitsolve.adapters._layer import build, own_parameters
-from implicitsolve.adapters._lstm_cell import NAMES, LSTMCell, shapes
-from implicitsolve.adapters._parameters import draw, state_size
+from implicitsolve.adapters import kernels
+from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
+from implicitsolve.adapters._common import Array, DType, HostArray, Lengths, array_namespace, draw, read_parameters
+from implicitsolve.adapters._layer import build
+from implicitsolve.adapters._matrices import across, along, beside, identity, product_sum, stacked, times
+
+NAMES = tuple(kind + which for which in "ifogpn" for kind in "WUb")
 
 
 def lstm_parameters(
-    d: int, k: int, *, scale: float = 0.1, rng: np.random.Generator, dtype: Any = np.float64
-) -> dict[str, npt.NDArray[Any]]:
+    d: int, k: int, *, scale: float = 0.1, rng: np.random.Generator, dtype: DType = np.float64
+) -> dict[str, HostArray]:
     """Draw the parameters of an implicit LSTM, uniformly from [-scale, scale].
 
     Parameters
     ----------
-    d : int
-        Inputs of one position.
-    k : int
-        Hidden states of one position, and as many cell states.
-    scale : float, optional
-        Largest magnitude. Default 0.1, as in `gru_parameters`.
-    rng : numpy.random.Generator
-        Source of the numbers.
-    dtype : dtype, optional
-        float32 or float64 (default). The numbers drawn are the same up to rounding.
+    d, k : int
+        Inputs and states of one position; there are as many cell states.
+    scale, rng, dtype : float, numpy.random.Generator, dtype
+        As for `gru_parameters`.
 
     Returns
     -------
@@ -40,10 +50,8 @@ def lstm_parameters(
 
     Raises
     ------
-    TypeError
-        If `d` or `k` is not an integer, `rng` not a generator, or `dtype` neither of the two.
-    ValueError
-        If `d`, `k` or `scale` is out of range.
+    TypeError, ValueError
+        As `gru_parameters`.
 
     Examples
     --------
@@ -52,15 +60,14 @@ def lstm_parameters(
     >>> lstm_parameters(3, 2, rng=np.random.default_rng(0))["Wf"].shape
     (2, 3)
     """
-    caller = "lstm_parameters"
-    return draw(caller, shapes(check_size(caller, "d", d), check_size(caller, "k", k)), scale, rng, dtype)
+    return draw("lstm_parameters", shapes, d, k, scale, rng, dtype)
 
 
 def implicit_lstm(
     params: Mapping[str, Array],
     inputs: Array,
     *,
-    lengths: Any = None,
+    lengths: Lengths = None,
     hs: Array = None,
     cs: Array = None,
     he: Array = None,
@@ -87,7 +94,7 @@ def implicit_lstm(
     lengths : array or list of B integers from 1 to T, optional
         As of `implicit_gru`.
     hs, cs, he, ce : Array of shape (k,) or (B, k), optional
-        Hidden and cell states before the first and behind the last position of every, or of each, sequence.
+        Hidden and cell states before the first and after the last position of every, or of each, sequence.
         Default: zero.
 
     Returns
@@ -134,9 +141,146 @@ def implicit_lstm(
     ((4, 4), (4,))
     """
     caller = "implicit_lstm"
-    check_inputs(caller, inputs)
-    given = check_names(caller, params, NAMES)
-    k = state_size(caller, given, "bi", "(k,)", inputs)
-    parameters = own_parameters(caller, given, shapes(inputs.shape[-1], k), inputs)
+    parameters = read_parameters(caller, params, inputs, shapes, size="bi")
     before, after = {"hs": hs, "cs": cs}, {"he": he, "ce": ce}
     return build(caller, LSTMCell.of(parameters), parameters, inputs, lengths, before=before, after=after).problem()
+
+
+def shapes(d: int, k: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parameters by name."""
+    return {name: {"W": (k, d), "U": (k, k), "b": (k,)}[name[0]] for name in NAMES}
+
+
+class _Factors(NamedTuple):
+    """Derivatives of f at one state: all that a product needs besides the weights; see `kernels.lstm`."""
+
+    s: Array
+    slope_p: Array  # ds/da
+    slope_n: Array
+    dh: Array  # hp - hq
+    dc: Array
+    f: Array
+    slope_h: Array  # o (1 - tanh(c)^2)
+    slopes: Array  # (4, n, k), of -i, -f, -o and g in c or, for o, in h
+
+    @classmethod
+    def of(cls, factors: Array) -> _Factors:
+        return cls._make([*(factors[i, ...] for i in range(7)), factors[7:11, ...]])
+
+
+@dataclass(frozen=True, eq=False)
+class LSTMCell(GatedCell):
+    """The LSTM above; its weights are Up, Un, -Ui, -Uf, -Uo, Ug."""
+
+    name = "implicit_lstm"
+    suffixes = ("p", "n", "i", "f", "o", "g")
+    gate_signs = (-1, -1, -1, 1)
+
+    @cached_property
+    def mixing_count(self) -> int:
+        return 5
+
+    @property
+    def factor_count(self) -> int:
+        return 11
+
+    @cached_property
+    def size(self) -> int:
+        """Numbers in a state, 2 k."""
+        return 2 * self.factor_size
+
+    @cached_property
+    def gates(self) -> Array:
+        """-Ui, -Uf, -Uo and Ug, (4, k, k)."""
+        return self.weights[2:, ...]
+
+    @cached_property
+    def gates_transposed(self) -> Array:
+        """The same as they multiply from the right, (k, 4 k)."""
+        return beside(self.gates)
+
+    @cached_property
+    def lstm(self) -> Any:
+        """Elementwise work between the matrix products."""
+        return kernels.lstm.select(self.weights, size=self.factor_size)
+
+    @property
+    def mixer(self) -> Any:
+        return self.lstm
+
+    @property
+    def takes_sequences(self) -> bool:
+        return self.lstm is not kernels.lstm.reference
+
+    def hidden(self, state: Array) -> Array:
+        return state[..., : self.factor_size]
+
+    def step(self, x: tuple[Array, ...], previous: Array) -> Array:
+        return self.gate(x[0][2:, ...], (self.hidden(previous), previous[..., self.factor_size :]))
+
+    def mix(
+        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances
+    ) -> tuple[Array, ...]:
+        return self.lstm.mix(arguments, x, neighbours, factors, distances)
+
+    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array = None) -> Array:
+        hhat, chat = mixture
+        return self.lstm.state(self._gate_products(hhat), x, chat, factors)
+
+    def _gate_products(self, hhat: Array) -> Array:
+        return stacked(times(hhat, self.gates_transposed), self.factor_size)
+
+    def push_mixture(
+        self, arguments: list[Array], dneighbours: Sequence[Array], factors: Array, distances: Distances
+    ) -> tuple[Array, ...]:
+        return self.lstm.push_mix(arguments, dneighbours, factors, distances)
+
+    def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
+        y = self._gate_products(dmixture[0])
+        if extra is not None:
+            y += extra
+        return self.lstm.push_state(y, dmixture[1], factors)
+
+    def pull_sums(self, factors: Array, w: Array) -> Cotangents:
+        mixing, gating = self.split(factors)
+        gates, chat = self.lstm.pull_state(w, gating)
+        hhat = product_sum(gates, self.gates)
+        switch = self.lstm.pull_mix(hhat, chat, mixing)
+        return Cotangents([*switch, *(gates[j, ...] for j in range(4))], (hhat, chat))
+
+    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+        F, (hp, hq) = _Factors.of(factors), (self.hidden(state) for state in neighbours)
+        hhat = F.s * F.dh
+        hhat += hq
+        return [hp, hq, hhat, hhat, hhat, hhat]
+
+    def diagonals(self, factors: Array) -> tuple[Array, ...]:
+        """With the product of two matrices' diagonals for that of their product."""
+        xp, F = array_namespace(factors), _Factors.of(factors)
+        gates = F.slopes * xp.expand_dims(xp.linalg.diagonal(self.gates), axis=1)
+        dc_dhhat = gates[0, ...] + gates[1, ...] + gates[3, ...]
+        dh_dhhat, dh_dchat = gates[2, ...] + F.slope_h * dc_dhhat, F.slope_h * F.f
+        found: list[Array] = []
+        for share, slope, U in self._shares(F):
+            ds = slope * xp.linalg.diagonal(U)
+            found.append(xp.concat([dh_dhhat * (share + F.dh * ds) + dh_dchat * F.dc * ds, F.f * share], axis=1))
+        return tuple(found)
+
+    def blocks(self, factors: Array) -> Array:
+        xp, F, k = array_namespace(factors), _Factors.of(factors), self.factor_size
+        dc_dhhat = sum(along(F.slopes[j, ...]) * self.gates[j, ...] for j in (0, 1, 3))
+        dh_dhhat = along(F.slope_h) * dc_dhhat + along(F.slopes[2, ...]) * self.gates[2, ...]
+        dhhat = xp.concat([dh_dhhat, dc_dhhat], axis=1)  # (n, 2 k, k)
+        dchat = xp.concat([F.slope_h * F.f, F.f], axis=1)  # (n, 2 k), of which each half is a diagonal
+        one, twice = identity(self.gates[0, ...]), xp.concat([F.dc, F.dc], axis=1)
+        found: list[Array] = []
+        for share, slope, U in self._shares(F):
+            of_h = xp.matmul(dhhat * across(F.dh * slope), U) + dhhat * across(share)
+            of_h += along(dchat * twice * xp.concat([slope, slope], axis=1)) * xp.concat([U, U], axis=0)
+            diagonal = along(dchat * xp.concat([share, share], axis=1))
+            found.append(xp.concat([of_h, diagonal * xp.concat([one, one], axis=0)], axis=2))
+        return xp.reshape(xp.stack(found), (2, -1, 2 * k, 2 * k))
+
+    def _shares(self, F: _Factors) -> list[tuple[Array, Array, Array]]:
+        """Of each neighbour its share in the mixture, the slope of the share, and its weights."""
+        return [(F.s, F.slope_p, self.Us[0, ...]), (1.0 - F.s, F.slope_n, self.Us[1, ...])]

@@ -1,19 +1,27 @@
-"""The implicit RNN: a recurrent network whose states listen to both sides."""
+"""The implicit RNN, whose states depend on neighbours at both sides, and the Elman network, read as a fixed point."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from implicitsolve import Problem
-from implicitsolve.adapters._activation import ACTIVATIONS
-from implicitsolve.adapters._common import Array, check_array, check_inputs, check_names, check_size
-from implicitsolve.adapters._layer import build, own_parameters
-from implicitsolve.adapters._parameters import draw, state_size
-from implicitsolve.adapters._rnn_cell import NAMES, RNNCell, shapes
+from implicitsolve.adapters._common import (
+    Array,
+    DType,
+    HostArray,
+    Lengths,
+    check_array,
+    check_inputs,
+    check_names,
+    check_size,
+    draw,
+    read_parameters,
+)
+from implicitsolve.adapters._layer import build
+from implicitsolve.adapters._rnn_cell import NAMES, ElmanCell, RNNCell, shapes
+from implicitsolve.adapters.kernels import check_activation
 
 
 def rnn_parameters(
@@ -24,24 +32,18 @@ def rnn_parameters(
     upper: int = 1,
     scale: float = 0.1,
     rng: np.random.Generator,
-    dtype: Any = np.float64,
-) -> dict[str, npt.NDArray[Any]]:
+    dtype: DType = np.float64,
+) -> dict[str, HostArray]:
     """Draw the parameters of an implicit RNN, uniformly from [-scale, scale].
 
     Parameters
     ----------
-    d : int
-        Inputs of one position.
-    k : int
-        States of one position.
+    d, k : int
+        Inputs and states of one position.
     lower, upper : int, optional
-        How many positions before and after it a position listens to, not both 0. Default 1.
-    scale : float, optional
-        Largest magnitude. The default 0.1 is that of [1]_.
-    rng : numpy.random.Generator
-        Source of the numbers.
-    dtype : dtype, optional
-        float32 or float64 (default). The numbers drawn are the same up to rounding.
+        Neighbours before and after each position, not both 0. Default 1.
+    scale, rng, dtype : float, numpy.random.Generator, dtype
+        As for `gru_parameters`. The default scale 0.1 is that of [1]_.
 
     Returns
     -------
@@ -50,10 +52,8 @@ def rnn_parameters(
 
     Raises
     ------
-    TypeError
-        If a size is not an integer, `rng` not a generator, or `dtype` neither of the two.
-    ValueError
-        If a size or `scale` is out of range.
+    TypeError, ValueError
+        As `gru_parameters`; or if `lower` or `upper` is no integer or out of range.
 
     References
     ----------
@@ -67,10 +67,9 @@ def rnn_parameters(
     (2, 2, 2)
     """
     caller = "rnn_parameters"
-    d, k = check_size(caller, "d", d), check_size(caller, "k", k)
     lower, upper = (0 if n == 0 else check_size(caller, name, n) for name, n in (("lower", lower), ("upper", upper)))
     _check_stencil(caller, lower, upper)
-    return draw(caller, shapes(d, k, lower, upper), scale, rng, dtype)
+    return draw(caller, lambda d, k: shapes(d, k, lower, upper), d, k, scale, rng, dtype)
 
 
 def implicit_rnn(
@@ -78,7 +77,7 @@ def implicit_rnn(
     inputs: Array,
     *,
     activation: str = "tanh",
-    lengths: Any = None,
+    lengths: Lengths = None,
     hs: Array = None,
     he: Array = None,
 ) -> Problem:
@@ -93,21 +92,19 @@ def implicit_rnn(
     Parameters
     ----------
     params : mapping of str to Array
-        Exactly the names and shapes of `rnn_parameters`; the shapes of P and N say how wide the stencil is. With
+        Exactly the names and shapes of `rnn_parameters`; the shapes of P and N determine the width of the stencil. With
         lower or upper 0 the layer is causal or anticausal.
     inputs : Array of shape (B, T, d) or (T, d)
-        Float32 or float64; all other arrays must have the same library and dtype. Without B the state is (T, k) and
-        the problem is one system, otherwise the sequences are B independent systems.
+        As of `implicit_gru`.
     activation : {"tanh", "logistic", "relu", "identity"}, optional
         phi. Default "tanh". With the last two there may be no solution. The derivative of "relu" is taken as 0 at 0.
     lengths : array or list of B integers from 1 to T, optional
-        Positions of each sequence; what stands behind them in `inputs` or H has no effect on the rest, whatever it is.
-        There residual(H) = H, so that the solution is 0. Default: T for all. For one sequence, an integer.
+        As of `implicit_gru`.
     hs : Array of shape (lower, k) or (B, lower, k), optional
         States before the first position of every, or of each, sequence, nearest first: ``hs[j-1]`` is h_{1-j}. If
         lower is 1 its axis may be left out. Default: zero.
     he : Array of shape (upper, k) or (B, upper, k), optional
-        States behind the last position n in the same way: ``he[j-1]`` is h_{n+j}.
+        States after the last position n in the same way: ``he[j-1]`` is h_{n+j}.
 
     Returns
     -------
@@ -157,21 +154,12 @@ def implicit_rnn(
     caller = "implicit_rnn"
     check_inputs(caller, inputs)
     check_activation(caller, activation)
-    given = check_names(caller, params, NAMES)
-    k = state_size(caller, given, "b", "(k,)", inputs)
-    lower, upper = (_depth(caller, given, name, k, inputs) for name in ("P", "N"))
+    lower, upper = (_depth(caller, check_names(caller, params, NAMES), name, inputs) for name in ("P", "N"))
     _check_stencil(caller, lower, upper)
-    parameters = own_parameters(caller, given, shapes(inputs.shape[-1], k, lower, upper), inputs)
+    parameters = read_parameters(caller, params, inputs, lambda d, k: shapes(d, k, lower, upper), size="b")
     cell = RNNCell.of(parameters, activation)
     before, after = {"hs": hs}, {"he": he}
     return build(caller, cell, parameters, inputs, lengths, before=before, after=after, stacked=True).problem()
-
-
-def check_activation(caller: str, activation: object) -> None:
-    """Check that `activation` is the name of one."""
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        known = ", ".join(repr(name) for name in ACTIVATIONS)
-        raise ValueError(f"{caller}: `activation` must be one of {known}, got {activation!r}")
 
 
 def _check_stencil(caller: str, lower: int, upper: int) -> None:
@@ -179,9 +167,126 @@ def _check_stencil(caller: str, lower: int, upper: int) -> None:
         raise ValueError(f"{caller}: `lower` or `upper` must be at least 1, got 0 for both")
 
 
-def _depth(caller: str, params: Mapping[str, Array], name: str, k: int, like: Array) -> int:
+def _depth(caller: str, params: Mapping[str, Array], name: str, like: Array) -> int:
     """Number of neighbours on one side."""
     value = check_array(caller, name, params[name], None, like)
     if value.ndim != 3:
-        raise ValueError(f"{caller}: `{name}` must have shape (n, {k}, {k}), got {tuple(value.shape)}")
+        raise ValueError(f"{caller}: `{name}` must have shape (n, k, k), got {tuple(value.shape)}")
     return value.shape[0]
+
+
+def elman_parameters(
+    d: int, k: int, *, bias: bool = True, scale: float = 0.05, rng: np.random.Generator, dtype: DType = np.float64
+) -> dict[str, HostArray]:
+    """Draw the parameters of an Elman network, uniformly from [-scale, scale].
+
+    Parameters
+    ----------
+    d, k : int
+        Inputs and states of one position.
+    bias : bool, optional
+        Whether there is a b. Default True.
+    scale, rng, dtype : float, numpy.random.Generator, dtype
+        As for `gru_parameters`. The default scale 0.05 is that of [1]_.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        W of shape (k, k), V (k, d) and, with `bias`, b (k,).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `gru_parameters`.
+
+    References
+    ----------
+    .. [1] Wang & Ragni, *Approximate Fixed-Points in Recurrent Neural Networks*, section 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.adapters import elman_parameters
+    >>> elman_parameters(3, 2, rng=np.random.default_rng(0))["V"].shape
+    (2, 3)
+    """
+    return draw("elman_parameters", lambda d, k: _elman_shapes(d, k, bias), d, k, scale, rng, dtype)
+
+
+def elman(
+    params: Mapping[str, Array], inputs: Array, *, activation: str = "tanh", lengths: Lengths = None, h0: Array = None
+) -> Problem:
+    """Return an Elman network on a batch of sequences as a problem: residual(H) = H - F(H).
+
+    The states h_1, ..., h_T of ``h_t = phi(W h_{t-1} + V x_{t-1} + b)`` are the unknowns, h_0 is a boundary state:
+    ``H[..., t-1, :]`` is h_t, and ``inputs[..., t-1, :]`` the input that makes it out of h_{t-1}.
+
+    Parameters
+    ----------
+    params : mapping of str to Array
+        Exactly the names and shapes of `elman_parameters`; b may be absent.
+    inputs : Array of shape (B, T, d) or (T, d)
+        As of `implicit_gru`.
+    activation : {"tanh", "logistic", "relu", "identity"}, optional
+        phi. Default "tanh". The derivative of "relu" is taken as 0 at 0.
+    lengths : array or list of B integers from 1 to T, optional
+        As of `implicit_gru`.
+    h0 : Array of shape (k,) or (B, k), optional
+        State before the first of every, or of each, sequence. Default: zero.
+
+    Returns
+    -------
+    Problem
+        With `parameters` (and so gradients) under the names of `params`, and "inputs" and "h0"; an h0 that is not given
+        counts as zeros of shape (k,). Arrays are copied.
+
+        It is causal: ``substitute`` runs the network, and the initial guess "one-step" is the same. ``structure`` and
+        ``blocks`` describe the block-bidiagonal J, by which all positions can be solved for in parallel. The adjoint
+        system of `pull_back` is backpropagation through time.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or has another library or dtype than `inputs`.
+    ValueError
+        If a name, a shape, a length or `activation` is wrong.
+
+    See Also
+    --------
+    approximate_fixed_point : the network cut off after a few steps, in parallel over all positions.
+
+    Notes
+    -----
+    The solution always exists and is unique: J - I is nilpotent, and n iterations H <- F(H) make the first n states
+    exact, whatever the start. With N = sum(lengths) + B + 1 rows, a residual or a product with J or its adjoint takes
+    2 N k^2 operations in one GEMM. A linearization holds N k numbers.
+
+    The papers' block form has h_0 as its first unknown, with an identity row; that system is singular there, so h_0 is
+    a boundary state here.
+
+    References
+    ----------
+    Wang & Ragni, *Approximate Fixed-Points in Recurrent Neural Networks*, equations 1 and 8 to 17.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> rng = np.random.default_rng(0)
+    >>> params = ims.adapters.elman_parameters(2, 4, rng=rng)
+    >>> network = ims.adapters.elman(params, rng.standard_normal((3, 5, 2)), lengths=[5, 1, 3])
+    >>> H = network.substitute()
+    >>> H.shape, float(abs(network.residual(H)).max()) < 1e-15
+    ((3, 5, 4), True)
+    """
+    caller = "elman"
+    check_inputs(caller, inputs)
+    check_activation(caller, activation)
+    has_bias = isinstance(params, Mapping) and "b" in params
+    parameters = read_parameters(caller, params, inputs, lambda d, k: _elman_shapes(d, k, has_bias), size="W")
+    cell = ElmanCell.of(parameters, activation)
+    return build(caller, cell, parameters, inputs, lengths, before={"h0": h0}, after={}).problem()
+
+
+def _elman_shapes(d: int, k: int, has_bias: bool) -> dict[str, tuple[int, ...]]:
+    return {"W": (k, k), "V": (k, d)} | ({"b": (k,)} if has_bias else {})

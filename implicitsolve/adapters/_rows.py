@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
 from implicitsolve.adapters._common import (
     Array,
     ByFields,
@@ -88,7 +88,7 @@ class Rows(ByFields):
         rows[: part.body][is_position] = (self.first[system] + 2 * slot + parity)[is_position]
         return part, from_host(rows, like)
 
-    @property
+    @cached_property
     def systems(self) -> int:
         """B, the number of sequences."""
         return len(self.lengths)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
 from implicitsolve.adapters._common import Array, array_namespace
 from implicitsolve.adapters._rows import Rows
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from implicitsolve import LinearOperator
-from implicitsolve.adapters._causal import causal_inverse, direction
-from implicitsolve.adapters._cell import Cell, in_precision
-from implicitsolve.adapters._common import Array, ByFields, HostIndices, array_namespace, device, quiet, zeros
+from implicitsolve.adapters._cell import Cell
+from implicitsolve.adapters._common import (
+    Array,
+    ByFields,
+    DType,
+    HostIndices,
+    Namespace,
+    array_namespace,
+    device,
+    quiet,
+    zeros,
+)
 from implicitsolve.adapters._rows import Rows, part_of
-from implicitsolve.kernels import keep_large_blocks
 
 
 def difference(x: Array, y: Array) -> Array:
-    """x - y; in the memory of y, where the library can: nobody else has it."""
+    """x - y; in the memory of y, where the library can: y is not used again."""
     return np.subtract(x, y, out=y) if isinstance(y, np.ndarray) else x - y
 
 
@@ -130,18 +136,20 @@ class Transition(ByFields):
     x: tuple[Array, ...]
     edges: tuple[Array | None, ...]
 
-    def __post_init__(self) -> None:
-        """Parts are large enough for their temporaries to be mapped one by one, page fault by page fault."""
-        keep_large_blocks()
+    @cached_property
+    def has_edges(self) -> bool:
+        """Whether any neighbours beyond the ends are not zero."""
+        return any(edge is not None for edge in self.edges)
 
-    def neighbours(self, packed: Array) -> tuple[Array, ...]:
-        """States of the neighbours, row by row, those beyond the ends included."""
-        inside = self.map.neighbours(packed)
+    def with_edges(self, inside: tuple[Array, ...]) -> tuple[Array, ...]:
+        """States of the neighbours, row by row, with those beyond the ends."""
+        if not self.has_edges:
+            return inside
         return tuple(p if edge is None else p + edge for p, edge in zip(inside, self.edges))
 
     def rows_of(self, states: Array) -> tuple[Array, ...]:
         """Neighbours of a state."""
-        return self.neighbours(self.map.pack(self.map.source, states))
+        return self.with_edges(self.map.neighbours(self.map.pack(self.map.source, states)))
 
     def values(self, neighbours: tuple[Array, ...]) -> Array:
         """The function's rows, part by part."""
@@ -156,8 +164,7 @@ class Transition(ByFields):
     @cached_property
     def in_sequences(self) -> bool:
         """Whether the cell takes states as they are, without a matrix of them."""
-        is_plain = self.map.is_full and not any(edge is not None for edge in self.edges)
-        return is_plain and self.cell.takes_sequences
+        return self.map.is_full and not self.has_edges and self.cell.takes_sequences
 
     def _of_sequences(self, states: Array, factors: Array = None, *, subtracts: bool = False) -> Array:
         """The function, or states minus it, for all positions of some sequences after the other."""
@@ -192,7 +199,7 @@ class Transition(ByFields):
         if rows.place is not None:  # padding has no row of its own
             return difference(states, self.apply(states))
         packed = self.map.pack(self.map.source, states)
-        neighbours = self.neighbours(packed)
+        neighbours = self.with_edges(self.map.neighbours(packed))
         own, parts = rows.inner(packed), rows.parts(packed)
         if len(parts) == 1:
             return self.map.unpack(rows, difference(own, self.cell.value(self.x, neighbours)))
@@ -235,13 +242,13 @@ class Transition(ByFields):
         part, present = self.map.take(indices, self.x[0])
         return Transition(self.cell, part, *self._rows(xp, present))
 
-    def astype(self, dtype: Any) -> Transition:
+    def astype(self, dtype: DType) -> Transition:
         """The same in another precision."""
         xp = array_namespace(self.x[0])
         x = tuple(xp.astype(block, dtype) for block in self.x)
         edges = tuple(None if edge is None else xp.astype(edge, dtype) for edge in self.edges)
         inputs = xp.astype(self.inputs, dtype)
-        return replace(self, cell=in_precision(self.cell, dtype), inputs=inputs, x=x, edges=edges)
+        return replace(self, cell=self.cell.astype(dtype), inputs=inputs, x=x, edges=edges)
 
     def halves(self) -> tuple[Transition, Transition]:
         """Even and odd positions, each as a function of the others, for neighbours at -1 and +1."""
@@ -255,7 +262,7 @@ class Transition(ByFields):
             Transition(self.cell, from_even, *self._rows(xp, odds)),
         )
 
-    def _rows(self, xp: Any, present: Array) -> tuple[Array, tuple[Array, ...], tuple[Array | None, ...]]:
+    def _rows(self, xp: Namespace, present: Array) -> tuple[Array, tuple[Array, ...], tuple[Array | None, ...]]:
         inputs, *x = (xp.take(block, present, axis=-2) for block in (self.inputs, *self.x))
         return inputs, tuple(x), tuple(None if edge is None else xp.take(edge, present, axis=0) for edge in self.edges)
 
@@ -328,12 +335,12 @@ class Derivative(ByFields):
         part, present = self.map.take(indices, self.factors)
         return replace(self, map=part, factors=array_namespace(self.factors).take(self.factors, present, axis=1))
 
-    def astype(self, dtype: Any) -> Derivative:
+    def astype(self, dtype: DType) -> Derivative:
         """The same in another precision."""
         if self.factors.dtype == dtype:
             return self
         cast = array_namespace(self.factors).astype(self.of_rows(), dtype)
-        return replace(self, cell=in_precision(self.cell, dtype), factors=cast)
+        return replace(self, cell=self.cell.astype(dtype), factors=cast)
 
     @quiet
     def diagonals(self) -> tuple[Array, ...]:
@@ -364,19 +371,3 @@ class Derivative(ByFields):
             inside = xp.where(xp.expand_dims(exists, axis=1), matrix, xp.zeros_like(matrix))
             kept.append(map.unpack(map.target, inside))
         return kept
-
-    def jacobian(self) -> LinearOperator:
-        """J = I - dF/dH of a whole layer, with this in its attribute `coupling`; of a causal one with its inverse."""
-        batch = () if self.map.is_single else (self.map.target.systems,)
-        J = LinearOperator(
-            quiet(lambda v: difference(v, self.matvec(v))),
-            quiet(lambda w: difference(w, self.rmatvec(w))),
-            in_shape=(self.map.target.blocks, self.map.size),
-            batch_shape=batch,
-            dtype=self.factors.dtype,
-            take=None if self.map.is_single else lambda indices: self.take(indices).jacobian(),
-            inverse=(lambda: causal_inverse(self)) if direction(self.map.shifts) else None,
-            cast=lambda dtype: self.astype(dtype).jacobian(),
-        )
-        J.coupling = self  # type: ignore[attr-defined]
-        return J

@@ -7,12 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse
+from scipy.sparse.csgraph import connected_components
 
 from implicitsolve import BlockBandedMatrix
-from implicitsolve.adapters._common import Array, array_namespace, check_no_grad, is_array, quiet, to_host
+from implicitsolve.adapters._common import (
+    Array,
+    HostIndices,
+    Matrix,
+    array_namespace,
+    check_no_grad,
+    is_array,
+    quiet,
+    to_host,
+)
 from implicitsolve.adapters._lifted_weights import banded
-from implicitsolve.adapters._perron import EPS, perron_bounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +34,11 @@ class WellPosedness:
     inf_norm : float
         ``||A||_inf``, the largest row sum of ``abs(A)``.
     perron : float
-        Upper bound for the Perron root of ``abs(A)``, its spectral radius. Exactly 0 where A's graph has no circle.
+        Upper bound for the Perron root of ``abs(A)``, its spectral radius. Exactly 0 where A's graph is acyclic.
     perron_lower : float
-        Lower bound; the two agree to about 1e-12, or less closely for a circle of more than 2000 unknowns.
+        Lower bound; the two agree to about 1e-12, or less closely for a cycle of more than 2000 unknowns.
     is_acyclic : bool
-        Whether the graph of A has no circle, as of a strictly triangular matrix: `lifted_net` then offers substitution.
+        Whether the graph of A is acyclic, as of a strictly triangular matrix: `lifted_net` then offers substitution.
     lipschitz : float
         As given.
     """
@@ -45,7 +55,7 @@ class WellPosedness:
         return self.is_acyclic or self.lipschitz * min(self.inf_norm, self.perron) < 1.0
 
 
-def well_posedness(A: Any, *, lipschitz: float = 1.0) -> WellPosedness:
+def well_posedness(A: Matrix, *, lipschitz: float = 1.0) -> WellPosedness:
     """Test whether x = phi(A x + B u) has exactly one solution for any B and u.
 
     It does, and fixed-point iteration finds it, if ``L ||A||_inf < 1`` or, which asks for less, if L times the Perron
@@ -61,7 +71,7 @@ def well_posedness(A: Any, *, lipschitz: float = 1.0) -> WellPosedness:
     Returns
     -------
     WellPosedness
-        With `inf_norm`, `perron`, and the verdict `is_certain`.
+        With `inf_norm`, `perron`, and the conclusion `is_certain`.
 
     Raises
     ------
@@ -110,7 +120,7 @@ def well_posedness(A: Any, *, lipschitz: float = 1.0) -> WellPosedness:
     )
 
 
-def project_well_posed(A: Any, kappa: float = 0.95) -> Any:
+def project_well_posed(A: Matrix, kappa: float = 0.95) -> Any:
     """Return the nearest matrix whose infinity norm is at most `kappa`.
 
     Nearest in the Frobenius norm: every row is projected onto the l1 ball of radius kappa. With kappa < 1 the lifted
@@ -168,7 +178,7 @@ def project_well_posed(A: Any, kappa: float = 0.95) -> Any:
 # ------------------------------------------------------------------------------------------------------------- details
 
 
-def _checked(caller: str, A: Any) -> Any:
+def _checked(caller: str, A: Matrix) -> Any:
     """Check a matrix; a block-banded one comes back with zeros outside, a sparse one as an array."""
     if isinstance(A, BlockBandedMatrix):
         if A.batch_shape:
@@ -194,11 +204,11 @@ def _checked(caller: str, A: Any) -> Any:
 
 
 @quiet
-def _row_sum(magnitudes: Any) -> float:
+def _row_sum(magnitudes: Matrix) -> float:
     return float(magnitudes.sum(axis=1).max())
 
 
-def _magnitudes(A: Any) -> Any:
+def _magnitudes(A: Matrix) -> Any:
     """|A| without its zeros, in float64, as a CSR array on the host."""
     if isinstance(A, BlockBandedMatrix):
         A = BlockBandedMatrix(to_host(A.blocks), lower=A.lower, upper=A.upper, periodic=A.periodic).tosparse("csr")
@@ -210,7 +220,7 @@ def _magnitudes(A: Any) -> Any:
     return magnitudes
 
 
-def _project_sparse(A: Any, kappa: float) -> Any:
+def _project_sparse(A: Matrix, kappa: float) -> Any:
     """Project rows with equally many stored entries at once."""
     rows = scipy.sparse.csr_array(A, copy=True)
     rows.sum_duplicates()
@@ -250,3 +260,102 @@ def _project_rows(a: Array, kappa: float) -> Array:
     shrunk = shrunk * (kappa * (1.0 - margin) / xp.sum(shrunk, axis=1, keepdims=True))
     projected = xp.astype(xp.sign(wide) * shrunk, a.dtype)
     return xp.where(xp.sum(magnitudes, axis=1, keepdims=True) <= kappa, a, projected)
+
+
+FloatArray = npt.NDArray[np.float64]
+
+LARGEST = 2000  # nodes of a component for which linear systems are solved
+CLOSE = 1e-12  # relative distance of the bounds at which the search ends
+FEW_PRODUCTS, MOST_PRODUCTS, MOST_SYSTEMS = 60, 1000, 30
+TINY = 2.0**-500  # entries of the scaled matrix and of v are no smaller, so that no product underflows
+EPS = float(np.finfo(np.float64).eps)
+
+
+def perron_bounds(M: Matrix) -> tuple[float, float, bool]:
+    """Lower and upper bound for the Perron root of a CSR array of positive entries; whether its graph is acyclic."""
+    _, labels = connected_components(M, connection="strong")
+    sizes = np.bincount(labels)
+    diagonal = M.diagonal()
+    lower = upper = float(diagonal[sizes[labels] == 1].max(initial=0.0))
+    is_acyclic = bool((sizes == 1).all() and not diagonal.any())
+    for nodes in _components(M, labels, sizes, lower):
+        part = M[nodes][:, nodes]
+        if _largest_row(part) <= lower:
+            break  # nor do those that follow, whose bound is smaller, matter
+        exponent = math.frexp(part.data.max())[1]
+        scaled = np.ldexp(part.data, -exponent)
+        part.data = np.maximum(scaled, TINY)  # which cannot lower the root: the upper bound holds still
+        bounds = _bounds(part) if (scaled >= TINY).all() else (0.0, _bounds(part)[1])
+        widening = (2 + int(np.diff(part.indptr).max())) * EPS  # rounding of a row's sum of products
+        with np.errstate(over="ignore"):
+            lower = max(lower, float(np.ldexp(bounds[0] * (1.0 - widening), exponent)))
+            upper = max(upper, float(np.ldexp(bounds[1] * (1.0 + widening), exponent)))
+    return lower, upper, is_acyclic
+
+
+def _components(M: Matrix, labels: HostIndices, sizes: HostIndices, least: float) -> list[HostIndices]:
+    """Nodes of each component of two or more whose largest row sum exceeds `least`, by falling row sum."""
+    rows = np.repeat(np.arange(len(labels)), np.diff(M.indptr))
+    is_inside = labels[rows] == labels[M.indices]
+    with np.errstate(over="ignore"):
+        sums = np.bincount(rows[is_inside], weights=M.data[is_inside], minlength=len(labels))
+    bound = np.zeros(len(sizes))
+    np.maximum.at(bound, labels, sums)
+    by_label = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
+    wanted = np.flatnonzero((sizes > 1) & (bound > least))
+    return [by_label[i] for i in wanted[np.argsort(-bound[wanted], kind="stable")]]
+
+
+def _largest_row(part: Matrix) -> float:
+    with np.errstate(over="ignore"):
+        return float(part.sum(axis=1).max())
+
+
+@quiet
+def _bounds(M: Matrix) -> tuple[float, float]:
+    """Bounds for an irreducible CSR array: by products, which are enough for most, then by systems."""
+    search = _Search()
+    v = np.ones(M.shape[0])
+    for i in range(MOST_PRODUCTS):
+        product = M @ v
+        if search.ends(product / v) or (i >= FEW_PRODUCTS and len(v) <= LARGEST):
+            break
+        w = product + 0.5 * search.upper * v  # shifted: power iteration alone does not converge for a cycle
+        w /= w.max()
+        if not (w >= TINY).all():
+            break
+        v = w
+    if not search.is_over and len(v) <= LARGEST:
+        _solve(M.toarray(), v, search)
+    return search.lower, search.upper
+
+
+def _solve(M: FloatArray, v: FloatArray, search: _Search) -> None:
+    """Noda's iteration: v <- (upper bound - M)^-1 v, which stays positive and converges quadratically."""
+    for _ in range(MOST_SYSTEMS):
+        ratios = M @ v / v
+        if search.ends(ratios):
+            break
+        try:
+            v = np.linalg.solve(ratios.max() * np.eye(len(M)) - M, v)
+        except np.linalg.LinAlgError:  # the bound is the root to rounding
+            break
+        v = v / v.max()
+        if not (v >= TINY).all():
+            break
+
+
+class _Search:
+    """The best bounds so far."""
+
+    def __init__(self) -> None:
+        self.lower, self.upper = 0.0, math.inf
+
+    def ends(self, ratios: FloatArray) -> bool:
+        """Take in the ratios (M v)_i / v_i of a positive v; return whether the bounds are close."""
+        self.lower, self.upper = max(self.lower, float(ratios.min())), min(self.upper, float(ratios.max()))
+        return self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        return self.upper - self.lower <= CLOSE * self.upper

@@ -1,25 +1,30 @@
-"""The condition of J, and with it the distance of x to the solution."""
+"""One system of a problem at a point, the condition of its J, and with it the distance of x to the solution."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg as spla
 
-from implicitsolve._namespace import from_host, norm2, to_host
+from implicitsolve._namespace import as_inexact, check_whole, from_host, gather, norm2, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.diagnostics._system import System
+from implicitsolve.diagnostics._history import native
 from implicitsolve.direct import BlockLU
+from implicitsolve.linearize._assemble import Assembler
+from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.problem import Problem
+from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import linear_solve
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
+from implicitsolve.testing._checks import normal
 
 DENSE = 500  # unknowns up to which J is written out
 ASSEMBLY = 1000  # products that an assembly may take
@@ -47,12 +52,12 @@ class Condition:
 
     def __repr__(self) -> str:
         """Three digits of each number."""
-        parts = (f"{part.name}={getattr(self, part.name):.3g}" for part in fields(self))
+        parts = (f"{name}={value:.3g}" for name, value in asdict(self).items())
         return f"Condition({', '.join(parts)})"
 
 
 def condition(
-    problem: Problem | Callable[[Array], Array], x: Any, *, system: int | tuple[int, ...] | None = None
+    problem: Problem | Callable[[Array], Array], x: Array, *, system: int | tuple[int, ...] | None = None
 ) -> Condition:
     """Estimate the condition number of J(x) in the 1-norm.
 
@@ -94,14 +99,14 @@ def condition(
     >>> import numpy as np
     >>> import implicitsolve as ims
     >>> problem = ims.Problem(lambda x: np.array([1.0, 1e3]) * x**2, jvp=lambda x, v: np.array([2.0, 2e3]) * x * v)
-    >>> round(ims.condition(problem, np.ones(2)).number)
+    >>> round(ims.diagnostics.condition(problem, np.ones(2)).number)
     1000
     """
     return condition_of(System("condition", problem, x, system))
 
 
 def condition_of(part: System) -> Condition:
-    """`condition` of a system at hand."""
+    """`condition` of one prepared system."""
     J = part.assembled(ASSEMBLY)
     if J is not None:
         return _of_matrix(part, J)
@@ -185,3 +190,75 @@ def _seeded() -> Generator[None, None, None]:
         yield
     finally:
         np.random.set_state(state)  # noqa: NPY002
+
+
+class System:
+    """One system of a problem at x, on arrays (1, N).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If x does not fit the problem, or `system` does not name one system of its batch.
+    """
+
+    def __init__(self, caller: str, problem: Any, x: Array, system: Any = None) -> None:
+        if not isinstance(problem, Problem):
+            problem = Problem(problem)
+        x = native(x)  # of SciPy's entry
+        x = as_inexact(x.x if isinstance(x, NonlinearResult) else x, "x")
+        check_whole(caller, x, "the functions of one rank's part")
+        whole = Evaluator(problem, x)
+        row = np.asarray([_position(caller, system, whole.batch_shape)])
+        flat = whole.flatten(x)
+        self.problem, self.x, self.xp = problem, gather(flat, row), whole.xp
+        self.whole, self.evaluator = whole, whole.take(row, flat)
+        if not whole.has_exact_products:
+            whole.length.follow(self.evaluator.rows, norm2(self.x))
+        with np.errstate(all="ignore"):
+            self.F = self.evaluator.residual(self.x)
+            self.J: LinearOperator = self.evaluator.jacobian(self.x, self.F)
+
+    @property
+    def size(self) -> int:
+        """Unknowns, N."""
+        return self.x.shape[1]
+
+    def assembled(self, most: int | None = None) -> BlockBandedMatrix | None:
+        """J as a matrix of the declared structure, if there is one and it takes no more than `most` products."""
+        if self.problem.block_structure is None:
+            return None
+        assembler = Assembler(self.whole, central=True)
+        if most is not None and assembler.cost > most:
+            return None
+        return assembler.assemble(self.evaluator, self.x, self.F)
+
+    def adjoint(self) -> LinearOperator | None:
+        """J^H, if the problem can multiply by it."""
+        if self.J._rmatvec is not None:
+            return self.J.H
+        J = self.assembled()
+        return None if J is None else J.flat().H
+
+    @functools.cached_property
+    def dense(self) -> HostArray:
+        """J, column by column, by N products the first time."""
+        columns = [to_host(self.J.matvec(from_host(unit[None, :], self.x)))[0] for unit in np.eye(self.size)]
+        return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
+
+    def random(self, rng: np.random.Generator) -> Array:
+        """A vector of random numbers, complex where x is."""
+        return normal(rng, tuple(self.x.shape), self.x)
+
+
+def _position(caller: str, system: Any, batch_shape: tuple[int, ...]) -> int:
+    """Position in the flattened batch."""
+    index = () if system is None else tuple(system) if isinstance(system, tuple | list) else (system,)
+    if len(index) != len(batch_shape):
+        expected = f"an index of {len(batch_shape)} numbers" if batch_shape else "None"
+        raise ValueError(
+            f"{caller}: `system` must be {expected}, since the batch has the shape {batch_shape}, got {system!r}"
+        )
+    if not all(-n <= int(i) < n for i, n in zip(index, batch_shape)):
+        raise ValueError(f"{caller}: `system` must lie in the batch of shape {batch_shape}, got {system!r}")
+    places = tuple(int(i) % n for i, n in zip(index, batch_shape))
+    return int(np.ravel_multi_index(places, batch_shape)) if places else 0

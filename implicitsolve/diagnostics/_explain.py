@@ -12,13 +12,11 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, check_whole, eps, gather, to_host
 from implicitsolve._summary import flat, named, worst_first
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.batch import BatchResult
-from implicitsolve.diagnostics._case import Case, Cause, largest
-from implicitsolve.diagnostics._causes import cause_of
-from implicitsolve.diagnostics._history import histories, native
-from implicitsolve.diagnostics._linear_causes import linear_cause
+from implicitsolve.diagnostics._causes import cause_of, linear_cause
+from implicitsolve.diagnostics._history import Case, Cause, histories, largest, native
 from implicitsolve.diagnostics._probe import probe
 from implicitsolve.diagnostics._slowness import warning_of
+from implicitsolve.drivers._batch import BatchResult
 from implicitsolve.problem import Problem
 from implicitsolve.result import AdjointResult, LinearResult, NonlinearResult, TangentResult
 from implicitsolve.status import Status
@@ -28,7 +26,7 @@ SHOWN = 6  # indices of systems in the text
 WIDTH = 100
 NO_FAILURE = {
     int(Status.CONVERGED): "The solve converged.",
-    int(Status.STOPPED): "The solve was stopped as was asked for.",
+    int(Status.STOPPED): "The solve was stopped as requested.",
 }
 
 
@@ -78,9 +76,9 @@ class Explanation:
     summary : str
         How many systems ended how.
     findings : tuple of Finding
-        At least one for each status other than CONVERGED; what is suspicious of systems that have converged.
+        At least one for each status other than CONVERGED; anything suspicious about systems that have converged.
     notes : tuple of str
-        What else the problem was asked.
+        Results of further checks with the problem.
     """
 
     summary: str
@@ -96,7 +94,7 @@ class Explanation:
 
 
 def explain(result: Any, problem: Problem | Any = None) -> Explanation:
-    """Say what failed, where, and what to try.
+    """Find out what failed, where, and what to try.
 
     Parameters
     ----------
@@ -119,20 +117,19 @@ def explain(result: Any, problem: Problem | Any = None) -> Explanation:
 
     See Also
     --------
-    check_derivatives, condition, contraction, spectrum : what is asked of the problem.
+    check_derivatives, condition, contraction, spectrum : the checks made with the problem.
 
     Notes
     -----
-    Reads the recorded steps: norms, step lengths, accuracy asked of linear solves and reached by them. Of each status
-    the 200 systems farthest from their targets are looked at one by one. Without `problem` no function of the caller is
-    called.
+    Reads the recorded steps: norms, step lengths, tolerances of linear solves and their residuals. For each status the
+    200 systems farthest from their targets are examined individually. Without `problem` no user function is called.
 
     Examples
     --------
     >>> import numpy as np
     >>> import implicitsolve as ims
     >>> result = ims.root(lambda x: np.where(x > 0, x**2 - 2, np.nan), np.array([4.0, -1.0]))
-    >>> ims.explain(result)
+    >>> ims.diagnostics.explain(result)
     The solve failed: NONFINITE.
     <BLANKLINE>
     NONFINITE:
@@ -184,7 +181,7 @@ def _headline(status: HostArray) -> str:
     if not status.ndim:
         return NO_FAILURE.get(int(status), f"The solve failed: {Status(int(status)).name}.")
     stopped, failed = int((status == Status.STOPPED).sum()), int((~np.isin(status, list(NO_FAILURE))).sum())
-    asked = f"{stopped} stopped as was asked for"
+    asked = f"{stopped} stopped as requested"
     if not failed:
         done = status.size - stopped
         return f"Of {status.size} systems {done} converged, {asked}." if stopped else f"All {done} systems converged."
@@ -192,7 +189,7 @@ def _headline(status: HostArray) -> str:
 
 
 def _cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int, Case]:
-    """What is known of some systems of the flattened batch."""
+    """The records of some systems of the flattened batch."""
     shape = np.shape(result.status)
     x, F = (_rows(part, rows, len(shape)) for part in (result.x, result.fun))
     known = (result.residual_norm, result.initial_norm, result.target)
@@ -213,7 +210,7 @@ def _rows(x: Array, rows: HostArray, batch_ndim: int) -> HostArray:
 
 
 def _grouped(status: Status, cases: dict[int, Case], rows: HostArray, shape: tuple[int, ...]) -> list[Finding]:
-    """A finding for each cause; systems beyond those that were looked at make one more."""
+    """A finding for each cause; systems beyond those examined make one more."""
     groups: dict[str, tuple[Cause, list[int]]] = {}
     for row, case in cases.items():
         cause = warning_of(case) if status == Status.CONVERGED else cause_of(case)
@@ -225,7 +222,7 @@ def _grouped(status: Status, cases: dict[int, Case], rows: HostArray, shape: tup
     ]
     rest = rows[LOOKED_AT:].tolist()
     if rest and status != Status.CONVERGED:
-        what = f"These {len(rest)} ended in the same way and are nearer to their targets; they were not looked at."
+        what = f"These {len(rest)} have the same status and are closer to their targets; they were not examined."
         findings.append(Finding(status, _indices(rest, shape), what, "", "As above."))
     return findings
 
@@ -242,9 +239,9 @@ def _indices(rows: list[int], shape: tuple[int, ...]) -> tuple[tuple[int, ...], 
 
 
 def _unsolved(result: NonlinearResult, status: Status, rows: HostArray, shape: tuple[int, ...]) -> Iterator[Finding]:
-    """Systems of `solve_batch` that nobody solved."""
+    """Systems of `solve_batch` that were not solved."""
     if status == Status.CANCELLED and rows.size:
-        what = "`cancel` was set before it was the turn of these systems; x is their start."
+        what = "`cancel` was set before these systems were started; x is their initial guess."
         yield Finding(status, _indices(rows.tolist(), shape), what, "", "Solve them again: problem.take(indices).")
     if status == Status.LOST and rows.size:
         known = result.lost if isinstance(result, BatchResult) else ()
@@ -260,7 +257,7 @@ def _unsolved(result: NonlinearResult, status: Status, rows: HostArray, shape: t
 def _probed(
     result: NonlinearResult, problem: Any, row: int, status: HostArray, kind: str
 ) -> tuple[list[Finding], list[str]]:
-    """What the problem says of one system."""
+    """Checks of one system with the problem."""
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     (index,) = _indices([row], status.shape)
     ended = Status(int(status.reshape(-1)[row]))

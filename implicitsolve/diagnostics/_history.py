@@ -1,7 +1,8 @@
-"""What the steps of a result tell of one system."""
+"""The recorded steps of one system, and the causes found in them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from implicitsolve._summary import flat, total
 from implicitsolve._typing import HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.result import NewtonStep, NonlinearResult
+from implicitsolve.status import Status
 
 FIELDS = "step_length", "forcing", "linear_residual", "krylov_iterations", "linear_status", "factorized"
 WINDOW = 20  # steps over which a rate is measured, at most
@@ -29,7 +31,7 @@ class History:
     parts: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FIELDS})
 
     def add(self, step: NewtonStep, place: int) -> None:
-        """Append what a step says of the system at some place in it."""
+        """Append a step's record of the system at this position in it."""
         self.norms.append(float(step.residual_norm[place]))
         self.spent.append(total(step.counts))
         if step.iteration:
@@ -81,13 +83,13 @@ class History:
 
 
 def native(result: Any) -> Any:
-    """The native result behind what a solve returned, or the exception that it raised."""
+    """The native result of what a solve returned, or the exception that it raised."""
     result = result.result if isinstance(result, NoConvergence) else result
     return getattr(result, "native", result)
 
 
 def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
-    """The solve behind the result, for some systems of the flattened batch.
+    """The solve that led to the result, for some systems of the flattened batch.
 
     A race, or a method that begins again, leaves several for each system: taken is the last one that ends at the
     result's norm.
@@ -109,3 +111,53 @@ def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
         same = [attempt for attempt in attempts if attempt.norms[-1] == final[row]]
         chosen.append((same or attempts or [History([float(first[row])], [0])])[-1])
     return chosen
+
+
+@dataclass(frozen=True)
+class Case:
+    """One system, on the host."""
+
+    status: Status
+    history: History
+    x: HostArray
+    F: HostArray
+    norm: float
+    first: float
+    target: float
+    precision: float
+    has_products: bool  # whether exact products were counted
+
+    @property
+    def reduction(self) -> float:
+        """The norm over the first one."""
+        return self.norm / self.first if self.first > 0 else math.nan
+
+    @property
+    def aim(self) -> str:
+        """The target in words, where it is known."""
+        return "" if math.isnan(self.target) else f", target {self.target:.3g}"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What happened, and what to try; causes with the same key are reported together."""
+
+    key: str
+    what: str
+    advice: str
+
+
+def place(values: HostArray, where: HostArray) -> str:
+    """The first entry of an array where something holds, with its value."""
+    index = tuple(int(i) for i in np.argwhere(where)[0])
+    name = f"[{', '.join(map(str, index))}] = " if index else ""
+    return f"{name}{values[index]:.4g}"
+
+
+def largest(values: HostArray) -> str:
+    """The largest entry of an array, or the first that is not finite."""
+    if not values.size:
+        return ""
+    finite = np.isfinite(values)
+    magnitudes = np.where(finite, np.abs(values), -1.0)
+    return place(values, ~finite if not finite.all() else magnitudes == magnitudes.max())

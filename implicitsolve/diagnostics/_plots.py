@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._summary import where
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import History, histories, native
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.result import NonlinearResult
@@ -32,7 +32,7 @@ def plot_convergence(
     ax : matplotlib.axes.Axes, optional
         Where to plot. Default: a new figure.
     against : {"steps", "products"}, optional
-        "products" counts residuals and Jacobian products; one serves the whole batch.
+        "products" counts residuals and Jacobian products; one covers the whole batch.
     label : str, optional
         Of one result, in the legend.
 
@@ -55,7 +55,7 @@ def plot_convergence(
     >>> import numpy as np
     >>> import implicitsolve as ims
     >>> result = ims.root(lambda x: x + np.cos(x), np.zeros(3))
-    >>> ax = ims.plot_convergence(result)
+    >>> ax = ims.diagnostics.plot_convergence(result)
     >>> ax.get_yscale(), ax.get_xlabel()
     ('log', 'step')
     """
@@ -78,7 +78,7 @@ def plot_convergence(
     return ax
 
 
-def plot_spectrum(problem: Any, x: Any = None, *, ax: Any = None, **options: Any) -> Any:
+def plot_spectrum(problem: Any, x: Array = None, *, ax: Any = None, **options: Any) -> Any:
     """Plot Ritz values of I - J in the complex plane, with the unit circle.
 
     Parameters
@@ -109,7 +109,7 @@ def plot_spectrum(problem: Any, x: Any = None, *, ax: Any = None, **options: Any
     >>> import numpy as np
     >>> import implicitsolve as ims
     >>> G = np.array([[0.0, 0.5], [-0.5, 0.0]])
-    >>> ax = ims.plot_spectrum(lambda x: x - x @ G.T, np.zeros(2))
+    >>> ax = ims.diagnostics.plot_spectrum(lambda x: x - x @ G.T, np.zeros(2))
     >>> ax.get_xlabel()
     'real part'
     """

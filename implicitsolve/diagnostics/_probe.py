@@ -1,24 +1,22 @@
-"""What a problem itself tells of a point where its solve failed."""
+"""Checks of the problem at the point where its solve failed."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from implicitsolve import check_derivatives
 from implicitsolve._namespace import as_inexact, eps, norm2, norm_max, to_host
-from implicitsolve._typing import HostArray
-from implicitsolve.diagnostics._condition import DENSE, Condition, condition_of
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.diagnostics._condition import DENSE, Condition, System, condition_of
 from implicitsolve.diagnostics._spectrum import spectrum_of
-from implicitsolve.diagnostics._system import System
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
+from implicitsolve.testing import check_derivatives
 
 STATIONARY = 1e-6  # ||J^H F|| over ||J|| ||F||
-STATIONARY_ADVICE = "No descent leads away from it: start elsewhere, or race() several starts."
+STATIONARY_ADVICE = "No descent leads away from it: start elsewhere, or race() several initial guesses."
 FAR = 1e6  # length of a Newton step over ||x||
 NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error
 
@@ -31,7 +29,7 @@ class Probe:
     notes: list[str]
 
 
-def probe(problem: Problem, x: Any, index: tuple[int, ...] | None, status: Status, kind: str) -> Probe:
+def probe(problem: Problem, x: Array, index: tuple[int, ...] | None, status: Status, kind: str) -> Probe:
     """Look at one system of a problem."""
     x = as_inexact(x, "x")
     part = System("explain", problem, x, index)
@@ -42,7 +40,7 @@ def probe(problem: Problem, x: Any, index: tuple[int, ...] | None, status: Statu
     if status == Status.CONVERGED:
         _conditions(found, part, status)
         return found
-    if status == Status.DIVERGED:  # where nothing is as it is near a solution
+    if status == Status.DIVERGED:  # far from any solution, where these checks mean little
         return found
     _noise(found, part)
     _conditions(found, part, status)
@@ -57,11 +55,11 @@ def _radius(part: System) -> str:
         radius = spectrum_of("explain", part).radius
     except ValueError:
         return "The spectral radius of I - J was not estimated: a product with J is not finite."
-    verdict = "fixed-point iterations converge" if radius < 1 else "Picard's iteration diverges"
-    return f"The spectral radius of I - J at x is {radius:.3g}: near such a point {verdict}."
+    outcome = "fixed-point iterations converge" if radius < 1 else "Picard's iteration diverges"
+    return f"The spectral radius of I - J at x is {radius:.3g}: near such a point {outcome}."
 
 
-def _derivatives(found: Probe, part: System, problem: Problem, x: Any) -> None:
+def _derivatives(found: Probe, part: System, problem: Problem, x: Array) -> None:
     """`check_derivatives` of that system alone, where it can be had alone."""
     if part.evaluator.problem is not problem:  # by `take`
         report = check_derivatives(part.evaluator.problem, part.evaluator.unflatten(part.x))
@@ -74,12 +72,12 @@ def _derivatives(found: Probe, part: System, problem: Problem, x: Any) -> None:
     for check in wrong:
         detail = f": {check.hint}" if check.hint else ""
         what = f"check_derivatives: `{check.name}` is wrong{detail} (mismatch {check.measured:.2g})."
-        found.remarks.append((what, "Correct it first: nothing else can be said before."))
+        found.remarks.append((what, "Correct it first: other findings depend on it."))
     if not wrong:
         found.notes.append(f"check_derivatives: {len(report.checks)} checks passed at x.")
 
 
-def _is_finite(part: System, problem: Problem, x: Any) -> bool:
+def _is_finite(part: System, problem: Problem, x: Array) -> bool:
     """Whether F is finite in the whole batch."""
     with np.errstate(all="ignore"):
         return bool(part.xp.all(part.xp.isfinite(problem.residual(part.xp.asarray(x, copy=True)))))
@@ -94,9 +92,9 @@ def _noise(found: Probe, part: System) -> None:
     size = float(norm2(part.F)[0])
     if size > 0 and change >= NOISE * size:
         what = (
-            f"F(x) is rounding error: it changes by {change / size:.2g} of its norm when x does by one rounding unit."
+            f"F(x) is rounding error: it changes by {change / size:.2g} of its norm when x does by one unit roundoff."
         )
-        found.remarks.append((what, f"NonlinearStop(atol={2 * float(norm_max(part.F)[0]):.1g}) would hold."))
+        found.remarks.append((what, f"NonlinearStop(atol={2 * float(norm_max(part.F)[0]):.1g}) would be met."))
 
 
 def _conditions(found: Probe, part: System, status: Status) -> None:
@@ -122,11 +120,11 @@ def _conditions(found: Probe, part: System, status: Status) -> None:
 
 
 def _singular(part: System, status: Status) -> tuple[str, str]:
-    """A condition number that says that J is singular: whether it is, or only badly scaled."""
+    """Whether a J with a large condition number is singular, or only badly scaled."""
     scaled = _scaled_condition(part) if part.size <= DENSE else math.inf
     if scaled < 0.1 / eps(part.xp, part.x.dtype):
         what = f"J is badly scaled at x: with rows and columns of size 1 its condition number is {scaled:.2g}."
-        return what, "Choose units in which unknowns and equations have the size 1: norm(F) sees the largest alone."
+        return what, "Scale unknowns and equations to size 1: norm(F) is dominated by the largest."
     undetermined = "Remove what is undetermined: x is not the only solution, and has no derivative."
     advice = undetermined if status == Status.CONVERGED else "Start elsewhere, or remove what is undetermined."
     return f"J is singular to working precision at x. {_kernel(part)}".strip(), advice

@@ -1,30 +1,30 @@
-"""Why Newton's steps are slow, and what is suspicious of a system that has converged."""
+"""Why Newton's steps are slow, and what looks suspicious in a system that has converged."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.diagnostics._case import Case, Cause
+from implicitsolve.diagnostics._history import Case, Cause
 from implicitsolve.status import Status
 
-SHORT = 0.5  # step length that most steps fall to, where J does not belong to F
+SHORT = 0.5  # median step length below which J may not be the derivative of F
 STEADY = 0.25  # spread of the last factors, relative to their mean
 SLOW = 0.9  # factor of a fixed-point step that other methods beat
 ACCURATE = 0.1  # linear residual, over the factor of the step, up to which it is not what slows the step down
 POWER = 0.015  # distance to (1 - 1/m)^m, the factor of ||F|| by which Newton's steps reduce a power m
 POOR = 0.3  # linear residual from which on a direction is a poor one
 MANY = 100  # Krylov iterations of one step that ask for a preconditioner
-NEAR = 1e-6  # reduction of ||F|| from which on Newton's steps near a regular solution are whole
+NEAR = 1e-6  # reduction of ||F|| below which Newton's method near a nonsingular root takes full steps
 LAST = 4  # steps there
 
 LINEAR_ADVICE = (
     "Precondition (`preconditioner=`, or declare a `structure`, which gives one), or enlarge the space: "
-    "NewtonKrylov(max_krylov=...), for a method of your own its `restart`."
+    "NewtonKrylov(max_krylov=...), or `restart` of your own method."
 )
 
 
 def slowness(case: Case) -> Cause | None:
-    """Why Newton's steps are slow; None where they are not, or nothing shows it."""
+    """Why Newton's method is slow; None where it is not, or the steps do not show it."""
     history = case.history
     if history.kind == "krylov":
         return _limited(case) or _short(case) or _only_linear(case)
@@ -43,7 +43,7 @@ def _limited(case: Case) -> Cause | None:
     what = (
         f"{int(missed.sum())} of {history.steps} linear solves ended at their limit: step {step + 1} reached the "
         f"relative residual {reached[step]:.2g} in {history.part('krylov_iterations')[step]:.0f} iterations, where "
-        f"{asked[step]:.2g} was asked for."
+        f"the tolerance was {asked[step]:.2g}."
     )
     return Cause("linear", what, LINEAR_ADVICE)
 
@@ -58,8 +58,8 @@ def _short(case: Case) -> Cause | None:
         f"{np.median(lengths):.2g}."
     )
     advice = (
-        "F may have a kink or leave its domain just beyond x, x0 be far from any solution, or J not belong to F: "
-        "check_derivatives(problem, result.x) tells."
+        "F may have a kink or the edge of its domain just beyond x, x0 may be far from any solution, or J may be "
+        "wrong: run check_derivatives(problem, result.x)."
     )
     return Cause("short", what, advice)
 
@@ -75,25 +75,25 @@ def _only_linear(case: Case) -> Cause | None:
     linear = float(np.median(history.part("linear_residual")[-tail.size :])) if history.kind == "krylov" else 0.0
     if linear <= ACCURATE * rate:
         return _steady(case, tail.size, rate)
-    what = f"Whole steps reduce norm(F) by {rate:.2g} only, since the linear solves stop at {linear:.2g}."
-    told = Cause("forcing", what, "NewtonKrylov(forcing=ConstantForcing(eta=0.01)).")
-    return told if linear > SHORT * rate else None
+    what = f"Full steps reduce norm(F) by only {rate:.2g}, since the linear solves stop at {linear:.2g}."
+    cause = Cause("forcing", what, "NewtonKrylov(forcing=ConstantForcing(eta=0.01)).")
+    return cause if linear > SHORT * rate else None
 
 
 def _steady(case: Case, steps: int, rate: float) -> Cause:
     """What makes accurate Newton steps reduce F by the same factor each time."""
     order = next((m for m in (2, 3, 4) if abs((1 - 1 / m) ** m - rate) < POWER), 0)
     what = (
-        f"The last {steps} whole steps all reduced norm(F) by about {rate:.2g}, where Newton's method near a regular "
-        "solution converges ever faster: "
+        f"The last {steps} full steps all reduced norm(F) by about {rate:.2g}, where Newton's method near a "
+        "nonsingular root converges superlinearly: "
     )
     if order:
         what += f"J is singular at the solution, as at a root of multiplicity {order}, or x is still far from it and F "
         what += f"grows there like the power {order}."
-        advice = "Solve for a form of the equations whose J is regular, or accept the rate."
+        advice = "Reformulate the equations so that J is nonsingular, or accept the rate."
     else:
         what += "J is not the derivative of F, or x is still far from the solution, and F grows there exponentially."
-        advice = "check_derivatives(problem, result.x), or explain(result, problem), says whether J is right."
+        advice = "check_derivatives(problem, result.x), or explain(result, problem), tests whether J is right."
     if case.status == Status.CONVERGED:
         advice += " If x is far: a smaller `rtol`."
     return Cause("power" if order else "inexact", what, advice)
@@ -105,11 +105,9 @@ def _short_to_the_end(case: Case) -> Cause | None:
     is_short = last.size == LAST and bool(np.median(last) <= SHORT) and bool(last[-1] < 1)
     if not (is_short and case.reduction < NEAR):
         return None
-    what = (
-        f"The line search shortened the last steps, to {np.median(last):.2g} in the median, though norm(F) was small."
-    )
+    what = f"The line search shortened the last steps (median {np.median(last):.2g}), though norm(F) was small."
     advice = (
-        "J may not belong to F: check_derivatives(problem, result.x) tells. Else F may have a kink at x, or x lie near "
+        "J may be wrong: run check_derivatives(problem, result.x). Otherwise F may have a kink at x, or x may lie near "
         "the edge of its domain."
     )
     return Cause("short", what, advice)
@@ -118,12 +116,12 @@ def _short_to_the_end(case: Case) -> Cause | None:
 def faster(case: Case) -> str:
     """What may need fewer steps."""
     if case.history.kind == "fixed point":
-        return 'method="newton-krylov", or Anderson() in the place of Picard(): fewer steps where an iteration is slow'
-    return "start nearer to the solution"
+        return 'method="newton-krylov", or Anderson() instead of Picard(): fewer steps where an iteration is slow'
+    return "start closer to the solution"
 
 
 def warning_of(case: Case) -> Cause | None:
-    """What is suspicious of a system that has converged."""
+    """What looks suspicious in a system that has converged."""
     history = case.history
     if history.kind in ("krylov", "block"):
         found = _only_linear(case) or _short_to_the_end(case)
@@ -133,7 +131,7 @@ def warning_of(case: Case) -> Cause | None:
             return Cause("products", what, "Precondition, or declare a `structure`.")
         return found
     if history.kind == "fixed point" and history.steps >= 10 and history.rate > SLOW:
-        what = f"norm(F) fell by the factor {history.rate:.3g} a step only, in {history.steps} steps."
+        what = f"norm(F) fell by a factor of only {history.rate:.3g} per step, in {history.steps} steps."
         return Cause("slow", what, f"{faster(case)}.")
     if history.steps == 0 and case.norm > 0:
         return Cause("start", f"x0 already met the target{case.aim.replace(', target', ' of')}.", "Is it small enough?")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, norm2, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.diagnostics._system import System
+from implicitsolve.diagnostics._condition import System
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
 
@@ -75,7 +74,7 @@ class Contraction:
 
 def spectrum(
     problem: Problem | Callable[[Array], Array],
-    x: Any,
+    x: Array,
     *,
     vectors: int | None = None,
     system: int | tuple[int, ...] | None = None,
@@ -116,7 +115,7 @@ def spectrum(
 
     Notes
     -----
-    Values at the rim of the spectrum come first. Where the space is exhausted before N vectors, it goes on with another
+    Values at the rim of the spectrum come first. If the space is exhausted before N vectors, it continues with another
     random one, so that multiple eigenvalues are found as often as they occur.
 
     `root` solves problems with `halves` for every second block alone, and the values there are the squares of these:
@@ -131,7 +130,7 @@ def spectrum(
     >>> import numpy as np
     >>> import implicitsolve as ims
     >>> G = np.array([[0.5, 1.0], [0.0, -0.25]])
-    >>> found = ims.spectrum(lambda x: x - x @ G.T, np.zeros(2))
+    >>> found = ims.diagnostics.spectrum(lambda x: x - x @ G.T, np.zeros(2))
     >>> found.values.real.round(6), found.exact
     (array([ 0.5 , -0.25]), True)
     """
@@ -141,7 +140,7 @@ def spectrum(
 
 def contraction(
     problem: Problem | Callable[[Array], Array],
-    x: Any,
+    x: Array,
     *,
     vectors: int | None = None,
     system: int | tuple[int, ...] | None = None,
@@ -174,7 +173,7 @@ def contraction(
     --------
     >>> import numpy as np
     >>> import implicitsolve as ims
-    >>> round(ims.contraction(lambda x: x - 0.1 * x, np.ones(4)).steps_per_digit, 6)
+    >>> round(ims.diagnostics.contraction(lambda x: x - 0.1 * x, np.ones(4)).steps_per_digit, 6)
     1.0
     """
     part = System("contraction", problem, x, system)
@@ -197,7 +196,7 @@ def contraction(
 def spectrum_of(
     caller: str, part: System, vectors: int | None = None, rng: np.random.Generator | None = None
 ) -> Spectrum:
-    """`spectrum` of a system at hand."""
+    """`spectrum` of one prepared system."""
     rng = np.random.default_rng(0) if rng is None else rng
     columns = _columns(caller, part, vectors)
     H, is_whole = arnoldi(caller, lambda v: v - part.J.matvec(v), part, columns, rng)

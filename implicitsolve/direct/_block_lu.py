@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import extension, gather, host_dtype
-from implicitsolve._typing import Array
+from implicitsolve._namespace import array_namespace, gather, host_dtype, scatter, traits_of
+from implicitsolve._typing import Array, Indices
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
-from implicitsolve.direct._pivoting import joined, secured
-from implicitsolve.direct._settings import GROWTH_LIMIT, Settings
+from implicitsolve.direct._settings import GROWTH_LIMIT, BlockSettings
 from implicitsolve.kernels import Factors, block_lu, block_substitution, favors_band, is_compiled, narrow_lu
 from implicitsolve.operators import BlockBandedMatrix
 
@@ -21,7 +20,7 @@ AT_ONCE = 8.0  # growth of an elimination that pivots inside the blocks which is
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockLU(Settings):
+class BlockLU(BlockSettings):
     """Block LU factorization of a block-banded matrix, for each system of a batch (the block Thomas algorithm).
 
     Parameters
@@ -48,7 +47,7 @@ class BlockLU(Settings):
         - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops, and from k = 20 on BLAS and LAPACK
           called from compiled code. For "band" and for block triangular matrices only up to k = 24;
         - LAPACK for other NumPy arrays with T > 64 or k >= 24. Blocks of k < 24 go to the band solvers gttrf and gbtrf,
-          one call a system; from k = 24 on each block is factored by calls of its own;
+          one call a system; from k = 24 on each block is factored by separate calls;
         - CUDA kernels for real CuPy arrays, by one launch: a thread for each system with k <= 4, some lanes of a warp
           with k <= 32 (21 in float64). Block tridiagonal matrices of larger blocks, or with T > 64 (1024 for k <= 4),
           are reduced as by `CyclicReduction`. For "band" only scalar tridiagonal ones;
@@ -119,7 +118,7 @@ class BlockLU(Settings):
         check_matrix("BlockLU", A)
         if overwrite and self.refine:
             raise ValueError("BlockLU.factor: `overwrite` must be False for `refine` > 0, which needs A")
-        own = extension(A.blocks, "block_lu")
+        own = traits_of(A.blocks).block_lu
         if own is not None:
             return own(self).factor(A)
         layout = Layout.banded(A)
@@ -139,40 +138,38 @@ class BlockLU(Settings):
 
         `again` makes the blocks once more: a first attempt by compiled loops, inside the blocks, may overwrite them.
         """
-        facts = sizes(blocks, lower, upper) | {"backend": self.backend}
+        sizes = kernel_sizes(blocks, lower, upper) | {"backend": self.backend}
         if not (lower and upper):
-            return block_substitution.select(blocks, **facts)(blocks, lower, upper, overwrite=overwrite)
+            return block_substitution.select(blocks, **sizes)(blocks, lower, upper, overwrite=overwrite)
         if again is not None and self.pivoting == "auto":
-            function = block_lu.select(blocks, pivoting="block", **facts)
+            function = block_lu.select(blocks, pivoting="block", **sizes)
             if is_compiled(function):
                 factors = function(blocks, lower, upper, overwrite=True)
                 if (factors.growth <= min(self.growth_limit, AT_ONCE)).all():
                     return factors
                 blocks = again()
-        return self._eliminate(blocks, lower, upper, facts, overwrite)
+        return self._eliminate(blocks, lower, upper, sizes, overwrite)
 
-    def _eliminate(self, blocks: Array, lower: int, upper: int, facts: dict[str, Any], overwrite: bool) -> Factors:
+    def _eliminate(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:
         if self.pivoting == self.backend == "auto":
-            narrow = narrow_lu.select(blocks, **facts)  # by sizes; what it does with a system, by that system alone
+            narrow = narrow_lu.select(blocks, **sizes)  # by sizes; what it does with a system, by that system alone
             places, factors = narrow(blocks, min(self.growth_limit, GROWTH_LIMIT))
             if factors is not None:
                 rest = np.setdiff1d(np.arange(blocks.shape[0]), places, assume_unique=True)
                 if not rest.size:
                     return factors
-                others = self._pivoted(gather(blocks, rest), lower, upper, facts, False)
-                return joined((factors, others), (places, rest))
-        return self._pivoted(blocks, lower, upper, facts, overwrite)
+                others = self._pivoted(gather(blocks, rest), lower, upper, sizes, False)
+                return MergedFactors((factors, others), (places, rest))
+        return self._pivoted(blocks, lower, upper, sizes, overwrite)
 
-    def _pivoted(self, blocks: Array, lower: int, upper: int, facts: dict[str, Any], overwrite: bool) -> Factors:
+    def _pivoted(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:
         if self.pivoting == "auto":
-            function = block_lu.select(blocks, pivoting="block", **facts)
+            function = block_lu.select(blocks, pivoting="block", **sizes)
             if not favors_band(function, blocks.shape[-1]):
-                return secured(function(blocks, lower, upper), blocks, lower, upper, self.growth_limit, facts)
+                return refactored(function(blocks, lower, upper), blocks, lower, upper, self.growth_limit, sizes)
         pivoting = "block" if self.pivoting == "block" else "band"
-        function = block_lu.select(blocks, pivoting=pivoting, **facts)
+        function = block_lu.select(blocks, pivoting=pivoting, **sizes)
         return function(blocks, lower, upper, pivoting=pivoting, overwrite=overwrite)
-
-    build = factor
 
 
 def check_matrix(owner: str, A: Any) -> None:
@@ -183,7 +180,56 @@ def check_matrix(owner: str, A: Any) -> None:
         raise TypeError(f"{owner}.factor: `A` must hold float32, float64, complex64 or complex128, got {A.dtype}")
 
 
-def sizes(blocks: Array, lower: int, upper: int) -> dict[str, Any]:
+def kernel_sizes(blocks: Array, lower: int, upper: int) -> dict[str, Any]:
     """What the choice of a kernel depends on: not the number of systems, so that a batch changes no system."""
     _, T, _, k, _ = blocks.shape
     return {"length": T, "block_size": k, "lower": lower, "upper": upper}
+
+
+def refactored(
+    factors: Factors, blocks: Array, lower: int, upper: int, growth_limit: float, sizes: dict[str, Any]
+) -> Factors:
+    """Refactor with pivoting over the whole band those systems whose growth exceeds the limit or that are singular."""
+    is_bad = ~(factors.growth <= growth_limit)
+    bad, good = np.flatnonzero(is_bad), np.flatnonzero(~is_bad)
+    if not bad.size:
+        return factors
+    kept = factors.take(good)
+    del factors  # the only reference, if the caller keeps none: the second attempt can use the room
+    blocks = gather(blocks, bad) if good.size else blocks
+    again = block_lu.select(blocks, **sizes, pivoting="band")(blocks, lower, upper, pivoting="band")
+    return MergedFactors((kept, again), (good, bad)) if good.size else again
+
+
+class MergedFactors:
+    """Factors of a batch whose systems were factored in two ways: the parts, and their places in the batch, sorted."""
+
+    def __init__(self, parts: tuple[Factors, ...], places: tuple[Indices, ...]) -> None:
+        self.parts, self.places = parts, places
+        size = sum(place.size for place in places)
+        self.singular, self.growth = np.empty(size, dtype=int), np.empty(size)
+        for part, place in zip(parts, places):
+            self.singular[place], self.growth[place] = part.singular, part.growth
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(part.nbytes for part in self.parts)
+
+    def solve(self, b: Array, adjoint: bool = False) -> Array:
+        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
+        x = array_namespace(b).empty_like(b)
+        for part, place in zip(self.parts, self.places):
+            scatter(x, place, part.solve(gather(b, place), adjoint))
+        return x
+
+    def take(self, indices: Indices) -> Factors:
+        """Return the factors of some systems."""
+        owner = np.isin(indices, self.places[1])
+        parts: list[Factors] = []
+        places: list[Indices] = []
+        for i, (part, place) in enumerate(zip(self.parts, self.places)):
+            chosen = np.flatnonzero(owner == i)
+            parts.append(part.take(np.searchsorted(place, indices[chosen])))  # places are sorted
+            places.append(chosen)
+        return MergedFactors(tuple(parts), tuple(places))

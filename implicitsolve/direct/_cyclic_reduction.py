@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from implicitsolve._namespace import check_whole
-from implicitsolve.direct._block_lu import check_matrix, sizes
+from implicitsolve.direct._block_lu import check_matrix, kernel_sizes, refactored
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
-from implicitsolve.direct._pivoting import secured
-from implicitsolve.direct._settings import Settings
+from implicitsolve.direct._settings import BlockSettings
 from implicitsolve.kernels import cyclic_reduction
 from implicitsolve.operators import BlockBandedMatrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class CyclicReduction(Settings):
+class CyclicReduction(BlockSettings):
     """Block cyclic reduction of a block-banded matrix, for each system of a batch.
 
     Every second block row is eliminated, all of them at once, and again in the half that is left: log2(T) steps, each
@@ -62,7 +62,8 @@ class CyclicReduction(Settings):
     array([1., 1., 1., 1.])
     """
 
-    _PIVOTING = ("auto", "block")
+    partitioned: ClassVar[bool] = False
+    _PIVOTING: ClassVar[tuple[str, ...]] = ("auto", "block")
 
     def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
         """Factor A: a status for each system, and no exception for a singular one. `overwrite` saves nothing here."""
@@ -70,12 +71,10 @@ class CyclicReduction(Settings):
         check_whole("CyclicReduction", A.blocks, "BlockLU")
         layout = Layout.tridiagonal(A)
         blocks = layout.blocks(A)
-        facts = sizes(blocks, 1, 1) | {"backend": self.backend}
-        function = cyclic_reduction.select(blocks, **facts)
+        sizes = kernel_sizes(blocks, 1, 1) | {"backend": self.backend}
+        function = cyclic_reduction.select(blocks, **sizes)
         if self.pivoting == "auto":
-            factors = secured(function(blocks), blocks, 1, 1, self.growth_limit, facts)
+            factors = refactored(function(blocks), blocks, 1, 1, self.growth_limit, sizes)
         else:
             factors = function(blocks)
         return Factorization(A, factors, layout, refine=self.refine)
-
-    build = factor

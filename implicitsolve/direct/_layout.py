@@ -19,7 +19,7 @@ from implicitsolve.operators import BlockBandedMatrix
 
 @dataclass(frozen=True)
 class Layout:
-    """How the blocks of A are arranged for a kernel: as they are if `order` is None."""
+    """How the blocks of A are arranged for a kernel: unchanged if `order` is None."""
 
     lower: int
     upper: int

@@ -1,20 +1,34 @@
-"""The settings that direct methods share."""
+"""What every direct method declares, and the settings that block-banded ones share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
+from implicitsolve.direct._factorization import Factorization
 from implicitsolve.kernels import BACKENDS
+from implicitsolve.krylov import LinearMethod
+from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.stopping import check_limit
 
 GROWTH_LIMIT = 16.0  # measured: the scaled residual of a solve is at most twice the growth, mostly a third of it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Frozen settings, checked."""
+class DirectMethod(LinearMethod, Protocol):
+    """Frozen settings of a method that factors a matrix; the factors solve with it and with its adjoint."""
 
+    def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
+        """Factor A, each system of a batch separately; a singular one gets a status and does not raise."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSettings:
+    """Settings of the block factorizations, checked."""
+
+    kind: ClassVar[str] = "direct"
+    may_transform: ClassVar[bool] = False
+    partitioned: ClassVar[bool] = True
     _PIVOTING: ClassVar[tuple[str, ...]] = ("auto", "block", "band")
 
     pivoting: str = "auto"

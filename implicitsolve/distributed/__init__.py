@@ -1,22 +1,23 @@
-"""Solves on many processes: arrays whose one axis is split over the ranks of a communicator.
+"""Solves on many processes: arrays of which one axis is partitioned across the ranks of a communicator.
 
 Every rank runs the same program. `root`, `linear_solve`, `pull_back` and `push_forward` work on distributed arrays as
-on others: elementwise work is local, and what is summed over the split axis is the same number on every rank, so that
-all ranks take the same decisions.
+on others: elementwise work is local, and sums over the split axis are the same numbers on every rank, so that all ranks
+take the same decisions.
 """
 
 from __future__ import annotations
 
-from implicitsolve.distributed import _vectors as _vectors  # registers a kernel
-from implicitsolve.distributed._array import DistributedArray, replicated
-from implicitsolve.distributed._communicator import Communicator, Counted, Serial
-from implicitsolve.distributed._layout import layout
-from implicitsolve.distributed._make import from_local, split
+from implicitsolve._namespace import ArrayTraits, declare_arrays
+from implicitsolve.distributed import _functions as _functions  # the namespace of DistributedArray
+from implicitsolve.distributed._array import DistributedArray
+from implicitsolve.distributed._communicator import Communicator, Counted, Serial, threads
+from implicitsolve.distributed._layout import Part, layout
+from implicitsolve.distributed._make import from_local, replicated, split
 from implicitsolve.distributed._mpi import MPI
-from implicitsolve.distributed._part import Part
 from implicitsolve.distributed._partitioned_lu import PartitionedLU
 from implicitsolve.distributed._problem import problem
-from implicitsolve.distributed._threads import threads
+from implicitsolve.distributed._rows import BandProducts, transposed
+from implicitsolve.distributed._vectors import empty_vectors
 
 __all__ = [
     "MPI",
@@ -33,3 +34,15 @@ __all__ = [
     "split",
     "threads",
 ]
+
+declare_arrays(
+    DistributedArray,
+    ArrayTraits(
+        kernels=("distributed",),
+        is_partitioned=True,
+        empty_vectors=empty_vectors,
+        band_products=BandProducts,
+        band_transposed=transposed,
+        block_lu=PartitionedLU.of,
+    ),
+)

@@ -1,23 +1,27 @@
-"""How the ranks of a distributed solve talk to each other: the protocol, one rank alone, a count of what is sent."""
+"""How the ranks of a distributed solve communicate: the protocol, a single rank, counts, and threads as ranks."""
 
 from __future__ import annotations
 
+import contextvars
+import threading
 from collections import Counter
-from collections.abc import Sequence
-from typing import Literal, NoReturn, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from implicitsolve._typing import HostArray
+from implicitsolve.stopping import check_limit
 
 Operation: TypeAlias = Literal["sum", "max", "sum-max"]
+Result = TypeVar("Result")
 OPERATIONS: tuple[Operation, ...] = ("sum", "max", "sum-max")
 
 
 class Communicator(Protocol):
-    """What the distributed parts ask of a communicator: `size` ranks that run the same program, this one is `rank`.
+    """`size` ranks that run the same program, of which this one is `rank`.
 
-    Every rank calls the same functions in the same order. An implementation for another transport needs only these.
+    Every rank calls the same functions in the same order. Another transport has to implement these methods alone.
     """
 
     @property
@@ -36,7 +40,7 @@ class Communicator(Protocol):
         Parameters
         ----------
         values : ndarray
-            This rank's part. Left as it is.
+            This rank's part. Not modified.
         operation : {"sum", "max", "sum-max"}
             "max" is NaN where one rank has NaN. "sum-max" is for a last axis of two: the sum of the first numbers and
             the largest of the second ones, in the time of one message.
@@ -51,20 +55,20 @@ class Communicator(Protocol):
         values : ndarray
             This rank's part.
         shapes : sequence of tuples, optional
-            The shapes of all ranks' arrays, where the caller knows them. Without it they are gathered first, which is a
-            collective more.
+            The shapes of all ranks' arrays, if known. Otherwise they are gathered first, by one more
+            collective.
         """
         ...
 
     def exchange(
         self, to_previous: HostArray | None, to_next: HostArray | None, *, periodic: bool = False
     ) -> tuple[HostArray | None, HostArray | None]:
-        """Send an array to the rank before and one to the rank after this one; return what these two send here.
+        """Send an array to the rank before and one to the rank after this one; return what these two send.
 
         Parameters
         ----------
         to_previous, to_next : ndarray or None
-            What is sent; None where there is nothing to tell. Any shape: it is sent along.
+            What is sent, of any shape; None for nothing.
         periodic : bool, optional
             Whether the last rank is followed by the first. Default False: what is sent beyond the ends is dropped.
 
@@ -109,7 +113,7 @@ def check_operation(values: HostArray, operation: Operation) -> None:
 
 
 class Serial:
-    """The communicator of one rank, for a program that runs on one process as it does on many.
+    """The communicator of a single rank.
 
     Examples
     --------
@@ -150,22 +154,22 @@ def copied(values: HostArray | None) -> HostArray | None:
 
 
 class Counted:
-    """A communicator that counts what this rank does with another one.
+    """A communicator that counts the calls, messages and bytes of another one on this rank.
 
     Parameters
     ----------
     comm : Communicator
-        Does the work.
+        The other one.
 
     Attributes
     ----------
     calls : Counter
         Calls by kind: "allreduce", "allgather", "exchange".
     messages : Counter
-        Messages by kind: one for each allreduce and allgather (two where the shapes have to be gathered first), one for
-        each neighbour that an exchange sends numbers to.
+        Messages by kind: one for each allreduce and allgather (two if the shapes have to be gathered first), one
+        for each neighbour that an exchange sends an array to.
     bytes : Counter
-        Bytes of numbers that this rank gave, by kind.
+        Bytes that this rank contributed, by kind.
 
     Examples
     --------
@@ -194,7 +198,7 @@ class Counted:
         return self.comm.size
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Set all counts to zero."""
         for counter in (self.calls, self.messages, self.bytes):
             counter.clear()
 
@@ -231,3 +235,144 @@ class Counted:
 def has_neighbours(comm: Communicator, periodic: bool) -> tuple[bool, bool]:
     """Whether there is a rank before this one, and one after it."""
     return periodic or comm.rank > 0, periodic or comm.rank + 1 < comm.size
+
+
+class RankFailed(RuntimeError):  # noqa: N818 (named as NoConvergence is)
+    """Another rank has failed: raised on all ranks but that one."""
+
+
+def threads(size: int, function: Callable[[Communicator], Result]) -> list[Result]:
+    """Run a program on ranks that are threads of this process.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+    function : callable
+        ``function(comm)`` is the program; every rank runs it.
+
+    Returns
+    -------
+    list
+        What the ranks returned, in their order.
+
+    Raises
+    ------
+    BaseException
+        The first exception that a rank raised. The others end at their next communication, or in the one they wait in.
+    RuntimeError
+        If the ranks do not call the same functions of their communicator in the same order.
+
+    Notes
+    -----
+    The ranks share the interpreter: this saves no time. Sums run in the order of ranks, so that every run has the same
+    bits. A thread has the context of the caller, for example `numpy.errstate`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve import distributed
+    >>> distributed.threads(3, lambda comm: int(comm.allreduce(np.array(comm.rank), "sum")))
+    [3, 3, 3]
+    """
+    check_limit("threads", "size", size, least=1)
+    meeting = _Meeting(size)
+    results: list[Any] = [None] * size
+
+    def run(rank: int) -> None:
+        try:
+            comm = _ThreadRank(meeting, rank)
+            results[rank] = function(comm)
+            comm.meet("return", None)
+        except BaseException as error:  # noqa: BLE001 (raised again by the caller's thread)
+            meeting.fail(error)
+
+    workers = [
+        threading.Thread(target=contextvars.copy_context().run, args=(run, rank), name=f"rank {rank}", daemon=True)
+        for rank in range(size)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        for worker in workers:
+            worker.join()
+    except BaseException as error:  # an interrupt of the caller's thread
+        meeting.fail(error)
+        raise
+    if meeting.failure is not None:
+        raise meeting.failure
+    return results
+
+
+class _Meeting:
+    """Where the threads exchange what they contribute to a collective."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.failure: BaseException | None = None
+        self._lock, self._barrier = threading.Lock(), threading.Barrier(size)
+        self._slots: list[list[Any]] = [[(0, None, None)] * size for _ in range(2)]  # of even and odd rounds
+
+    def meet(self, rank: int, count: int, kind: str, value: Any) -> list[Any]:
+        """Give `value` in round `count`, and return what all ranks have given; `kind` must be the same everywhere."""
+        slots = self._slots[count % 2]  # written again two rounds later, when all ranks have read it
+        slots[rank] = count, kind, value
+        try:
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            if any(given[0] != count for given in slots):  # else the round was complete
+                raise RankFailed("another rank has failed") from self.failure
+        if len({kind for _, kind, _ in slots}) > 1:
+            calls = ", ".join(f"rank {rank} in {kind}" for rank, (_, kind, _) in enumerate(slots))
+            raise RuntimeError(f"threads: all ranks must call the same functions, got {calls}")
+        return [value for _, _, value in slots]
+
+    def fail(self, error: BaseException) -> None:
+        """End all ranks at their next communication; the first error is the one that is raised."""
+        with self._lock:
+            self.failure = self.failure or error
+        self._barrier.abort()
+
+
+class _ThreadRank:
+    """One rank's communicator."""
+
+    def __init__(self, meeting: _Meeting, rank: int) -> None:
+        self._meeting = meeting
+        self._count = 0  # of meetings
+        self.rank = rank
+        self.size = meeting.size
+
+    def meet(self, kind: str, value: Any) -> list[Any]:
+        """See `_Meeting.meet`."""
+        self._count += 1
+        return self._meeting.meet(self.rank, self._count, kind, value)
+
+    def allreduce(self, values: HostArray, operation: Operation) -> HostArray:
+        """Combine in the order of ranks."""
+        check_operation(values, operation)
+        parts = self.meet(f"allreduce {operation} {values.dtype}{values.shape}", np.array(values))
+        return combined(parts, operation)
+
+    def allgather(self, values: HostArray, shapes: Sequence[tuple[int, ...]] | None = None) -> list[HostArray]:
+        """Gather copies."""
+        if shapes is not None and tuple(shapes[self.rank]) != values.shape:
+            raise ValueError(f"allgather: `shapes` says {shapes[self.rank]} for rank {self.rank}, got {values.shape}")
+        parts = self.meet(f"allgather {values.dtype}", np.array(values))
+        return [np.array(part) for part in parts]
+
+    def exchange(
+        self, to_previous: HostArray | None, to_next: HostArray | None, *, periodic: bool = False
+    ) -> tuple[HostArray | None, HostArray | None]:
+        """Exchange copies."""
+        given = copied(to_previous), copied(to_next)
+        everything = self.meet(f"exchange, periodic={periodic}", given)
+        previous, following = self.rank - 1, self.rank + 1
+        from_previous = everything[previous][1] if periodic or previous >= 0 else None
+        from_next = everything[following % self.size][0] if periodic or following < self.size else None
+        return copied(from_previous), copied(from_next)
+
+    def abort(self, error: BaseException) -> NoReturn:
+        """End all ranks."""
+        self._meeting.fail(error)
+        raise error

@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.distributed._communicator import Communicator
-from implicitsolve.distributed._layout import layout, starts
+from implicitsolve.distributed._layout import Runs, layout
 from implicitsolve.distributed._reduced import Interfaces, Reduced
 from implicitsolve.distributed._rows import adjoint
 
@@ -118,12 +118,12 @@ class Groups:
     """
 
     comm: Communicator
-    counts: tuple[int, ...]
+    counts: Runs
 
     @cached_property
     def leaders(self) -> Indices:
         """The first rank of each group."""
-        return np.asarray(starts(self.counts))
+        return np.asarray(self.counts.starts)
 
     @cached_property
     def own(self) -> int:
@@ -199,7 +199,7 @@ class Group:
         return np.concatenate([first[:, : interfaces.upper], last[:, interfaces.upper :]], axis=1)
 
     def without(self, given: HostArray, first: HostArray | None, last: HostArray | None) -> HostArray:
-        """What members give (ranks, B, m, K), less what belongs to the tips of the group: the adjoint of `tips`."""
+        """What members give (ranks, B, m, K), less the contributions of the group's tips: the adjoint of `tips`."""
         lower, upper, rest = self.reduced.interfaces.lower, self.reduced.interfaces.upper, given.copy()
         if first is not None:
             rest[0][:, lower:] -= adjoint(self.ends[0][:, :upper, lower:]) @ first
@@ -216,7 +216,7 @@ class Group:
 class InGroups:
     """A system for each group of ranks, which its members have, and one of the interfaces between groups.
 
-    A group depends on what lies beyond it as a rank does: it has tips of its own, and the interfaces between groups
+    A group depends on what lies beyond it as a rank does: it has its own tips, and the interfaces between groups
     the same kind of system as those between ranks. Two allgathers for whatever is asked.
 
     Attributes
@@ -310,7 +310,7 @@ def gathered(
     of : slice or ndarray of int, optional
         The ranks that are asked about. Default: all.
     giving : slice or ndarray of int, optional
-        The ranks that say something; the others are silent. Default: all.
+        The ranks that contribute; the others do not. Default: all.
     """
     whole = np.concatenate([np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts])
     sizes = np.zeros(comm.size, dtype=int)

@@ -1,136 +1,51 @@
-"""The functions of the array API standard on distributed arrays: what ``x.__array_namespace__()`` returns.
+"""The namespace of distributed arrays: those functions of the array API standard that the solvers call.
 
-Elementwise functions and those that leave the split axis alone work on the local parts. Reductions over it and products
-that contract it end with one collective. What would have to move numbers between ranks raises a TypeError.
+Elementwise functions are NumPy's ufuncs, which `DistributedArray.__array_ufunc__` applies to the local parts.
+Reductions over the split axis and products that contract it end with one collective. What would have to move numbers
+between ranks raises a TypeError, and so does every name that is missing here.
 """
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from implicitsolve._namespace import numpy_namespace
 from implicitsolve._typing import HostArray
-from implicitsolve.distributed import _extensions, _linalg
-from implicitsolve.distributed._array import DistributedArray, aligned, elementwise, replicated, run_of
-from implicitsolve.distributed._reductions import reduced
-from implicitsolve.distributed._reshape import completed, moved
+from implicitsolve.distributed._array import DistributedArray, aligned, elementwise, is_operand, replicate, run_of
+from implicitsolve.distributed._layout import completed, moved
 
 __array_api_version__ = "2023.12"
 
-e, inf, nan, newaxis, pi = np.e, np.inf, np.nan, None, np.pi
-
-TYPES = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float32", "float64", "complex64", "complex128"),
-)
-ELEMENTWISE = (
-    *("abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_invert"),
-    *("bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "ceil", "conj", "copysign"),
-    *("cos", "cosh", "divide", "equal", "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal", "hypot"),
-    *("imag", "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log1p", "log2", "log10", "logaddexp"),
-    *("logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum", "multiply", "negative"),
-    *("nextafter", "not_equal", "positive", "pow", "real", "remainder", "round", "sign", "signbit", "sin", "sinh"),
-    *("sqrt", "square", "subtract", "tan", "tanh", "trunc", "where"),
-)
-ALONG_AN_AXIS = ("argsort", "cumulative_sum", "flip", "roll", "sort")
-OVER_AN_AXIS = ("argmax", "argmin", "std", "var")
-MADE = ("arange", "empty", "eye", "full", "linspace", "ones", "zeros")
-MADE_LIKE = ("empty_like", "full_like", "ones_like", "zeros_like")
-
-finfo, iinfo, isdtype, can_cast = (
-    numpy_namespace.finfo,
-    numpy_namespace.iinfo,
-    numpy_namespace.isdtype,
-    numpy_namespace.can_cast,
-)
+float32, float64, complex64, complex128 = np.float32, np.float64, np.complex64, np.complex128
+finfo, isdtype = numpy_namespace.finfo, numpy_namespace.isdtype
 
 
-implicitsolve, linalg = _extensions, _linalg  # the first is what `_namespace.extension` looks for
-matmul, matrix_transpose = _linalg.matmul, _linalg.matrix_transpose
-tensordot, vecdot = _linalg.tensordot, _linalg.vecdot
+class MissingFunctionError(TypeError, AttributeError):
+    """A function that distributed arrays do not have; an AttributeError too, for `hasattr`."""
 
 
-def _elementwise(name: str) -> Any:
-    function = getattr(numpy_namespace, name)
-
-    def apply(*operands: Any) -> DistributedArray:
-        return elementwise(function, *operands)
-
-    return _named(apply, name)
-
-
-def _along(name: str) -> Any:
-    function = getattr(numpy_namespace, name)
-    usual = -1 if name in ("argsort", "sort") else None
-
-    def apply(x: DistributedArray, /, *args: Any, axis: int | None = usual, **options: Any) -> DistributedArray:
-        check_whole(name, x, axis)
-        return _like(x, function(x.local, *args, axis=axis, **options))
-
-    return _named(apply, name)
+def __getattr__(name: str) -> Any:
+    """NumPy's ufunc of that name; anything else is not available."""
+    function = getattr(numpy_namespace, name, None)
+    if isinstance(function, np.ufunc) and function.signature is None:
+        return function
+    raise MissingFunctionError(
+        f"`{name}` is not available for DistributedArrays, which have what the solvers call: write functions of one "
+        "rank's part, on NumPy arrays, for distributed.problem, or use `x.local`"
+    )
 
 
-def _over(name: str) -> Any:
-    function = getattr(numpy_namespace, name)
-
-    def apply(x: DistributedArray, /, *, axis: Any = None, keepdims: bool = False, **options: Any) -> DistributedArray:
-        def of_local(local: HostArray, axis: tuple[int, ...], keepdims: bool) -> HostArray:
-            places = None if len(axis) == local.ndim else axis[0] if len(axis) == 1 else axis
-            return function(local, axis=places, keepdims=keepdims, **options)
-
-        for place in axis if isinstance(axis, tuple) else (axis,):
-            check_whole(name, x, place)
-        return reduced(of_local, name, x, axis, keepdims)
-
-    return _named(apply, name)
-
-
-def _made(name: str) -> Any:
-    function = getattr(numpy_namespace, name)
-
-    def make(*args: Any, device: Any = None, **options: Any) -> DistributedArray:
-        return replicated(function(*args, **options))
-
-    return _named(make, name)
-
-
-def _made_like(name: str) -> Any:
-    function = getattr(numpy_namespace, name)
-
-    def make(x: DistributedArray, /, *args: Any, device: Any = None, **options: Any) -> DistributedArray:
-        return _like(x, function(x.local, *args, **options))
-
-    return _named(make, name)
-
-
-def _named(function: Any, name: str) -> Any:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"As the standard's `{name}`."
-    return function
-
-
-globals().update({name: np.dtype(name).type for name in TYPES})
-globals().update({name: _elementwise(name) for name in ELEMENTWISE})
-globals().update({name: _along(name) for name in ALONG_AN_AXIS})
-globals().update({name: _over(name) for name in OVER_AN_AXIS})
-globals().update({name: _made(name) for name in MADE})
-globals().update({name: _made_like(name) for name in MADE_LIKE})
-
-
-def _like(x: DistributedArray, local: Any) -> DistributedArray:
-    """An array whose axes, from the first one up to the split one, are those of x."""
-    return DistributedArray(np.asarray(local), x.axis, x.comm, x.counts)
-
-
-def check_whole(name: str, x: DistributedArray, axis: int | None) -> None:
-    """Raise where a function would need the numbers of other ranks."""
-    if x.axis is not None and (axis is None or axis % x.ndim == x.axis):
-        raise TypeError(f"{name}: axis {x.axis} of {x!r} is split over ranks, and this needs numbers of other ranks")
+def check_not_split(name: str, x: DistributedArray, axis: int) -> None:
+    """Raise if a function would need entries of other ranks."""
+    if x.axis is not None and axis % x.ndim == x.axis:
+        raise TypeError(
+            f"{name}: axis {x.axis} of {x!r} is partitioned across ranks, and this needs numbers of other ranks"
+        )
 
 
 # Types
@@ -139,13 +54,13 @@ def check_whole(name: str, x: DistributedArray, axis: int | None) -> None:
 def asarray(x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> DistributedArray:
     """Return x, or a copy; anything but a distributed array is taken as what all ranks hold."""
     if not isinstance(x, DistributedArray):
-        return replicated(np.array(x, dtype=dtype, copy=copy))
-    return _like(x, np.array(x.local, dtype=dtype, copy=copy))
+        return replicate(np.array(x, dtype=dtype, copy=copy))
+    return x.like(np.array(x.local, dtype=dtype, copy=copy))
 
 
 def astype(x: DistributedArray, dtype: Any, /, *, copy: bool = True, device: Any = None) -> DistributedArray:
-    """Return x in another type; x itself where that is allowed and changes nothing."""
-    return x if x.dtype == dtype and not copy else _like(x, x.local.astype(dtype, copy=True))
+    """Return x in another type; x itself if that is allowed and changes nothing."""
+    return x if x.dtype == dtype and not copy else x.like(x.local.astype(dtype, copy=True))
 
 
 def result_type(*operands: Any) -> Any:
@@ -153,20 +68,52 @@ def result_type(*operands: Any) -> Any:
     return numpy_namespace.result_type(*(x.local if isinstance(x, DistributedArray) else x for x in operands))
 
 
-def clip(x: DistributedArray, /, min: Any = None, max: Any = None) -> DistributedArray:
-    """Return x within bounds."""
-    x = x if min is None else elementwise(np.maximum, x, min)
-    return x if max is None else elementwise(np.minimum, x, max)
+def zeros_like(x: DistributedArray, /, *, dtype: Any = None, device: Any = None) -> DistributedArray:
+    """Return zeros, split as x."""
+    return x.like(np.zeros_like(x.local, dtype=dtype))
+
+
+def empty_like(x: DistributedArray, /, *, dtype: Any = None, device: Any = None) -> DistributedArray:
+    """Return an uninitialized array, split as x."""
+    return x.like(np.empty_like(x.local, dtype=dtype))
+
+
+def ones_like(x: DistributedArray, /, *, dtype: Any = None, device: Any = None) -> DistributedArray:
+    """Return ones, split as x."""
+    return x.like(np.ones_like(x.local, dtype=dtype))
+
+
+def eye(n: int, /, *, dtype: Any = None, device: Any = None) -> DistributedArray:
+    """Return an identity matrix that all ranks hold."""
+    return replicate(np.eye(n, dtype=dtype))
+
+
+# Elementwise functions that are not ufuncs
+
+
+def where(condition: Any, x: Any, y: Any, /) -> DistributedArray:
+    """Return entries of x where the condition holds, else of y."""
+    return elementwise(numpy_namespace.where, condition, x, y)
+
+
+def real(x: DistributedArray, /) -> DistributedArray:
+    """Return real parts."""
+    return x.like(np.real(x.local))
+
+
+def imag(x: DistributedArray, /) -> DistributedArray:
+    """Return imaginary parts."""
+    return x.like(np.imag(x.local))
 
 
 # Shapes
 
 
 def reshape(x: DistributedArray, /, shape: tuple[int, ...], *, copy: bool | None = None) -> DistributedArray:
-    """Factor the axes anew; the split one goes along, see `moved`."""
+    """Return x in another shape, in which the split axis is found by `moved`."""
     new = completed(x.size, tuple(int(length) for length in shape))
     if x.axis is None or x.comm is None:
-        return replicated(np.reshape(x.local, new))
+        return replicate(np.reshape(x.local, new))
     old = x.shape
     axis, counts = (x.axis, x.counts) if new == old else moved(old, x.axis, x.counts, new)
     local = np.reshape(x.local, (*new[:axis], counts[x.comm.rank], *new[axis + 1 :]))
@@ -174,39 +121,23 @@ def reshape(x: DistributedArray, /, shape: tuple[int, ...], *, copy: bool | None
 
 
 def permute_dims(x: DistributedArray, /, axes: tuple[int, ...]) -> DistributedArray:
-    """Return a view whose axes are those of x in another order."""
+    """Return a view with the axes in another order."""
     places = [axis % x.ndim for axis in axes]
     axis = None if x.axis is None else places.index(x.axis)
     return DistributedArray(np.transpose(x.local, places), axis, x.comm, x.counts)
 
 
-def moveaxis(x: DistributedArray, source: int, destination: int, /) -> DistributedArray:
-    """Return a view with one axis at another place."""
-    order = [axis for axis in range(x.ndim) if axis != source % x.ndim]
-    order.insert(destination % x.ndim, source % x.ndim)
-    return permute_dims(x, tuple(order))
-
-
-def expand_dims(x: DistributedArray, /, *, axis: int = 0) -> DistributedArray:
-    """Return a view with an axis of length 1 more."""
-    place = axis % (x.ndim + 1)
-    return x[(*(slice(None),) * place, None)]
-
-
-def squeeze(x: DistributedArray, /, axis: int | tuple[int, ...]) -> DistributedArray:
-    """Return a view without some axes of length 1."""
-    places = {place % x.ndim for place in (axis if isinstance(axis, tuple) else (axis,))}
-    for place in places:
-        if x.shape[place] != 1:
-            raise ValueError(f"squeeze: `axis` must name axes of length 1, got {axis} of shape {x.shape}")
-        check_whole("squeeze", x, place)
-    return x[tuple(0 if place in places else slice(None) for place in range(x.ndim))]
+def matrix_transpose(x: DistributedArray, /) -> DistributedArray:
+    """Return a view of the transposes of a stack of matrices."""
+    if x.ndim < 2:
+        raise ValueError(f"matrix_transpose: the array must have at least 2 axes, got {x.ndim}")
+    return permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
 def broadcast_to(x: DistributedArray, /, shape: tuple[int, ...]) -> DistributedArray:
-    """Return a view of another shape; of the split axis, the same length."""
+    """Return a view of another shape, in which the split axis has the same length."""
     if x.axis is None:
-        return replicated(np.broadcast_to(x.local, shape))
+        return replicate(np.broadcast_to(x.local, shape))
     axis = len(shape) - x.ndim + x.axis
     if shape[axis] != x.shape[x.axis]:
         raise ValueError(f"broadcast_to: axis {x.axis} of {x!r} is split, and cannot get the length {shape[axis]}")
@@ -214,38 +145,18 @@ def broadcast_to(x: DistributedArray, /, shape: tuple[int, ...]) -> DistributedA
     return DistributedArray(local, axis, x.comm, x.counts)
 
 
-def broadcast_arrays(*arrays: DistributedArray) -> list[DistributedArray]:
-    """Return views of one shape."""
-    shape = np.broadcast_shapes(*(x.shape for x in arrays))
-    return [broadcast_to(x, shape) for x in arrays]
-
-
-def concat(arrays: Sequence[DistributedArray], /, *, axis: int | None = 0) -> DistributedArray:
-    """Join arrays along an axis that is not split."""
+def concat(arrays: Sequence[DistributedArray], /, *, axis: int = 0) -> DistributedArray:
+    """Join arrays along an axis that is not split; replicated ones beside split ones are cut to this rank's run."""
     for x in arrays:
-        check_whole("concat", x, axis)
-    if axis is None:
-        return replicated(np.concatenate([x.local for x in arrays], axis=None))
-    parts, split_axis, comm, counts = _side_by_side(arrays, axis)
-    local = np.concatenate(parts, axis=axis)
-    if split_axis is not None and axis % local.ndim == local.ndim + split_axis:
-        raise TypeError(f"concat: axis {axis} is split over ranks in one of the arrays, and not in another")
-    return DistributedArray(local, None if split_axis is None else local.ndim + split_axis, comm, counts)
-
-
-def _side_by_side(arrays: Sequence[DistributedArray], axis: int) -> tuple[list[HostArray], int | None, Any, Any]:
-    """The local parts of arrays that may have different lengths along `axis`."""
-    _, split_axis, comm, counts = aligned([x[_first(x, axis)] for x in arrays])
-    if split_axis is None or comm is None:
-        return [x.local for x in arrays], None, comm, counts
-    own = counts.starts[comm.rank], counts[comm.rank]
-    runs = [x.local if x.axis is not None else run_of(x.local, split_axis, *own) for x in arrays]
-    return runs, split_axis, comm, counts
-
-
-def _first(x: DistributedArray, axis: int) -> tuple[slice, ...]:
-    """An index of the first entry along an axis, which stays."""
-    return tuple(slice(0, 1) if place == axis % x.ndim and place != x.axis else slice(None) for place in range(x.ndim))
+        check_not_split("concat", x, axis)
+    split = next((x for x in arrays if x.axis is not None), None)
+    if split is None or split.axis is None or split.comm is None:
+        return replicate(np.concatenate([x.local for x in arrays], axis=axis))
+    firsts = [x[tuple(slice(0, 1 if i == axis % x.ndim else None) for i in range(x.ndim))] for x in arrays]
+    aligned(firsts)  # raises unless all are partitioned alike
+    run = split.axis - split.ndim, split.start, split.local.shape[split.axis]
+    local = np.concatenate([x.local if x.axis is not None else run_of(x.local, *run) for x in arrays], axis=axis)
+    return split.like(local)
 
 
 def stack(arrays: Sequence[DistributedArray], /, *, axis: int = 0) -> DistributedArray:
@@ -254,83 +165,111 @@ def stack(arrays: Sequence[DistributedArray], /, *, axis: int = 0) -> Distribute
     parts, split_axis, comm, counts = aligned(arrays)
     local = np.stack(parts, axis=place)
     if split_axis is None:
-        return replicated(local)
+        return replicate(local)
     old = arrays[0].ndim + split_axis
     return DistributedArray(local, old + (place <= old), comm, counts)
 
 
-def unstack(x: DistributedArray, /, *, axis: int = 0) -> tuple[DistributedArray, ...]:
-    """Return the parts along an axis that is not split."""
-    check_whole("unstack", x, axis)
-    place = axis % x.ndim
-    return tuple(x[(*(slice(None),) * place, i)] for i in range(x.shape[place]))
-
-
 def take(x: DistributedArray, indices: Any, /, *, axis: int = -1) -> DistributedArray:
-    """Return some places of an axis that is not split, as a copy."""
-    check_whole("take", x, axis)
+    """Return entries along an axis that is not split, as a copy."""
+    check_not_split("take", x, axis)
     places = indices.__array__() if isinstance(indices, DistributedArray) else np.asarray(indices)
-    return _like(x, np.take(x.local, places, axis=axis))
-
-
-def tril(x: DistributedArray, /, *, k: int = 0) -> DistributedArray:
-    """Return lower triangles of matrices that are not split."""
-    return _triangle("tril", x, k)
-
-
-def triu(x: DistributedArray, /, *, k: int = 0) -> DistributedArray:
-    """Return upper triangles of matrices that are not split."""
-    return _triangle("triu", x, k)
-
-
-def _triangle(name: str, x: DistributedArray, k: int) -> DistributedArray:
-    for axis in (-2, -1):
-        check_whole(name, x, axis)
-    return _like(x, getattr(np, name)(x.local, k=k))
+    return x.like(np.take(x.local, places, axis=axis))
 
 
 # Reductions
 
 
 def sum(x: DistributedArray, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> DistributedArray:
-    """Sum."""
-    return reduced(lambda local, **where: numpy_namespace.sum(local, dtype=dtype, **where), "sum", x, axis, keepdims)
-
-
-def mean(x: DistributedArray, /, *, axis: Any = None, keepdims: bool = False) -> DistributedArray:
-    """Arithmetic mean."""
-    total = sum(x, axis=axis, keepdims=keepdims)
-    return elementwise(np.divide, total, x.size / total.size if x.size else math.nan)
+    """Return sums."""
+    return _reduced(lambda local, **over: numpy_namespace.sum(local, dtype=dtype, **over), "sum", x, axis, keepdims)
 
 
 def max(x: DistributedArray, /, *, axis: Any = None, keepdims: bool = False) -> DistributedArray:
-    """Maximum; NaN where there is one."""
-    return reduced(np.max, "max", x, axis, keepdims)
-
-
-def min(x: DistributedArray, /, *, axis: Any = None, keepdims: bool = False) -> DistributedArray:
-    """Minimum; NaN where there is one."""
-    return reduced(np.min, "min", x, axis, keepdims)
+    """Return maxima; NaN where there is one."""
+    least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min  # of a rank without entries
+    return _reduced(lambda local, **over: np.max(local, initial=least, **over), "max", x, axis, keepdims)
 
 
 def any(x: DistributedArray, /, *, axis: Any = None, keepdims: bool = False) -> DistributedArray:
-    """Whether one is true."""
-    return reduced(np.any, "max", x, axis, keepdims)
+    """Return whether an entry is true."""
+    bits = x.like(np.not_equal(x.local, 0).astype(np.uint8))
+    return elementwise(np.equal, max(bits, axis=axis, keepdims=keepdims), 1)
 
 
 def all(x: DistributedArray, /, *, axis: Any = None, keepdims: bool = False) -> DistributedArray:
-    """Whether each is true."""
-    return reduced(np.all, "min", x, axis, keepdims)
+    """Return whether each entry is true."""
+    bits = x.like(np.equal(x.local, 0).astype(np.uint8))
+    return elementwise(np.equal, max(bits, axis=axis, keepdims=keepdims), 0)
 
 
-def prod(x: DistributedArray, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> DistributedArray:
-    """Product."""
-    return reduced(lambda local, **where: numpy_namespace.prod(local, dtype=dtype, **where), "prod", x, axis, keepdims)
+def _reduced(
+    function: Callable[..., Any], operation: Any, x: DistributedArray, axis: Any, keepdims: bool
+) -> DistributedArray:
+    """Reduce over one axis, several, or all; `operation` ("sum" or "max") combines the ranks' results."""
+    axes = range(x.ndim) if axis is None else (axis if isinstance(axis, tuple) else (axis,))
+    places = tuple(sorted(place % x.ndim for place in axes))
+    local = np.asarray(function(x.local, axis=places, keepdims=keepdims))
+    if x.axis is None or x.comm is None:
+        return replicate(local)
+    if x.axis in places:
+        return replicate(x.comm.allreduce(local, operation))
+    kept = x.axis if keepdims else x.axis - len([place for place in places if place < x.axis])
+    return DistributedArray(local, kept, x.comm, x.counts)
 
 
-def count_nonzero(x: DistributedArray, /, *, axis: Any = None, keepdims: bool = False) -> DistributedArray:
-    """How many are not zero."""
-    return sum(elementwise(np.not_equal, x, 0), axis=axis, keepdims=keepdims)
+# Products
 
+
+def matmul(a: Any, b: Any, /) -> DistributedArray:
+    """Return products of stacks of matrices; one collective if the axis that is summed over is split."""
+    if not (is_operand(a) and is_operand(b)):
+        raise TypeError(f"matmul: expected DistributedArrays, got {type(a).__name__} and {type(b).__name__}")
+    if a.ndim == 1:
+        return matmul(a[None, :], b)[..., 0, :]
+    if b.ndim == 1:
+        return matmul(a, b[:, None])[..., 0]
+    at_a, at_b = (None if x.axis is None else x.axis - x.ndim for x in (a, b))
+    if at_a == -1 or at_b == -2:
+        return _contracted(a, b)
+    if at_a == -2 or at_b == -1:
+        if at_a is not None and at_b is not None:
+            raise ValueError(f"matmul: only one of the matrices may be split, got {a!r} and {b!r}")
+        axis, split = (-2, a) if at_a == -2 else (-1, b)
+        local = np.matmul(a.local, b.local)
+        return DistributedArray(local, local.ndim + axis, split.comm, split.counts)
+    return elementwise(np.matmul, a, b)  # replicated matrices, or stacks that are partitioned alike
+
+
+def _contracted(a: DistributedArray, b: DistributedArray) -> DistributedArray:
+    """A product whose inner axis is split."""
+    parts, axis, comm, _ = aligned((matrix_transpose(a), b))
+    if axis != -2 or comm is None:
+        raise ValueError(f"matmul: the inner axis must be partitioned alike, got {a!r} and {b!r}")
+    return replicate(comm.allreduce(np.matmul(np.swapaxes(parts[0], -1, -2), parts[1]), "sum"))
+
+
+def vecdot(a: DistributedArray, b: DistributedArray, /, *, axis: int = -1) -> DistributedArray:
+    """Return sums of conj(a) b over an axis; one collective if that is split."""
+    parts, split_axis, comm, counts = aligned((a, b))
+    local: HostArray = np.asarray(numpy_namespace.vecdot(*parts, axis=axis))
+    if split_axis is None or comm is None:
+        return replicate(local)
+    ndim = np.maximum(a.ndim, b.ndim)
+    place, split_place = int(axis % ndim), int(ndim + split_axis)
+    if place == split_place:
+        return replicate(comm.allreduce(local, "sum"))
+    return DistributedArray(local, split_place - (place < split_place), comm, counts)
+
+
+def solve(a: DistributedArray, b: DistributedArray, /) -> DistributedArray:
+    """Solve systems of a stack, each of which one rank holds as a whole."""
+    for x in (a, b):
+        if x.axis is not None and x.axis >= x.ndim - 2:
+            raise TypeError(f"solve: every rank must hold whole matrices, got {x!r}")
+    return elementwise(numpy_namespace.linalg.solve, a, b)
+
+
+linalg = SimpleNamespace(solve=solve)
 
 DistributedArray.namespace = sys.modules[__name__]

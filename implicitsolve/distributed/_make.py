@@ -8,15 +8,38 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray
-from implicitsolve.distributed._array import DistributedArray, host
+from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._layout import Runs, check_counts, layout
 from implicitsolve.stopping import check_limit
 
 
+def replicated(array: Any) -> DistributedArray:
+    """Make an array that every rank holds; all must pass the same bits, which is not checked.
+
+    Parameters
+    ----------
+    array : array_like
+        The whole of it. Not copied.
+
+    Returns
+    -------
+    DistributedArray
+        With no split axis.
+
+    Examples
+    --------
+    >>> from implicitsolve import distributed
+    >>> distributed.replicated([1.0, 2.0])
+    <DistributedArray (2,), dtype=float64, replicated>
+    """
+    return DistributedArray(_host("replicated", "array", array), None, None)
+
+
 def split(comm: Communicator, array: Any, axis: int = -1, block_size: int = 1) -> DistributedArray:
-    """Split an array that every rank has over the ranks; each keeps a copy of its part.
+    """Partition an array that every rank has across the ranks; each keeps a copy of its part.
 
     Parameters
     ----------
@@ -27,7 +50,7 @@ def split(comm: Communicator, array: Any, axis: int = -1, block_size: int = 1) -
     axis : int, optional
         The axis to split. Default: the last one.
     block_size : int, optional
-        Neighbours along that axis that stay together, whole blocks. Default 1.
+        Entries along that axis that stay together on one rank. Default 1.
 
     Returns
     -------
@@ -37,7 +60,7 @@ def split(comm: Communicator, array: Any, axis: int = -1, block_size: int = 1) -
     Raises
     ------
     ValueError
-        If the axis is no axis of the array, or its length no multiple of `block_size`, which is at least 1.
+        If `axis` is not an axis of the array, or its length not a multiple of `block_size`.
 
     Examples
     --------
@@ -48,7 +71,7 @@ def split(comm: Communicator, array: Any, axis: int = -1, block_size: int = 1) -
     [(2, 2), (2, 2), (1, 2), (1, 2)]
     """
     check_limit("split", "block_size", block_size, least=1)
-    array = host("split", "array", array)
+    array = _host("split", "array", array)
     axis = _checked_axis("split", array, axis)
     blocks, rest = divmod(array.shape[axis], block_size)
     if rest:
@@ -63,7 +86,7 @@ def split(comm: Communicator, array: Any, axis: int = -1, block_size: int = 1) -
 def from_local(
     comm: Communicator, local: Any, axis: int = -1, counts: tuple[int, ...] | None = None
 ) -> DistributedArray:
-    """Make an array of which every rank gives its part.
+    """Make an array from the part of every rank.
 
     Parameters
     ----------
@@ -74,8 +97,8 @@ def from_local(
     axis : int, optional
         The split axis. Default: the last one.
     counts : tuple of int, optional
-        Its length on every rank. By default the ranks tell each other, by one allgather, and see that their arrays have
-        one dtype, and one shape but for that length.
+        Its length on every rank. By default found by one allgather, which also checks that the parts have one dtype,
+        and one shape but for that length.
 
     Returns
     -------
@@ -85,7 +108,7 @@ def from_local(
     Raises
     ------
     ValueError
-        If `axis` is no axis, `counts` does not fit, or the ranks' arrays do not belong together.
+        If `axis` is not an axis of the array, `counts` does not fit, or the parts differ in dtype or shape.
 
     Examples
     --------
@@ -94,7 +117,7 @@ def from_local(
     >>> distributed.threads(3, lambda comm: distributed.from_local(comm, np.ones(comm.rank + 1)).shape)
     [(6,), (6,), (6,)]
     """
-    local = host("from_local", "local", local)
+    local = _host("from_local", "local", local)
     axis = _checked_axis("from_local", local, axis)
     if counts is None:
         kind = f"{local.dtype} {local.shape[:axis]} {local.shape[axis + 1 :]}"
@@ -115,3 +138,10 @@ def _checked_axis(owner: str, array: HostArray, axis: int) -> int:
     if not -array.ndim <= axis < array.ndim:
         raise ValueError(f"{owner}: `axis` must be an axis of the array, of shape {array.shape}, got {axis}")
     return axis % array.ndim
+
+
+def _host(owner: str, name: str, array: Any) -> HostArray:
+    """The caller's array as a NumPy array; others are not supported."""
+    if is_array(array) and not isinstance(array, np.ndarray | np.generic | DistributedArray):
+        raise TypeError(f"{owner}: `{name}` must be a NumPy array, got one of {library(array)}: copy it to the host")
+    return np.asarray(array)

@@ -104,7 +104,7 @@ class MPI:
         return self._comm.Iallreduce(given, total, op=self._mpi.SUM), lambda: total
 
     def _max(self, values: HostArray) -> tuple[Any, Callable[[], HostArray]]:
-        """The same for the maximum; which numbers are NaN goes along, since MPI does not say what it makes of them."""
+        """The same for the maximum; the positions of NaN are sent too, since MPI does not specify their treatment."""
         has_nan = values.dtype.kind == "f"
         is_nan = np.isnan(values)
         given = np.stack([np.where(is_nan, -np.inf, values), is_nan]).astype(values.dtype) if has_nan else values[None]

@@ -1,4 +1,4 @@
-"""PartitionedLU: direct solves of block-banded systems whose block rows are split over ranks."""
+"""PartitionedLU: direct solves of block-banded systems whose block rows are partitioned across ranks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU, Factorization
 from implicitsolve.direct._block_lu import check_matrix
 from implicitsolve.direct._layout import Layout
-from implicitsolve.direct._settings import Settings
+from implicitsolve.direct._settings import BlockSettings
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._exchange import Exchange, exchange, gathered, overall
-from implicitsolve.distributed._layout import starts
+from implicitsolve.distributed._layout import Runs
 from implicitsolve.distributed._reduced import Interfaces
 from implicitsolve.distributed._rows import OwnRows, add, adjoint, as_rows, first, last
 from implicitsolve.distributed._subdomain import Subdomain
@@ -26,8 +26,8 @@ GROWTH_LIMIT = 1e3  # one step of refinement makes up for as much many times ove
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionedLU(Settings):
-    """LU factorization of a block-banded matrix whose block rows are split over ranks, by partitions [1]_, [2]_.
+class PartitionedLU(BlockSettings):
+    """LU factorization of a block-banded matrix with block rows partitioned across ranks, by partitions [1]_, [2]_.
 
     Every rank factors its own block rows by `BlockLU`, as a system that takes the neighbours' blocks as given. What is
     given is then found from a small system of the interfaces. Up to 64 ranks every one solves it for all; more of them
@@ -77,9 +77,9 @@ class PartitionedLU(Settings):
     interfaces: in some thousand random matrices a solve without refinement had at most 1.2 times this scaled residual.
 
     A rank's rows can be a singular system though A is regular: a tridiagonal matrix with zeros in its diagonal is one,
-    if their number is odd. With mixtures (random ones, always the same) no regular matrix was found for which they are
-    not regular, if `lower` and `upper` are not 0. A triangular band needs none. What remains is a circle with one-sided
-    couplings, for example a cyclic shift, for which the status is SINGULAR.
+    if their number is odd. With mixtures (random ones, always the same) no nonsingular matrix was found for which they
+    are singular, if `lower` and `upper` are not 0. A triangular band needs none. What remains is a circle with
+    one-sided couplings, for example a cyclic shift, for which the status is SINGULAR.
 
     Solutions depend on the number of ranks within rounding, and not on anything else.
 
@@ -129,7 +129,15 @@ class PartitionedLU(Settings):
             return BlockLU(pivoting=self.pivoting, refine=self.refine, backend=self.backend).factor(A)
         return Factorization(A, self.factors(A), Layout(A.lower, A.upper), refine=self.refine)
 
-    build = factor
+    @classmethod
+    def of(cls, settings: BlockLU) -> PartitionedLU:
+        """The direct method with the settings of `BlockLU`."""
+        return cls(
+            refine=settings.refine,
+            growth_limit=settings.growth_limit,
+            pivoting=settings.pivoting,
+            backend=settings.backend,
+        )
 
     @property
     def _own(self) -> BlockLU:
@@ -137,9 +145,9 @@ class PartitionedLU(Settings):
         return BlockLU(pivoting=self.pivoting, backend=self.backend)
 
     def factors(self, A: BlockBandedMatrix) -> PartitionedFactors:
-        """Factor A, whose blocks are split over ranks: what `factor` keeps."""
+        """Factor A, whose blocks are partitioned across ranks: what `factor` keeps."""
         comm, counts, own = _split(A)
-        k, first_blocks = A.block_size, np.asarray(starts(counts))
+        k, first_blocks = A.block_size, np.asarray(counts.starts)
         rows = OwnRows(comm, own, A.lower, A.periodic)
         subdomain = Subdomain.of(rows, self._own).or_mixed(rows, self._own, self.growth_limit)
         block = np.where(subdomain.singular >= 0, first_blocks[comm.rank] + subdomain.singular, np.inf)
@@ -172,7 +180,7 @@ class PartitionedFactors:
     """
 
     comm: Communicator
-    counts: tuple[int, ...]
+    counts: Runs
     bands: tuple[int, int]
     subdomain: Subdomain
     between: Exchange | None
@@ -225,7 +233,7 @@ class PartitionedFactors:
         return subdomain.solve(f, adjoint=True)
 
 
-def _split(A: BlockBandedMatrix) -> tuple[Communicator, tuple[int, ...], HostArray]:
+def _split(A: BlockBandedMatrix) -> tuple[Communicator, Runs, HostArray]:
     """Communicator, counts, and this rank's blocks (B, T, lower + upper + 1, k, k); raise unless they are usable."""
     blocks: Any = A.blocks
     if blocks.axis != blocks.ndim - 4:
@@ -242,12 +250,12 @@ def _split(A: BlockBandedMatrix) -> tuple[Communicator, tuple[int, ...], HostArr
     return comm, counts, own.reshape(math.prod(A.batch_shape), *own.shape[-4:])
 
 
-def _own_part(b: Any, comm: Communicator, counts: tuple[int, ...]) -> HostArray:
+def _own_part(b: Any, comm: Communicator, counts: Runs) -> HostArray:
     """The blocks of b (B, T, k, K) that are on this rank."""
     if comm.size == 1:
         return b.local
     if b.axis is None:
-        start = starts(counts)[comm.rank]
+        start = counts.starts[comm.rank]
         return b.local[:, start : start + counts[comm.rank]]
     if b.axis != 1 or tuple(b.counts) != tuple(counts):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A nonlinear system whose blocks are dealt out to ranks, by functions that see one rank's part."""
+"""A nonlinear system whose blocks are partitioned across ranks, from functions of one rank's part."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from implicitsolve.distributed._communicator import Communicator
-from implicitsolve.distributed._layout import layout
-from implicitsolve.distributed._parameters import Parameters
-from implicitsolve.distributed._part import LocalFunctions, Part
-from implicitsolve.distributed._system import ColoredBlocks, System
+from implicitsolve.distributed._layout import Part, layout
+from implicitsolve.distributed._system import ColoredBlocks, LocalFunctions, Parameters, System
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded
@@ -47,7 +45,7 @@ def problem(
         The ranks: `Serial`, `MPI`, or what `threads` gives.
     residual : callable
         ``residual(part, x)`` returns F of the own blocks, shape ``(*batch, part.count, k)``, for x of shape
-        ``(*batch, part.before + part.count + part.after, k)``. `part` is a `Part`: it says which blocks these are.
+        ``(*batch, part.before + part.count + part.after, k)``. `part` is a `Part`, which identifies these blocks.
     length : int
         Number of blocks, T, at least 2.
     block_size : int, optional
@@ -72,14 +70,14 @@ def problem(
     batch_ndim : int, optional
         Number of batch axes. Default 0.
     parameters : mapping of str to array, optional
-        What the residual depends on besides x: arrays that all ranks hold, or `DistributedArray`.
+        What the residual depends on in addition to x: arrays that all ranks hold, or `DistributedArray`.
     parameter_jvp : callable, optional
         ``parameter_jvp(part, x, tangents)`` returns (dF/dtheta) dtheta of the own blocks. Of a split tangent it gets
         this rank's part.
     parameter_vjp : callable, optional
         ``parameter_vjp(part, x, w)`` returns (dF/dtheta)^H w by what the own blocks contribute, as a mapping. These are
         summed over the ranks; of a split parameter it returns this rank's part of the gradient. With an argument `wrt`
-        it is given the names of those that are wanted.
+        it receives the names of the requested ones.
     name : str, optional
         What traces call it.
 
@@ -97,7 +95,7 @@ def problem(
     Notes
     -----
     Messages to each neighbour: one for a residual, a product or an assembly of J; an adjoint product sends one back.
-    Newton-GMRES needs two collectives for each Krylov vector besides, a direct solve one allgather
+    Newton-GMRES needs two more collectives per Krylov vector, a direct solve one allgather
     (`PartitionedLU`), and the gradient of all replicated parameters one allreduce.
 
     An exception that one of these functions raises on one rank ends all ranks with it (`Communicator.abort`).
@@ -124,7 +122,7 @@ def problem(
     >>> distributed.threads(2, program)
     [0.6401, 0.6401]
     """
-    check_limit("distributed.problem", "length", length, least=2)  # of one block nobody can tell which axis is split
+    check_limit("distributed.problem", "length", length, least=2)  # with one block the partitioned axis is ambiguous
     check_limit("distributed.problem", "batch_ndim", batch_ndim)
     structure = BlockBanded(lower, upper, block_size, periodic=periodic)
     structure.check_circle(length)
@@ -132,7 +130,7 @@ def problem(
     if min(counts) < max(lower, upper, 1):
         raise ValueError(
             f"distributed.problem: every rank must own at least max(lower, upper, 1) = {max(lower, upper, 1)} blocks, "
-            f"got `length` = {length} for {comm.size} ranks: take fewer ranks"
+            f"got `length` = {length} for {comm.size} ranks: use fewer ranks"
         )
     given = {
         "residual": residual,
@@ -150,12 +148,15 @@ def problem(
     system = System(functions, counts, structure)
     theta = Parameters(system, parameters)
     wants = parameter_vjp is not None and "wrt" in inspect.signature(parameter_vjp).parameters
+    colored = ColoredBlocks(system) if blocks is None else None
     return Problem(
         system.residual,
         vjp=system.vjp if jvp is None and linearize is None and vjp is not None else None,
         linearize=None if jvp is None and linearize is None else system.linearize,
         structure=structure,
-        blocks=ColoredBlocks(system) if blocks is None else system.blocks,
+        blocks=system.blocks if colored is None else colored,
+        blocks_cost=1 if colored is None else colored.cost,
+        blocks_exact=colored is None or colored.is_exact,
         batch_ndim=batch_ndim,
         parameters=parameters,
         parameter_jvp=None if parameter_jvp is None else theta.jvp,

@@ -1,11 +1,18 @@
-"""The block rows of a banded matrix that one rank holds, and how they depend on the neighbours."""
+"""The block rows of a banded matrix on one rank, their couplings to the neighbours, and products with them."""
 
 from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from implicitsolve._typing import HostArray, Indices
+from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator, has_neighbours
+from implicitsolve.distributed._layout import padded
+from implicitsolve.operators._block_storage import Products
 
 
 class OwnRows:
@@ -23,13 +30,13 @@ class OwnRows:
     Attributes
     ----------
     has_previous, has_next : bool
-        Whether these rows depend on the rank before, or after. One rank alone closes a circle by itself.
+        Whether these rows depend on the rank before, or after. A single rank has no couplings.
     before : ndarray (B, lower k, lower k)
-        How the first rows depend on the last `lower` blocks of the rank before; zero where there is none.
+        Coupling of the first rows to the last `lower` blocks of the rank before; zero if there is none.
     after : ndarray (B, upper k, upper k)
-        How the last rows depend on the first `upper` blocks of the rank after.
+        Coupling of the last rows to the first `upper` blocks of the rank after.
     couples : bool
-        Whether ranks depend on each other at all: the same on every rank.
+        Whether ranks are coupled at all: the same on every rank.
     """
 
     def __init__(self, comm: Communicator, blocks: HostArray, lower: int, periodic: bool) -> None:
@@ -47,7 +54,7 @@ class OwnRows:
 
     @property
     def is_circle(self) -> bool:
-        """Whether this rank alone has all rows of a circle."""
+        """Whether this rank has all rows of a periodic matrix."""
         return self.periodic and self.comm.size == 1
 
     def take(self, indices: Indices) -> OwnRows:
@@ -83,7 +90,7 @@ def adjoint(x: HostArray) -> HostArray:
 
 
 def coupling(rows: HostArray, corner: int, exists: bool) -> HostArray:
-    """The matrix (B, n k, n k) by which n block rows (B, n, width, k, k) depend on n blocks of a neighbour.
+    """The matrix (B, n k, n k) that couples n block rows (B, n, width, k, k) to n blocks of a neighbour.
 
     Row r has in column c the block ``corner + c - r`` of its band: 0 is the first one, for the neighbour before, and
     width - 1 the last one, for the neighbour after.
@@ -103,3 +110,102 @@ def add_dense(rows: HostArray, corner: int, dense: HostArray) -> None:
     parts = dense.reshape(dense.shape[0], n, k, m, k)
     for r, c in np.ndindex(n, m):
         rows[:, r, corner + c - r] += parts[:, r, :, c, :]
+
+
+class BandProducts:
+    """As `Products`: each rank multiplies its own block rows, with one message to each neighbour.
+
+    Parameters
+    ----------
+    blocks : DistributedArray (*batch, T, lower + upper + 1, k, k)
+        Split along T.
+    lower, periodic : int, bool
+        As of `BlockBandedMatrix`.
+
+    Raises
+    ------
+    ValueError
+        From the first product, if another axis is split, or a rank has fewer block rows than the band reaches.
+    """
+
+    def __init__(self, blocks: DistributedArray, lower: int, periodic: bool) -> None:
+        self.blocks, self.lower, self.periodic = blocks, lower, periodic
+        self.upper: int = blocks.local.shape[-3] - 1 - lower
+        self.comm: Any = blocks.comm
+
+    @cached_property
+    def own(self) -> tuple[Products, OwnRows]:
+        """Products with the blocks in this rank's own columns, and the couplings."""
+        blocks, reach = self.blocks, max(self.lower, self.upper)
+        if blocks.axis != blocks.ndim - 4 or (self.comm.size > 1 and min(blocks.counts) < reach):
+            raise ValueError(
+                f"BlockBandedMatrix: the blocks must be split along T (axis -4), and every rank must have at least "
+                f"max(lower, upper) = {reach} block rows, got {blocks!r}"
+            )
+        local = blocks.local
+        rows = local.reshape(math.prod(local.shape[:-4]), *local.shape[-4:])
+        return (
+            Products(local, self.lower, self.periodic and self.comm.size == 1),
+            OwnRows(self.comm, rows, self.lower, self.periodic),
+        )
+
+    def times(self, x: DistributedArray) -> DistributedArray:
+        """A x for columns x (*batch, T, k, K)."""
+        (products, rows), v = self.own, self._local(x)
+        with np.errstate(all="ignore"):  # entries that are not finite are the solver's to report
+            y, v = _flat(products.times(v)), _flat(v)
+            from_previous, from_next = self._exchanged(first(v, self.upper), last(v, self.lower))
+            if from_previous is not None:
+                add(first(y, self.lower), rows.before @ as_rows(from_previous))
+            if from_next is not None:
+                add(last(y, self.upper), rows.after @ as_rows(from_next))
+        return x.like(y.reshape(x.local.shape))
+
+    def adjoint_times(self, x: DistributedArray) -> DistributedArray:
+        """A^H x for columns x (*batch, T, k, K)."""
+        (products, rows), w = self.own, self._local(x)
+        with np.errstate(all="ignore"):
+            y, w = _flat(products.adjoint_times(w)), _flat(w)
+            to_previous = adjoint(rows.before) @ as_rows(first(w, self.lower))
+            to_next = adjoint(rows.after) @ as_rows(last(w, self.upper))
+            from_previous, from_next = self._exchanged(to_previous, to_next)
+            add(first(y, self.upper), from_previous)
+            add(last(y, self.lower), from_next)
+        return x.like(y.reshape(x.local.shape))
+
+    def _exchanged(self, to_previous: HostArray, to_next: HostArray) -> tuple[HostArray | None, HostArray | None]:
+        """What the neighbours send in turn; None beyond the ends, and for no blocks."""
+        if self.comm.size == 1 or not (self.lower or self.upper):
+            return None, None
+        both = (np.ascontiguousarray(part) if part.size else None for part in (to_previous, to_next))
+        return self.comm.exchange(*both, periodic=self.periodic)
+
+    def _local(self, x: DistributedArray) -> HostArray:
+        """The local part of a vector that is split as the matrix is."""
+        if x.axis != x.ndim - 3 or not self.blocks.counts.is_same(x.counts):
+            raise ValueError(
+                f"the block rows of a matrix and a vector must be partitioned alike, got {self.blocks!r}, {x!r}"
+            )
+        return x.local
+
+
+def _flat(x: HostArray) -> HostArray:
+    """Columns (*batch, T, k, K) as (B, T, k, K)."""
+    return x.reshape(math.prod(x.shape[:-3]), *x.shape[-3:])
+
+
+def transposed(blocks: DistributedArray, lower: int, periodic: bool, *, conjugate: bool) -> DistributedArray:
+    """Blocks of the transpose, or the adjoint, whose bands have changed places; one message to each neighbour."""
+    comm: Any = blocks.comm
+    length, width = blocks.local.shape[-4:-2]
+    upper = width - 1 - lower
+    around = padded(comm, blocks.local, blocks.ndim - 4, upper, lower, periodic=periodic)
+    before = upper if has_neighbours(comm, periodic)[0] else 0
+    out = np.zeros_like(blocks.local)
+    for j in range(width):
+        offset = j - upper + before  # from a row to the place of its block among those that are seen
+        first, last = max(0, -offset), min(length, around.shape[-4] - offset)
+        if first < last:
+            rows = around[..., first + offset : last + offset, width - 1 - j, :, :]
+            out[..., first:last, j, :, :] = np.swapaxes(rows, -1, -2)
+    return DistributedArray(np.conj(out) if conjugate else out, blocks.axis, comm, blocks.counts)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU
+from implicitsolve.direct._block_lu import MergedFactors
 from implicitsolve.direct._layout import Layout
-from implicitsolve.direct._pivoting import joined
 from implicitsolve.distributed._rows import OwnRows, add_dense, as_rows, first, last
 from implicitsolve.kernels import Factors
 from implicitsolve.operators import BlockBandedMatrix
@@ -18,7 +18,7 @@ PLAIN, MIXED = 0, 1  # what is given: the neighbours' values, or mixtures of the
 
 
 def mixtures(lower: int, upper: int) -> tuple[HostArray, HostArray]:
-    """G (lower, upper) and G' (upper, lower) of kind MIXED: random, the same for every rank and number of ranks.
+    """G (lower, upper) and G' (upper, lower) of kind MIXED: random, identical for every rank and number of ranks.
 
     What is given of a neighbour's numbers is these minus G times one's own numbers beside them. That G and G' are
     independent matters: a skew-symmetric D with the same number at both ends of its diagonal would stay singular.
@@ -94,14 +94,10 @@ class Subdomain:
 
     def take(self, indices: Indices) -> Subdomain:
         """The rows of some systems."""
-        return Subdomain(
-            self.factors.take(indices),
-            self.layout,
-            self.spikes[indices],
-            self.columns,
-            self.kind[indices],
-            self.singular[indices],
-            self.growth[indices],
+        return replace(
+            self,
+            factors=self.factors.take(indices),
+            **{name: getattr(self, name)[indices] for name in ("spikes", "kind", "singular", "growth")},
         )
 
     def solve(self, b: HostArray, adjoint: bool = False) -> HostArray:
@@ -137,12 +133,12 @@ def _merged(parts: tuple[Subdomain, Subdomain], places: tuple[Indices, Indices])
     def both(name: str) -> HostArray:
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
-    return Subdomain(
-        joined((parts[0].factors, parts[1].factors), places),
-        parts[0].layout,
-        both("spikes"),
-        parts[0].columns,
-        both("kind"),
-        both("singular"),
-        both("growth"),
+    factors = MergedFactors((parts[0].factors, parts[1].factors), places)
+    return replace(
+        parts[0],
+        factors=factors,
+        spikes=both("spikes"),
+        kind=both("kind"),
+        singular=both("singular"),
+        growth=both("growth"),
     )

@@ -1,34 +1,102 @@
-"""The functions of a distributed problem: halos are exchanged, and the rest is each rank's own."""
+"""The functions of a distributed problem: halos are exchanged, and each rank calls the user's functions on its part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._jacobian import jacobian
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray
+from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._functions import reshape
-from implicitsolve.distributed._halo import folded, padded
-from implicitsolve.distributed._layout import Runs
-from implicitsolve.distributed._part import LocalFunctions
+from implicitsolve.distributed._layout import Part, Runs, folded, padded
+from implicitsolve.linearize._jacobian import jacobian
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.structure import BlockBanded
 
 
 @dataclass(frozen=True)
+class LocalFunctions:
+    """The user's functions on one rank's part, by name: their results are checked and copied; errors end all ranks."""
+
+    comm: Communicator
+    part: Part
+    batch_ndim: int
+    given: Mapping[str, Callable[..., Any] | None]
+
+    def has(self, name: str) -> bool:
+        """Whether the user passed that function."""
+        return self.given[name] is not None
+
+    def array(self, name: str, shape: tuple[int, ...], x: HostArray, *others: Any) -> HostArray:
+        """The result of a function of x and others: its shape is checked, its dtype that of x."""
+        return self._guarded(name, lambda value: self._checked(name, value, shape, x.dtype), x, *others)
+
+    def linearized(self, shape: tuple[int, ...], x: HostArray) -> tuple[HostArray, LinearOperator]:
+        """The result of `linearize`: F, and J of the own blocks."""
+        return self._guarded("linearize", lambda value: self._checked_pair(value, shape, x), x)
+
+    def product(self, J: LinearOperator, name: str, shape: tuple[int, ...], v: HostArray) -> HostArray:
+        """A product with the J of `linearize`; `name` is "matvec" or "rmatvec"."""
+        try:
+            return self._checked(f"J.{name}", getattr(J, name)(v), shape, v.dtype)
+        except Exception as error:  # noqa: BLE001 (abort raises it, or ends the process)
+            self.comm.abort(error)
+
+    def gradients(self, x: HostArray, w: HostArray, **wanted: Any) -> dict[str, HostArray]:
+        """The result of `parameter_vjp`."""
+        return self._guarded("parameter_vjp", self._checked_gradients, x, w, **wanted)
+
+    def _guarded(self, name: str, check: Callable[[Any], Any], *arguments: Any, **named: Any) -> Any:
+        function: Any = self.given[name]
+        try:
+            return check(function(self.part, *arguments, **named))
+        except Exception as error:  # noqa: BLE001 (abort raises it, or ends the process)
+            self.comm.abort(error)
+
+    def _checked(self, name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> HostArray:
+        if value is None:
+            raise TypeError(f"`{name}` returned None; it must return an array of shape {shape}")
+        value = np.asarray(value)
+        if value.shape != shape:
+            raise ValueError(f"`{name}` must return an array of shape {shape} for {self.part}, got {value.shape}")
+        if value.dtype.kind not in "biufc":
+            raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
+        if value.dtype.kind == "c" and dtype.kind != "c":
+            raise TypeError(f"`{name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex")
+        return np.array(value, dtype=dtype)
+
+    def _checked_pair(self, value: Any, shape: tuple[int, ...], x: HostArray) -> tuple[HostArray, LinearOperator]:
+        if not (isinstance(value, tuple) and len(value) == 2):
+            raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
+        F, J = self._checked("linearize", value[0], shape, x.dtype), value[1]
+        expected = shape[: self.batch_ndim], x.shape[self.batch_ndim :], shape[self.batch_ndim :]
+        if not isinstance(J, LinearOperator):
+            raise TypeError(f"`linearize` must return J as a LinearOperator, got {type(J).__name__}")
+        if (J.batch_shape, J.in_shape, J.out_shape) != expected:
+            raise ValueError(
+                f"`linearize` must return J of batch_shape, in_shape and out_shape {expected} for {self.part}, got "
+                f"{(J.batch_shape, J.in_shape, J.out_shape)}"
+            )
+        return F, J
+
+    def _checked_gradients(self, value: Any) -> dict[str, HostArray]:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"`parameter_vjp` must return a mapping, got {type(value).__name__}")
+        return {str(key): np.asarray(gradient) for key, gradient in value.items()}
+
+
+@dataclass(frozen=True)
 class System:
-    """F and J on arrays (*batch, T, k) whose blocks are split over ranks by `counts`."""
+    """F and J on arrays (*batch, T, k) whose blocks are partitioned across ranks by `counts`."""
 
     functions: LocalFunctions
     counts: Runs
     structure: BlockBanded
-
-    # Blocks of this rank and around
 
     @property
     def axis(self) -> int:
@@ -36,7 +104,7 @@ class System:
         return self.functions.batch_ndim
 
     def seen(self, x: DistributedArray) -> HostArray:
-        """The own blocks of x with the neighbours' around them, as a new array. One message to each neighbour."""
+        """The own blocks of x between the neighbours', as a new array. One message to each neighbour."""
         self._check(x)
         structure, comm = self.structure, self.functions.comm
         around = padded(comm, x.local, self.axis, structure.lower, structure.upper, periodic=structure.periodic)
@@ -72,7 +140,7 @@ class System:
         return self.functions.array("residual", self.own_shape(seen), seen)
 
     def linearize(self, x: DistributedArray) -> tuple[DistributedArray, LinearOperator]:
-        """F(x) and J(x), which keeps what was seen of x, or what the user's `linearize` has made of it."""
+        """F(x) and J(x)."""
         point = Linearization(self, x)
         return self.whole(point.F if point.J is not None else self.own_residual(point.seen.copy())), point.operator()
 
@@ -130,7 +198,7 @@ class Linearization:
         return system.whole(folded(functions.comm, cotangent, system.axis, *bands, periodic=structure.periodic))
 
     def _matrix(self) -> BlockBandedMatrix:
-        """J by its blocks, kept: no cached property, whose lock (up to Python 3.11) would hold up ranks in threads."""
+        """J by its blocks; no cached property, whose lock (up to Python 3.11) would make ranks in threads wait."""
         if self._assembled is None:
             system, structure = self.system, self.system.structure
             own = system.functions.has("blocks")
@@ -141,7 +209,7 @@ class Linearization:
 
 
 def own_product(system: System, seen: HostArray, J: LinearOperator | None) -> Callable[[HostArray], HostArray]:
-    """``v -> J v`` for what a rank sees of v."""
+    """``v -> J v`` for the own blocks of v and those around them."""
     functions, shape = system.functions, system.own_shape(seen)
     if J is not None:
         return lambda v: functions.product(J, "matvec", shape, v)
@@ -150,18 +218,18 @@ def own_product(system: System, seen: HostArray, J: LinearOperator | None) -> Ca
 
 @dataclass(frozen=True)
 class ColoredBlocks:
-    """The blocks of J by products, or differences, with colored directions: each rank's from its own functions."""
+    """The blocks of J by products, or differences, with colored directions, by each rank's own functions."""
 
     system: System
 
     @property
     def is_exact(self) -> bool:
-        """Whether these are more than differences."""
+        """Whether they come from products, not differences."""
         return self.system.functions.has("jvp") or self.system.functions.has("linearize")
 
     @property
     def cost(self) -> int:
-        """Products, or residuals (two for a central difference), that an assembly takes on each rank."""
+        """Number of products, or residuals (two for a central difference), of an assembly on each rank."""
         products = self.system.structure.width * self.system.structure.block_size
         return products if self.is_exact else 2 * products
 
@@ -170,7 +238,7 @@ class ColoredBlocks:
         return self.of_seen(self.system.seen(x))
 
     def of_seen(self, seen: HostArray, J: LinearOperator | None = None) -> DistributedArray:
-        """The blocks from what the rank sees of x, where J may be known: no message."""
+        """The blocks from the own blocks of x and those around them; J may be known. No message."""
         system, part = self.system, self.system.functions.part
         if J is None and system.functions.has("linearize"):
             J = system.functions.linearized(system.own_shape(seen), seen.copy())[1]
@@ -185,7 +253,50 @@ class ColoredBlocks:
         return system.whole(np.ascontiguousarray(blocks[(*(slice(None),) * system.axis, part.own)]))
 
     def _square(self, seen: HostArray, own: HostArray) -> HostArray:
-        """The own rows among as many as there are columns; zeros elsewhere."""
+        """The own rows in a square matrix's, zeros elsewhere."""
         rows = np.zeros_like(seen)
         rows[(*(slice(None),) * self.system.axis, self.system.functions.part.own)] = own
         return rows
+
+
+class Parameters:
+    """Derivatives with respect to parameters: summed over ranks, or each rank's own part if the parameter is split."""
+
+    def __init__(self, system: System, parameters: Mapping[str, Any] | None) -> None:
+        self.system, self.parameters = system, dict(parameters or {})
+
+    def jvp(self, x: DistributedArray, tangents: Mapping[str, Any]) -> DistributedArray:
+        """(dF/dtheta) dtheta. One message to each neighbour."""
+        system, seen = self.system, self.system.seen(x)
+        local = {key: value.local if isinstance(value, DistributedArray) else value for key, value in tangents.items()}
+        return system.whole(system.functions.array("parameter_jvp", system.own_shape(seen), seen, local))
+
+    def vjp(self, x: DistributedArray, w: DistributedArray) -> dict[str, Any]:
+        """(dF/dtheta)^H w for every parameter. One message to each neighbour, and one allreduce."""
+        return self._summed(self.system.functions.gradients(self.system.seen(x), w.local.copy()))
+
+    def vjp_of_some(
+        self, x: DistributedArray, w: DistributedArray, wrt: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        """The same for the parameters in `wrt`, where that is given."""
+        wanted = {} if wrt is None else {"wrt": wrt}
+        return self._summed(self.system.functions.gradients(self.system.seen(x), w.local.copy(), **wanted))
+
+    def _summed(self, gradients: Mapping[str, HostArray]) -> dict[str, Any]:
+        """The gradients of the whole from those of the ranks."""
+        comm = self.system.functions.comm
+        whole: dict[str, Any] = {}
+        shared: dict[str, HostArray] = {}
+        for name, gradient in sorted(gradients.items()):
+            parameter = self.parameters.get(name)
+            if isinstance(parameter, DistributedArray) and parameter.axis is not None:
+                whole[name] = DistributedArray(gradient, parameter.axis, parameter.comm, parameter.counts)
+            else:
+                shared[name] = gradient
+        if shared:
+            dtype = np.result_type(*shared.values())
+            flat = np.concatenate([np.ravel(part).astype(dtype) for part in shared.values()])
+            ends = np.cumsum([part.size for part in shared.values()])[:-1]
+            for (name, part), total in zip(shared.items(), np.split(comm.allreduce(flat, "sum"), ends)):
+                whole[name] = total.reshape(part.shape).astype(part.dtype, copy=False)
+        return {name: whole[name] for name in gradients}

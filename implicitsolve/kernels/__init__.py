@@ -16,7 +16,7 @@ triangular as scalar bands without interchanges, where entries grow by no more t
 places and `Factors`.
 
 `blocks` has shape (B, T, lower + upper + 1, k, k), ``blocks[:, t, j] = A[t, t + j - lower]``; entries outside the
-matrix are never read. The caller sees to it that `lower` and `upper` are less than T (or 0). ``pivoting="block"``
+matrix are never read. The caller ensures that `lower` and `upper` are less than T (or 0). ``pivoting="block"``
 exchanges rows inside a diagonal block, ``"band"`` all rows that have an entry in the column, as LAPACK does. An
 implementation may write into `blocks` if `overwrite`. The facts for ``select``: length (T), block_size (k), lower,
 upper, and pivoting (block_lu alone); the number of systems is none, so that each system of a batch gets the same
@@ -28,74 +28,41 @@ once, and solves with them.
 
 ``vectors`` selects a class with the solvers' work on vectors, where a device needs few launches for it: see its
 reference; the fact is size, the numbers of a vector.
-
-For recurrent layers `mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix
-products, function by function, and `rnn` a whole recurrence; see their references. The only fact is size, the numbers
-in a row. `gru_recurrence` is that of GRUs, and `recurrence` runs any step along a `Plan`. ``take_rows(x, source,
-none)`` reads rows of a matrix in another order, and ``clear_rows(x, empty)`` sets some to zero, for arrays other than
-NumPy's.
-
-``gru_cell(weights)`` returns the function of a GRU cell's rows as a whole, for as many rows as its `most_rows`:
-``value(x, states, factors, distances)``, ``step(x, previous)``, ``push(factors, dstates, distances)``,
-``pull(factors, w)``, ``pull_back(factors, w, distances, length)``, ``gradients(inputs, states, factors, sums, beside)``
-and ``diagonals(factors)``, as `StencilGRUCell` composes them of products and of the pieces above. Its reference returns
-None: compose them. The facts are size and neighbours.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from implicitsolve._heap import keep_large_blocks
-from implicitsolve._namespace import Norms
-from implicitsolve._typing import Array
+from implicitsolve._namespace import Norms, traits_of
 from implicitsolve.kernels import (
     _assembly,
-    _gates,
-    _gates_lstm,
-    _gates_rnn,
-    _gru_recurrence,
     _lapack,
     _least_squares,
     _reference,
-    _rows,
     _scalar_tridiagonal,
     _vectors,
 )
 from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel
-from implicitsolve.kernels._gates_rnn import ACTIVATIONS, Activation
-from implicitsolve.kernels._recurrence import Plan, recurrence
 
 __all__ = [
-    "ACTIVATIONS",
     "BACKENDS",
     "LARGE_BLOCK",
-    "Activation",
     "Factors",
     "Kernel",
-    "Plan",
     "block_lu",
     "block_substitution",
     "broyden_direction",
-    "clear_rows",
     "cyclic_reduction",
     "favors_band",
-    "gru",
-    "gru_cell",
-    "gru_recurrence",
     "is_compiled",
-    "keep_large_blocks",
-    "lstm",
-    "mixture",
     "narrow_lu",
     "newest_first",
     "place_colors",
     "place_groups",
     "rank_one",
-    "recurrence",
-    "rnn",
     "scalar_tridiagonal",
-    "take_rows",
+    "traits_of",
     "vectors",
 ]
 
@@ -137,44 +104,22 @@ def _any_blocks(*, length: int, block_size: int, pivoting: str, **others: Any) -
     return length * block_size >= 16 and (block_size <= 24 or pivoting == "block")
 
 
-def _never(**facts: Any) -> bool:
-    """The reference is what NumPy is fast at."""
-    return False
-
-
-def _composed(weights: Array) -> None:
-    """No function as a whole."""
-
-
 block_lu: Kernel = Kernel("block_lu", _reference.block_lu, pays={"numba": _any_blocks, "lapack": _lapack.pays})
 block_lu.implement("lapack", _lapack.block_lu, _lapack.supports)
 block_substitution: Kernel = Kernel(
     "block_substitution", _reference.block_substitution, pays={"numba": _small_blocks, "lapack": _lapack.pays}
 )
 block_substitution.implement("lapack", _lapack.block_substitution, _lapack.supports)
-cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reduction, pays={"numba": _small_blocks})
+cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reduction)
 
-
-place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, pays={"numba": _some_rows})
-place_groups: Kernel = Kernel("place_groups", _assembly.place_groups, pays={"numba": _some_rows})
-narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, pays={"numba": _narrow})
-scalar_tridiagonal: Kernel = Kernel(
-    "scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, pays={"numba": _long_rows}
-)
-broyden_direction: Kernel = Kernel("broyden_direction", _vectors.broyden_direction, pays={"numba": _long})
-newest_first: Kernel = Kernel("newest_first", _least_squares.newest_first, pays={"numba": _many_columns})
-rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, pays={"numba": _long})
-take_rows: Kernel = Kernel("take_rows", _rows.take_rows, pays={"numba": _never})
-clear_rows: Kernel = Kernel("clear_rows", _rows.clear_rows, pays={"numba": _never})
-mixture: Kernel = Kernel("mixture", _gates.Mixture, pays={"numba": _long_rows})
-gru: Kernel = Kernel("gru", _gates.GRU, pays={"numba": _long_rows})
-lstm: Kernel = Kernel("lstm", _gates_lstm.LSTM, pays={"numba": _long_rows})
-gru_cell: Kernel = Kernel("gru_cell", _composed, pays={"numba": _never})
-gru_recurrence: Kernel = Kernel(
-    "gru_recurrence", _gru_recurrence.gru_recurrence, pays={"numba": _never, "lapack": _never}
-)
-rnn: Kernel = Kernel("rnn", _gates_rnn.RNN, pays={"numba": _long_rows})
-vectors: Kernel = Kernel("vectors", _vectors.Vectors, pays={"numba": _never, "lapack": _never})
+place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, {"numba": _some_rows}, "assembly")
+place_groups: Kernel = Kernel("place_groups", _assembly.place_groups, {"numba": _some_rows}, "assembly")
+narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow})
+scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
+broyden_direction: Kernel = Kernel("broyden_direction", _vectors.broyden_direction, {"numba": _long}, "broyden")
+rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, {"numba": _long}, "broyden")
+newest_first: Kernel = Kernel("newest_first", _least_squares.newest_first, {"numba": _many_columns}, "least_squares")
+vectors: Kernel = Kernel("vectors", _vectors.Vectors)
 Norms.kernel = vectors
 
 
@@ -188,8 +133,8 @@ def favors_band(function: Any, block_size: int) -> bool:
     """Whether what was selected for block_lu is about as fast with pivoting over the band as inside the blocks.
 
     So it was measured for LAPACK, and for compiled loops beyond k = 8 (0.8 against 0.7 of LAPACK's time); with k = 1
-    they try without interchanges first by themselves. Not for their smaller blocks (k = 2: 0.6 against 0.2), for
-    BLAS called from compiled code, or for the QR of the reference, which stands behind CuPy's kernels too.
+    they already try without interchanges first. Not for their smaller blocks (k = 2: 0.6 against 0.2), for
+    BLAS called from compiled code, or for the QR of the reference, which CuPy's kernels also use.
     """
     if is_compiled(function):
         return block_size == 1 or 8 < block_size < LARGE_BLOCK

@@ -1,4 +1,4 @@
-"""Array-API reference of `place_colors`: what the differences of some colors tell of the blocks of a Jacobian."""
+"""Array-API reference of `place_colors`: blocks of a Jacobian from the differences of some colors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def place_colors(blocks: Array, changes: Array, per_length: Array, first: int, l
     """Write ``blocks[:, t, j, r, c] = changes[i, c, :, t, r] * per_length[:, s, c]`` for some colors.
 
     Here s = t + j - lower. Color first + i holds blocks s = first + i, first + i + m, ..., m = lower + upper + 1, so
-    that each row t sees one of them.
+    that each row t couples to one of them.
 
     Parameters
     ----------
@@ -36,12 +36,12 @@ def place_colors(blocks: Array, changes: Array, per_length: Array, first: int, l
             start = first + i - offset + (m if first + i < offset else 0)
             rows = slice(start, max(0, min(T, T - offset)), m)
             columns = slice(start + offset, max(0, min(T, T + offset)), m)
-            if start < rows.stop:  # the standard knows no slices that begin beyond the end
+            if start < rows.stop:  # the standard has no slices that start beyond the end
                 write(blocks[:, :, j, :, :], changes[i, ...], per_length, rows, columns, k)
 
 
 def write(part: Array, changes: Array, per_length: Array, rows: Any, columns: Any, k: int) -> None:
-    """Write the blocks `rows` of one block diagonal, which see the blocks `columns`.
+    """Write the blocks `rows` of one block diagonal, which couple to the blocks `columns`.
 
     Small blocks entry by entry, which is a long loop over the blocks for each; larger ones whole, since each entry
     would pass through all of them.
@@ -80,13 +80,13 @@ def place_groups(
     per_length : Array (b, T, k)
         One over how much each unknown did.
     entries : tuple of m ndarrays (n, 4)
-        See `implicitsolve._sparsity.Groups`.
+        See `implicitsolve.linearize._block_sparsity.Groups`.
     lower : int
         Block diagonals below the main one.
     weights, checked : Array (T, k), (b, T, k)
         How F changed as all unknowns did, times these weights.
     tolerance : float
-        Difference between that and what the groups tell, over the sum of their magnitudes, that is taken for rounding
+        Difference between that and the prediction of the groups, over the sum of their magnitudes, taken for rounding
         and curvature.
 
     Returns

@@ -7,11 +7,12 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, extension, is_cupy_array
+from implicitsolve._namespace import array_namespace, is_cupy_array, traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import BackendUnavailable
 
@@ -64,8 +65,12 @@ class Kernel:
     reference : callable
         Works on every array library.
     pays : dict of callables, optional
-        ``pays[backend](**facts)`` says whether a problem of these sizes is worth that backend, without loading it.
+        ``pays[backend](**facts)`` is whether a problem of these sizes is worth that backend, without loading it.
         Only sizes decide, so that the same problem always takes the same path. Without an entry it always pays.
+    module : str, optional
+        Where our backends implement it: ``backends/numba/_<module>.py`` and ``backends/cupy/_<module>.py``, imported
+        when the kernel is first selected for their arrays; a backend without that file does not implement it. The
+        default is the kernel's name.
 
     Attributes
     ----------
@@ -74,6 +79,10 @@ class Kernel:
 
     Notes
     -----
+    Arithmetic is that of IEEE 754: NaN and infinity are kept, and products and sums are contracted only where a source
+    asks for a fused multiply-add. Sums over a whole vector may be taken in another order (Numba's ``reassoc`` and
+    ``contract``), the same in every call with the same sizes; no other ``fastmath`` flag is allowed.
+
     ``select(like, **facts)`` takes the first that is installed, pays and supports the case: backends of other names
     than the library's, the newest first; for NumPy arrays "numba", "lapack", for CuPy arrays "cupy", for others what
     their own library names; then the reference.
@@ -88,10 +97,13 @@ class Kernel:
     (True, False)
     """
 
-    def __init__(self, name: str, reference: Function, pays: Mapping[str, Supports] | None = None) -> None:
+    def __init__(
+        self, name: str, reference: Function, pays: Mapping[str, Supports] | None = None, module: str | None = None
+    ) -> None:
         self.name = name
         self.reference = reference
         self.pays: dict[str, Supports] = dict(pays or {})
+        self.module: str = f"_{module or name}"
         self.implementations: dict[str, tuple[Function, Supports]] = {}
 
     def __repr__(self) -> str:
@@ -99,7 +111,7 @@ class Kernel:
         return f"<Kernel {self.name}: {', '.join((REFERENCE, *self.implementations))}>"
 
     def implement(self, backend: str, function: Function, supports: Supports | None = None) -> None:
-        """Register what `backend` offers; ``supports(like, **facts)`` says for which arrays and sizes.
+        """Register what `backend` offers; ``supports(like, **facts)`` tests arrays and sizes.
 
         A backend may have any name but "auto" and "reference". With a name that is not the library's it comes before
         the library's own, and needs `supports`, which is then asked about arrays of every library.
@@ -116,27 +128,52 @@ class Kernel:
         Raises
         ------
         ValueError
-            If the name is unknown, or the backend that was asked for does not do this case.
+            If the name is unknown, or the requested backend does not support this case.
         BackendUnavailable
-            If the backend that was asked for is not installed.
+            If the requested backend is not installed.
         ImportError
-            If it is installed and broken. "auto" then goes on without it, and warns once.
+            If it is installed and broken. "auto" then continues without it, and warns once.
         """
         if backend == REFERENCE:
             return self.reference
         if backend == "auto":
             for name in self._candidates(like):
-                if self._pays(name, facts) and _is_sound(name) and self._supports(name, like, facts):
+                if self._pays(name, facts) and self._is_sound(name) and self._supports(name, like, facts):
                     return self.implementations[name][0]
             return self.reference
         if backend not in BACKENDS and backend not in self.implementations:
             raise ValueError(f"{self.name}: `backend` must be one of {BACKENDS}, got {backend!r}")
-        if backend in PLUG_INS and not load(backend):
+        if backend in PLUG_INS and not is_installed(backend):
             raise BackendUnavailable(f"{self.name}: backend {backend!r} is not installed: {INSTALL[backend]}")
+        self.load(backend)
         if not self._supports(backend, like, facts):
             library = array_namespace(like).__name__
-            raise ValueError(f"{self.name}: backend {backend!r} does not do {facts} on arrays of {library}")
+            raise ValueError(f"{self.name}: backend {backend!r} does not support {facts} on arrays of {library}")
         return self.implementations[backend][0]
+
+    def load(self, backend: str) -> bool:
+        """Import what `backend` offers, and return whether it has an implementation.
+
+        Raises
+        ------
+        ImportError
+            If the backend is installed and broken.
+        """
+        if backend in PLUG_INS:
+            if not is_installed(backend):
+                return False
+            load(PLUG_INS[backend], self.module)
+        return backend in self.implementations
+
+    def _is_sound(self, backend: str) -> bool:
+        """Whether "auto" can use a backend; an installed one that cannot be imported is left out, with a warning."""
+        try:
+            return backend not in _broken and self.load(backend)
+        except (ImportError, AttributeError, OSError) as error:  # other versions, or a shared library that is missing
+            _broken.add(backend)
+            message = f"implicitsolve goes on without {backend}, which is installed but cannot be imported: {error}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            return False
 
     def _candidates(self, like: Array) -> tuple[str, ...]:
         """The backends for arrays of this library, best first."""
@@ -155,30 +192,24 @@ def _offered(like: Array) -> tuple[str, ...]:
     """The library's backends for arrays of this library, best first."""
     if isinstance(like, np.ndarray):
         return ("numba", "lapack")
-    return ("cupy",) if is_cupy_array(like) else extension(like, "KERNELS") or ()
+    return ("cupy",) if is_cupy_array(like) else traits_of(like).kernels
 
 
 _broken: set[str] = set()  # backends whose import has failed
 
 
 @functools.cache
-def load(backend: str) -> bool:
-    """Import a plug-in, which registers its implementations; False where its package is not installed."""
-    if not (_exists(backend) and _exists(PLUG_INS[backend])):
-        return False
-    importlib.import_module(PLUG_INS[backend])
-    return True
+def is_installed(backend: str) -> bool:
+    """Whether the package of a plug-in, and the plug-in, can be imported."""
+    return _exists(backend) and _exists(PLUG_INS[backend])
 
 
-def _is_sound(backend: str) -> bool:
-    """Whether "auto" can use a backend; one that is installed but cannot be imported is left out, with a warning."""
-    try:
-        return backend not in _broken and (backend not in PLUG_INS or load(backend))
-    except (ImportError, AttributeError, OSError) as error:  # other versions, or a shared library that is not there
-        _broken.add(backend)
-        message = f"implicitsolve goes on without {backend}, which is installed but cannot be imported: {error}"
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
-        return False
+@functools.cache
+def load(package: str, module: str) -> None:
+    """Import a module of a plug-in, which registers implementations; nothing where there is no such module."""
+    spec = importlib.util.find_spec(package)
+    if spec is not None and PathFinder.find_spec(f"{package}.{module}", spec.submodule_search_locations) is not None:
+        importlib.import_module(f"{package}.{module}")
 
 
 def _exists(module: str) -> bool:

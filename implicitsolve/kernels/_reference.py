@@ -120,7 +120,7 @@ class _Watch:
 
 
 class _BlockLU(_Reference):
-    """A = L U, L unit block lower triangular, the diagonal blocks of U kept as they are."""
+    """A = L U, L unit block lower triangular, the diagonal blocks of U stored unfactored."""
 
     @classmethod
     def factor(cls, blocks: Array, lower: int, upper: int) -> Factors:

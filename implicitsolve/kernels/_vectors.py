@@ -76,6 +76,20 @@ class Vectors:
         return array_namespace(a).vecdot(a, b)[:, None]
 
     @staticmethod
+    def dots(*pairs: tuple[Array, Array]) -> list[Array]:
+        """<a, b> of several pairs, as columns: one message between ranks."""
+        return [Vectors.dot(a, b) for a, b in pairs]
+
+    @staticmethod
+    def coefficient(t: Array, s: Array) -> tuple[Array, Array]:
+        """<t, s> / <t, t>, 0 where t is 0, and the largest magnitude of t, as columns; no square leaves the range."""
+        xp = array_namespace(t)
+        size = xp.max(xp.abs(t), axis=1, keepdims=True)
+        unit = t / xp.where(size > 0, size, xp.ones_like(size))
+        gain = Vectors.dot(unit, s) / (Vectors.dot(unit, unit) * size)
+        return xp.where(size > 0, gain, xp.zeros_like(gain)), size
+
+    @staticmethod
     def combine(a: Array, rows: Array) -> Array:
         """sum_i a_i rows_i for each system: (b, q), (b, q, N) -> (b, N)."""
         xp = array_namespace(rows)
@@ -98,16 +112,18 @@ class Vectors:
         Array (b, j + 1)
             <V_i, w>, and the square of the row's length before it was scaled.
         """
-        xp, basis = array_namespace(w), V[:, :-1, :]
-        h = Vectors.project(basis, w)
-        w = w - Vectors.combine(h, basis)
-        again = Vectors.project(basis, w)
-        w = w - Vectors.combine(again, basis)
+        xp, basis, has_phase = array_namespace(w), V[:, :-1, :], is_complex(w)
+        parts: list[Array] = []
+        for _ in range(2):
+            h = xp.matmul(basis, (xp.conj(w) if has_phase else w)[:, :, None])
+            h = xp.matrix_transpose(xp.conj(h) if has_phase else h)
+            w = w - xp.matmul(h, basis)[:, 0, :]
+            parts.append(h[:, 0, :])
         square = xp.vecdot(w, w)[:, None]
-        size = xp.sqrt(xp.real(square) if is_complex(w) else square)
+        size = xp.sqrt(xp.real(square) if has_phase else square)
         low, high = safe_range(xp, w.dtype)
         V[:, -1, :] = w / xp.where((size > low) & (size < high), size, xp.ones_like(size))
-        return xp.concat([h + again, xp.astype(square, h.dtype)], axis=1)
+        return xp.concat([parts[0] + parts[1], xp.astype(square, w.dtype)], axis=1)
 
     @staticmethod
     def start(V: Array, r: Array, norms: HostArray, alive: HostArray) -> None:
@@ -177,9 +193,12 @@ class Vectors:
     def nearby(x: Array, v: Array, reach: Array) -> tuple[Array, Array]:
         """A point that is `reach` (b,) away from x in the direction of v, and ||v|| over that as a column."""
         xp = array_namespace(v)
-        size = _positive(xp.max(xp.abs(v), axis=1, keepdims=True))
+        size = xp.max(xp.abs(v), axis=1, keepdims=True)
+        one = xp.ones_like(size)  # in the place of zeros and NaN
+        size = xp.where(size > 0, size, one)
         direction = v / size
-        h = reach[:, None] / _positive(xp.linalg.vector_norm(direction, axis=1, keepdims=True))
+        length = xp.linalg.vector_norm(direction, axis=1, keepdims=True)
+        h = reach[:, None] / xp.where(length > 0, length, one)
         return x + h * direction, size / h
 
     @staticmethod
@@ -201,43 +220,3 @@ class Vectors:
         after_at = xp.concat([own_previous[..., 1:, :], blank], axis=-2)[..., :T, :]
         after = xp.concat([own_following[..., 1:, :], blank], axis=-2)[..., :T, :]
         return -previous * before, 1.0 - (previous * at + following * after_at), -following * after
-
-    # The steps of BiCGSTAB; numbers of each system are columns (b, 1)
-
-    @staticmethod
-    def first_half(shadow: Array, r: Array, v: Array, rho: Array) -> tuple[Array, Array]:
-        """alpha = rho / <shadow, v>, or 0, and s = r - alpha v."""
-        xp, slope = array_namespace(r), Vectors.dot(shadow, v)
-        alpha = xp.where(xp.abs(slope) > 0, rho / slope, xp.zeros_like(rho))
-        return alpha, xp.where(xp.isfinite(alpha), r - alpha * v, r)
-
-    @staticmethod
-    def second_half(shadow: Array, s: Array, t: Array, alpha: Array, rho: Array) -> tuple[Array, ...]:
-        """omega = <t, s> / <t, t>, or 0, the residual s - omega t, its rho, beta, and what the host needs.
-
-        That is, side by side, the magnitudes of rho, omega and alpha, the largest of t, and the residual's square.
-        """
-        xp = array_namespace(s)
-        size = xp.max(xp.abs(t), axis=1, keepdims=True)  # t is scaled, so that <t, t> stays in range
-        usable = size > 0
-        unit = t / xp.where(usable, size, xp.ones_like(size))
-        gain = Vectors.dot(unit, s) / (Vectors.dot(unit, unit) * size)
-        omega = xp.where(usable, gain, xp.zeros_like(rho))
-        r = s - omega * t
-        rho_new = Vectors.dot(shadow, r)
-        beta = (rho_new / rho) * (alpha / omega)
-        numbers = [xp.abs(rho_new), xp.abs(omega), xp.abs(alpha), size, xp.abs(Vectors.dot(r, r))]
-        return omega, r, rho_new, beta, xp.concat(numbers, axis=1)
-
-    @staticmethod
-    def moved(
-        dx: Array, p: Array, alpha: Array, p_hat: Array, omega: Array, s_hat: Array, r: Array, beta: Array, v: Array
-    ) -> tuple[Array, Array]:
-        """The next correction, dx + alpha p_hat + omega s_hat, and direction, r + beta (p - omega v)."""
-        return dx + alpha * p_hat + omega * s_hat, r + beta * (p - omega * v)
-
-
-def _positive(numbers: Array) -> Array:
-    """The numbers, and 1 in the place of zeros and NaN."""
-    xp = array_namespace(numbers)
-    return xp.where(numbers > 0, numbers, xp.ones_like(numbers))

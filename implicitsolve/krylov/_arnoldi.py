@@ -1,9 +1,10 @@
-"""One Arnoldi cycle, shared by GMRES, FGMRES and LGMRES: the basis of a Krylov space for each system of a batch."""
+"""One Arnoldi cycle for each system of a batch: the basis of a Krylov space, and the least-squares problem in it."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,45 +16,55 @@ from implicitsolve._namespace import (
     from_host,
     gather,
     is_complex,
-    is_safe,
     norm2,
+    safe_range,
     scatter,
     to_host,
 )
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
-from implicitsolve.krylov._hessenberg import HessenbergQR
+from implicitsolve.krylov._base import ApproximateInverse, part_of
 from implicitsolve.operators import LinearOperator
+from implicitsolve.status import Status
 
-OnFinish: TypeAlias = Callable[[Indices, Array, Array, HessenbergQR, HostArray], None]
-
-GOOD_GAIN = 0.5  # factor of the residual's norm that the last vector must have gained for a polish to be tried
-WORSE = 1.1  # times that is what the polish is expected to gain: measured 1.02 to 1.07 on implicit GRUs
-FIRST_COLUMNS = 16  # for which a basis has room at first; it grows by doubling
+GOOD_GAIN = 0.5  # reduction by the last vector from which on a polish is tried: tests/krylov/test_gmres_cost.py
+WORSE = 1.1  # reduction expected of a polish, relative to that of the last vector: 1.02 to 1.07 on implicit GRUs
+FIRST_COLUMNS = 16  # room of a basis at first; it doubles as needed
 
 
-class Preconditioner(Protocol):
-    """What stands for M: a product, and the part of it for some systems."""
-
-    def matvec(self, v: Array) -> Array: ...
-    def take(self, indices: Indices) -> Preconditioner: ...
+def classify(
+    norms: HostArray,
+    target: HostArray,
+    *,
+    broken: HostArray,
+    nonfinite: HostArray,
+    stagnated: HostArray | None = None,
+) -> HostArray:
+    """Return the status codes of finished systems."""
+    status = np.full(norms.shape, int(Status.ITERATION_LIMIT))
+    if stagnated is not None:
+        status[stagnated] = Status.STAGNATED
+    status[broken] = Status.BREAKDOWN
+    status[nonfinite | ~np.isfinite(norms)] = Status.NONFINITE
+    status[np.isfinite(norms) & (norms <= target)] = Status.CONVERGED
+    return status
 
 
 class Cycle:
-    """What one Arnoldi cycle found, for every system that entered it.
+    """Result of one Arnoldi cycle for each system.
 
     Attributes
     ----------
     dx : Array (B, N)
         Correction that minimizes the residual over the space.
     residual : Array (B, N) or None
-        Residual that remains, from the recurrence, if it was wanted: no product was spent on it.
+        Remaining residual by the recurrence, without a product, if requested.
     norm : ndarray (B,)
         Its norm.
     columns : ndarray (B,)
         Size of each system's space.
     broken : ndarray (B,) of bool
-        Systems whose space ended before the target: A is singular on it.
+        Systems whose space was exhausted before the target: A is singular on it.
     nonfinite : ndarray (B,) of bool
         Systems for which a product was not finite.
     """
@@ -69,7 +80,7 @@ class Cycle:
         self.nonfinite = np.zeros(size, dtype=bool)
 
     def put(self, systems: Indices, dx: Array, residual: Array | None) -> None:
-        """Write what some systems have found."""
+        """Store the corrections of some systems."""
         if systems.size == self.norm.size:  # all at once, so in their order
             self.dx, self.residual = dx, residual
             return
@@ -79,108 +90,166 @@ class Cycle:
         if residual is not None:
             scatter(self.residual, systems, residual)
 
+    def status(self, target: HostArray) -> HostArray:
+        """Status codes of the systems, for which this was the only cycle."""
+        return classify(self.norm, target, broken=self.broken, nonfinite=self.nonfinite)
+
     def complete(self, *, wants_residual: bool) -> None:
-        """No correction, and so the first residual, for the systems of which nothing else is known."""
+        """Allocate the arrays: no correction, and the first residual, for systems without a result yet."""
         xp = array_namespace(self.r)
         if self.dx is None:
             self.dx = xp.zeros_like(self.r)
             self.residual = xp.asarray(self.r, copy=True) if wants_residual else None
 
     def replace(self, systems: Indices, other: Cycle) -> None:
-        """Take over what a second cycle found for some systems."""
+        """Replace the results of some systems by those of a second cycle."""
         scatter(self.dx, systems, other.dx)
         self.norm[systems], self.broken[systems] = other.norm, other.broken
         self.nonfinite[systems] = other.nonfinite
         self.columns[systems] += other.columns
 
 
-def arnoldi_cycle(
-    A: LinearOperator,
-    r: Array,
-    norms: HostArray,
-    *,
-    target: HostArray,
-    columns: int,
-    limits: HostArray | None = None,
-    M: Preconditioner | None = None,
-    augment: Array | None = None,
-    has_one: HostArray | None = None,
-    on_finish: OnFinish | None = None,
-    polish: bool = False,
-    wants_residual: bool = True,
-) -> Cycle:
-    """Minimize ||r - A z|| over z in span(M v_1, ..., M v_m), plus the directions of `augment`.
+class HessenbergQR:
+    """The problems min ||beta e_1 - H y||, by Givens rotations; Q^H is kept, so that a column costs one product.
+
+    Parameters
+    ----------
+    beta : ndarray (B,)
+        Norms of the starting residuals.
+    columns : int
+        Room for so many columns; see `grow`.
+    dtype : dtype
+        float64 or complex128.
+    """
+
+    def __init__(self, beta: HostArray, columns: int, dtype: Any) -> None:
+        size = beta.shape[0]
+        self.H = np.zeros((size, columns + 1, columns), dtype)
+        self.R = np.zeros((size, columns, columns), dtype)
+        self.Qh = np.zeros((size, columns + 1, columns + 1), dtype)
+        self.Qh[:, 0, 0] = 1
+        self.g = np.zeros((size, columns + 1), dtype)
+        self.g[:, 0] = beta
+        self.columns = 0
+
+    def grow(self, columns: int) -> None:
+        """Make room for more columns."""
+        more = columns - self.R.shape[2]
+        self.H, self.R, self.Qh = (np.pad(x, ((0, 0), (0, more), (0, more))) for x in (self.H, self.R, self.Qh))
+        self.g = np.pad(self.g, ((0, 0), (0, more)))
+
+    def append(self, h: HostArray, below: HostArray, negligible: float) -> tuple[HostArray, HostArray]:
+        """Add the column (h, below); return the residual norms of the larger problems, and where it added nothing.
+
+        A column whose component outside the span of the others is at most `negligible` times the largest entry of R
+        is a direction that A maps into the space already spanned: it is dropped, and the residual is unchanged.
+        """
+        j = self.columns
+        rotated = np.matmul(self.Qh[:, : j + 1, : j + 1], h[:, :, None])[:, :, 0]
+        radius = np.hypot(np.abs(rotated[:, j]), below)
+        largest = np.maximum(np.abs(self.R[:, :j, :j]).max(axis=(1, 2), initial=0.0), np.abs(rotated).max(axis=1))
+        is_void = radius <= negligible * largest
+        used = ~is_void
+        h, below, rotated = h * used[:, None], below * used, rotated * used[:, None]
+        radius = radius * used
+        self.H[:, : j + 1, j], self.H[:, j + 1, j] = h, below
+        safe = np.where(used, radius, 1.0)
+        c, s = np.where(used, np.conj(rotated[:, j]) / safe, 1.0), below / safe
+        self.R[:, :j, j], self.R[:, j, j] = rotated[:, :j], radius
+        upper = self.Qh[:, j, : j + 1].copy()
+        self.Qh[:, j, : j + 1] = c[:, None] * upper
+        self.Qh[:, j, j + 1] = s
+        self.Qh[:, j + 1, : j + 1] = -s[:, None] * upper
+        self.Qh[:, j + 1, j + 1] = np.conj(c)
+        self.g[:, j + 1] = -s * self.g[:, j]
+        self.g[:, j] *= c
+        self.columns = j + 1
+        return np.where(is_void, np.abs(self.g[:, j]), np.abs(self.g[:, j + 1])), is_void
+
+    def solve(self, columns: HostArray) -> HostArray:
+        """Minimizers y (B, m) for the first `columns` (B,) of each system, zero beyond them."""
+        m = self.columns
+        used = np.arange(m)[None, :] < columns[:, None]
+        R = np.where(used[:, :, None] & used[:, None, :], self.R[:, :m, :m], np.eye(m))
+        y = np.linalg.solve(R, np.where(used, self.g[:, :m], 0.0)[:, :, None])[:, :, 0]
+        return np.where(used, y, 0.0)
+
+    def residual_coordinates(self, columns: HostArray) -> HostArray:
+        """Coordinates (B, m+1) in the basis of the residual after `columns` columns."""
+        rows = np.arange(self.g.shape[0])
+        return np.conj(self.Qh[rows, columns, : self.columns + 1]) * self.g[rows, columns][:, None]
+
+    def take(self, indices: Indices) -> HessenbergQR:
+        """Return the problems of some systems."""
+        part = copy.copy(self)
+        part.H, part.R, part.Qh, part.g = (x[indices] for x in (self.H, self.R, self.Qh, self.g))
+        return part
+
+
+OnFinish: TypeAlias = Callable[[Indices, Array, Array, HessenbergQR, HostArray], None]
+
+
+class Arnoldi:
+    """Minimizes ||r - A z|| over z in span(M v_1, ..., M v_m), plus the directions of `augment`.
 
     Parameters
     ----------
     A, M : operators on (B, N)
-        M approximates the inverse and may change from one product to the next.
+        M approximates the inverse and may vary from one product to the next (flexible GMRES).
     r : Array (B, N)
         Residuals; `norms` are their 2-norms.
     target : ndarray (B,)
         A system is finished when its residual norm is at most this.
     columns : int
-        Most Arnoldi steps.
+        Maximum number of Arnoldi steps.
     limits : ndarray (B,) of int, optional
-        Most steps of each system.
+        The same for each system.
     augment : Array (B, p, N), optional
-        Directions that take the place of the last p of them.
+        Directions used in place of the last p Krylov directions.
     has_one : ndarray (B, p) of bool, optional
-        Which of these systems have. Default: all.
+        Which of these directions each system has. Default: all.
     on_finish : callable, optional
-        Called as ``(systems, V, Z, small, columns)`` before a system's basis is given up.
+        Called as ``(systems, V, Z, small, columns)`` before the bases of these systems are discarded.
     polish : bool, optional
-        Whether a system may end with a correction M (r - A z), which costs no product, and where M is good gains as
-        much as another vector would. Then `norm` is what is expected of it. Default False.
+        Whether a system may end with a correction M (r - A z), which costs no product and, with a good M, reduces the
+        residual as much as another vector. `norm` is then the expected norm. Default False.
     wants_residual : bool, optional
-        Whether the residual that remains is needed, which takes a pass over the basis. Default True.
+        Whether to compute the remaining residual, by a pass over the basis. Default True.
 
     Notes
     -----
     Per step: 1 product, 1 preconditioner, 4 passes over the basis (classical Gram-Schmidt, twice) and 1 transfer to the
-    host. Holds ``columns + 1`` vectors per system, twice that with M or `augment`; beyond 16 the room for them grows as
-    they come. Systems that have finished are fed zeros, and leave the arrays once they are half of those in them.
+    host. Holds ``columns + 1`` vectors per system, twice that with M or `augment`; storage grows by doubling from 16.
+    Finished systems are multiplied as zeros, and the batch is compacted once half of its systems have finished.
     """
-    cycle, capacity, wants_residual = Cycle(r, norms), max(1, min(columns, r.shape[1])), wants_residual or polish
-    given = augment, has_one
-    arnoldi = _Arnoldi(cycle, A, M, r, target, capacity, limits, given, on_finish, polish, wants_residual)
-    while arnoldi.alive.any() and arnoldi.small.columns < arnoldi.capacity:
-        arnoldi.compact()
-        arnoldi.expand()
-    arnoldi.finish(np.arange(arnoldi.rows.size))
-    cycle.complete(wants_residual=wants_residual)
-    return cycle
-
-
-class _Arnoldi:
-    """The growing bases; arrays and host arrays hold the systems that have not left, `rows` are their places."""
 
     def __init__(
         self,
-        cycle: Cycle,
         A: LinearOperator,
-        M: Preconditioner | None,
         r: Array,
+        norms: HostArray,
+        *,
         target: HostArray,
-        capacity: int,
-        limits: HostArray | None,
-        augment: tuple[Array | None, HostArray | None],
-        on_finish: OnFinish | None,
-        polish: bool,
-        wants_residual: bool,
+        columns: int,
+        limits: HostArray | None = None,
+        M: ApproximateInverse | None = None,
+        augment: Array | None = None,
+        has_one: HostArray | None = None,
+        on_finish: OnFinish | None = None,
+        polish: bool = False,
+        wants_residual: bool = True,
     ) -> None:
-        xp = array_namespace(r)
-        norms, size = cycle.norm, r.shape[0]
-        self.cycle, self.A, self.M, self.target, self.capacity = cycle, A, M, target, capacity
-        self.on_finish, self.polish, self.wants_residual = on_finish, polish, wants_residual
-        self.augment, self.has_one = augment
+        xp, size, capacity = array_namespace(r), r.shape[0], max(1, min(columns, r.shape[1]))
+        self.cycle, self.A, self.M, self.target, self.capacity = Cycle(r, norms), A, M, target, capacity
+        self.on_finish, self.polish, self.wants_residual = on_finish, polish, wants_residual or polish
+        self.augment, self.has_one = augment, has_one
         self.given = 0 if self.augment is None else min(self.augment.shape[1], capacity - 1)
-        self.precision = eps(xp, r.dtype)
+        self.precision, self.safe_range = eps(xp, r.dtype), safe_range(xp, r.dtype)
         self.rows = np.arange(size)
         self.limits = np.full(size, capacity) if limits is None else limits
         self.alive = (norms > target) & np.isfinite(norms) & (self.limits > 0)
         self.count = np.zeros(size, dtype=int)
-        self.estimate, self.expected = norms.copy(), norms.copy()  # of the residual, and of what a polish would leave
+        self.estimate, self.expected = norms.copy(), norms.copy()  # of the residual norm, without and with a polish
         self.broken, self.nonfinite = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         columns = min(capacity, FIRST_COLUMNS)
         self.small = HessenbergQR(norms, columns, np.complex128 if is_complex(r) else np.float64)
@@ -190,14 +259,24 @@ class _Arnoldi:
         self.is_flexible = M is not None or self.given > 0
         self.Z = _room(r, size, columns + 1) if self.is_flexible else self.V
 
+    def run(self) -> Cycle:
+        """Extend the bases until every system has finished, and return the corrections."""
+        while self.alive.any() and self.small.columns < self.capacity:
+            if 2 * self.alive.sum() <= self.rows.size:
+                self.compact()
+            self.expand()
+        self.finish(np.arange(self.rows.size))
+        self.cycle.complete(wants_residual=self.wants_residual)
+        return self.cycle
+
     def expand(self) -> None:
         """Add one vector to each basis."""
         j = self.small.columns
         if j + 1 == self.V.shape[1]:
             self._grow(min(2 * j, self.capacity))
-        z = self._direction(j)
+        z = self.V[:, j, :]
         if self.is_flexible:
-            self.Z[:, j, :] = z
+            self.Z[:, j, :] = z = self._direction(j)
         h, length = self._orthonormalize(self.A.matvec(z))
         is_finite = np.isfinite(h).all(axis=1) & np.isfinite(length)
         self.nonfinite |= self.alive & ~is_finite
@@ -209,18 +288,23 @@ class _Arnoldi:
         is_exhausted = is_void | (below <= 4 * self.precision * np.maximum(np.abs(h).max(axis=1), below))
         self.count = np.where(self.alive & ~is_void, j + 1, self.count)
         self.broken |= self.alive & is_void & (estimate > self.target)
-        clear(self.V[:, j + 1, :], (~self.alive | is_exhausted) & ~(length == 0))  # these get no further vectors
-        self._expect(estimate)
+        ended = (~self.alive | is_exhausted) & ~(length == 0)  # their bases end here
+        if ended.any():
+            clear(self.V[:, j + 1, :], ended)
+        expected = self._after_polish(estimate) if self.polish else estimate
+        self.estimate = np.where(self.alive, estimate, self.estimate)
+        self.expected = np.where(self.alive, expected, self.expected)
         self.alive &= ~is_exhausted & (self.expected > self.target) & (self.count < self.limits)
 
     def _orthonormalize(self, w: Array) -> tuple[HostArray, HostArray]:
-        """Write the next vector; return the parts of w along the others, and the length of the rest."""
+        """Store the next basis vector; return the coefficients of w in the basis, and the norm of the rest."""
         V = self.V[:, : self.small.columns + 2, :]
         with np.errstate(all="ignore"):
             numbers = to_host(self.work.orthonormalize(V, w))
             h, squares = numbers[:, :-1], np.abs(numbers[:, -1])
             below = np.sqrt(squares.astype(np.float64))
-            is_good = is_safe(np.sqrt(squares), array_namespace(w), w.dtype)  # in the precision of that kernel
+            sizes, (low, high) = np.sqrt(squares), self.safe_range  # in the precision of that kernel
+            is_good = (sizes > low) & (sizes < high)
         if not is_good[self.alive].all():
             v = V[:, -1, :]
             below = np.where(is_good, below, norm2(v))
@@ -228,24 +312,20 @@ class _Arnoldi:
             V[:, -1, :] = v / from_host(np.where(usable, below, 1.0), v)[:, None]
         return h, below
 
-    def _expect(self, estimate: HostArray) -> None:
-        """Note the residuals' norms; with `polish`, what it would leave, judged by what the last vector has gained."""
-        expected = estimate
-        if self.polish:
-            with np.errstate(all="ignore"):
-                gain = estimate / self.estimate
-                expected = np.where(gain <= GOOD_GAIN, WORSE * gain * estimate, estimate)
-        self.estimate = np.where(self.alive, estimate, self.estimate)
-        self.expected = np.where(self.alive, expected, self.expected)
+    def _after_polish(self, estimate: HostArray) -> HostArray:
+        """Residual norms expected after a polish, from the last vector's reduction."""
+        with np.errstate(all="ignore"):
+            gain = estimate / self.estimate
+            return np.where(gain <= GOOD_GAIN, WORSE * gain * estimate, estimate)
 
     def _grow(self, columns: int) -> None:
-        """Make room for more vectors: few are needed as a rule, and memory never used before is slow."""
+        """Enlarge the storage: mostly few vectors are needed, and touching fresh memory is slow."""
         self.small.grow(columns)
         self.V = _resized(self.V, columns + 1)
         self.Z = _resized(self.Z, columns + 1) if self.is_flexible else self.V
 
     def _direction(self, j: int) -> Array:
-        """M v, or one of the given directions in the place of the last ones."""
+        """M v, or one of the augmenting directions."""
         v, place = self.V[:, j, :], j - (self.capacity - self.given)
         if self.augment is None or place < 0:
             return v if self.M is None else self.M.matvec(v)
@@ -256,7 +336,7 @@ class _Arnoldi:
         return array_namespace(v).where(from_host(is_given, v)[:, None], given, own)
 
     def finish(self, which: Indices) -> None:
-        """Turn the least-squares solutions of some rows into corrections of their systems."""
+        """Compute the corrections of some rows from their least-squares solutions."""
         m = self.small.columns
         cycle, systems, count = self.cycle, self.rows[which], self.count[which]
         cycle.columns[systems], cycle.broken[systems] = count, self.broken[which]
@@ -279,33 +359,31 @@ class _Arnoldi:
             self.on_finish(systems, V, Z, small, count)
 
     def _polish(self, which: Indices) -> None:
-        """Correct the solutions of rows that need no more than that."""
+        """Add M times the residual where that is expected to reach the target."""
         which = which[(self.expected[which] <= self.target[which]) & (self.estimate[which] > self.target[which])]
         if which.size:
             cycle, systems = self.cycle, self.rows[which]
-            if which.size == cycle.norm.size:
-                r = cycle.residual
-                cycle.dx = cycle.dx + (r if self.M is None else self.M.matvec(r))
-            else:
-                r = gather(cycle.residual, systems)
-                M = self.M if self.M is None or which.size == self.rows.size else self.M.take(which)
-                scatter(cycle.dx, systems, gather(cycle.dx, systems) + (r if M is None else M.matvec(r)))
+            r = part_of(cycle.residual, systems)
+            M = self.M if self.M is None or which.size == self.rows.size else self.M.take(which)
+            scatter(cycle.dx, systems, part_of(cycle.dx, systems) + (r if M is None else M.matvec(r)))
             cycle.norm[systems] = self.expected[which]
 
     def compact(self) -> None:
-        """Let systems that have ended leave, once they are half of those in the arrays."""
-        if 2 * self.alive.sum() > self.rows.size:
-            return
+        """Compact the arrays to the systems that have not finished."""
         self.finish(np.flatnonzero(~self.alive))
         keep, used = np.flatnonzero(self.alive), self.small.columns + 1
-        self.V = _shrunk(self.V, keep, used)
-        self.Z = _shrunk(self.Z, keep, used) if self.is_flexible else self.V
+        room = self.V.shape[1]
+        self.V = _resized(gather(self.V[:, :used, :], keep), room)
+        self.Z = _resized(gather(self.Z[:, :used, :], keep), room) if self.is_flexible else self.V
         self.small, self.A = self.small.take(keep), self.A.take(keep)
         self.M = None if self.M is None else self.M.take(keep)
         self.augment = None if self.augment is None else gather(self.augment, keep)
         self.has_one = None if self.has_one is None else self.has_one[keep]
-        for name in ("rows", "alive", "target", "limits", "count", "estimate", "expected", "broken", "nonfinite"):
-            setattr(self, name, getattr(self, name)[keep])
+        self.rows, self.alive, self.target, self.limits = (
+            x[keep] for x in (self.rows, self.alive, self.target, self.limits)
+        )
+        self.count, self.estimate, self.expected = (x[keep] for x in (self.count, self.estimate, self.expected))
+        self.broken, self.nonfinite = self.broken[keep], self.nonfinite[keep]
 
 
 def _room(like: Array, systems: int, columns: int) -> Array:
@@ -315,15 +393,8 @@ def _room(like: Array, systems: int, columns: int) -> Array:
     return array_namespace(like).permute_dims(empty_vectors(like, columns, systems), (1, 0, 2))
 
 
-def _shrunk(V: Array, keep: Indices, used: int) -> Array:
-    """Some systems of V (B, m, N), of which `used` vectors are copied."""
-    part = _room(V, keep.size, V.shape[1])
-    part[:, :used, :] = gather(V[:, :used, :], keep)
-    return part
-
-
 def _resized(V: Array, columns: int) -> Array:
-    """The same vectors, with room for others behind them."""
-    wide = _room(V, V.shape[0], columns)
-    wide[:, : V.shape[1], :] = V
-    return wide
+    """The same vectors in an array with room for `columns`."""
+    other = _room(V, V.shape[0], columns)
+    other[:, : V.shape[1], :] = V
+    return other

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, from_host, gather, is_safe, norm2, scatter, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.kernels import vectors
-from implicitsolve.krylov._base import KrylovOutcome, classify, part_of, start, updated
+from implicitsolve.kernels import Kernel, vectors
+from implicitsolve.krylov._arnoldi import classify
+from implicitsolve.krylov._base import KrylovOutcome, part_of, start, updated
 from implicitsolve.operators import LinearOperator
 
-MAX_RESTARTS = 20  # runs that did not halve the residual after which a system is called broken
+MAX_RESTARTS = 20  # runs that did not halve the residual after which a system has broken down
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +24,8 @@ class BiCGSTAB:
 
     Notes
     -----
-    Scalars belong to each system. Where <r0, r> vanishes against ||r0|| ||r||, or a step has no length, that system
-    starts anew from its present residual. Convergence is claimed from a measured residual.
+    Each system has its own scalars. Where <r0, r> is negligible against ||r0|| ||r||, or a step length vanishes, that
+    system restarts from its current residual. Convergence is confirmed by a measured residual.
 
     Cost per iteration: 2 products, 2 with M, 1 short transfer to the host. Holds about 12 vectors per system.
 
@@ -41,6 +42,10 @@ class BiCGSTAB:
     array([1., 1.])
     """
 
+    kind: ClassVar[str] = "krylov"
+    may_transform: ClassVar[bool] = True
+    partitioned: ClassVar[bool] = True
+
     def solve(
         self,
         A: LinearOperator,
@@ -51,6 +56,7 @@ class BiCGSTAB:
         M: Any = None,
         x0: Array | None = None,
         confirm: bool = True,
+        polish: bool = False,
     ) -> KrylovOutcome:
         """Solve on arrays (B, N); see `KrylovMethod`."""
         size = b.shape[0]
@@ -82,12 +88,59 @@ class BiCGSTAB:
         return KrylovOutcome(x, norms, classify(norms, target, broken=broken, nonfinite=nonfinite), iterations)
 
 
-class _Recurrence:
-    """BiCGSTAB from dx = 0 for unit residuals, until each system converged, broke down or met its limit.
+class Steps:
+    """The vector work of an iteration for vectors like `like` (b, N), by the named vector kernels.
 
-    Systems that have ended stand still, and leave the arrays once they are half of those in them. What is returned is
-    the best dx of each. A recurrence that was lost is begun again with another shadow residual, r + A r / ||A r||,
-    since <r, A r> may vanish for a regular A.
+    Numbers of each system are columns (b, 1). A backend may offer a class of the same functions, each fused.
+    """
+
+    def __init__(self, like: Array) -> None:
+        self.vectors: Any = vectors.select(like, size=like.shape[1])
+
+    def first_half(self, shadow: Array, r: Array, v: Array, rho: Array) -> tuple[Array, Array]:
+        """alpha = rho / <shadow, v>, or 0, and s = r - alpha v."""
+        xp, slope = array_namespace(r), self.vectors.dot(shadow, v)
+        alpha = xp.where(xp.abs(slope) > 0, rho / slope, xp.zeros_like(rho))
+        return alpha, xp.where(xp.isfinite(alpha), r - alpha * v, r)
+
+    def second_half(self, shadow: Array, s: Array, t: Array, alpha: Array, rho: Array) -> tuple[Array, ...]:
+        """omega = <t, s> / <t, t>, or 0, the residual s - omega t, its rho, beta, and what the host needs.
+
+        That is, side by side, the magnitudes of rho, omega and alpha, the largest of t, and the residual's square.
+        """
+        omega, size = self.vectors.coefficient(t, s)
+        r = s - omega * t
+        rho_new, rr = self.vectors.dots((shadow, r), (r, r))
+        beta = (rho_new / rho) * (alpha / omega)
+        xp = array_namespace(s)
+        numbers = xp.concat([xp.abs(rho_new), xp.abs(omega), xp.abs(alpha), size, xp.abs(rr)], axis=1)
+        return omega, r, rho_new, beta, numbers
+
+    def advance(
+        self,
+        dx: Array,
+        p: Array,
+        alpha: Array,
+        p_hat: Array,
+        omega: Array,
+        s_hat: Array,
+        r: Array,
+        beta: Array,
+        v: Array,
+    ) -> tuple[Array, Array]:
+        """The next correction, dx + alpha p_hat + omega s_hat, and direction, r + beta (p - omega v)."""
+        return dx + alpha * p_hat + omega * s_hat, r + beta * (p - omega * v)
+
+
+bicgstab: Kernel = Kernel("bicgstab", Steps)
+
+
+class _Recurrence:
+    """BiCGSTAB from dx = 0 for unit residuals, until each system has converged, broken down or reached its limit.
+
+    The best dx of each system is kept. Finished systems stay unchanged, and the batch is compacted once half of its
+    systems have finished. A restarted system takes another shadow residual, r + A r / ||A r||, since <r, A r> may
+    vanish for a nonsingular A.
     """
 
     def __init__(self, A: LinearOperator, M: Any, r: Array, *, restarted: HostArray) -> None:
@@ -108,9 +161,9 @@ class _Recurrence:
         return v if self.M is None else self.M.matvec(v)
 
     def iterate(self, target: HostArray, limit: HostArray) -> None:
-        """Run; `target` and `limit` belong to each system."""
+        """Iterate; `target` and `limit` are those of each system."""
         xp, shadow, r, p = self.xp, self.shadow, self.r, self.r
-        work: Any = vectors.select(r, size=r.shape[1])
+        steps: Steps = bicgstab.select(r, size=r.shape[1])(r)
         tiny = eps(xp, p.dtype) ** 2
         rho = xp.vecdot(shadow, r)[:, None]
         dx = xp.zeros_like(r)
@@ -125,18 +178,18 @@ class _Recurrence:
             p_hat = self._precondition(p)
             v = self.A.matvec(p_hat)
             with np.errstate(all="ignore"):
-                alpha, s = work.first_half(shadow, r, v, rho)
+                alpha, s = steps.first_half(shadow, r, v, rho)
             s_hat = self._precondition(s)
             t = self.A.matvec(s_hat)
             with np.errstate(all="ignore"):
-                omega, new_r, rho_new, beta, numbers = work.second_half(shadow, s, t, alpha, rho)
+                omega, new_r, rho_new, beta, numbers = steps.second_half(shadow, s, t, alpha, rho)
                 host = to_host(numbers).astype(np.float64)  # the only transfer of an iteration
                 norm = np.sqrt(host[:, 4])
                 if not is_safe(norm[alive], xp, new_r.dtype).all():
                     norm = norm2(new_r)
                 finite = np.isfinite(norm) & np.isfinite(host[:, :4]).all(axis=1)
                 lost = (host[:, 0] <= tiny * norm) | (host[:, 1] == 0) | (host[:, 2] == 0)
-                new_dx, new_p = work.moved(dx, p, alpha, p_hat, omega, s_hat, new_r, beta, v)
+                new_dx, new_p = steps.advance(dx, p, alpha, p_hat, omega, s_hat, new_r, beta, v)
                 dx, r, rho = _taken(alive & finite, (new_dx, new_r, rho_new), (dx, r, rho))
                 (p,) = _taken(alive & finite & ~lost, (new_p,), (p,))
             self.iterations[rows] += alive
@@ -149,7 +202,7 @@ class _Recurrence:
         if better.size == self.norm.size:
             self.dx, self.r, self.norm = dx, r, norm.copy()
         elif better.size:
-            if self.dx is dx:  # the present dx and r go on changing
+            if self.dx is dx:  # the current dx and r keep changing
                 self.dx, self.r = self.xp.asarray(dx, copy=True), self.xp.asarray(r, copy=True)
             scatter(self.dx, rows[better], gather(dx, better))
             scatter(self.r, rows[better], gather(r, better))
@@ -157,7 +210,7 @@ class _Recurrence:
 
 
 def _taken(where: HostArray, new: Sequence[Array], old: Sequence[Array]) -> Sequence[Array]:
-    """New values of some systems and old ones of the others."""
+    """The new values where the mask is true, else the old ones."""
     if where.all():
         return new
     xp, mask = array_namespace(*new), from_host(where, new[0])[:, None]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from implicitsolve._namespace import Norms, array_namespace, from_host, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.krylov._arnoldi import arnoldi_cycle
-from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, part_of, start, updated
+from implicitsolve.krylov._arnoldi import Arnoldi, classify
+from implicitsolve.krylov._base import IDLE, KrylovOutcome, part_of, start, updated
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 
-MAX_IDLE = 10  # such cycles in a row after which a system has stagnated
+MAX_IDLE = 10  # idle cycles in a row after which a system has stagnated; LGMRES may recover after a few
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,12 @@ class GMRES:
     Parameters
     ----------
     restart : int, optional
-        Most Krylov vectors m before the space is given up and begun anew. Default 30.
+        Krylov vectors m after which the method restarts. Default 30.
 
     Notes
     -----
-    The preconditioner stands on the right, so that the residual that is tested is the true one. Each restart computes
-    b - A x by a product, and a system counts as converged only if that product shows it.
+    The preconditioner is applied on the right, so that the true residual is tested. Each restart computes b - A x by a
+    product, and a system has converged only if that residual satisfies the stopping rule.
 
     Cost per iteration: 1 product, 1 product with M, 4 passes over the basis. Holds m + 1 basis vectors per system, with
     M 2 m + 1, and about ten others.
@@ -47,6 +47,10 @@ class GMRES:
     array([1., 1.])
     """
 
+    kind: ClassVar[str] = "krylov"
+    may_transform: ClassVar[bool] = True
+    partitioned: ClassVar[bool] = True
+
     restart: int = 30
 
     def __post_init__(self) -> None:
@@ -55,7 +59,7 @@ class GMRES:
 
     @property
     def augment(self) -> int:
-        """Error directions kept from earlier cycles."""
+        """Corrections of earlier cycles that augment the space."""
         return 0
 
     def solve(
@@ -70,20 +74,20 @@ class GMRES:
         confirm: bool = True,
         polish: bool = False,
     ) -> KrylovOutcome:
-        """Solve on arrays (B, N); see `KrylovMethod`, and `arnoldi_cycle` for `polish`, which cannot be confirmed."""
+        """Solve on arrays (B, N); see `KrylovMethod`, and `Arnoldi` for `polish`, which cannot be confirmed."""
         xp = array_namespace(b)
         x, r, norms = start(A, b, x0)
         size = b.shape[0]
         iterations = np.zeros(size, dtype=int)
         broken, nonfinite, stagnated = (np.zeros(size, dtype=bool) for _ in range(3))
-        idle = np.zeros(size, dtype=int)  # cycles in a row that achieved next to nothing
+        idle = np.zeros(size, dtype=int)  # idle cycles in a row
         errors: list[tuple[Array, HostArray]] = []  # corrections of earlier cycles, newest first, and who has one
         running = (norms > target) & np.isfinite(norms) & (iterations < max_iterations)
         while running.any():
             rows = np.flatnonzero(running)
             whole = rows.size == size
             part = A if whole else A.take(rows)
-            cycle = arnoldi_cycle(
+            cycle = Arnoldi(
                 part,
                 part_of(r, rows),
                 norms[rows],
@@ -95,7 +99,7 @@ class GMRES:
                 has_one=np.stack([has_one[rows] for _, has_one in errors], axis=1) if errors else None,
                 polish=polish and not confirm,
                 wants_residual=not confirm,
-            )
+            ).run()
             with np.errstate(all="ignore"):
                 new_x = part_of(x, rows) + cycle.dx
                 new_r = part_of(b, rows) - part.matvec(new_x) if confirm else cycle.residual
@@ -118,47 +122,20 @@ class GMRES:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FGMRES(GMRES):
-    """Flexible GMRES: the preconditioner may be different in every iteration.
-
-    The same code and cost as `GMRES` with a preconditioner, whose preconditioned vectors are kept
-    here in any case; the name says that a varying M is safe.
-
-    Parameters
-    ----------
-    restart : int, optional
-        Krylov vectors of a cycle. Default 30.
-
-    References
-    ----------
-    .. [1] Y. Saad, "A flexible inner-outer preconditioned GMRES algorithm", SIAM J. Sci. Comput. 14 (1993) 461-469.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
-    >>> A, b = np.array([[4.0, 1.0], [2.0, 3.0]]), np.array([5.0, 5.0])
-    >>> inner = ims.LinearOperator(lambda r: ims.linear_solve(A, r, stop=ims.LinearStop(rtol=0.1)).x, in_shape=2)
-    >>> ims.linear_solve(A, b, M=inner, method=ims.FGMRES()).x.round(6)
-    array([1., 1.])
-    """
-
-
-@dataclass(frozen=True, kw_only=True)
 class LGMRES(GMRES):
-    """GMRES whose restarts remember: each cycle's space is enlarged by the last corrections.
+    """GMRES whose cycles are augmented by the corrections of the last ones ("loose" GMRES).
 
     Parameters
     ----------
     restart : int, optional
-        Krylov vectors of a cycle, m. Default 30.
+        Krylov vectors m of a cycle. Default 30.
     outer_k : int, optional
-        Corrections of earlier cycles that enlarge the space. Default 3, from [1]_ (section 4).
+        Corrections of earlier cycles that augment the space. Default 3, from [1]_ (section 4).
 
     Notes
     -----
-    Plain restarts often alternate between two directions and hardly advance; the augmented space breaks that. Where a
-    whole cycle achieves nothing there is no correction to remember, and a larger `restart` is needed.
+    The residuals of restarted GMRES often alternate between two directions and hardly decrease; augmentation breaks
+    this cycle. Where a whole cycle makes no progress there is no correction to keep, and a larger `restart` is needed.
     Holds 2 (m + outer_k) + 1 basis vectors per system, outer_k corrections, and about ten others.
 
     References
@@ -184,7 +161,7 @@ class LGMRES(GMRES):
 
     @property
     def augment(self) -> int:
-        """Error directions kept from earlier cycles."""
+        """Corrections of earlier cycles that augment the space."""
         return self.outer_k
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse.linalg as spla
 
 from implicitsolve._namespace import library, norm2
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, start
+from implicitsolve.krylov._arnoldi import classify
+from implicitsolve.krylov._base import IDLE, KrylovOutcome, start
 from implicitsolve.operators import LinearOperator
 
 SCIPY_METHODS = ("bicg", "bicgstab", "cg", "cgs", "gcrotmk", "gmres", "lgmres", "minres", "qmr", "tfqmr")
@@ -36,7 +37,7 @@ class ScipyKrylov:
 
     Notes
     -----
-    NumPy arrays only. Systems of a batch are solved one after the other; the native methods are the ones for batches.
+    NumPy arrays only. Systems of a batch are solved one at a time; use the native methods for batches.
     A product after each call measures the residual that was reached, and calls repeat while they reduce it. MINRES
     needs a symmetric operator.
 
@@ -48,6 +49,10 @@ class ScipyKrylov:
     >>> ims.linear_solve(A, b, method=ims.ScipyKrylov(function="minres")).x.round(9)
     array([1., 1.])
     """
+
+    kind: ClassVar[str] = "krylov"
+    may_transform: ClassVar[bool] = True
+    partitioned: ClassVar[bool] = False
 
     function: str | Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -69,6 +74,7 @@ class ScipyKrylov:
         M: Any = None,
         x0: Array | None = None,
         confirm: bool = True,
+        polish: bool = False,
     ) -> KrylovOutcome:
         """Solve on arrays (B, N); see `KrylovMethod`."""
         if not isinstance(b, np.ndarray):
@@ -127,7 +133,7 @@ class ScipyKrylov:
 
 
 class _System:
-    """One system of a batch for SciPy: unit right-hand side, and an operator brought near 1 if it is far from it."""
+    """One system of a batch for SciPy: unit right-hand side, and an operator rescaled if its norm is far from 1."""
 
     def __init__(self, A: LinearOperator, M: Any, r: Array, norm: float) -> None:
         self.A, self.M, self.norm = A, M, norm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class TruncatedInverse:
     Notes
     -----
     As the linear method of `NewtonKrylov`, with full steps, it is the iteration of [1]_, and with order 0 Picard's;
-    as the method of `pull_back` its truncated adjoint. The system is taken as it is: no block is eliminated, and no
+    as the method of `pull_back` its truncated adjoint. The system is not transformed: no block is eliminated, and no
     preconditioner used but one that is given. Nothing is iterated to a tolerance: the status is STOPPED unless a
     product at the returned x, which only `linear_solve` and the derivatives spend, shows that the rule holds.
 
@@ -52,9 +52,12 @@ class TruncatedInverse:
     (array([1.75, 1.75]), 'STOPPED')
     """
 
+    kind: ClassVar[str] = "krylov"
+    may_transform: ClassVar[bool] = False
+    partitioned: ClassVar[bool] = True
+
     order: int = 1
     damping: float = 1.0
-    is_unaided = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -73,6 +76,7 @@ class TruncatedInverse:
         M: Any = None,
         x0: Array | None = None,
         confirm: bool = True,
+        polish: bool = False,
     ) -> KrylovOutcome:
         """Apply the polynomial on arrays (B, N); see `KrylovMethod`. Without `confirm` the norm is of a term fewer."""
         x, r, norms = start(A, b, x0)

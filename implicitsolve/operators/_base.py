@@ -1,4 +1,4 @@
-"""LinearOperator: a matrix known only by its products, for one system or a batch of them."""
+"""LinearOperator: a matrix given by its products, for one system or a batch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ from implicitsolve._namespace import (
     gather,
     host_dtype,
     is_array,
-    is_complex,
     scatter,
     zero_vectors,
 )
 from implicitsolve._typing import Array, Indices
-from implicitsolve.operators._product import multiply, multiply_columns
+from implicitsolve.operators._arguments import (
+    as_number,
+    checked_dtype,
+    checked_shape,
+    common_dtype,
+    conj,
+    multiply,
+    multiply_columns,
+)
 
 
 class LinearOperator:
-    """A linear map, given by its products with vectors, of one system or of a batch of systems.
+    """A linear map given by its products with vectors, for one system or a batch.
 
     Parameters
     ----------
@@ -41,10 +48,10 @@ class LinearOperator:
         Data type of the result of a product with a real vector. Default: float64.
     take : callable, optional
         ``take(indices)`` returns the operator of those systems of the flattened batch, with batch shape
-        ``(len(indices),)``. Without it the whole batch is multiplied and the rest thrown away.
+        ``(len(indices),)``. Without it the whole batch is multiplied and the other results are discarded.
     inverse : callable, optional
-        ``inverse()`` returns an operator that approximates A^-1 and costs next to nothing to build and to apply.
-        Krylov and fixed-point methods that are given no other preconditioner take it.
+        ``inverse()`` returns an operator that approximates A^-1 and costs little to build and to apply. Krylov and
+        fixed-point methods use it when no other preconditioner is given.
     cast : callable, optional
         ``cast(dtype)`` returns the operator with products in another precision.
 
@@ -58,7 +65,7 @@ class LinearOperator:
     Raises
     ------
     TypeError
-        If `matvec` or another callable is not callable, or a product is asked for that was not given.
+        If `matvec` or another callable is not callable, or a missing product is needed.
     ValueError
         If an argument's shape does not fit.
 
@@ -101,10 +108,10 @@ class LinearOperator:
         self._rmatvec = rmatvec
         self._take = take
         self._inverse, self._cast = inverse, cast
-        self.in_shape: tuple[int, ...] = _shape(in_shape, "in_shape")
-        self.out_shape: tuple[int, ...] = self.in_shape if out_shape is None else _shape(out_shape, "out_shape")
-        self.batch_shape: tuple[int, ...] = _shape(batch_shape, "batch_shape")
-        self.dtype: Any = np.dtype(np.float64) if dtype is None else _dtype(dtype)
+        self.in_shape: tuple[int, ...] = checked_shape(in_shape, "in_shape")
+        self.out_shape: tuple[int, ...] = self.in_shape if out_shape is None else checked_shape(out_shape, "out_shape")
+        self.batch_shape: tuple[int, ...] = checked_shape(batch_shape, "batch_shape")
+        self.dtype: Any = np.dtype(np.float64) if dtype is None else checked_dtype(dtype)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -148,7 +155,7 @@ class LinearOperator:
         if not self.batch_shape:
             raise ValueError("LinearOperator.take: this operator has no batch axes")
         if np.unique(indices).size != len(indices):
-            raise ValueError("LinearOperator.take: this operator has no `take` of its own, so that no index may repeat")
+            raise ValueError("LinearOperator.take: this operator was built without `take`, so that no index may repeat")
         return embedded(self, indices)
 
     def approximate_inverse(self) -> LinearOperator | None:
@@ -160,7 +167,7 @@ class LinearOperator:
         return self if self._cast is None else self._cast(dtype)
 
     def flat(self) -> LinearOperator:
-        """Return the same operator on arrays (B, N), the form in which the solvers work."""
+        """Return the same operator on arrays (B, N), the form that the solvers use."""
         size = math.prod(self.batch_shape)
         if len(self.batch_shape) == 1 and len(self.in_shape) == 1 and len(self.out_shape) == 1:
             return self
@@ -213,8 +220,8 @@ class LinearOperator:
         """The transpose: products with A^T = conj(A^H)."""
         adjoint = self.H
         return LinearOperator(
-            lambda w: _conj(adjoint._matvec(_conj(w))),
-            lambda v: _conj(self._matvec(_conj(v))),
+            lambda w: conj(adjoint._matvec(conj(w))),
+            lambda v: conj(self._matvec(conj(v))),
             in_shape=self.out_shape,
             out_shape=self.in_shape,
             batch_shape=self.batch_shape,
@@ -252,7 +259,7 @@ class LinearOperator:
 
     def __mul__(self, factor: Any) -> LinearOperator:
         """Scale by a number."""
-        factor = _number(factor)
+        factor = as_number(factor)
         scaled = self._like(
             self,
             lambda v: self._matvec(v) * factor,
@@ -267,7 +274,7 @@ class LinearOperator:
 
     def __truediv__(self, divisor: Any) -> LinearOperator:
         """Divide by a number."""
-        return self * (1 / _number(divisor))
+        return self * (1 / as_number(divisor))
 
     def __matmul__(self, other: Any) -> Any:
         """Return A B for an operator, A v for a vector, A V for a matrix of columns."""
@@ -330,13 +337,13 @@ class LinearOperator:
             in_shape=self.in_shape if in_shape is None else in_shape,
             out_shape=self.out_shape,
             batch_shape=self.batch_shape,
-            dtype=_common_dtype(self.dtype, other.dtype),
+            dtype=common_dtype(self.dtype, other.dtype),
             take=take if self.batch_shape else None,
         )
 
 
 def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
-    """Different systems of a batched operator, by products with it as it is: pad with zeros, multiply, keep those."""
+    """Some systems of a batched operator without `take`: pad with zeros, multiply the whole batch, keep those rows."""
     size, indices = math.prod(A.batch_shape), np.asarray(indices)
 
     def some(product: Callable[[Array], Array], expected: tuple[int, ...]) -> Callable[[Array], Array]:
@@ -364,44 +371,8 @@ def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
     )
 
 
-def _shape(shape: Any, name: str) -> tuple[int, ...]:
-    if isinstance(shape, int | np.integer):
-        shape = (shape,)
-    if not isinstance(shape, list | tuple) or not all(isinstance(n, int | np.integer) and n >= 0 for n in shape):
-        raise ValueError(f"LinearOperator: `{name}` must be a tuple of non-negative integers, got {shape!r}")
-    return tuple(int(n) for n in shape)
-
-
-def _conj(x: Array) -> Array:
-    return array_namespace(x).conj(x) if is_complex(x) else x
-
-
-def _common_dtype(a: Any, b: Any) -> Any:
-    return a if type(a) is type(b) and a == b else np.result_type(host_dtype(a), host_dtype(b))
-
-
-def _dtype(dtype: Any) -> Any:
-    """NumPy's form of a NumPy dtype; other libraries' as they are."""
-    try:
-        return np.dtype(dtype) if isinstance(dtype, str | type | np.dtype) else dtype
-    except TypeError:
-        raise TypeError(f"LinearOperator: `dtype` must be a data type, got {dtype!r}") from None
-
-
-def _number(factor: Any) -> complex | float:
-    """Return a scalar as a Python number, which widens no dtype."""
-    if isinstance(factor, int) and not isinstance(factor, bool):
-        return factor
-    if isinstance(factor, float | complex):  # NumPy's scalars among them
-        return complex(factor) if isinstance(factor, complex) else float(factor)
-    scalar: Any = factor
-    if is_array(scalar) and scalar.ndim == 0:
-        return complex(scalar) if "complex" in str(scalar.dtype) else float(scalar)
-    raise TypeError(f"LinearOperator: a factor must be a number, got {type(factor).__name__}")
-
-
 def _operand(other: Any) -> LinearOperator:
-    """Return what stands beside an operator in an expression as an operator."""
+    """Return the other operand of an expression as an operator."""
     from implicitsolve.operators._convert import aslinearoperator
 
     return aslinearoperator(other, "operand")
@@ -410,5 +381,5 @@ def _operand(other: Any) -> LinearOperator:
 def then(
     make: Callable[..., LinearOperator] | None, change: Callable[[LinearOperator], LinearOperator]
 ) -> Callable[..., LinearOperator] | None:
-    """A function that changes what `make` returns; None where there is none."""
+    """`make` followed by `change`; None if `make` is None."""
     return None if make is None else lambda *arguments: change(make(*arguments))

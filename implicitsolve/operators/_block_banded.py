@@ -17,9 +17,10 @@ from implicitsolve._namespace import (
     to_host,
 )
 from implicitsolve._typing import Array, Indices
-from implicitsolve.operators import _block_banded_convert as convert
-from implicitsolve.operators._base import LinearOperator, _number
-from implicitsolve.operators._block_banded_products import Products, transposed, without_outside
+from implicitsolve.operators import _block_storage as storage
+from implicitsolve.operators._arguments import as_number
+from implicitsolve.operators._base import LinearOperator
+from implicitsolve.operators._block_storage import Products, transposed, without_outside
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded
 
@@ -221,7 +222,7 @@ class BlockBandedMatrix(LinearOperator):
 
     def __mul__(self, factor: Any) -> BlockBandedMatrix:
         """Scale by a number."""
-        factor = _number(factor)
+        factor = as_number(factor)
         blocks = self.blocks
         if isinstance(factor, complex) and host_dtype(self.dtype).kind != "c":
             xp = array_namespace(blocks)
@@ -241,7 +242,7 @@ class BlockBandedMatrix(LinearOperator):
 
     def todense(self) -> Array:
         """Return A as an array ``(*batch, N, N)``."""
-        return convert.to_dense(self.blocks, self.structure)
+        return storage.to_dense(self.blocks, self.structure)
 
     @classmethod
     def from_dense(cls, A: Any, structure: BlockBanded, *, drop: bool = False) -> BlockBandedMatrix:
@@ -261,7 +262,7 @@ class BlockBandedMatrix(LinearOperator):
         ValueError
             If the shape does not fit, or an entry would be lost.
         """
-        return _matrix(convert.from_dense(as_inexact(A, "A"), structure, drop), structure)
+        return _matrix(storage.from_dense(as_inexact(A, "A"), structure, drop), structure)
 
     def tosparse(self, format: str = "bsr") -> Any:
         """Return one system's matrix as a SciPy sparse array with every block of the band, zero or not.
@@ -276,12 +277,12 @@ class BlockBandedMatrix(LinearOperator):
         ValueError
             If there is more than one system, or the format is another.
         """
-        return convert.to_sparse(self.blocks, self.structure, format)
+        return storage.to_sparse(self.blocks, self.structure, format)
 
     @classmethod
     def from_sparse(cls, A: Any, structure: BlockBanded, *, drop: bool = False) -> BlockBandedMatrix:
         """Return the matrix with the entries of a SciPy sparse matrix; arguments as of `from_dense`."""
-        return _matrix(convert.from_sparse(A, structure, drop), structure)
+        return _matrix(storage.from_sparse(A, structure, drop), structure)
 
     def to_banded(self) -> tuple[Array, tuple[int, int]]:
         """Return A in LAPACK's band storage, for `scipy.linalg.solve_banded`.
@@ -298,7 +299,7 @@ class BlockBandedMatrix(LinearOperator):
         ValueError
             If the matrix is periodic: its corners fit no band.
         """
-        return convert.to_banded(self.blocks, self.structure)
+        return storage.to_banded(self.blocks, self.structure)
 
     @classmethod
     def from_banded(
@@ -323,7 +324,7 @@ class BlockBandedMatrix(LinearOperator):
             If the shape does not fit, or an entry would be lost.
         """
         structure = BlockBanded(*l_and_u) if structure is None else structure
-        return _matrix(convert.from_banded(l_and_u, as_inexact(ab, "ab"), structure, drop), structure)
+        return _matrix(storage.from_banded(l_and_u, as_inexact(ab, "ab"), structure, drop), structure)
 
     def norm(self, ord: Any = "fro") -> Any:
         """Return a norm of each system's matrix, on the host.

@@ -20,8 +20,8 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
     Parameters
     ----------
     A : LinearOperator, array, sparse matrix or other operator
-        Ours is returned as it is. An array has shape ``(..., N, N)``: leading axes are a batch. SciPy's sparse matrices
-        and arrays, and operators of SciPy or CuPy (anything with `shape` and `matvec`), are wrapped.
+        A `LinearOperator` is returned unchanged. An array has shape ``(..., N, N)``: leading axes are a batch. SciPy's
+        sparse matrices and arrays, and operators of SciPy or CuPy (anything with `shape` and `matvec`), are wrapped.
     name : str, optional
         What messages call it. Default "A".
 

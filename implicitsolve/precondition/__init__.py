@@ -2,13 +2,13 @@
 
 Each returns a `LinearOperator` with products, exact adjoint products, and systems picked by `take`, so that it can be
 the M of `linear_solve`, or, built from the Jacobian and kept over several steps, the preconditioner of `NewtonKrylov`.
-`BlockLU` is one of them too: its inverse is exact.
+`BlockLU` can take the place of one: its inverse is exact.
 
 ======================  =========================================  ===============================================
 settings                flops of a product                         pays where
 ======================  =========================================  ===============================================
 `BlockJacobi`           1 / (lower + upper + 1) of one with A      blocks are coupled weakly; on a GPU
-`Neumann`               `terms` - 1 products with A more           products are cheap beside a Krylov step
+`Neumann`               `order` products with A more               products are cheap beside a Krylov step
 `BlockGaussSeidel`      about those of one with A for each sweep   couplings go mainly one way: transport
 `BlockILU`              about those of one with A                  wide bands of few block diagonals: 2-D stencils
 ======================  =========================================  ===============================================
@@ -16,8 +16,7 @@ settings                flops of a product                         pays where
 Where the band is narrow, the exact `BlockLU` costs little more than these.
 """
 
-from implicitsolve.precondition._gauss_seidel import BlockGaussSeidel
 from implicitsolve.precondition._ilu import BlockILU
-from implicitsolve.precondition._jacobi import BlockJacobi, Neumann
+from implicitsolve.precondition._stationary import BlockGaussSeidel, BlockJacobi, Neumann
 
 __all__ = ["BlockGaussSeidel", "BlockILU", "BlockJacobi", "Neumann"]

@@ -1,27 +1,58 @@
-"""Block diagonals of a matrix one by one, and inverses of diagonal blocks that are always finite."""
+"""What preconditioners declare; block diagonals of a matrix, and inverses of diagonal blocks that are always finite."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, check_whole, to_host
 from implicitsolve._typing import Array
-from implicitsolve.operators import BlockBandedMatrix
-from implicitsolve.operators._block_banded_products import spans
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators._block_storage import spans
+from implicitsolve.stopping import kind_of
 
 Diagonals: TypeAlias = dict[int, Array]
 """Blocks A[t, t + d] of each block diagonal d that has some, (B, T - |d|, k, k), in ascending order of d."""
 
 
-def check_matrix(owner: str, A: Any, *, takes_split: bool = False) -> None:
-    """Raise unless `A` is a block-banded matrix, on one rank but where `takes_split`."""
+class Preconditioner(Protocol):
+    """Frozen settings that make an approximate inverse of a matrix.
+
+    Attributes
+    ----------
+    kind : {"preconditioner"}
+        `DirectMethod` settings can take the place of these: see `build_inverse`.
+    partitioned : bool
+        Whether it takes matrices whose block rows are partitioned across ranks.
+    """
+
+    kind: ClassVar[str]
+    partitioned: ClassVar[bool]
+
+    def build(self, A: BlockBandedMatrix) -> LinearOperator:
+        """Return an operator that approximates A^-1, with adjoint products."""
+        ...
+
+
+def builds_inverse(settings: Any) -> bool:
+    """Whether these are settings from which `build_inverse` makes a preconditioner."""
+    return kind_of(settings) in ("preconditioner", "direct")
+
+
+def build_inverse(settings: Any, A: Any) -> LinearOperator:
+    """Return the approximate inverse of A by a preconditioner's settings, or its factors by a direct method's."""
+    return settings.factor(A) if settings.kind == "direct" else settings.build(A)
+
+
+def check_matrix(settings: Preconditioner, A: Any) -> None:
+    """Raise unless `A` is a block-banded matrix that these settings can take."""
+    owner = type(settings).__name__
     if not isinstance(A, BlockBandedMatrix):
         raise TypeError(f"{owner}.build: `A` must be a BlockBandedMatrix, got {type(A).__name__}")
-    if not takes_split:
+    if not settings.partitioned:
         check_whole(owner, A.blocks, "BlockJacobi, Neumann or BlockLU")
 
 

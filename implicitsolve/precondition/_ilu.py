@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from implicitsolve.precondition._diagonals import (
     row_scales,
     rows_of,
 )
-from implicitsolve.precondition._split import Split, repeated
-from implicitsolve.precondition._triangle import Triangle, levels
+from implicitsolve.precondition._triangular import Split, Triangle, levels, repeated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +68,12 @@ class BlockILU:
     16
     """
 
+    kind: ClassVar[str] = "preconditioner"
+    partitioned: ClassVar[bool] = False
+
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return the inverse of the incomplete factorization of each system of A."""
-        check_matrix("BlockILU", A)
+        check_matrix(self, A)
         diagonals = block_diagonals(A)
         lower, upper = -min(diagonals), max(diagonals)
         if not A.periodic and _has_no_gaps(diagonals, lower, upper):

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._evaluate import Evaluator
-from implicitsolve._jacobian import jacobian
 from implicitsolve._namespace import as_inexact, eps, from_host, host_dtype, is_complex, norm2, to_host
 from implicitsolve._typing import Array
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._jacobian import jacobian
 from implicitsolve.operators import LinearOperator, aslinearoperator
 from implicitsolve.problem import Problem
 
@@ -30,7 +30,7 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
     Returns
     -------
     float
-        ``|<w, A v> - <A^H w, v>| / (||w|| ||A v||)``, a small multiple of the rounding unit if A and A^H agree.
+        ``|<w, A v> - <A^H w, v>| / (||w|| ||A v||)``, a small multiple of the unit roundoff if A and A^H agree.
 
     Examples
     --------
@@ -42,8 +42,8 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
     A = aslinearoperator(A)
     rng = np.random.default_rng(0) if rng is None else rng
     like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32)) if like is None else like
-    v = _random(rng, A.batch_shape + A.in_shape, like)
-    w = _random(rng, A.batch_shape + A.out_shape, like)
+    v = normal(rng, A.batch_shape + A.in_shape, like)
+    w = normal(rng, A.batch_shape + A.out_shape, like)
     Av, Aw = to_host(A.matvec(v)).reshape(-1), to_host(A.rmatvec(w)).reshape(-1)
     size = max(np.abs(Av).max(initial=0.0), np.abs(Aw).max(initial=0.0)) or 1.0
     Av, Aw = Av / size, Aw / size
@@ -53,7 +53,7 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
 
 
 def taylor_test(
-    problem: Problem | Callable[[Array], Array], x: Any, *, rng: np.random.Generator | None = None
+    problem: Problem | Callable[[Array], Array], x: Array, *, rng: np.random.Generator | None = None
 ) -> float:
     """Order at which ``||F(x + h v) - F(x) - h J(x) v||`` falls with h: 2 if J is the derivative of F.
 
@@ -90,7 +90,7 @@ def taylor_test(
         raise TypeError("taylor_test: the problem needs `jvp`, `linearize` or `jac`")
     flat = evaluator.flatten(x)
     F = evaluator.residual(flat)
-    v = evaluator.flatten(_random(rng, tuple(x.shape), x))
+    v = evaluator.flatten(normal(rng, tuple(x.shape), x))
     v = v * float(norm2(flat).max() or 1.0) / float(norm2(v).max())
     Jv = evaluator.jacobian(flat, F).matvec(v)
     floor = 1e3 * eps(evaluator.xp, x.dtype) * float(norm2(F).max() + norm2(Jv).max())
@@ -103,7 +103,7 @@ def taylor_test(
     return float(np.median(orders)) if orders.size else float("inf")
 
 
-def structure_test(problem: Problem, x: Any, *, rng: np.random.Generator | None = None) -> float:
+def structure_test(problem: Problem, x: Array, *, rng: np.random.Generator | None = None) -> float:
     """Mismatch between the assembled Jacobian of a declared structure and the derivative of F along a random direction.
 
     Parameters
@@ -137,7 +137,7 @@ def structure_test(problem: Problem, x: Any, *, rng: np.random.Generator | None 
     x = as_inexact(x, "x")
     evaluator = Evaluator(problem, x)
     flat = evaluator.flatten(x)
-    v = evaluator.flatten(_random(rng, tuple(x.shape), x))
+    v = evaluator.flatten(normal(rng, tuple(x.shape), x))
     size = np.where(norm2(flat) > 0, norm2(flat), 1.0) / norm2(v)
     v = v * from_host(size, v)[:, None]
     h = eps(evaluator.xp, x.dtype) ** (1 / 3)
@@ -147,11 +147,18 @@ def structure_test(problem: Problem, x: Any, *, rng: np.random.Generator | None 
     return float((mismatch / np.where(expected > 0, expected, 1.0)).max(initial=0.0))
 
 
-def _random(rng: np.random.Generator, shape: tuple[int, ...], like: Array) -> Array:
+def normal(rng: np.random.Generator, shape: tuple[int, ...], like: Array) -> Array:
+    """Standard normal numbers in the dtype and library of `like`, complex where it is."""
     values = rng.standard_normal(shape)
-    if is_complex(like):
-        values = values + 1j * rng.standard_normal(shape)
-    return from_host(np.asarray(values), like)
+    return from_host(values + 1j * rng.standard_normal(shape) if is_complex(like) else values, like)
+
+
+def random_like(rng: np.random.Generator, x: Array) -> Array:
+    """Random numbers in the shape, dtype and library of x, of the mean size of its entries (1 if all are zero)."""
+    host = np.abs(to_host(x))
+    largest = float(host.max(initial=0.0))
+    size = largest * float(np.sqrt(np.square(host / (largest or 1.0)).sum() / max(1, host.size)))
+    return normal(rng, tuple(x.shape), x) * (size or 1.0)
 
 
 def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:

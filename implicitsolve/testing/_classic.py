@@ -242,10 +242,6 @@ def _parabola(n: int) -> HostArray:
     return t * (t - 1.0)
 
 
-def _identity(m: int) -> HostArray:
-    return np.eye(m).ravel()
-
-
 def _hammarling_root(m: int) -> HostArray:
     root = 0.01 * np.eye(m)
     root[0, 1] = 50.0
@@ -314,7 +310,7 @@ def classic_problems() -> list[GalleryProblem]:
 def burkardt_problems() -> list[GalleryProblem]:
     """The 23 problems of Burkardt's TEST_NONLIN with its starts, named ``burkardt-p01`` to ``burkardt-p23``.
 
-    Sizes are those of its own driver: the fixed size where a problem has one (9 for Chebyquad), 10 otherwise.
+    Sizes are those of its driver: the fixed size where a problem has one (9 for Chebyquad), 10 otherwise.
 
     Returns
     -------
@@ -342,8 +338,8 @@ def burkardt_problems() -> list[GalleryProblem]:
         ("Variably dimensioned", variably_dimensioned, 1.0 - np.arange(1, n + 1) / n, np.ones(n)),
         ("Broyden tridiagonal", broyden_tridiagonal, -np.ones(n), None),
         ("Broyden banded", broyden_banded, -np.ones(n), None),
-        ("Hammarling 2 by 2 square root", hammarling, _identity(2), _hammarling_root(2)),
-        ("Hammarling 3 by 3 square root", hammarling, _identity(3), _hammarling_root(3)),
+        ("Hammarling 2 by 2 square root", hammarling, np.eye(2).ravel(), _hammarling_root(2)),
+        ("Hammarling 3 by 3 square root", hammarling, np.eye(3).ravel(), _hammarling_root(3)),
         ("Dennis and Schnabel 2 by 2", dennis_schnabel, [1.0, 5.0], [0.0, 3.0]),
         ("Sample problem 18", sample_18, [2.0, 2.0], [0.0, 0.0]),
         ("Sample problem 19", sample_19, [3.0, 3.0], [0.0, 0.0]),

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
-from implicitsolve._namespace import as_inexact, check_whole, norm2
-from implicitsolve._typing import Array
-from implicitsolve.elimination import even_odd, merge, split
+from implicitsolve._namespace import (
+    array_namespace,
+    as_inexact,
+    check_whole,
+    from_host,
+    gather,
+    is_array,
+    is_complex,
+    norm2,
+    to_host,
+)
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.elimination._even_odd import even_odd, merge, split
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
-from implicitsolve.testing._conduct import conduct
-from implicitsolve.testing._parameter_tests import parameter_tests
-from implicitsolve.testing._product_tests import Check, Point, product_tests, random_like
+from implicitsolve.testing._checks import random_like
+from implicitsolve.testing._product_tests import (
+    ROUNDING,
+    SAFETY,
+    UNSETTLED,
+    UNSETTLED_HINT,
+    Check,
+    Point,
+    product_tests,
+)
 
 OFFSET = 0.1  # of the problem's own guess, at which derivatives may vanish
 
@@ -45,8 +66,8 @@ class DerivativeReport:
         width = max((len(check.name) for check in self.checks), default=0)
         lines = [f"{'check':{width}}          mismatch   at most"]
         for check in self.checks:
-            verdict = "WRONG" if not check.passed else "unsure" if np.isnan(check.measured) else "ok"
-            lines.append(f"{check.name:{width}}  {verdict:6}  {check.measured:8.1e}  {check.expected:8.1e}")
+            outcome = "WRONG" if not check.passed else "unsure" if np.isnan(check.measured) else "ok"
+            lines.append(f"{check.name:{width}}  {outcome:6}  {check.measured:8.1e}  {check.expected:8.1e}")
             lines += [f"    {check.hint}"] if check.hint else []
         return "\n".join([*lines, *(f"not checked: {reason}" for reason in self.skipped)])
 
@@ -59,12 +80,12 @@ class DerivativeReport:
 
 def check_derivatives(
     problem: Problem,
-    x: Any = None,
+    x: Array = None,
     *,
     rng: np.random.Generator | None = None,
     build: Callable[[Mapping[str, Array]], Problem] | None = None,
 ) -> DerivativeReport:
-    """Check every derivative that a problem has, and what solvers take for granted of its functions.
+    """Check every derivative that a problem has, and what solvers assume about its functions.
 
     Parameters
     ----------
@@ -77,9 +98,9 @@ def check_derivatives(
         Source of the directions. Default: seed 0.
     build : callable, optional
         ``build(parameters)`` returns the problem with other values of its parameters, for `parameter_jvp` and
-        `parameter_vjp`. Without it deep copies of the problem get other values: that serves the layers, and every
+        `parameter_vjp`. Without it deep copies of the problem get other values, which works for the layers and for any
         residual that is a method of an object which holds the arrays. A function that finds its arrays elsewhere,
-        such as a lambda, is not copied; its `parameter_vjp` is then held against its `parameter_jvp` alone.
+        such as a lambda, is not copied; its `parameter_vjp` is then compared with its `parameter_jvp` alone.
 
     Returns
     -------
@@ -99,14 +120,14 @@ def check_derivatives(
     -----
     Products J v (of `jvp`, `linearize`, `jac`, `blocks` or the assembled `structure`, each of them that there is) are
     compared with central differences, of the length at which these change least from one length to the next. That
-    change also says how accurate the differences are, and with it which mismatch passes: 10 sqrt(eps), or ten times
-    that change if it is larger. Where they do not settle at all a check is unsure, and passes with a NaN. Adjoint
-    products are held against products by ``<w, J v> = <J^H w, v>``, and parameter gradients against `parameter_jvp`,
-    each parameter by itself. Two directions are tried, one of them in proportion to the entries of x.
+    change also estimates the accuracy of the differences, and with it the mismatch that passes: 10 sqrt(eps), or ten
+    times that change if it is larger. Where they do not settle at all a check is unsure, and passes with a NaN. Adjoint
+    products are compared with products by ``<w, J v> = <J^H w, v>``, and parameter gradients against `parameter_jvp`,
+    each parameter separately. Two directions are tried, one of them in proportion to the entries of x.
 
     It is also checked that the functions do not write into their arguments, that F(x) is the same when it is computed
     again, that `linearize` returns the residual, that systems of a batch do not depend on each other, that `take` and
-    `halves` are parts of the whole. A random direction does not see an error in a single entry of a large J that is
+    `halves` are parts of the whole. A random direction does not detect an error in a single entry of a large J that is
     small in comparison with F's change, relatively 1e-7.
 
     Costs about 30 residuals, two products of each kind, and one assembly of a declared structure.
@@ -116,7 +137,7 @@ def check_derivatives(
     >>> import numpy as np
     >>> import implicitsolve as ims
     >>> problem = ims.Problem(lambda x: x**3 - 8, jvp=lambda x, v: 3 * x**2 * v, vjp=lambda x, w: -3 * x**2 * w)
-    >>> report = ims.check_derivatives(problem, np.array([1.0, 2.0]))
+    >>> report = ims.testing.check_derivatives(problem, np.array([1.0, 2.0]))
     >>> report.ok, [check.name for check in report.checks if not check.passed]
     (False, ['vjp'])
     >>> print(next(check.hint for check in report.checks if not check.passed))
@@ -155,3 +176,185 @@ def _halves(problem: Problem, x: Array, rng: np.random.Generator) -> Iterator[Ch
     yield point.equal("halves: residual", *(whole.evaluator.flatten(part) for part in (F, expected)))
     for check in product_tests(point):
         yield replace(check, name=f"halves: {check.name}")
+
+
+SHIFT = 1e-2  # of some systems, relative to x, which the others must not feel
+
+
+def conduct(point: Point) -> Iterator[Check]:
+    """Checks of how the functions behave."""
+    yield _leaves_arguments(point)
+    yield point.equal("residual: repeated", point.residual(point.x), point.F, "F(x) changes from call to call")
+    if point.x.shape[0] > 1:
+        yield _independent(point)
+    if point.problem.take is not None and point.problem.batch_ndim and point.x.shape[0]:
+        yield _taken(point)
+
+
+def _leaves_arguments(point: Point) -> Check:
+    """No function writes into its arguments."""
+    problem, evaluator = point.problem, point.evaluator
+    x, v = evaluator.unflatten(point.x), evaluator.unflatten(point.directions[0])
+    calls: dict[str, tuple[Callable[..., Any] | None, tuple[Array, ...]]] = {
+        "residual": (problem.residual, (x,)),
+        "jvp": (problem.jvp, (x, v)),
+        "vjp": (problem.vjp, (x, v)),
+        "jac": (problem.jac, (x,)),
+        "linearize": (problem.linearize, (x,)),
+        "blocks": (problem.blocks, (x,)),
+        "parameter_vjp": (problem.parameter_vjp, (x, v)),
+    }
+    wrong = [name for name, (function, arguments) in calls.items() if _writes(point, function, arguments)]
+    hint = f"{', '.join(f'`{name}`' for name in wrong)} wrote into an argument: copy it first" if wrong else ""
+    return Check("arguments unchanged", not wrong, float(len(wrong)), 0.0, hint)
+
+
+def _writes(point: Point, function: Callable[..., Any] | None, arguments: tuple[Array, ...]) -> bool:
+    if function is None:
+        return False
+    given = [point.xp.asarray(argument, copy=True) for argument in arguments]
+    with np.errstate(all="ignore"):
+        function(*given)
+    return any(not np.array_equal(to_host(a), to_host(b), equal_nan=True) for a, b in zip(given, arguments))
+
+
+def _independent(point: Point) -> Check:
+    """Change the systems with a 1, then those with a 0, at each binary place of their number: the others must not."""
+    number, x = np.arange(point.x.shape[0]), point.x
+    kept, changed = [point.F[:0, ...]], [point.F[:0, ...]]
+    for place in range(int(number[-1]).bit_length()):
+        for bit in (0, 1):
+            is_moved = (number >> place & 1) == bit
+            moved = x + from_host(is_moved * SHIFT, x)[:, None] * point.directions[0]
+            others = np.flatnonzero(~is_moved)
+            kept.append(gather(point.F, others))
+            changed.append(gather(point.residual(moved), others))
+    a, b = (point.xp.concat(parts, axis=0) for parts in (kept, changed))
+    hint = "a system's F changes with the x of others: `batch_ndim` is too large, or the systems are coupled"
+    return point.equal("independent systems", point.xp.reshape(a, (1, -1)), point.xp.reshape(b, (1, -1)), hint)
+
+
+def _taken(point: Point) -> Check:
+    """The problem of two systems, in the reverse order."""
+    indices = np.unique([0, point.x.shape[0] - 1])[::-1].copy()
+    part = point.evaluator.chosen(indices)
+    with np.errstate(all="ignore"):
+        F = part.residual(gather(point.x, indices))
+    a, b = (point.xp.reshape(rows, (1, -1)) for rows in (F, gather(point.F, indices)))
+    return point.equal("take", a, b, "`take` gives a problem with another F than those systems have")
+
+
+Build = Callable[[Mapping[str, Array]], Problem]
+
+
+def parameter_tests(point: Point, build: Build | None) -> tuple[list[Check], list[str]]:
+    """Checks of `parameter_jvp` and `parameter_vjp`, and what could not be checked."""
+    problem = point.problem
+    if problem.parameter_jvp is None and problem.parameter_vjp is None:
+        return [], []
+    checks: list[Check] = []
+    skipped: list[str] = []
+    w = point.evaluator.unflatten(point.random())
+    gradients: Any = None
+    if problem.parameter_vjp is not None:
+        gradients = problem.parameter_vjp(point.evaluator.unflatten(point.x), point.xp.asarray(w, copy=True))
+    for name, value in (problem.parameters or {}).items():
+        if _values(value) is None:
+            skipped.append(f"{name!r}: a {type(value).__name__} is no array")
+            continue
+        tangent = _with_values(value, random_like(point.rng, _values(value)))
+        known = _difference(point, name, value, tangent, build)
+        change, allowed = known, point.tolerance
+        if problem.parameter_jvp is not None:
+            product = problem.parameter_jvp(point.evaluator.unflatten(point.x), {name: tangent})
+            product = point.evaluator.flatten(product)
+            if known is not None:
+                checks.append(point.compared(f"parameter_jvp[{name!r}]", product, *known))
+            elif problem.parameter_vjp is None:
+                skipped.append(f"parameter_jvp[{name!r}]: a copy of F does not follow the array; give `build`")
+            if known is None or checks[-1].passed:
+                change, allowed = (product, np.zeros(product.shape[0])), SAFETY * ROUNDING * point.precision
+        if gradients is None:
+            continue
+        if change is None:
+            skipped.append(f"parameter_vjp[{name!r}]: a copy of F does not follow the array; give `build`")
+            continue
+        checks.append(_gradient(point, name, value, tangent, gradients, w, change, allowed))
+    return checks, skipped
+
+
+def _gradient(
+    point: Point,
+    name: str,
+    value: Array,
+    tangent: Array,
+    gradients: Any,
+    w: Array,
+    change: tuple[Array, HostArray],
+    allowed: float,
+) -> Check:
+    """<w, dF> against <gradient, tangent>, over the whole batch; `change` is dF and its uncertainty."""
+    title = f"parameter_vjp[{name!r}]"
+    if name not in gradients:
+        return Check(title, False, float("nan"), allowed, f"it returns no gradient of {name!r}")
+    gradient = gradients[name]
+    if tuple(gradient.shape) != tuple(value.shape):
+        return Check(title, False, float("nan"), allowed, f"its shape is {gradient.shape}, not {value.shape}")
+    pairs = [(point.evaluator.flatten(w), change[0]), (_values(gradient), _values(tangent))]
+    host = [[to_host(part).reshape(-1) for part in pair] for pair in pairs]
+    left, right = (complex(np.vdot(a, b)) for a, b in host)
+    if not is_complex(_values(value)):  # the gradient of a real parameter is real
+        left, right = left.real, right.real
+    scale = max(float(np.linalg.norm(a)) * float(np.linalg.norm(b)) for a, b in host) or 1.0
+    excused = SAFETY * float(np.linalg.norm(host[0][0])) * float(np.linalg.norm(change[1])) / scale
+    if not excused < SAFETY * UNSETTLED:
+        return Check(title, True, float("nan"), float("nan"), UNSETTLED_HINT)
+    allowed, measured = max(allowed, excused), abs(left - right) / scale
+    passed = measured <= allowed
+    hint = "" if passed else "the sign is wrong" if abs(left + right) <= allowed * scale else ""
+    if not passed and not hint:
+        hint = f"the gradient with respect to {name!r} is not that of the residual"
+    return Check(title, passed, measured, allowed, hint)
+
+
+def _difference(
+    point: Point, name: str, value: Array, tangent: Array, build: Build | None
+) -> tuple[Array, HostArray] | None:
+    """Derivative of F along one parameter, and its uncertainty; None where copies of F do not follow it."""
+
+    def F(h: float) -> Array:
+        moved = _with_values(value, _values(value) + h * _values(tangent))
+        problem = _copied(point.problem, name, moved) if build is None else build({**parameters, name: moved})
+        return Evaluator(problem, point.evaluator.unflatten(point.x)).residual(point.x)
+
+    parameters = point.problem.parameters or {}
+    change, uncertain = point.difference(F)
+    return None if build is None and not norm2(change).any() else (change, uncertain)
+
+
+def _copied(problem: Problem, name: str, value: Array) -> Problem:
+    """A deep copy in which a parameter has another value, for functions that carry their arrays, as a layer's do."""
+    other = copy.deepcopy(problem)
+    values = _values((other.parameters or {})[name])
+    values[...] = array_namespace(values).astype(_values(value), values.dtype)
+    return other
+
+
+def _values(value: Any) -> Array:
+    """The numbers of a parameter: an array, or what a sparse or a block-banded matrix stores; else None."""
+    if scipy.sparse.issparse(value):
+        return value.data
+    if isinstance(value, BlockBandedMatrix):
+        return value.blocks
+    return value if is_array(value) else None
+
+
+def _with_values(value: Any, values: Array) -> Any:
+    """A parameter with other numbers."""
+    if scipy.sparse.issparse(value):
+        other = value.copy()
+        other.data = values
+        return other
+    if isinstance(value, BlockBandedMatrix):
+        return BlockBandedMatrix(values, lower=value.lower, upper=value.upper, periodic=value.periodic)
+    return values

@@ -41,19 +41,12 @@ def bratu(dimension: int, points: int, lam: float) -> GalleryProblem:
 
     Solutions end in a fold at lam = 3.51, 6.81 and 9.90; from u = 0 Newton's method finds the lower of two.
     """
-    hh = lam / (points + 1) ** 2
-
-    def residual(u: Array) -> Array:
-        return minus_laplacian(framed(u)) - hh * array_namespace(u).exp(u)
-
-    def jvp(u: Array, v: Array) -> Array:
-        return minus_laplacian(framed(v)) - hh * array_namespace(u).exp(u) * v
-
+    c = lam / (points + 1) ** 2
     return GalleryProblem(
         name=f"bratu-{dimension}d",
         title=f"Bratu {dimension}-D, lambda = {lam:g}",
-        residual=residual,
-        jvp=jvp,
+        residual=lambda u: minus_laplacian(framed(u)) - c * array_namespace(u).exp(u),
+        jvp=lambda u, v: minus_laplacian(framed(v)) - c * array_namespace(u).exp(u) * v,
         x0=np.zeros((points,) * dimension),
         rtol=RTOL,
         source="Bratu-Gelfand; e.g. Averick et al., The MINPACK-2 Test Problem Collection (1992), SFI",
@@ -287,18 +280,11 @@ def troesch(points: int, stiffness: float) -> GalleryProblem:
     """u'' = n sinh(n u), u(0) = 0, u(1) = 1, from the straight line."""
     h, x = _grid(points)
     c, n = h * h * stiffness, stiffness
-
-    def residual(u: Array) -> Array:
-        return second_difference(with_ends(u, 0.0, 1.0)) + c * array_namespace(u).sinh(n * u)
-
-    def jvp(u: Array, v: Array) -> Array:
-        return second_difference(with_ends(v, 0.0, 0.0)) + c * n * array_namespace(u).cosh(n * u) * v
-
     return GalleryProblem(
         name="troesch",
         title=f"Troesch, n = {stiffness:g}",
-        residual=residual,
-        jvp=jvp,
+        residual=lambda u: second_difference(with_ends(u, 0.0, 1.0)) + c * array_namespace(u).sinh(n * u),
+        jvp=lambda u, v: second_difference(with_ends(v, 0.0, 0.0)) + c * n * array_namespace(u).cosh(n * u) * v,
         x0=x,
         rtol=RTOL,
         source="Troesch, J. Comput. Phys. 21 (1976) 279-290",
@@ -310,18 +296,11 @@ def pendulum(points: int) -> GalleryProblem:
     """theta'' = -sin theta on [0, 2 pi], theta = 0.7 at both ends, from 0.7 cos t + 0.5 sin t; J is indefinite."""
     h = 2.0 * math.pi / (points + 1)
     t = h * np.arange(1, points + 1)
-
-    def residual(u: Array) -> Array:
-        return second_difference(with_ends(u, 0.7, 0.7)) - h * h * array_namespace(u).sin(u)
-
-    def jvp(u: Array, v: Array) -> Array:
-        return second_difference(with_ends(v, 0.0, 0.0)) - h * h * array_namespace(u).cos(u) * v
-
     return GalleryProblem(
         name="pendulum",
         title="Pendulum, two-point boundary values",
-        residual=residual,
-        jvp=jvp,
+        residual=lambda u: second_difference(with_ends(u, 0.7, 0.7)) - h * h * array_namespace(u).sin(u),
+        jvp=lambda u, v: second_difference(with_ends(v, 0.0, 0.0)) - h * h * array_namespace(u).cos(u) * v,
         x0=0.7 * np.cos(t) + 0.5 * np.sin(t),
         rtol=RTOL,
         source="LeVeque, Finite Difference Methods for Ordinary and Partial Differential Equations (2007), ch. 2",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -76,7 +75,7 @@ class GalleryProblem:
         return self.name
 
 
-def like(x: Array, values: Any) -> Array:
+def like(x: Array, values: HostArray) -> Array:
     """Constants as an array of x's library, dtype and device (no copy for float64 NumPy)."""
     return array_namespace(x).asarray(values, dtype=x.dtype, device=device(x))
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._assemble import Assembler
-from implicitsolve._evaluate import Evaluator
 from implicitsolve._namespace import eps, from_host, gather, is_complex, norm2, to_host
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.linearize._assemble import Assembler
+from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
+from implicitsolve.testing._checks import random_like
 
 LENGTHS = 10.0 ** np.arange(2, -3, -1)  # of differences, in units of eps^(1/3)
 SAFETY = 10  # times the change from one length to the next: the mismatch that differences excuse
-UNSETTLED = 0.1  # change of the differences, relative to their size, from which on they tell nothing
-ROUNDING = 1e3  # rounding units by which two ways to compute one thing may differ
+UNSETTLED = 0.1  # change of the differences, relative to their size, above which they are meaningless
+ROUNDING = 1e3  # units of roundoff by which two ways to compute one thing may differ
 LONGER = 1e2, 1e4, 1e8  # times the size of x, where F hardly changes over that
 UNSETTLED_HINT = "differences of the residual do not settle here: it is noisy, or not smooth; choose another `x`"
 TINY = 1e-30
@@ -48,17 +49,6 @@ class Check:
     measured: float
     expected: float
     hint: str = ""
-
-
-def random_like(rng: np.random.Generator, x: Array) -> Array:
-    """Random numbers in the shape, dtype and library of x, of the mean size of its entries (1 if all are zero)."""
-    values = rng.standard_normal(tuple(x.shape))
-    if is_complex(x):
-        values = values + 1j * rng.standard_normal(tuple(x.shape))
-    host = np.abs(to_host(x))
-    largest = float(host.max(initial=0.0))
-    size = largest * float(np.sqrt(np.square(host / (largest or 1.0)).sum() / max(1, host.size)))
-    return from_host(np.asarray(values * (size or 1.0)), x)
 
 
 def relative(part: HostArray, whole: HostArray) -> HostArray:
@@ -111,20 +101,23 @@ class Point:
     def _settled(self, i: int) -> tuple[Array, HostArray]:
         """The derivative along one direction, made longer for systems whose F hardly changes along it."""
         v = self.directions[i]
-        known, uncertain = self.difference(lambda h: self.residual(self.x + h * v))
+        known, uncertain = self._along(v)
         for factor in LONGER:
             poor = ~(uncertain <= UNSETTLED * norm2(known))
             if not poor.any():
                 break
             w = v * factor
-            other, doubt = self.difference(lambda h, w=w: self.residual(self.x + h * w))
+            other, doubt = self._along(w)
             is_better = poor & (relative(doubt, norm2(other)) < relative(uncertain, norm2(known)))
             mask = from_host(is_better, v)[:, None]
             known, uncertain = self.xp.where(mask, other, known), np.where(is_better, doubt, uncertain)
             self.directions[i] = self.xp.where(mask, w, self.directions[i])
         return known, uncertain
 
-    def difference(self, F: Any) -> tuple[Array, HostArray]:
+    def _along(self, v: Array) -> tuple[Array, HostArray]:
+        return self.difference(lambda h: self.residual(self.x + h * v))
+
+    def difference(self, F: Callable[[float], Array]) -> tuple[Array, HostArray]:
         """Derivative of ``F(h)`` at h = 0, and the norm of its uncertainty: where the quotients change least."""
         best, least, last = self.xp.zeros_like(self.F), np.full(self.F.shape[0], np.inf), None
         rounding = self.precision * norm2(self.F)
@@ -255,10 +248,11 @@ def product_tests(point: Point) -> Iterator[Check]:
         yield from () if forward is None else (forward,)
         if problem.vjp is not None:
             yield point.adjoints("vjp", operator, forward)
-    for name in ("linearize", "jac"):
-        if getattr(problem, name) is not None:
-            yield from _whole(point, name, replace(alone, **{name: getattr(problem, name)}))
-    if problem.structure is not None:
+    if problem.linearize is not None:
+        yield from _whole(point, "linearize", replace(alone, linearize=problem.linearize))
+    if problem.jac is not None:
+        yield from _whole(point, "jac", replace(alone, jac=problem.jac))
+    if problem.block_structure is not None:
         yield _structured(point)
 
 
@@ -295,7 +289,7 @@ def _structured(point: Point) -> Check:
 
 def _missing(point: Point, J: LinearOperator) -> str:
     """A coupling that the structure leaves out, if the worst row of blocks has one."""
-    structure: Any = point.problem.structure
+    structure: Any = point.problem.block_structure
     k, length = structure.block_size, structure.length(point.evaluator.size)
     D = point.differences()[0][0]
     mismatch = np.abs(to_host(J.matvec(point.directions[0]) - D))

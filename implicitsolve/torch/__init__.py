@@ -16,8 +16,7 @@ if importlib.util.find_spec("torch") is None:
     )
 
 from implicitsolve.torch._layer import ImplicitLayer
-from implicitsolve.torch._lifted_net import LiftedNet
-from implicitsolve.torch._modules import Elman, ImplicitGRU, ImplicitLSTM, ImplicitRNN, StencilGRU
+from implicitsolve.torch._modules import Elman, ImplicitGRU, ImplicitLSTM, ImplicitRNN, LiftedNet, StencilGRU
 from implicitsolve.torch._options import ConvergenceWarning, SolveOptions
 from implicitsolve.torch._solve import solve
 from implicitsolve.torch._warm_starts import WarmStarts

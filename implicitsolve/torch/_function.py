@@ -1,9 +1,9 @@
-"""The autograd functions: a root as a function of the tensors that its equations contain."""
+"""The autograd functions: a root as a function of the tensors in its equations, wherever they are in its arguments."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,9 @@ from implicitsolve.torch._options import SolveOptions
 
 
 class Call(ABC):
-    """One differentiable solve: what its forward part leaves behind for its derivatives.
+    """One differentiable solve: what its forward part keeps for its derivatives.
 
-    Each call has an object of its own, and the graph owns it, so that any number of threads may use one module.
+    Each call has its own object, owned by the graph, so that any number of threads may use one module.
     `tensors` are those of which the root is a function, always in the same order.
     """
 
@@ -84,3 +84,29 @@ class Tangent(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> None:
         """There is none."""
         raise NotImplementedError(f"{ctx.caller}: a forward-mode derivative cannot be differentiated again")
+
+
+def leaves(tree: Any) -> Iterator[Tensor]:
+    """The tensors of nested tuples, lists and mappings, in order."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from leaves(value)
+    elif isinstance(tree, tuple | list):
+        for value in tree:
+            yield from leaves(value)
+
+
+def replaced(tree: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same tree with other tensors."""
+    if isinstance(tree, Tensor):
+        return next(tensors)
+    if isinstance(tree, Mapping):
+        return {name: replaced(value, tensors) for name, value in tree.items()}
+    if isinstance(tree, tuple | list):
+        values = [replaced(value, tensors) for value in tree]
+        if isinstance(tree, tuple) and type(tree) is not tuple:  # a named one
+            return type(tree)(*values)
+        return tuple(values) if isinstance(tree, tuple) else values
+    return tree

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import implicitsolve as ims
-from implicitsolve import Half, NonlinearStop, Problem, pull_back, push_forward, root
+from implicitsolve import NonlinearStop, Problem, pull_back, push_forward, root
+from implicitsolve.elimination import Half
 from implicitsolve.torch._function import Call, Root
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import REAL, check_like, check_tensor, on_device, to_array, to_tensor
@@ -83,7 +84,8 @@ class LayerCall(Call):
     def pull_back(self, cotangent: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
         """The same for plain tensors, only those that are wanted."""
         options = self.options
-        is_exact = hasattr(options.adjoint_method, "factor") or self.problem.substitute is not None
+        method = options.adjoint_method
+        is_exact = (method is not None and method.kind == "direct") or self.problem.substitute is not None
         warm = None if is_exact else self.warm  # a direct solve needs no start
         names = [name for name, is_wanted in zip(self.names, wanted, strict=True) if is_wanted]
         with on_device(cotangent):
@@ -163,7 +165,7 @@ class ImplicitLayer(nn.Module):
     shapes : mapping of str to tuple of int
         Of the parameters, by the adapter's names.
     settings : mapping of str to Any
-        What else the adapter is told at each call.
+        Further arguments of the adapter.
     inputs : int
         Numbers on the last axis of the inputs.
     solve_options, scale, generator, device, dtype : optional
@@ -262,7 +264,7 @@ class ImplicitLayer(nn.Module):
         return adapter(parameters, **others)
 
     def _check(self, given: Mapping[str, Any], like: Tensor) -> None:
-        """Check what the adapter could only say in its own terms."""
+        """Check what the adapter would report in its own terms."""
         for name, value in given.items():
             check_like(self.caller, name, check_tensor(self.caller, name, value, REAL), like, "the parameters")
         shape = tuple(given["inputs"].shape)

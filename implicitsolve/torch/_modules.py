@@ -1,15 +1,18 @@
-"""Modules of the recurrent adapters: parameters under the adapter's names, and a forward that solves for the states."""
+"""Modules of the adapters: parameters under the adapter's names, and a forward that solves for the states."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
+import torch
 from torch import Tensor
 
 import implicitsolve as ims
+from implicitsolve import Problem
 from implicitsolve.torch._layer import ImplicitLayer, LayerOptions, host_lengths
+from implicitsolve.torch._share import on_device, to_array, to_tensor
 from implicitsolve.torch._warm_starts import Start
 
 
@@ -70,11 +73,11 @@ class ImplicitGRU(_TwoSided):
     ``layer(inputs, lengths=None, *, hs=None, he=None, x0=None, return_result=False)`` returns the states, (B, T, k) for
     inputs (B, T, d) and (T, k) for (T, d). Its arguments are those of the adapter, as tensors of the parameters' dtype
     and device; gradients flow to the parameters, the inputs and the boundary states. `lengths` are integers in a list,
-    an array or a tensor; states behind a sequence's end are zero.
+    an array or a tensor; states after a sequence's end are zero.
 
     `x0` is where the solve starts, such as the detached states of the epoch before, or `WarmStarts` of these samples,
-    which serve the adjoint too; it gets no gradient. With
-    ``return_result=True`` the `NonlinearResult` is returned too: its `success` says which sequences were solved.
+    which are used for the adjoint too; it gets no gradient. With
+    ``return_result=True`` the `NonlinearResult` is returned too: its `success` marks the sequences that were solved.
 
     The parameters are arguments of one autograd function, whose backward pass is one adjoint solve with derivatives
     written by hand. First derivatives only, in reverse and forward mode. A call keeps nothing in the module.
@@ -104,7 +107,7 @@ class ImplicitRNN(_TwoSided):
     d, k : int
         Inputs and states of one position.
     lower, upper : int, optional
-        How many positions before and after it a position listens to. Default 1.
+        Number of neighbours before and after each position. Default 1.
     activation : {"tanh", "logistic", "relu"}, optional
         Default "tanh".
     **options
@@ -146,7 +149,7 @@ class StencilGRU(_TwoSided):
     d, k : int
         Inputs and states of one position.
     offsets : sequence of int, optional
-        Of the neighbours that a position listens to, not 0. Default (-1, 1).
+        Of the neighbours of a position, not 0. Default (-1, 1).
     **options
         solve_options, scale, generator, device and dtype of `ImplicitGRU`.
 
@@ -259,3 +262,66 @@ class Elman(_Recurrent):
     ) -> Any:
         """Return the states (B, T, k) or (T, k), with ``return_result=True`` also the `NonlinearResult`."""
         return self.solve(inputs, {"h0": h0}, x0, return_result, lengths=host_lengths(lengths))
+
+
+WELL_POSED = 0.95  # infinity norm of A that no initial A exceeds
+
+
+class LiftedNet(ImplicitLayer):
+    """The lifted net x = phi(A x + B u) of `implicitsolve.adapters.lifted_net` as a module, with dense A and B.
+
+    Parameters
+    ----------
+    n, p : int
+        Numbers in the state x and in the input u.
+    activation : {"tanh", "logistic", "relu", "identity"}, optional
+        phi. Default "tanh".
+    **options
+        solve_options, scale, generator, device and dtype of `ImplicitGRU`. Rows of the initial A are scaled down so
+        that ||A||_inf <= 0.95, with which there is exactly one solution for any B and u.
+
+    Notes
+    -----
+    ``net(u, *, x0=None, return_result=False)`` returns x, of shape (batch, n) for inputs (batch, p), or (n,) for (p,).
+    An optimizer may leave the set of well-posed A; `project` brings it back.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from implicitsolve.torch import LiftedNet
+    >>> net = LiftedNet(6, 2, activation="relu")
+    >>> net(torch.ones(5, 2)).shape
+    torch.Size([5, 6])
+    >>> net.project(0.5)
+    >>> bool(net.A.abs().sum(dim=1).max() <= 0.5)
+    True
+    """
+
+    adapter = "lifted_net"
+    event_ndim = 1
+    A: Tensor
+
+    def __init__(self, n: int, p: int, *, activation: str = "tanh", **options: Unpack[LayerOptions]) -> None:
+        super().__init__({"A": (n, n), "B": (n, p)}, {"activation": activation}, p, **options)
+
+    def reset_parameters(self, scale: float | None = None, generator: torch.Generator | None = None) -> None:
+        """Draw A and B uniformly from [-scale, scale], and scale rows of A down to a sum of magnitudes of 0.95."""
+        super().reset_parameters(scale, generator)
+        with torch.no_grad():
+            self.A /= (self.A.abs().sum(dim=1, keepdim=True) / WELL_POSED).clamp(min=1.0)
+
+    def forward(self, inputs: Tensor, *, x0: Tensor | Start | None = None, return_result: bool = False) -> Any:
+        """Return the states (batch, n) or (n,), with ``return_result=True`` also the `NonlinearResult`."""
+        return self.solve(inputs, {}, x0, return_result)
+
+    def build(
+        self, adapter: Callable[..., Problem], parameters: Mapping[str, Any], others: Mapping[str, Any]
+    ) -> Problem:
+        """The adapter takes A and B as arguments of their own."""
+        return adapter(**parameters, **others)
+
+    @torch.no_grad()
+    def project(self, kappa: float = 0.95) -> None:
+        """Replace A by the nearest matrix with ||A||_inf <= kappa: see `implicitsolve.adapters.project_well_posed`."""
+        with on_device(self.A):
+            self.A.copy_(to_tensor(ims.adapters.project_well_posed(to_array(self.A), kappa)))

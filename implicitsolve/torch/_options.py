@@ -64,8 +64,8 @@ class SolveOptions:
 
     def __post_init__(self) -> None:
         """Check what is not checked where it is used."""
-        for name, kind in (("stop", NonlinearStop), ("adjoint_stop", LinearStop)):
-            value = getattr(self, name)
+        given = (("stop", self.stop, NonlinearStop), ("adjoint_stop", self.adjoint_stop, LinearStop))
+        for name, value, kind in given:
             if value is not None and not isinstance(value, kind):
                 raise TypeError(f"SolveOptions: `{name}` must be a {kind.__name__}, got {type(value).__name__}")
         if self.on_failure not in ON_FAILURE:

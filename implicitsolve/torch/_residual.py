@@ -1,8 +1,9 @@
-"""Calls of `solve`: the root of a residual written in torch, and its adjoint, which is a root too."""
+"""Calls of `solve`: the root of a residual written in torch, its derivatives by the graph, and its adjoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +11,14 @@ import torch
 from torch import Tensor
 
 from implicitsolve._typing import Array
-from implicitsolve.adjoint import pull_back, push_forward
+from implicitsolve.derivatives._implicit import pull_back, push_forward
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.solve import root
 from implicitsolve.structure import BlockBanded
-from implicitsolve.torch._function import Call, Root
-from implicitsolve.torch._linearization import Linearization, captured, leaf, recording
+from implicitsolve.torch._function import Call, Root, replaced
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import check_like, on_device, to_array, to_tensor
-from implicitsolve.torch._tree import replaced
 
 PRODUCTS = ("exact", "differences")
 
@@ -154,7 +153,7 @@ class ResidualCall(Call):
         return Problem(residual, linearize=linearize, structure=self.structure, batch_ndim=self.batch_ndim)
 
     def refuse_captured(self, point: Linearization) -> None:
-        """Raise if the residual uses a tensor that requires grad and is none of its arguments: see it once."""
+        """Raise if the residual uses a tensor that requires grad and is not one of its arguments; checked once."""
         found = captured(point.F, [point.x]) if self.is_unchecked else None
         self.is_unchecked = False
         if found is not None:
@@ -186,3 +185,86 @@ class AdjointCall(ResidualCall):
         root_of_first, cotangent, *rest = tensors
         pull = torch.func.vjp(lambda x: self.first.evaluate(x, rest), root_of_first)[1]
         return pull(x)[0] - cotangent
+
+
+@contextmanager
+def recording(device: torch.device) -> Generator[None]:
+    """Build graphs, whatever the caller's modes are, in the precision of the tensors themselves."""
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+def leaf(x: Tensor, *, needs_grad: bool) -> Tensor:
+    """The tensor's values at the beginning of a graph of their own."""
+    with torch.inference_mode(False):
+        x = x.clone() if x.is_inference() else x.detach()
+    return x.requires_grad_(needs_grad)
+
+
+class Linearization:
+    """F at x, with the graph that leads there; every product is one backward pass, and none evaluates F again.
+
+    Products with the adjoint are what `torch.autograd.grad` computes. They are linear in w, so the gradient of
+    ``<J^H w, v>`` with respect to w is J v: the reverse of the reverse. `torch.func.jvp` would go through F once more
+    for each product, and `torch.func.linearize` traces F, which costs more than most solves.
+
+    Attributes
+    ----------
+    x, F : Tensor
+        Point and value.
+    """
+
+    def __init__(self, caller: str, function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+        self.x = leaf(x, needs_grad=True)
+        with recording(x.device):
+            self.F = function(self.x)
+        if not self.F.requires_grad:
+            raise ValueError(f"{caller}: `residual` must depend on x by operations of torch, got a value without graph")
+        self.reverse: tuple[Tensor, tuple[Tensor, ...]] | None = None
+
+    def pull(self, w: Tensor) -> Tensor:
+        """J^H w."""
+        return self.pull_parameters(w, [self.x])[0]
+
+    def push(self, v: Tensor) -> Tensor:
+        """J v."""
+        if self.reverse is None:
+            self.reverse = self._reverse([self.x])
+        return self._forward(*self.reverse, [v])
+
+    def pull_parameters(self, w: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """(dF/dtheta)^H w for each of the parameters, which are leaves of the graph."""
+        return torch.autograd.grad(self.F, parameters, w, retain_graph=True, materialize_grads=True)
+
+    def push_parameters(self, tangents: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+        """(dF/dtheta) dtheta, summed over the parameters."""
+        return self._forward(*self._reverse(parameters), tangents)
+
+    def _reverse(self, inputs: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """A cotangent w, and what reverse mode makes of it: one linear function of w for each input."""
+        with recording(self.x.device):
+            w = torch.zeros_like(self.F).requires_grad_()
+            return w, torch.autograd.grad(self.F, inputs, w, create_graph=True, materialize_grads=True)
+
+    def _forward(self, w: Tensor, pulled: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
+        """The transpose of `pulled`, seen as a function of w."""
+        pairs = [(g, tangent) for g, tangent in zip(pulled, tangents, strict=True) if g.requires_grad]
+        if not pairs:
+            return torch.zeros_like(self.F)
+        outputs, cotangents = zip(*pairs, strict=True)
+        return torch.autograd.grad(outputs, w, cotangents, retain_graph=True, materialize_grads=True)[0]
+
+
+def captured(F: Tensor, known: Sequence[Tensor]) -> Tensor | None:
+    """A leaf of F's graph that is none of the known ones, or None."""
+    seen: set[Any] = set()
+    stack: list[Any] = [F.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name().endswith("AccumulateGrad") and not any(node.variable is own for own in known):
+            return node.variable
+        stack.extend(following for following, _ in node.next_functions)
+    return None

@@ -32,11 +32,10 @@ def check_tensor(caller: str, name: str, value: Any, dtypes: tuple[torch.dtype, 
 
 def check_like(caller: str, name: str, value: torch.Tensor, like: torch.Tensor, what: str) -> None:
     """Check that two tensors have one dtype and one device; `what` is what a message calls the second."""
-    for attribute in ("dtype", "device"):
-        expected, got = getattr(like, attribute), getattr(value, attribute)
-        if expected != got:
-            error = TypeError if attribute == "dtype" else ValueError
-            raise error(f"{caller}: `{name}` must have the {attribute} of {what}, {expected}, got {got}")
+    if value.dtype != like.dtype:
+        raise TypeError(f"{caller}: `{name}` must have the dtype of {what}, {like.dtype}, got {value.dtype}")
+    if value.device != like.device:
+        raise ValueError(f"{caller}: `{name}` must have the device of {what}, {like.device}, got {value.device}")
 
 
 def to_array(x: torch.Tensor) -> Any:

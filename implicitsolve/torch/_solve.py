@@ -9,11 +9,10 @@ from torch import Tensor
 
 from implicitsolve.stopping import LinearStop, NonlinearStop
 from implicitsolve.structure import BlockBanded
-from implicitsolve.torch._function import Root
+from implicitsolve.torch._function import Root, leaves
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._residual import ResidualCall
 from implicitsolve.torch._share import check_tensor
-from implicitsolve.torch._tree import leaves
 
 
 def solve(
@@ -45,7 +44,7 @@ def solve(
     *args
         What else the residual is given: tensors, tuples, lists and dicts with tensors (the parameters of a module, for
         `torch.func.functional_call`), and anything else. A tensor that requires grad must be here: a residual that
-        takes it from an enclosing scope is refused, since that gradient would be lost.
+        takes it from an enclosing scope is an error, since that gradient would be lost.
     method : NewtonKrylov, BlockNewton or str, optional
         That of `implicitsolve.root`. Default "auto".
     stop : NonlinearStop, optional
@@ -66,7 +65,7 @@ def solve(
         What follows when a forward, adjoint or tangent solve fails: a `ConvergenceWarning` (default), an
         `implicitsolve.NoConvergence`, or nothing.
     return_result : bool, optional
-        Whether to return ``(x, result)`` with the `NonlinearResult` of `root`, whose status tells which systems of a
+        Whether to return ``(x, result)`` with the `NonlinearResult` of `root`, whose status shows which systems of a
         batch converged. Default False.
 
     Returns

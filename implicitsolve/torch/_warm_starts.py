@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,7 +40,7 @@ class WarmStarts:
 
     def __getitem__(self, keys: Any) -> Start:
         """Starts of a batch, for keys in a list, a tuple, an array or a tensor; of one sample for its key alone."""
-        if isinstance(keys, Tensor) or hasattr(keys, "tolist"):
+        if isinstance(keys, Tensor | np.ndarray | np.generic):
             keys = keys.tolist()
         if isinstance(keys, list | tuple | range):
             return Start(self, list(keys), is_batch=True)

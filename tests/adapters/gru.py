@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru
-from tests.compare import jacobian
+from tests.helpers.compare import jacobian
 
 WEIGHTS = ("W", "U", "b", "Wz", "Uz", "bz", "Wr", "Ur", "br", "Wp", "Up", "bp", "Wn", "Un", "bn")
 

@@ -25,7 +25,7 @@ from implicitsolve.adapters import (
     stencil_gru,
     stencil_gru_parameters,
 )
-from tests.compare import jacobian
+from tests.helpers.compare import jacobian
 
 Vector = Any
 Params = dict[str, Any]
@@ -63,6 +63,11 @@ class Adapter:
 
 def _of_system(state: Any, ndim: int, b: int) -> Any:
     return state[b] if state.ndim > ndim else state
+
+
+def derivative(layer: ims.Problem, H: Any) -> Any:
+    """dF/dH of a layer at some states."""
+    return layer.residual.__self__.transition.linearize(H)[1]  # type: ignore[attr-defined]
 
 
 @dataclass

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 
 import implicitsolve as ims
-from tests.compare import host
+from tests.helpers.compare import host
 
 BATCH, T, K, P = 3, 4, 3, 5
 N = T * K

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import implicitsolve as ims
 from implicitsolve.adapters._causal import direction
 from tests.adapters.layers import ADAPTERS, Case, make, rnn_adapter, stencil_adapter
-from tests.compare import host
+from tests.helpers.compare import host
 
 CAUSAL = [name for name, adapter in ADAPTERS.items() if min(adapter.offsets) > 0 or max(adapter.offsets) < 0]
 MORE = {"stencil +2": stencil_adapter(2), "stencil -3 -1": stencil_adapter(-3, -1), "rnn 3": rnn_adapter(3, 0, "tanh")}

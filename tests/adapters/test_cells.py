@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from implicitsolve._namespace import to_host
-from implicitsolve.adapters._elman import ElmanCell
-from implicitsolve.adapters._lstm_cell import LSTMCell
-from implicitsolve.adapters._rnn_cell import RNNCell
-from implicitsolve.adapters._stencil_gru_cell import StencilGRUCell
+from implicitsolve.adapters._gru_cell import StencilGRUCell
+from implicitsolve.adapters._lstm import LSTMCell
+from implicitsolve.adapters._rnn_cell import ElmanCell, RNNCell
 from tests.adapters.layers import ADAPTERS
-from tests.compare import jacobian
+from tests.helpers.compare import jacobian
 
 ROWS, INPUTS, SIZE = 5, 2, 3
 NAMES = [name for name in ADAPTERS if name != "implicit_gru"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import implicitsolve as ims
 from implicitsolve.adapters import _rows, gru_switch, implicit_gru, initial_guess
 from tests.adapters.gru import WEIGHTS, Case, cases, cell, gru, make, per_system, residual, switch
-from tests.compare import close, host, jacobian
+from tests.helpers.compare import close, host, jacobian
 
 KINDS = ("one-step", "zeros")
 

@@ -10,7 +10,7 @@ import pytest
 import implicitsolve as ims
 from implicitsolve.adapters import initial_guess
 from tests.adapters.gru import Case, make, residual
-from tests.compare import close, jacobian
+from tests.helpers.compare import close, jacobian
 
 TIGHT = ims.LinearStop(rtol=1e-13)
 

@@ -27,7 +27,7 @@ from tests.adapters.lifted import (
     make,
     stored,
 )
-from tests.compare import jacobian
+from tests.helpers.compare import jacobian
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ BATCHED = ims.BlockBandedMatrix(np.zeros((2, 3, 1, 1, 1)), lower=0, upper=0)
     ("arguments", "options", "error", "message"),
     [
         ((A, B, [[1.0, 2.0]]), {}, TypeError, "`inputs` must be an array, got list"),
-        ((A, B, np.zeros((1, 4, 2))), {}, ValueError, r"`inputs` must have shape \(batch, p\) or \(p,\)"),
+        ((A, B, np.zeros((1, 4, 2))), {}, ValueError, r"`inputs` must have shape \(B, p\) or \(p,\)"),
         ((A, B, np.zeros((0, 2))), {}, ValueError, r"`inputs` must have shape .* got \(0, 2\)"),
         ((A, B, U.astype(int)), {}, TypeError, "`inputs` must have dtype float32 or float64"),
         ((A, B, U.astype(np.float32)), {}, TypeError, "`A` must have the dtype of the inputs"),

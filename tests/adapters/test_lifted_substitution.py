@@ -17,13 +17,6 @@ def strictly_lower(rng, n=N):
     return np.tril(rng.uniform(-1, 1, (n, n)), -1)
 
 
-@pytest.fixture(params=[1, 100], ids=["by-blocks", "by-levels"])
-def smallest_block(request, monkeypatch):
-    """Sweep small blocks in both ways."""
-    monkeypatch.setattr(_lifted_sweep, "SMALL", request.param)
-
-
-@pytest.mark.usefixtures("smallest_block")
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_triangular_net_is_solved_by_substitution(form, activation, rng):
@@ -38,7 +31,6 @@ def test_a_triangular_net_is_solved_by_substitution(form, activation, rng):
         close(lifted_net(form(A), B, u[0], activation=activation).substitute(), x[0], 1e-14)
 
 
-@pytest.mark.usefixtures("smallest_block")
 @pytest.mark.parametrize("triangle", [1, K])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)

@@ -98,7 +98,7 @@ def test_states_that_a_solve_left_behind_are_not_pickled(rng):
 
 @pytest.mark.parametrize("adapter", [gru, lstm, rnn], ids=lambda adapter: adapter.__name__)
 def test_half_of_the_unknowns_pickle(rng, adapter):
-    problem = ims.even_odd(adapter(rng, rng.standard_normal((3, 5, 2))))
+    problem = ims.elimination.even_odd(adapter(rng, rng.standard_normal((3, 5, 2))))
     np.testing.assert_array_equal(ims.root(pickle.loads(pickle.dumps(problem))).x, ims.root(problem).x)
 
 

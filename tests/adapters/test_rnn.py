@@ -148,7 +148,7 @@ def wrong(**changes):
         ({"b": np.zeros(())}, ValueError, r"`b` must have shape \(k,\) with k at least 1, got \(\)"),
         ({"b": np.zeros(0)}, ValueError, r"`b` must have shape \(k,\) with k at least 1, got \(0,\)"),
         ({"b": np.zeros((1, 3))}, ValueError, r"`b` must have shape \(3,\), got \(1, 3\)"),
-        ({"P": np.zeros((3, 3))}, ValueError, r"`P` must have shape \(n, 3, 3\), got \(3, 3\)"),
+        ({"P": np.zeros((3, 3))}, ValueError, r"`P` must have shape \(n, k, k\), got \(3, 3\)"),
         ({"N": np.zeros((2, 3, 4))}, ValueError, r"`N` must have shape \(2, 3, 3\), got \(2, 3, 4\)"),
         ({"P": np.zeros((0, 3, 3)), "N": np.zeros((0, 3, 3))}, ValueError, "`lower` or `upper` must be at least 1"),
         ({"V": np.zeros((3, 2), np.float32)}, TypeError, "`V` must have the dtype of the inputs, float64, got float32"),

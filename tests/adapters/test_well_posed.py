@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
 import implicitsolve as ims
-from implicitsolve.adapters import _perron, lifted_net, project_well_posed, well_posedness
+from implicitsolve.adapters import _well_posed, lifted_net, project_well_posed, well_posedness
 
 KAPPAS = st.floats(1e-3, 0.999)
 ENTRIES = st.floats(-1e3, 1e3) | st.sampled_from([0.0, 1.0, -1.0, 0.5, 1e-300, 1e300, -1e300])
@@ -79,8 +79,8 @@ def test_properties_bounds_hold(seed, n, density, scale):
 @pytest.mark.parametrize("size", [3, 12])
 @pytest.mark.parametrize("largest", [2000, 1])
 def test_a_single_circle(size, largest, monkeypatch):
-    monkeypatch.setattr(_perron, "LARGEST", largest)  # 1: by power iteration alone
-    monkeypatch.setattr(_perron, "FEW_PRODUCTS", 2)
+    monkeypatch.setattr(_well_posed, "LARGEST", largest)  # 1: by power iteration alone
+    monkeypatch.setattr(_well_posed, "FEW_PRODUCTS", 2)
     weights = np.linspace(0.1, 2.0, size)
     A = np.roll(np.diag(weights), 1, axis=0)
     report = well_posedness(A)
@@ -89,7 +89,7 @@ def test_a_single_circle(size, largest, monkeypatch):
 
 
 def test_products_are_enough_for_a_random_matrix(rng, monkeypatch):
-    monkeypatch.setattr(_perron, "_solve", None)
+    monkeypatch.setattr(_well_posed, "_solve", None)
     A = rng.uniform(-1, 1, (40, 40))
     report = well_posedness(A)
     assert report.perron == pytest.approx(spectral_radius(A), rel=1e-11)
@@ -97,8 +97,8 @@ def test_products_are_enough_for_a_random_matrix(rng, monkeypatch):
 
 
 def test_a_slow_search_still_gives_bounds(monkeypatch):
-    monkeypatch.setattr(_perron, "LARGEST", 1)
-    monkeypatch.setattr(_perron, "MOST_PRODUCTS", 3)
+    monkeypatch.setattr(_well_posed, "LARGEST", 1)
+    monkeypatch.setattr(_well_posed, "MOST_PRODUCTS", 3)
     A = np.roll(np.diag(np.linspace(0.1, 2.0, 12)), 1, axis=0)
     report = well_posedness(A)
     assert report.perron_lower < spectral_radius(A) < report.perron <= 2.0 * (1 + 1e-14)
@@ -124,8 +124,8 @@ def test_the_root_is_that_of_the_largest_component(rng):
 
 def test_components_that_cannot_matter_are_left_out(monkeypatch):
     A = scipy.sparse.block_diag([0.1 * np.ones((2, 2)), 0.4 * np.ones((2, 2))]).toarray()
-    bounds, calls = _perron._bounds, []
-    monkeypatch.setattr(_perron, "_bounds", lambda M: calls.append(M) or bounds(M))
+    bounds, calls = _well_posed._bounds, []
+    monkeypatch.setattr(_well_posed, "_bounds", lambda M: calls.append(M) or bounds(M))
     assert well_posedness(A).perron == pytest.approx(0.8, rel=1e-14)
     assert len(calls) == 1
 

@@ -15,17 +15,17 @@ COLUMNS = {
     "CuPy": "cupy",
     "torch": "torch",
     "`implicitsolve.torch`": "bridge",
-    "split": "split",
+    "distributed": "split",
 }
 ABOVE = """\
 # Capabilities
 
 <!-- Written by `python -m tests.capabilities.page`, from the table that tests/capabilities enforces. Do not edit. -->
 
-Which function takes which arrays. Every cell is a test: a small problem is solved on arrays of that library, and the
-answer compared with NumPy's. What comes back is of the library, device and precision of what was given.
+Which function accepts which arrays. Every cell is a test: a small problem is solved on arrays of that library, and the
+answer compared with NumPy's. Results have the library, device and precision of the arguments.
 
-| column | what is given |
+| column | arguments |
 | --- | --- |
 | NumPy | NumPy arrays, float32 or float64, without Numba |
 | and Numba | the same where Numba is installed |
@@ -33,25 +33,25 @@ answer compared with NumPy's. What comes back is of the library, device and prec
 | CuPy | CuPy arrays: [On a GPU](../how_to/gpu.md) |
 | torch | tensors of PyTorch on the CPU that do not require grad, as arrays of the array API standard |
 | `implicitsolve.torch` | tensors of PyTorch that require grad, on the CPU or CUDA: [In PyTorch](../how_to/torch.md) |
-| split | arrays that are split over ranks: [On many ranks](../how_to/mpi.md) |
+| distributed | arrays partitioned across ranks: [On many ranks](../how_to/mpi.md) |
 
-"kernels": works, by compiled kernels of that library where sizes make them pay. "yes": works, by the functions of the
-array library. "no": raises an exception at once, which says what to take instead; the numbers are explained at the end.
-"–": does not apply.
+"kernels": supported, by compiled kernels where the sizes make them worthwhile. "yes": supported, by the functions of
+the array library. "no": raises at once, with an alternative in the message; the numbers are explained at the end. "–":
+does not apply.
 """
 RULES = """
 Whatever the function:
 
-- Lists and whole numbers become float64, float16 becomes float32. Masked arrays, objects, dates and text are refused.
-- Arrays of two libraries in one call are refused: nothing is copied between host and device without being asked for.
-- A tensor that requires grad is refused outside `implicitsolve.torch`, since its gradient would be lost, and so is one
-  on CUDA: as a CuPy array, `cupy.from_dlpack(tensor)`, it shares its memory.
+- Lists and integers become float64, float16 becomes float32. Masked arrays, objects, dates and text raise a TypeError.
+- Arrays of two libraries in one call raise a TypeError: nothing is copied implicitly between host and device.
+- A tensor that requires grad raises a TypeError outside `implicitsolve.torch`, since its gradient would be lost, and so
+  does one on CUDA: pass `cupy.from_dlpack(tensor)`, which shares its memory.
 """
 
 
 def text() -> str:
     """The page."""
-    return "\n".join([ABOVE, *sections(), "## What refuses, and what to take instead\n", *refusals(), RULES])
+    return "\n".join([ABOVE, *sections(), "## Exceptions, and what to use instead\n", *refusals(), RULES])
 
 
 def sections() -> Iterator[str]:

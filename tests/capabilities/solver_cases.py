@@ -62,6 +62,13 @@ def jacobian(on: Library) -> Outcome:
     yield matrix(on).blocks
 
 
+def detect_structure(on: Library) -> Outcome:
+    chain = Chain(on)
+    found = ims.detect_structure(chain.problem(), chain.x0 + 0.3)
+    assert found.structure is not None
+    yield found.structure.nnz
+
+
 def matrix(on: Library) -> ims.BlockBandedMatrix:
     chain = Chain(on)
     return ims.jacobian(chain.problem("blocks"), chain.x0 + 0.3)
@@ -142,7 +149,7 @@ def push_forward(on: Library) -> Outcome:
 def jacobian_penalty(on: Library) -> Outcome:
     chain = Chain(on)
     problem = replace(chain.problem(*EXACT), fixed_point=True)
-    penalty = ims.jacobian_penalty(problem, chain.x0 + 0.3, samples=2, rng=np.random.default_rng(4))
+    penalty = ims.derivatives.jacobian_penalty(problem, chain.x0 + 0.3, samples=2, rng=np.random.default_rng(4))
     yield from (penalty.value, penalty.cotangent)
 
 
@@ -156,12 +163,12 @@ def gru(on: Library, k: int = 32) -> ims.Problem:
 
 
 def even_odd(on: Library) -> Outcome:
-    yield ims.root(ims.even_odd(gru(on)), stop=on.stop).x
+    yield ims.root(ims.elimination.even_odd(gru(on)), stop=on.stop).x
 
 
 def expand(on: Library) -> Outcome:
     layer = gru(on)
-    yield ims.expand(layer, ims.root(ims.even_odd(layer), stop=on.stop).x)
+    yield ims.elimination.expand(layer, ims.root(ims.elimination.even_odd(layer), stop=on.stop).x)
 
 
 # Many systems, long runs
@@ -169,13 +176,13 @@ def expand(on: Library) -> Outcome:
 
 def race(on: Library) -> Outcome:
     chain = Chain(on)
-    result = ims.race(chain.problem("jvp"), [chain.x0, chain.x0 + 0.1], stop=on.stop)
+    result = ims.drivers.race(chain.problem("jvp"), [chain.x0, chain.x0 + 0.1], stop=on.stop)
     yield from (result.x, bool(result.success.all()))
 
 
 def solve_stream(on: Library) -> Outcome:
     chain = Chain(on)
-    yield ims.solve_stream(chain.problem("jvp"), chain.x0, batch_size=2, stop=on.stop).x
+    yield ims.drivers.solve_stream(chain.problem("jvp"), chain.x0, batch_size=2, stop=on.stop).x
 
 
 def solve_sequences(on: Library) -> Outcome:
@@ -189,25 +196,25 @@ def solve_sequences(on: Library) -> Outcome:
             row[: len(sequence)] = sequence
         return ims.adapters.implicit_gru(params, on.array(inputs), lengths=[len(sequence) for sequence in batch])
 
-    found = ims.solve_sequences(build, sequences, batch_size=2, stop=on.stop)
+    found = ims.drivers.solve_sequences(build, sequences, batch_size=2, stop=on.stop)
     yield from (solved.x for solved in sorted(found, key=lambda solved: solved.index))
 
 
 def solve_batch(on: Library) -> Outcome:
     chain = Chain(on)
     with ThreadPoolExecutor(1) as executor:
-        yield ims.solve_batch(chain.problem("jvp"), chain.x0, executor=executor, stop=on.stop).x
+        yield ims.drivers.solve_batch(chain.problem("jvp"), chain.x0, executor=executor, stop=on.stop).x
 
 
 def checkpointed(on: Library) -> Outcome:
     chain = Chain(on)
     with tempfile.TemporaryDirectory() as folder:
-        yield ims.checkpointed(chain.problem("jvp"), chain.x0, Path(folder) / "file", every=1, stop=on.stop).x
+        yield ims.drivers.checkpointed(chain.problem("jvp"), chain.x0, Path(folder) / "file", every=1, stop=on.stop).x
 
 
 def newton_batch(on: Library) -> Outcome:
     result = ims.newton_batch(cubes, on.blocks(np.ones((4, 2))), on.array(np.arange(1.0, 9.0).reshape(4, 2)))
-    yield from (result.x, result.success)
+    yield from (result.x, bool(result.success.all()))
 
 
 def cubes(x: Any, p: Any, out: Any) -> None:
@@ -218,6 +225,7 @@ def cubes(x: Any, p: Any, out: Any) -> None:
 METHODS: dict[str, Any] = {
     "NewtonKrylov": ims.NewtonKrylov(),
     "BlockNewton": ims.BlockNewton(),
+    "SparseNewton": ims.SparseNewton(),
     "Anderson": ims.Anderson(),
     "Picard": ims.Picard(),
     "Broyden": ims.Broyden(),
@@ -231,7 +239,6 @@ METHODS: dict[str, Any] = {
 }
 LINEAR: dict[str, Any] = {
     "GMRES": ims.GMRES(),
-    "FGMRES": ims.FGMRES(),
     "LGMRES": ims.LGMRES(restart=5),
     "BiCGSTAB": ims.BiCGSTAB(),
     "ScipyKrylov": ims.ScipyKrylov(function="gmres"),
@@ -250,14 +257,15 @@ CASES: dict[str, Case] = {
     "pull_back": pull_back,
     "push_forward": push_forward,
     "jacobian": jacobian,
-    "jacobian_penalty": jacobian_penalty,
-    "even_odd": even_odd,
-    "expand": expand,
-    "race": race,
-    "solve_stream": solve_stream,
-    "solve_sequences": solve_sequences,
-    "solve_batch": solve_batch,
-    "checkpointed": checkpointed,
+    "detect_structure": detect_structure,
+    "derivatives.jacobian_penalty": jacobian_penalty,
+    "elimination.even_odd": even_odd,
+    "elimination.expand": expand,
+    "drivers.race": race,
+    "drivers.solve_stream": solve_stream,
+    "drivers.solve_sequences": solve_sequences,
+    "drivers.solve_batch": solve_batch,
+    "drivers.checkpointed": checkpointed,
     "newton_batch": newton_batch,
     "Substitution": substitution,
     "Wolfe": wolfe,

@@ -34,16 +34,17 @@ class Row:
     complex: Cell = YES
 
 
-REAL = Refuses(TypeError, "float32 or float64", "layers are real: take float32 or float64")
-HOST = Refuses(TypeError, "NumPy arrays", "SciPy works on NumPy arrays: take `GMRES`, `LGMRES` or `BiCGSTAB`")
-LOOP = Refuses(TypeError, "`root` takes", "it is a compiled loop on the CPU: take `root`")
+REAL = Refuses(TypeError, "float32 or float64", "layers are real: use float32 or float64")
+HOST = Refuses(TypeError, "NumPy arrays", "SciPy works on NumPy arrays: use `GMRES`, `LGMRES` or `BiCGSTAB`")
+HOST_X = Refuses(TypeError, "NumPy array", "the search runs on NumPy arrays: pass `to_host(x0)`, or declare `Sparse`")
+LOOP = Refuses(TypeError, "`root` takes", "a compiled loop on the CPU: use `root`")
 NUMBA = Refuses(BackendUnavailable, "implicitsolve[numba]", "install Numba: `pip install 'implicitsolve[numba]'`")
-ONE_PATH = Refuses(TypeError, "NewtonKrylov", "take `NewtonKrylov` or `Anderson`")
-IN_ORDER = Refuses(TypeError, "BlockLU", "take `BlockLU`, `precondition.BlockJacobi` or `precondition.Neumann`")
-OWN_PART = Refuses(TypeError, "distributed.problem", "build each rank's part, for `distributed.problem`")
-CHECKED = Refuses(TypeError, "one rank's part", "take the functions of one rank's part")
-SUMMARY = Refuses(TypeError, "summary()", "take `result.summary()`")
-UNLIKE = Refuses(ValueError, "split alike", "test the functions of one rank's part")
+ONE_PATH = Refuses(TypeError, "NewtonKrylov", "use `NewtonKrylov` or `Anderson`")
+IN_ORDER = Refuses(TypeError, "BlockLU", "use `BlockLU`, `precondition.BlockJacobi` or `precondition.Neumann`")
+OWN_PART = Refuses(TypeError, "distributed.problem", "build each rank's part with `distributed.problem`")
+CHECKED = Refuses(TypeError, "one rank's part", "use the functions of one rank's part")
+SUMMARY = Refuses(TypeError, "summary()", "use `result.summary()`")
+UNLIKE = Refuses(ValueError, "partitioned alike", "test the functions of one rank's part")
 
 PLAIN = Row(cupy=YES, split=NONE)
 LAYER = Row(numba=KERNELS, split=OWN_PART, complex=REAL)
@@ -60,19 +61,21 @@ TABLE: dict[str, dict[str, Row]] = {
         "pull_back": Row(numba=KERNELS, bridge="`backward`"),
         "push_forward": Row(numba=KERNELS, bridge="forward mode"),
         "jacobian": Row(cupy=YES),
-        "jacobian_penalty": Row(),
-        "even_odd": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
-        "expand": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
-        "race": Row(numba=KERNELS),
-        "solve_stream": Row(numba=KERNELS),
-        "solve_sequences": Row(split=NONE, complex=REAL),
-        "solve_batch": Row(numba=KERNELS),
-        "checkpointed": Row(numba=KERNELS),
+        "detect_structure": Row(cupy=HOST_X, torch=HOST_X, split=HOST_X),
+        "derivatives.jacobian_penalty": Row(),
+        "elimination.even_odd": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
+        "elimination.expand": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
+        "drivers.race": Row(numba=KERNELS),
+        "drivers.solve_stream": Row(numba=KERNELS),
+        "drivers.solve_sequences": Row(split=NONE, complex=REAL),
+        "drivers.solve_batch": Row(numba=KERNELS),
+        "drivers.checkpointed": Row(numba=KERNELS),
         "newton_batch": Row(numpy=NUMBA, numba=KERNELS, cupy=LOOP, torch=LOOP, split=LOOP),
     },
     "Nonlinear methods and their parts": {
         "NewtonKrylov": Row(bridge=METHOD),
         "BlockNewton": Row(numba=KERNELS, bridge=METHOD),
+        "SparseNewton": Row(numba=KERNELS, bridge=METHOD),
         "Anderson": Row(numba=KERNELS, bridge=METHOD),
         "Picard": Row(bridge=METHOD),
         "Broyden": Row(numba=KERNELS, bridge=METHOD),
@@ -88,12 +91,11 @@ TABLE: dict[str, dict[str, Row]] = {
     },
     "Linear methods, operators and preconditioners": {
         "GMRES": Row(bridge=ADJOINT),
-        "FGMRES": Row(bridge=ADJOINT),
         "LGMRES": Row(bridge=ADJOINT),
         "BiCGSTAB": Row(bridge=ADJOINT),
         "ScipyKrylov": Row(cupy=HOST, torch=HOST, split=HOST, bridge=ADJOINT),
         "BlockLU": Row(numba=KERNELS, bridge=ADJOINT),
-        "CyclicReduction": Row(numba=KERNELS, split=IN_ORDER, bridge=ADJOINT),
+        "CyclicReduction": Row(split=IN_ORDER, bridge=ADJOINT),
         "LinearOperator": Row(cupy=YES),
         "BlockBandedMatrix": Row(cupy=YES),
         "aslinearoperator": PLAIN,
@@ -103,11 +105,11 @@ TABLE: dict[str, dict[str, Row]] = {
         "precondition.BlockILU": Row(numba=KERNELS, split=IN_ORDER, bridge=METHOD),
     },
     "Diagnostics": {
-        "check_derivatives": Row(numba=KERNELS, split=CHECKED),
-        "condition": Row(numba=KERNELS, split=CHECKED),
-        "contraction": Row(split=CHECKED),
-        "spectrum": Row(split=CHECKED),
-        "explain": Row(numba=KERNELS, split=SUMMARY),
+        "testing.check_derivatives": Row(numba=KERNELS, split=CHECKED),
+        "diagnostics.condition": Row(numba=KERNELS, split=CHECKED),
+        "diagnostics.contraction": Row(split=CHECKED),
+        "diagnostics.spectrum": Row(split=CHECKED),
+        "diagnostics.explain": Row(numba=KERNELS, split=SUMMARY),
     },
     "Layers": {
         "adapters.implicit_gru": replace(LAYER, bridge="`ImplicitGRU`"),
@@ -142,31 +144,37 @@ ROWS = {name: row for rows in TABLE.values() for name, row in rows.items()}
 # makes, moves or splits arrays.
 DATA = {
     "AdjointResult",
-    "BatchResult",
+    "drivers.BatchResult",
     "BlockBanded",
-    "Condition",
-    "Contraction",
+    "diagnostics.Condition",
+    "diagnostics.Contraction",
     "Counts",
-    "Coupling",
-    "Explanation",
-    "Factorization",
-    "Finding",
-    "Half",
-    "Halves",
-    "JacobianPenalty",
+    "Detection",
+    "elimination.Coupling",
+    "diagnostics.Explanation",
+    "direct.DirectMethod",
+    "direct.Factored",
+    "direct.Factorization",
+    "direct.solve_factored",  # for authors of a method: what the rows of the factorizations run
+    "diagnostics.Finding",
+    "Grid",
+    "elimination.Half",
+    "elimination.Halves",
+    "derivatives.JacobianPenalty",
     "LinearResult",
     "LinearStop",
-    "LostChunk",
+    "drivers.LostChunk",
     "NewtonStep",
     "NoConvergence",
     "NonlinearResult",
     "NonlinearStop",
     "Problem",
-    "RaceResult",
-    "Solved",
-    "Spectrum",
-    "plot_convergence",
-    "plot_spectrum",
+    "drivers.RaceResult",
+    "drivers.Solved",
+    "diagnostics.Spectrum",
+    "diagnostics.plot_convergence",
+    "diagnostics.plot_spectrum",
+    "Sparse",
     "Status",
     "TangentResult",
     "adapters.ApproximateFixedPoint",

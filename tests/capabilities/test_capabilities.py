@@ -17,7 +17,17 @@ from tests.capabilities.checks import CASES, NUMPY, check, outcome
 from tests.capabilities.libraries import Library, Ranks
 from tests.capabilities.table import DATA, KERNELS, ROWS, YES
 
-PACKAGES = ("adapters", "distributed", "precondition", "testing")
+PACKAGES = (
+    "adapters",
+    "derivatives",
+    "diagnostics",
+    "direct",
+    "distributed",
+    "drivers",
+    "elimination",
+    "precondition",
+    "testing",
+)
 every_row = pytest.mark.parametrize("name", ROWS)
 
 
@@ -40,7 +50,7 @@ def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where it is not installed."""
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.delitem(sys.modules, "implicitsolve.backends.numba", raising=False)
-    monkeypatch.setattr(_contract, "load", _contract.load.__wrapped__)
+    monkeypatch.setattr(_contract, "is_installed", _contract.is_installed.__wrapped__)
 
 
 @every_row
@@ -104,7 +114,7 @@ def test_every_public_function_has_a_row():
 
 def test_what_has_no_row_takes_no_arrays_to_compute_with():
     functions = {name for name in DATA if inspect.isfunction(public()[name])}
-    assert all(name.startswith(("distributed.", "plot_")) for name in functions)
+    assert all(name.startswith(("distributed.", "diagnostics.plot_", "direct.")) for name in functions)
 
 
 def test_the_page_shows_the_table():

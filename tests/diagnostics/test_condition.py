@@ -21,7 +21,7 @@ def tridiagonal(size: int, diagonal: float) -> np.ndarray:
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_a_small_matrix_is_written_out(rng, is_complex):
     A = rng.standard_normal((8, 8)) + (1j * rng.standard_normal((8, 8)) if is_complex else 0)
-    found = ims.condition(linear(A), np.ones(8, dtype=A.dtype))
+    found = ims.diagnostics.condition(linear(A), np.ones(8, dtype=A.dtype))
     assert found.number == pytest.approx(np.linalg.cond(A, 1), rel=1e-10)
     assert found.norm == pytest.approx(np.linalg.norm(A, 1))
     assert found.number == found.norm * found.inverse_norm
@@ -30,7 +30,7 @@ def test_a_small_matrix_is_written_out(rng, is_complex):
 @pytest.mark.parametrize("diagonal", [3.0, 2.5, 2.45])
 def test_a_declared_structure_is_factored(diagonal):
     A = tridiagonal(400, diagonal)
-    found = ims.condition(linear(A, structure=ims.BlockBanded(1, 1)), np.ones(400))
+    found = ims.diagnostics.condition(linear(A, structure=ims.BlockBanded(1, 1)), np.ones(400))
     exact = np.linalg.cond(A, 1)
     assert exact / 3 <= found.number <= exact * (1 + 1e-8)
 
@@ -38,29 +38,29 @@ def test_a_declared_structure_is_factored(diagonal):
 def test_products_alone(monkeypatch, rng):
     monkeypatch.setattr(_condition, "DENSE", 10)
     A = np.eye(40) + 0.05 * rng.standard_normal((40, 40))
-    found = ims.condition(linear(A), np.ones(40))
+    found = ims.diagnostics.condition(linear(A), np.ones(40))
     assert np.linalg.cond(A, 1) / 3 <= found.number <= np.linalg.cond(A, 1) * (1 + 1e-4)
 
 
 def test_a_singular_matrix_without_a_matrix(monkeypatch):
     monkeypatch.setattr(_condition, "DENSE", 2)
-    assert not ims.condition(linear(np.diag([1.0, 2.0, 0.0, 3.0])), np.ones(4)).number < 1e15
+    assert not ims.diagnostics.condition(linear(np.diag([1.0, 2.0, 0.0, 3.0])), np.ones(4)).number < 1e15
 
 
 @pytest.mark.parametrize("structure", [None, ims.BlockBanded(1, 1)])
 def test_nearly_singular_and_singular_matrices(structure):
     for small in (1e-8, 1e-14):
         A = np.diag([1.0, small, 2.0])
-        found = ims.condition(linear(A, structure=structure), np.ones(3))
+        found = ims.diagnostics.condition(linear(A, structure=structure), np.ones(3))
         assert found.number == pytest.approx(2 / small, rel=1e-2)
-    singular = ims.condition(linear(np.diag([1.0, 0.0, 2.0]), structure=structure), np.ones(3))
+    singular = ims.diagnostics.condition(linear(np.diag([1.0, 0.0, 2.0]), structure=structure), np.ones(3))
     assert singular.number == singular.inverse_norm == np.inf
     assert singular.norm == 2
 
 
 def test_the_error_is_the_distance_to_the_root(rng):
     A, root = rng.standard_normal((6, 6)), rng.standard_normal(6)
-    found = ims.condition(linear(A, A @ root), root + 1e-3 * np.eye(6)[2])
+    found = ims.diagnostics.condition(linear(A, A @ root), root + 1e-3 * np.eye(6)[2])
     assert found.error == pytest.approx(1e-3, rel=1e-8)
 
 
@@ -68,12 +68,12 @@ def test_the_system_of_a_batch():
     scales = np.asarray([1.0, 10.0, 100.0])[:, None] ** np.arange(2)
     problem = ims.Problem(lambda x: scales * x, batch_ndim=1)
     for i in range(3):
-        assert ims.condition(problem, np.ones((3, 2)), system=i).number == pytest.approx(10.0**i, rel=1e-5)
+        assert ims.diagnostics.condition(problem, np.ones((3, 2)), system=i).number == pytest.approx(10.0**i, rel=1e-5)
 
 
 def test_many_unknowns_need_adjoint_products():
     with pytest.raises(TypeError, match=r"501 unknowns, and needs `vjp`.*`structure`"):
-        ims.condition(lambda x: 2 * x, np.ones(501))
+        ims.diagnostics.condition(lambda x: 2 * x, np.ones(501))
 
 
 def test_nobody_s_random_numbers_change():
@@ -81,13 +81,13 @@ def test_nobody_s_random_numbers_change():
     np.random.seed(3)  # noqa: NPY002
     expected = np.random.random()  # noqa: NPY002
     np.random.seed(3)  # noqa: NPY002
-    first = ims.condition(linear(A, structure=ims.BlockBanded(1, 1)), np.ones(30))
+    first = ims.diagnostics.condition(linear(A, structure=ims.BlockBanded(1, 1)), np.ones(30))
     assert np.random.random() == expected  # noqa: NPY002
-    assert ims.condition(linear(A, structure=ims.BlockBanded(1, 1)), np.ones(30)) == first
+    assert ims.diagnostics.condition(linear(A, structure=ims.BlockBanded(1, 1)), np.ones(30)) == first
 
 
 def test_other_libraries(xp, dtype):
     x = xp.ones(5, dtype=dtype)
     scale = xp.asarray([1.0, 2.0, 4.0, 8.0, 16.0], dtype=dtype)
     problem = ims.Problem(lambda x: scale * x, jvp=lambda x, v: scale * v, structure=ims.BlockBanded(0, 0))
-    assert ims.condition(problem, x).number == pytest.approx(16, rel=1e-5)
+    assert ims.diagnostics.condition(problem, x).number == pytest.approx(16, rel=1e-5)

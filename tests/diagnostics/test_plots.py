@@ -34,7 +34,7 @@ def labels(ax) -> list[str]:
 
 def test_one_system_is_its_norms_and_a_dashed_target():
     result = one()
-    ax = ims.plot_convergence(result, label="squares")
+    ax = ims.diagnostics.plot_convergence(result, label="squares")
     curve, target = ax.get_lines()
     np.testing.assert_array_equal(curve.get_xdata(), range(len(result.steps)))
     np.testing.assert_array_equal(curve.get_ydata(), [step.worst for step in result.steps])
@@ -46,22 +46,22 @@ def test_one_system_is_its_norms_and_a_dashed_target():
 
 def test_products_are_counted():
     result = one()
-    (curve, _) = ims.plot_convergence(result, against="products").get_lines()
+    (curve, _) = ims.diagnostics.plot_convergence(result, against="products").get_lines()
     assert curve.get_xdata()[-1] == result.counts.residuals + result.counts.jvps
 
 
 def test_the_winner_of_a_race_stands_at_its_own_products():
     problem = ims.Problem(lambda x: np.where(x < 100, x**2 - 2, 1 + np.exp(-np.abs(x))))
-    result = ims.race(problem, [np.asarray([200.0]), np.asarray([1.0])])
+    result = ims.drivers.race(problem, [np.asarray([200.0]), np.asarray([1.0])])
     start = [i for i, step in enumerate(result.steps) if step.iteration == 0][-1]
     assert result.winner == 1
     assert start > 0
-    at = ims.plot_convergence(result, against="products").lines[0].get_xdata()
+    at = ims.diagnostics.plot_convergence(result, against="products").lines[0].get_xdata()
     assert at.tolist() == [step.counts.residuals for step in result.steps[start:]]
 
 
 def test_several_results_have_their_labels_and_differ_without_color():
-    ax = ims.plot_convergence({"a": one(), "b": one(stop=ims.NonlinearStop(rtol=1e-12))})
+    ax = ims.diagnostics.plot_convergence({"a": one(), "b": one(stop=ims.NonlinearStop(rtol=1e-12))})
     first, second, *_ = ax.get_lines()
     assert labels(ax)[:2] == ["a", "b"]
     assert first.get_color() != second.get_color()
@@ -70,7 +70,7 @@ def test_several_results_have_their_labels_and_differ_without_color():
 
 def test_a_batch_is_a_median_a_band_and_those_that_failed():
     result = squares([2.0, 3.0, -1.0, 5.0])
-    ax = ims.plot_convergence(result)
+    ax = ims.diagnostics.plot_convergence(result)
     median, failed, *_ = ax.get_lines()
     at_start = result.steps[0].residual_norm
     assert median.get_ydata()[0] == np.median(at_start)
@@ -81,7 +81,7 @@ def test_a_batch_is_a_median_a_band_and_those_that_failed():
 
 
 def test_hundreds_of_failures_are_five_lines():
-    ax = ims.plot_convergence(squares(-np.linspace(1, 2, 300), stop=ims.NonlinearStop(max_iterations=3)))
+    ax = ims.diagnostics.plot_convergence(squares(-np.linspace(1, 2, 300), stop=ims.NonlinearStop(max_iterations=3)))
     assert len(ax.get_lines()) <= 1 + 5 + 1
     assert any("and 295 more failed" in label for label in labels(ax))
 
@@ -89,28 +89,28 @@ def test_hundreds_of_failures_are_five_lines():
 def test_a_batch_without_any_norm_is_an_empty_plot():
     nothing = np.full(3, np.nan)
     result = ims.root(ims.Problem(lambda x: x * nothing[:, None], batch_ndim=1), np.ones((3, 1)))
-    ax = ims.plot_convergence(result)
+    ax = ims.diagnostics.plot_convergence(result)
     ax.figure.canvas.draw()
     assert not any(np.size(line.get_ydata()) for line in ax.lines)
 
 
 def test_axes_are_used_and_returned():
     ax = pyplot.subplots()[1]
-    assert ims.plot_convergence(one(), ax=ax) is ax
-    assert ims.plot_spectrum(lambda x: x, np.zeros(2), ax=ax) is ax
+    assert ims.diagnostics.plot_convergence(one(), ax=ax) is ax
+    assert ims.diagnostics.plot_spectrum(lambda x: x, np.zeros(2), ax=ax) is ax
 
 
 def test_the_result_of_scipy_s_entry_and_its_exception():
     _, result = ims.newton_krylov(lambda x: x**2 - 2, [1.0, 2.0], full_output=True)
-    assert ims.plot_convergence(result).get_lines()[0].get_ydata()[0] == result.native.initial_norm
+    assert ims.diagnostics.plot_convergence(result).get_lines()[0].get_ydata()[0] == result.native.initial_norm
     with pytest.raises(ims.NoConvergence) as caught:
         ims.newton_krylov(lambda x: x**2 + 1, [1.0, 2.0])
-    assert ims.plot_convergence(caught.value).get_lines()
+    assert ims.diagnostics.plot_convergence(caught.value).get_lines()
 
 
 def test_a_spectrum_has_the_unit_circle_and_open_markers_for_what_is_not_accurate():
     values, errors = np.asarray([0.9, 0.5j, -0.2]), np.asarray([0.0, 1e-6, 0.3])
-    ax = ims.plot_spectrum(ims.diagnostics.Spectrum(values.astype(complex), errors, False))
+    ax = ims.diagnostics.plot_spectrum(ims.diagnostics.Spectrum(values.astype(complex), errors, False))
     circle = ax.get_lines()[0]
     np.testing.assert_allclose(np.hypot(circle.get_xdata(), circle.get_ydata()), 1)
     good, poor = ax.collections
@@ -122,20 +122,20 @@ def test_a_spectrum_has_the_unit_circle_and_open_markers_for_what_is_not_accurat
 
 def test_the_arguments_are_checked():
     with pytest.raises(ValueError, match='`against` must be "steps" or "products"'):
-        ims.plot_convergence(one(), against="time")
+        ims.diagnostics.plot_convergence(one(), against="time")
     with pytest.raises(ValueError, match="at least one result"):
-        ims.plot_convergence({})
+        ims.diagnostics.plot_convergence({})
     with pytest.raises(TypeError, match="`result` must be the result of `root`, got int"):
-        ims.plot_convergence(3)
+        ims.diagnostics.plot_convergence(3)
     with pytest.raises(TypeError, match="`x` is needed"):
-        ims.plot_spectrum(lambda x: x)
+        ims.diagnostics.plot_spectrum(lambda x: x)
     with pytest.raises(TypeError, match="neither `x` nor options"):
-        ims.plot_spectrum(ims.spectrum(lambda x: x, np.zeros(2)), vectors=2)
+        ims.diagnostics.plot_spectrum(ims.diagnostics.spectrum(lambda x: x, np.zeros(2)), vectors=2)
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"implicitsolve\[plot\]"):
-        ims.plot_convergence(one())
+        ims.diagnostics.plot_convergence(one())
     with pytest.raises(ImportError, match=r"plot_spectrum needs matplotlib"):
-        ims.plot_spectrum(lambda x: x, np.zeros(2))
+        ims.diagnostics.plot_spectrum(lambda x: x, np.zeros(2))

@@ -7,7 +7,7 @@ import pytest
 
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, LinearOperator, LinearStop, Status
 from implicitsolve._namespace import norm2, to_host
-from implicitsolve.direct._solve import MOST_REFINEMENTS, solve_factored
+from implicitsolve.direct._factorization import MOST_REFINEMENTS, solve_factored
 
 
 def matrix(rng, *batch, T=8, k=2, dtype=np.float64, xp=np):

@@ -1,4 +1,4 @@
-"""Functions of arrays that are split over ranks."""
+"""Functions of arrays that are partitioned across ranks."""
 
 from __future__ import annotations
 

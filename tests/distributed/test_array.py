@@ -66,22 +66,19 @@ class TestWhatItIs:
 class TestNothingIsMovedSilently:
     @pytest.mark.parametrize("wish", [np.asarray, np.from_dlpack, to_host, float, bool, int, list])
     def test_a_split_array_is_in_no_one_place(self, wish):
-        with pytest.raises((TypeError, IndexError), match=r"split over"):
+        with pytest.raises((TypeError, IndexError), match=r"partitioned across"):
             wish(split(Serial(), np.ones(1)))
 
     def test_a_replicated_one_is(self):
         x = replicated([1.0, 2.0])
         for wish in (np.asarray, np.from_dlpack, to_host):
             np.testing.assert_array_equal(wish(x), [1.0, 2.0])
-        assert (float(replicated(2.0)), int(replicated(2)), bool(replicated(True)), complex(replicated(1j))) == (
-            *(2.0, 2, True),
-            1j,
-        )
+        assert (float(replicated(2.0)), int(replicated(2)), bool(replicated(True))) == (2.0, 2, True)
         assert to_host(replicated(np.broadcast_to(1.0, 3))).tolist() == [1.0] * 3  # which NumPy calls read-only
 
     @pytest.mark.parametrize("key", [0, slice(0, 2), slice(None, None, 2), slice(None, None, -1), (..., 1)])
     def test_an_index_into_the_split_axis(self, key):
-        with pytest.raises(IndexError, match="axis 0 is split over 2 ranks, and only `:` is an index into it"):
+        with pytest.raises(IndexError, match="axis 0 is partitioned across 2 ranks, and its only index is `:`"):
             threads(2, lambda comm: split(comm, np.arange(6.0))[key])
 
     @pytest.mark.parametrize(
@@ -89,16 +86,12 @@ class TestNothingIsMovedSilently:
         [
             lambda xp, x: xp.concat([x, x], axis=-1),
             lambda xp, x: xp.take(x, replicated(np.array([0])), axis=-1),
-            lambda xp, x: xp.cumulative_sum(x, axis=-1),
-            lambda xp, x: xp.flip(x, axis=-1),
-            lambda xp, x: xp.sort(x),
-            lambda xp, x: xp.linalg.inv(x),
-            lambda xp, x: xp.unstack(x, axis=1),
+            lambda xp, x: xp.linalg.solve(x, x),
         ],
-        ids=["concat", "take", "cumulative_sum", "flip", "sort", "inv", "unstack"],
+        ids=["concat", "take", "solve"],
     )
     def test_functions_that_need_other_ranks_numbers(self, function):
-        with pytest.raises(TypeError, match=r"split over ranks|whole matrices"):
+        with pytest.raises(TypeError, match=r"partitioned across ranks|whole matrices"):
             function(namespace(), split(Serial(), np.ones((2, 3))))
 
     def test_arrays_of_numpy_are_not_taken(self):
@@ -110,11 +103,22 @@ class TestNothingIsMovedSilently:
         with pytest.raises(TypeError, match=r"use `distributed\.replicated`"):
             namespace().add(x, np.ones(3))
 
+    @pytest.mark.parametrize("name", ["sort", "cumulative_sum", "prod", "det", "triu", "linspace"])
+    def test_what_is_missing_is_named(self, name):
+        with pytest.raises(TypeError, match=f"`{name}` is not available for DistributedArrays"):
+            getattr(namespace(), name)
+
+    def test_ufuncs_that_are_not_elementwise(self):
+        x = split(Serial(), np.ones(3))
+        for function, name in ((np.add.reduce, "add.reduce"), (np.add.outer, "add.outer"), (np.modf, "modf")):
+            with pytest.raises(TypeError, match=f"`{name}` is not available"):
+                function(*(x,) * (2 if name == "add.outer" else 1))
+
     def test_arrays_split_in_different_ways(self):
         def program(comm):
             return split(comm, np.ones((4, 4)), axis=0) + split(comm, np.ones((4, 4)), axis=1)
 
-        with pytest.raises(ValueError, match="must be split alike"):
+        with pytest.raises(ValueError, match="must be partitioned alike"):
             threads(2, program)
 
     def test_a_split_array_does_not_fit_into_a_replicated_one(self):
@@ -143,7 +147,7 @@ class TestElementwise:
 
     def test_functions(self, rng, size):
         xp, a = namespace(), rng.normal(size=(3, 5))
-        found = on_ranks(size, lambda x: xp.where(x > 0, xp.exp(x), xp.clip(xp.tanh(x), -0.5, None)), a)
+        found = on_ranks(size, lambda x: xp.where(x > 0, xp.exp(x), np.maximum(xp.tanh(x), -0.5)), a)
         np.testing.assert_array_equal(found, np.where(a > 0, np.exp(a), np.clip(np.tanh(a), -0.5, None)))
 
     def test_in_place(self, rng, size):
@@ -184,15 +188,9 @@ class TestShapes:
             (lambda x, y: xp.stack([x, x + 1], axis=1), np.stack([a, a + 1], axis=1)),
             (lambda x, y: xp.stack([x, x], axis=-1), np.stack([a, a], axis=-1)),
             (lambda x, y: xp.permute_dims(x[None, ...], (2, 0, 1)), a[None].transpose(2, 0, 1)),
-            (lambda x, y: xp.moveaxis(x, 0, 1), np.moveaxis(a, 0, 1)),
-            (lambda x, y: xp.expand_dims(x, axis=-1), a[..., None]),
-            (lambda x, y: xp.squeeze(x[None, ...], axis=0), a),
             (lambda x, y: xp.broadcast_to(x, (4, 2, 5)), np.broadcast_to(a, (4, 2, 5))),
             (lambda x, y: xp.take(y, replicated(np.array([2, 0])), axis=0), b[[2, 0]]),
             (lambda x, y: xp.matrix_transpose(x), a.T),
-            (lambda x, y: x.T, a.T),
-            (lambda x, y: xp.cumulative_sum(y, axis=0), np.cumsum(b, axis=0)),
-            (lambda x, y: xp.unstack(y)[1], b[1]),
         ]
         for function, expected in cases:
             np.testing.assert_array_equal(on_ranks(size, function, a, b), expected)
@@ -201,7 +199,7 @@ class TestShapes:
         xp, a, b = namespace(), rng.normal(size=(2, 5)), rng.normal(size=(3, 5))
         found = on_ranks(size, lambda x, y: xp.concat([x, y], axis=0), a, b, axes=[-1, None])
         np.testing.assert_array_equal(found, np.concatenate([a, b]))
-        with pytest.raises(TypeError, match=r"split over ranks"):
+        with pytest.raises(TypeError, match=r"partitioned across ranks"):
             on_ranks(size, lambda x, y: xp.concat([x, y], axis=1), a, b[:2], axes=[-1, None])
 
     def test_new_arrays(self, size):
@@ -216,8 +214,7 @@ class TestShapes:
                 )
                 == [True] * size
             )
-        assert on_ranks(size, lambda x: xp.full_like(x, 2), np.ones(5)).tolist() == [2.0] * 5
-        assert xp.zeros((2, 3), dtype=xp.float32, device="cpu").axis is None
+        assert xp.eye(3, dtype=xp.float32).axis is None
         made = on_ranks(size, lambda x: empty_vectors(x, 4, 2) * 0 + zero_vectors(x, 4, 2) + x, np.arange(5.0))
         np.testing.assert_array_equal(made, np.broadcast_to(np.arange(5.0), (4, 2, 5)))
 
@@ -228,7 +225,7 @@ class TestReductions:
     @pytest.mark.parametrize("keepdims", [True, False])
     def test_all_of_them(self, rng, size, axis, keepdims):
         xp, a = namespace(), rng.integers(-4, 5, size=(2, 5, 3)) / 4
-        for name in ("sum", "max", "min", "mean", "prod"):
+        for name in ("sum", "max"):
             function = getattr(xp, name)
             found = on_ranks(size, lambda x, f=function: f(x, axis=axis, keepdims=keepdims), a, axes=[1])
             np.testing.assert_allclose(found, getattr(np, name)(a, axis=axis, keepdims=keepdims), rtol=1e-14)
@@ -236,28 +233,6 @@ class TestReductions:
             function = getattr(xp, name)
             found = on_ranks(size, lambda x, f=function: f(x > 0, axis=axis, keepdims=keepdims), a, axes=[1])
             np.testing.assert_array_equal(found, getattr(np, name)(a > 0, axis=axis, keepdims=keepdims))
-
-    @pytest.mark.parametrize("name", ["argmax", "argmin", "std", "var"])
-    @pytest.mark.parametrize("axis", [0, 2, -1])
-    @pytest.mark.parametrize("keepdims", [False, True])
-    def test_over_an_axis_that_is_not_split(self, rng, size, name, axis, keepdims):
-        array = rng.standard_normal((2, 7, 3))
-        expected = getattr(np, name)(array, axis=axis, keepdims=keepdims)
-
-        def program(comm):
-            result = getattr(namespace(), name)(split(comm, array, axis=1), axis=axis, keepdims=keepdims)
-            return result.shape, result.gathered()
-
-        for shape, result in threads(size, program):
-            assert shape == expected.shape
-            np.testing.assert_allclose(result, expected)
-
-    @pytest.mark.parametrize("name", ["argmax", "std", "flip"])
-    def test_over_all_axes_of_an_array_that_all_ranks_hold(self, rng, size, name):
-        array = rng.standard_normal((2, 3))
-        np.testing.assert_array_equal(getattr(namespace(), name)(replicated(array)), getattr(np, name)(array))
-        with pytest.raises(TypeError, match="split over ranks"):
-            threads(size, lambda comm: getattr(namespace(), name)(split(comm, array)))
 
     def test_one_collective_and_none_where_the_axis_stays(self, size):
         xp = namespace()
@@ -272,20 +247,19 @@ class TestReductions:
 
         assert threads(size, program) == [(0, {"allreduce": 2})] * size
 
-    def test_nan_is_the_largest_and_the_smallest(self, size):
+    def test_nan_is_the_largest(self, size):
         xp, a = namespace(), np.array([1.0, 2.0, 3.0, 4.0, np.nan])
         assert np.isnan(on_ranks(size, lambda x: xp.max(x), a))
-        assert np.isnan(on_ranks(size, lambda x: xp.min(x), a))
-        assert on_ranks(size, lambda x: xp.max(xp.astype(x, xp.int32)), np.array([3, -1, 2])) == 3
+        assert on_ranks(size, lambda x: xp.max(xp.astype(x, np.int32)), np.array([3, -1, 2])) == 3
 
     def test_ranks_without_numbers(self, size):
         xp = namespace()
 
         def program(comm):
             x = from_local(comm, np.full(3 if comm.rank == 0 else 0, -2.0))
-            return [float(f(x)) for f in (xp.sum, xp.max, xp.min)] + [bool(xp.any(x > 0)), bool(xp.all(x < 0))]
+            return [float(f(x)) for f in (xp.sum, xp.max)] + [bool(xp.all(x < 0))]
 
-        assert threads(size, program) == [[-6.0, -2.0, -2.0, False, True]] * size
+        assert threads(size, program) == [[-6.0, -2.0, True]] * size
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -313,18 +287,11 @@ class TestProducts:
         for axes in [(1, 1), (1, None), (0, 0)]:
             np.testing.assert_allclose(on_ranks(size, xp.vecdot, a, b, axes=axes), np.vecdot(a, b), rtol=1e-13)
         np.testing.assert_allclose(on_ranks(size, lambda x, y: xp.vecdot(x, y, axis=0), a, b), np.sum(a.conj() * b, 0))
-        for axis in (0, 1):
-            found = on_ranks(size, lambda x, axis=axis: xp.linalg.vector_norm(x, axis=axis), a)
-            np.testing.assert_allclose(found, np.linalg.norm(a, axis=axis))
-        np.testing.assert_allclose(on_ranks(size, lambda x: xp.linalg.vector_norm(x, ord=np.inf), a), np.abs(a).max())
         np.testing.assert_allclose(on_ranks(size, norm2, a), np.linalg.norm(a, axis=1))
         np.testing.assert_allclose(on_ranks(size, norm_max, a), np.abs(a).max(axis=1))
 
     def test_stacks_of_matrices(self, rng, size, dtype):
         xp, a = namespace(), (rng.normal(size=(5, 3, 3)) + 3 * np.eye(3)).astype(dtype)
-        np.testing.assert_allclose(on_ranks(size, xp.linalg.inv, a, axes=[0]), np.linalg.inv(a))
-        np.testing.assert_allclose(on_ranks(size, xp.linalg.det, a, axes=[0]), np.linalg.det(a))
         np.testing.assert_allclose(
             on_ranks(size, xp.linalg.solve, a, a[..., :1], axes=[0, 0]), np.linalg.solve(a, a[..., :1])
         )
-        np.testing.assert_array_equal(on_ranks(size, xp.linalg.diagonal, a, axes=[0]), np.diagonal(a, 0, 1, 2))

@@ -8,7 +8,7 @@ from hypothesis import given
 import implicitsolve as ims
 from implicitsolve import distributed
 from implicitsolve.distributed import Counted, Part, Serial, threads
-from implicitsolve.distributed._halo import folded, halos, padded
+from implicitsolve.distributed._layout import folded, halos, padded
 from tests.distributed.systems import Chain, same_on_all
 
 CHAINS = {

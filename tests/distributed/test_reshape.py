@@ -1,4 +1,4 @@
-"""Reshaping arrays that are split over ranks."""
+"""Reshaping arrays that are partitioned across ranks."""
 
 from __future__ import annotations
 

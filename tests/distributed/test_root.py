@@ -25,7 +25,7 @@ METHODS = {
     "block jacobi": ims.NewtonKrylov(preconditioner=ims.precondition.BlockJacobi()),
     "neumann": ims.NewtonKrylov(preconditioner=ims.precondition.Neumann()),
     "lagged": ims.NewtonKrylov(preconditioner=ims.Lagged(preconditioner=ims.BlockLU())),
-    "single": ims.NewtonKrylov(products="float32"),
+    "single": ims.NewtonKrylov(krylov_dtype="float32"),
     "block-newton": ims.BlockNewton(),
     "block-newton, no updates": ims.BlockNewton(reuse="none", factor=PartitionedLU()),
     "anderson": ims.Anderson(),
@@ -184,11 +184,11 @@ class TestEndings:
         ids=["cyclic reduction", "ILU", "SciPy"],
     )
     def test_methods_that_cannot_say_so(self, rng, size, method):
-        with pytest.raises((IndexError, TypeError), match=r"split over|works on NumPy arrays"):
+        with pytest.raises((IndexError, TypeError), match=r"partitioned across|works on NumPy arrays"):
             solved(Chain(rng), size, method, ("jvp",))
 
     def test_homotopy_says_that_it_cannot(self, rng, size):
-        with pytest.raises(TypeError, match=r"Homotopy takes no arrays that are split over ranks"):
+        with pytest.raises(TypeError, match=r"Homotopy does not accept arrays partitioned across ranks"):
             solved(Chain(rng), size, "homotopy", ("jvp",))
 
     def test_nothing_of_the_callers_is_changed(self, rng, size):

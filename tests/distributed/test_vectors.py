@@ -9,6 +9,7 @@ from implicitsolve.distributed import Counted, replicated, split, threads
 from implicitsolve.distributed._vectors import DistributedVectors
 from implicitsolve.kernels import vectors
 from implicitsolve.kernels._vectors import Vectors
+from implicitsolve.krylov._bicgstab import Steps
 from tests.distributed.arrays import SIZES, on_ranks
 
 
@@ -109,8 +110,8 @@ class TestVectors:
 
         def function(work, shadow, s, t):
             if isinstance(s, np.ndarray):
-                return work.second_half(shadow, s, t, alpha, rho)
-            return work.second_half(shadow, s, t, replicated(alpha), replicated(rho))
+                return Steps(s).second_half(shadow, s, t, alpha, rho)
+            return Steps(s).second_half(shadow, s, t, replicated(alpha), replicated(rho))
 
         with np.errstate(all="ignore"):
             assert self.counted(size, function, shadow, s, t) == 2

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve.elimination import merge, split
+from implicitsolve.elimination._even_odd import merge, split
 from implicitsolve.status import Status
 from tests.adapters.layers import Case, make
-from tests.compare import close
 from tests.elimination.layers import SIZES, TIGHT, case_of
+from tests.helpers.compare import close
 
 
 def schur(case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +31,7 @@ def schur(case: Case) -> tuple[np.ndarray, np.ndarray]:
 def on_expanded(case: Case, layer: ims.Problem) -> tuple[Case, Any]:
     """The case at a state whose eliminated blocks satisfy their equations, and that state's kept blocks."""
     kept = case.H[:, 1::2]
-    return replace(case, H=ims.expand(layer, kept)), kept
+    return replace(case, H=ims.elimination.expand(layer, kept)), kept
 
 
 # The problem in half the unknowns
@@ -40,7 +40,7 @@ def on_expanded(case: Case, layer: ims.Problem) -> tuple[Case, Any]:
 def test_residual_is_that_of_the_kept_blocks(case):
     layer = case.layer()
     case, kept = on_expanded(case, layer)
-    F, half = case.residual(), ims.even_odd(layer)
+    F, half = case.residual(), ims.elimination.even_odd(layer)
     close(half.residual(kept), F[:, 1::2])
     close(half.linearize(kept)[0], F[:, 1::2])
     close(F[:, ::2], 0 * F[:, ::2])
@@ -53,7 +53,7 @@ def test_products_are_those_of_the_schur_complement(case, rng):
     layer = case.layer()
     case, kept = on_expanded(case, layer)
     S, _ = schur(case)
-    J = ims.even_odd(layer).linearize(kept)[1]
+    J = ims.elimination.even_odd(layer).linearize(kept)[1]
     v, w = rng.standard_normal((2, *kept.shape))
     close(J.matvec(v).ravel(), S @ v.ravel())
     close(J.rmatvec(w).ravel(), S.T @ w.ravel())
@@ -65,7 +65,7 @@ def test_products_are_those_of_the_schur_complement(case, rng):
 
 def test_parameter_products_are_those_of_the_eliminated_function(case, rng):
     layer = case.layer()
-    half = ims.even_odd(layer)
+    half = ims.elimination.even_odd(layer)
     kept = case.H[:, 1::2]
     w = rng.standard_normal(kept.shape)
     tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
@@ -73,7 +73,7 @@ def test_parameter_products_are_those_of_the_eliminated_function(case, rng):
 
     def moved(sign):
         changed = {name: case.P[name] + sign * step * tangents[name] for name in case.P}
-        return ims.even_odd(case.layer(**changed)).residual(kept)
+        return ims.elimination.even_odd(case.layer(**changed)).residual(kept)
 
     change = half.parameter_jvp(kept, tangents)
     close(change, (moved(1) - moved(-1)) / (2 * step), 1e-8)
@@ -97,7 +97,7 @@ def test_eigenvalues_are_squared(name):
         assert np.abs(mu**2 - one).min() < 1e-6
     largest = np.abs(mu).max()
     assert np.abs(squared).max() == pytest.approx(largest**2, rel=1e-6)
-    J = ims.even_odd(case.layer()).linearize(kept)[1]
+    J = ims.elimination.even_odd(case.layer()).linearize(kept)[1]
     close(J.matvec(np.ones_like(kept)).ravel(), S.sum(axis=1))
 
 
@@ -107,7 +107,7 @@ def test_the_inverse_on_offer_has_the_blocks_diagonals(name):
         case = case_of(name, size, scale=0.4)
         layer = case.layer()
         kept = case.H[:, 1::2]
-        half = ims.even_odd(layer)
+        half = ims.elimination.even_odd(layer)
         eliminated, first = layer.halves.eliminated.linearize(kept)
         _, second = layer.halves.kept.linearize(eliminated)
         B, n, k = kept.shape
@@ -136,7 +136,7 @@ def test_the_inverse_of_independent_units_is_exact(rng):
     params = {n: np.asarray(v) for n, v in ims.adapters.rnn_parameters(2, k, lower=1, upper=1, rng=rng).items()}
     for weights in ("P", "N"):
         params[weights] = np.diag(rng.uniform(-0.4, 0.4, k))[None]
-    half = ims.even_odd(ims.adapters.implicit_rnn(params, rng.standard_normal((2, T, 2))))
+    half = ims.elimination.even_odd(ims.adapters.implicit_rnn(params, rng.standard_normal((2, T, 2))))
     e = rng.uniform(-1, 1, (2, T // 2, k))
     J = half.linearize(e)[1]
     b = rng.standard_normal(e.shape)
@@ -151,7 +151,7 @@ def test_everything_in_every_library(xp, dtype, rng):
     case = case_of("implicit_gru", "ragged")
     tolerance = 256 * float(xp.finfo(dtype).eps)
     layer, ours = case.layer(), case.layer(xp, dtype)
-    half, other = ims.even_odd(layer), ims.even_odd(ours)
+    half, other = ims.elimination.even_odd(layer), ims.elimination.even_odd(ours)
     kept, w = rng.uniform(-1, 1, (2, 3, 2, 3))
     e, u = xp.asarray(kept, dtype=dtype), xp.asarray(w, dtype=dtype)
     tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
@@ -165,7 +165,7 @@ def test_everything_in_every_library(xp, dtype, rng):
         (Jx.approximate_inverse().matvec(u), J.approximate_inverse().matvec(w)),
         (Jx.approximate_inverse().rmatvec(u), J.approximate_inverse().rmatvec(w)),
         (other.parameter_jvp(e, theirs), half.parameter_jvp(kept, tangents)),
-        (ims.expand(ours, e), ims.expand(layer, kept)),
+        (ims.elimination.expand(ours, e), ims.elimination.expand(layer, kept)),
         (other.take(taken).residual(xp.take(e, xp.asarray(taken), axis=0)), half.take(taken).residual(kept[taken])),
         (other.initial_guess("one-step", None), half.initial_guess("one-step", None)),
     ]
@@ -178,7 +178,7 @@ def test_everything_in_every_library(xp, dtype, rng):
 
 def test_take_is_the_half_of_some_sequences(name, rng):
     case = case_of(name, "ragged")
-    half, kept = ims.even_odd(case.layer()), case.H[:, 1::2]
+    half, kept = ims.elimination.even_odd(case.layer()), case.H[:, 1::2]
     v = rng.standard_normal(kept.shape)
     F, J = half.linearize(kept)
     M = J.approximate_inverse()
@@ -199,7 +199,7 @@ def test_one_sequence_alone(name, rng):
         params = {key: case.P[key] for key in case.weights}
         edges = {key: case.P[key][0] for key in case.adapter.boundaries(1)}
         alone = case.adapter.build(params, case.P["inputs"][0], **edges, **case.adapter.options)
-        half = ims.even_odd(alone)
+        half = ims.elimination.even_odd(alone)
         assert (half.batch_ndim, half.take) == (0, None)
         kept = case.H[0, 1::2]
         S, _ = schur(on_expanded(case, case.layer())[0])
@@ -207,7 +207,7 @@ def test_one_sequence_alone(name, rng):
         J = half.linearize(kept)[1]
         close(J.matvec(v).ravel(), S @ v.ravel())
         close(J.rmatvec(v).ravel(), S.T @ v.ravel())
-        assert ims.expand(alone, kept).shape == case.H[0].shape
+        assert ims.elimination.expand(alone, kept).shape == case.H[0].shape
         result, full = (
             ims.root(one, method="newton-krylov", stop=TIGHT) for one in (alone, replace(alone, halves=None))
         )
@@ -238,9 +238,9 @@ def test_expand_round_trip(case):
     layer = case.layer()
     kept = case.H[:, 1::2]
     before = kept.copy()
-    x = ims.expand(layer, kept)
+    x = ims.elimination.expand(layer, kept)
     np.testing.assert_array_equal(x[:, 1::2], kept)
-    np.testing.assert_array_equal(ims.expand(layer, x[:, 1::2]), x)
+    np.testing.assert_array_equal(ims.elimination.expand(layer, x[:, 1::2]), x)
     x += 1.0
     np.testing.assert_array_equal(kept, before)
     assert x.shape == case.H.shape
@@ -248,20 +248,23 @@ def test_expand_round_trip(case):
 
 def test_only_problems_with_halves_are_halved():
     layer = make("elman").layer()
-    for function in (lambda problem: ims.even_odd(problem), lambda problem: ims.expand(problem, np.zeros((2, 4)))):
+    for function in (
+        lambda problem: ims.elimination.even_odd(problem),
+        lambda problem: ims.elimination.expand(problem, np.zeros((2, 4))),
+    ):
         with pytest.raises(TypeError, match="`problem` must be a Problem, got function"):
             function(lambda x: x)
         with pytest.raises(ValueError, match="'elman' must have `halves`"):
             function(layer)
-    assert ims.even_odd(make().layer()).halves is None
+    assert ims.elimination.even_odd(make().layer()).halves is None
     with pytest.raises(ValueError, match="must have `halves`"):
-        ims.even_odd(ims.even_odd(make().layer()))
+        ims.elimination.even_odd(ims.elimination.even_odd(make().layer()))
     with pytest.raises(TypeError, match="`halves` must be a Halves"):
         ims.Problem(lambda x: x, halves=(1, 2))  # type: ignore[arg-type]
 
 
 def test_a_state_of_the_wrong_size_is_refused():
-    half = ims.even_odd(make(T=4, lengths=None).layer())
+    half = ims.elimination.even_odd(make(T=4, lengths=None).layer())
     with pytest.raises(ValueError, match="`other` must have shape"):
         half.residual(np.zeros((3, 3, 3)))
 
@@ -306,18 +309,18 @@ def test_a_batch_of_two_axes(rng):
             value, coupling = one.linearize(other.reshape(6, *other.shape[2:]))
             return value.reshape(2, 3, *value.shape[1:]), Coupling(coupling, (2, 3))
 
-        return ims.Half(apply=lambda other: linearize(other)[0], linearize=linearize)
+        return ims.elimination.Half(apply=lambda other: linearize(other)[0], linearize=linearize)
 
     problem = ims.Problem(
         lambda x: layer.residual(x.reshape(6, 5, 3)).reshape(x.shape),
         batch_ndim=2,
         fixed_point=True,
-        halves=ims.Halves(eliminated=half(layer.halves.eliminated), kept=half(layer.halves.kept)),
+        halves=ims.elimination.Halves(eliminated=half(layer.halves.eliminated), kept=half(layer.halves.kept)),
         parameters=layer.parameters,
         parameter_vjp=lambda x, w: layer.parameter_vjp(x.reshape(6, 5, 3), w.reshape(6, 5, 3)),
     )
     expected = ims.root(layer, np.zeros((6, 5, 3)), method="newton-krylov", stop=TIGHT)
-    for method in (ims.NewtonKrylov(), ims.NewtonKrylov(products="float32"), ims.Homotopy()):
+    for method in (ims.NewtonKrylov(), ims.NewtonKrylov(krylov_dtype="float32"), ims.Homotopy()):
         result = ims.root(problem, np.zeros((2, 3, 5, 3)), method=method, stop=TIGHT)
         assert result.success.shape == (2, 3)
         assert result.success.all()

@@ -14,8 +14,8 @@ import implicitsolve as ims
 from implicitsolve.status import Status
 from tests.adapters.cases import NEAREST
 from tests.adapters.layers import make
-from tests.compare import close
 from tests.elimination.layers import ATOL, SIZES, TIGHT, case_of
+from tests.helpers.compare import close
 
 # `root` with and without
 
@@ -26,7 +26,7 @@ METHODS = {
     "block-newton": ims.BlockNewton(),
     "bicgstab": ims.NewtonKrylov(krylov=ims.BiCGSTAB()),
     "gmres": ims.NewtonKrylov(krylov=ims.GMRES(), max_krylov=40),
-    "float32": ims.NewtonKrylov(products="float32"),
+    "float32": ims.NewtonKrylov(krylov_dtype="float32"),
     "homotopy": ims.Homotopy(),
 }
 ELIMINATES = [key for key in METHODS if key != "block-newton"]
@@ -232,7 +232,7 @@ class Counted:
             vjp=None,
             blocks=None,
             take=None,
-            halves=ims.Halves(eliminated=self._half(halves.eliminated), kept=self._half(halves.kept)),
+            halves=ims.elimination.Halves(eliminated=self._half(halves.eliminated), kept=self._half(halves.kept)),
         )
 
     def _counting(self, function: Any, name: str) -> Any:
@@ -242,17 +242,17 @@ class Counted:
 
         return counted
 
-    def _half(self, half: ims.Half) -> ims.Half:
+    def _half(self, half: ims.elimination.Half) -> ims.elimination.Half:
         def linearize(other):
             self.calls["linearize"] += 1
             value, coupling = half.linearize(other)
             return value, _CountedCoupling(self, coupling)
 
-        return ims.Half(apply=self._counting(half.apply, "apply"), linearize=linearize)
+        return ims.elimination.Half(apply=self._counting(half.apply, "apply"), linearize=linearize)
 
 
 class _CountedCoupling:
-    def __init__(self, owner: Counted, coupling: ims.Coupling) -> None:
+    def __init__(self, owner: Counted, coupling: ims.elimination.Coupling) -> None:
         self.owner, self.coupling = owner, coupling
 
     def matvec(self, v):
@@ -360,21 +360,21 @@ def test_a_user_of_halves_needs_no_adapter():
         def linearize(other):
             return np.cos(matrix @ other) / 2, Sum(-np.sin(matrix @ other) / 2, matrix)
 
-        return ims.Half(apply=lambda other: linearize(other)[0], linearize=linearize)
+        return ims.elimination.Half(apply=lambda other: linearize(other)[0], linearize=linearize)
 
     even, odd = np.arange(0, T, 2), np.arange(1, T, 2)
     problem = ims.Problem(
         lambda x: x - np.cos(neighbours @ x) / 2,
         fixed_point=True,
-        halves=ims.Halves(eliminated=half(even, odd), kept=half(odd, even)),
+        halves=ims.elimination.Halves(eliminated=half(even, odd), kept=half(odd, even)),
     )
     x0 = np.zeros((T, 1))
-    for method in ("auto", ims.NewtonKrylov(products="float32"), ims.Homotopy()):
+    for method in ("auto", ims.NewtonKrylov(krylov_dtype="float32"), ims.Homotopy()):
         result = ims.root(problem, x0, method=method, stop=TIGHT)
         full = ims.root(replace(problem, halves=None), x0, method=method, stop=TIGHT)
         assert result.success
         assert full.success
         close(result.x, full.x, 1e-10)
         assert np.abs(problem.residual(result.x)).max() <= 2 * ATOL
-    assert ims.even_odd(problem).structure is None
-    assert ims.even_odd(problem).parameter_jvp is ims.even_odd(problem).initial_guess is None
+    assert ims.elimination.even_odd(problem).structure is None
+    assert ims.elimination.even_odd(problem).parameter_jvp is ims.elimination.even_odd(problem).initial_guess is None

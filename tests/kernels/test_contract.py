@@ -17,12 +17,12 @@ def other(*args):
 
 @pytest.fixture
 def none_installed(monkeypatch):
-    monkeypatch.setattr(_contract, "load", lambda backend: False)
+    monkeypatch.setattr(_contract, "is_installed", lambda backend: False)
 
 
 @pytest.fixture
 def all_installed(monkeypatch):
-    monkeypatch.setattr(_contract, "load", lambda backend: True)
+    monkeypatch.setattr(_contract, "is_installed", lambda backend: True)
 
 
 def test_without_implementations_the_reference_does_it(none_installed):
@@ -42,13 +42,14 @@ def test_auto_takes_what_supports_the_case(none_installed):
 
 def test_sizes_decide_before_a_plug_in_is_loaded(monkeypatch):
     loaded = []
-    monkeypatch.setattr(_contract, "load", lambda backend: loaded.append(backend) or True)
+    monkeypatch.setattr(_contract, "is_installed", lambda backend: True)
+    monkeypatch.setattr(_contract, "load", lambda package, module: loaded.append((package, module)))
     kernel = Kernel("k", reference, pays={"numba": lambda size: size > 3})
     kernel.implement("numba", other)
     assert kernel.select(np.ones(3), size=2) is reference
     assert not loaded
     assert kernel.select(np.ones(3), size=4) is other
-    assert loaded == ["numba"]
+    assert loaded == [("implicitsolve.backends.numba", "_k")]
     assert kernel.select(np.ones(3), "numba", size=2) is other  # who names it gets it
 
 
@@ -67,9 +68,9 @@ def test_a_missing_backend_that_was_named_is_an_error_with_the_remedy(none_insta
 def test_a_backend_that_cannot_is_an_error(all_installed):
     kernel = Kernel("k", reference)
     kernel.implement("numba", other, lambda like, size: False)
-    with pytest.raises(ValueError, match="does not do"):
+    with pytest.raises(ValueError, match="does not support"):
         kernel.select(np.ones(3), "numba", size=1)
-    with pytest.raises(ValueError, match="does not do"):
+    with pytest.raises(ValueError, match="does not support"):
         kernel.select(np.ones(3), "lapack", size=1)
 
 
@@ -99,7 +100,7 @@ def test_a_backend_of_another_name_comes_first_for_the_arrays_that_it_supports(a
     assert kernel.select(np.ones(3), size=4) is kernel.select(strict.ones(3), size=4) is mine
     assert kernel.select(np.ones(3), "numba", size=4) is other
     assert kernel.select(np.ones(3), "mine", size=4) is mine
-    with pytest.raises(ValueError, match="does not do"):
+    with pytest.raises(ValueError, match="does not support"):
         kernel.select(np.ones(3), "mine", size=2)
     kernel.implement("newest", newest, lambda like, size: True)
     assert kernel.select(np.ones(3), size=4) is newest
@@ -109,7 +110,15 @@ def test_a_backend_of_another_name_comes_first_for_the_arrays_that_it_supports(a
 
 def test_a_package_that_is_not_there_is_not_loaded(monkeypatch):
     monkeypatch.setitem(_contract.PLUG_INS, "cupy", "implicitsolve.no.such.module")
-    assert not _contract.load.__wrapped__("cupy")
+    assert not _contract.is_installed.__wrapped__("cupy")
+
+
+def test_a_kernel_without_a_module_in_a_backend_is_not_implemented_there():
+    kernel = Kernel("nowhere", lambda x: x)
+    assert not kernel.load("numba")
+    assert kernel.select(np.ones(3)) is kernel.reference
+    with pytest.raises(ValueError, match="does not support"):
+        kernel.select(np.ones(3), "numba")
 
 
 def test_arrays_of_a_device_take_cuda_or_the_reference(device):
@@ -119,14 +128,14 @@ def test_arrays_of_a_device_take_cuda_or_the_reference(device):
     assert block_lu.select(like, "cupy", **facts) is block_lu.implementations["cupy"][0]
     assert block_lu.select(device.astype(like, device.complex128), **facts) is block_lu.reference
     for backend in ("numba", "lapack"):
-        with pytest.raises(ValueError, match="does not do"):
+        with pytest.raises(ValueError, match="does not support"):
             block_lu.select(like, backend, **facts)
-    with pytest.raises(ValueError, match="does not do"):
+    with pytest.raises(ValueError, match="does not support"):
         block_lu.select(np.ones((1, 20, 3, 2, 2)), "cupy", **facts)
 
 
 def test_auto_goes_on_without_a_broken_package_and_warns_once(monkeypatch):
-    def load(backend):
+    def load(package, module):
         raise ImportError("needs NumPy 2.3 or less")
 
     monkeypatch.setattr(_contract, "load", load)

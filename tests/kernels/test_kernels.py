@@ -9,9 +9,10 @@ import pytest
 
 from implicitsolve import BlockBandedMatrix
 from implicitsolve._namespace import host_dtype, to_host
-from implicitsolve.kernels import _contract, block_lu, block_substitution, cyclic_reduction
+from implicitsolve.kernels import block_lu, block_substitution, cyclic_reduction
 
-_contract.load("numba")
+for kernel in (block_lu, block_substitution):
+    kernel.load("numba")
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 SHAPES = [(1, 0, 0), (1, 1, 1), (2, 1, 1), (5, 1, 1), (9, 1, 1), (6, 2, 1), (6, 1, 2), (7, 3, 3), (4, 0, 2), (4, 2, 0)]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from implicitsolve import BlockBandedMatrix, BlockLU
-from implicitsolve.kernels import _contract, narrow_lu
+from implicitsolve.kernels import narrow_lu
 
 pytest.importorskip("numba")
-_contract.load("numba")
+narrow_lu.load("numba")
 compiled = narrow_lu.implementations["numba"][0]
 
 
@@ -23,8 +23,12 @@ def narrow(rng, B, T, k, dtype=np.float64, diagonal=6.0):
     return blocks.astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
-@pytest.mark.parametrize(("T", "k"), [(2, 3), (5, 4), (3, 8), (4, 11)])
+SIZES = [(5, 4, np.float64), (2, 3, np.complex128)]
+MORE = [(T, k, t) for T, k in [(2, 3), (5, 4), (3, 8), (4, 11)] for t in [np.float32, np.float64, np.complex128]]
+MORE = [pytest.param(*size, marks=pytest.mark.slow) for size in MORE if size not in SIZES]
+
+
+@pytest.mark.parametrize(("T", "k", "dtype"), [*SIZES, *MORE])
 def test_solves(T, k, dtype, rng):
     blocks = narrow(rng, 2, T, k, dtype)
     before = blocks.copy()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve import FGMRES, GMRES, LGMRES
+from implicitsolve import GMRES, LGMRES
 
-FAMILY = [GMRES, FGMRES, LGMRES]
+FAMILY = [GMRES, LGMRES]
 KINDS = ["regular", "singular", "singular, consistent", "nilpotent"]
 
 

@@ -13,7 +13,7 @@ import implicitsolve as ims
 from implicitsolve import FullStep, LinearOperator, LinearStop, NewtonKrylov, NonlinearStop, Problem, TruncatedInverse
 from implicitsolve.status import Status
 from tests.adapters.layers import make
-from tests.compare import host
+from tests.helpers.compare import host
 
 
 def polynomial(A: Any, b: Any, order: int, damping: float = 1.0, M: Any = None) -> Any:
@@ -125,7 +125,7 @@ def test_what_is_on_offer_is_left():
     A = LinearOperator(lambda v: 0.9 * v, in_shape=3, inverse=lambda: pytest.fail("not to be asked for"))
     result = ims.linear_solve(A, np.ones(3), method=TruncatedInverse(order=1))
     np.testing.assert_allclose(result.x, 1.1)
-    assert TruncatedInverse().is_unaided
+    assert not TruncatedInverse().may_transform
 
 
 # Statuses
@@ -195,7 +195,7 @@ def test_without_confirmation_a_product_is_saved():
 
 def full(order: int, damping: float = 1.0) -> NewtonKrylov:
     krylov = TruncatedInverse(order=order, damping=damping)
-    return NewtonKrylov(krylov=krylov, line_search=FullStep(), restarts=0)
+    return NewtonKrylov(krylov=krylov, line_search=FullStep(), retry=False)
 
 
 def iterates(problem: Problem, method: NewtonKrylov, count: int, x0: Any = None) -> list[Any]:

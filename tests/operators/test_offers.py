@@ -9,10 +9,9 @@ import pytest
 
 from implicitsolve import LinearOperator, linear_solve
 from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, TruncatedInverse
-from implicitsolve.operators._guard import guarded
-from implicitsolve.operators._stacked import stacked
+from implicitsolve.operators._wrappers import guarded, stacked
 from implicitsolve.stopping import LinearStop
-from tests.compare import host
+from tests.helpers.compare import host
 
 SHAPES = [((), (4,)), ((), (2, 3)), ((3,), (4,)), ((3,), (2, 2)), ((2, 2), (3,))]
 IDS = [f"{batch}-{event}" for batch, event in SHAPES]
@@ -280,7 +279,7 @@ def test_a_preconditioner_that_is_given_comes_first(rng):
     assert used
 
 
-def test_a_method_that_is_unaided_leaves_it(rng):
+def test_a_method_that_may_not_transform_the_system_leaves_it(rng):
     made = Matrices.random(rng)
     A = LinearOperator(made.operator().matvec, in_shape=4, inverse=lambda: pytest.fail("not to be used"))
     assert linear_solve(A, np.ones(4), method=TruncatedInverse()).iterations == 1

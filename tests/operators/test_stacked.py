@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import LinearOperator, aslinearoperator
-from implicitsolve.operators._stacked import stacked
+from implicitsolve.operators._wrappers import stacked
 
 N = 3
 

@@ -19,9 +19,9 @@ from implicitsolve.structure import BlockBanded
 
 SETTINGS = [
     BlockJacobi(),
-    Neumann(terms=1),
-    Neumann(terms=3),
-    Neumann(terms=3, scaled=False),
+    Neumann(order=0),
+    Neumann(order=2),
+    Neumann(order=2, scaled=False),
     BlockGaussSeidel(order="forward"),
     BlockGaussSeidel(order="backward"),
     BlockGaussSeidel(),
@@ -29,7 +29,7 @@ SETTINGS = [
     BlockGaussSeidel(sweeps=2, order="symmetric"),
     BlockILU(),
 ]
-SCALED = [settings for settings in SETTINGS if settings != Neumann(terms=3, scaled=False)]
+SCALED = [settings for settings in SETTINGS if settings != Neumann(order=2, scaled=False)]
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 LIBRARIES = st.sampled_from([np, array_api_strict])
 SEEDS = st.integers(0, 2**20)
@@ -74,8 +74,8 @@ def inverse_of(settings: Any, A: np.ndarray, k: int) -> np.ndarray:
         }[settings.order]()
         steps = settings.sweeps
     else:
-        once = identity if settings == Neumann(terms=3, scaled=False) else np.linalg.inv(D)
-        steps = getattr(settings, "terms", 1)
+        once = identity if settings == Neumann(order=2, scaled=False) else np.linalg.inv(D)
+        steps = getattr(settings, "order", 0) + 1
     powers = [np.linalg.matrix_power(identity - once @ A, i) for i in range(steps)]
     return sum(powers, start=0 * identity) @ once
 
@@ -245,7 +245,7 @@ def test_products_stay_finite(xp, rng, settings, k, broken):
     else:
         blocks[1, 3, 1] = {"zero": 0.0, "rank 1": 1.0 if k > 1 else 0.0, "nan": np.nan, "inf": np.inf}[broken]
     A = BlockBandedMatrix(xp.asarray(blocks), lower=1, upper=1)
-    repeats = getattr(settings, "sweeps", getattr(settings, "terms", 1)) > 1
+    repeats = getattr(settings, "sweeps", 1) > 1 or (isinstance(settings, Neumann) and settings.order)
     if repeats and broken in ("nan", "inf"):
         return  # further terms multiply by A itself
     M = settings.build(A)
@@ -311,8 +311,8 @@ def test_the_input_is_not_changed(xp, rng, settings):
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: Neumann(terms=0), ValueError, ["Neumann", "terms", "0"]),
-        (lambda: Neumann(terms=2.0), TypeError, ["Neumann", "terms", "float"]),
+        (lambda: Neumann(order=-1), ValueError, ["Neumann", "order", "-1"]),
+        (lambda: Neumann(order=2.0), TypeError, ["Neumann", "order", "float"]),
         (lambda: Neumann(scaled="no"), TypeError, ["Neumann", "scaled", "str"]),
         (lambda: BlockGaussSeidel(sweeps=0), ValueError, ["BlockGaussSeidel", "sweeps", "0"]),
         (lambda: BlockGaussSeidel(order="up"), ValueError, ["BlockGaussSeidel", "order", "up", "forward"]),
@@ -352,7 +352,7 @@ def plane(n: int) -> BlockBandedMatrix:
         (BlockGaussSeidel(order="forward"), 20, 44),
         (BlockGaussSeidel(), 20, 31),
         (BlockGaussSeidel(sweeps=2), 13, 22),
-        (Neumann(terms=3), 136, 90),
+        (Neumann(order=2), 136, 90),
         (BlockILU(), 2, 25),
     ],
     ids=repr,

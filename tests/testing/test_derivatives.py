@@ -206,7 +206,9 @@ def test_around_a_period_no_declared_neighbor_is_called_missing():
         blocks=lambda x: np.stack([-np.ones(5), 3 * x**2, 1 * np.ones(5)], axis=-1)[..., None, None],
         structure=ims.BlockBanded(1, 1, periodic=True),
     )
-    (wrong,) = [check for check in ims.check_derivatives(problem, np.arange(1.0, 6.0)).checks if not check.passed]
+    (wrong,) = [
+        check for check in ims.testing.check_derivatives(problem, np.arange(1.0, 6.0)).checks if not check.passed
+    ]
     assert wrong.name == "blocks"
     assert "must be at least" not in wrong.hint
 
@@ -361,14 +363,14 @@ def test_other_libraries(xp, dtype, rng):
 
 
 def test_no_unknowns_pass():
-    report = ims.check_derivatives(ims.Problem(lambda x: x**2, jvp=lambda x, v: 2 * x * v), np.zeros(0))
+    report = ims.testing.check_derivatives(ims.Problem(lambda x: x**2, jvp=lambda x, v: 2 * x * v), np.zeros(0))
     assert report.ok
 
 
 def test_a_direction_that_happens_to_be_short_is_no_error():
     a = np.linspace(0.5, 4, 50_000)[:, None]
     problem = ims.Problem(lambda x: x**2 - a, jvp=lambda x, v: 2 * x * v, batch_ndim=1)
-    report = ims.check_derivatives(problem, np.sqrt(a))
+    report = ims.testing.check_derivatives(problem, np.sqrt(a))
     assert report.ok, str(report)
     assert max(check.measured for check in report.checks) < 1e-8
 
@@ -376,7 +378,9 @@ def test_a_direction_that_happens_to_be_short_is_no_error():
 def test_a_product_where_f_does_not_change_is_wrong():
     (wrong,) = [
         check
-        for check in ims.check_derivatives(ims.Problem(lambda x: 0 * x + 1, jvp=lambda x, v: v), np.ones(3)).checks
+        for check in ims.testing.check_derivatives(
+            ims.Problem(lambda x: 0 * x + 1, jvp=lambda x, v: v), np.ones(3)
+        ).checks
         if not check.passed
     ]
     assert wrong.name == "jvp"
@@ -390,7 +394,7 @@ def test_a_derivative_of_a_parameter_that_f_does_not_contain_is_wrong():
         parameter_jvp=lambda x, tangents: tangents["a"],
         parameter_vjp=lambda x, w: {"a": w},
     )
-    report = ims.check_derivatives(problem, a, build=lambda parameters: problem)
+    report = ims.testing.check_derivatives(problem, a, build=lambda parameters: problem)
     assert not report.ok
     assert {check.name for check in report.checks if not check.passed} == {"parameter_jvp['a']", "parameter_vjp['a']"}
     assert all(np.isfinite(check.expected) for check in report.checks)

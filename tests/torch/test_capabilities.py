@@ -214,7 +214,7 @@ MIXED = {
     "product": lambda: ims.aslinearoperator(np.eye(3)) @ ONES,
     "Jacobian": lambda: ims.root(ims.Problem(squares, jac=lambda x: np.eye(3)), ONES),
     "cotangent": lambda: ims.pull_back(ims.Problem(squares, vjp=lambda x, w: 2 * x * w), ONES, np.ones(3)),
-    "starts": lambda: ims.race(squares, [ONES, np.ones(3)]),
+    "starts": lambda: ims.drivers.race(squares, [ONES, np.ones(3)]),
     "band": lambda: ims.BlockBandedMatrix(np.ones((3, 1, 1, 1)), lower=0, upper=0) @ ONES,
     "factors": lambda: ims.BlockLU().factor(ims.BlockBandedMatrix(EYE[None, None], lower=0, upper=0)).solve(np.ones(3)),
     "to SciPy": lambda: ims.aslinearoperator(EYE).to_scipy() @ np.ones(3),

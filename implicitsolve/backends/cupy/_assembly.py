@@ -44,3 +44,6 @@ def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: 
 def supports(like: Any, **facts: Any) -> bool:
     """Real arrays of CuPy."""
     return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
+
+
+kernels.place_colors.implement("cupy", place_colors, supports)

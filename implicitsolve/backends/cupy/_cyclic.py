@@ -16,7 +16,7 @@ MOST_UNKNOWNS = {4: 32, 8: 21}  # by bytes of a number: a lane holds a row of th
 
 
 def levels(T: int) -> list[tuple[int, int, int]]:
-    """Of each level that has launches of its own: its stride, the rows that stay, and all that stayed before."""
+    """For each level with its own launches: its stride, the rows that stay, and all that stayed before."""
     found, stride, before = [], 1, 0
     while stride < T and (rows := (T - 1) // (2 * stride) + 1) > AT_THE_END:
         found.append((stride, rows, before))

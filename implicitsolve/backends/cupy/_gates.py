@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import cupy
 
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
 from implicitsolve.backends.cupy._gates_arrays import (
     MOST,
     elementwise,
@@ -109,15 +109,13 @@ class GRU:
         return hhat[0], arguments
 
 
-def register():
-    """Offer both to layers of CuPy arrays."""
-    kernels.mixture.implement("cupy", Mixture, supports)
-    kernels.gru.implement("cupy", GRU, supports)
-
-
 def _mix(function, shape, arguments, m):
     elementwise("gates_mixture.cu", f"mixture_{function}", shape, arguments, M=m)
 
 
 def _gru(function, shape, arguments):
     elementwise("gates_gru.cu", f"gru_{function}", shape, arguments)
+
+
+kernels.mixture.implement("cupy", Mixture, supports)
+kernels.gru.implement("cupy", GRU, supports)

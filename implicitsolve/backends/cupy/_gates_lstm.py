@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import cupy
 
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
 from implicitsolve.backends.cupy._gates_arrays import (
     elementwise,
     kept,
@@ -76,11 +76,6 @@ class LSTM:
         return states
 
 
-def register():
-    """Offer it to layers of CuPy arrays."""
-    kernels.lstm.implement("cupy", LSTM, supports)
-
-
 def _lstm(function, shape, arguments):
     elementwise("gates_lstm.cu", f"lstm_{function}", shape, arguments)
 
@@ -88,3 +83,6 @@ def _lstm(function, shape, arguments):
 def _states(stacks, like):
     """New states (n, 2 k) for the numbers (n, k) of one half."""
     return cupy.empty((*stacks, *like.shape[:-1], 2 * like.shape[-1]), like.dtype)
+
+
+kernels.lstm.implement("cupy", LSTM, supports)

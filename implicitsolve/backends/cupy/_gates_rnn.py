@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import cupy
 
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
+from implicitsolve.adapters.kernels import ACTIVATIONS
 from implicitsolve.backends.cupy._gates_arrays import MOST, elementwise, kept, matrix, neighbours, places, supports
 from implicitsolve.backends.cupy._recurrence import run
-from implicitsolve.kernels import ACTIVATIONS
 
 NUMBERS = {name: number for number, name in enumerate(ACTIVATIONS)}  # as the sources have them
 
@@ -46,10 +46,8 @@ class RNN:
     run = staticmethod(run)
 
 
-def register():
-    """Offer it to layers of CuPy arrays."""
-    kernels.rnn.implement("cupy", RNN, supports)
-
-
 def _rnn(function, found, arguments, m):
     elementwise("gates_rnn.cu", f"rnn_{function}", found.shape, arguments, M=m)
+
+
+kernels.rnn.implement("cupy", RNN, supports)

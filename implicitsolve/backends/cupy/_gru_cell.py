@@ -7,7 +7,7 @@ from functools import cache, cached_property
 
 import cupy
 
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
 from implicitsolve.backends.cupy._gates_arrays import elementwise, kept, matrix, stack
 from implicitsolve.backends.cupy._module import launch, limits
 
@@ -16,11 +16,6 @@ LARGEST_BLOCK = 512  # threads, of which there is one for each column: more woul
 MOST_SLICES = 4
 THREADS = 128  # where there are no products
 MOST_WORK = 1 << 27  # rows times squared size: beyond that cuBLAS, which reads weights less often, is faster
-
-
-def register():
-    """Offer what this module implements."""
-    kernels.gru_cell.implement("cupy", GRUCell, _supports)
 
 
 def _supports(like, *, size, neighbours):
@@ -129,3 +124,6 @@ def _near(states, distances):
         first, last = (matrix(cupy.ascontiguousarray(state)) for state in states)
     by_first, by_last = (0, 0) if distances is None else (distances[0], distances[-1])
     return first[0], *last, states[0].shape[-2], by_first, by_last
+
+
+kernels.gru_cell.implement("cupy", GRUCell, _supports)

@@ -87,7 +87,7 @@ def launch(
     name, function : str
         A file of `FOLDER`, and one of its ``extern "C" __global__`` functions.
     char : {"f", "d"}
-        Precision, which the source knows as ``Real``.
+        Precision, ``Real`` in the source.
     grid, block : tuple of int
         Blocks, and threads of each; where a grid is empty there is nothing to do.
     arguments : tuple

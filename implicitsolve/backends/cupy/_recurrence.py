@@ -8,7 +8,7 @@ from itertools import pairwise
 import cupy
 import numpy as np
 
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
 from implicitsolve.backends.cupy._module import launch, limits, strides
 
 WARP, BLOCKS = 32, 2048  # about sixteen warps for each multiprocessor of the largest devices
@@ -138,6 +138,4 @@ def _supports(like, *, size):
     return is_real and Layout(size, 3, 1, SHOWN["pull"], like.itemsize).fits
 
 
-def register():
-    """Add to the kernels."""
-    kernels.gru_recurrence.implement("cupy", run_gru, _supports)
+kernels.gru_recurrence.implement("cupy", run_gru, _supports)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import cupy
 
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
 from implicitsolve.backends.cupy._gates_arrays import THREADS, matrix, supports
 from implicitsolve.backends.cupy._module import launch
 
@@ -25,13 +25,11 @@ def clear_rows(x, empty):
     return x
 
 
-def register():
-    """Offer both to layers of CuPy arrays."""
-    kernels.take_rows.implement("cupy", take_rows, supports)
-    kernels.clear_rows.implement("cupy", clear_rows, supports)
-
-
 def _launch(function, found, arguments):
     """For each number of a result."""
     sizes = found.size, found.shape[-1]
     launch("rows.cu", function, found.dtype.char, (-(-found.size // THREADS),), (THREADS,), sizes + arguments)
+
+
+kernels.take_rows.implement("cupy", take_rows, supports)
+kernels.clear_rows.implement("cupy", clear_rows, supports)

@@ -1,4 +1,4 @@
-"""`Vectors` and `rank_one` in CUDA: what a step needs of its vectors by one launch, or a few where they are long."""
+"""`Vectors` in CUDA: what a step needs of its vectors by one launch, or a few where they are long."""
 
 # pyright: basic
 
@@ -21,17 +21,9 @@ MOST_ARRAYS = 4  # that `measure` takes
 Reference: Any = kernels.vectors.reference
 
 
-def register() -> None:
-    kernels.vectors.implement("cupy", Vectors, _supports)
-    kernels.rank_one.implement("cupy", rank_one, _supports_in_place)
-
-
-def _supports(like: Any, **facts: Any) -> bool:
+def supports(like: Any, **sizes: Any) -> bool:
+    """Real vectors that are not empty."""
     return isinstance(like, cupy.ndarray) and like.dtype.char in "fd" and like.shape[-1] > 0
-
-
-def _supports_in_place(like: Any, **facts: Any) -> bool:
-    return _supports(like) and dense(like) is like
 
 
 class Vectors(Reference):
@@ -39,11 +31,11 @@ class Vectors(Reference):
 
     @staticmethod
     def project(rows: Any, v: Any) -> Any:
-        rows, v, parts = dense(rows), dense(v), _parts(v)
+        rows, v, parts = dense(rows), dense(v), parts_of(v)
         b, count, N = rows.shape
         partial = cupy.empty((b, parts, count), v.dtype)
-        _launch("project", parts * b, N, v, (*_rows(rows), count, v, _stride(v), partial, N, parts), TILE * WARP)
-        return partial[:, 0, :] if parts == 1 else _added_up(partial)
+        launch_for("project", parts * b, N, v, (*_rows(rows), count, v, stride_of(v), partial, N, parts), TILE * WARP)
+        return partial[:, 0, :] if parts == 1 else added_up(partial)
 
     @staticmethod
     def dot(a: Any, b: Any) -> Any:
@@ -53,32 +45,32 @@ class Vectors(Reference):
     def combine(a: Any, rows: Any) -> Any:
         a, rows = dense(a), dense(rows)
         (b, count, N), out = rows.shape, cupy.empty((rows.shape[0], rows.shape[2]), rows.dtype)
-        _elementwise("combine", out, (a, _stride(a), *_rows(rows), count, out, N, b * N))
+        elementwise("combine", out, (a, stride_of(a), *_rows(rows), count, out, N, b * N))
         return out
 
     @staticmethod
     def without(x: Any, a: Any, rows: Any) -> Any:
         x, a, rows = dense(x), dense(a), dense(rows)
         (b, count, N), out = rows.shape, cupy.empty(x.shape, x.dtype)
-        _elementwise("without", out, (x, _stride(x), a, _stride(a), *_rows(rows), count, out, N, b * N))
+        elementwise("without", out, (x, stride_of(x), a, stride_of(a), *_rows(rows), count, out, N, b * N))
         return out
 
     @staticmethod
     def orthonormalize(V: Any, w: Any) -> Any:
-        w, parts = dense(w), _parts(w)
+        w, parts = dense(w), parts_of(w)
         (b, rows, N), count = V.shape, V.shape[1] - 1
         low, high = (w.dtype.type(bound) for bound in safe_range(array_namespace(w), w.dtype))
         numbers, basis = cupy.empty((b, rows), w.dtype), (*_rows(V), count)
         if parts == 1:
             shared = 2 * count + 1 + TILE * WARP
-            _launch("orthonormalize", b, N, w, (*basis, w, _stride(w), numbers, N, low, high), shared)
+            launch_for("orthonormalize", b, N, w, (*basis, w, stride_of(w), numbers, N, low, high), shared)
             return numbers
         h, again, square = (cupy.empty((b, parts, size), w.dtype) for size in (count, count, 1))
         shared, grid = 2 * count + 1 + TILE * WARP, parts * b
-        _launch("project", grid, N, w, (*basis, w, _stride(w), h, N, parts), shared)
-        _launch("subtract_and_project", grid, N, w, (*basis, w, _stride(w), h, again, N, parts), shared)
-        _launch("subtract_and_square", grid, N, w, (*basis, again, square, N, parts), shared)
-        _launch("scale_row", grid, N, w, (*basis, h, again, square, numbers, N, parts, low, high), shared)
+        launch_for("project", grid, N, w, (*basis, w, stride_of(w), h, N, parts), shared)
+        launch_for("subtract_and_project", grid, N, w, (*basis, w, stride_of(w), h, again, N, parts), shared)
+        launch_for("subtract_and_square", grid, N, w, (*basis, again, square, N, parts), shared)
+        launch_for("scale_row", grid, N, w, (*basis, h, again, square, numbers, N, parts, low, high), shared)
         return numbers
 
     @staticmethod
@@ -88,7 +80,7 @@ class Vectors(Reference):
             return
         r, out = dense(r), V[:, 0, :]
         b, N = r.shape
-        _launch("normalize", b, N, r, (r, _stride(r), out, _stride(out), N), 1 + TILE * WARP)
+        launch_for("normalize", b, N, r, (r, stride_of(r), out, stride_of(out), N), 1 + TILE * WARP)
 
     @staticmethod
     def measure(arrays: Any) -> Any:
@@ -96,52 +88,52 @@ class Vectors(Reference):
             return Reference.measure(arrays)
         given = [dense(x) for x in arrays]
         first, b, count = given[0], len(given[0]), len(given)
-        longest, filled = max(given, key=_parts), given + [first] * (MOST_ARRAYS - count)
-        N, parts = longest.shape[1], _parts(longest)
+        longest, filled = max(given, key=parts_of), given + [first] * (MOST_ARRAYS - count)
+        N, parts = longest.shape[1], parts_of(longest)
         partial = cupy.empty((b * count, parts, 2), first.dtype)
-        arguments = (*filled, *map(_stride, filled), *(x.shape[1] for x in filled), count, partial, parts)
-        _launch("measure", b * count * parts, N, first, arguments, 2 * WARP)
+        arguments = (*filled, *map(stride_of, filled), *(x.shape[1] for x in filled), count, partial, parts)
+        launch_for("measure", b * count * parts, N, first, arguments, 2 * WARP)
         if parts > 1:
             partial, several = cupy.empty((b * count, 1, 2), first.dtype), partial
-            _launch("measure_parts", b * count, parts, first, (several, partial, parts), 2 * WARP)
+            launch_for("measure_parts", b * count, parts, first, (several, partial, parts), 2 * WARP)
         return partial.reshape(b, 2 * count)
 
     @staticmethod
     def mixed(x: Any, image: Any, a: Any, rows: Any) -> tuple[Any, Any]:
         x, image, a, rows = cupy.ascontiguousarray(x), cupy.ascontiguousarray(image), dense(a), dense(rows)
         step, point, count, N = cupy.empty_like(x), cupy.empty_like(x), rows.shape[1], x.shape[1]
-        _elementwise("mixed", x, (x, image, a, _stride(a), *_rows(rows), count, step, point, N, x.size))
+        elementwise("mixed", x, (x, image, a, stride_of(a), *_rows(rows), count, step, point, N, x.size))
         return step, point
 
     @staticmethod
     def remember(dF: Any, dg: Any, j: int, m: int, column: Any, image: Any, F: Any) -> Any:
         column, image, F = (cupy.ascontiguousarray(x) for x in (column, image, F))
-        (b, N), parts = F.shape, _parts(F)
+        (b, N), parts = F.shape, parts_of(F)
         partial = cupy.empty((b, parts, m + 1), F.dtype)
         arguments = (dF, dg, *strides(dF)[:2], j, m, column, image, F, partial, N, parts)
-        _launch("remember", parts * b, N, F, arguments, TILE * WARP)
-        return partial[:, 0, :] if parts == 1 else _added_up(partial)
+        launch_for("remember", parts * b, N, F, arguments, TILE * WARP)
+        return partial[:, 0, :] if parts == 1 else added_up(partial)
 
     @staticmethod
     def advance(dF: Any, dg: Any, j: int, m: int, *arrays: Any) -> Any:
         arrays = tuple(map(cupy.ascontiguousarray, arrays))  # F, old_F, step, image, old_image, x
         F = arrays[0]
-        (b, N), parts = F.shape, _parts(F)
+        (b, N), parts = F.shape, parts_of(F)
         partial = cupy.empty((b, parts, m + 7), F.dtype)
-        _launch(
+        launch_for(
             "remember_step", parts * b, N, F, (dF, dg, *strides(dF)[:2], j, m, *arrays, partial, N, parts), TILE * WARP
         )
         if parts == 1:
             return partial[:, 0, :]
         numbers = cupy.empty((b, m + 7), F.dtype)
-        _launch("step_parts", b, 4 * (m + 7), F, (partial, numbers, parts, m + 7), 0)
+        launch_for("step_parts", b, 4 * (m + 7), F, (partial, numbers, parts, m + 7), 0)
         return numbers
 
     @staticmethod
     def growth(gain: Any, advance: Any) -> tuple[Any, Any]:
         gain, advance = cupy.ascontiguousarray(gain), cupy.ascontiguousarray(advance)
         growth, factor = cupy.empty_like(gain), cupy.empty_like(gain)
-        _elementwise("growth", gain, (gain, advance, growth, factor, gain.size))
+        elementwise("growth", gain, (gain, advance, growth, factor, gain.size))
         return growth, factor
 
     @staticmethod
@@ -150,7 +142,7 @@ class Vectors(Reference):
         T, k = previous.shape[-2:]
         below, main, above = (cupy.empty_like(previous) for _ in range(3))
         arrays = previous, following, own_previous, own_following, below, main, above
-        _elementwise("half_diagonals", main, (*arrays, T, own_previous.shape[-2], k, main.size))
+        elementwise("half_diagonals", main, (*arrays, T, own_previous.shape[-2], k, main.size))
         return below, main, above
 
     @staticmethod
@@ -159,58 +151,21 @@ class Vectors(Reference):
             return Reference.nearby(x, v, reach)
         x, v, reach = map(cupy.ascontiguousarray, (x, v, reach))
         point, scale = cupy.empty_like(x), cupy.empty((len(x), 1), x.dtype)
-        _step("nearby", x, (x, v, reach, point, scale, x.shape[1]), "vectors.cu")
+        launch_step("vectors.cu", "nearby", x, (x, v, reach, point, scale, x.shape[1]))
         return point, scale
 
-    @staticmethod
-    def first_half(shadow: Any, r: Any, v: Any, rho: Any) -> tuple[Any, Any]:
-        if r.shape[1] > LONG:
-            return Reference.first_half(shadow, r, v, rho)
-        shadow, r, v, rho = map(cupy.ascontiguousarray, (shadow, r, v, rho))
-        alpha, s = cupy.empty_like(rho), cupy.empty_like(r)
-        _step("first_half", r, (shadow, r, v, rho, alpha, s, r.shape[1]))
-        return alpha, s
 
-    @staticmethod
-    def second_half(shadow: Any, s: Any, t: Any, alpha: Any, rho: Any) -> tuple[Any, ...]:
-        if s.shape[1] > LONG:
-            return Reference.second_half(shadow, s, t, alpha, rho)
-        shadow, s, t, rho = map(cupy.ascontiguousarray, (shadow, s, t, rho))
-        (omega, new_rho, beta), r = (cupy.empty_like(rho) for _ in range(3)), cupy.empty_like(s)
-        numbers = cupy.empty((len(s), 5), s.dtype)
-        _step("second_half", s, (shadow, s, t, alpha, rho, omega, r, new_rho, beta, numbers, s.shape[1]))
-        return omega, r, new_rho, beta, numbers
-
-    @staticmethod
-    def moved(dx: Any, p: Any, *parts: Any) -> tuple[Any, Any]:
-        dx, p, *rest = map(cupy.ascontiguousarray, (dx, p, *parts))
-        new_dx, new_p = cupy.empty_like(dx), cupy.empty_like(p)
-        _elementwise("moved", dx, (dx, p, *rest, new_dx, new_p, dx.shape[1], dx.size), "bicgstab.cu")
-        return new_dx, new_p
-
-
-def rank_one(z: Any, w: Any, amount: Any, following: Any) -> Any:
-    w, other, parts = dense(w), z if following is None else dense(following), _parts(z)
-    b, N = z.shape
-    partial = cupy.empty((b, parts, 1), z.dtype)
-    arguments = (z, _stride(z), w, _stride(w), amount, _stride(amount), other, _stride(other), partial, N, parts)
-    _launch("rank_one", parts * b, N, z, arguments, TILE * WARP)
-    if following is None:
-        return None
-    return partial[:, 0, :] if parts == 1 else _added_up(partial)
-
-
-def _launch(name: str, blocks: int, N: int, like: Any, arguments: tuple[Any, ...], shared: int) -> None:
+def launch_for(name: str, blocks: int, N: int, like: Any, arguments: tuple[Any, ...], shared: int) -> None:
     """Launch with as many threads as the length of vectors asks for, and room for `shared` numbers."""
     _run("vectors.cu", name, like, blocks, WARP * min(32, -(-min(N, CHUNK) // 128)), arguments, shared)
 
 
-def _elementwise(name: str, out: Any, arguments: tuple[Any, ...], file: str = "vectors.cu") -> None:
+def elementwise(name: str, out: Any, arguments: tuple[Any, ...], file: str = "vectors.cu") -> None:
     """Launch with a thread for each entry."""
     _run(file, name, out, -(-out.size // 256), 256, arguments, 0)
 
 
-def _step(name: str, like: Any, arguments: tuple[Any, ...], file: str = "bicgstab.cu") -> None:
+def launch_step(file: str, name: str, like: Any, arguments: tuple[Any, ...]) -> None:
     """Launch one block for each system."""
     b, N = like.shape
     _run(file, name, like, b, WARP * min(32, -(-N // 128)), arguments, TILE + TILE * WARP)
@@ -225,20 +180,20 @@ def _run(file: str, name: str, like: Any, blocks: int, threads: int, arguments: 
     launch(file, name, dtype.char, (blocks,), (threads,), arguments, shared * dtype.itemsize, CHUNK=CHUNK)
 
 
-def _added_up(partial: Any) -> Any:
+def added_up(partial: Any) -> Any:
     """The sums of partial sums (b, parts, count)."""
     b, parts, count = partial.shape
     sums = cupy.empty((b, count), partial.dtype)
-    _launch("add_up", b, 128 * max(count, 1), partial, (partial, sums, parts, count), 0)
+    launch_for("add_up", b, 128 * max(count, 1), partial, (partial, sums, parts, count), 0)
     return sums
 
 
-def _parts(x: Any) -> int:
+def parts_of(x: Any) -> int:
     """Of a vector (b, N)."""
     return -(-x.shape[-1] // CHUNK)
 
 
-def _stride(x: Any) -> int:
+def stride_of(x: Any) -> int:
     """Entries from one system to the next."""
     return strides(x)[0]
 
@@ -247,3 +202,6 @@ def _rows(x: Any) -> tuple[Any, int, int]:
     """Rows (b, m, N) as the kernels take them."""
     systems, rows, _ = strides(x)
     return x, systems, rows
+
+
+kernels.vectors.implement("cupy", Vectors, supports)

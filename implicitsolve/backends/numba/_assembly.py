@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._jit import borrowed, kernel, static_size
+from implicitsolve import kernels
+from implicitsolve.backends.numba._jit import kernel, static_size, supports
 
 
 def place_colors(blocks, changes, per_length, first, lower):
-    """Write what changes (colors, k, b, T, k), times `per_length` (b, T, k), tell of the blocks (b, T, m, k, k)."""
+    """Write blocks (b, T, m, k, k) from changes (colors, k, b, T, k) times `per_length` (b, T, k)."""
     n, k = changes.shape[:2]
     if k == 1 and n == 3 and blocks.shape[2] == 3 and lower == 1:
         _place_tridiagonal(blocks[..., 0, 0], changes[:, 0, :, :, 0], per_length[:, :, 0])
@@ -34,7 +35,6 @@ def _place_tridiagonal(blocks, changes, per_length):
 
 @kernel
 def _place_color(blocks, changes, per_length, color, lower, size):
-    blocks, changes, per_length = borrowed(blocks), borrowed(changes), borrowed(per_length)
     B, T, m = blocks.shape[:3]
     k = len(size) if len(size) > 0 else blocks.shape[3]
     for b in range(B):
@@ -58,8 +58,6 @@ def place_groups(blocks, changes, per_length, entries, lower, weights, checked, 
 
 @kernel
 def _place_groups(blocks, changes, per_length, entries, starts, lower, weights, checked, tolerance, room, size):
-    blocks, changes, per_length = borrowed(blocks), borrowed(changes), borrowed(per_length)
-    weights, checked = borrowed(weights), borrowed(checked)
     B, T, m, k = blocks.shape[:4]
     told = room[0]
     passed = True
@@ -79,3 +77,7 @@ def _place_groups(blocks, changes, per_length, entries, starts, lower, weights, 
             for r in range(k):
                 passed = passed and abs(checked[b, t, r] - told[r]) <= tolerance * size[r]
     return passed
+
+
+kernels.place_colors.implement("numba", place_colors, supports)
+kernels.place_groups.implement("numba", place_groups, supports)

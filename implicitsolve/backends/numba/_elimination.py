@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._jit import borrowed, fma, inner, kernel, magnitude
+from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude
 from implicitsolve.backends.numba._pairs import factor_pairs
 
 
@@ -25,16 +25,17 @@ def factor(blocks, F, pivots, reach, lower, size, singular, growth):
 
     `size` is the tuple of `static_size`; `singular` and `growth` are as in `implicitsolve.kernels.Factors`.
     """
-    blocks, F, pivots, reach = borrowed(blocks), borrowed(F), borrowed(pivots), borrowed(reach)
+    pairs = len(size) == 2 and lower == 1 and blocks.shape[2] == 3 and F.shape[2] == 3
     for b in range(blocks.shape[0]):
-        singular[b], growth[b] = factor_one(blocks[b], F[b], pivots[b], reach[b], lower, size, True)
+        if pairs:
+            singular[b], growth[b] = factor_pairs(blocks, F, pivots, reach, b)
+        else:
+            singular[b], growth[b] = factor_one(blocks[b], F[b], pivots[b], reach[b], lower, size, True)
 
 
 @inner
 def factor_one(A, F, pivots, reach, lower, size, watch):
     """Factor one system; return (singular, growth). Growth is looked for only if `watch`."""
-    if len(size) == 2 and lower == 1 and A.shape[1] == 3 and F.shape[1] == 3:
-        return factor_pairs(A, F, pivots, reach)
     T, m = A.shape[:2]
     k = len(size) if len(size) > 0 else A.shape[2]
     over_band = F.shape[1] > m

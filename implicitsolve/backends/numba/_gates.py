@@ -7,7 +7,8 @@ from functools import reduce
 
 import numpy as np
 
-from implicitsolve.backends.numba._gates_loops import fused
+from implicitsolve.adapters import kernels
+from implicitsolve.backends.numba._gates_loops import fused, supports
 from implicitsolve.backends.numba._gates_near import near, of_neighbours
 from implicitsolve.backends.numba._gates_numbers import exp, fma, gate, tanh, where
 
@@ -210,3 +211,7 @@ class GRU:
         arguments = side_by_side(2, y)
         pull_reset((y, arguments), (y, w, factors))
         return y, arguments
+
+
+kernels.mixture.implement("numba", Mixture, supports)
+kernels.gru.implement("numba", GRU, supports)

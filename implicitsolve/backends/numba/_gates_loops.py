@@ -16,7 +16,7 @@ import numba
 from numba.core import cgutils, config, types
 
 from implicitsolve.backends.numba._gates_numbers import Number, precision_of
-from implicitsolve.backends.numba._jit import _intrinsic, kernel
+from implicitsolve.backends.numba._jit import _intrinsic, kernel, supports_real
 
 COMPILES = not getattr(config, "DISABLE_JIT", False)  # without its compiler there is no code to build
 VECTOR = 64  # bytes; where registers are shorter, LLVM takes several. Of half the length: exp took 1.4 times as long
@@ -247,3 +247,8 @@ def _over_columns(builder, body, results, arguments, matrices, columns, in_vecto
 def _agree(builder, values, value):
     """Whether all values are this one."""
     return reduce(builder.and_, [builder.icmp_signed("==", one, value) for one in values])
+
+
+def supports(like, **sizes):
+    """Which arrays the loops take."""
+    return COMPILES and supports_real(like)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from implicitsolve.adapters import kernels
 from implicitsolve.backends.numba._gates import side_by_side, switch
-from implicitsolve.backends.numba._gates_loops import fused
+from implicitsolve.backends.numba._gates_loops import fused, supports
 from implicitsolve.backends.numba._gates_near import near, of_neighbours
 from implicitsolve.backends.numba._gates_numbers import fma, gate, tanh
 
@@ -143,3 +144,6 @@ def _state(like):
     """A new state (n, 2 k), and views of its halves."""
     state = np.empty((*like.shape[:-1], 2 * like.shape[-1]), like.dtype)
     return state, *_halves(state)
+
+
+kernels.lstm.implement("numba", LSTM, supports)

@@ -14,7 +14,7 @@ from numba.core import cgutils
 
 
 class Precision:
-    """What exp needs to know of a floating-point format.
+    """Constants of a floating-point format for exp.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ import numpy as np
 
 from implicitsolve.backends.numba._blas import GEMM, address, call, calls
 from implicitsolve.backends.numba._gates_loops import loop
-from implicitsolve.backends.numba._jit import borrowed, kernel
+from implicitsolve.backends.numba._jit import kernel
 from implicitsolve.backends.numba._threads import share
 
 ALONE = 2**18  # m k^2 of a product that OpenBLAS leaves to the thread that calls it
@@ -31,7 +31,6 @@ def entry(name):
         (gemm, letter, sizes, scalars), (lengths, sources, targets, ways), depth = blas, runs, carried.shape[0]
         N, k, zero, m = address(letter), address(sizes), address(scalars), len(lengths)
         count, one = k + sizes.itemsize, zero + scalars.itemsize
-        x, other, carried, y, out = borrowed(x), borrowed(other), borrowed(carried), borrowed(y), borrowed(out)
         for t in range(lengths[0]):
             while lengths[m - 1] <= t:
                 m -= 1

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from implicitsolve.backends.numba._gates_loops import BODIES, fused
+from implicitsolve.adapters import kernels
+from implicitsolve.adapters.kernels._rnn import RNN as reference  # noqa: N811
+from implicitsolve.backends.numba._gates_loops import BODIES, fused, supports
 from implicitsolve.backends.numba._gates_near import of_neighbours
 from implicitsolve.backends.numba._gates_numbers import fma, gate, one, tanh, where
 from implicitsolve.backends.numba._gates_recurrence import run
-from implicitsolve.kernels._gates_rnn import RNN as reference  # noqa: N811
 
 
 def _argument(products, x):
@@ -102,3 +103,6 @@ class RNN:
         if given is not None:  # every step stands alone: layers compute them all at once
             return reference.run(rule, weights, x, begin, lags, plan, given)
         return run(f"{__name__}.RULES.{rule}", weights, x, begin, lags, plan)
+
+
+kernels.rnn.implement("numba", RNN, supports)

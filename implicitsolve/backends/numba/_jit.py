@@ -1,32 +1,33 @@
-"""How every kernel here is compiled: cached on disk, without the GIL, IEEE arithmetic (sums apart: no fastmath)."""
+"""How every kernel here is compiled: without the GIL, IEEE arithmetic (sums apart: no fastmath), cached on disk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import llvmlite.ir as ir
 import numba
 from numba.extending import intrinsic
 
-SOURCES = tuple(
-    (path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(Path(__file__).parent.glob("*.py"))
-)
+from implicitsolve._typing import Array
+from implicitsolve.backends.numba import _cache
+
 STATIC = 8  # block sizes up to this one are compiled for their size; measured: no gain above
 
 
-def kernel(function: Callable[..., Any], fastmath: Any = False) -> Any:
-    """Compile `function` for the types it is called with, and keep the machine code on disk.
+def supports(like: Array, **sizes: Any) -> bool:
+    """Which arrays compiled kernels take."""
+    return like.dtype.char in "fdFD" and like.dtype.isnative
 
-    Numba compiles it again when its file has changed, but not when the file of a kernel that it calls has: what is kept
-    is marked with the state of all files here.
-    """
-    compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
-    file: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    if hasattr(file, "_source_stamp"):
-        file._source_stamp = SOURCES
-    return compiled
+
+def supports_real(like: Array, **sizes: Any) -> bool:
+    """The same for kernels of real numbers."""
+    return like.dtype.char in "fd" and like.dtype.isnative
+
+
+def kernel(function: Callable[..., Any], fastmath: Any = False) -> Any:
+    """Compile `function` for the types it is called with, and keep the machine code on disk."""
+    return _cache.compiled(function, nogil=True, error_model="numpy", fastmath=fastmath)
 
 
 def summing_kernel(function: Callable[..., Any]) -> Any:

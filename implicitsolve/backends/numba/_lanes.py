@@ -1,7 +1,7 @@
 """A number type for Numba that holds one number of each of several systems, in vector registers.
 
 Code written for one system then solves all of them at once, if it does the same for each: comparisons give a `Mask`, on
-which nothing can branch but its `bits`. No lane sees another one. `_lanes_arithmetic` is what can be done with them.
+which nothing can branch but its `bits`. Lanes are independent. `_lanes_arithmetic` is what can be done with them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiled `newest_first`: each system by itself, row by row."""
+"""Compiled `newest_first`: each system separately, row by row."""
 
 # pyright: basic
 
@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._jit import summing_kernel
+from implicitsolve import kernels
+from implicitsolve.backends.numba._jit import summing_kernel, supports
 
 
 def newest_first(gram, right, held, least):
@@ -51,3 +52,6 @@ def _solve(gram, right, held, least, taken, lengths, factors, z):
                 z[b, j] -= np.conj(L[i, j]) * z[b, i]
         for i in range(m):
             z[b, i] /= scale[i]
+
+
+kernels.newest_first.implement("numba", newest_first, supports)

@@ -4,57 +4,75 @@
 
 All lanes factorize together. Then each takes steps, with Broyden's updates of that Jacobian, until it has converged or
 become slow, and waits for the others; the next Jacobian is for all that are left, and for new systems in the place of
-those that are done. What a lane does depends on its own numbers only. A system of which no step with a new Jacobian
-shrinks ||F|| is left as it was, for `_newton_loop`, which finds out why.
+those that have ended. What a lane does depends on its own numbers only. A system whose Jacobian is singular without
+interchanges between blocks, or whose residual is not finite at any trial point, is left as it was: `BlockNewton` on
+arrays has more to try.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba import _newton_lanes_pieces as pieces
+from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import borrowed, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._lanes_elimination import factor
-from implicitsolve.backends.numba._newton_lanes_search import backtrack
-from implicitsolve.backends.numba._newton_pieces import DECREASE, OLDEST, VECTORS
+from implicitsolve.nonlinear import _refactor_rule
+from implicitsolve.nonlinear._loop import BLOWN_UP, PATIENCE, IterationLoop
+from implicitsolve.nonlinear._refactor_rule import MAX_AGE
 from implicitsolve.status import Status
 
-CONVERGED = int(Status.CONVERGED)
-X, F, TRIAL, TRIAL_F, STEP, PAIRS = pieces.X, pieces.F, pieces.TRIAL, pieces.TRIAL_F, pieces.STEP, pieces.PAIRS
-SCALE, GUESS = pieces.SCALE, pieces.GUESS
-TARGET, UNIT, NORM, MEASURE, FIRST = pieces.TARGET, pieces.UNIT, pieces.NORM, pieces.MEASURE, pieces.FIRST
-RATE, STEPS, EVALUATIONS = pieces.RATE, pieces.STEPS, pieces.EVALUATIONS
-MOST_STEPS = 50  # of a system here
+CONVERGED, NONFINITE, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.NONFINITE), int(Status.ITERATION_LIMIT)
+STAGNATED, DIVERGED, LINE_SEARCH_FAILED = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.LINE_SEARCH_FAILED)
+X, F, TRIAL, TRIAL_F, STEP, PAIRS = steps.X, steps.F, steps.TRIAL, steps.TRIAL_F, steps.STEP, steps.PAIRS
+FLOOR, GUESS = steps.FLOOR, steps.GUESS
+TARGET, UNIT, START, NORM, MEASURE, FIRST = (
+    steps.TARGET, steps.UNIT, steps.START, steps.NORM, steps.MEASURE, steps.FIRST,
+)  # fmt: skip
+BEST, SINCE, RATE, STEPS, EVALUATIONS = steps.BEST, steps.SINCE, steps.RATE, steps.STEPS, steps.EVALUATIONS
+NEW_BEST = IterationLoop.NEW_BEST
 ALL = np.int64(2**LANES - 1)
 ZERO = np.int64(0)  # not a literal: Numba would compile a callee of its own for it
+is_fast, largest_ratio = inner(_refactor_rule.is_fast), inner(_refactor_rule.largest_ratio)
 
 
 def workspace(T, k, m, parameters, dtype):
-    """Arrays for one call of `solve`. They belong to the caller."""
-    V = aligned((VECTORS, T * k), dtype)
-    sizes = (T, m, k, k), (T, k), (3, k), (8,), (parameters,)
+    """Arrays for one call of `solve`. The caller owns them."""
+    V = aligned((steps.VECTORS, T * k), dtype)
+    sizes = (T, m, k, k), (T, k), (2, k), (steps.STATES,), (parameters,)
     others = tuple(aligned(size, dtype) for size in sizes)
     return (V, V.reshape((len(V), -1)), *others, np.empty((2, T * k), dtype), np.zeros(LANES, np.int64))
 
 
 def nbytes(T, k, m, itemsize):
     """Bytes of `workspace`, nearly."""
-    return LANES * itemsize * (VECTORS * T * k + T * m * k * k)
+    return LANES * itemsize * (steps.VECTORS * T * k + T * m * k * k)
+
+
+@kernel
+def evaluate_each(call, x, p, out, shape):
+    """Evaluate F for each of the systems x (b, N) into `out`; NaN where that raised."""
+    x, p, out = borrowed(x), borrowed(p), borrowed(out)
+    for b in range(x.shape[0]):
+        if call(x[b].ctypes, p[b].ctypes, out[b].ctypes, shape[0], shape[1], p.shape[1]) == 0:
+            out[b] = np.nan
 
 
 @kernel
 def solve(call, is_wide, x, p, F_out, shape, lower, size, tolerances, limit, work, status, norms, counts):
-    """Solve the systems x (B, N), in place, as `_newton_loop.solve` does; what that must solve keeps its status.
+    """Solve the systems x (B, N), in place; one for which this method is not enough keeps its x and its status.
 
-    With `is_wide`, `call` evaluates all lanes at once, else one system.
+    With `is_wide`, `call` evaluates all lanes at once, else one system. `shape` is that of one system, `size` the tuple
+    of `static_size`. `tolerances` are atol, rtol, the rounding unit, the relative length of differences, that of the
+    floor below it, and the slowest rate with a stale Jacobian. `work` is from `workspace`. `norms` (B, 2) takes max|F|
+    at x and at x0, `counts` (B, 2) the steps and the evaluations.
     """
     x, p, F_out = borrowed(x), borrowed(p), borrowed(F_out)
     numbers, lengths, state, given = borrowed(work[1]), borrowed(work[4]), borrowed(work[5]), borrowed(work[6])
     pair, who = borrowed(work[7]), borrowed(work[8])
     V, J, pivots = lanes(borrowed(work[0])), lanes(borrowed(work[2])), lanes(borrowed(work[3]))
     scales, S = lanes(lengths), lanes(state)
-    atol, rtol, _, relative, slowest = tolerances
+    atol, rtol, precision, relative, least, slowest = tolerances
     user = is_wide, shape, given, p, who, pair
     outputs = x, F_out, status, norms, counts
     waiting, idle = ZERO, ALL
@@ -67,27 +85,36 @@ def solve(call, is_wide, x, p, F_out, shape, lower, size, tolerances, limit, wor
                     waiting += 1
                     new |= 1 << lane
             done, failed = _begin(call, user, numbers, V, S, new, atol, rtol)
-            idle = idle & ~new | failed | _finish(outputs, numbers, state, who, done)
+            _finish(outputs, numbers, state, who, done, CONVERGED)
+            _finish(outputs, numbers, state, who, failed, NONFINITE)
+            idle = idle & ~new | done | failed
         if idle == ALL:
             return
         running = ALL & ~idle
-        pieces.follow(V, scales)
-        S[EVALUATIONS] += pieces.assemble(call, user, numbers, V, J, scales, lower, size, relative, running)
+        steps.follow(V, scales, least)
+        S[EVALUATIONS] += steps.assemble(call, user, numbers, V, J, scales, lower, size, relative, running)
         factor(J, pivots, lower, size)
         updates = ZERO
-        while running != 0 and updates < OLDEST:
-            pieces.direction(V, J, pivots, lower, size, updates)
+        while running != 0 and updates < MAX_AGE:
+            steps.direction(V, J, pivots, lower, size, updates)
             if updates == 0:
-                running, failed = pieces.learn(V, scales, relative, running)
-                idle |= failed
+                running, singular = steps.learn(V, scales, relative, running)
+                _leave(outputs, state, who, singular)
+                idle |= singular
             good, fast = _step(call, user, numbers, V, S, updates, running, slowest)
-            if updates == 0 and running & ~good != 0:
-                taken = backtrack(call, user, numbers, V, S, J, pivots, lower, size, running & ~good)
-                idle |= running & ~good & ~taken
+            rejected = running & ~good
+            if updates == 0 and rejected != 0:
+                taken, finite = steps.backtrack(call, user, numbers, V, S, J, pivots, lower, size, rejected)
+                failed = rejected & ~taken
+                if failed != 0:
+                    exhausted = steps.is_rounding(call, user, numbers, V, S, precision, failed)
+                    _finish(outputs, numbers, state, who, exhausted, STAGNATED)
+                    _finish(outputs, numbers, state, who, failed & finite & ~exhausted, LINE_SEARCH_FAILED)
+                    _leave(outputs, state, who, failed & ~finite & ~exhausted)
+                    idle |= failed
                 good |= taken
                 fast &= ~taken
-            done = _finish(outputs, numbers, state, who, good & bits(S[MEASURE] <= S[TARGET]))
-            idle |= done | good & bits(S[STEPS] >= min(limit, MOST_STEPS))
+            idle |= _ended(outputs, numbers, state, who, S, good, running & ~idle, limit)
             running = good & fast & ~idle
             updates += 1
 
@@ -101,21 +128,23 @@ def _load(numbers, given, lengths, x, p, who, lane, b):
     for q in range(p.shape[1]):
         given[q, lane] = p[b, q]
     for c in range(lengths.shape[1]):
-        lengths[SCALE, c, lane], lengths[GUESS, c, lane] = 0, 1
+        lengths[FLOOR, c, lane], lengths[GUESS, c, lane] = 0, 1
 
 
 @inner
 def _begin(call, user, numbers, V, S, new, atol, rtol):
     """Evaluate the new systems; return those that have converged, and those whose residual is not finite."""
-    pieces.evaluate(call, user, numbers, X, F, new)
-    largest, total = pieces.measure(V, F, V[F, 0] * 0 + 1)
+    steps.evaluate(call, user, numbers, X, F, new)
+    largest, total = steps.measure(V, F, V[F, 0] * 0 + 1)
     unit = 1 / largest
-    _, norm = pieces.measure(V, F, unit)
+    _, norm = steps.measure(V, F, unit)
     zero, mask = largest * 0, mask_of(new)
     target = select(rtol * largest > atol, rtol * largest, zero + atol)
     S[TARGET], S[UNIT] = select(mask, target, S[TARGET]), select(mask, unit, S[UNIT])
     S[NORM], S[MEASURE] = select(mask, norm, S[NORM]), select(mask, largest, S[MEASURE])
-    S[FIRST], S[STEPS] = select(mask, largest, S[FIRST]), select(mask, zero, S[STEPS])
+    S[START], S[FIRST] = select(mask, norm, S[START]), select(mask, largest, S[FIRST])
+    S[BEST], S[SINCE] = select(mask, largest, S[BEST]), select(mask, zero, S[SINCE])
+    S[STEPS] = select(mask, zero, S[STEPS])
     S[EVALUATIONS] = select(mask, zero + 1, S[EVALUATIONS])
     done = new & bits((norm < np.inf) & (largest <= target) | (total == 0) & (largest == 0))
     return done, new & ~done & ~bits(norm < np.inf)
@@ -123,32 +152,61 @@ def _begin(call, user, numbers, V, S, new, atol, rtol):
 
 @inner
 def _step(call, user, numbers, V, S, updates, running, slowest):
-    """Try the step in the running lanes; return where it shrinks ||F|| and was taken, and which are not slow yet."""
+    """Try the step in the running lanes; return where it reduces ||F|| and was taken, and which are not slow yet."""
     N = V.shape[1]
     for i in range(N):
         V[TRIAL, i] = V[X, i] + V[STEP, i]
-    pieces.evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
-    largest, norm = pieces.measure(V, TRIAL_F, S[UNIT])
-    is_good = mask_of(running) & (norm <= (1 - DECREASE) ** 2 * S[NORM])
+    steps.evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
+    largest, norm = steps.measure(V, TRIAL_F, S[UNIT])
+    rate = np.sqrt(norm / S[NORM])
+    is_good = mask_of(running) & (rate <= largest_ratio(updates == 0))
     for i in range(N):
         V[PAIRS + 2 * updates, i] = V[TRIAL, i] - V[X, i]
-    rate = norm / S[NORM]
-    fast = rate * S[RATE] <= slowest**4 if updates > 1 else rate <= slowest**2
+    fast = is_fast(rate, S[RATE] if updates > 1 else rate, slowest)
     S[RATE] = rate
-    pieces.count(S, running)
-    pieces.accept(V, S, is_good, largest, norm)
+    steps.count(S, running)
+    steps.accept(V, S, is_good, largest, norm)
     return bits(is_good), bits(fast)
 
 
 @inner
-def _finish(outputs, numbers, state, who, done):
-    """Write out the systems in the lanes `done`, and return these."""
+def _ended(outputs, numbers, state, who, S, good, running, limit):
+    """Write out the systems that have ended by the step, which was accepted in the lanes `good`; return these."""
+    mask = mask_of(running)
+    is_best = mask & (S[MEASURE] < NEW_BEST * S[BEST])
+    S[BEST] = select(is_best, S[MEASURE], S[BEST])
+    S[SINCE] = select(is_best, S[SINCE] * 0, select(mask, S[SINCE] + 1, S[SINCE]))
+    ended = good & bits(S[MEASURE] <= S[TARGET])
+    _finish(outputs, numbers, state, who, ended, CONVERGED)
+    diverged = running & ~ended & bits(S[NORM] > BLOWN_UP**2 * S[START])
+    _finish(outputs, numbers, state, who, diverged, DIVERGED)
+    ended |= diverged
+    stagnated = running & ~ended & bits(S[SINCE] >= PATIENCE)
+    _finish(outputs, numbers, state, who, stagnated, STAGNATED)
+    ended |= stagnated
+    last = good & ~ended & bits(S[STEPS] >= limit)
+    _finish(outputs, numbers, state, who, last, ITERATION_LIMIT)
+    return ended | last
+
+
+@inner
+def _finish(outputs, numbers, state, who, ended, code):
+    """Write out the systems in the lanes `ended`."""
+    if ended == 0:
+        return
     x, F_out, status, norms, counts = outputs
     for lane in range(LANES):
-        if done >> lane & 1:
+        if ended >> lane & 1:
             b = who[lane]
             for i in range(x.shape[1]):
                 x[b, i], F_out[b, i] = numbers[X, i * LANES + lane], numbers[F, i * LANES + lane]
-            status[b], norms[b, 0], norms[b, 1] = CONVERGED, state[MEASURE, lane], state[FIRST, lane]
+            status[b], norms[b, 0], norms[b, 1] = code, state[MEASURE, lane], state[FIRST, lane]
             counts[b, 0], counts[b, 1] = int(state[STEPS, lane]), int(state[EVALUATIONS, lane])
-    return done
+
+
+@inner
+def _leave(outputs, state, who, left):
+    """Say what the systems in the lanes `left` have cost; they stay as they were."""
+    for lane in range(LANES):
+        if left >> lane & 1:
+            outputs[4][who[lane], 1] = int(state[EVALUATIONS, lane])

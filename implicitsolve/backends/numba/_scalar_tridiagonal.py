@@ -8,7 +8,8 @@ import math
 
 import numpy as np
 
-from implicitsolve.backends.numba._jit import kernel
+from implicitsolve import kernels
+from implicitsolve.backends.numba._jit import kernel, supports_real
 from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
 
 
@@ -71,3 +72,6 @@ def _solve(b, below, scale, above, x):
         for t in range(T - 2, -1, -1):
             for i in range(k):
                 x[s, t, i] = x[s, t, i] * scale[s, t, i] - above[s, t, i] * x[s, t + 1, i]
+
+
+kernels.scalar_tridiagonal.implement("numba", ScalarTridiagonal, supports_real)

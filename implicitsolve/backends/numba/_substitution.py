@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._jit import borrowed, fma, inner, kernel
+from implicitsolve.backends.numba._jit import fma, inner, kernel
 from implicitsolve.backends.numba._pairs import solve_pairs
 
 
 @kernel
 def solve(F, pivots, reach, lower, size, singular, x):
     """Overwrite x (B, T k) with the solutions; NaN for singular systems."""
-    F, pivots, reach, x = borrowed(F), borrowed(pivots), borrowed(reach), borrowed(x)
+    pairs = len(size) == 2 and lower == 1 and F.shape[2] == 3
     for b in range(x.shape[0]):
         if singular[b] >= 0:
             x[b] = np.nan
+        elif pairs:
+            solve_pairs(F, pivots, x, b)
         else:
             solve_one(F[b], pivots[b], reach[b], lower, size, x[b])
 
@@ -27,7 +29,6 @@ def solve(F, pivots, reach, lower, size, singular, x):
 @kernel
 def solve_adjoint(F, pivots, reach, lower, size, singular, x):
     """Overwrite x (B, T k) with the solutions for the adjoint matrices; NaN for singular systems."""
-    F, pivots, reach, x = borrowed(F), borrowed(pivots), borrowed(reach), borrowed(x)
     for b in range(x.shape[0]):
         if singular[b] >= 0:
             x[b] = np.nan
@@ -38,7 +39,6 @@ def solve_adjoint(F, pivots, reach, lower, size, singular, x):
 @kernel
 def solve_many(F, pivots, reach, lower, singular, x):
     """Overwrite x (B, T k, K) with the solutions; NaN for singular systems."""
-    F, pivots, reach, x = borrowed(F), borrowed(pivots), borrowed(reach), borrowed(x)
     for b in range(x.shape[0]):
         if singular[b] >= 0:
             x[b] = np.nan
@@ -49,7 +49,6 @@ def solve_many(F, pivots, reach, lower, singular, x):
 @kernel
 def solve_adjoint_many(F, pivots, reach, lower, singular, x):
     """Overwrite x (B, T k, K) with the solutions for the adjoint matrices; NaN for singular systems."""
-    F, pivots, reach, x = borrowed(F), borrowed(pivots), borrowed(reach), borrowed(x)
     for b in range(x.shape[0]):
         if singular[b] >= 0:
             x[b] = np.nan
@@ -59,9 +58,6 @@ def solve_adjoint_many(F, pivots, reach, lower, singular, x):
 
 @inner
 def solve_one(F, pivots, reach, lower, size, x):
-    if len(size) == 2 and lower == 1 and F.shape[1] == 3:
-        solve_pairs(F, pivots, x)
-        return
     T, k = F.shape[0], len(size) if len(size) > 0 else F.shape[2]
     for t in range(T):
         o = t * k

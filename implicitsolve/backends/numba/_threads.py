@@ -1,6 +1,6 @@
 """Work shared out over threads.
 
-The kernels release the GIL, so Python's own threads serve: no threading layer of Numba starts, which would cost compile
+The kernels release the GIL, so Python's threads suffice: no threading layer of Numba starts, which would cost compile
 time, and must not be entered from two threads at once.
 """
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._jit import borrowed, fma, inner, kernel, magnitude
+from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude
 
 
 @kernel
 def factor(A, F, singular, growth):
     """Factor the rows (lower, diagonal, upper) of `A` (B, T, 3) into F, which may be A."""
-    A, F = borrowed(A), borrowed(F)
     for b in range(A.shape[0]):
         singular[b], growth[b] = _factor_one(A[b], F[b])
 
@@ -72,7 +71,6 @@ def _factor_one(A, F):
 @kernel
 def solve(F, singular, x):
     """Overwrite x (B, T) with the solutions; NaN for singular systems."""
-    F, x = borrowed(F), borrowed(x)
     for b in range(x.shape[0]):
         if singular[b] >= 0:
             x[b] = np.nan
@@ -110,7 +108,6 @@ def _solve_one(F, x):
 @kernel
 def solve_adjoint(F, singular, x):
     """Overwrite x (B, T) with the solutions for the adjoint matrices; NaN for singular systems."""
-    F, x = borrowed(F), borrowed(x)
     for b in range(x.shape[0]):
         if singular[b] >= 0:
             x[b] = np.nan

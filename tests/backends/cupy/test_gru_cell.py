@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve import adapters, kernels
-from implicitsolve.adapters._stencil_gru_cell import StencilGRUCell, shapes
+from implicitsolve import adapters
+from implicitsolve.adapters import kernels
+from implicitsolve.adapters._gru_cell import StencilGRUCell, stencil_shapes
+from tests.adapters.layers import derivative
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +24,7 @@ class Both:
     def __init__(self, xp, rng, offsets, B, T, k, dtype="float64", draw=None):
         self.xp, self.rng, self.dtype = xp, rng, dtype
         draw = draw or (lambda *shape: rng.uniform(-1, 1, shape))
-        P = {name: draw(*shape) for name, shape in shapes(2, k, len(offsets)).items()}
+        P = {name: draw(*shape) for name, shape in stencil_shapes(2, k, len(offsets)).items()}
         P = {name: value.astype(dtype) for name, value in P.items()}
         self.offsets, self.shape = offsets, (B, T, k)
         self.cells = [StencilGRUCell.of(own, offsets) for own in (P, self.on_device(P))]
@@ -221,7 +223,7 @@ def test_diagonals_of_the_halves(T, device, rng):
             ]
             for one, expected in zip(*(coupling.diagonals() for coupling in couplings), strict=True):
                 np.testing.assert_allclose(one.get(), expected, rtol=0, atol=1e-13)
-    whole = [layer.linearize(xp.asarray(H))[1].coupling for layer, xp in ((ours, device), (theirs, np))]
+    whole = [derivative(layer, xp.asarray(H)) for layer, xp in ((ours, device), (theirs, np))]
     for one, expected in zip(*(coupling.diagonals() for coupling in whole), strict=True):
         np.testing.assert_allclose(one.get(), expected, rtol=0, atol=1e-13)
 

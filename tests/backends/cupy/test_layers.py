@@ -9,7 +9,7 @@ import pytest
 from array_api_compat import array_namespace
 
 import implicitsolve as ims
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
 from tests.adapters.layers import ADAPTERS, make
 from tests.backends.cupy.close import close
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve import adapters, kernels
-from implicitsolve.kernels import Plan
+from implicitsolve import adapters
+from implicitsolve.adapters import kernels
+from implicitsolve.adapters.kernels import Plan
 
 pytestmark = pytest.mark.gpu
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from implicitsolve import kernels
+from implicitsolve.adapters import kernels
 
 pytestmark = pytest.mark.gpu
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 SMALL = 4096  # bytes: numbers of each system, never a vector
 B, T, K, D = 16, 48, 8, 3  # a state has 24 KB in float32, every second block of it 12 KB
 METHODS = ["auto", "newton-krylov", "anderson", "picard", "broyden", "homotopy"]
-KRYLOV = [ims.GMRES(), ims.GMRES(restart=5), ims.FGMRES(), ims.LGMRES(restart=6), ims.BiCGSTAB()]
+KRYLOV = [ims.GMRES(), ims.GMRES(restart=5), ims.LGMRES(restart=6), ims.BiCGSTAB()]
 N = 1200
 
 
@@ -307,11 +307,11 @@ def _sequences(layer, xp):
             padded[row, : len(x), :] = x
         return adapters.implicit_gru(weights, padded, lengths=[len(x) for x in sequences])
 
-    return [solved.x for solved in ims.solve_sequences(build, chosen, batch_size=2)]
+    return [solved.x for solved in ims.drivers.solve_sequences(build, chosen, batch_size=2)]
 
 
 OTHERS = {
-    "expand": lambda layer, xp: ims.expand(layer, ims.root(ims.even_odd(layer)).x),
+    "expand": lambda layer, xp: ims.elimination.expand(layer, ims.root(ims.elimination.even_odd(layer)).x),
     "jacobian": lambda layer, xp: ims.jacobian(layer, xp.zeros((B, T, K), dtype=xp.float32)).blocks,
     "jacobian of differences": lambda layer, xp: (
         ims.jacobian(
@@ -328,11 +328,11 @@ OTHERS = {
     "its gradients": lambda layer, xp: (
         adapters.approximate_fixed_point(layer, 3).pull_back(xp.ones((B, T, K), dtype=xp.float32)).gradients["Uz"]
     ),
-    "jacobian_penalty": lambda layer, xp: ims.jacobian_penalty(
+    "jacobian_penalty": lambda layer, xp: ims.derivatives.jacobian_penalty(
         layer, ims.root(layer), rng=np.random.default_rng(0)
     ).gradients["Uz"],
-    "race": lambda layer, xp: ims.race(layer, ["zeros", "one-step"]).x,
-    "solve_stream": lambda layer, xp: ims.solve_stream(layer, batch_size=6).x,
+    "race": lambda layer, xp: ims.drivers.race(layer, ["zeros", "one-step"]).x,
+    "solve_stream": lambda layer, xp: ims.drivers.solve_stream(layer, batch_size=6).x,
     "solve_sequences": lambda layer, xp: _sequences(layer, xp)[1],
 }
 

@@ -7,6 +7,7 @@ import pytest
 
 from implicitsolve._namespace import norm2, norm_max, to_host
 from implicitsolve.kernels import rank_one, vectors
+from implicitsolve.krylov._bicgstab import bicgstab
 
 pytestmark = pytest.mark.gpu
 
@@ -150,19 +151,22 @@ def test_a_point_nearby(work, device, rng, precision):
 
 
 def test_the_steps_of_bicgstab(work, device, rng, precision):
+    own = bicgstab.select(device.asarray(np.zeros((4, 150), precision)), size=150)
+    assert own is not bicgstab.reference
     shadow, r, v, t, dx, p, p_hat, s_hat = (rng.standard_normal((4, 150)).astype(precision) for _ in range(8))
     rho = rng.standard_normal((4, 1)).astype(precision)
     v[1], t[2] = 0, 0  # a slope and a t of zero
     names = {"shadow": shadow, "r": r, "v": v, "t": t, "dx": dx, "p": p, "p_hat": p_hat, "s_hat": s_hat, "rho": rho}
     d = {name: device.asarray(x) for name, x in names.items()}
+    steps, reference = own(d["r"]), bicgstab.reference(r)
     with np.errstate(all="ignore"):
-        alpha, s = REFERENCE.first_half(shadow, r, v, rho)
-        second = REFERENCE.second_half(shadow, s, t, alpha, rho)
-        moved = REFERENCE.moved(dx, p, alpha, p_hat, second[0], s_hat, second[1], second[3], v)
-    d_alpha, d_s = work.first_half(d["shadow"], d["r"], d["v"], d["rho"])
-    d_second = work.second_half(d["shadow"], d_s, d["t"], d_alpha, d["rho"])
-    steps = d_alpha, d["p_hat"], d_second[0], d["s_hat"], d_second[1], d_second[3], d["v"]
-    d_moved = work.moved(d["dx"], d["p"], *steps)
+        alpha, s = reference.first_half(shadow, r, v, rho)
+        second = reference.second_half(shadow, s, t, alpha, rho)
+        moved = reference.advance(dx, p, alpha, p_hat, second[0], s_hat, second[1], second[3], v)
+    d_alpha, d_s = steps.first_half(d["shadow"], d["r"], d["v"], d["rho"])
+    d_second = steps.second_half(d["shadow"], d_s, d["t"], d_alpha, d["rho"])
+    parts = d_alpha, d["p_hat"], d_second[0], d["s_hat"], d_second[1], d_second[3], d["v"]
+    d_moved = steps.advance(d["dx"], d["p"], *parts)
     loose = 1e4 * np.finfo(precision).eps
     for actual, right in zip((d_alpha, d_s, *d_second, *d_moved), (alpha, s, *second, *moved), strict=True):
         np.testing.assert_allclose(to_host(actual), right, rtol=loose, atol=loose * np.abs(s).max())

@@ -118,21 +118,11 @@ def test_substitution(seed, T, k, width, is_lower):
     check_solves(factored(kernels.block_substitution, blocks, lower, upper), A, k, rng, 10.0)
 
 
-@given(seed=st.integers(0, 2**32 - 1), T=st.integers(1, 20))
-def test_cyclic_reduction(seed, T):
-    rng = np.random.default_rng(seed)
-    blocks = random_blocks(rng, 2, T, 3, 2, "float64")
-    A = dense(blocks, 1)
-    factors = factored(kernels.cyclic_reduction, blocks)
-    check_solves(factors, A, 2, rng, max(1.0, factors.growth.max()))
-
-
-@pytest.mark.parametrize(("kernel", "k"), [(kernels.block_lu, 1), (kernels.block_lu, 2), (kernels.cyclic_reduction, 2)])
-def test_same_as_the_reference(kernel, k, rng):
+@pytest.mark.parametrize("k", [1, 2])
+def test_same_as_the_reference(k, rng):
     blocks = random_blocks(rng, 2, 9, 3, k, "float64")
     blocks[:, :, 1] += 4 * k * np.eye(k)
-    bands = (1, 1) if kernel is kernels.block_lu else ()
-    ours, reference = factored(kernel, blocks, *bands), kernel.reference(blocks, *bands)
+    ours, reference = factored(kernels.block_lu, blocks, 1, 1), kernels.block_lu.reference(blocks, 1, 1)
     b = rng.standard_normal((2, 9, k, 2))
     for adjoint in (False, True):
         np.testing.assert_allclose(ours.solve(b, adjoint), reference.solve(b, adjoint), rtol=1e-12)
@@ -177,22 +167,18 @@ def test_nan_and_infinity_end_in_nan(place, value, k, rng):
     blocks = random_blocks(rng, 2, 6, 3, k, "float64")
     blocks[:, :, 1] += 4 * k * np.eye(k)
     blocks[(1, *place)] = value
-    for kernel, bands in ((kernels.block_lu, (1, 1)), (kernels.cyclic_reduction, ())):
-        if kernel is kernels.cyclic_reduction and k == 1:
-            continue
-        factors = factored(kernel, blocks, *bands)
-        x = factors.solve(np.ones((2, 6, k, 1)))
-        assert np.isfinite(x[0]).all()
-        assert factors.singular[1] >= 0
-        assert np.isnan(x[1]).all()
+    factors = factored(kernels.block_lu, blocks, 1, 1)
+    x = factors.solve(np.ones((2, 6, k, 1)))
+    assert np.isfinite(x[0]).all()
+    assert factors.singular[1] >= 0
+    assert np.isnan(x[1]).all()
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 3, 2, 2), (2, 0, 3, 2, 2)])
 def test_nothing_to_solve(shape):
-    for kernel, bands in ((kernels.block_lu, (1, 1)), (kernels.cyclic_reduction, ())):
-        factors = factored(kernel, np.zeros(shape), *bands)
-        assert factors.singular.shape == (shape[0],)
-        assert factors.solve(np.zeros((*shape[:2], 2, 1))).shape == (*shape[:2], 2, 1)
+    factors = factored(kernels.block_lu, np.zeros(shape), 1, 1)
+    assert factors.singular.shape == (shape[0],)
+    assert factors.solve(np.zeros((*shape[:2], 2, 1))).shape == (*shape[:2], 2, 1)
 
 
 def test_growth_over_long_chains_is_caught(rng):
@@ -223,8 +209,7 @@ def test_inputs_are_not_mutated_and_may_be_read_only(rng):
     b = rng.standard_normal((2, 7, 2, 1))
     b.flags.writeable = False
     before = blocks.copy(), b.copy()
-    for kernel, bands in ((kernels.block_lu, (1, 1)), (kernels.cyclic_reduction, ())):
-        factored(kernel, blocks, *bands).solve(b)
+    factored(kernels.block_lu, blocks, 1, 1).solve(b)
     np.testing.assert_array_equal(blocks, before[0])
     np.testing.assert_array_equal(b, before[1])
 
@@ -253,10 +238,3 @@ def test_memory_in_place(rng):
     factors = factored(kernels.block_lu, blocks, 1, 1, overwrite=True)
     assert np.shares_memory(factors.F, blocks)
     assert factors.nbytes == blocks.nbytes + 50 * 4 * 3
-
-
-def test_machine_code_is_kept_for_the_state_of_all_files():
-    from implicitsolve.backends.numba import _elimination
-    from implicitsolve.backends.numba._jit import SOURCES
-
-    assert _elimination.factor._cache._cache_file._source_stamp == SOURCES

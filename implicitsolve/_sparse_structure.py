@@ -1,0 +1,283 @@
+"""Sparse structures of a Jacobian: any pattern of entries, and stencils on a grid."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse
+
+from implicitsolve._typing import HostArray, Indices
+from implicitsolve.stopping import check_limit
+
+
+class Sparse:
+    """A sparse matrix of which only the places of its entries are known.
+
+    Parameters
+    ----------
+    pattern : sparse matrix or array, dense array of bool, or (rows, columns)
+        Entry (i, j) means that equation i may depend on unknown j. Stored entries of a sparse matrix count whatever
+        their values are; of a dense array those that are not zero.
+    unknowns : int, optional
+        Number of unknowns N, where ``(rows, columns)`` does not determine it. Default: the largest index plus one.
+
+    Attributes
+    ----------
+    unknowns : int
+        N; the matrix is square.
+    indptr, indices : ndarray of int
+        The pattern in compressed columns: column j has the rows ``indices[indptr[j]:indptr[j + 1]]``, in order.
+
+    Raises
+    ------
+    TypeError
+        If `pattern` is none of these.
+    ValueError
+        If the matrix is not square, or an index is out of range.
+
+    Notes
+    -----
+    A pattern may hold more entries than the Jacobian: they cost evaluations and fill. One that misses entries makes
+    Newton's method converge slowly or not at all; it never makes a root out of what is none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.structure import Sparse
+    >>> Sparse((np.array([0, 1, 1, 2]), np.array([0, 0, 1, 2])))
+    <Sparse 3x3, 4 entries, at most 2 in a row>
+    """
+
+    def __init__(self, pattern: Any, *, unknowns: int | None = None) -> None:
+        if unknowns is not None:
+            check_limit("Sparse", "unknowns", unknowns)
+        coordinates = _coordinates(pattern, unknowns)
+        n, m = coordinates.shape
+        if n != m:
+            raise ValueError(f"Sparse: `pattern` must be square, got shape {(n, m)}")
+        if unknowns is not None and n != unknowns:
+            raise ValueError(f"Sparse: `pattern` must have `unknowns` = {unknowns} rows and columns, got {n}")
+        columns = scipy.sparse.csc_array(coordinates)
+        columns.sum_duplicates()  # sorts the rows of each column as well
+        self.unknowns: int = int(n)
+        self.indptr: HostArray = np.asarray(columns.indptr, dtype=np.int32)
+        self.indices: HostArray = np.asarray(columns.indices, dtype=np.int32)
+        for array in (self.indptr, self.indices):
+            array.flags.writeable = False
+
+    def __repr__(self) -> str:
+        """Size, entries, and the fullest row."""
+        n = self.unknowns
+        return f"<Sparse {n}x{n}, {self.nnz} entries, at most {int(self.row_counts.max(initial=0))} in a row>"
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries."""
+        return int(self.indices.size)
+
+    @cached_property
+    def columns(self) -> HostArray:
+        """Column of each entry, in the order of `indices`."""
+        return np.repeat(np.arange(self.unknowns, dtype=np.int32), np.diff(self.indptr))
+
+    @cached_property
+    def row_counts(self) -> HostArray:
+        """Entries in each row."""
+        return np.bincount(self.indices, minlength=self.unknowns)
+
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether (j, i) is an entry wherever (i, j) is one."""
+        transposed = self.to_scipy().tocsr()
+        transposed.sort_indices()
+        return bool(np.array_equal(transposed.indptr, self.indptr) and np.array_equal(transposed.indices, self.indices))
+
+    @cached_property
+    def bandwidth(self) -> tuple[int, int]:
+        """Diagonals below and above the main one that hold entries."""
+        if not self.nnz:
+            return 0, 0
+        offsets = self.indices.astype(np.int64) - self.columns
+        return max(0, int(offsets.max())), max(0, -int(offsets.min()))
+
+    def to_scipy(self) -> Any:
+        """Return the pattern as a `scipy.sparse.csc_array` of True."""
+        shape = self.unknowns, self.unknowns
+        return scipy.sparse.csc_array((np.ones(self.nnz, dtype=bool), self.indices, self.indptr), shape=shape)
+
+    def union(self, other: Sparse) -> Sparse:
+        """Return the pattern with the entries of both."""
+        return Sparse(self.to_scipy() + other.to_scipy())
+
+    def check_size(self, unknowns: int) -> None:
+        """Raise a ValueError if a system with so many unknowns does not fit."""
+        if unknowns != self.unknowns:
+            raise ValueError(f"Sparse: the pattern is for {self.unknowns} unknowns, but a system has {unknowns}")
+
+    def bound(self, unknowns: int) -> Sparse:
+        """Return the pattern for a system with so many unknowns: this one, if it fits."""
+        self.check_size(unknowns)
+        return self
+
+
+def _coordinates(pattern: Any, unknowns: int | None) -> Any:
+    """The pattern as a sparse array of True, duplicates allowed."""
+    if isinstance(pattern, Sparse):
+        return pattern.to_scipy()
+    if scipy.sparse.issparse(pattern):
+        entries: Any = scipy.sparse.coo_array(pattern)
+        return scipy.sparse.coo_array((np.ones(entries.nnz, dtype=bool), (entries.row, entries.col)), entries.shape)
+    if isinstance(pattern, tuple):
+        if len(pattern) != 2:
+            raise ValueError(f"Sparse: a tuple as `pattern` must be (rows, columns), got {len(pattern)} parts")
+        rows, columns = (np.asarray(part) for part in pattern)
+        for name, part in (("rows", rows), ("columns", columns)):
+            if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
+                raise TypeError(
+                    f"Sparse: `{name}` must be an array of integers with one axis, got {part.dtype} {part.shape}"
+                )
+        if rows.size != columns.size:
+            raise ValueError(
+                f"Sparse: `rows` and `columns` must be equally long, got {rows.size} and {columns.size} entries"
+            )
+        n = unknowns if unknowns is not None else int(max(rows.max(initial=-1), columns.max(initial=-1))) + 1
+        least = int(min(rows.min(initial=0), columns.min(initial=0)))
+        most = int(max(rows.max(initial=0), columns.max(initial=0)))
+        if least < 0 or (most >= n and rows.size):
+            raise ValueError(f"Sparse: rows and columns must be from 0 to {n - 1}, got {least if least < 0 else most}")
+        return scipy.sparse.coo_array((np.ones(rows.size, dtype=bool), (rows, columns)), (n, n))
+    if isinstance(pattern, np.ndarray | list):
+        dense = np.asarray(pattern)
+        if dense.ndim != 2 or dense.dtype.kind not in "biufc":
+            raise TypeError(f"Sparse: a dense `pattern` must be a matrix, got {dense.dtype} of shape {dense.shape}")
+        return scipy.sparse.coo_array(dense != 0)
+    raise TypeError(
+        "Sparse: `pattern` must be a sparse matrix, a dense array or a tuple (rows, columns), "
+        f"got {type(pattern).__name__}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A stencil on a grid: each point is coupled to a few points near it, all fields with each other.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Points along each axis.
+    stencil : int, "box", or list of tuples of int, optional
+        A number r: r neighbors on either side along each axis (the default 1 is the five-point stencil in the plane);
+        "box": all points that differ by at most one along each axis (nine in the plane); or the offsets themselves, one
+        integer for each axis. The point itself is always included.
+    periodic : bool or tuple of bool, optional
+        Whether the grid is closed to a ring, along all axes or each. Default False.
+    fields : int, optional
+        Unknowns at a point. Default 1.
+    fields_last : bool, optional
+        Whether the fields are the last axis of x0 (interleaved) instead of the first (stacked). Default False.
+
+    Examples
+    --------
+    >>> from implicitsolve.structure import Grid
+    >>> Grid(shape=(32, 32), fields=2, periodic=True).sparse
+    <Sparse 2048x2048, 20480 entries, at most 10 in a row>
+    """
+
+    shape: tuple[int, ...]
+    stencil: int | Literal["box"] | tuple[tuple[int, ...], ...] = 1
+    periodic: bool | tuple[bool, ...] = False
+    fields: int = 1
+    fields_last: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        shape: Any = self.shape
+        if isinstance(shape, int | np.integer):
+            shape = (shape,)
+        if not isinstance(shape, tuple | list) or not shape:
+            raise TypeError(f"Grid: `shape` must be a tuple of integers, got {shape!r}")
+        for points in shape:
+            check_limit("Grid", "shape", points, least=1)
+        check_limit("Grid", "fields", self.fields, least=1)
+        axes = len(shape)
+        object.__setattr__(self, "shape", tuple(int(points) for points in shape))
+        if not isinstance(self.periodic, bool | np.bool_) and len(self.periodic) != axes:
+            raise ValueError(f"Grid: `periodic` must be a bool or one for each of {axes} axes, got {self.periodic!r}")
+        if isinstance(self.stencil, str):
+            if self.stencil != "box":
+                raise ValueError(f'Grid: `stencil` must be a number, "box" or a list of offsets, got {self.stencil!r}')
+        elif isinstance(self.stencil, int | np.integer):
+            check_limit("Grid", "stencil", self.stencil)
+        else:
+            stencil = tuple(tuple(int(d) for d in offset) for offset in self.stencil)
+            if any(len(offset) != axes for offset in stencil):
+                raise ValueError(f"Grid: an offset of `stencil` needs one integer for each of {axes} axes")
+            object.__setattr__(self, "stencil", stencil)
+
+    @property
+    def unknowns(self) -> int:
+        """Points times fields."""
+        return math.prod(self.shape) * self.fields
+
+    @property
+    def offsets(self) -> list[tuple[int, ...]]:
+        """Offsets of the stencil, the point itself first."""
+        axes = len(self.shape)
+        if isinstance(self.stencil, str):
+            found = list(itertools.product((-1, 0, 1), repeat=axes))
+        elif isinstance(self.stencil, int):
+            steps = [d for d in range(-self.stencil, self.stencil + 1) if d]
+            found = [tuple(d if a == axis else 0 for a in range(axes)) for axis in range(axes) for d in steps]
+        else:
+            found = list(self.stencil)
+        here = (0,) * axes
+        return [here, *(offset for offset in dict.fromkeys(found) if offset != here)]
+
+    @cached_property
+    def sparse(self) -> Sparse:
+        """The pattern as `Sparse`."""
+        axes = len(self.shape)
+        is_ring = self.periodic if isinstance(self.periodic, tuple) else (self.periodic,) * axes
+        points = np.indices(self.shape).reshape(axes, -1)
+        count = points.shape[1]
+        rows: list[Indices] = []
+        columns: list[Indices] = []
+        for offset in self.offsets:
+            there = points + np.array(offset)[:, None]
+            keep = np.ones(count, dtype=bool)
+            for axis, (n, ring) in enumerate(zip(self.shape, is_ring)):
+                if ring:
+                    there[axis] %= n
+                else:
+                    keep &= (there[axis] >= 0) & (there[axis] < n)
+            rows.append(np.flatnonzero(keep))
+            columns.append(np.asarray(np.ravel_multi_index(tuple(there[:, keep]), self.shape)))
+        row, column, k = np.concatenate(rows), np.concatenate(columns), self.fields
+        a, b = (each.reshape(-1, 1) for each in np.divmod(np.arange(k * k), k))
+        if self.fields_last:
+            return Sparse(((row * k + a).ravel(), (column * k + b).ravel()), unknowns=count * k)
+        return Sparse(((row + a * count).ravel(), (column + b * count).ravel()), unknowns=count * k)
+
+    def check_size(self, unknowns: int) -> None:
+        """Raise a ValueError if a system with so many unknowns does not fit."""
+        if unknowns != self.unknowns:
+            raise ValueError(
+                f"Grid: {self.shape} points with {self.fields} fields have {self.unknowns} unknowns, "
+                f"but a system has {unknowns}"
+            )
+
+    def bound(self, unknowns: int) -> Sparse:
+        """Return the pattern for a system with so many unknowns.
+
+        Raises
+        ------
+        ValueError
+            If the grid has another number of unknowns.
+        """
+        self.check_size(unknowns)
+        return self.sparse

@@ -1,0 +1,56 @@
+"""The kernels of recurrent layers, declared here for whatever backend implements them; see `implicitsolve.kernels`.
+
+`mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix products, function by
+function, and `rnn` a whole recurrence; see their references. They are selected by `size`, the numbers in a row.
+`gru_recurrence` is a whole recurrence of GRUs, and `recurrence` runs any step along a `Plan`. ``take_rows(x, source,
+none)`` reads rows of a matrix in another order, and ``clear_rows(x, empty)`` sets some to zero.
+
+``gru_cell(weights)`` returns all functions of a GRU cell's rows, each in one piece, for as many rows as its
+`most_rows`: ``value(x, states, factors, distances)``, ``step(x, previous)``, ``push(factors, dstates, distances)``,
+``pull(factors, w)``, ``pull_back(factors, w, distances, length)``, ``gradients(inputs, states, factors, sums, beside)``
+and ``diagonals(factors)``, as `StencilGRUCell` composes them of products and of the functions above. Its reference
+returns None: compose them. It is selected by `size` and `neighbours`.
+"""
+
+from __future__ import annotations
+
+from implicitsolve.adapters._common import Array
+from implicitsolve.adapters.kernels import _gates, _lstm, _recurrence, _rnn
+from implicitsolve.adapters.kernels._recurrence import Plan, recurrence
+from implicitsolve.adapters.kernels._rnn import ACTIVATIONS, Activation, check_activation
+from implicitsolve.kernels import Kernel
+
+__all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "Plan",
+    "check_activation",
+    "clear_rows",
+    "gru",
+    "gru_cell",
+    "gru_recurrence",
+    "lstm",
+    "mixture",
+    "recurrence",
+    "rnn",
+    "take_rows",
+]
+
+
+def _long_rows(*, size: int) -> bool:
+    """Compiled code makes one pass where NumPy makes ten; layers of fewer numbers are not worth loading it."""
+    return size >= 32
+
+
+def _composed(weights: Array) -> None:
+    """No function in one piece."""
+
+
+mixture: Kernel = Kernel("mixture", _gates.Mixture, {"numba": _long_rows}, "gates")
+gru: Kernel = Kernel("gru", _gates.GRU, {"numba": _long_rows}, "gates")
+lstm: Kernel = Kernel("lstm", _lstm.LSTM, {"numba": _long_rows}, "gates_lstm")
+rnn: Kernel = Kernel("rnn", _rnn.RNN, {"numba": _long_rows}, "gates_rnn")
+gru_cell: Kernel = Kernel("gru_cell", _composed)
+gru_recurrence: Kernel = Kernel("gru_recurrence", _gates.gru_recurrence, module="recurrence")
+take_rows: Kernel = Kernel("take_rows", _recurrence.take_rows, module="rows")
+clear_rows: Kernel = Kernel("clear_rows", _recurrence.clear_rows, module="rows")

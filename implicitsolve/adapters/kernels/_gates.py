@@ -1,0 +1,298 @@
+"""Array-API references of the elementwise work of gated layers, between one matrix product and the next.
+
+For n positions with k numbers each, and m neighbours; a stack (i, n, k) holds i matrices. All functions may overwrite
+the matrix products that they get, named `y` or `products`, and return new arrays or those. Functions of values fill
+`factors`, if they get any, with what the functions of derivatives read from them: `push` in their names stands for
+products with a direction, `pull` for those with a cotangent.
+
+Positions may also stand in two axes, as T positions of B sequences, (B, T, k). What belongs to neighbours may then come
+in the places of the neighbours themselves, with `distances`, one for each: what stands at [b, t + distance] belongs to
+position [b, t], and zeros where there is none. There may be other numbers of these positions, even and odd ones say.
+
+The layers' definitions are in the adapters; a gate is 1/(1 + exp(y)), which is sigma(-y).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from implicitsolve.adapters._common import Array, array_namespace
+from implicitsolve.adapters.kernels._recurrence import Plan, recurrence
+
+
+class Mixture:
+    """The states of m neighbours, mixed: hhat = sum_j s_j*h_j with s_j = sigma(a_j) / sum_l sigma(a_l).
+
+    The arguments a_j are matrix products, of h_j, plus x_j. The factors are a stack of 2 m - 1: s_1, ..., s_(m-1), and
+    dhhat/da_j for all j.
+    """
+
+    @staticmethod
+    def value(
+        products: Sequence[Array],
+        x: Array,
+        states: Sequence[Array],
+        factors: Array = None,
+        distances: Sequence[int] | None = None,
+    ) -> Array:
+        """Return hhat for the products of the h_j, x (m, n, k), and the h_j."""
+        products, states = (near(part, distances, x.shape[-2]) for part in (products, states))
+        for j, product in enumerate(products):
+            product += x[j, ...]
+        return (_mixture_of_two if len(states) == 2 else _mixture)(products, states, factors)
+
+    @staticmethod
+    def push(
+        products: Sequence[Array], dstates: Sequence[Array], factors: Array, distances: Sequence[int] | None = None
+    ) -> Array:
+        """Return dhhat for the products of the dh_j, and the dh_j."""
+        products, dstates = (near(part, distances, factors.shape[-2]) for part in (products, dstates))
+        m, last = len(products), dstates[-1]
+        for j, product in enumerate(products):
+            product *= factors[m - 1 + j, ...]
+        dhhat = total(products)
+        for j, dh in enumerate(dstates[:-1]):
+            dhhat += factors[j, ...] * (dh - last)
+        dhhat += last
+        return dhhat
+
+    @staticmethod
+    def pull(y: Array, hhat: Array, factors: Array) -> tuple[Array, tuple[Array, ...]]:
+        """Return the cotangents of hhat, the sum of the product y and what is known of it, and of the a_j."""
+        m = (factors.shape[0] + 1) // 2
+        y += hhat
+        return y, tuple(factors[m - 1 + j, ...] * y for j in range(m))
+
+    @staticmethod
+    def share(products: Sequence[Array], hhat: Array, factors: Array) -> tuple[Array, ...]:
+        """Return the cotangents of the h_j: the products, with those of the a_j, plus s_j times that of hhat."""
+        last = products[-1]
+        last += hhat
+        for j, product in enumerate(products[:-1]):
+            part = factors[j, ...] * hhat
+            product += part
+            last -= part
+        return tuple(products)
+
+    @staticmethod
+    def gather(products: Sequence[Array], hhat: Array, factors: Array, distances: Sequence[int], length: int) -> Array:
+        """Return the sum of these that each of the neighbours gets, (B, length, k)."""
+        return total(near(Mixture.share(products, hhat, factors), [-distance for distance in distances], length))
+
+
+class GRU:
+    """An ordinary GRU that starts from hhat: h = keep*hhat + (1-keep)*tanh(x + U (r*hhat)).
+
+    The gates keep and r have arguments y, matrix products of hhat, plus x. The factors are a stack of 5: keep, r, dh/dy
+    of keep, d(r*hhat)/dy of r, and dh/d(argument of tanh).
+    """
+
+    @staticmethod
+    def reset(y: Array, x: Array, hhat: Array, factors: Array = None) -> tuple[Array, Array]:
+        """Return keep and r*hhat for stacks y and x of 2."""
+        y += x
+        gates = gate(y)
+        keep, r = gates[0, ...], gates[1, ...]
+        product = r * hhat
+        if factors is not None:
+            factors[:2, ...] = gates
+            factors[3, ...] = (r - 1.0) * product
+        return keep, product
+
+    @staticmethod
+    def blend(y: Array, x: Array, keep: Array, hhat: Array, factors: Array = None) -> Array:
+        """Return h for the product y of r*hhat, and what else `reset` got and returned."""
+        y += x
+        candidate = array_namespace(y).tanh(y)
+        h = hhat - candidate
+        h *= keep
+        h += candidate
+        if factors is not None:
+            z = 1.0 - keep
+            factors[2, ...] = z * (candidate - h)
+            factors[4, ...] = z * (1.0 - candidate * candidate)
+        return h
+
+    @staticmethod
+    def push_reset(y: Array, dhhat: Array, factors: Array) -> Array:
+        """Return d(r*hhat) for the products y (2, n, k) of dhhat; the first of them stays."""
+        product = factors[1, ...] * dhhat
+        product += factors[3, ...] * y[1, ...]
+        return product
+
+    @staticmethod
+    def push_blend(y: Array, gates: Array, dhhat: Array, factors: Array) -> Array:
+        """Return dh for the product y of d(r*hhat), and the products `gates` (2, n, k) that `push_reset` left."""
+        y *= factors[4, ...]
+        y += factors[2, ...] * gates[0, ...]
+        y += factors[0, ...] * dhhat
+        return y
+
+    @staticmethod
+    def pull_blend(w: Array, factors: Array) -> Array:
+        """Return the cotangent of the argument of tanh, for that of h."""
+        return factors[4, ...] * w
+
+    @staticmethod
+    def pull_reset(y: Array, w: Array, factors: Array) -> tuple[Array, Array]:
+        """Return the cotangents of hhat, as far as it is known, and of the gates' arguments, for the product y."""
+        hhat = factors[0, ...] * w
+        hhat += factors[1, ...] * y
+        return hhat, array_namespace(y).stack([factors[2, ...] * w, factors[3, ...] * y])
+
+
+def gru_recurrence(
+    rule: str,
+    gates: Array,
+    U: Array,
+    x: tuple[Array, ...],
+    begin: Array,
+    lags: tuple[int, ...],
+    plan: Plan,
+    given: Array = None,
+) -> Array:
+    """Return the h_t (plan.rows, k) of all runs, by one of the rules
+
+    - "value": h_t = f_t(h_(t-lag)), for x = (stack,), whose last three matrices belong to keep, r and the candidate,
+    - "push": h_t = x_t + df_t h_(t-lag), for x = (x, stack) with a stack whose last five are the factors,
+    - "pull": h_t = x_t + df_(t-lag)^T h_(t-lag), the adjoint, which runs the other way; `begin` holds the products.
+
+    Parameters
+    ----------
+    rule : str
+        See above.
+    gates, U : Array of shape (2, k, k) and (k, k)
+        Weights: the arguments of the gates are ``gates[0] hhat`` and ``gates[1] hhat``, that of tanh is U (r*hhat).
+    x, begin, plan, given
+        As of `recurrence`.
+    lags : tuple of int
+        One.
+    """  # noqa: D400
+    xp = array_namespace(U)
+
+    def along(states: Array, weights: Array) -> Array:
+        return xp.matmul(states, xp.matrix_transpose(weights))
+
+    def value(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+        own, (hhat,) = x[0][-3:, ...], states
+        keep, reset = GRU.reset(along(hhat, gates), own[:2, ...], hhat)
+        h = GRU.blend(along(reset, U), own[2, ...], keep, hhat)
+        return h, h
+
+    def push(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+        factors, (dhhat,) = x[1][-5:, ...], states
+        y = along(dhhat, gates)
+        h = GRU.push_blend(along(GRU.push_reset(y, dhhat, factors), U), y, dhhat, factors)
+        h += x[0]
+        return h, h
+
+    def pull(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+        factors, w = x[1][-5:, ...], x[0] + states[0]
+        hhat, sums = GRU.pull_reset(xp.matmul(GRU.pull_blend(w, factors), U), w, factors)
+        return w, hhat + xp.sum(xp.matmul(sums, gates), axis=0)
+
+    return recurrence({"value": value, "push": push, "pull": pull}[rule], x, begin, lags, plan, given)
+
+
+def near(parts: Sequence[Array], distances: Sequence[int] | None, length: int) -> Sequence[Array]:
+    """Bring arrays (B, any, k) from the places of neighbours to those of B sequences of this length."""
+    if distances is None:
+        return parts
+    found: list[Array] = []
+    for part, distance in zip(parts, distances):
+        B, count, k = part.shape
+        here = array_namespace(part).zeros((B, length, k), dtype=part.dtype, device=part.device)
+        begin, end = max(0, -distance), min(length, count - distance)
+        if begin < end:
+            here[:, begin:end, :] = part[:, begin + distance : end + distance, :]
+        found.append(here)
+    return found
+
+
+def total(parts: Sequence[Array]) -> Array:
+    """The sum, in the first of the parts."""
+    first = parts[0]
+    for part in parts[1:]:
+        first += part
+    return first
+
+
+def gate(y: Array) -> Array:
+    """1/(1 + exp(y)), which is sigma(-y)."""
+    y = array_namespace(y).exp(y)  # infinite where the gate is 0
+    y += 1.0
+    return 1.0 / y
+
+
+class Terms(NamedTuple):
+    """What s = sigma(a) / (sigma(a) + sigma(c)) consists of, safe at any a and c.
+
+    That is (1 + exp(-c)) / (2 + exp(-a) + exp(-c)), with numerator and denominator scaled by exp(min(a, c, 0)): then
+    the largest of the exponentials is 1.
+    """
+
+    s: Array
+    exp_a: Array
+    exp_c: Array
+    total: Array
+
+    @classmethod
+    def of(cls, a: Array, c: Array) -> Terms:
+        """Compute s."""
+        xp = array_namespace(a)
+        scale = xp.minimum(xp.minimum(a, c), 0.0)
+        exp_a, exp_c, s = xp.exp(scale - a), xp.exp(scale - c), xp.exp(scale)
+        total = s + exp_a
+        s += exp_c
+        total += s
+        s /= total
+        return cls(s, exp_a, exp_c, total)
+
+    def slopes(self) -> tuple[Array, Array]:
+        """ds/da and ds/dc."""
+        return self.exp_a * self.s / self.total, self.exp_c * (self.s - 1.0) / self.total
+
+
+def _mixture_of_two(arguments: Sequence[Array], states: Sequence[Array], factors: Array) -> Array:
+    (a, c), (p, q) = arguments, states
+    difference, terms = p - q, Terms.of(a, c)
+    if factors is not None:
+        factors[0, ...] = terms.s
+        for i, slope in enumerate(terms.slopes(), start=1):
+            factors[i, ...] = slope * difference
+    difference *= terms.s
+    difference += q
+    return difference
+
+
+def _mixture(arguments: Sequence[Array], states: Sequence[Array], factors: Array) -> Array:
+    """Mix any number of states.
+
+    Numerators and denominator are scaled by exp(-m), with m = min(0, max_j a_j). The scaled sigma(a_j) is
+    1/(exp(m) + exp(m - a_j)): at most one exponential of those that stand in the sum is above 1, where its quotient
+    is about to vanish anyhow, and the largest quotient is at least 1/2.
+    """
+    xp, m = array_namespace(arguments[0]), len(arguments)
+    largest = arguments[0]
+    for a in arguments[1:]:
+        largest = xp.maximum(largest, a)
+    largest = xp.minimum(largest, 0.0)
+    scale, exponentials = xp.exp(largest), [xp.exp(largest - a) for a in arguments]
+    weights = [1.0 / (scale + e) for e in exponentials]
+    total = 1.0 * weights[0]
+    for weight in weights[1:]:
+        total += weight
+    for weight in weights:
+        weight /= total
+    hhat = weights[0] * states[0]
+    for weight, h in zip(weights[1:], states[1:]):
+        hhat += weight * h
+    if factors is not None:
+        most = float(xp.finfo(scale.dtype).max) / 4
+        for j, (weight, e, h) in enumerate(zip(weights, exponentials, states)):
+            if j < m - 1:
+                factors[j, ...] = weight
+            e = xp.minimum(e, most)  # infinity over infinity is no number
+            factors[m - 1 + j, ...] = weight * (e / (e + scale)) * (h - hhat)
+    return hhat

@@ -1,0 +1,113 @@
+"""Sequences of different lengths: rows of a matrix in another order, and recurrences, one step of all at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from implicitsolve.adapters._common import Array, HostIndices, array_namespace, from_host
+
+Step = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Array, Array]]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Where runs stand: step t takes row `source` + t `way` of the arguments, and makes row `target` + t `way`.
+
+    Attributes
+    ----------
+    lengths : numpy.ndarray of intp, shape (runs,)
+        Steps of each run.
+    sources, targets : numpy.ndarray of intp, shape (runs,)
+        Rows of each run's first step.
+    ways : numpy.ndarray of intp, shape (runs,)
+        1 or -1.
+    rows : int
+        Rows of the result; those that are no target are zero.
+    kept : dict
+        What implementations made of it for later.
+    """
+
+    lengths: HostIndices
+    sources: HostIndices
+    targets: HostIndices
+    ways: HostIndices
+    rows: int
+    kept: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def longest_first(self) -> HostIndices:
+        """An order of the runs in which those that take part in a step are the first ones."""
+        return np.argsort(-self.lengths, kind="stable")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every row of the result is a target."""
+        return int(self.lengths.sum()) == self.rows
+
+    def steps(self, order: HostIndices) -> tuple[HostIndices, HostIndices, HostIndices]:
+        """How many runs take part in each step, and step after step, run after run, their sources and targets."""
+        steps = np.arange(int(self.lengths.max()))
+        active = (self.lengths[:, None] > steps).sum(axis=0)
+        step = np.repeat(steps, active)
+        run = order[np.arange(len(step)) - (np.cumsum(active) - active)[step]]
+        moved = self.ways[run] * step
+        return active, self.sources[run] + moved, self.targets[run] + moved
+
+
+def recurrence(
+    step: Step, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan, given: Array = None
+) -> Array:
+    """Run a recurrence, and return the results (plan.rows, k).
+
+    Parameters
+    ----------
+    step : callable
+        ``step(x, states)`` returns the results of one step (m, k), and the states that later steps get, for rows of `x`
+        and the states `lags` steps ago.
+    x : tuple of Array
+        Arguments, with the rows on axis -2.
+    begin : Array
+        States (runs, max(lags), k) before the first step, the latest first.
+    lags : tuple of int
+        How long ago, each at least 1.
+    plan : Plan
+        Which runs take which rows.
+    given : Array, optional
+        States (plan.rows, k) in the places of the results. Steps take these for earlier states, and the results are
+        the given states minus theirs: a residual.
+    """
+    xp, start, order = array_namespace(begin), 0, plan.longest_first
+    active, at, targets = plan.steps(order)
+    begin = xp.take(begin, from_host(order, begin), axis=0)
+    x = tuple(xp.take(part, from_host(at, begin), axis=-2) for part in x)
+    results: list[Array] = []
+    states: list[Array] = []
+    for t, m in enumerate(active.tolist()):
+        rows = tuple(part[..., start : start + m, :] for part in x)
+        previous = tuple(states[t - lag][:m, :] if lag <= t else begin[:m, lag - t - 1, :] for lag in lags)
+        result, state = step(rows, previous)
+        if given is not None:
+            state = xp.take(given, from_host(targets[start : start + m], begin), axis=0)
+            result = state - result
+        results.append(result)
+        states.append(state)
+        start += m
+    others = xp.zeros((1, begin.shape[-1]), dtype=begin.dtype, device=begin.device) if given is None else given
+    source = np.full(plan.rows, start) if given is None else start + np.arange(plan.rows)
+    source[targets] = np.arange(start)
+    return xp.take(xp.concat([*results, others], axis=0), from_host(source, begin), axis=0)
+
+
+def take_rows(x: Array, source: Array, none: int) -> Array:
+    """Rows of a matrix (n, k) at the places `source`, zero where that is `none`; a new matrix."""
+    xp, is_none = array_namespace(x), source == none
+    return clear_rows(xp.take(x, xp.where(is_none, 0, source), axis=0), is_none)
+
+
+def clear_rows(x: Array, empty: Array) -> Array:
+    """Rows (..., n, k) with zeros where `empty` (n,) says so; perhaps in the same memory."""
+    return array_namespace(x).where(empty[:, None], 0.0, x)

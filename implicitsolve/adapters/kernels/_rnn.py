@@ -1,0 +1,132 @@
+"""Array-API reference of the elementwise work of recurrent networks without gates; see `_gates`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from implicitsolve.adapters._common import Array, array_namespace
+from implicitsolve.adapters.kernels._gates import near, total
+from implicitsolve.adapters.kernels._recurrence import Plan, recurrence
+
+
+class Activation(NamedTuple):
+    """A function of each number, and its derivative by the function's value."""
+
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+
+
+class RNN:
+    """h = phi(a), where a is the sum of matrix products and x. The factors are a stack of one: phi'(a).
+
+    `run` takes a whole recurrence with such products y, ``y_t = sum_j h_(t - lags[j]) weights[j]``, by one of the rules
+
+    - the name of phi, for h_t = phi(y_t + x_t),
+    - "push", for h_t = x_t + f_t*y_t with factors f,
+    - "pull", for h_t = x_t + y_t, where the products are those of f_t*h_t: the adjoint, which runs the other way.
+    """
+
+    @staticmethod
+    def value(
+        activation: str,
+        products: Sequence[Array],
+        x: Array,
+        factors: Array = None,
+        distances: Sequence[int] | None = None,
+    ) -> Array:
+        """Return h for the name of phi."""
+        phi, a = ACTIVATIONS[activation], total(near(products, distances, x.shape[-2]))
+        a += x
+        h = phi.value(a)
+        if factors is not None:
+            factors[0, ...] = phi.slope(h)
+        return h
+
+    @staticmethod
+    def push(products: Sequence[Array], factors: Array, distances: Sequence[int] | None = None) -> Array:
+        """Return dh for the products of the dh_j."""
+        dh = total(near(products, distances, factors.shape[-2]))
+        dh *= factors[0, ...]
+        return dh
+
+    @staticmethod
+    def gather(products: Sequence[Array], distances: Sequence[int], length: int) -> Array:
+        """Return the sum of the products with the adjoints that each of the neighbours gets, (B, length, k)."""
+        return total(near(products, [-distance for distance in distances], length))
+
+    @staticmethod
+    def run(
+        rule: str,
+        weights: Array,
+        x: tuple[Array, ...],
+        begin: Array,
+        lags: tuple[int, ...],
+        plan: Plan,
+        given: Array = None,
+    ) -> Array:
+        """Return the h_t (plan.rows, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
+
+        def step(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+            y = total([array_namespace(h).matmul(h, weights[j, ...]) for j, h in enumerate(states)])
+            if rule == "pull":
+                y += x[0]
+                return y, x[1] * y
+            if rule == "push":
+                y *= x[1]
+            y += x[0]
+            h = y if rule == "push" else ACTIVATIONS[rule].value(y)
+            return h, h
+
+        return recurrence(step, x, begin, lags, plan, given)
+
+
+def _tanh(a: Array) -> Array:
+    return array_namespace(a).tanh(a)
+
+
+def _tanh_slope(h: Array) -> Array:
+    return 1.0 - h * h
+
+
+def _logistic(a: Array) -> Array:
+    h = array_namespace(a).exp(-a)  # infinite where the value is 0
+    h += 1.0
+    return 1.0 / h
+
+
+def _logistic_slope(h: Array) -> Array:
+    return h - h * h
+
+
+def _relu(a: Array) -> Array:
+    xp = array_namespace(a)
+    return xp.maximum(a, xp.zeros_like(a))
+
+
+def _relu_slope(h: Array) -> Array:
+    return array_namespace(h).astype(h > 0.0, h.dtype)
+
+
+def _identity(a: Array) -> Array:
+    return a
+
+
+def _identity_slope(h: Array) -> Array:
+    return array_namespace(h).ones_like(h)
+
+
+ACTIVATIONS = {
+    "tanh": Activation(_tanh, _tanh_slope),
+    "logistic": Activation(_logistic, _logistic_slope),
+    "relu": Activation(_relu, _relu_slope),
+    "identity": Activation(_identity, _identity_slope),
+}
+
+
+def check_activation(caller: str, activation: object) -> Activation:
+    """Check that `activation` is the name of one."""
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        known = ", ".join(repr(name) for name in ACTIVATIONS)
+        raise ValueError(f"{caller}: `activation` must be one of {known}, got {activation!r}")
+    return ACTIVATIONS[activation]

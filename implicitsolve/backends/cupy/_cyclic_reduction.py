@@ -1,0 +1,248 @@
+# pyright: basic
+"""Cyclic reduction of block tridiagonal matrices with large blocks: five launches for each level, four to solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import cupy
+import numpy as np
+
+from implicitsolve import kernels
+from implicitsolve._typing import Indices
+from implicitsolve.backends.cupy._cyclic import MOST_UNKNOWNS, CyclicFactors, verdict_of
+from implicitsolve.backends.cupy._factors import Factors
+from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch, limits
+
+PANEL, HEIGHT, THREADS = 32, 64, 256  # as in block_large.cuh and large_product.cu
+COMFORTABLE = 72 * 1024  # bytes of shared memory with which three blocks fit on the largest multiprocessors
+MOST_GRID = 2**20
+LOWER, UPPER = 1, 0
+
+
+def fits(k: int, itemsize: int) -> bool:
+    """Whether shared memory holds a panel of 32 columns."""
+    return max(_solve_shared(k, PANEL, itemsize), _factor_shared(k, itemsize)) <= limits()[1]
+
+
+class LargeBlockFactors(Factors):
+    """Levels of eliminated rows; see ``large_factor.cu``."""
+
+    axes: ClassVar[dict[str, int]] = {"found": 0}
+    levels: list[_Level]
+
+    @classmethod
+    def factor(cls, blocks: Any) -> LargeBlockFactors:
+        """Factor blocks (B, T, 3, k, k) in C order."""
+        B, T, _, k, _ = blocks.shape
+        dtype = blocks.dtype
+        tiles = -(-2 * k // _columns(k, 2 * k, dtype.itemsize))
+        entries, multipliers = cupy.empty((B, T, 1 + tiles), dtype), cupy.empty((B, T, tiles), dtype)
+        scale = cupy.empty((B, T), dtype)
+        arguments = (blocks, scale, B, T, k)
+        _launch("large_factor.cu", "large_scale", dtype, (min(B * T, MOST_GRID),), arguments, THREADS * dtype.itemsize)
+        levels: list[_Level] = []
+        while True:
+            levels.append(_Level.factored(blocks, 2 ** len(levels), T, entries, multipliers))
+            if blocks.shape[1] == 1:
+                break
+            blocks = levels[-1].reduced(blocks)
+        return cls(found=verdict_of(entries, multipliers, scale), levels=levels)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.found.nbytes + sum(x.nbytes for level in self.levels for x in level.arrays().values())
+
+    def take(self, indices: Indices) -> LargeBlockFactors:
+        """Return the factors of some systems."""
+        other = super().take(indices)
+        other.levels = [level.take(cupy.asarray(indices)) for level in self.levels]
+        return other
+
+    def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
+        last = len(self.levels) - 1
+        for i, level in enumerate(self.levels):
+            right = b if i == 0 else x
+            level.divide(right, x, UPPER if adjoint else LOWER, adjoint)
+            if i < last:
+                level.subtract(right, x, adjoint, eliminated=False)
+        for i in range(last, -1, -1):
+            if i < last:
+                self.levels[i].subtract(x, x, adjoint, eliminated=True)
+            self.levels[i].divide(x, x, LOWER if adjoint else UPPER, adjoint)
+        if (self.singular >= 0).any():
+            x[cupy.asarray(np.flatnonzero(self.singular >= 0))] = cupy.nan
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The rows first, first + step, ... of each system, which one level eliminates."""
+
+    F: Any  # (B, rows, k, k)
+    order: Any  # (B, rows, k)
+    V: Any  # (B, rows, k, 2 k)
+    W: Any  # (B, rows, 2 k, k)
+    first: int
+    step: int
+    T: int
+
+    @classmethod
+    def factored(cls, A: Any, stride: int, T: int, entries: Any, multipliers: Any) -> _Level:
+        """Eliminate the odd rows of A (B, rows, 3, k, k), or the only one."""
+        B, rows, _, k, _ = A.shape
+        odd = max(rows // 2, 1)
+        E, F, order = _empty(A, odd, k, k), _empty(A, odd, k, k), cupy.empty((B, odd, k), cupy.int32)
+        V, W = _empty(A, odd, k, 2 * k), _empty(A, odd, 2 * k, k)
+        level = cls(F, order, V, W, stride if rows > 1 else 0, 2 * stride, T)
+        _launch("large_factor.cu", "large_split", A.dtype, (min(B * odd * k, MOST_GRID),), (A, E, V, W, B, rows, k))
+        shared = _factor_shared(k, A.dtype.itemsize)
+        arguments = (E, F, order, entries, k, *level.places(), entries.shape[2])
+        _launch("large_factor.cu", "large_factor", A.dtype, (B * odd,), arguments, shared)
+        stacked = (odd, 0, 1, 2 * k * k)
+        level.triangle(LOWER, False, V, V, (2 * k, 1), 2 * k, stacked, entries, 1)
+        level.triangle(UPPER, True, W, W, (1, k), 2 * k, stacked, multipliers, 0)
+        return level
+
+    def reduced(self, A: Any) -> Any:
+        """The rows that stay."""
+        B, rows, _, k, _ = A.shape
+        even = rows - rows // 2
+        columns = HEIGHT
+        tiles = -(-k // HEIGHT) * -(-k // columns)
+        made = cupy.empty((B, even, 3, k, k), A.dtype)
+        arguments = (A, self.V, self.W, made, B, rows, k)
+        shared = _product_shared(columns, A.dtype.itemsize)
+        grid = (B * even * 3 * tiles,)
+        _launch("large_product.cu", "large_reduce", A.dtype, grid, arguments, shared, COLUMNS=columns)
+        return made
+
+    def divide(self, right: Any, x: Any, lower: int, adjoint: bool) -> None:
+        """One triangle's solve for the eliminated rows of vectors (B, T, k, K)."""
+        k, K = x.shape[2:]
+        places = (self.T, self.first, self.step, k * K)
+        self.triangle(lower, adjoint, right, x, (K, 1), K, places, x, 0, slots=0)
+
+    def subtract(self, right: Any, x: Any, adjoint: bool, *, eliminated: bool) -> None:
+        """Subtract from the rows that stay, or from the eliminated ones, what belongs to their neighbours."""
+        B, T, k, K = x.shape
+        odd = self.F.shape[1]
+        count = odd if eliminated else (T - 1) // self.step + 1
+        columns = _narrow(K)
+        grid = (B * count * -(-k // HEIGHT), min(-(-K // columns), MOST_BLOCKS))
+        first = self.first if eliminated else 0
+        arguments = (self.V, self.W, right, x, T, k, K, first, self.first, count, odd, int(adjoint))
+        shared = _product_shared(columns, x.dtype.itemsize)
+        _launch("large_product.cu", "large_subtract", x.dtype, grid, arguments, shared, COLUMNS=columns)
+
+    def triangle(
+        self,
+        lower: int,
+        adjoint: bool,
+        source: Any,
+        target: Any,
+        steps: tuple[int, int],
+        columns: int,
+        places: tuple[int, ...],
+        largest: Any,
+        slot: int,
+        slots: int | None = None,
+    ) -> None:
+        """Solve with one of the triangles; see ``large_solve.cu``."""
+        k, itemsize = self.F.shape[2], self.F.dtype.itemsize
+        width = _columns(k, columns, itemsize)
+        count, *rest = self.places()
+        slots = largest.shape[2] if slots is None else slots
+        arguments = (self.F, self.order, source, target, largest, k, columns, *steps, count, *places, *rest)
+        _launch(
+            "large_solve.cu",
+            "large_solve",
+            self.F.dtype,
+            (self.F.shape[0] * count, min(-(-columns // width), MOST_BLOCKS)),
+            (*arguments, slots, slot),
+            _solve_shared(k, width, itemsize),
+            COLUMNS=width,
+            LOWER=lower,
+            TRANSPOSED=int(adjoint),
+        )
+
+    def places(self) -> tuple[int, int, int, int]:
+        """How many rows are eliminated of how many, which is the first, and how far the others are apart."""
+        return self.F.shape[1], self.T, self.first, self.step
+
+    def arrays(self) -> dict[str, Any]:
+        """What a solve needs."""
+        return {"F": self.F, "order": self.order, "V": self.V, "W": self.W}
+
+    def take(self, indices: Any) -> _Level:
+        """The level of some systems."""
+        return replace(self, **{name: cupy.take(x, indices, axis=0) for name, x in self.arrays().items()})
+
+
+def _launch(
+    file: str,
+    function: str,
+    dtype: Any,
+    grid: tuple[int, ...],
+    arguments: tuple[Any, ...],
+    shared: int = 0,
+    **constants: int,
+) -> None:
+    launch(file, function, dtype.char, grid, (THREADS,), arguments, shared, **constants)
+
+
+def _empty(A: Any, *shape: int) -> Any:
+    return cupy.empty((A.shape[0], *shape), A.dtype)
+
+
+def _padded(k: int) -> int:
+    return -(-k // PANEL) * PANEL
+
+
+def _narrow(K: int) -> int:
+    return 8 if K <= 8 else 64
+
+
+def _columns(k: int, columns: int, itemsize: int) -> int:
+    """Columns at a time: as many as leave room for other blocks on a multiprocessor."""
+    if columns <= 8:
+        return 8
+    return 64 if _solve_shared(k, 64, itemsize) <= min(COMFORTABLE, limits()[1]) else PANEL
+
+
+def _solve_shared(k: int, columns: int, itemsize: int) -> int:
+    return (max(_padded(k) * (columns + 1), THREADS) + PANEL * (PANEL + 1)) * itemsize
+
+
+def _factor_shared(k: int, itemsize: int) -> int:
+    warps = THREADS // 32
+    return ((_padded(k) + PANEL) * (PANEL + 1) + warps) * itemsize + 4 * (warps + k)
+
+
+def _product_shared(columns: int, itemsize: int) -> int:
+    return (HEIGHT * (PANEL + 1) + PANEL * (columns + 1)) * itemsize
+
+
+def cyclic_reduction(blocks: Any, *, overwrite: bool = False) -> Any:
+    """Factor a batch (B, T, 3, k, k) of block tridiagonal matrices; see `implicitsolve.kernels`.
+
+    Memory of the factors: 5 k^2 T numbers for each system.
+    """
+    if blocks.size == 0:
+        return kernels.cyclic_reduction.reference(blocks)
+    blocks, small = cupy.ascontiguousarray(blocks), blocks.shape[3] <= MOST_UNKNOWNS[blocks.dtype.itemsize]
+    return (CyclicFactors if small else LargeBlockFactors).factor(blocks)
+
+
+def is_real(like: Any) -> bool:
+    """Real arrays of CuPy."""
+    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
+
+
+def supports(like: Any, *, block_size: int, **others: Any) -> bool:
+    """Which blocks the kernels take."""
+    return is_real(like) and fits(block_size, like.dtype.itemsize)
+
+
+kernels.cyclic_reduction.implement("cupy", cyclic_reduction, supports)

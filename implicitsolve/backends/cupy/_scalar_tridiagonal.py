@@ -1,0 +1,53 @@
+# pyright: basic
+"""`scalar_tridiagonal` by one thread for each chain: one launch to factor, one to solve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+
+from implicitsolve import kernels
+from implicitsolve.backends.cupy._module import launch
+
+THREADS = 128
+
+
+class ScalarTridiagonal:
+    """Implements `kernels.scalar_tridiagonal`."""
+
+    @staticmethod
+    def factor(lower: Any, main: Any, upper: Any) -> tuple[Any, Any, Any]:
+        """Return the multipliers below, 1 / D, and the multipliers above."""
+        parts = [cupy.empty(main.shape, main.dtype) for _ in range(3)]
+        _launch("tridiagonal_factor", main.shape, (lower, main, upper), tuple(parts))
+        return parts[0], parts[1], parts[2]
+
+    @staticmethod
+    def solve(b: Any, below: Any, scale: Any, above: Any) -> Any:
+        """Return A^-1 b."""
+        x = cupy.empty(b.shape, b.dtype)
+        _launch("tridiagonal_solve", b.shape, (b, below, scale, above), (x,))
+        return x
+
+
+def _launch(function: str, shape: tuple[int, ...], given: tuple[Any, ...], made: tuple[Any, ...]) -> None:
+    T, k = shape[-2:]
+    chains = made[0].size // T if T else 0
+    arrays = (*(cupy.ascontiguousarray(x) for x in given), *made)
+    launch(
+        "tridiagonal.cu",
+        function,
+        made[0].dtype.char,
+        (-(-chains // THREADS),),
+        (THREADS,),
+        (*arrays, chains, T, k),
+    )
+
+
+def supports(like: Any, **facts: Any) -> bool:
+    """Real arrays of CuPy."""
+    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
+
+
+kernels.scalar_tridiagonal.implement("cupy", ScalarTridiagonal, supports)

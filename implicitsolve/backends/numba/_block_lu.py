@@ -1,0 +1,149 @@
+"""The kernel `block_lu` and its factors: what runs around the compiled loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from implicitsolve import kernels
+from implicitsolve._typing import HostArray, Indices
+from implicitsolve.backends.numba import _elimination, _substitution, _tridiagonal
+from implicitsolve.backends.numba._factors import Batch, usable
+from implicitsolve.backends.numba._jit import static_size, supports
+from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
+from implicitsolve.backends.numba._threads import share
+
+GROWTH_LIMIT = 8.0  # of an elimination without interchanges that "band" accepts; that of partial pivoting is 2
+
+
+def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
+    """Factor a batch (B, T, lower + upper + 1, k, k); see `implicitsolve.kernels`.
+
+    Compiled loops for small blocks and for pivoting over the band, BLAS for large blocks. Scalar tridiagonal matrices
+    are eliminated from both ends without interchanges. With ``pivoting="band"`` those whose entries grow more than
+    eightfold are then factored again, with interchanges.
+
+    Memory of the factors: k^2 T (lower + upper + 1) numbers, in the place of `blocks` with `overwrite`; over the band
+    k^2 T (2 lower + upper + 1) new ones.
+    """
+    blocks = usable(blocks)
+    if pivoting == "block" and blocks.shape[-1] >= kernels.LARGE_BLOCK:
+        return LargeBlockFactors.factor(blocks, lower, overwrite)
+    over_band = pivoting == "band" and lower > 0
+    if blocks.shape[2:] == (3, 1, 1) and lower == 1:
+        factors = _Tridiagonal.factor(blocks, overwrite and not over_band)
+        if not over_band or (factors.growth <= GROWTH_LIMIT).all():  # of singular ones it is infinite
+            return factors
+        bad = np.flatnonzero((factors.singular >= 0) | ~(factors.growth <= GROWTH_LIMIT))
+        return _Mixed(factors, bad, BandFactors.factor(blocks[bad], 1, True, False))
+    return BandFactors.factor(blocks, lower, over_band, overwrite)
+
+
+class BandFactors(Batch):
+    """Factors of any band: see `_elimination`."""
+
+    arrays = ("F", "pivots", "reach")
+    F: HostArray
+    pivots: HostArray
+    reach: HostArray
+    lower: int
+
+    @classmethod
+    def factor(cls, blocks: HostArray, lower: int, over_band: bool, overwrite: bool) -> BandFactors:
+        """Factor blocks (B, T, m, k, k) in C order."""
+        B, T, m, k = blocks.shape[:4]
+        width = m + lower if over_band else m
+        F = blocks if overwrite and not over_band else np.empty((B, T, width, k, k), blocks.dtype)
+        pivots, reach = np.empty((B, T, k), np.int32), np.empty((B, T), np.int32)
+        singular, growth, size = np.full(B, -1), np.ones(B), static_size(k)
+
+        def run(part: slice) -> None:
+            _elimination.factor(
+                blocks[part], F[part], pivots[part], reach[part], lower, size, singular[part], growth[part]
+            )
+
+        if blocks.size:
+            share(run, B, 2.0 * B * T * k**3 * (lower + 1) * width)
+        return cls(singular, growth, F=F, pivots=pivots, reach=reach, lower=lower)
+
+    def _solve(self, x: HostArray, adjoint: bool) -> None:
+        B, T, k, K = x.shape
+        size = static_size(k)
+        flat = x.reshape((B, T * k)) if K == 1 else x.reshape((B, T * k, K))
+        loop: Callable[..., None]
+        if K == 1:
+            loop = _substitution.solve_adjoint if adjoint else _substitution.solve
+            settings: tuple[Any, ...] = (self.lower, size)
+        else:
+            loop = _substitution.solve_adjoint_many if adjoint else _substitution.solve_many
+            settings = (self.lower,)
+
+        def run(part: slice) -> None:
+            loop(self.F[part], self.pivots[part], self.reach[part], *settings, self.singular[part], flat[part])
+
+        share(run, B, 2.0 * self.F.size * K)
+
+
+class _Tridiagonal(Batch):
+    """Factors of scalar tridiagonal matrices: see `_tridiagonal`."""
+
+    arrays = ("F",)
+    F: HostArray
+
+    @classmethod
+    def factor(cls, blocks: HostArray, overwrite: bool) -> _Tridiagonal:
+        """Factor blocks (B, T, 3, 1, 1) in C order."""
+        B, T = blocks.shape[:2]
+        A = blocks.reshape((B, T, 3))
+        F = A if overwrite else np.empty_like(A)
+        singular, growth = np.full(B, -1), np.ones(B)
+        if A.size:
+            share(lambda part: _tridiagonal.factor(A[part], F[part], singular[part], growth[part]), B, 20.0 * A.size)
+        return cls(singular, growth, F=F)
+
+    def _solve(self, x: HostArray, adjoint: bool) -> None:
+        loop = _tridiagonal.solve_adjoint if adjoint else _tridiagonal.solve
+        B, T, K = x.shape[0], x.shape[1], x.shape[3]
+        if K == 1:
+            flat = x.reshape((B, T))
+            share(lambda part: loop(self.F[part], self.singular[part], flat[part]), B, 4.0 * x.size)
+        else:
+            for j in range(K):
+                column = np.ascontiguousarray(x[:, :, 0, j])
+                loop(self.F, self.singular, column)
+                x[:, :, 0, j] = column
+
+
+class _Mixed(Batch):
+    """Tridiagonal factors without interchanges, and with them for the systems that need it."""
+
+    def __init__(self, plain: _Tridiagonal, rows: Indices, pivoted: BandFactors) -> None:
+        super().__init__(plain.singular.copy(), plain.growth.copy())
+        self.plain, self.rows, self.pivoted = plain, rows, pivoted
+        self.singular[rows], self.growth[rows] = pivoted.singular, pivoted.growth
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.plain.nbytes + self.pivoted.nbytes
+
+    def take(self, indices: Indices) -> Any:
+        """Return the factors of some systems."""
+        place = np.full(self.singular.size, -1)
+        place[self.rows] = np.arange(self.rows.size)
+        wanted = place[np.asarray(indices)]
+        return _Mixed(self.plain.take(indices), np.flatnonzero(wanted >= 0), self.pivoted.take(wanted[wanted >= 0]))
+
+    def solve_in_place(self, x: HostArray, adjoint: bool = False) -> None:
+        """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x."""
+        if self.rows.size == self.singular.size:
+            self.pivoted.solve_in_place(x, adjoint)
+            return
+        pivoted = self.pivoted.solve(x[self.rows], adjoint)
+        self.plain.solve_in_place(x, adjoint)
+        x[self.rows] = pivoted
+
+
+kernels.block_lu.implement("numba", block_lu, supports)

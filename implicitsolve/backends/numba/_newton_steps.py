@@ -1,0 +1,294 @@
+# pyright: basic
+# Numba infers the types of kernels.
+"""Parts of the Newton method for several systems at once: residuals, norms, differences, directions, backtracking.
+
+The vectors are rows of V, an array of Lanes, and `numbers` is the same memory as a matrix of numbers. Where all lanes
+do the same, what idle ones compute is never used.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from implicitsolve.backends.numba._jit import inner, row_pointer
+from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, select
+from implicitsolve.backends.numba._lanes_arithmetic import multiply_add
+from implicitsolve.backends.numba._lanes_elimination import substitute
+from implicitsolve.globalize._inexact_newton import SUFFICIENT_DECREASE, Backtracking
+from implicitsolve.globalize._models import LENGTHS, PROMISING
+from implicitsolve.linearize._difference_steps import TRUSTED
+from implicitsolve.nonlinear._refactor_rule import MAX_AGE, ROUNDING
+
+# As NumPy's integers: for each value of a Python integer Numba would compile a callee of its own.
+X, F, TRIAL, TRIAL_F, STEP, SCRATCH, PAIRS = np.arange(7)  # PAIRS: where those of the updates begin
+VECTORS = 6 + 2 * MAX_AGE
+FLOOR, GUESS = np.arange(2)  # rows of `lengths`
+# Rows of the lanes' states S; norms are squares of ||F|| in units of 1 / UNIT
+TARGET, UNIT, START, NORM, MEASURE, FIRST, BEST, SINCE, RATE, STEPS, EVALUATIONS = np.arange(11)
+STATES = 11
+TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth
+
+
+@inner
+def evaluate(call, user, numbers, x, out, running):
+    """Evaluate F at row x into row `out`, at least for the lanes in `running`; NaN where that raised."""
+    is_wide, shape, given, p, who, pair = user
+    if is_wide:
+        if call(row_pointer(numbers, x), given.ctypes, row_pointer(numbers, out), shape[0], shape[1], p.shape[1]) == 0:
+            numbers[out, :LANES] = np.nan
+        return
+    for lane in range(LANES):
+        if running >> lane & 1:
+            for i in range(pair.shape[1]):
+                pair[0, i] = numbers[x, i * LANES + lane]
+            row = row_pointer(p, who[lane])
+            ok = call(row_pointer(pair, 0), row, row_pointer(pair, 1), shape[0], shape[1], p.shape[1])
+            for i in range(pair.shape[1]):
+                numbers[out, i * LANES + lane] = pair[1, i] if ok != 0 else np.nan
+
+
+@inner
+def measure(V, row, unit):
+    """Largest magnitude of a row, and the sum of squares in units of 1 / `unit`, which is NaN where one number is."""
+    largest = abs(V[row, 0])
+    total = largest * 0
+    for i in range(V.shape[1]):
+        v = abs(V[row, i])
+        largest = select(v > largest, v, largest)
+        v *= unit
+        total = multiply_add(v, v, total)
+    return largest, total
+
+
+@inner
+def mean(V, row, c, k):
+    """Mean magnitude of unknown c of the blocks."""
+    total = abs(V[row, c])
+    for i in range(c + k, V.shape[1], k):
+        total += abs(V[row, i])
+    return total * (k / V.shape[1])
+
+
+# Differences: as `implicitsolve.linearize._difference_steps` takes them
+
+
+@inner
+def follow(V, lengths, least):
+    """Set the floors for a new x: a fraction of the size of each unknown, a guess where that is 0."""
+    k = lengths.shape[1]
+    whole = V[X, 0] * 0
+    for c in range(k):
+        size, floor = mean(V, X, c, k), lengths[FLOOR, c]
+        is_known = size > 0
+        lengths[FLOOR, c] = select(is_known, least * size, floor)
+        lengths[GUESS, c] = select(is_known, size * 0, lengths[GUESS, c])
+        whole += size / k
+    whole = select(whole > 0, whole, whole * 0 + 1)
+    for c in range(k):
+        floor = lengths[FLOOR, c]
+        lengths[FLOOR, c] = select(floor > 0, floor, whole)
+
+
+@inner
+def assemble(call, user, numbers, V, J, lengths, lower, size, relative, running):
+    """Fill the blocks of J(x) by colored differences; return the evaluations spent."""
+    T, m = J.shape[:2]
+    k = len(size) if len(size) > 0 else J.shape[2]
+    N = V.shape[1]
+    for i in range(N):
+        a, floor = abs(V[X, i]), lengths[FLOOR, i % k]
+        h = relative * select(a > floor, a, floor)
+        V[TRIAL, i], V[STEP, i], V[SCRATCH, i] = V[X, i], h, 1 / h
+    colors = min(m, T)
+    for color in range(colors):
+        for c in range(k):
+            for i in range(color * k + c, N, m * k):
+                V[TRIAL, i] = V[X, i] + V[STEP, i]
+            evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
+            for i in range(color * k + c, N, m * k):
+                V[TRIAL, i] = V[X, i]
+            j = (color + lower) % m  # the block of row t that has the color
+            for t in range(T):
+                if 0 <= t + j - lower < T:
+                    d = V[SCRATCH, (t + j - lower) * k + c]
+                    for r in range(k):
+                        J[t, j, r, c] = (V[TRIAL_F, t * k + r] - V[F, t * k + r]) * d
+                j = j - 1 if j > 0 else m - 1
+    return colors * k
+
+
+@inner
+def learn(V, lengths, relative, running):
+    """Compare guessed lengths with the Newton step; return the lanes whose J is good, and those where it is singular.
+
+    The others have learned their lengths, and need another J.
+    """
+    k = lengths.shape[1]
+    again = failed = running & 0
+    for c in range(k):
+        guessed = running & bits(lengths[GUESS, c] > 0)
+        if guessed != 0:
+            size, h = mean(V, STEP, c, k), relative * lengths[FLOOR, c]
+            failed |= guessed & ~bits(size < np.inf)
+            wrong = guessed & bits((size > 0) & ((h < TRUSTED[0] * size) | (h > TRUSTED[1] * size)))
+            lengths[FLOOR, c] = select(mask_of(wrong), size, lengths[FLOOR, c])
+            lengths[GUESS, c] = select(mask_of(guessed), size * 0, lengths[GUESS, c])
+            again |= wrong
+    return running & ~(again | failed), failed
+
+
+# Steps
+
+
+@inner
+def direction(V, J, pivots, lower, size, updates):
+    """Put -J^-1 F into row STEP, which holds the last step, after which it adds an update.
+
+    The updates are those of `implicitsolve.nonlinear._broyden_inverse`.
+    """
+    for i in range(V.shape[1]):
+        V[SCRATCH, i] = -V[F, i]
+    substitute(J, pivots, lower, size, V[SCRATCH])
+    for u in range(updates - 1):
+        product = _dot(V, PAIRS + 2 * u)
+        for i in range(V.shape[1]):
+            V[SCRATCH, i] = multiply_add(V[PAIRS + 2 * u + 1, i], product, V[SCRATCH, i])
+    if updates == 0:
+        for i in range(V.shape[1]):
+            V[STEP, i] = V[SCRATCH, i]
+        return
+    s = PAIRS + 2 * (updates - 1)
+    product = _dot(V, s)
+    below = product * 0
+    for i in range(V.shape[1]):
+        below = multiply_add(V[s, i], V[STEP, i] - V[SCRATCH, i], below)
+    d = select((below > 0) | (below < 0), 1 / below, below * 0)
+    for i in range(V.shape[1]):
+        w = V[SCRATCH, i] * d
+        V[s + 1, i] = w
+        V[STEP, i] = multiply_add(w, product, V[SCRATCH, i])
+
+
+@inner
+def _dot(V, s):
+    """Product of row s with row SCRATCH."""
+    a = V[s, 0] * V[SCRATCH, 0]
+    for i in range(1, V.shape[1]):
+        a = multiply_add(V[s, i], V[SCRATCH, i], a)
+    return a
+
+
+@inner
+def accept(V, S, mask, largest, norm):
+    """Take over the trial points of the lanes in `mask`."""
+    for i in range(V.shape[1]):
+        V[X, i] = select(mask, V[TRIAL, i], V[X, i])
+        V[F, i] = select(mask, V[TRIAL_F, i], V[F, i])
+    S[NORM], S[MEASURE] = select(mask, norm, S[NORM]), select(mask, largest, S[MEASURE])
+    S[STEPS] = select(mask, S[STEPS] + 1, S[STEPS])
+
+
+@inner
+def count(S, running):
+    """Count one evaluation of the lanes in `running`."""
+    S[EVALUATIONS] = select(mask_of(running), S[EVALUATIONS] + 1, S[EVALUATIONS])
+
+
+@inner
+def backtrack(call, user, numbers, V, S, J, pivots, lower, size, rejected):
+    """Shorten the Newton steps of the lanes `rejected`; return those that took one, and those with a finite trial.
+
+    The tests and models are those of `implicitsolve.Backtracking`.
+    """
+    unit = 1 / measure(V, STEP, V[STEP, 0] * 0 + 1)[0]
+    step = measure(V, STEP, unit)[1]
+    largest, now = measure(V, TRIAL_F, S[UNIT])
+    ratio = now / S[NORM]
+    seen = bits(ratio < np.inf)
+    natural = _correction(V, J, pivots, lower, size, unit)
+    good = rejected & bits((natural <= (9 / 16) * step) & (ratio < GROWTH**2))
+    accept(V, S, mask_of(good), largest, now)
+    active = rejected & ~good
+    first = _promising(V, unit, step, natural)
+    older = older_ratio = ratio * 0
+    length = older + 1
+    for _ in range(TRIALS):
+        if active == 0:
+            break
+        finite = ratio < np.inf
+        minimum = _minimum(length, ratio, older, older_ratio)
+        shorter = select(minimum < 0.5 * length, minimum, 0.5 * length)
+        shorter = select((shorter > 0.1 * length) & finite, shorter, 0.1 * length)
+        shorter, first = select(first > 0, first, shorter), first * 0
+        older, older_ratio = select(finite, length, older), select(finite, ratio, older_ratio)
+        length = shorter
+        for i in range(V.shape[1]):
+            V[TRIAL, i] = multiply_add(length, V[STEP, i], V[X, i])
+        evaluate(call, user, numbers, TRIAL, TRIAL_F, active)
+        largest, now = measure(V, TRIAL_F, S[UNIT])
+        ratio = now / S[NORM]
+        seen |= bits(ratio < np.inf)
+        enough = 1 - SUFFICIENT_DECREASE * length
+        good = active & bits(ratio <= enough * enough)
+        if active & ~good & bits(ratio < GROWTH**2) != 0:
+            enough = 1 - length / 4
+            natural = _correction(V, J, pivots, lower, size, unit)
+            good |= active & bits((natural <= enough * enough * step) & (ratio < GROWTH**2))
+        count(S, active)
+        accept(V, S, mask_of(good), largest, now)
+        active &= ~good
+    return rejected & ~active, seen & bits(step < np.inf)
+
+
+@inner
+def _correction(V, J, pivots, lower, size, unit):
+    """Put J^-1 F of the trial points into row SCRATCH; return its sum of squares in units of 1 / `unit`."""
+    for i in range(V.shape[1]):
+        V[SCRATCH, i] = V[TRIAL_F, i]
+    substitute(J, pivots, lower, size, V[SCRATCH])
+    return measure(V, SCRATCH, unit)[1]
+
+
+@inner
+def _promising(V, unit, step, natural):
+    """First length by the model of ||J^-1 F|| along the step, where that promises much, else 0.
+
+    `step` and `natural` are the squares of the step and of J^-1 F at its end, which is in row SCRATCH.
+    """
+    product = step * 0
+    for i in range(V.shape[1]):
+        product = multiply_add(V[STEP, i] * unit, V[SCRATCH, i] * unit, product)
+    best, length = step * PROMISING**2, step * 0
+    for i in range(LENGTHS.size):
+        square, rest = LENGTHS[i] * LENGTHS[i], 1 - LENGTHS[i]
+        value = rest * rest * step - 2 * rest * square * product + square * square * natural
+        is_better = value < best
+        best, length = select(is_better, value, best), select(is_better, length * 0 + LENGTHS[i], length)
+    return length
+
+
+@inner
+def is_rounding(call, user, numbers, V, S, precision, running):
+    """Where F(x) is no larger than half of its change between neighbouring floating-point numbers."""
+    for i in range(V.shape[1]):
+        V[TRIAL, i] = V[X, i] + V[X, i] * (precision if i % 2 == 0 else -precision)
+    evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
+    count(S, running)
+    for i in range(V.shape[1]):
+        V[TRIAL_F, i] -= V[F, i]
+    return running & bits(measure(V, TRIAL_F, S[UNIT])[1] >= ROUNDING**2 * S[NORM])
+
+
+@inner
+def _minimum(length, ratio, older, older_ratio):
+    """Minimum of the quadratic, then cubic model of ||F||^2 / ||F(x)||^2 along a Newton step, whose slope is -2."""
+    below = ratio - 1 + 2 * length
+    parabola = select(below > 0, length * length / below, length)
+    a = below / (length * length)
+    b = (older_ratio - 1 + 2 * older) / (older * older)
+    cubic = (a - b) / (length - older)
+    quadratic = (length * b - older * a) / (length - older)
+    root = quadratic * quadratic + 6 * cubic
+    curve = select(root >= 0, (np.sqrt(root) - quadratic) / (3 * cubic), 0.5 * length)
+    flat = select(quadratic > 0, 1 / quadratic, length)
+    return select(older > 0, select((cubic < 0) | (cubic > 0), curve, flat), parabola)

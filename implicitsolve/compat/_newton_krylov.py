@@ -1,0 +1,396 @@
+"""`newton_krylov` with the interface of SciPy's: every keyword of it means the same here."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse.linalg as spla
+from scipy.optimize import OptimizeResult
+
+from implicitsolve._namespace import array_namespace, as_inexact
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.errors import NoConvergence
+from implicitsolve.globalize import Backtracking, FullStep, Wolfe
+from implicitsolve.globalize._inexact_newton import LineSearch
+from implicitsolve.krylov import GMRES, BiCGSTAB, KrylovMethod, ScipyKrylov
+from implicitsolve.krylov._scipy import SCIPY_METHODS
+from implicitsolve.monitor import Monitor, combine, table
+from implicitsolve.nonlinear import NewtonKrylov
+from implicitsolve.problem import Problem
+from implicitsolve.result import NewtonStep, NonlinearResult
+from implicitsolve.solve import root
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop, check_limit, check_number, kind_of
+
+DEFAULT_F_TOL = float(np.finfo(np.float64).eps ** (1 / 3))  # SciPy's
+LINE_SEARCHES: dict[bool | str | None, LineSearch] = {
+    None: FullStep(),
+    False: FullStep(),
+    "armijo": Backtracking(),
+    True: Backtracking(),
+    "wolfe": Wolfe(),
+}
+
+
+class UnknownOptionError(TypeError, ValueError):
+    """An unknown option: a TypeError as in any call, a ValueError as in SciPy."""
+
+
+def newton_krylov(
+    residual: Callable[[Array], Array] | None = None,
+    x0: Any = None,
+    iter: int | None = None,
+    rdiff: float | None = None,
+    method: Any = "lgmres",
+    inner_maxiter: int = 20,
+    inner_M: Any = None,
+    outer_k: int = 10,
+    verbose: bool = False,
+    maxiter: int | None = None,
+    f_tol: float | None = None,
+    f_rtol: float | None = None,
+    x_tol: float | None = None,
+    x_rtol: float | None = None,
+    tol_norm: Callable[[Array], Any] | None = None,
+    line_search: Any = "armijo",
+    callback: Callable[[Array, Array], Any] | None = None,
+    *,
+    jvp: Callable[[Array, Array], Array] | None = None,
+    jac: Callable[[Array], Any] | None = None,
+    structure: Any = None,
+    batch_ndim: int = 0,
+    full_output: bool = False,
+    **inner_options: Any,
+) -> Any:
+    """Find a root of a function by an inexact Newton–Krylov method, as `scipy.optimize.newton_krylov`.
+
+    Parameters
+    ----------
+    residual : callable
+        ``residual(x)`` returns F(x), shaped like x. SciPy's keyword ``F`` is accepted too.
+    x0 : array_like
+        Start; its shape, library and precision are those of the result. SciPy's keyword ``xin`` is accepted too.
+    iter : int, optional
+        Take this many steps, whatever the residual, or fewer if the solve cannot continue; no failure is raised.
+    rdiff : float, optional
+        Step of difference products, relative to ||x||. Default sqrt(eps) of the dtype.
+    method : str, callable or Krylov method, optional
+        The default "lgmres" does not run LGMRES: in its place runs `NewtonKrylov`'s default, GMRES in one cycle that is
+        preconditioned by the Krylov spaces of earlier Newton steps. It took fewer residuals than SciPy's LGMRES in
+        every problem of the benchmark. For LGMRES itself pass ``implicitsolve.LGMRES()``, or an option of SciPy's,
+        ``inner_...``. "gmres", "fgmres" and "bicgstab" are the library's own;
+        "gcrotmk", "cgs", "minres", "tfqmr", other names in `scipy.sparse.linalg`, and functions with that
+        interface are called on NumPy arrays.
+    inner_maxiter : int, optional
+        Most iterations of the linear method in one step. For "lgmres" the space begins with three times as many
+        vectors, and grows when they do not suffice.
+    inner_M : LinearOperator, array or sparse matrix, optional
+        Preconditioner: approximates the inverse of the Jacobian (or, with a `structure`, settings such as `BlockLU()`).
+        Its methods ``setup(x, F, residual)`` and
+        ``update(x, F)``, if it has them, are called at the start and after each step, with flat arrays as in SciPy.
+    outer_k : int, optional
+        For "lgmres": 0 keeps nothing from earlier steps.
+    verbose : bool, optional
+        Print a line per step.
+    maxiter : int, optional
+        How often the stopping rule is tested before `NoConvergence` is raised: once at x0, then after each step.
+        Default 100 (N + 1), as in SciPy; a solve that stagnates ends earlier.
+    f_tol, f_rtol, x_tol, x_rtol : float, optional
+        Stop when norm(F) <= f_tol (default 6e-6) and norm(F) <= f_rtol norm(F(x0)) and norm(dx) <= x_tol and
+        norm(dx) <= x_rtol norm(x); those not given do not count.
+    tol_norm : callable, optional
+        Norm of the stopping rule, of a flat array. Default: max-abs.
+    line_search : {"armijo", "wolfe", None}, optional
+        How the length of a step is found. None takes every step whole.
+    callback : callable, optional
+        ``callback(x, F)`` after each step, with copies: flat as in SciPy, or in the shape of x0 for a batch.
+    jvp : callable, optional
+        ``jvp(x, v)``: exact Jacobian product in place of differences.
+    jac : callable, optional
+        ``jac(x)``: the Jacobian as an operator (SciPy's or ours), an array or a sparse matrix.
+    structure : BlockBanded, optional
+        What is known of the Jacobian. With it, and neither `inner_M`, `rdiff` nor another `method` or `line_search`,
+        the Jacobian is assembled and factored where that is worth it, as in ``root(..., method="auto")``.
+    batch_ndim : int, optional
+        The first `batch_ndim` axes of x0 index independent systems, each with its own Krylov space, step length and
+        status.
+    full_output : bool, optional
+        Return ``(x, result)``, and do not raise when a system does not converge.
+    **inner_options
+        Further options ``inner_...`` of the linear method, as in SciPy; given one, the methods that SciPy has are
+        SciPy's.
+
+    Returns
+    -------
+    x : Array
+        Root, shaped like x0.
+    result : scipy.optimize.OptimizeResult
+        With `full_output`: ``x, fun, success, status, message, nit, nfev, njev, njvp``, and the native result as
+        ``native``. `nfev` counts the solver's calls of `residual`, `njvp` its calls of `jvp` or products with `jac`,
+        and `njev` its calls of `jac`.
+
+    Raises
+    ------
+    NoConvergence
+        If a system did not converge; it carries the last iterate and the result.
+    TypeError, ValueError
+        If an argument is not usable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve import newton_krylov
+    >>> newton_krylov(lambda x: x + 0.5 * np.cos(x[::-1]), [0.0, 0.0], f_tol=1e-10).round(6)
+    array([-0.450184, -0.450184])
+    """
+    function: Any = _renamed(residual, "residual", "F", inner_options)
+    x0 = _renamed(x0, "x0", "xin", inner_options)
+    if not (line_search is None or isinstance(line_search, bool | str)) or line_search not in LINE_SEARCHES:
+        raise ValueError(f'newton_krylov: `line_search` must be "armijo", "wolfe" or None, got {line_search!r}')
+    if callback is not None and not callable(callback):
+        raise TypeError(f"newton_krylov: `callback` must be callable, got {type(callback).__name__}")
+    check_limit("newton_krylov", "inner_maxiter", inner_maxiter, least=1)
+    check_limit("newton_krylov", "outer_k", outer_k)
+    x0 = as_inexact(x0, "x0")
+    if jac is not None and not callable(jac):
+        raise TypeError(f"newton_krylov: `jac` must be callable, got {type(jac).__name__}")
+    problem = Problem(function, jvp=jvp, jac=jac, structure=structure, batch_ndim=batch_ndim)
+    krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
+    is_own = krylov is None
+    solver = NewtonKrylov(
+        krylov=krylov,
+        max_krylov=3 * inner_maxiter if is_own else inner_maxiter,
+        recycle=200 if is_own and outer_k else 0,
+        line_search=LINE_SEARCHES[line_search],
+        preconditioner=_preconditioner(inner_M, function),
+        rdiff=rdiff,
+        retry=iter is None,
+    )
+    stop = _ScipyStop.build(
+        x0,
+        batch_ndim,
+        iter=iter,
+        maxiter=maxiter,
+        f_tol=f_tol,
+        f_rtol=f_rtol,
+        x_tol=x_tol,
+        x_rtol=x_rtol,
+        tol_norm=tol_norm,
+    )
+    is_plain = is_own and inner_M is None and rdiff is None and line_search in ("armijo", True)
+    chooses = is_plain and structure != "none" and (structure is not None or (jvp is None and jac is None))
+    observer = _monitor(verbose, callback, batch_ndim)
+    result = root(problem, x0, method="auto" if chooses else solver, stop=stop, monitor=observer)
+    if iter is not None:
+        result = _stopped(result)
+    is_wanted = np.all(result.success) or iter is not None
+    if full_output:
+        return result.x, _optimize_result(result, 0 if jac is None else result.counts.linearizations)
+    if not is_wanted:
+        raise NoConvergence(result.x, result.message, result)
+    return result.x
+
+
+def _renamed(value: Any, name: str, scipy_name: str, options: dict[str, Any]) -> Any:
+    """Return an argument given under our name or SciPy's."""
+    other = options.pop(scipy_name, None)
+    if value is not None and other is not None:
+        raise TypeError(f"newton_krylov: `{name}` was given twice, also as `{scipy_name}`")
+    value = other if value is None else value
+    if value is None:
+        raise TypeError(f"newton_krylov: missing argument `{name}`")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ScipyStop(NonlinearStop):
+    """SciPy's termination condition, for each system of a batch."""
+
+    f_rtol: float = math.inf
+    x_tol: float = math.inf
+    x_rtol: float = math.inf
+    ignores_residual: bool = False
+
+    @classmethod
+    def build(
+        cls,
+        x0: Array,
+        batch_ndim: int,
+        *,
+        iter: int | None,
+        maxiter: int | None,
+        f_tol: float | None,
+        f_rtol: float | None,
+        x_tol: float | None,
+        x_rtol: float | None,
+        tol_norm: Callable[[Array], Any] | None,
+    ) -> _ScipyStop:
+        """Translate SciPy's keywords."""
+        tolerances: dict[str, float] = {}
+        for name, value in (("f_tol", f_tol), ("f_rtol", f_rtol), ("x_tol", x_tol), ("x_rtol", x_rtol)):
+            if value is None:
+                continue
+            if isinstance(value, np.ndarray) and value.ndim == 0:
+                value = value.item()
+            check_number("newton_krylov", name, value)
+            if not value >= 0:
+                raise ValueError(f"newton_krylov: `{name}` must not be negative or NaN, got {value}")
+            tolerances[name] = float(value)
+        if tol_norm is not None and not callable(tol_norm):
+            raise TypeError(f"newton_krylov: `tol_norm` must be callable, got {type(tol_norm).__name__}")
+        if iter is not None:
+            check_limit("newton_krylov", "iter", iter)
+        if maxiter is not None:
+            check_limit("newton_krylov", "maxiter", maxiter, least=1)
+        steps = 100 * (math.prod(x0.shape[batch_ndim:]) + 1) if maxiter is None else maxiter - 1
+        f_tol = tolerances.pop("f_tol", DEFAULT_F_TOL)
+        return cls(
+            atol=min(f_tol, float(np.finfo(np.float64).max)),
+            rtol=0.0,
+            max_iterations=steps if iter is None else iter if maxiter is None else min(iter, maxiter - 1),
+            norm="max" if tol_norm is None else lambda x: tol_norm(_flat(x)),
+            ignores_residual=iter is not None,
+            **tolerances,
+        )
+
+    def target(self, first: HostArray, F: Array) -> HostArray:
+        """Right-hand side of both conditions on the residual; 0 where a number of steps is prescribed."""
+        if self.ignores_residual:
+            return np.zeros(first.shape)
+        with np.errstate(invalid="ignore"):
+            relative = np.where(first > 0, self.f_rtol * first, math.inf if self.f_rtol == math.inf else 0.0)
+        return np.minimum(self.atol, relative)
+
+    def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
+        """Where all conditions hold, or F is zero."""
+        with np.errstate(invalid="ignore"):
+            is_zero, held = norms == 0, norms <= target
+        if self.ignores_residual:
+            return is_zero
+        if self.x_tol == math.inf and self.x_rtol == math.inf:
+            return is_zero | held
+        if step is None:
+            return is_zero
+        x_norm, step_norm = self.measure(x, tuple(x.shape[1:])), self.measure(step, tuple(step.shape[1:]))
+        relative = np.full(x_norm.shape, math.inf) if self.x_rtol == math.inf else self.x_rtol * x_norm
+        return is_zero | (held & (step_norm <= self.x_tol) & (step_norm <= relative))
+
+
+def _flat(x: Array) -> Array:
+    return array_namespace(x).reshape(x, (-1,))
+
+
+def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, Any]) -> KrylovMethod | None:
+    """Return the linear method of a name, a callable or an object; None for our growing, recycling GMRES."""
+    given = {name: value for name, value in options.items() if name.startswith("inner_")}
+    for name in options:
+        if name not in given:
+            raise UnknownOptionError(f"Unknown parameter {name}: newton_krylov has no such option")
+    if kind_of(method) == "krylov":
+        if given:
+            raise UnknownOptionError(f"Unknown parameter {sorted(given)[0]}: set it in {type(method).__name__}(...)")
+        return method
+    if isinstance(method, str):
+        own = {
+            "lgmres": lambda: None,
+            "gmres": lambda: GMRES(restart=maxiter),
+            "fgmres": lambda: GMRES(restart=maxiter),
+            "bicgstab": BiCGSTAB,
+        }
+        if method in own and not given:
+            return own[method]()
+        if method not in SCIPY_METHODS:
+            known = sorted({*own, *SCIPY_METHODS})
+            raise ValueError(f"newton_krylov: `method` must be one of {known} or callable, got {method!r}")
+    elif not callable(method):
+        raise TypeError(f"newton_krylov: `method` must be a name, a function or a Krylov method, got {method!r}")
+    return ScipyKrylov(function=method, options=_scipy_options(method, maxiter, outer_k, given))
+
+
+def _scipy_options(method: Any, maxiter: int, outer_k: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that SciPy's own solver would pass to the method."""
+    function = getattr(spla, method) if isinstance(method, str) else method
+    keywords: dict[str, Any] = {"maxiter": maxiter}
+    if method == "gmres":
+        keywords = {"restart": maxiter, "maxiter": 1}
+    elif method == "lgmres":
+        keywords = {"inner_m": maxiter, "maxiter": 1, "outer_k": outer_k, "outer_v": [], "store_outer_Av": False}
+        keywords["prepend_outer_v"] = True
+    valid = [name for name in inspect.signature(function).parameters if name not in ("self", "args", "kwargs")]
+    known = {p for name in SCIPY_METHODS for p in inspect.signature(getattr(spla, name)).parameters}
+    for name, value in given.items():
+        option = name.removeprefix("inner_")
+        if option in valid:
+            keywords[option] = value
+        elif option in known:
+            close = difflib.get_close_matches(option, valid, n=1)
+            warnings.warn(
+                f"Option '{name}' is invalid for the inner method: {method}. It will be ignored. "
+                "Please check inner method documentation for valid options."
+                + (f" Did you mean '{close[0]}'?" if close else ""),
+                stacklevel=4,
+            )
+        else:
+            raise UnknownOptionError(f"Unknown parameter {name}: no inner method has an option {option!r}")
+    return keywords
+
+
+def _preconditioner(M: Any, residual: Any) -> Any:
+    """inner_M as the solver takes it: a function where M follows the iterates."""
+    if M is None or not (hasattr(M, "update") or hasattr(M, "setup")):
+        return M
+    is_set_up = False
+
+    def at(x: Array, F: Array) -> Any:
+        nonlocal is_set_up
+        if not is_set_up and hasattr(M, "setup"):
+            M.setup(_flat(x), _flat(F), lambda z: _flat(residual(array_namespace(z).reshape(z, x.shape))))
+        elif is_set_up and hasattr(M, "update"):
+            M.update(_flat(x), _flat(F))
+        is_set_up = True
+        return M
+
+    return at
+
+
+def _monitor(verbose: bool, callback: Callable[[Array, Array], Any] | None, batch_ndim: int) -> Monitor | None:
+    monitors: list[Any] = []
+    if callback is not None:
+
+        def after_step(step: NewtonStep, x: Array, F: Array) -> None:
+            if step.iteration:
+                callback(*(part if batch_ndim else _flat(part) for part in (x, F)))
+
+        monitors.append(after_step)
+    if verbose:
+        monitors.append(table())
+    return combine(*monitors) if monitors else None
+
+
+def _stopped(result: NonlinearResult) -> NonlinearResult:
+    """After `iter` steps nothing has failed: that many were requested."""
+    status = np.asarray(result.status)
+    status = np.where(status == Status.ITERATION_LIMIT, int(Status.STOPPED), status)
+    return replace(result, status=Status(int(status)) if status.ndim == 0 else status)
+
+
+def _optimize_result(result: NonlinearResult, jacobians: int) -> Any:
+    return OptimizeResult(
+        x=result.x,
+        fun=result.fun,
+        success=result.success,
+        status=int(result.status) if isinstance(result.status, Status) else result.status,
+        message=result.message,
+        nit=result.iterations,
+        nfev=result.counts.residuals,
+        njev=jacobians,
+        njvp=result.counts.jvps,
+        native=result,
+    )

@@ -1,0 +1,64 @@
+"""Sparse Jacobians at a solution, accurate enough for derivatives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from implicitsolve._namespace import eps
+from implicitsolve._typing import HostArray
+from implicitsolve.linearize._detect import Detection, detect
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._sparse_assemble import SparseAssembler
+from implicitsolve.operators._sparse import SparseMatrix
+
+MISMATCH = 1e-4  # of J v, over the largest (|J| |v|)_i; central differences leave about eps^(2/3)
+
+
+def sparse_jacobian(caller: str, evaluator: Evaluator, x: HostArray, F: HostArray | None) -> SparseMatrix | None:
+    """J(x), for x (B, N), by the colors of the declared or detected pattern; None if there is no pattern.
+
+    Raises
+    ------
+    ValueError
+        If the declared pattern misses entries: J v is not what the problem's product, or a difference, gives.
+    """
+    problem = evaluator.problem
+    if (problem.sparse_structure is None and problem.structure != "detect") or not isinstance(x, np.ndarray):
+        return None
+
+    def residual(z: HostArray) -> HostArray:
+        return evaluator.residual(z, keep=True)
+
+    if problem.sparse_structure is not None:
+        found = Detection(
+            structure=problem.sparse_structure.bound(evaluator.size),
+            how="declared",
+            evaluations=0,
+            unknowns=evaluator.size,
+        )
+    else:
+        found = detect(residual, x, shape=evaluator.event_shape)
+    if found.structure is None:
+        return None
+    assembler = SparseAssembler(found.structure, found.full_rows)
+    J, product = None, evaluator.jacobian(x, F)
+    if evaluator.has_exact_products:
+        vjp = product.rmatvec if product._rmatvec is not None else None
+        if assembler.is_exact or vjp is not None:
+            J = assembler.products(product.matvec, x, vjp)
+    elif assembler.is_exact and F is not None:
+        h = eps(evaluator.xp, evaluator.dtype) ** (1 / 3) * np.maximum(np.abs(x), 1.0)
+        forward, backward = (assembler.differences(residual, x, F, side) for side in (h, -h))
+        J = SparseMatrix(0.5 * (forward.data + backward.data), forward.structure)
+    if J is None:
+        return None
+    v = np.random.default_rng(0).choice((-1.0, 1.0), x.shape) * np.maximum(np.abs(x), 1.0)
+    v = v.astype(x.dtype)
+    sizes = SparseMatrix(np.abs(J.data), J.structure).matvec(np.abs(v))
+    error = np.abs(J.matvec(v) - product.matvec(v)).max(axis=1)
+    tolerance = max(MISMATCH, 10 * eps(evaluator.xp, evaluator.dtype) ** 0.5)
+    if (error > tolerance * sizes.max(axis=1)).any():
+        raise ValueError(
+            f"{caller}: `structure` must hold every entry of J, but J v differs from the pattern's by {error.max():.1e}"
+        )
+    return J

@@ -1,0 +1,191 @@
+"""Linear systems of a derivative: in every second block, by substitution, or by a long Krylov space."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from implicitsolve._namespace import Norms, norm2
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split
+from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._wrappers import guarded
+from implicitsolve.problem import Problem
+from implicitsolve.result import LinearResult
+from implicitsolve.status import Status
+from implicitsolve.stopping import LinearStop
+
+LARGEST = 2**27  # numbers in the vectors of the default Krylov space: 1 GiB in float64
+LONGEST = 200  # vectors of the default Krylov space of one system
+ROUNDS = 4  # Krylov solves, each followed by a product that measures the residual
+CAREFUL = 0.5  # fraction of the target of a further solve, after rounding errors made a recurrence too optimistic
+
+
+class Elimination(NamedTuple):
+    """The eliminated blocks from the kept ones, their coupling back to these, and the gradients if available."""
+
+    eliminated: Array
+    back: Array
+    gradients: Callable[[], Mapping[str, Array]] | None
+
+
+class HalfSystem:
+    """J x = b, or J^H x = b, of a problem with `halves`, at one point.
+
+    The kept blocks are computed by corrections d, ``A d = b_kept - x_kept + back``, until this residual is small. Each
+    is measured by a product, and the gradients are computed with the last of these products.
+    """
+
+    def __init__(self, evaluator: Evaluator, x: Array, *, needs_adjoint: bool, wrt: Collection[str] | None) -> None:
+        problem = evaluator.problem
+        self.evaluator, self.axis, self.needs_adjoint, self.wrt = evaluator, problem.batch_ndim, needs_adjoint, wrt
+        self.halves = halves_of("pull_back", problem)
+        eliminated, kept = self.states = split(x, self.axis)
+        tally = evaluator.tally
+        for kind in ("residuals", "linearizations"):
+            tally.add(kind)
+        _, self.first = self.halves.eliminated.linearize(kept)
+        _, self.second = self.halves.kept.linearize(eliminated)
+        J = guarded(
+            reduced_jacobian(self.first, self.second, kept, self.axis), "linearize", tally.add, copies=not problem.pure
+        )
+        self.A = J.H if needs_adjoint else J
+        self.M: LinearOperator | None = None
+
+    def solve(
+        self, b: Array, start: Array | None, solver: KrylovMethod, stop: LinearStop
+    ) -> tuple[LinearResult, Mapping[str, Array] | None]:
+        """Return the solution for b (B, N) and, for an adjoint system with `Halves.pull`, the gradients."""
+        self.b, spent = split(self.evaluator.unflatten(b), self.axis), self._products()
+        self._measure(None if start is None else self._start(start, b), b)
+        self.target = stop.target(self.measured.two(-1), b)
+        status, iterations = _statuses(self.norms, self.target, None), np.zeros(self.norms.shape, dtype=int)
+        for is_first in (True, *[False] * (ROUNDS - 1)):
+            active = status == Status.RUNNING
+            if not active.any():
+                break
+            left = stop.max_iterations - int(iterations[active].max())
+            outcome = self._correct(active, solver, left, is_first=is_first)
+            iterations = iterations + np.where(active, outcome.iterations, 0)
+            status = np.where(active, _statuses(self.norms, self.target, outcome.status), status)
+        if self.kept is None:  # x = 0 satisfies the stopping rule
+            self._measure(self.evaluator.xp.zeros_like(self.b[1]))
+        status = np.where(status == Status.RUNNING, int(Status.STAGNATED), status)
+        x = self.evaluator.flatten(merge(self.elimination.eliminated, self.kept, self.axis))
+        # an eliminated block on which no kept one depends may be nonfinite
+        is_finite = np.isfinite(self.measured.largest(1)) & np.isfinite(self.measured.largest(2))
+        linear = LinearResult(
+            x=x,
+            status=np.where(is_finite, status, int(Status.NONFINITE)),
+            residual_norm=self.norms,
+            target=self.target,
+            iterations=iterations,
+            matvecs=self._products() - spent + (start is None),
+        )
+        return linear, None if self.elimination.gradients is None else self.elimination.gradients()
+
+    def _correct(self, active: HostArray, solver: KrylovMethod, limit: int, *, is_first: bool) -> KrylovOutcome:
+        """Correct the kept blocks of active systems, and measure the residual."""
+        if self.M is None:
+            self.M = self.A.approximate_inverse()
+        aim = np.where(active, self.target if is_first else CAREFUL * self.target, np.inf)
+        outcome = solver.solve(
+            self.A, self.residual, target=aim, max_iterations=limit, M=self.M, confirm=False, polish=is_first
+        )
+        d = self.evaluator.xp.reshape(outcome.x, self.b[1].shape)
+        self._measure(d if self.kept is None else self.kept + d)
+        return outcome
+
+    def _measure(self, kept: Array | None, *others: Array) -> None:
+        """Set the kept blocks, None for zero; compute the residual, and the norms of other arrays with it."""
+        self.kept = kept
+        self.elimination = self._eliminate(self.b[0], kept)
+        with np.errstate(all="ignore"):
+            residual = self.b[1] + self.elimination.back
+            if kept is not None:
+                residual -= kept
+        xp, systems = self.evaluator.xp, math.prod(self.evaluator.batch_shape)
+        parts = [part for part in (residual, self.elimination.eliminated, kept) if part is not None]
+        self.residual, *state = (xp.reshape(part, (systems, math.prod(part.shape[self.axis :]))) for part in parts)
+        self.measured = Norms(self.residual, *state, *others)
+        self.norms = self.measured.two(0)
+
+    def _start(self, start: Array, b: Array) -> Array:
+        """The kept blocks of a start, zero where b is zero."""
+        xp = self.evaluator.xp
+        start = xp.where(xp.any(b != 0, axis=1, keepdims=True), start, xp.zeros_like(start))
+        return split(self.evaluator.unflatten(start), self.axis)[1]
+
+    def _eliminate(self, b: Array, kept: Array | None) -> Elimination:
+        """Compute the eliminated blocks, with right-hand side b, from the kept ones, and couple back; None is zero."""
+        first, second = self.first, self.second
+        if not self.needs_adjoint:
+            eliminated = b if kept is None else b + self._product("jvps", first.matvec, kept)
+            return Elimination(eliminated, second.matvec(eliminated), None)
+        if kept is None:
+            return Elimination(b, first.rmatvec(b), None)
+        if self.halves.pull is not None:
+            self.evaluator.tally.add("vjps")
+            return Elimination(*self.halves.pull((first, second), self.states, b, kept, self.wrt))
+        eliminated = b + self._product("vjps", second.rmatvec, kept)
+        return Elimination(eliminated, first.rmatvec(eliminated), None)
+
+    def _product(self, kind: str, function: Callable[[Array], Array], kept: Array) -> Array:
+        """The first half of a product, counted as the whole."""
+        self.evaluator.tally.add(kind)
+        return function(kept)
+
+    def _products(self) -> int:
+        tally = self.evaluator.tally
+        return tally.jvps + tally.vjps
+
+
+def _statuses(norms: HostArray, target: HostArray, reported: HostArray | None) -> HostArray:
+    """Statuses by the measured residuals; a system whose solver reported convergence without meeting them continues."""
+    running = np.full(norms.shape, int(Status.RUNNING))
+    status = running if reported is None else np.where(reported == Status.CONVERGED, running, reported)
+    status = np.where(np.isfinite(norms), status, int(Status.NONFINITE))
+    return np.where(norms <= target, int(Status.CONVERGED), status)
+
+
+def by_substitution(A: LinearOperator, b: Array, stop: LinearStop) -> tuple[Array | None, LinearResult | None]:
+    """Solve a causal problem's system by the exact inverse of J: the solution, and the result if confirmed."""
+    inverse = A.approximate_inverse()
+    if inverse is None:
+        return None, None
+    with np.errstate(all="ignore"):
+        x = inverse.matvec(b)
+        norms = norm2(b - A.matvec(x))
+    target = stop.target(norm2(b), b)
+    if not (norms <= target).all():
+        return (x, None) if np.isfinite(norms).all() else (None, None)
+    status, once = np.full(norms.shape, int(Status.CONVERGED)), np.ones(norms.shape, dtype=int)
+    return x, LinearResult(x=x, status=status, residual_norm=norms, target=target, iterations=once, matvecs=1)
+
+
+def long_krylov(b: Array) -> LGMRES:
+    """LGMRES for b (B, N) that restarts only when its vectors would exceed `LARGEST` numbers."""
+    systems, N = max(1, b.shape[0]), max(1, b.shape[1])
+    columns = min(LARGEST // (2 * systems * N), math.isqrt(LARGEST // (3 * systems)))
+    return LGMRES(restart=max(LGMRES().restart, min(LONGEST, columns)))
+
+
+def checked_wrt(problem: Problem, wrt: Collection[str] | None) -> frozenset[str] | None:
+    """Raise unless `wrt` names parameters of the problem and their gradients are available."""
+    if wrt is None:
+        if problem.parameters and problem.parameter_vjp is None:
+            raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")
+        return None
+    if isinstance(wrt, str):
+        raise TypeError(f"pull_back: `wrt` must be a collection of names, got the string {wrt!r}")
+    unknown = sorted(set(wrt) - set(problem.parameters or wrt))
+    if unknown:
+        raise ValueError(f"pull_back: `wrt` must name parameters of the problem, got {unknown}")
+    if wrt and problem.parameter_vjp is None:
+        raise TypeError("pull_back: the problem has no `parameter_vjp` for the gradients of `wrt`")
+    return frozenset(wrt)

@@ -1,0 +1,319 @@
+"""Sparse LU: which engine suits a pattern, what it will cost, and factors as an operator."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.linalg.lapack
+import scipy.sparse
+import scipy.sparse.csgraph
+import scipy.sparse.linalg
+
+from implicitsolve._sparse_structure import Sparse
+from implicitsolve._typing import HostArray
+from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.result import per_system, status_per_system
+from implicitsolve.status import Status
+
+WIDEST_BAND = 24  # diagonals on one side up to which LAPACK's band was faster than SuperLU: 6 times at 1, even at 32
+LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long
+PIVOT_THRESHOLD = 0.1  # of SuperLU's symmetric mode: a smaller pivot on the diagonal gives way
+LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
+ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
+CUBES, LINES = 5.0, 30.0  # operations: 5 w^3 + 30 N w, within a factor of 2 of nanoseconds in the plane and the cube
+DIRECT_LIMIT = (
+    6e4  # operations for each unknown up to which kept factors were faster than ILU: cube of 26, torus of 200
+)
+
+
+@dataclass(frozen=True)
+class FillEstimate:
+    """What a sparse LU factorization will take, guessed from the pattern alone.
+
+    Attributes
+    ----------
+    width : int
+        Largest half bandwidth after reverse Cuthill-McKee: about the size of a separator.
+    entries : float
+        Entries of both factors.
+    operations : float
+        Multiplications and additions; about as many nanoseconds.
+    prefers_direct : bool
+        Whether the factorization is cheap enough not to be avoided.
+    """
+
+    width: int
+    entries: float
+    operations: float
+    prefers_direct: bool
+
+
+class SparsePlan:
+    """What depends on the pattern alone: symmetry, the order of a narrow band, and the estimate.
+
+    Parameters
+    ----------
+    structure : Sparse
+    """
+
+    def __init__(self, structure: Sparse) -> None:
+        self.structure = structure
+        n = structure.unknowns
+        self.is_symmetric = structure.is_symmetric
+        lower, upper = structure.bandwidth
+        self.order: HostArray | None = None
+        rows, columns = structure.indices, structure.columns
+        if max(lower, upper) > WIDEST_BAND or LENGTH_PER_WIDTH * max(lower, upper) > n:
+            graph: Any = structure.to_scipy().tocsr()
+            if not self.is_symmetric:
+                graph = scipy.sparse.csr_array(graph + graph.T)
+            order = scipy.sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
+            place = np.empty(n, dtype=np.int64)
+            place[order] = np.arange(n)
+            offsets = place[rows] - place[columns]
+            lower, upper = int(max(0, offsets.max(initial=0))), int(max(0, -offsets.min(initial=0)))
+            self.order = order
+            rows, columns = place[rows], place[columns]
+        self.lower, self.upper = lower, upper
+        width = max(lower, upper)
+        self.is_band = width <= WIDEST_BAND and width * LENGTH_PER_WIDTH <= n
+        if self.is_band:
+            self.places = (lower + upper + rows - columns) + columns.astype(np.int64) * (2 * lower + upper + 1)
+        operations = CUBES * float(width) ** 3 + LINES * n * width
+        entries = ENTRIES_PER_ROW * n * width
+        self.fill = FillEstimate(width, entries, operations, self.is_band or operations <= DIRECT_LIMIT * n)
+        self._symmetric: tuple[HostArray, HostArray, HostArray, HostArray] | None = None
+
+    def permuted(self) -> tuple[HostArray, HostArray, HostArray, HostArray] | None:
+        """Order, and P A P^T as (entries, indices, indptr), by the order that SuperLU found the first time."""
+        return self._symmetric
+
+    def learn(self, order: HostArray) -> None:
+        """Keep the order of the first factorization in symmetric mode, so that the next ones need not look for it."""
+        n, structure = self.structure.unknowns, self.structure
+        rows, columns = order[structure.indices], order[structure.columns]
+        sorting = np.lexsort((rows, columns))
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n))]).astype(np.int32)
+        self._symmetric = order, sorting, rows[sorting].astype(np.int32), indptr
+
+
+class Engine(Protocol):
+    """Factors of one matrix."""
+
+    nbytes: int
+    is_complex: bool
+
+    def solve(self, b: HostArray, trans: str) -> HostArray:
+        """Solve A x = b ("N"), A^T x = b ("T") or A^H x = b ("H")."""
+        ...
+
+
+class _Band:
+    """LAPACK's band LU with partial pivoting, in the order of the plan."""
+
+    def __init__(self, plan: SparsePlan, data: HostArray) -> None:
+        n, rows = plan.structure.unknowns, 2 * plan.lower + plan.upper + 1
+        ab = np.zeros(n * rows, dtype=data.dtype)
+        ab[plan.places] = data
+        self.is_complex = data.dtype.kind == "c"
+        lapack: Any = scipy.linalg.lapack
+        gbtrf, self._gbtrs = (lapack.zgbtrf, lapack.zgbtrs) if self.is_complex else (lapack.dgbtrf, lapack.dgbtrs)
+        self.factors, self.pivots, info = gbtrf(ab.reshape(n, rows).T, plan.lower, plan.upper, overwrite_ab=1)
+        if info > 0:
+            raise RuntimeError("singular")
+        self.order, self.kl, self.ku, self.nbytes = plan.order, plan.lower, plan.upper, ab.nbytes
+
+    def solve(self, b: HostArray, trans: str) -> HostArray:
+        """Permute, substitute, permute back."""
+        b = b if self.order is None else b[self.order]
+        x, _ = self._gbtrs(self.factors, self.kl, self.ku, b, self.pivots, trans="NTH".index(trans))
+        if self.order is None:
+            return x
+        out = np.empty_like(x)
+        out[self.order] = x
+        return out
+
+
+class _SuperLU:
+    """SuperLU: symmetric mode where the pattern is symmetric, with the order of the first factorization ever after."""
+
+    def __init__(self, plan: SparsePlan, data: HostArray, *, pivots: bool) -> None:
+        structure = plan.structure
+        n = structure.unknowns
+        self.order: HostArray | None = None
+        if pivots or not plan.is_symmetric:
+            self.lu = _superlu(data, structure.indices, structure.indptr, n, permc_spec="COLAMD")
+        else:
+            options: Any = {"diag_pivot_thresh": PIVOT_THRESHOLD, "options": {"SymmetricMode": True}}
+            known = plan.permuted()
+            if known is None:
+                self.lu = _superlu(data, structure.indices, structure.indptr, n, permc_spec="MMD_AT_PLUS_A", **options)
+                plan.learn(self.lu.perm_c)
+            else:
+                self.order, sorting, indices, indptr = known
+                self.lu = _superlu(data[sorting], indices, indptr, n, permc_spec="NATURAL", **options)
+        self.nbytes, self.is_complex = int(self.lu.nnz) * (data.itemsize + 4), data.dtype.kind == "c"
+
+    def solve(self, b: HostArray, trans: str) -> HostArray:
+        """Permute, substitute, permute back."""
+        if self.order is None:
+            return self.lu.solve(b, trans)
+        permuted = np.empty_like(b)
+        permuted[self.order] = b
+        return self.lu.solve(permuted, trans)[self.order]
+
+
+def _superlu(data: HostArray, indices: HostArray, indptr: HostArray, n: int, **options: Any) -> Any:
+    A = scipy.sparse.csc_matrix((data, indices, indptr), shape=(n, n))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return scipy.sparse.linalg.splu(A, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseLU:
+    """Sparse LU factorization.
+
+    A pattern that is a narrow band, as it stands or after reverse Cuthill-McKee, goes to LAPACK's band LU; others to
+    SuperLU [1]_, in symmetric mode with minimum degree on A + A^T where the pattern is symmetric (half the fill of
+    COLAMD in the plane), else with COLAMD and partial pivoting. After a factorization in symmetric mode, whose pivots
+    may be small, the residual of one solve is measured, and the matrix factorized again with partial pivoting where
+    that is not small.
+
+    References
+    ----------
+    .. [1] J. W. Demmel, S. C. Eisenstat, J. R. Gilbert, X. S. Li and J. W. H. Liu, "A supernodal approach to sparse
+           partial pivoting", SIAM J. Matrix Anal. Appl. 20 (1999) 720-755.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse
+    >>> from implicitsolve.direct._sparse_lu import SparseLU
+    >>> from implicitsolve.operators._sparse import SparseMatrix
+    >>> A = SparseMatrix.from_scipy(scipy.sparse.diags_array([[2.0, 4.0, 8.0], [1.0, 1.0]], offsets=[0, 1]))
+    >>> SparseLU().factor(A).solve(np.array([3.0, 5.0, 8.0]))
+    array([1., 1., 1.])
+    """
+
+    def factor(self, A: SparseMatrix, plan: SparsePlan | None = None) -> SparseFactorization:
+        """Factorize A; `plan` keeps what depends on the pattern alone from one factorization to the next."""
+        plan = SparsePlan(A.structure) if plan is None else plan
+        rows = A.flat_data
+        return SparseFactorization(A, [_engine(plan, row) for row in rows], plan)
+
+    build = factor
+
+
+def _engine(plan: SparsePlan, data: HostArray) -> Engine | None:
+    """Factors of one system; None if it is singular or not finite."""
+    if data.dtype.kind not in "fc" or data.dtype.itemsize < (16 if data.dtype.kind == "c" else 8):
+        data = data.astype(np.complex128 if data.dtype.kind == "c" else np.float64)
+    if not np.isfinite(data).all():
+        return None
+    try:
+        if plan.is_band:
+            return _Band(plan, data)
+        if plan.is_symmetric:
+            engine: Engine = _SuperLU(plan, data, pivots=False)
+            if _is_accurate(plan.structure, data, engine):
+                return engine
+    except RuntimeError:  # SuperLU's word for a pivot that is exactly zero
+        if plan.is_band or not plan.is_symmetric:
+            return None
+    try:
+        return _SuperLU(plan, data, pivots=True)
+    except RuntimeError:
+        return None
+
+
+def _is_accurate(structure: Sparse, data: HostArray, engine: Engine) -> bool:
+    """Whether a solve leaves a small residual."""
+    b = np.random.default_rng(0).uniform(0.5, 1.0, structure.unknowns).astype(data.dtype)
+    x = engine.solve(b, "N")
+    n = structure.unknowns
+    A = scipy.sparse.csc_array((data, structure.indices, structure.indptr), shape=(n, n))
+    with np.errstate(all="ignore"):
+        size = np.max(np.abs(data), initial=0.0) * np.max(np.abs(x)) + np.max(np.abs(b))
+        return bool(np.max(np.abs(b - A @ x)) <= LARGEST_RESIDUAL * size)
+
+
+class SparseFactorization(LinearOperator):
+    """The inverse of a sparse matrix, or of a batch of them, by its LU factors.
+
+    Made by ``SparseLU().factor(A)``. `matvec` multiplies by A^-1, `rmatvec` by A^-H, and it can be the preconditioner M
+    of a Krylov method.
+
+    Attributes
+    ----------
+    status : Status, or ndarray of int
+        CONVERGED, or SINGULAR: then every product with that system's inverse is NaN.
+    A : SparseMatrix
+        The matrix.
+    plan : SparsePlan
+        For the next matrix of this pattern.
+    """
+
+    def __init__(self, A: SparseMatrix, engines: list[Engine | None], plan: SparsePlan) -> None:
+        def product(trans: str) -> Any:
+            return lambda b: _solved(engines, b, trans)
+
+        super().__init__(
+            product("N"),
+            product("H"),
+            in_shape=A.in_shape,
+            batch_shape=A.batch_shape,
+            dtype=A.dtype,
+            take=(lambda indices: SparseFactorization(A.take(indices), [engines[i] for i in indices], plan))  # type: ignore[arg-type]
+            if A.batch_shape
+            else None,
+        )
+        self.A, self.plan, self._engines = A, plan, engines
+        codes = np.array([int(Status.SINGULAR if engine is None else Status.CONVERGED) for engine in engines])
+        self.status: Any = status_per_system(codes, A.batch_shape)
+        self.singular_block: Any = per_system(
+            np.where(codes == int(Status.SINGULAR), 0, -1), A.batch_shape
+        )  # as a Factorization has it
+
+    def __repr__(self) -> str:
+        """Shape, batch, and bytes."""
+        batch = f", batch_shape={self.batch_shape}" if self.batch_shape else ""
+        return f"<SparseFactorization {self.shape[0]}x{self.shape[1]}{batch}, {self.nbytes} bytes>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the factors hold."""
+        return sum(engine.nbytes for engine in self._engines if engine is not None)
+
+    def solve(self, b: HostArray) -> HostArray:
+        """Return A^-1 b for each system."""
+        return self.matvec(b)
+
+    def solve_adjoint(self, b: HostArray) -> HostArray:
+        """Return A^-H b for each system."""
+        return self.rmatvec(b)
+
+    def negative(self, F: HostArray) -> HostArray:
+        """-A^-1 F for F (B, N) of the flattened batch: a Newton direction."""
+        return -_solved(self._engines, F, "N")
+
+
+def _solved(engines: list[Engine | None], b: HostArray, trans: str) -> HostArray:
+    """Solve for b (*batch, N), each system by its factors."""
+    flat = b.reshape(len(engines), -1)
+    return np.stack([_solved_one(engine, row, trans) for engine, row in zip(engines, flat)]).reshape(b.shape)
+
+
+def _solved_one(engine: Engine | None, b: HostArray, trans: str) -> HostArray:
+    if engine is None:
+        return np.full_like(b, np.nan)
+    wide = np.ascontiguousarray(b, dtype=np.result_type(b.dtype, np.float64))
+    with np.errstate(all="ignore"):
+        if wide.dtype.kind == "c" and not engine.is_complex:
+            x = engine.solve(np.real(wide).copy(), trans) + 1j * engine.solve(np.imag(wide).copy(), trans)
+        else:
+            x = engine.solve(wide.astype(np.complex128) if engine.is_complex else wide, trans)
+    return x.astype(np.result_type(b.dtype, np.complex64) if engine.is_complex else b.dtype, copy=False)

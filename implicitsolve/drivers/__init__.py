@@ -1,0 +1,18 @@
+"""Drivers of many solves: races between starts, streams, batches on several workers, checkpoints."""
+
+from implicitsolve.drivers._batch import BatchResult, LostChunk, solve_batch
+from implicitsolve.drivers._checkpoint import checkpointed
+from implicitsolve.drivers._race import RaceResult, race
+from implicitsolve.drivers._stream import Solved, solve_sequences, solve_stream
+
+__all__ = [
+    "BatchResult",
+    "LostChunk",
+    "RaceResult",
+    "Solved",
+    "checkpointed",
+    "race",
+    "solve_batch",
+    "solve_sequences",
+    "solve_stream",
+]

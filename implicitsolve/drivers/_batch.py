@@ -1,0 +1,271 @@
+"""`solve_batch`: a batch in chunks, each solved by a worker of an executor: a process, a thread, another machine."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, as_inexact, gather
+from implicitsolve._typing import Array, Indices
+from implicitsolve.drivers._dispatch import Cancel, Chunk, Dispatch, Pool, Task
+from implicitsolve.problem import Problem
+from implicitsolve.result import PER_SYSTEM, Counts, NonlinearResult, concatenated
+from implicitsolve.solve import NonlinearMethod, check_settings, root
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop, check_limit
+
+PER_WORKER = 4  # chunks: the last ones to end then leave workers idle for at most about a quarter of the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostChunk:
+    """Systems whose worker died.
+
+    Attributes
+    ----------
+    systems : ndarray of int
+        Their positions in the flattened batch.
+    error : Exception
+        The executor's exception, or the MemoryError.
+    """
+
+    systems: Indices
+    error: Exception
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchResult(NonlinearResult):
+    """Result of `solve_batch`: that of `root` for the whole batch.
+
+    Systems that were not solved have the status LOST or CANCELLED, their start as x (NaN where only workers knew it),
+    and NaN as `fun` and norms.
+
+    Attributes
+    ----------
+    counts : Counts
+        Calls in all workers, each of which evaluates all systems of a chunk that still run.
+    steps : tuple of NewtonStep
+        Chunk by chunk.
+    lost : tuple of LostChunk
+        The chunks whose systems are LOST.
+    """
+
+    lost: tuple[LostChunk, ...] = field(default=())
+
+
+def solve_batch(
+    problem: Problem | Callable[[Indices], Problem],
+    x0: Any = None,
+    *,
+    count: int | None = None,
+    executor: Executor | int | None = None,
+    workers: int | None = None,
+    chunks: int | None = None,
+    method: NonlinearMethod | str = "auto",
+    stop: NonlinearStop | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    cancel: threading.Event | None = None,
+) -> BatchResult:
+    """Solve a batch of independent systems in chunks, on processes, threads, or the workers of any executor.
+
+    Each chunk is a separate call of `root`, so that each system ends as in `root` up to rounding: systems share matrix
+    products, whose order of summation may depend on their number, and a system at the edge of convergence may then
+    end otherwise. With the same chunks the result is bitwise the same on any workers of one kind.
+
+    Parameters
+    ----------
+    problem : Problem or callable
+        A batch, with `take`; or a function that returns the problem of some systems, ``problem(indices)``, with
+        batch_ndim 1. Workers call it, for data that are too large to send or are read from a file.
+    x0 : array_like, optional
+        As of `root`. By default the problem's own initial guess, which is computed here for the whole batch; if
+        `problem` is a function, each worker computes those of its systems.
+    count : int, optional
+        Number of systems, if `problem` is a function and there is no `x0`.
+    executor : concurrent.futures.Executor or int, optional
+        A `ProcessPoolExecutor`, a `ThreadPoolExecutor`, mpi4py's `MPIPoolExecutor`, Dask's ``client.get_executor()``,
+        or another object whose ``submit`` returns a future of concurrent.futures; or a number of processes, which this
+        call starts ("spawn") and ends. Default: one process for each CPU, since Python's threads share one interpreter.
+    workers : int, optional
+        Number of workers of `executor`, which does not report it. If given, one chunk more than this is submitted at a
+        time; otherwise all are, but for a `ProcessPoolExecutor`, for which the default is the number of CPUs.
+    chunks : int, optional
+        Number of contiguous parts of about equal size into which the batch is divided. Default: 4 for each worker. More
+        chunks balance the load better; the systems of larger ones share more of their matrix products.
+    method, stop : optional
+        As of `root`.
+    progress : callable, optional
+        ``progress(done, total)`` is called after each chunk, with numbers of systems. An exception that it raises ends
+        the solve.
+    cancel : threading.Event, optional
+        When it is set, unfinished chunks are abandoned, and their systems are CANCELLED. Tested ten times a second.
+
+    Returns
+    -------
+    BatchResult
+        As of `root`, in the order of the batch, with the chunks that were `lost`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not usable, or cannot be pickled for processes: before anything is sent.
+    ValueError
+        If the problem is no batch, or has no `take`.
+    RuntimeError
+        If processes cannot start; or if no chunk was solved, so that the shape of the states is unknown.
+
+    See Also
+    --------
+    root : one call for the whole batch, in this thread.
+    checkpointed : a solve that survives the death of its process.
+
+    Notes
+    -----
+    An exception of the problem's functions ends the solve: it is raised here, with the worker's traceback as a note,
+    and no further chunk begins. A worker that dies (killed, or by a fault of compiled code) or runs out of memory loses
+    its chunk alone. A process pool breaks as a whole when one of them dies, and does not report which chunk it was:
+    it is replaced by a new one, started in the same way, and the chunks that had been handed over are tried again after
+    all others, one at a time. Those that break the pool again are LOST. The caller's broken pool cannot be used again.
+    Other executors have their own rules for a second attempt; chunks whose futures end with an exception are LOST.
+
+    Chunks for processes are pickled. A `Problem` pickles if its functions do: functions of a module, bound methods and
+    `functools.partial` of these, but no lambdas. Those of all adapters do. A script that starts processes needs
+    ``if __name__ == "__main__":``.
+
+    Each process uses as many BLAS threads as its BLAS chooses, together too many: set OMP_NUM_THREADS=1 in the
+    environment, unless there are fewer workers than CPUs.
+
+    A process takes about as long to start as Python and the imports of the problem's module take, and sending a chunk
+    takes two copies of it; x0, x and F of the whole batch are held here. A chunk that is running on the caller's
+    executor cannot be stopped: after an exception or `cancel` its end is not awaited.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> rng = np.random.default_rng(0)
+    >>> params = ims.adapters.gru_parameters(2, 4, rng=rng)
+    >>> layer = ims.adapters.implicit_gru(params, rng.standard_normal((100, 5, 2)))
+    >>> with ThreadPoolExecutor(2) as executor:
+    ...     result = ims.drivers.solve_batch(layer, executor=executor)
+    >>> result.x.shape, bool(result.success.all())
+    ((100, 5, 4), True)
+    """
+    solver, stop, _ = check_settings("solve_batch", method, stop, None)
+    if progress is not None and not callable(progress):
+        raise TypeError(f"solve_batch: `progress` must be callable, got {type(progress).__name__}")
+    if cancel is not None and not isinstance(cancel, Cancel):
+        raise TypeError(f"solve_batch: `cancel` must be a threading.Event, got {type(cancel).__name__}")
+    if chunks is not None:
+        check_limit("solve_batch", "chunks", chunks, least=1)
+    batch = _Batch.of(problem, x0, count)
+    pool = Pool.of(executor, workers)
+    if not batch.size:
+        return BatchResult(**vars(root(batch.problem, batch.x0, method=solver, stop=stop)))
+    parts = min(PER_WORKER * pool.workers if chunks is None else int(chunks), batch.size)
+    tasks = [Task(systems) for systems in np.array_split(np.arange(batch.size), parts)]
+    Dispatch(lambda systems: batch.chunk(systems, solver, stop), pool, progress, cancel).run(tasks)
+    return batch.joined(tasks)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The systems and their initial guesses; a function as `problem` determines its own batch axes."""
+
+    problem: Problem | Callable[[Indices], Problem]
+    x0: Array | None
+    batch_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, problem: Problem | Callable[[Indices], Problem], x0: Any, count: Any) -> _Batch:
+        """The batch that the caller's arguments describe."""
+        if isinstance(problem, Problem):
+            if not problem.batch_ndim or problem.take is None:
+                raise ValueError("solve_batch: `problem` must be a batch (`batch_ndim` > 0) and offer `take`")
+            if count is not None:
+                raise TypeError("solve_batch: `count` is for a `problem` that is a function of the systems")
+            if x0 is None and problem.initial_guess is None:
+                raise TypeError("solve_batch: `x0` is needed, since the problem offers no initial guess")
+            x0 = problem.initial_guess("default", None) if x0 is None else x0  # type: ignore[misc]
+        elif not callable(problem):
+            raise TypeError(
+                f"solve_batch: `problem` must be a Problem, or a function of systems that returns one, "
+                f"got {type(problem).__name__}"
+            )
+        elif (x0 is None) == (count is None):
+            given = "neither" if x0 is None else "both"
+            raise TypeError(f"solve_batch: a function as `problem` needs either `x0` or `count`, got {given}")
+        elif x0 is None:
+            check_limit("solve_batch", "count", count, least=1)
+            return cls(problem, None, (int(count),))
+        x0 = as_inexact(x0, "x0")
+        batch_ndim = problem.batch_ndim if isinstance(problem, Problem) else 1
+        if batch_ndim > x0.ndim:
+            raise ValueError(f"solve_batch: `batch_ndim` is {batch_ndim}, but x0 has only {x0.ndim} axes")
+        return cls(problem, x0, tuple(x0.shape[:batch_ndim]))
+
+    @property
+    def size(self) -> int:
+        """Number of systems."""
+        return math.prod(self.batch_shape)
+
+    def start(self, systems: Indices) -> Array | None:
+        """Initial values of some of them, if they are known here."""
+        if self.x0 is None:
+            return None
+        event_shape = tuple(self.x0.shape[len(self.batch_shape) :])
+        return gather(array_namespace(self.x0).reshape(self.x0, (self.size, *event_shape)), systems)
+
+    def chunk(self, systems: Indices, method: NonlinearMethod, stop: NonlinearStop) -> Chunk:
+        """Some of them as a chunk."""
+        problem = self.problem.take(systems) if isinstance(self.problem, Problem) else self.problem  # type: ignore[misc]
+        return Chunk(systems, problem, self.start(systems), method, stop)
+
+    def joined(self, tasks: list[Task]) -> BatchResult:
+        """The results of all chunks as one."""
+        solved = [task.result for task in tasks if task.result is not None]
+        results = [task.result or self._unsolved(task, solved) for task in tasks]
+        whole = concatenated(results)
+        xp = array_namespace(whole.x)
+        numbers = {name: np.reshape(getattr(whole, name), self.batch_shape) for name in PER_SYSTEM}
+        return BatchResult(
+            x=xp.reshape(whole.x, self.batch_shape + tuple(whole.x.shape[1:])),
+            fun=xp.reshape(whole.fun, self.batch_shape + tuple(whole.fun.shape[1:])),
+            **numbers,
+            counts=whole.counts,
+            steps=tuple(
+                replace(step, systems=task.systems[step.systems])
+                for task, result in zip(tasks, results)
+                for step in result.steps
+            ),
+            lost=tuple(LostChunk(systems=task.systems, error=task.error) for task in tasks if task.error is not None),
+        )
+
+    def _unsolved(self, task: Task, solved: list[NonlinearResult]) -> NonlinearResult:
+        """A result for systems that are lost or cancelled."""
+        size, start = task.systems.size, self.start(task.systems)
+        if start is None:
+            if not solved:
+                raise RuntimeError("solve_batch: no chunk was solved, and without `x0` the states' shape is unknown")
+            like = solved[0].x
+            start = array_namespace(like).full((size, *like.shape[1:]), np.nan, dtype=like.dtype)
+        status = np.full(size, int(Status.CANCELLED if task.error is None else Status.LOST))
+        unknown, none = np.full(size, np.nan), np.zeros(size, dtype=int)
+        return NonlinearResult(
+            x=start,
+            fun=array_namespace(start).full_like(start, np.nan),
+            status=status,
+            residual_norm=unknown,
+            initial_norm=unknown,
+            target=unknown,
+            iterations=none,
+            krylov_iterations=none,
+            counts=Counts(),
+        )

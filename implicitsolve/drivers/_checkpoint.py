@@ -1,0 +1,256 @@
+"""`checkpointed`: a solve in legs, between which its state is saved in a file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, as_inexact, eps, gather, norm_max, scatter, traits_of
+from implicitsolve._typing import Array, Indices
+from implicitsolve.drivers._checkpoint_file import NUMBERS, CheckpointFile, Record, described, digest
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.monitor import Monitor, silent
+from implicitsolve.nonlinear import Anderson, Auto, Broyden, Homotopy, NewtonKrylov, Picard
+from implicitsolve.nonlinear._scheduler import Scheduler
+from implicitsolve.problem import Problem
+from implicitsolve.result import NewtonStep, NonlinearResult, per_system, status_per_system
+from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop, check_limit
+
+NEWTON_STEPS, FIXED_POINT_STEPS = 100, 500  # default limits of the methods
+# F(x) is taken to be of the same problem if it differs by less than these, which other machines and libraries do not
+# exceed:
+SAME = 1e-3  # relative difference
+NOISE = 1e3  # times the change of F between adjacent floating-point numbers x
+
+
+def checkpointed(
+    problem: Problem | Any,
+    x0: Any,
+    path: str | os.PathLike[str],
+    *,
+    every: int = 10,
+    method: NonlinearMethod | str = "auto",
+    stop: NonlinearStop | None = None,
+    monitor: Monitor | None = None,
+) -> NonlinearResult:
+    """Solve F(x) = 0 as `root` does, in legs of some steps, and save a file from which another process can resume.
+
+    Call it again, in the same way, after the process has died: it finds the file, resumes after the last complete leg,
+    and ends with the same bits as an uninterrupted run. A solve that has ended is not repeated.
+
+    Parameters
+    ----------
+    problem : Problem or callable
+        As of `root`.
+    x0 : array_like or None
+        As of `root`, and the same at every call. None is the problem's own initial guess.
+    path : str or path
+        The file, in a folder that exists. With distributed arrays each rank writes its own, ``path.rank000-of-004``.
+    every : int, optional
+        Steps of a leg. Default 10, after which most solves have ended.
+    method : optional
+        As of `root`, except `Homotopy`, whose path every leg would restart. For fixed-point problems "auto" is
+        `NewtonKrylov` here, since `Anderson` depends on its history.
+    stop : NonlinearStop, optional
+        As of `root`. The inequality refers to ||F(x0)|| of the first leg. `max_iterations` counts the steps of all
+        legs; a later call may increase it.
+    monitor : callable, optional
+        As of `root`. It is called at the steps of this process, numbered from the first leg on.
+
+    Returns
+    -------
+    NonlinearResult
+        As of `root`. `counts` are those of all legs, plus two residuals for each time that a file was read; `steps`
+        are those of this process.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not usable; or if the file is from a different solve: the message names what differs. Compared
+        are shapes, dtypes, settings, x0, the problem's `parameters`, and F(x).
+
+    See Also
+    --------
+    root : without a file.
+    solve_batch : many systems by many workers, which may die.
+
+    Notes
+    -----
+    Each leg is a `root` from the point where the last one ended. What a method carries from step to step (recycled
+    Krylov spaces, a factored J and its updates, forcing terms, histories, counters of stagnation) is reset, so that the
+    solve takes other steps than without a file, usually more. The driven cavity of `testing.get("driven-cavity",
+    "medium")`, 1922 unknowns, takes `NewtonKrylov` to 1e-10 in 6 steps and 327 products or residuals; in legs of 5, 2
+    and 1 steps it takes 8, 14 and 14 steps, and 436, 664 and 817 products.
+
+    Systems of a batch that have ended do not change; with `take` they cost nothing. A file holds the bits of x and
+    F(x); it is written under another name, and replaces the old one when it is complete. Ranks keep the last two.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> problem = ims.Problem(lambda x: x**3 - 8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "cubes.npz"
+    ...     brief, ample = (ims.NonlinearStop(rtol=1e-12, max_iterations=limit) for limit in (4, 100))
+    ...     first = ims.drivers.checkpointed(problem, np.full(3, 100.0), file, stop=brief)
+    ...     second = ims.drivers.checkpointed(problem, np.full(3, 100.0), file, stop=ample)
+    >>> first.status.name, second.status.name, second.x.round(6)
+    ('ITERATION_LIMIT', 'CONVERGED', array([2., 2., 2.]))
+    """
+    problem = problem if isinstance(problem, Problem) else Problem(problem)
+    solver, stop, monitor = check_settings("checkpointed", method, stop, monitor)
+    if not isinstance(stop, NonlinearStop):
+        raise TypeError(f"checkpointed: `stop` must be a NonlinearStop, got {type(stop).__name__}")
+    if isinstance(solver, Homotopy):
+        raise ValueError("checkpointed: `method` must be restartable from any x; a Homotopy follows one path from x0")
+    check_limit("checkpointed", "every", every, least=1)
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise TypeError(f"checkpointed: `path` must be the name of a file, got {path!r}")
+    if x0 is None:
+        if problem.initial_guess is None:
+            raise TypeError("checkpointed: `x0` is needed, since the problem offers no initial guess")
+        x0 = problem.initial_guess("default", None)
+    return _Legs(problem, as_inexact(x0, "x0"), path, int(every), solver, stop, monitor).run()
+
+
+class _Legs:
+    """A solve in legs, on states (B, *event_shape)."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        x0: Array,
+        path: Any,
+        every: int,
+        solver: NonlinearMethod,
+        stop: NonlinearStop,
+        monitor: Monitor,
+    ) -> None:
+        self.problem, self.every, self.stop, self.monitor = problem, every, stop, monitor
+        is_iterated = isinstance(solver, Auto) and problem.fixed_point and problem.substitute is None
+        self.solver: NonlinearMethod = NewtonKrylov() if is_iterated else solver
+        default = FIXED_POINT_STEPS if isinstance(solver, Anderson | Broyden | Picard) else NEWTON_STEPS
+        self.limit = default if stop.max_iterations is None else stop.max_iterations
+        evaluator = Evaluator(problem, x0)
+        self.shape, self.batch_shape = tuple(x0.shape), evaluator.batch_shape
+        self.rows, self.event_shape = evaluator.rows, evaluator.event_shape
+        self.x0 = array_namespace(x0).reshape(x0, (self.rows.size, *self.event_shape))
+        self.steps: list[NewtonStep] = []
+        settings = {
+            "shape": str(self.shape),
+            "dtype": str(x0.dtype),
+            "batch_ndim": str(problem.batch_ndim),
+            "every": str(every),
+            "method": described(solver),
+            "stop": described(replace(stop, max_iterations=None)),
+            "x0": digest(x0),
+            "parameters": described(problem.parameters),
+            "layout": str(x0.counts) if traits_of(x0).is_partitioned else "None",
+        }
+        self.file = CheckpointFile(path, self.x0, settings)
+
+    def run(self) -> NonlinearResult:
+        """Resume, and continue until every system has ended."""
+        record = self.file.read()
+        if record is None:
+            record = Record.at(array_namespace(self.x0).asarray(self.x0, copy=True))
+        else:
+            self._check(record)
+        while (running := self._running(record)).size:
+            self._solve_leg(record, running)
+            self.file.write(record)
+        numbers = {name: getattr(record, name) for name in NUMBERS}
+        numbers["target"] = self.stop.target(record.initial_norm, self.x0)
+        shaped = {name: per_system(values, self.batch_shape) for name, values in numbers.items()}
+        shaped["status"] = status_per_system(record.status, self.batch_shape)
+        xp = array_namespace(record.x)
+        return NonlinearResult(
+            x=xp.reshape(record.x, self.shape),
+            fun=xp.reshape(record.fun, self.shape),
+            **shaped,
+            counts=record.counts,
+            steps=tuple(self.steps),
+        )
+
+    def _running(self, record: Record) -> Indices:
+        """Systems that have not ended; those that reached a lower limit continue."""
+        is_open = (record.status == Status.RUNNING) | (record.status == Status.ITERATION_LIMIT)
+        return np.flatnonzero(is_open & (record.steps < self.limit or record.legs == 0))
+
+    def _solve_leg(self, record: Record, running: Indices) -> None:
+        """Take some steps of the running systems; without `take` the others are solved along, and not changed."""
+        take = self.problem.take if self.problem.batch_ndim and running.size < self.rows.size else None
+        rows = self.rows if take is None else running
+        x = gather(record.x, rows)
+        if take is None:
+            x = array_namespace(x).reshape(x, self.shape)
+        stop = replace(self.stop, max_iterations=min(self.every, self.limit - record.steps))
+        reference = None if record.legs == 0 else record.initial_norm[rows]
+        seen = 1 if self.steps else 0  # a leg begins at the last step of the one before
+        shown = silent if self.monitor is silent else self._shown(record, rows, seen)
+        problem = self.problem if take is None else take(rows)
+        result = solve_root(problem, x, self.solver, stop, shown, Scheduler(reference=reference))
+        self.steps += [_numbered(step, record, rows) for step in result.steps[seen:]]
+        places = np.flatnonzero(np.isin(rows, running))  # of the running systems in the result
+        for name in ("x", "fun"):
+            value = getattr(result, name)
+            whole = array_namespace(value).reshape(value, (rows.size, *self.event_shape))
+            if places.size == self.rows.size:
+                setattr(record, name, whole)
+            else:
+                scatter(getattr(record, name), running, gather(whole, places))
+        numbers = {name: np.ravel(getattr(result, name))[places] for name in NUMBERS}
+        record.status[running], record.residual_norm[running] = numbers["status"], numbers["residual_norm"]
+        record.iterations[running] += numbers["iterations"]
+        record.krylov_iterations[running] += numbers["krylov_iterations"]
+        if record.legs == 0:
+            record.initial_norm[running] = numbers["initial_norm"]
+        record.counts = record.counts + result.counts
+        record.steps = min(record.steps + self.every, self.limit)
+        record.legs += 1
+
+    def _check(self, record: Record) -> None:
+        """Raise unless the problem has the residual of the file, up to its change between adjacent numbers."""
+        xp = array_namespace(record.x)
+        evaluator = Evaluator(self.problem, xp.reshape(record.x, self.shape))
+        x, kept = evaluator.flatten(record.x), evaluator.flatten(record.fun)
+        F = evaluator.residual(x)
+        nearby = evaluator.residual(x * (1 + eps(xp, evaluator.dtype)))
+        record.counts = record.counts + evaluator.tally.counts()
+        with np.errstate(all="ignore"):
+            change, noise = norm_max(F - kept), norm_max(nearby - F)
+            wrong = np.flatnonzero(change > SAME * norm_max(kept) + NOISE * noise)  # False if not finite
+        if wrong.size:
+            raise ValueError(
+                f"checkpointed: the file {str(self.file.path)!r} is from a different problem: max|F(x)| was "
+                f"{norm_max(kept)[wrong[0]]:.6g} and is {norm_max(F)[wrong[0]]:.6g}. "
+                "Delete it to start over, or give another `path`"
+            )
+
+    def _shown(self, record: Record, rows: Indices, seen: int) -> Monitor:
+        """The caller's monitor, for a leg whose first `seen` steps it has been called with."""
+
+        def shown(step: NewtonStep, x: Array, F: Array) -> None:
+            if step.iteration < seen:
+                return
+            xp = array_namespace(x)
+            whole = [xp.asarray(part, copy=True) for part in (record.x, record.fun)]
+            for part, own in zip(whole, (x, F)):
+                scatter(part, rows, xp.reshape(own, (rows.size, *self.event_shape)))
+            self.monitor(_numbered(step, record, rows), *(xp.reshape(part, self.shape) for part in whole))
+
+        return shown
+
+
+def _numbered(step: NewtonStep, record: Record, rows: Indices) -> NewtonStep:
+    """A step of a leg as one of the whole solve."""
+    iteration, counts = record.steps + step.iteration, record.counts + step.counts
+    return replace(step, iteration=iteration, systems=rows[step.systems], counts=counts)

@@ -1,0 +1,177 @@
+"""The file of a checkpointed solve: its content, atomic writes, and the check that it is from the same solve."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from implicitsolve._namespace import from_host, is_array, to_host, traits_of
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.result import Counts
+
+FORMAT = 2
+NO_CALLS = Counts()
+NUMBERS = "status", "residual_norm", "initial_norm", "iterations", "krylov_iterations"  # for each system
+
+
+@dataclass(eq=False)
+class Record:
+    """A batch after some legs: states (B, *event_shape), and numbers (B,) on the host."""
+
+    x: Array
+    fun: Array
+    status: HostArray
+    residual_norm: HostArray
+    initial_norm: HostArray
+    iterations: HostArray
+    krylov_iterations: HostArray
+    counts: Counts = NO_CALLS
+    steps: int = 0  # of every system that is still running
+    legs: int = 0
+
+    @classmethod
+    def at(cls, x0: Array) -> Record:
+        """The start."""
+        size = x0.shape[0]
+        none, unknown = np.zeros(size, dtype=int), np.full(size, np.nan)
+        return cls(x0, x0, none, unknown, unknown.copy(), none.copy(), none.copy())
+
+
+class CheckpointFile:
+    """The file of a solve, or of one rank of a distributed one.
+
+    Every rank writes its own file after the same legs. A rank that dies while others write is one leg behind: ranks
+    keep the previous file too.
+    """
+
+    def __init__(self, path: Any, like: Array, settings: Mapping[str, str]) -> None:
+        self.like, self.settings = like, {"format": str(FORMAT), **settings}
+        self.comm: Any = like.comm if traits_of(like).is_partitioned else None
+        name = os.fspath(path)
+        if self.comm is not None:
+            name += f".rank{self.comm.rank:03d}-of-{self.comm.size:03d}"
+        self.path, self.previous = Path(name), Path(name + ".previous")
+        if not self.path.parent.is_dir():
+            raise ValueError(f"checkpointed: `path` must be in a folder that exists, got {name!r}")
+
+    def write(self, record: Record) -> None:
+        """Replace the old file by a complete new one: whenever the process ends, one of them exists."""
+        unfinished = Path(f"{self.path}.unfinished")
+        with unfinished.open("wb") as file:
+            np.savez(file, **self._arrays(record))
+            file.flush()
+            os.fsync(file.fileno())
+        if self.comm is not None and self.path.exists():
+            self.path.replace(self.previous)
+        unfinished.replace(self.path)
+
+    def read(self) -> Record | None:
+        """The record to resume from; None if there is none. All ranks return the same leg, or raise an error."""
+        if self.comm is None:
+            return self._loaded(self.path)
+        records, trouble = [], None
+        try:
+            records = [record for path in (self.path, self.previous) if (record := self._loaded(path)) is not None]
+        except ValueError as error:
+            trouble = error
+        legs = max((record.legs for record in records), default=0)
+        is_wrong, last, first = self._largest(trouble is not None, legs, -legs)
+        if trouble is not None:
+            raise trouble
+        if is_wrong:
+            raise ValueError("checkpointed: the file of another rank is from a different solve")
+        common = -first  # the last leg that all ranks have completed, or 0
+        record = next((record for record in records if record.legs == common), None)
+        (is_missing,) = self._largest(record is None and common > 0)
+        if is_missing or last - common > 1:
+            raise ValueError(
+                f"checkpointed: the ranks' files are inconsistent: {str(self.path)!r} ends after leg {legs}, "
+                f"others after legs {common} to {last}. Restore them all, or delete them all"
+            )
+        return record
+
+    def _largest(self, *numbers: int) -> list[int]:
+        """The maximum of each number over all ranks."""
+        return [int(number) for number in self.comm.allreduce(np.asarray(numbers, dtype=np.float64), "max")]
+
+    def _arrays(self, record: Record) -> dict[str, Any]:
+        return {
+            "x": stored(record.x),
+            "fun": stored(record.fun),
+            **{name: getattr(record, name) for name in NUMBERS},
+            "counts": np.asarray(list(asdict(record.counts).values())),
+            "steps": np.asarray(record.steps),
+            "legs": np.asarray(record.legs),
+            "settings": np.asarray(json.dumps(self.settings)),
+        }
+
+    def _loaded(self, path: Path) -> Record | None:
+        if not path.exists():
+            return None
+        try:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in ("x", "fun", *NUMBERS, "counts", "steps", "legs")}
+                settings = json.loads(str(file["settings"]))
+        except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
+            raise ValueError(f"checkpointed: the file {str(path)!r} is no checkpoint: {error}") from error
+        self._compare(path, settings)
+        return Record(
+            x=self._restored(arrays["x"]),
+            fun=self._restored(arrays["fun"]),
+            **{name: arrays[name] for name in NUMBERS},
+            counts=Counts(**{part.name: int(n) for part, n in zip(fields(Counts), arrays["counts"])}),
+            steps=int(arrays["steps"]),
+            legs=int(arrays["legs"]),
+        )
+
+    def _compare(self, path: Path, settings: Mapping[str, str]) -> None:
+        """Raise unless the settings are those of the file."""
+        names = dict.fromkeys([*self.settings, *settings])
+        pairs = [(name, settings.get(name), self.settings.get(name)) for name in names]
+        wrong = [f"`{name}` was {old} and is {new}" for name, old, new in pairs if old != new]
+        if wrong:
+            raise ValueError(
+                f"checkpointed: the file {str(path)!r} is from a different solve: {'; '.join(wrong)}. "
+                "Delete it to start over, or give another `path`"
+            )
+
+    def _restored(self, values: HostArray) -> Array:
+        """States in the library of x0."""
+        like = self.like
+        return like.like(values) if traits_of(like).is_partitioned else from_host(values, like)
+
+
+def stored(x: Array) -> HostArray:
+    """The part of an array in this process, on the host."""
+    return x.local if traits_of(x).is_partitioned else to_host(x)
+
+
+def digest(x: Array) -> str:
+    """Dtype, shape and hash of an array."""
+    values = np.ascontiguousarray(stored(x))
+    return f"{values.dtype}{list(values.shape)} {hashlib.sha256(values.data).hexdigest()[:16]}"
+
+
+def described(value: Any) -> str:
+    """Settings as a text that is the same in every process."""
+    if value is None or isinstance(value, str | bool | int | float | complex | np.generic):
+        return repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        inside = ", ".join(f"{part.name}={described(getattr(value, part.name))}" for part in fields(value))
+        return f"{type(value).__name__}({inside})"
+    if is_array(value):
+        return digest(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {described(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(described(part) for part in value)}]"
+    name = getattr(value, "__qualname__", None)
+    return type(value).__qualname__ if name is None else f"{value.__module__}.{name}"

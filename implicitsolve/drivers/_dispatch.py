@@ -1,0 +1,333 @@
+"""The chunks of a batch on the workers of an executor, whatever happens to these."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, fields
+from multiprocessing import parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from implicitsolve._typing import Array, Indices
+from implicitsolve.problem import Problem
+from implicitsolve.result import NonlinearResult
+from implicitsolve.solve import NonlinearMethod, root
+from implicitsolve.stopping import NonlinearStop, check_limit
+
+POLL = 0.1  # seconds between two looks at `cancel`, as documented there
+UNPICKLABLE = pickle.PicklingError, AttributeError, TypeError  # what pickle raises, depending on the object
+WHAT_TO_DO = (
+    "Define functions at the top level of a module, as methods of a class defined there, or as functools.partial of "
+    "these, not as lambdas or inside other functions; or use an executor of threads."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some systems of a batch, and how to solve them: what a worker gets."""
+
+    systems: Indices  # of the flattened batch
+    problem: Problem | Callable[[Indices], Problem]
+    x0: Array | None
+    method: NonlinearMethod
+    stop: NonlinearStop
+
+    def solve(self) -> NonlinearResult:
+        """Solve them here."""
+        problem: Any = self.problem if isinstance(self.problem, Problem) else self.problem(self.systems)
+        if not isinstance(problem, Problem):
+            raise TypeError(
+                f"solve_batch: `problem` must be a Problem, or a function of systems that returns one, but it returned "
+                f"{type(problem).__name__}"
+            )
+        if problem.batch_ndim != 1:
+            raise ValueError(f"solve_batch: a chunk's problem must have batch_ndim=1, got {problem.batch_ndim}")
+        result = root(problem, self.x0, method=self.method, stop=self.stop)
+        if result.x.shape[0] != self.systems.size:
+            raise ValueError(
+                f"solve_batch: the problem of {self.systems.size} systems must begin at as many states, "
+                f"got {result.x.shape[0]}"
+            )
+        return result
+
+    def pickled(self) -> bytes:
+        """The chunk as bytes; a TypeError that names the argument which cannot be pickled."""
+        try:
+            return pickle.dumps(self)
+        except UNPICKLABLE as error:
+            parts = {"x0": self.x0, "method": self.method, "stop": self.stop}
+            if isinstance(self.problem, Problem):
+                parts |= {f"problem.{part.name}": getattr(self.problem, part.name) for part in fields(Problem)}
+            culprit = next((name for name, value in parts.items() if not _is_picklable(value)), "problem")
+            raise TypeError(
+                f"solve_batch: `{culprit}` cannot be sent to other processes: {error}. {WHAT_TO_DO}"
+            ) from error
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except UNPICKLABLE:
+        return False
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class Failure:
+    """An exception of the problem's functions, and its traceback in the worker."""
+
+    error: Exception
+    trace: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """In a form that can be pickled."""
+        trace = "".join(traceback.format_exception(error))
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # noqa: BLE001 (an exception's own methods run here)
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        return cls(error, trace)
+
+    def reraise(self) -> None:
+        """Raise the exception in the caller."""
+        self.error.add_note(f"In a worker of solve_batch:\n{self.trace}")
+        raise self.error
+
+
+def work(chunk: Chunk | bytes) -> NonlinearResult | Failure:
+    """Solve a chunk in a worker. Exceptions are returned, so that what the executor raises is its own."""
+    try:
+        if isinstance(chunk, bytes):
+            try:
+                chunk = pickle.loads(chunk)
+            except (pickle.UnpicklingError, AttributeError, ImportError) as error:
+                raise TypeError(f"solve_batch: a worker cannot load the problem: {error}. {WHAT_TO_DO}") from error
+        return chunk.solve()  # type: ignore[union-attr]
+    except Exception as error:  # noqa: BLE001 (the caller raises it)
+        return Failure.of(error)
+
+
+class Spawning(SpawnContext):
+    """The "spawn" context, which keeps its processes: the standard pool can end them at once from Python 3.14 only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **options: Any) -> SpawnProcess:  # type: ignore[override] # noqa: N802
+        """Create a process."""
+        self.processes.append(SpawnProcess(*args, **options))
+        return self.processes[-1]
+
+
+def _begin() -> None:
+    """Initialize a worker process: Ctrl-C is left to the parent, with which the process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent: Any = parent_process()
+    parent.join()
+    os._exit(1)
+
+
+@runtime_checkable
+class Submits(Protocol):
+    """What is asked of an executor."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
+        """Call a function in a worker."""
+        ...
+
+
+@runtime_checkable
+class Cancel(Protocol):
+    """What is asked of a `threading.Event`, or of one that other processes share."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        ...
+
+
+@dataclass
+class Pool:
+    """An executor, and its properties that `Dispatch` uses.
+
+    Attributes
+    ----------
+    executor : Executor
+        Of the caller, or the processes of this call.
+    workers : int
+        How many there are; a guess for the caller's executor.
+    places : int or None
+        Chunks handed over at a time: one more than workers, so that none is idle. None: all of them.
+    context : Spawning or None
+        Of the processes of this call; None for the caller's executor.
+    """
+
+    executor: Submits
+    workers: int
+    places: int | None
+    context: Spawning | None = None
+
+    @classmethod
+    def of(cls, executor: Any, workers: int | None) -> Pool:
+        """The pool that the caller's arguments describe."""
+        if workers is not None:
+            check_limit("solve_batch", "workers", workers, least=1)
+        if isinstance(executor, Submits):
+            # The default size of the standard pools is about the number of CPUs.
+            count = os.cpu_count() or 1 if workers is None else workers
+            is_open = workers is None and not isinstance(executor, ProcessPoolExecutor)
+            return cls(executor, count, None if is_open else count + 1)
+        if executor is None:
+            executor = _cpus() if workers is None else workers
+        elif isinstance(executor, bool) or not isinstance(executor, int | np.integer):
+            raise TypeError(
+                f"solve_batch: `executor` must be an executor of concurrent.futures or a number of processes, "
+                f"got {type(executor).__name__}"
+            )
+        check_limit("solve_batch", "executor", int(executor), least=1)
+        context = Spawning()
+        return cls(ProcessPoolExecutor(int(executor), context, _begin), int(executor), int(executor) + 1, context)
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether it is a standard pool of processes, which breaks as a whole when one of them dies."""
+        return isinstance(self.executor, ProcessPoolExecutor)
+
+    def renew(self) -> None:
+        """Replace a broken process pool with a new one, and check that it works."""
+        broken: Any = self.executor
+        broken.shutdown()
+        if self.context is not None:
+            self.context = Spawning()
+            self.executor = ProcessPoolExecutor(self.workers, self.context, _begin)
+        else:  # started in the same way, for which there is no public attribute
+            initializer = broken._initializer, broken._initargs
+            self.executor = ProcessPoolExecutor(self.workers, broken._mp_context, *initializer)
+        try:
+            self.executor.submit(int).result()
+        except BrokenExecutor as error:
+            raise RuntimeError(
+                "solve_batch: worker processes cannot start (the reason is on stderr). They import the main module "
+                'again: a script that starts processes needs `if __name__ == "__main__":`'
+            ) from error
+
+    def end(self, started: Submits, *, kill: bool) -> None:
+        """End the processes of this call, at once if `kill`; an executor that the caller `started` is left running."""
+        if not isinstance(self.executor, ProcessPoolExecutor) or (self.context is None and self.executor is started):
+            return
+        for process in self.context.processes if kill and self.context is not None else ():
+            process.kill()
+        self.executor.shutdown(wait=self.context is not None or not kill, cancel_futures=kill)
+
+
+@dataclass(eq=False)
+class Task:
+    """The systems of a chunk, and their result, or why they are lost; neither if the solve was cancelled."""
+
+    systems: Indices
+    result: NonlinearResult | None = None
+    error: Exception | None = None
+
+
+class Dispatch:
+    """Chunks on their way through a pool.
+
+    `make` gives the chunk of some systems; `progress` and `cancel` are those of `solve_batch`. A pool of processes that
+    breaks does not report which chunk it was: all chunks that had been submitted are retried at the end, one at a time
+    in a pool used for nothing else. One that breaks it again is lost.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Indices], Chunk],
+        pool: Pool,
+        progress: Callable[[int, int], object] | None,
+        cancel: Cancel | None,
+    ) -> None:
+        self.make, self.pool, self.progress, self.cancel = make, pool, progress, cancel
+        self.running: dict[Future[Any], Task] = {}
+        self.suspects: list[Task] = []
+        self.done = self.total = 0  # systems
+
+    def run(self, tasks: list[Task]) -> None:
+        """Solve all chunks, but for those that are lost or cancelled."""
+        self.total = sum(task.systems.size for task in tasks)
+        started = self.pool.executor
+        try:
+            self._pass(tasks, self.pool.places or len(tasks), is_last=not self.pool.has_processes)
+            self._pass(self.suspects, 1, is_last=True)
+        finally:
+            for future in self.running:
+                future.cancel()
+            self.pool.end(started, kill=bool(self.running))
+
+    def _pass(self, tasks: list[Task], places: int, *, is_last: bool) -> None:
+        """Hand over chunks, `places` at a time; in the last pass those that fail are lost, else suspected."""
+        waiting = deque(tasks)
+        while waiting or self.running:
+            if self.cancel is not None and self.cancel.is_set():
+                return
+            while waiting and len(self.running) < places:
+                task = waiting.popleft()
+                self.running[self._submitted(task)] = task
+            ended, _ = wait(self.running, None if self.cancel is None else POLL, FIRST_COMPLETED)
+            if self.pool.has_processes and any(isinstance(future.exception(), BrokenExecutor) for future in ended):
+                ended, _ = wait(self.running)  # none of them runs any more
+                self.pool.renew()
+            for future in [future for future in self.running if future in ended]:  # in the order of submission
+                task = self.running.pop(future)
+                error = self._outcome(task, future)
+                if error is None or is_last:
+                    task.error = error
+                    self._count(task)
+                else:
+                    self.suspects.append(task)
+
+    def _submitted(self, task: Task) -> Future[Any]:
+        chunk = self.make(task.systems)
+        try:
+            return self.pool.executor.submit(work, chunk.pickled() if self.pool.has_processes else chunk)
+        except BrokenExecutor as error:
+            broken = Future[Any]()
+            broken.set_exception(error)
+            return broken
+
+    def _outcome(self, task: Task, future: Future[Any]) -> Exception | None:
+        """Keep the result of a chunk, or return why there is none; exceptions of the problem's functions are raised."""
+        try:
+            outcome = future.result()
+        except UNPICKLABLE as error:
+            raise TypeError(f"solve_batch: the executor cannot send the problem: {error}") from error
+        except Exception as error:  # noqa: BLE001 (the executor's own: `work` returns those of the problem)
+            return error
+        if not isinstance(outcome, Failure):
+            task.result = outcome
+        elif isinstance(outcome.error, MemoryError):
+            return outcome.error
+        else:
+            outcome.reraise()
+        return None
+
+    def _count(self, task: Task) -> None:
+        self.done += task.systems.size
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+def _cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,6 @@
+"""Even-odd elimination: a block tridiagonal system in half its unknowns."""
+
+from implicitsolve.elimination._even_odd import even_odd, expand
+from implicitsolve.structure import Coupling, Half, Halves
+
+__all__ = ["Coupling", "Half", "Halves", "even_odd", "expand"]

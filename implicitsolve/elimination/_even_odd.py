@@ -1,0 +1,296 @@
+"""Even-odd elimination: a system whose blocks couple to their nearest neighbours only, in half the unknowns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, from_host, norm_max
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels import vectors
+from implicitsolve.monitor import Monitor, silent
+from implicitsolve.operators import LinearOperator
+from implicitsolve.precondition._triangular import tridiagonal_inverse
+from implicitsolve.problem import Problem
+from implicitsolve.result import NewtonStep, NonlinearResult, per_system, status_per_system
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop
+from implicitsolve.structure import BlockBanded, Coupling, Halves
+
+
+def even_odd(problem: Problem) -> Problem:
+    """Eliminate every second block of a system x = G(x) that couples nearest neighbours only.
+
+    Blocks 0, 2, 4, ... are explicit functions of blocks 1, 3, 5, ...; put into the equations of these, they leave a
+    problem in half the unknowns, ``R(e) = e - G_kept(G_eliminated(e))``, whose Jacobian is I minus a product of two
+    couplings: the eigenvalues mu of dG/dx that stand for it are squared, and fixed-point and Krylov methods need about
+    half the iterations. `root`, `pull_back` and `push_forward` do this automatically; `expand` gives the whole state.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `halves`, as the adapters with nearest-neighbour coupling have.
+
+    Returns
+    -------
+    Problem
+        On states of T // 2 blocks, with the parameters and gradients of `problem`. J offers an approximate inverse,
+        made of the diagonals of its blocks.
+
+    Raises
+    ------
+    TypeError
+        If `problem` is no Problem.
+    ValueError
+        If it has no `halves`.
+
+    Notes
+    -----
+    One residual, or product with J or its adjoint, costs two halves, that is one of `problem`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> rng = np.random.default_rng(0)
+    >>> layer = ims.adapters.implicit_gru(ims.adapters.gru_parameters(2, 4, rng=rng), rng.standard_normal((3, 5, 2)))
+    >>> half = ims.elimination.even_odd(layer)
+    >>> result = ims.root(half)
+    >>> result.x.shape, bool(np.allclose(ims.elimination.expand(layer, result.x), ims.root(layer).x, atol=1e-6))
+    ((3, 2, 4), True)
+    """
+    return _Kept(problem, halves_of("even_odd", problem)).problem()
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """The functions of the blocks that are kept."""
+
+    whole: Problem
+    halves: Halves
+
+    @property
+    def axis(self) -> int:
+        """Axis of the blocks."""
+        return self.whole.batch_ndim
+
+    def problem(self) -> Problem:
+        """The problem that they define, with what the whole one offers."""
+        whole = self.whole
+        k = None if whole.block_structure is None else whole.block_structure.block_size
+        return Problem(
+            self.residual,
+            linearize=self.linearize,
+            structure=None if k is None else BlockBanded(1, 1, k),
+            batch_ndim=self.axis,
+            parameters=whole.parameters,
+            parameter_jvp=None if whole.parameter_jvp is None else self.parameter_jvp,
+            parameter_vjp=None if whole.parameter_vjp is None else self.parameter_vjp,
+            take=None if whole.take is None else self.take,
+            initial_guess=None if whole.initial_guess is None else self.initial_guess,
+            fixed_point=True,
+            astype=None if whole.astype is None else self.astype,
+            pure=whole.pure,
+            name=f"even_odd({whole.name})",
+        )
+
+    def residual(self, e: Array) -> Array:
+        return e - self.halves.kept.apply(self.halves.eliminated.apply(e))
+
+    def linearize(self, e: Array) -> tuple[Array, LinearOperator]:
+        eliminated, first = self.halves.eliminated.linearize(e)
+        value, second = self.halves.kept.linearize(eliminated)
+        return e - value, reduced_jacobian(first, second, e, self.axis)
+
+    def parameter_jvp(self, e: Array, tangents: Mapping[str, Array]) -> Array:
+        eliminated, _ = self.halves.eliminated.linearize(e)
+        change: Any = self.whole.parameter_jvp(merge(eliminated, e, self.axis), tangents)  # type: ignore[misc]
+        _, second = self.halves.kept.linearize(eliminated)
+        from_eliminated, direct = split(change, self.axis)
+        return direct + second.matvec(from_eliminated)
+
+    def parameter_vjp(self, e: Array, w: Array) -> Mapping[str, Array]:
+        eliminated = self.halves.eliminated.apply(e)
+        _, second = self.halves.kept.linearize(eliminated)
+        x, whole_w = merge(eliminated, e, self.axis), merge(second.rmatvec(w), w, self.axis)
+        return self.whole.parameter_vjp(x, whole_w)  # type: ignore[misc]
+
+    def take(self, indices: Indices) -> Problem:
+        return even_odd(self.whole.take(indices))  # type: ignore[misc]
+
+    def astype(self, dtype: Any) -> Problem:
+        return even_odd(self.whole.astype(dtype))  # type: ignore[misc]
+
+    def initial_guess(self, kind: str, rng: np.random.Generator | None) -> Array:
+        return split(self.whole.initial_guess(kind, rng), self.axis)[1]  # type: ignore[misc]
+
+
+def expand(problem: Problem, kept: Array) -> Array:
+    """Return the whole state of a problem whose every second block was eliminated.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was given to `even_odd`.
+    kept : Array
+        State of the problem that it returned, ``batch_shape + (T // 2, k)``.
+
+    Returns
+    -------
+    Array
+        State of `problem`: blocks 1, 3, 5, ... from `kept`, the others computed from them by half a residual.
+
+    Raises
+    ------
+    ValueError
+        If `problem` has no `halves`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> rng = np.random.default_rng(0)
+    >>> layer = ims.adapters.implicit_gru(ims.adapters.gru_parameters(2, 4, rng=rng), rng.standard_normal((5, 2)))
+    >>> ims.elimination.expand(layer, np.zeros((2, 4))).shape
+    (5, 4)
+    """
+    return merge(halves_of("expand", problem).eliminated.apply(kept), kept, problem.batch_ndim)
+
+
+@dataclass(frozen=True)
+class EvenOdd:
+    """A problem without its eliminated blocks, as `root` solves it, and the way back."""
+
+    whole: Problem
+    problem: Problem
+    blocks: int
+
+    @classmethod
+    def of(cls, problem: Problem, x0: Array) -> EvenOdd | None:
+        """The elimination for states like `x0`; None where the problem does not offer it."""
+        if problem.halves is None or x0.ndim <= problem.batch_ndim:
+            return None
+        expected = problem.halves.shape
+        if expected is not None and tuple(x0.shape) != expected:
+            raise ValueError(
+                f"root: `x0` must have the shape {expected} of the problem's states, got {tuple(x0.shape)}"
+            )
+        return cls(problem, even_odd(problem), x0.shape[problem.batch_ndim])
+
+    @property
+    def axis(self) -> int:
+        """Axis of the blocks."""
+        return self.whole.batch_ndim
+
+    def start(self, x0: Array) -> Array:
+        """The kept blocks of a start."""
+        return split(x0, self.axis)[1]
+
+    def stop(self, stop: NonlinearStop) -> NonlinearStop:
+        """The criterion for the residual of the kept blocks; a user's norm is applied to all blocks."""
+        norm: Any = stop.norm
+        if not callable(norm):
+            return stop
+        return replace(stop, norm=lambda F: norm(self._padded(F, 0)))
+
+    def monitor(self, monitor: Monitor) -> Monitor:
+        """A monitor that shows all blocks."""
+        if monitor is silent:
+            return monitor
+
+        def shown(step: NewtonStep, x: Array, F: Array) -> None:
+            monitor(step, expand(self.whole, x), self._padded(F, self.axis))
+
+        return shown
+
+    def expanded(self, result: NonlinearResult) -> NonlinearResult:
+        """The result for all blocks; those that were eliminated satisfy their equations by construction."""
+        x, fun = expand(self.whole, result.x), self._padded(result.fun, self.axis)
+        counts = replace(result.counts, residuals=result.counts.residuals + 1)
+        result = replace(result, x=x, fun=fun, counts=counts)
+        batch_shape = tuple(x.shape[: self.axis])
+        xp = array_namespace(x)
+        finite = np.isfinite(norm_max(xp.reshape(x, (math.prod(batch_shape), -1))))
+        return result if finite.all() else _spoilt(result, finite.reshape(batch_shape))
+
+    def _padded(self, R: Array, axis: int) -> Array:
+        """The residual of all blocks."""
+        xp = array_namespace(R)
+        shape = list(R.shape)
+        shape[axis] = self.blocks - R.shape[axis]
+        return merge(xp.zeros(tuple(shape), dtype=R.dtype, device=R.device), R, axis)
+
+
+def _spoilt(result: NonlinearResult, finite: HostArray) -> NonlinearResult:
+    """A result some of whose eliminated blocks are not finite, which the kept ones need not notice."""
+    xp = array_namespace(result.x)
+    ones = (1,) * (result.x.ndim - finite.ndim)
+    shown = from_host(np.where(finite, 0.0, np.nan).reshape(*finite.shape, *ones), result.x)
+    status = np.where(finite, result.status, int(Status.NONFINITE))
+    norm = np.where(finite, result.residual_norm, np.nan)
+    return replace(
+        result,
+        fun=xp.where(xp.isfinite(shown), result.fun, shown),
+        status=status_per_system(status.reshape(-1), finite.shape),
+        residual_norm=per_system(norm.reshape(-1), finite.shape),
+    )
+
+
+def split(x: Array, axis: int) -> tuple[Array, Array]:
+    """Blocks 0, 2, 4, ... and blocks 1, 3, 5, ... along an axis, as views."""
+    before = (slice(None),) * axis
+    return x[(*before, slice(0, None, 2), ...)], x[(*before, slice(1, None, 2), ...)]
+
+
+def merge(eliminated: Array, kept: Array, axis: int) -> Array:
+    """The array whose blocks `split` gives back."""
+    xp = array_namespace(eliminated)
+    shape = list(eliminated.shape)
+    shape[axis] += kept.shape[axis]
+    x = xp.empty(tuple(shape), dtype=eliminated.dtype, device=eliminated.device)
+    before = (slice(None),) * axis
+    x[(*before, slice(0, None, 2), ...)] = eliminated
+    x[(*before, slice(1, None, 2), ...)] = kept
+    return x
+
+
+def reduced_jacobian(first: Coupling, second: Coupling, like: Array, batch_ndim: int) -> LinearOperator:
+    """I - second first, on states like `like`."""
+    batch_shape, in_shape = tuple(like.shape[:batch_ndim]), tuple(like.shape[batch_ndim:])
+
+    def build(first: Coupling, second: Coupling, batch_shape: tuple[int, ...], dtype: Any) -> LinearOperator:
+        return LinearOperator(
+            lambda v: v - second.matvec(first.matvec(v)),
+            lambda w: w - first.rmatvec(second.rmatvec(w)),
+            in_shape=in_shape,
+            batch_shape=batch_shape,
+            dtype=dtype,
+            take=(lambda indices: build(first.take(indices), second.take(indices), (len(indices),), dtype))
+            if batch_shape
+            else None,
+            inverse=lambda: _inverse(first, second),
+            cast=lambda dtype: build(first.astype(dtype), second.astype(dtype), batch_shape, dtype),
+        )
+
+    return build(first, second, batch_shape, like.dtype)
+
+
+def _inverse(first: Coupling, second: Coupling) -> LinearOperator:
+    """Inverse of I - second first, with each block replaced by its diagonal."""
+    previous, following = second.diagonals()
+    own_previous, own_following = first.diagonals()
+    work: Any = vectors.select(previous, size=previous.shape[-1])
+    return tridiagonal_inverse(*work.half_diagonals(previous, following, own_previous, own_following))
+
+
+def halves_of(caller: str, problem: Any) -> Halves:
+    """The halves of a problem that must have them."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
+    if problem.halves is None:
+        raise ValueError(f"{caller}: `problem` {problem.name!r} must have `halves`, got None")
+    return problem.halves

@@ -1,0 +1,399 @@
+"""Inexact Newton steps: how accurately to solve for a direction, and how far to go along it, system by system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, TypeAlias
+
+import numpy as np
+
+from implicitsolve._namespace import Norms, from_host, gather, norm2, scatter
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._models import model_minimizer, natural_minimizer
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.operators import LinearOperator
+from implicitsolve.stopping import check_limit, check_number
+
+SUFFICIENT_DECREASE = 1e-4  # Dennis and Schnabel (1996), section 6.3
+CAUTIOUS_GROWTH = 10.0**0.5  # of ||F|| that the second attempt at a system may accept
+
+
+@dataclass
+class SearchResult:
+    """Where a search ended.
+
+    Attributes
+    ----------
+    x, F : Array (b, N)
+        New iterates and F there; the old ones where the search failed.
+    norms : ndarray (b,)
+        ||F||_2 at x.
+    length : ndarray (b,)
+        Accepted fraction of the step, 0 where none was.
+    accepted : ndarray (b,) of bool
+        Where a step was accepted.
+    finite : ndarray (b,) of bool
+        Where at least one trial had a finite residual.
+    jacobian : LinearOperator or None
+        J(x), if the problem computed it on the way.
+    measured : Norms or None
+        Of F, the whole step and x, where the whole step has led to x in every system.
+    """
+
+    x: Array
+    F: Array
+    norms: HostArray
+    length: HostArray
+    accepted: HostArray
+    finite: HostArray
+    jacobian: LinearOperator | None
+    measured: Norms | None = None
+
+    def take(self, rows: Indices) -> SearchResult:
+        """The same of some systems, without J."""
+        x, F = gather(self.x, rows), gather(self.F, rows)
+        return SearchResult(x, F, self.norms[rows], self.length[rows], self.accepted[rows], self.finite[rows], None)
+
+
+Correction: TypeAlias = Callable[[Array], Array]
+
+
+class LineSearch(Protocol):
+    """Frozen settings of a line search."""
+
+    kind: ClassVar[str]  # "line search"
+
+    def search(
+        self,
+        evaluator: Evaluator,
+        x: Array,
+        F: Array,
+        norms: HostArray,
+        step: Array,
+        linear_residual: HostArray,
+        correction: Correction | None = None,
+        whole: SearchResult | None = None,
+    ) -> SearchResult:
+        """Go along `step` (b, N) from x, where ||F||_2 is `norms`; `linear_residual` is ||F + J step|| / ||F||.
+
+        `correction`, where there is one, approximates ``F -> J(x)^-1 F`` and costs no product. `whole` is what the
+        whole step brought, where that is known: then `step` and `correction` are those of a direct solve.
+        """
+        ...
+
+    def cautious(self) -> LineSearch | None:
+        """Return the search for a second attempt at a system on which this one has failed; None for no attempt."""
+        ...
+
+
+def full_step(evaluator: Evaluator, x: Array, norms: HostArray, step: Array) -> SearchResult:
+    """Try the whole step of every system, and accept it wherever F is finite there."""
+    with np.errstate(all="ignore"):
+        new_x = x + step
+    F, J = evaluator.trial(new_x)
+    measured = Norms(F, step, new_x)
+    new_norms = measured.two(0)
+    finite = np.isfinite(new_norms)
+    return SearchResult(new_x, F, new_norms, np.ones(norms.shape), finite.copy(), finite, J, measured)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullStep:
+    """No line search: every step is taken whole, as long as the residual is finite there.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(line_search=ims.FullStep())
+    >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
+    1.414214
+    """
+
+    kind: ClassVar[str] = "line search"
+
+    def search(
+        self,
+        evaluator: Evaluator,
+        x: Array,
+        F: Array,
+        norms: HostArray,
+        step: Array,
+        linear_residual: HostArray,
+        correction: Correction | None = None,
+        whole: SearchResult | None = None,
+    ) -> SearchResult:
+        """Take the full step; see `LineSearch`."""
+        found = full_step(evaluator, x, norms, step) if whole is None else whole
+        found.accepted = found.finite.copy()
+        return restored(found, x, F, norms)
+
+    def cautious(self) -> None:
+        """Return None: no second attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backtracking:
+    """Shorten the step until the residual, or the Newton correction, has become smaller.
+
+    A length lam is accepted when ``||F(x + lam s)|| <= (1 - t lam (1 - eta)) ||F(x)||``, t = 1e-4 [1]_, or when
+    ``||J(x)^-1 F(x + lam s)|| <= (1 - lam / 4) ||s||`` and ||F|| has grown by less than `growth` [3]_. The second test
+    does not depend on how the equations are scaled against each other, and goes through curved valleys in which the
+    first creeps; J^-1 is approximated in the last Krylov space, so that the test costs no product.
+
+    The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. With a
+    direct solve the first comes from a model of ||J^-1 F||, J^-1 F(x + lam s) = -(1 - lam) s + lam^2 J^-1 F(x + s),
+    where that promises to fall below 0.8 of its start. Where F is NaN or Inf, or overflows, the length falls tenfold
+    until it is finite.
+
+    Parameters
+    ----------
+    max_trials : int, optional
+        Shortenings of one step before the search fails. Default 20: by then lam is below 1e-6.
+    growth : float, optional
+        Largest growth of ||F|| that the second test may accept. Default 1000; 1 switches the second test off.
+
+    References
+    ----------
+    .. [1] S. C. Eisenstat and H. F. Walker, "Globally convergent inexact Newton methods", SIAM J. Optim. 4 (1994)
+           393-422, algorithm INB.
+    .. [2] J. E. Dennis and R. B. Schnabel, "Numerical methods for unconstrained optimization and nonlinear equations",
+           SIAM (1996), algorithm A6.3.1.
+    .. [3] P. Deuflhard, "Newton methods for nonlinear problems", Springer (2011), section 3.3: restricted natural
+           monotonicity test.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(line_search=ims.Backtracking(max_trials=40))
+    >>> result = ims.root(np.arctan, 10.0, method=newton)  # whole steps from 10 diverge
+    >>> result.status.name, bool(result.steps[1].step_length < 1)
+    ('CONVERGED', True)
+    """
+
+    kind: ClassVar[str] = "line search"
+
+    max_trials: int = 20
+    growth: float = 1e3
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_limit("Backtracking", "max_trials", self.max_trials)
+        check_number("Backtracking", "growth", self.growth)
+        if not self.growth >= 1:
+            raise ValueError(f"Backtracking: `growth` must be at least 1, got {self.growth}")
+
+    def search(
+        self,
+        evaluator: Evaluator,
+        x: Array,
+        F: Array,
+        norms: HostArray,
+        step: Array,
+        linear_residual: HostArray,
+        correction: Correction | None = None,
+        whole: SearchResult | None = None,
+    ) -> SearchResult:
+        """Backtrack; see `LineSearch`."""
+        found = full_step(evaluator, x, norms, step) if whole is None else whole
+        is_direct = whole is not None
+        eta = np.clip(linear_residual, 0.0, 1.0)
+        slope = -2 * (
+            1 - eta**2
+        )  # of ||F||^2 / ||F(x)||^2 along the step, since GMRES leaves a residual orthogonal to J s
+        length = np.ones(norms.shape)
+        ratio = squared_ratio(found.norms, norms)
+        older_length, older_ratio = np.full(norms.shape, np.nan), np.full(norms.shape, np.nan)
+        accepts, first = self._accepts(found.F, ratio, length, eta, step, correction)
+        pending = ~accepts
+        for _ in range(self.max_trials):
+            if not pending.any():
+                break
+            shorter = np.full(norms.shape, np.nan)
+            if first is not None and is_direct:
+                shorter = natural_minimizer(step, first)
+            if np.isnan(shorter[pending]).any():
+                model = model_minimizer(length, ratio, older_length, older_ratio, slope)
+                shorter = np.where(np.isnan(shorter), model, shorter)
+            first = None
+            older_length, older_ratio = np.where(pending, length, older_length), np.where(pending, ratio, older_ratio)
+            length = np.where(pending, shorter, length)
+            self._evaluate(evaluator, found, np.flatnonzero(pending), x, length, step)
+            ratio = squared_ratio(found.norms, norms)
+            pending &= ~self._accepts(found.F, ratio, length, eta, step, correction)[0]
+        found.length, found.accepted = length, ~pending
+        return restored(found, x, F, norms)
+
+    def cautious(self) -> Backtracking:
+        """Return the same with less growth of ||F||."""
+        return replace(self, growth=CAUTIOUS_GROWTH)
+
+    def _accepts(
+        self,
+        F: Array,
+        ratio: HostArray,
+        length: HostArray,
+        eta: HostArray,
+        step: Array,
+        correction: Correction | None,
+    ) -> tuple[HostArray, Array | None]:
+        """Where one of the two tests holds; NaN passes neither. Also J^-1 F, where it was needed."""
+        with np.errstate(all="ignore"):
+            decreased = np.sqrt(ratio) <= 1 - SUFFICIENT_DECREASE * length * (1 - eta)
+            if decreased.all() or correction is None or self.growth <= 1:
+                return decreased, None
+            natural = correction(F)
+            measured = Norms(natural, step)
+            is_smaller = measured.two(0) <= (1 - length / 4) * measured.two(1)
+            return decreased | (is_smaller & (ratio < self.growth**2)), natural
+
+    def _evaluate(
+        self, evaluator: Evaluator, found: SearchResult, rows: Indices, x: Array, length: HostArray, step: Array
+    ) -> None:
+        """Evaluate new trial points of some systems."""
+        if rows.size == length.size:
+            with np.errstate(all="ignore"):
+                found.x = x + from_host(length, x)[:, None] * step
+            found.F, found.jacobian, found.measured = evaluator.residual(found.x), None, None
+            found.norms = norm2(found.F)
+            found.finite |= np.isfinite(found.norms)
+            return
+        part = evaluator.take(rows, x)
+        with np.errstate(all="ignore"):
+            trial = gather(x, rows) + from_host(length[rows], x)[:, None] * gather(step, rows)
+        F = part.residual(trial)
+        found.jacobian = found.measured = None
+        scatter(found.x, rows, trial)
+        scatter(found.F, rows, F)
+        found.norms[rows] = norm2(F)
+        found.finite[rows] |= np.isfinite(found.norms[rows])
+
+
+def squared_ratio(norms: HostArray, first: HostArray) -> HostArray:
+    with np.errstate(all="ignore"):
+        return (norms / first) ** 2
+
+
+def restored(found: SearchResult, x: Array, F: Array, norms: HostArray) -> SearchResult:
+    """Put the old iterate back where no step was accepted."""
+    failed = np.flatnonzero(~found.accepted)
+    if failed.size:
+        scatter(found.x, failed, gather(x, failed))
+        scatter(found.F, failed, gather(F, failed))
+        found.norms[failed], found.length[failed] = norms[failed], 0.0
+        found.jacobian = found.measured = None
+    return found
+
+
+class Forcing(Protocol):
+    """Chooses eta for each system of a batch."""
+
+    kind: ClassVar[str]  # "forcing"
+
+    def first(self, systems: int) -> HostArray:
+        """Eta of the first step."""
+        ...
+
+    def next(self, eta: HostArray, norms: HostArray, previous: HostArray) -> HostArray:
+        """Eta after ||F|| went from `previous` to `norms` with `eta`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantForcing:
+    """The same eta in every step.
+
+    Parameters
+    ----------
+    eta : float, optional
+        Relative tolerance of the linear solve, in (0, 1). Default 0.1.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(forcing=ims.ConstantForcing(eta=0.01))
+    >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
+    1.414214
+    """
+
+    kind: ClassVar[str] = "forcing"
+    eta: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_fraction("ConstantForcing", "eta", self.eta)
+
+    def first(self, systems: int) -> HostArray:
+        """Eta of the first step."""
+        return np.full(systems, self.eta)
+
+    def next(self, eta: HostArray, norms: HostArray, previous: HostArray) -> HostArray:
+        """Eta of a later step."""
+        return np.full(eta.shape, self.eta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EisenstatWalker:
+    """Choice 2 of Eisenstat and Walker: ``eta = gamma (||F|| / ||F_previous||)^alpha``.
+
+    Parameters
+    ----------
+    eta0 : float, optional
+        First eta. Default 0.1.
+    eta_max : float, optional
+        Largest eta. Default 0.9, as in KINSOL.
+    gamma, alpha : float, optional
+        Defaults 0.9 and 2, as in KINSOL.
+
+    Notes
+    -----
+    Safeguards: eta does not fall below ``gamma eta_previous^alpha`` while that exceeds 0.1, and the solver never asks
+    for a linear residual smaller than half of what its stopping rule needs.
+
+    References
+    ----------
+    .. [1] S. C. Eisenstat and H. F. Walker, "Choosing the forcing terms in an inexact Newton method",
+           SIAM J. Sci. Comput. 17 (1996) 16-32, (2.6) and section 2.1.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(forcing=ims.EisenstatWalker(eta_max=0.5))
+    >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
+    1.414214
+    """
+
+    kind: ClassVar[str] = "forcing"
+    eta0: float = 0.1
+    eta_max: float = 0.9
+    gamma: float = 0.9
+    alpha: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        for name in ("eta0", "eta_max", "gamma"):
+            check_fraction("EisenstatWalker", name, getattr(self, name))
+        check_number("EisenstatWalker", "alpha", self.alpha)
+        if not 1 < self.alpha <= 2:
+            raise ValueError(f"EisenstatWalker: `alpha` must lie in (1, 2], got {self.alpha}")
+
+    def first(self, systems: int) -> HostArray:
+        """Eta of the first step."""
+        return np.full(systems, min(self.eta0, self.eta_max))
+
+    def next(self, eta: HostArray, norms: HostArray, previous: HostArray) -> HostArray:
+        """Eta after ||F|| went from `previous` to `norms` with `eta`."""
+        with np.errstate(all="ignore"):
+            ratio = np.where(previous > 0, norms / previous, 0.0)
+            choice = self.gamma * ratio**self.alpha
+            guard = self.gamma * eta**self.alpha
+        choice = np.where(guard > 0.1, np.maximum(choice, guard), choice)
+        return np.where(np.isfinite(choice), np.minimum(choice, self.eta_max), self.eta_max)
+
+
+def check_fraction(owner: str, name: str, value: float) -> None:
+    """Raise unless 0 < value < 1."""
+    check_number(owner, name, value)
+    if not 0 < value < 1:
+        raise ValueError(f"{owner}: `{name}` must lie in (0, 1), got {value}")

@@ -1,0 +1,272 @@
+"""GMRES for the linear systems of Newton steps, preconditioned by the Krylov spaces of earlier steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, zero_vectors
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels import vectors
+from implicitsolve.krylov._arnoldi import Arnoldi, HessenbergQR
+from implicitsolve.krylov._base import KrylovOutcome
+from implicitsolve.operators import LinearOperator
+
+BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64
+RECYCLED_MEMORY = 2**21  # for each of U, C, D and their combination: every product reads two of them
+LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
+EASY = 8  # iterations up to which a solve gains less by recycling than the recycled vectors cost
+SOLVED = 1  # iterations of a solve by a preconditioner that leaves nothing to learn
+SMALL = 256  # unknowns up to which recycled vectors cost next to nothing
+SINGULAR = 1e-8  # relative size under which a singular value is rounding error
+
+
+class RecyclingGMRES:
+    """GMRES for a sequence of systems J s = -F: one cycle each, preconditioned by what earlier cycles found.
+
+    Parameters
+    ----------
+    size : int
+        Krylov vectors of the first solves; a system's number doubles where it did not suffice.
+    recycle : int
+        Most pairs (direction, image) kept from earlier solves; 0 for none.
+    systems : int
+        Size of the batch.
+    """
+
+    def __init__(self, size: int, recycle: int, systems: int) -> None:
+        self.sizes, self.recycle = np.full(systems, size), recycle
+        self.grew = np.zeros(systems, dtype=bool)  # to a size, after the last solve, that may become all of R^N
+        self.space: RecycledSpace | None = None
+
+    @property
+    def correction(self) -> Callable[[Array], Array] | None:
+        """Approximation of J^-1 in the recycled spaces."""
+        return None if self.space is None else self.space.matvec
+
+    def direction(
+        self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any, limit: HostArray | None = None
+    ) -> KrylovOutcome:
+        """Newton direction, for each system by no more iterations than its `limit`."""
+        systems, length = F.shape
+        largest = max(20, BASIS_MEMORY // max(1, systems * length))
+        if self.space is not None:
+            self.space.base = M
+        collector = self._collector(F, least=0 if M is None else SOLVED) if self.recycle else None
+        target = eta * norms
+        sizes = np.minimum(self.sizes, largest)
+        if limit is not None:
+            sizes = np.minimum(sizes, limit)
+        cycle = Arnoldi(
+            J,
+            -F,
+            norms,
+            target=target,
+            columns=int(sizes.max()),
+            limits=sizes,
+            M=M if self.space is None else self.space,
+            on_finish=collector,
+            wants_residual=False,
+        ).run()
+        lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
+        if lost.size and self.space is not None:
+            # what was kept may be singular where J has changed beyond recognition: those systems begin afresh
+            held = self.space.held.copy()
+            held[lost] = False
+            self.space = self.space.limited(held)
+            again = Arnoldi(
+                J.take(lost),
+                gather(-F, lost),
+                norms[lost],
+                target=target[lost],
+                columns=int(sizes[lost].max()),
+                limits=sizes[lost],
+                M=None if M is None else M.take(lost),
+                on_finish=None if collector is None else collector.renumbered(lost),
+                wants_residual=False,
+            ).run()
+            cycle.replace(lost, again)
+        larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
+        sizes = np.where((cycle.norm > target) & (sizes == self.sizes), larger, self.sizes)
+        self.grew, self.sizes = (sizes > self.sizes) & (self.sizes < length) & (length <= LARGEST_SPACE), sizes
+        if collector is not None:
+            self.space = collector.joined(self.space, M)
+        return KrylovOutcome(cycle.dx, cycle.norm, cycle.status(target), cycle.columns)
+
+    def _collector(self, F: Array, least: int) -> SpaceCollector:
+        systems, length = F.shape
+        keep = min(self.recycle, max(20, RECYCLED_MEMORY // max(1, systems * length)))
+        has_some = np.zeros(systems, dtype=bool) if self.space is None else self.space.held.any(axis=1)
+        return SpaceCollector(F, keep, least=np.where(has_some | (length <= SMALL), least, EASY))
+
+    def take(self, rows: Indices) -> RecyclingGMRES:
+        """Return the method of some systems."""
+        part = copy.copy(self)
+        part.sizes, part.grew = self.sizes[rows], self.grew[rows]
+        part.space = None if self.space is None else self.space.take(rows)
+        return part
+
+    def concat(self, other: RecyclingGMRES, systems: int) -> RecyclingGMRES:
+        """Return the method of these systems and of others, which are at their start."""
+        whole = copy.copy(self)
+        whole.sizes = np.concatenate([self.sizes, other.sizes])
+        whole.grew = np.concatenate([self.grew, other.grew])
+        whole.space = None if self.space is None else self.space.extended(other.sizes.size)
+        return whole
+
+
+class RecycledSpace:
+    """M = P + (U - P C) D^H from pairs with J U = C, that is M_1 = U_1 C_1^H + M_2 (I - C_1 C_1^H), newest first.
+
+    P, the innermost M, is 1 / theta or the user's preconditioner. The C of one Newton step are orthonormal; D is C with
+    what newer images span projected out on the other side, so that one product with D^H and one with U and C apply the
+    whole nest. As long as J changes little, J M is the identity on what the last Krylov spaces spanned, and a new one
+    continues where they ended. It costs no product.
+
+    Parameters
+    ----------
+    U, C, D : Array (B, q, N)
+        As rows, newest first; zero rows where a system has fewer.
+    theta : ndarray (B,)
+        Size of J on the rest.
+    held : ndarray (B, q) of bool
+        Which rows a system has.
+    base : operator, optional
+        The user's preconditioner.
+    """
+
+    def __init__(self, U: Array, C: Array, D: Array, theta: HostArray, held: HostArray, base: Any = None) -> None:
+        self.U, self.C, self.D, self.theta, self.held, self.base = U, C, D, theta, held, base
+        self._scale = from_host(theta, U)[:, None]
+        self._combined: Array = None
+
+    def matvec(self, v: Array) -> Array:
+        """Product with M."""
+        work: Any = vectors.select(v, size=v.shape[1])
+        with np.errstate(all="ignore"):
+            a = work.project(self.D, v)
+            if self.base is not None:
+                return self.base.matvec(work.without(v, a, self.C)) + work.combine(a, self.U)
+            if self._combined is None:
+                self._combined = self.C / self._scale[:, :, None] - self.U
+            return work.without(v / self._scale, a, self._combined)
+
+    def limited(self, held: HostArray) -> RecycledSpace:
+        """Return the same with fewer rows: those of `held`."""
+        rows = np.flatnonzero(held.any(axis=0))
+        factor = from_host(held[:, rows].astype(np.float64), self.U)[:, :, None]
+        xp = array_namespace(self.U)
+        U, C, D = (xp.take(x, from_host(rows, x), axis=1) * factor for x in (self.U, self.C, self.D))
+        return RecycledSpace(U, C, D, self.theta, held[:, rows], self.base)
+
+    def take(self, indices: Indices) -> RecycledSpace:
+        """Return the part of some systems."""
+        base = None if self.base is None else self.base.take(indices)
+        U, C, D = (gather(rows, indices) for rows in (self.U, self.C, self.D))
+        return RecycledSpace(U, C, D, self.theta[indices], self.held[indices], base)
+
+    def extended(self, systems: int) -> RecycledSpace:
+        """Return the same with further systems, which have no rows yet."""
+        xp = array_namespace(self.U)
+        empty = zero_vectors(self.U, systems, self.U.shape[1])
+        U, C, D = (xp.concat([rows, empty], axis=0) for rows in (self.U, self.C, self.D))
+        theta = np.concatenate([self.theta, np.ones(systems)])
+        held = np.concatenate([self.held, np.zeros((systems, self.held.shape[1]), dtype=bool)])
+        return RecycledSpace(U, C, D, theta, held)
+
+
+class SpaceCollector:
+    """Gathers the pairs (U, C) from the bases of one linear solve, as its systems finish.
+
+    Parameters
+    ----------
+    like : Array (B, N)
+        Tells the shape, the dtype and the library.
+    keep : int
+        Most pairs kept for each system, old ones included.
+    least : ndarray (B,) of int
+        Bases of no more columns are not kept.
+    """
+
+    def __init__(self, like: Array, keep: int, least: HostArray) -> None:
+        self.like, self.keep, self.least = like, keep, least
+        self.theta = np.ones(like.shape[0])
+        self.found: list[tuple[Indices, Array, Array, HostArray]] = []
+
+    def __call__(self, systems: Indices, V: Array, Z: Array, small: HessenbergQR, columns: HostArray) -> None:
+        """See the bases of some systems: J Z = V H, and with H = P S W^H, U = Z W / S and C = V P."""
+        m = small.columns
+        columns = np.where(columns > self.least[systems], columns, 0)
+        if not columns.any():
+            return
+        used = np.arange(m)[None, :] < columns[:, None]
+        P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
+        xp = array_namespace(V)
+        info = xp.finfo(V.dtype)
+        negligible = max(SINGULAR, 16 * float(info.eps))
+        good = (negligible * S[:, :1] < S) & (float(info.smallest_normal) / float(info.eps) < S)
+        self.theta[systems] = geometric_mean(S, good)
+        # small singular values are what a Krylov space is slow to find: those come first
+        order = np.argsort(np.where(good, S, np.inf), axis=1)[:, : self.keep]
+        chosen = np.take_along_axis(good, order, 1)
+        inverse = np.where(chosen, 1 / np.where(chosen, np.take_along_axis(S, order, 1), 1.0), 0.0)
+        P = np.take_along_axis(P, order[:, None, :], 2) * chosen[:, None, :]
+        W = np.conj(np.take_along_axis(Wh, order[:, :, None], 1)) * inverse[:, :, None]
+        with np.errstate(all="ignore"):
+            U = xp.matmul(from_host(W, V), Z[:, :m, :])
+            C = xp.matmul(from_host(np.ascontiguousarray(P.transpose(0, 2, 1)), V), V[:, : m + 1, :])
+        self.found.append((systems, U, C, chosen))
+
+    def renumbered(self, places: Indices) -> Callable[[Indices, Array, Array, HessenbergQR, HostArray], None]:
+        """Return a collector for a part of the batch, whose systems have these places in the whole."""
+        return lambda systems, V, Z, small, columns: self(places[systems], V, Z, small, columns)
+
+    def joined(self, old: RecycledSpace | None, base: Any) -> RecycledSpace | None:
+        """Put the new pairs before the older ones, and forget the oldest."""
+        if not self.found:
+            return old
+        xp = array_namespace(self.like)
+        U, C, held = self._gathered()
+        if old is None:
+            return RecycledSpace(U, C, C, self.theta, held, base)
+        D = xp.concat([C, old.D - xp.matmul(project_many(C, old.D), C)], axis=1)
+        U, C = xp.concat([U, old.U], axis=1), xp.concat([C, old.C], axis=1)
+        theta = np.where(old.held.any(axis=1), old.theta, self.theta)
+        held = np.concatenate([held, old.held], axis=1)
+        space = RecycledSpace(U, C, D, theta, held, base)
+        wanted = held & (np.cumsum(held, axis=1) <= self.keep)
+        return space if wanted.all() else space.limited(wanted)
+
+    def _gathered(self) -> tuple[Array, Array, HostArray]:
+        """The new pairs as arrays for the whole batch."""
+        if len(self.found) == 1 and self.found[0][0].size == self.like.shape[0]:
+            return self.found[0][1:]
+        size = self.like.shape[0]
+        rank = max(held.shape[1] for *_, held in self.found)
+        pair = tuple(zero_vectors(self.like, size, rank) for _ in range(2))
+        all_held = np.zeros((size, rank), dtype=bool)
+        for systems, *parts, held in self.found:
+            for whole, part in zip(pair, parts, strict=True):
+                padded = zero_vectors(whole, systems.size, rank)
+                padded[:, : held.shape[1], :] = part
+                scatter(whole, systems, padded)
+            all_held[systems] = False
+            all_held[systems, : held.shape[1]] = held
+        return *pair, all_held
+
+
+def geometric_mean(S: HostArray, good: HostArray) -> HostArray:
+    """Geometric mean of the good entries of each row, 1 where there are none; exact under scaling by powers of two."""
+    mantissa, exponent = np.frexp(np.where(good, S, 0.5))
+    count = np.maximum(good.sum(axis=1), 1)
+    whole, rest = np.divmod((exponent * good).sum(axis=1), count)
+    return np.ldexp(np.exp2((rest + (np.log2(mantissa) * good).sum(axis=1)) / count), whole)
+
+
+def project_many(C: Array, rows: Array) -> Array:
+    """<C_j, rows_i> for each system: (B, q, N), (B, p, N) -> (B, p, q)."""
+    xp = array_namespace(C)
+    return xp.matmul(rows, xp.matrix_transpose(xp.conj(C) if is_complex(C) else C))

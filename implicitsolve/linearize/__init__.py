@@ -1,0 +1,1 @@
+"""Evaluating a problem and its Jacobian: calls and counts, differences, coloring, assembly."""

@@ -1,0 +1,387 @@
+"""The Jacobian as a block-banded matrix: the problem's own matrix, or products with colored directions.
+
+Blocks of one color share no row of the matrix, so that one product, or one difference of the residual, gives a column
+of all their blocks at once [1]_. A matrix of m block diagonals needs m colors, and each the k unknowns of a block: k m
+products, whatever the number of blocks.
+
+References
+----------
+.. [1] A. R. Curtis, M. J. D. Powell and J. K. Reid, "On the estimation of sparse Jacobian matrices",
+       IMA J. Appl. Math. 13 (1974) 117-119.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse
+
+from implicitsolve._namespace import (
+    array_namespace,
+    eps,
+    from_host,
+    gather,
+    is_array,
+    is_complex,
+    norm2,
+    scatter,
+    takes_indices,
+    to_host,
+)
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels import place_colors, place_groups
+from implicitsolve.kernels._assembly import write
+from implicitsolve.linearize._block_sparsity import WORTHWHILE, Groups, is_worthwhile, pattern_of, sites, weights
+from implicitsolve.linearize._difference_steps import MAX_ADJUSTMENTS, DifferenceSteps
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.problem import Problem
+from implicitsolve.structure import BlockBanded
+
+Rows: TypeAlias = slice | Indices
+MOST_PRODUCTS = 64  # of one assembly, for which direct solves are the first choice
+LARGEST_BLOCK = 64  # the same, of a block that is factorized
+TOGETHER = 2  # unknowns of a block up to which all colors are written in one pass over the blocks
+FELT = 8  # units of roundoff of F by which an entry of F must have changed
+AFFINE = 1e-3  # mismatch between a difference and twice the one of half the length, up to which it is a derivative
+
+
+def coloring(structure: BlockBanded, length: int) -> tuple[Rows, ...]:
+    """The blocks of each color of a matrix of `length` block rows."""
+    if structure.periodic:
+        colors = structure.colors(length)
+        return tuple(np.flatnonzero(colors == color) for color in range(int(colors.max()) + 1))
+    return tuple(slice(color, length, structure.width) for color in range(min(structure.width, length)))
+
+
+def favors_direct(problem: Problem, length: int) -> bool:
+    """Whether assembling and factorizing J is the first choice: small blocks, few products."""
+    structure: Any = problem.block_structure
+    k = structure.block_size
+    products = len(coloring(structure, length)) * k if problem.blocks is None else problem.blocks_cost
+    return k <= LARGEST_BLOCK and products <= MOST_PRODUCTS
+
+
+class Assembler:
+    """Assembles J of a problem with a declared structure, for some or all systems of a batch.
+
+    Parameters
+    ----------
+    evaluator : Evaluator
+        Of the whole batch.
+    rdiff : float, optional
+        Relative length of differences; see `DifferenceSteps`.
+    central : bool, optional
+        Whether differences are central: two residuals for each, and an error of rdiff^2 in place of rdiff.
+    certifies : bool, optional
+        Whether guessed lengths are checked by a second difference. Newton's method checks them by its step.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, rdiff: float | None = None, *, central: bool = False, certifies: bool = True
+    ) -> None:
+        problem = evaluator.problem
+        if problem.block_structure is None:
+            raise ValueError(f"the problem must declare its `structure` as BlockBanded, got {problem.structure!r}")
+        self.problem = problem
+        self.structure: BlockBanded = problem.block_structure
+        self.length = self.structure.length(evaluator.size)
+        self.colors = coloring(self.structure, self.length)
+        if central and rdiff is None:
+            rdiff = eps(evaluator.xp, evaluator.dtype) ** (1 / 3)
+        least = 1.0 if central else None  # accuracy of every entry, however small x is there
+        self.steps = DifferenceSteps(evaluator.rows.size, self.structure.block_size, rdiff, least)
+        self.central, self.certifies = central, certifies
+        self.groups: Groups | None = None
+        is_worth_it = is_worthwhile(self.length, self.structure.width, self.structure.block_size)
+        self.seeks_zeros = is_worth_it and not (self.structure.periodic or central or certifies)
+        self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
+        sources = {"blocks": problem.blocks, "linearize": problem.linearize, "jac": problem.jac}
+        self.source = next((name for name, function in sources.items() if function is not None), None)
+        self.takes_products = self.source is None  # or what the problem offers turns out to be no matrix
+        self.uses_differences = self.source is None and not evaluator.has_exact_products
+
+    @property
+    def favors_direct(self) -> bool:
+        """Whether assembling and factorizing J is the first choice."""
+        return favors_direct(self.problem, self.length)
+
+    @property
+    def cost(self) -> int:
+        """Products, or residuals, that one assembly takes; 1 where the problem offers a matrix without a cost."""
+        if self.takes_products:
+            return len(self.colors) * self.structure.block_size
+        return self.problem.blocks_cost if self.source == "blocks" else 1
+
+    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> BlockBandedMatrix:
+        """J(x) for x (b, N), where F is F(x); `evaluator` is that of these systems."""
+        if self.source is not None:
+            return self._converted(evaluator, evaluator.matrix(x), x)
+        if evaluator.problem.jvp is not None:
+            return self._products(evaluator, evaluator.jacobian(x, F), x)
+        evaluator.tally.add("linearizations")
+        return self._differences(evaluator, x, F)
+
+    def is_certain(self, rows: Indices) -> bool:
+        """Whether no difference of systems `rows` had a guessed length."""
+        return not (self.uses_differences and self.steps.is_guess[rows].any())
+
+    def check(self, rows: Indices, newton_step: Array) -> HostArray:
+        """Compare guessed lengths with J^-1 F (b, N); return which systems need another assembly."""
+        return self.steps.learn(rows, self.in_blocks(newton_step))
+
+    def in_blocks(self, x: Array) -> Array:
+        """View (b, N) as (b, T, k)."""
+        return array_namespace(x).reshape(x, (x.shape[0], self.length, self.structure.block_size))
+
+    def _converted(self, evaluator: Evaluator, J: Any, x: Array) -> BlockBandedMatrix:
+        """The matrix that the problem offered, in the declared structure."""
+        if scipy.sparse.issparse(J):
+            J = BlockBandedMatrix.from_sparse(J, self.structure)
+        elif is_array(J):
+            J = BlockBandedMatrix.from_dense(J, self.structure)
+        if not isinstance(J, BlockBandedMatrix):
+            self.takes_products = True
+            return self._products(evaluator, evaluator.as_operator(J, self.source or ""), x)
+        expected = evaluator.batch_shape, self.length, self.structure
+        is_one = not J.batch_shape and math.prod(evaluator.batch_shape) == 1
+        got = evaluator.batch_shape if is_one else J.batch_shape, J.length, J.structure
+        if got != expected:
+            raise ValueError(
+                f"`{self.source}` must return a matrix of batch shape, number of blocks and structure {expected}, "
+                f"got {got}"
+            )
+        if is_complex(J.blocks) and not is_complex(x):
+            raise TypeError(
+                f"`{self.source}` returned complex numbers for a real x0: pass a complex x0 to solve in complex"
+            )
+        xp = evaluator.xp
+        blocks = xp.reshape(J.blocks, (math.prod(evaluator.batch_shape), *J.blocks.shape[-4:]))
+        return self._matrix(evaluator.selected(xp.astype(blocks, x.dtype)))
+
+    def _matrix(self, blocks: Array) -> BlockBandedMatrix:
+        structure = self.structure
+        return BlockBandedMatrix(blocks, lower=structure.lower, upper=structure.upper, periodic=structure.periodic)
+
+    def _room(self, x: Array) -> Array:
+        """Blocks (b, T, m, k, k) for the entries of the matrix; those outside are zero."""
+        xp, structure, T, k = array_namespace(x), self.structure, self.length, self.structure.block_size
+        shape = (x.shape[0], T, structure.width, k, k)
+        if structure.periodic:
+            return xp.zeros(shape, dtype=x.dtype, device=x.device)
+        blocks = xp.empty(shape, dtype=x.dtype, device=x.device)
+        for j in range(structure.width):
+            offset = j - structure.lower
+            blocks[:, : min(max(0, -offset), T), j, :, :] = 0
+            blocks[:, max(T - max(0, offset), 0) :, j, :, :] = 0
+        return blocks
+
+    def _products(self, evaluator: Evaluator, J: LinearOperator, x: Array) -> BlockBandedMatrix:
+        """Columns from products with the indicators of the colors."""
+        xp, blocks = evaluator.xp, self._room(x)
+        ones = xp.ones_like(self.in_blocks(x))
+        for i, color in enumerate(self.colors):
+            products: list[Array] = []
+            for c in range(self.structure.block_size):
+                seed = xp.zeros_like(x)
+                _add(self.in_blocks(seed), color, c, ones)
+                products.append(self.in_blocks(J.matvec(seed)))
+            self._place(blocks, i, xp.stack(products)[None, ...], ones)
+        return self._matrix(blocks)
+
+    def _differences(self, evaluator: Evaluator, x: Array, F: Array) -> BlockBandedMatrix:
+        """Columns from differences of the residual along the colors."""
+        xp, rows, states = evaluator.xp, evaluator.rows, self.in_blocks(x)
+        k = self.structure.block_size
+        blocks = self._room(x)
+        self.steps.follow(rows, states)
+        h = self.steps.lengths(rows, states)
+        if self.seeks_zeros and self._by_groups(evaluator, x, F, h, blocks):
+            return self._matrix(blocks)
+        norms, largest = norm2(F), np.zeros(rows.size)
+        together = len(self.colors) if k <= TOGETHER else 1
+        changes = xp.empty((together, k, *x.shape), dtype=x.dtype, device=x.device)
+        stacked = xp.reshape(changes, (together, k, *states.shape))
+        first = 0  # of the colors that are still to be placed
+        for i, color in enumerate(self.colors):
+            for c in range(k):
+                known, out = h, changes[i % together, c, ...]
+                h, sizes = self._change(evaluator, x, F, norms, color, c, h, out)
+                if i == 0 and self.certifies:
+                    h = self._certified(evaluator, x, F, color, c, h, out)
+                if h is not known and first < i:
+                    self._place(blocks, first, stacked[first:i, ...], known)
+                    first = i
+                largest = np.fmax(largest, sizes)
+            if together == 1:
+                self._place(blocks, i, stacked, h)
+        if together > 1:
+            self._place(blocks, first, stacked[first:, ...], h)
+        self.sensitivity[rows] = largest / self.steps.relative(states)
+        return self._matrix(blocks)
+
+    def _by_groups(self, evaluator: Evaluator, x: Array, F: Array, h: Array, blocks: Array) -> bool:
+        """Fill the blocks by fewer differences, where they hold zeros; whether that went well. If not, never again.
+
+        Entries that seemed zero are checked by one difference along all unknowns. The others come from the same
+        numbers as without groups, so that nothing of J depends on what was found in other systems of the batch.
+        """
+        if self.groups is None:
+            self.groups = self._find_groups(evaluator, x, F, h)
+        self.seeks_zeros = self.groups is not None
+        if self.groups is None:
+            return False
+        xp, k, states = evaluator.xp, self.structure.block_size, self.in_blocks(x)
+
+        def change(shifted: Array, out: Array) -> None:
+            with np.errstate(all="ignore"):
+                _subtract(evaluator.residual(shifted, keep=False), F, out)
+
+        changes = xp.empty((len(self.groups.members), *x.shape), dtype=x.dtype, device=x.device)
+        for group, members in enumerate(self.groups.members):
+            shifted = xp.asarray(x, copy=True)
+            for color, c in members:
+                _add(self.in_blocks(shifted), self.colors[color], c, h)
+            change(shifted, changes[group, ...])
+        weight = from_host(weights(self.length, k), x)
+        checked = xp.empty_like(x)
+        change(xp.reshape(states + weight * h, x.shape), checked)
+        place = place_groups.select(blocks, length=self.length, block_size=k)
+        stacked = xp.reshape(changes, (changes.shape[0], *states.shape))
+        with np.errstate(all="ignore"):
+            per_length, entries = 1 / h, self.groups.entries
+        lower, checked = self.structure.lower, self.in_blocks(checked)
+        self.seeks_zeros = place(blocks, stacked, per_length, entries, lower, weight, checked, AFFINE)
+        sizes = np.stack([norm2(changes[group, ...]) for group in range(changes.shape[0])])
+        self.sensitivity[evaluator.rows] = np.max(sizes, axis=0) / self.steps.relative(states)
+        return self.seeks_zeros
+
+    def _find_groups(self, evaluator: Evaluator, x: Array, F: Array, h: Array) -> Groups | None:
+        """Perturb unknowns far from each other, all kinds of them in turn, and record which equations change."""
+        xp, structure, k, T = evaluator.xp, self.structure, self.structure.block_size, self.length
+        blocks, unknowns = sites(T, structure.width, k)
+        where = np.zeros((T, k))
+        where[blocks, unknowns] = 1.0
+        shifted = xp.reshape(self.in_blocks(x) + from_host(where, x) * h, x.shape)
+        with np.errstate(all="ignore"):
+            change = xp.abs(evaluator.residual(shifted, keep=False) - F)
+            changed = to_host(xp.any(self.in_blocks(change) != 0, axis=0))
+            felt = to_host(xp.any(self.in_blocks(change > FELT * eps(xp, x.dtype) * xp.abs(F)), axis=0))
+        if (
+            not np.isfinite(norm2(change)).all()
+            or not pattern_of(felt, structure.lower, structure.width).any((0, 1)).all()
+        ):
+            return None
+        groups = Groups(pattern_of(changed, structure.lower, structure.width), structure.lower)
+        if len(groups.members) + 2 > WORTHWHILE * self.cost:
+            return None
+        self.steps.is_felt[evaluator.rows] = True
+        return groups
+
+    def _place(self, blocks: Array, color: int, stacked: Array, h: Array) -> None:
+        """Write block entries from the changes (colors, k, b, T, k) of some colors over the steps h (b, T, k)."""
+        lower, k = self.structure.lower, self.structure.block_size
+        with np.errstate(all="ignore"):
+            per_length = 1 / h
+        if not self.structure.periodic:
+            function = place_colors.select(blocks, length=self.length, block_size=k)
+            function(blocks, stacked, per_length, color, lower)
+            return
+        for i in range(stacked.shape[0]):
+            columns: Any = self.colors[color + i]
+            for j in range(self.structure.width):
+                rows = (columns - j + lower) % self.length
+                for row, column in _parts(rows, columns, blocks):
+                    write(blocks[:, :, j, :, :], stacked[i, ...], per_length, row, column, k)
+
+    def _change(
+        self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, color: Rows, c: int, h: Array, change: Array
+    ) -> tuple[Array, HostArray]:
+        """Write F(x + h v) - F(x), v the indicator of unknown c in the blocks of a color, into `change`.
+
+        Returns the steps h that it took, and the norms of the change; `norms` are those of F.
+        """
+        xp, rows, steps = evaluator.xp, evaluator.rows, self.steps
+        self._difference(evaluator, x, F, color, c, h, change)
+        sizes = norm2(change)
+        for attempt in range(MAX_ADJUSTMENTS + 1):
+            finite = np.isfinite(sizes)
+            if finite.all() and steps.is_felt[rows, c].all():
+                break
+            least = FELT * eps(xp, x.dtype)
+            felt = sizes > least * norms  # then it holds for one entry at least
+            if finite.all() and felt.all():
+                steps.is_felt[rows, c] = True
+                break
+            if not felt.all():
+                with np.errstate(invalid="ignore"):
+                    felt |= to_host(xp.any(xp.abs(change) > least * xp.abs(F), axis=1))
+            again = np.flatnonzero(steps.adjust(rows, c, felt, finite, attempt))
+            if not again.size:
+                break
+            h = steps.lengths(rows, self.in_blocks(x))
+            scatter(change, again, gather(self._difference(evaluator, x, F, color, c, h, xp.empty_like(change)), again))
+            sizes = norm2(change)
+        return h, sizes
+
+    def _certified(
+        self, evaluator: Evaluator, x: Array, F: Array, color: Rows, c: int, h: Array, change: Array
+    ) -> Array:
+        """Shorten guessed steps until half of the step gives half of the change, in `change`."""
+        xp, rows, steps = evaluator.xp, evaluator.rows, self.steps
+        for _ in range(MAX_ADJUSTMENTS):
+            guess = steps.is_guess[rows, c]
+            if not guess.any():
+                break
+            half = self._difference(evaluator, x, F, color, c, 0.5 * h, xp.empty_like(change))
+            with np.errstate(all="ignore"):
+                wrong = guess & ~(norm2(change - 2 * half) <= AFFINE * norm2(change))
+            steps.shrink(rows, c, wrong)
+            again = np.flatnonzero(wrong)
+            if again.size:
+                h = steps.lengths(rows, self.in_blocks(x))
+                scatter(
+                    change, again, gather(self._difference(evaluator, x, F, color, c, h, xp.empty_like(change)), again)
+                )
+        return h
+
+    def _difference(self, evaluator: Evaluator, x: Array, F: Array, color: Rows, c: int, h: Array, out: Array) -> Array:
+        """F(x + h v) - F(x), in `out`; if central, half of F(x + h v) - F(x - h v)."""
+
+        def at(h: Array) -> Array:
+            shifted = evaluator.xp.asarray(x, copy=True)
+            with np.errstate(all="ignore"):
+                _add(self.in_blocks(shifted), color, c, h)
+            return evaluator.residual(shifted, keep=self.central)  # with the caller's floating-point warnings
+
+        forward = at(h)
+        backward = at(-h) if self.central else F
+        with np.errstate(all="ignore"):
+            _subtract(forward, backward, out)
+            if self.central:
+                out *= 0.5
+        return out
+
+
+def _subtract(a: Array, b: Array, out: Array) -> None:
+    """``out[...] = a - b``."""
+    if isinstance(out, np.ndarray):
+        np.subtract(a, b, out=out)
+    else:
+        out[...] = a - b
+
+
+def _parts(rows: Rows, columns: Rows, like: Array) -> list[tuple[Any, Any]]:
+    """Rows and the columns coupled to them, as indices for arrays like `like`: slices under the standard."""
+    if isinstance(rows, slice) or isinstance(columns, slice) or takes_indices(like):
+        return [(rows, columns)]
+    return [(slice(r, r + 1), slice(t, t + 1)) for r, t in zip(rows.tolist(), columns.tolist())]
+
+
+def _add(x: Array, columns: Rows, c: int, h: Array) -> None:
+    """``x[:, columns, c] += h[:, columns, c]``."""
+    part, steps = x[:, :, c], h[:, :, c]
+    for t, _ in _parts(columns, columns, x):
+        part[:, t] += steps[:, t]

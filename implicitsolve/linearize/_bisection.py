@@ -1,0 +1,162 @@
+"""The pattern of any sparse Jacobian, by halving groups of columns in all rows at once."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from implicitsolve._typing import HostArray
+from implicitsolve.linearize._coloring import full_rows, greedy_colors
+from implicitsolve.linearize._probe import BudgetSpentError, Probe
+
+FIRST = 16  # groups at the beginning, each displaced alone: half of them would cost as much
+LEAST_COLORS = 6
+MORE_COLORS = 1.6  # colors at most over the groups that nine of ten rows meet at most
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Places (row, column) that hold an entry, and F in that row where the column alone was displaced."""
+
+    rows: HostArray
+    columns: HostArray
+    values: HostArray  # (B, n)
+    full_rows: HostArray
+
+
+def bisect(probe: Probe, only: HostArray | None = None) -> Entries:
+    """Find all entries of the Jacobian of a residual that is local, bit for bit; or those in some rows `only`.
+
+    Columns are taken in groups of neighbors. Known is for each group which rows may depend on it, and mostly also F in
+    these rows where the group alone was displaced. Each round halves all groups:
+
+    1. Groups that have no row in common share a color. For each color the first halves of its groups are displaced
+       together. A row that stays as it was depends on the second half only. One that becomes, bit for bit, what it was
+       with the whole group displaced depends on the first half only. Any other depends on both.
+    2. Where it may depend on both, the second halves are displaced too.
+
+    Colors are limited to about 1.6 times the number of groups that a row meets. Where the numbering has no order, two
+    groups of a color may then meet in a row; if it changes there, it may depend on either, until a later round shows.
+
+    When the groups are single columns, the changes are the entries of J, and the pattern is exact where no such doubt
+    is left. Else it holds too many entries, for which F is unknown (NaN).
+
+    Notes
+    -----
+    About ``log2(N / 16)`` rounds, each with two to four times as many evaluations as a row meets groups; where the
+    numbering is local, these are few until the last rounds. Own work is a few passes over the entries in each round.
+    Rows that depend on nearly everything, where only few do, are left out and reported as full.
+
+    Raises
+    ------
+    BudgetSpentError
+        When it is clear that the budget does not suffice.
+    """
+    n = probe.size
+    wanted = np.ones(n, dtype=bool)
+    if only is not None:
+        wanted[:] = False
+        wanted[only] = True
+    starts = np.unique(np.linspace(0, n, min(FIRST, n) + 1).astype(np.int64))
+    found = [probe.displaced(np.arange(a, b)) for a, b in itertools.pairwise(starts)]
+    rows_of = [rows[wanted[rows]] for rows in map(probe.changed, found)]
+    rows = np.concatenate(rows_of)
+    groups = np.repeat(np.arange(len(found)), [len(r) for r in rows_of])
+    values = np.concatenate([F[:, r] for F, r in zip(found, rows_of)], axis=1)
+    known = np.ones(rows.size, dtype=bool)
+    full = np.zeros(0, dtype=np.intp)
+    while True:
+        more = full_rows(np.bincount(rows, minlength=n))
+        if more.size:
+            full = np.union1d(full, more)
+            keep = ~np.isin(rows, more)
+            rows, groups, values, known = rows[keep], groups[keep], values[:, keep], known[keep]
+        if int(np.diff(starts).max(initial=1)) == 1:
+            break
+        starts, rows, groups, values, known = _halved(probe, starts, rows, groups, values, known)
+    values[:, ~known] = np.nan
+    return Entries(rows, starts[groups], values, full)
+
+
+def _halved(
+    probe: Probe, starts: HostArray, rows: HostArray, groups: HostArray, values: HostArray, known: HostArray
+) -> tuple[HostArray, HostArray, HostArray, HostArray, HostArray]:
+    """Halve all groups; entries are sorted by group, before and after. `known` marks where `values` holds F."""
+    count = starts.size - 1
+    sizes = np.diff(starts)
+    middle = starts[:-1] + (sizes + 1) // 2
+    asked = (sizes > 1)[groups]
+    rounds = int(np.ceil(np.log2(max(2, sizes.max(initial=1)))))
+    base = probe.F[:, rows]
+    first, alone = _displaced_groups(probe, starts[:-1], middle, rows, groups, asked, count, rounds)
+    first[:, ~asked] = values[:, ~asked]
+    in_first = ~asked | probe.differ(first, base)
+    first_known = np.where(asked, alone, known)
+    # Nothing changed: all is in the second half. Else it has a part unless the first half did what the whole group did.
+    in_second = asked & (~in_first | ~(known & alone) | probe.differ(first, values))
+    second, second_known = values.copy(), known & ~in_first
+    unknown = in_second & in_first
+    if unknown.any():
+        need = np.zeros(count, dtype=bool)
+        need[groups[unknown]] = True
+        shown = in_second & need[groups]
+        F, alone = _displaced_groups(probe, middle, starts[1:], rows, groups, shown, count, 1)
+        in_second &= ~shown | probe.differ(F, base)
+        fresh = shown & alone
+        second[:, fresh] = F[:, fresh]
+        second_known |= fresh
+    # Groups 2 g and 2 g + 1 are the halves of group g; those of one column have no second.
+    new_rows = np.concatenate([rows[in_first], rows[in_second]])
+    new_groups = np.concatenate([2 * groups[in_first], 2 * groups[in_second] + 1])
+    new_values = np.concatenate([first[:, in_first], second[:, in_second]], axis=1)
+    new_known = np.concatenate([first_known[in_first], second_known[in_second]])
+    is_there = np.ones(2 * count, dtype=bool)
+    is_there[1::2] = sizes > 1
+    number = np.cumsum(is_there) - 1
+    order = np.argsort(new_groups, kind="stable")
+    new_starts = np.concatenate([np.column_stack([starts[:-1], middle]).ravel()[is_there], starts[-1:]])
+    return new_starts, new_rows[order], number[new_groups[order]], new_values[:, order], new_known[order]
+
+
+def _displaced_groups(
+    probe: Probe,
+    begins: HostArray,
+    ends: HostArray,
+    rows: HostArray,
+    groups: HostArray,
+    where: HostArray,
+    count: int,
+    rounds: int,
+) -> tuple[HostArray, HostArray]:
+    """Displace columns ``begins[g]:ends[g]`` of the groups that have entries `where`, color by color.
+
+    Returns F at these entries, and whether no other group of the color has an entry in the row.
+    """
+    out, alone = np.empty((probe.systems, rows.size), dtype=probe.F.dtype), np.zeros(rows.size, dtype=bool)
+    asked = np.flatnonzero(where)
+    if not asked.size:
+        return out, alone
+    members = np.bincount(rows[asked], minlength=probe.size)
+    limit = max(LEAST_COLORS, int(MORE_COLORS * np.quantile(members[members > 0], 0.9)))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(groups[asked], minlength=count))])
+    colors = greedy_colors(indptr, rows[asked], probe.size, limit)
+    colors[np.diff(indptr) == 0] = -1
+    total = int(colors.max()) + 1
+    if probe.evaluations + total * rounds > probe.budget:
+        raise BudgetSpentError
+    of_entry = colors[groups[asked]]
+    place = rows[asked] * np.int64(total) + of_entry
+    alone[asked] = np.bincount(place, minlength=probe.size * total)[place] == 1
+    order = np.argsort(of_entry, kind="stable")
+    bounds = np.searchsorted(of_entry[order], np.arange(total + 1))
+    for color in range(total):
+        mine = np.flatnonzero(colors == color)
+        border = np.zeros(probe.size + 1, dtype=np.int8)
+        border[begins[mine]] += 1
+        np.add.at(border, ends[mine], -1)
+        F = probe.displaced(np.cumsum(border[:-1]).astype(bool))
+        entries = asked[order[bounds[color] : bounds[color + 1]]]
+        out[:, entries] = F[:, rows[entries]]
+    return out, alone

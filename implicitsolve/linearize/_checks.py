@@ -1,0 +1,91 @@
+"""What the user's functions return, checked: arrays, blocks, and matrices or operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, as_inexact, check_tensor, is_array, is_complex, library
+from implicitsolve._typing import Array, Namespace
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
+from implicitsolve.operators._wrappers import guarded
+from implicitsolve.structure import BlockBanded
+
+
+def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple[int, ...]) -> Array:
+    """What `name` returned as an array of this library and dtype, if it has this shape up to axes of length 1."""
+    if value is None:
+        raise TypeError(f"`{name}` returned None; it must return an array of shape {shape}")
+    if not is_array(value) or isinstance(value, np.matrix | np.ma.MaskedArray):
+        value = as_inexact(value, name)
+    check_tensor(value, name)
+    if array_namespace(value) is not xp:
+        raise TypeError(f"`{name}` must return arrays of the library of x0, got some of {library(value)}")
+    if value.dtype != dtype:
+        if not xp.isdtype(value.dtype, ("bool", "integral", "real floating", "complex floating")):
+            raise TypeError(f"`{name}` must return numbers, got dtype {value.dtype}")
+        if is_complex(value) and not xp.isdtype(dtype, "complex floating"):
+            raise TypeError(f"`{name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex")
+        value = xp.astype(value, dtype)
+    is_same_up_to_ones = [n for n in value.shape if n != 1] == [n for n in shape if n != 1]
+    if not (value.shape == shape or is_same_up_to_ones or value.shape == (math.prod(shape),)):
+        raise ValueError(f"`{name}` must return an array of shape {shape}, got {value.shape}")
+    return value
+
+
+def checked_blocks(blocks: Any, structure: BlockBanded, batch_shape: tuple[int, ...], size: int) -> BlockBandedMatrix:
+    """What `blocks` returned as a matrix of systems of this `size`."""
+    if not is_array(blocks):
+        raise TypeError(f"`blocks` must return an array, got {type(blocks).__name__}")
+    k = structure.block_size
+    expected = (*batch_shape, structure.length(size), structure.width, k, k)
+    if tuple(blocks.shape) != expected:
+        raise ValueError(f"`blocks` must return an array of shape {expected}, got {tuple(blocks.shape)}")
+    return BlockBandedMatrix(blocks, lower=structure.lower, upper=structure.upper, periodic=structure.periodic)
+
+
+def checked_jacobian(J: Any, name: str, batch_shape: tuple[int, ...], size: int) -> LinearOperator:
+    """A Jacobian that `name` returned as an operator of this batch shape, on systems of this `size`."""
+    operator = aslinearoperator(J, name)
+    rows = math.prod(batch_shape)
+    if operator.batch_shape != batch_shape and not (rows == 1 and not operator.batch_shape):
+        raise ValueError(f"`{name}` must return an operator with batch shape {batch_shape}, got {operator.batch_shape}")
+    if operator.shape != (size, size):
+        raise ValueError(f"`{name}` must return a Jacobian of shape {(size, size)}, got {operator.shape}")
+    return operator
+
+
+def checked_inverse(M: Any, name: str, batch_shape: tuple[int, ...], size: int) -> LinearOperator:
+    """A matrix or operator of one system, or of the whole batch, as an operator on (B, N)."""
+    operator = aslinearoperator(M, name)
+    if operator.shape != (size, size):
+        raise ValueError(f"`{name}` must have shape {(size, size)}, got {operator.shape}")
+    if operator.batch_shape == batch_shape and batch_shape:
+        return guarded(operator, name)
+    if operator.batch_shape:
+        raise ValueError(f"`{name}` must have batch shape {batch_shape} or none, got {operator.batch_shape}")
+    return guarded(_repeated(operator, math.prod(batch_shape)), name)
+
+
+def _repeated(A: LinearOperator, size: int) -> LinearOperator:
+    """One operator for each system of a batch."""
+
+    def on_rows(product: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        return lambda v: array_namespace(v).stack([product(v[i, ...]) for i in range(v.shape[0])])
+
+    return LinearOperator(
+        on_rows(A.matvec),
+        None if A._rmatvec is None else on_rows(A.rmatvec),
+        in_shape=A.shape[1],
+        batch_shape=(size,),
+        dtype=A.dtype,
+        take=lambda indices: _repeated(A, len(indices)),
+    )
+
+
+def no_product(v: Array) -> Array:
+    """Raise: stands for J v where neither `jvp` nor F(x) is known."""
+    raise TypeError("this Jacobian was built for adjoint products only")

@@ -1,0 +1,221 @@
+"""Detection of the sparsity of a Jacobian, from a residual without a declared structure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from implicitsolve._sparse_structure import Sparse
+from implicitsolve._typing import HostArray
+from implicitsolve.linearize._bisection import Entries, bisect
+from implicitsolve.linearize._diagonals import DenseError, Diagonals, NotDiagonalError, verify
+from implicitsolve.linearize._probe import BudgetSpentError, EvaluationError, Flat, Probe
+
+LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
+MISMATCH = 1e-3  # part of |J| |d| by which J d may differ from the measured change of F
+CURVED = 30.0  # ... or so many times what F differs from a straight line along d
+ROUNDING = 1e3  # ... or so many units in the last place of F
+MOST_REPAIRED = 0.1  # part of the rows that are searched once more for themselves
+MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
+BUDGET = 400
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Detection:
+    """What a search for sparsity has found.
+
+    Attributes
+    ----------
+    structure : Sparse or None
+        The pattern; None if none was found, or none is believed.
+    how : str
+        "diagonals" or "bisection": which search found it. Without a structure the reason: "small", "dense",
+        "not finite", "raised", "budget", or "contradiction": J d is not the measured change of F.
+    evaluations : int
+        Residual evaluations that the search took.
+    unknowns : int
+        N.
+    values : ndarray (B, nnz) or None
+        Entries of J at a point near x0, in the order of ``structure.indices``, accurate to about eps^(1/4).
+    full_rows : ndarray of int
+        Rows that depend on nearly all unknowns and are not in the structure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> ims.detect_structure(lambda x: 3 * x - np.roll(x, 1) ** 2, np.ones(50))
+    <Detection: 50 unknowns, 100 entries, at most 2 in a row, by diagonals in 9 evaluations>
+    """
+
+    structure: Sparse | None = None
+    how: str
+    evaluations: int
+    unknowns: int
+    values: HostArray | None = field(default=None, repr=False)
+    full_rows: HostArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp), repr=False)
+
+    @property
+    def reason(self) -> str:
+        """Why there is no structure, in words; empty if there is one."""
+        return "" if self.structure is not None else REASONS[self.how]
+
+    def __repr__(self) -> str:
+        """What was found, how, and what it cost."""
+        cost = f"{self.evaluations} evaluation" + "s" * (self.evaluations != 1)
+        if self.structure is None:
+            return f"<Detection: {self.unknowns} unknowns, no sparsity used ({self.reason}), {cost}>"
+        full = f", {self.full_rows.size} full rows aside" if self.full_rows.size else ""
+        most = int(self.structure.row_counts.max(initial=0))
+        return (
+            f"<Detection: {self.unknowns} unknowns, {self.structure.nnz} entries, at most {most} in a row{full}, "
+            f"by {self.how} in {cost}>"
+        )
+
+
+REASONS = {
+    "small": "few unknowns",
+    "dense": "a single unknown changes too many equations",
+    "not finite": "the residual is not finite near x0",
+    "raised": "the residual raised an exception near x0",
+    "budget": "the evaluations allowed do not suffice",
+    "contradiction": "the residual does not change as the pattern predicts",
+}
+
+
+def detect(
+    residual: Flat,
+    x: HostArray,
+    *,
+    shape: tuple[int, ...] = (),
+    budget: int = BUDGET,
+    scale: HostArray | None = None,
+    bisection: bool = True,
+) -> Detection:
+    """Find the sparsity of a residual's Jacobian near x.
+
+    F_i does not depend on x_j where it stays the same, bit for bit, as x_j changes. A few columns suggest diagonals,
+    which differences along the colors of their pattern verify; other patterns are found by halving groups of columns.
+    At the end J d is compared with the change of F along a random d.
+
+    Parameters
+    ----------
+    residual : callable
+        ``residual(x) -> F`` on arrays (B, N). All systems of a batch are displaced at once and have one pattern.
+    x : ndarray (B, N)
+        Near this point the pattern is sought.
+    shape : tuple of int, optional
+        Axes of one system's unknowns: they show fields, and grids that are closed to a ring. Default ``(N,)``.
+    budget : int, optional
+        Evaluations at most. Default 400.
+    scale : ndarray (B, N), optional
+        Sizes of the unknowns.
+    bisection : bool, optional
+        Whether patterns without diagonals are sought, which takes between 50 and several hundred evaluations.
+    """
+    n = x.shape[1]
+    if n < LEAST_UNKNOWNS:
+        return Detection(how="small", evaluations=0, unknowns=n)
+    probe = Probe(residual, x, budget, scale)
+    try:
+        probe.approach()
+        if not probe.is_finite:
+            return Detection(how="not finite", evaluations=probe.evaluations, unknowns=n)
+        return _search(probe, shape or (n,), bisection)
+    except BudgetSpentError:
+        return Detection(how="budget", evaluations=probe.evaluations, unknowns=n)
+    except DenseError:
+        return Detection(how="dense", evaluations=probe.evaluations, unknowns=n)
+    except EvaluationError:
+        return Detection(how="raised", evaluations=probe.evaluations, unknowns=n)
+
+
+def _search(probe: Probe, shape: tuple[int, ...], bisection: bool) -> Detection:
+    """Diagonals first, then halving, of all columns or for the rows that were wrong."""
+    try:
+        entries = verify(probe, *Diagonals(probe, shape).hypothesis())
+        found, wrong = _believed(probe, entries, "diagonals")
+        if found.structure is not None or not bisection:
+            return found
+        if wrong.size <= MOST_REPAIRED * probe.size:
+            right = ~np.isin(entries.rows, wrong)
+            found, _ = _believed(probe, _merged(entries, right, _bisected(probe, wrong)), "diagonals")
+            if found.structure is not None:
+                return found
+    except NotDiagonalError:
+        if not bisection:
+            return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=probe.size)
+    return _believed(probe, _bisected(probe), "bisection")[0]
+
+
+def _bisected(probe: Probe, only: HostArray | None = None) -> Entries:
+    """Entries by bisection; differences along colors decide the ambiguous ones."""
+    entries = bisect(probe, only)
+    in_doubt = np.isnan(entries.values).any(axis=0)
+    if not in_doubt.any():
+        return entries
+    pattern = Sparse((entries.rows, entries.columns), unknowns=probe.size)
+    return verify(probe, pattern, entries.full_rows, np.zeros(probe.size, dtype=np.int64), only)
+
+
+def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
+    return Entries(
+        np.concatenate([entries.rows[keep], other.rows]),
+        np.concatenate([entries.columns[keep], other.columns]),
+        np.concatenate([entries.values[:, keep], other.values], axis=1),
+        np.union1d(entries.full_rows, other.full_rows),
+    )
+
+
+def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, HostArray]:
+    """Compare J d with the measured change of F; a Detection with the structure if they agree, and the wrong rows."""
+    structure = Sparse((entries.rows, entries.columns), unknowns=probe.size)
+    order = np.lexsort((entries.rows, entries.columns))
+    if order.size != structure.nnz:  # an entry came up twice
+        keys = entries.columns[order].astype(np.int64) * probe.size + entries.rows[order]
+        order = order[np.concatenate([[True], keys[1:] != keys[:-1]])]
+    F, rows, columns = probe.F, structure.indices, structure.columns
+    with np.errstate(all="ignore"):
+        values = (entries.values[:, order] - F[:, rows]) / probe.h[:, columns]
+    if not np.isfinite(values).all():
+        return Detection(how="not finite", evaluations=probe.evaluations, unknowns=probe.size), np.arange(probe.size)
+    random = np.random.default_rng(probe.evaluations)
+    d = probe.h * random.uniform(0.5, 1.0, probe.size) * random.choice((-1.0, 1.0), probe.size)
+    wrong = np.flatnonzero(_wrong_rows(probe, structure, values, d, entries.full_rows))
+    if wrong.size > MOST_WRONG * probe.size:
+        return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=probe.size), wrong
+    return Detection(
+        structure=structure,
+        how=how,
+        evaluations=probe.evaluations,
+        unknowns=probe.size,
+        values=values,
+        full_rows=entries.full_rows,
+    ), wrong
+
+
+def _wrong_rows(probe: Probe, structure: Sparse, values: HostArray, d: HostArray, full_rows: HostArray) -> HostArray:
+    """Rows in which J d is not the change of F along d, in any system."""
+    precision = float(np.finfo(probe.F.dtype).eps)
+    rows, columns = structure.indices, structure.columns
+
+    def sums(weights: HostArray) -> HostArray:
+        parts = [np.bincount(rows, np.real(w), probe.size) for w in weights]
+        return np.stack(parts)
+
+    change = probe.evaluate(probe.x + d) - probe.F
+    terms = values * d[:, columns]
+    product = sums(terms) + (1j * sums(np.imag(terms)) if terms.dtype.kind == "c" else 0.0)
+    with np.errstate(all="ignore"):
+        size = sums(np.abs(terms))
+        error = np.abs(change - product)
+        allowed = MISMATCH * size + ROUNDING * precision * np.abs(probe.F)
+        wrong = ~(error <= allowed)
+        wrong[:, full_rows] = False
+        if wrong.any():
+            half = probe.evaluate(probe.x + 0.5 * d) - probe.F
+            curved = np.abs(change - 2.0 * half)
+            usual = np.quantile(curved[size > 0] / size[size > 0], 0.95)  # of other rows: in one row terms may cancel
+            wrong &= ~(error <= allowed + CURVED * np.fmax(curved, usual * size))
+    return np.asarray(wrong.any(axis=0))

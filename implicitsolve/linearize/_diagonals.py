@@ -1,0 +1,308 @@
+"""The pattern of a residual on a line, in the plane or in a volume, guessed from a few columns and verified."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from implicitsolve._sparse_structure import Sparse
+from implicitsolve._typing import HostArray
+from implicitsolve.linearize._bisection import Entries
+from implicitsolve.linearize._coloring import Coloring, color_columns
+from implicitsolve.linearize._probe import Probe
+
+MOST_ROWS = 100  # rows that one column may change, before the Jacobian is called dense
+LEAST_APART = 64  # unknowns, below which columns are not far from each other
+FEW_FIELDS = 12  # an axis of at most so many entries may count fields
+MOST_OFFSETS = 64  # offsets of the columns of one field
+TOO_MANY = 0.25  # part of the rows that may change for no known reason
+MOST_SEARCHES = 4  # columns that are searched one by one
+CONSECUTIVE = 7  # neighbors that are displaced to find how many fields are interleaved
+
+
+class NotDiagonalError(Exception):
+    """The pattern does not follow diagonals."""
+
+
+class DenseError(Exception):
+    """Two columns change too many rows."""
+
+
+class Diagonals:
+    """Hypothesis that the entries lie on diagonals, which differ from field to field; wrapped around where seen so.
+
+    Parameters
+    ----------
+    probe : Probe
+    shape : tuple of int
+        Axes of one system's unknowns.
+    """
+
+    def __init__(self, probe: Probe, shape: tuple[int, ...]) -> None:
+        self.probe, self.n = probe, probe.size
+        self.shape = shape if math.prod(shape) == self.n else (self.n,)
+        self.columns: dict[int, HostArray] = {}  # rows that each displaced column changed
+        self.dense_columns: list[int] = []
+        self.full_rows = np.zeros(0, dtype=np.intp)
+        self.wraps = False
+
+    def hypothesis(self) -> tuple[Sparse, HostArray, HostArray]:
+        """Displace a few columns; return the pattern that follows from them, rows that are left out, and fields.
+
+        Raises
+        ------
+        DenseError
+            If a column in the middle changes too many rows.
+        NotDiagonalError
+            If columns of one kind have different offsets.
+        """
+        n = self.n
+        middle = self._place(0.53)
+        self._displace(middle)
+        if self.columns[middle].size > min(MOST_ROWS, max(8, n // 2)):
+            raise DenseError
+        self._find_fields(middle)
+        second = self._place(0.31)
+        for column in (second, 0, n - 1):
+            self._displace(column)
+        self.full_rows = self._shared((middle, second, 0, n - 1))
+        offsets = self._offsets()
+        for column in [c for c, rows in self.columns.items() if rows.size > MOST_ROWS]:
+            self.dense_columns.append(column)
+        self._add_ends(offsets)
+        if max(len(o) for o in offsets) > MOST_OFFSETS:
+            raise NotDiagonalError
+        return self._pattern(offsets), self.full_rows, self._field_of(np.arange(n))
+
+    def _displace(self, column: int) -> None:
+        if column not in self.columns:
+            self.columns[column] = self.probe.changed(self.probe.displaced(np.array([column])))
+
+    def _place(self, part: float) -> int:
+        """A column that far along every axis."""
+        return int(np.ravel_multi_index(tuple(int(part * m) for m in self.shape), self.shape))
+
+    def _find_fields(self, middle: int) -> None:
+        """Find how many fields there are, and where: on the first axis, on the last, or interleaved without an axis."""
+        shape, n = self.shape, self.n
+        self.fields, self.stacked = 1, False
+        if len(shape) > 1 and shape[0] <= FEW_FIELDS and n > 8 * shape[0]:
+            self.fields, self.stacked = shape[0], True
+        elif len(shape) > 1 and shape[-1] <= FEW_FIELDS and n > 8 * shape[-1]:
+            self.fields = shape[-1]
+        if self.fields > 1:
+            for f in range(self.fields):
+                self._displace(self._in_field(middle, f))
+            return
+        if middle + 1 >= n:
+            return
+        self._displace(middle + 1)
+        if self._relative(middle) == self._relative(middle + 1) or n < 4 * CONSECUTIVE:
+            return
+        for j in range(2, CONSECUTIVE):
+            self._displace(middle + j)
+        seen = [self._relative(middle + j) for j in range(CONSECUTIVE)]
+        for k in range(2, CONSECUTIVE):
+            if all(seen[j] == seen[j + k] for j in range(CONSECUTIVE - k)):
+                self.fields = k
+                return
+
+    def _in_field(self, column: int, f: int) -> int:
+        """The column of field f at the place of another column."""
+        if self.stacked:
+            return column % (self.n // self.fields) + f * (self.n // self.fields)
+        return min(column - column % self.fields + f, self.n - 1)
+
+    def _field_of(self, columns: HostArray) -> HostArray:
+        return columns // (self.n // self.fields) if self.stacked else columns % self.fields
+
+    def _relative(self, column: int) -> frozenset[int]:
+        rows = self.columns[column]
+        return frozenset((rows - column).tolist())
+
+    def _shared(self, columns: tuple[int, ...]) -> HostArray:
+        """Rows that depend on all of some columns far from each other."""
+        rows = [self.columns[column] for column in columns if self.columns[column].size <= MOST_ROWS]
+        if self.n < LEAST_APART or len(rows) < len(columns) - 1:
+            return np.zeros(0, dtype=np.intp)
+        shared = rows[0]
+        for other in rows[1:]:
+            shared = np.intersect1d(shared, other)
+        return shared
+
+    def _offsets(self) -> list[set[int]]:
+        """Offsets of each field's columns, from those that were displaced inside."""
+        offsets: list[set[int]] = [set() for _ in range(self.fields)]
+        for column, rows in self.columns.items():
+            if column in (0, self.n - 1):
+                continue
+            rows = np.setdiff1d(rows, self.full_rows)
+            offsets[int(self._field_of(np.array(column)))] |= set((rows - column).tolist())
+        return offsets
+
+    def _add_ends(self, offsets: list[set[int]]) -> None:
+        """Take in what the first and the last column change: by wrapping around, or as further offsets."""
+        for column in (0, self.n - 1):
+            if column in self.dense_columns:
+                continue
+            rows, field = np.setdiff1d(self.columns[column], self.full_rows), offsets[self._field_of(np.array(column))]
+            new = [int(row) for row in rows if int(row) - column not in field]
+            if not new:
+                continue
+            wrapped = set(self._wrapped(np.array([column]), field)[0].tolist())
+            if any(row in wrapped for row in new):
+                self.wraps = True
+            field |= {row - column for row in new if row not in wrapped}
+
+    def _wrapped(self, columns: HostArray, offsets: set[int]) -> tuple[HostArray, HostArray]:
+        """Rows and columns of the offsets on the ring, or torus, of the axes."""
+        middle = self._place(0.53)
+        here = np.array(np.unravel_index(middle, self.shape))
+        rows: list[HostArray] = []
+        at = np.array(np.unravel_index(columns, self.shape))
+        lengths = np.array(self.shape)[:, None]
+        for offset in offsets:
+            inside = np.array(np.unravel_index((middle + offset) % self.n, self.shape)) - here
+            rows.append(np.asarray(np.ravel_multi_index(tuple((at + inside[:, None]) % lengths), self.shape)))
+        return np.concatenate(rows) if rows else columns[:0], np.tile(columns, len(offsets))
+
+    def _pattern(self, offsets: list[set[int]]) -> Sparse:
+        every = np.arange(self.n)
+        fields = self._field_of(every)
+        rows, columns = [every[:0]], [every[:0]]
+        for f, of_field in enumerate(offsets):
+            mine = every[fields == f]
+            if self.wraps:
+                row, column = self._wrapped(mine, of_field)
+                rows.append(row)
+                columns.append(column)
+            for offset in of_field:
+                row = mine + offset
+                inside = (row >= 0) & (row < self.n)
+                rows.append(row[inside])
+                columns.append(mine[inside])
+        row, column = np.concatenate(rows), np.concatenate(columns)
+        keep = ~np.isin(row, self.full_rows) & ~np.isin(column, self.dense_columns)
+        rows, columns = [row[keep]], [column[keep]]
+        for j in self.dense_columns:
+            more = np.setdiff1d(self.columns[j], self.full_rows)
+            rows.append(more)
+            columns.append(np.full(more.size, j))
+        return Sparse((np.concatenate(rows), np.concatenate(columns)), unknowns=self.n)
+
+
+def verify(
+    probe: Probe, pattern: Sparse, full_rows: HostArray, fields: HostArray, only: HostArray | None = None
+) -> Entries:
+    """Displace all columns of a color at once, color by color: entries that are there, and rows changed for no reason.
+
+    Such a row is given to the column of its color that explains it: at an offset that was found by search for another
+    row of its field, at a sum of two known offsets (one-sided differences at a boundary), or else to the one found by
+    search among all of the color. `fields` (N,) is the field of each unknown; rows that are not in `only` do
+    not count.
+
+    Raises
+    ------
+    NotDiagonalError
+        If rows remain that no column explains.
+    """
+    coloring = color_columns(pattern)
+    colors = coloring.colors
+    left_out = np.union1d(full_rows, coloring.full_rows)
+    ignored = left_out if only is None else np.setdiff1d(np.arange(probe.size), np.setdiff1d(only, left_out))
+    entry_colors = colors[pattern.columns]
+    order = np.argsort(entry_colors, kind="stable")
+    bounds = np.searchsorted(entry_colors[order], np.arange(coloring.count + 1))
+    rows, columns, values = [], [], []
+    surprises: list[tuple[HostArray, int]] = []
+    responses: list[HostArray] = []
+    for color in range(coloring.count):
+        F = probe.displaced(np.flatnonzero(colors == color))
+        responses.append(F)
+        changed = np.zeros(probe.size, dtype=bool)
+        changed[probe.changed(F)] = True
+        changed[ignored] = False
+        mine = order[bounds[color] : bounds[color + 1]]
+        row = pattern.indices[mine]
+        there = changed[row]
+        rows.append(row[there])
+        columns.append(pattern.columns[mine[there]])
+        values.append(F[:, row[there]])
+        changed[row] = False
+        if changed.any():
+            surprises.append((np.flatnonzero(changed), color))
+        if sum(r.size for r, _ in surprises) > TOO_MANY * probe.size:
+            raise NotDiagonalError
+    for row, column in _explained(probe, pattern, coloring, surprises, fields):
+        rows.append(row)
+        columns.append(column)
+        values.append(responses[int(colors[column[0]])][:, row])
+    return Entries(np.concatenate(rows), np.concatenate(columns), np.concatenate(values, axis=1), left_out)
+
+
+def _explained(
+    probe: Probe, pattern: Sparse, coloring: Coloring, surprises: list[tuple[HostArray, int]], fields: HostArray
+) -> list[tuple[HostArray, HostArray]]:
+    """Rows and columns of the entries behind the surprises, each list for one color."""
+    if not surprises:
+        return []
+    n, colors = probe.size, coloring.colors
+    known = np.flatnonzero(np.bincount(pattern.indices - pattern.columns + n)) - n
+    known = known[np.argsort(np.abs(known), kind="stable")][:MOST_OFFSETS]
+    sums = np.unique(np.add.outer(known, known))
+    found: dict[int, list[int]] = {}  # offsets that were searched for, by the field of the row
+    result: list[tuple[HostArray, HostArray]] = []
+    searches = 0
+    while surprises:
+        left: list[tuple[HostArray, int]] = []
+        for row, color in surprises:
+            column = _chosen(probe, row, color, colors, sums, found, fields)
+            result.append((row[column >= 0], column[column >= 0]))
+            if (column < 0).any():
+                left.append((row[column < 0], color))
+        surprises = left
+        if surprises:
+            searches += 1
+            if searches > MOST_SEARCHES:
+                raise NotDiagonalError
+            row, color = surprises[0]
+            i = int(row[row.size // 2])
+            found.setdefault(int(fields[i]), []).append(i - _search(probe, i, np.flatnonzero(colors == color)))
+    return [(row, column) for row, column in result if row.size]
+
+
+def _chosen(
+    probe: Probe,
+    rows: HostArray,
+    color: int,
+    colors: HostArray,
+    sums: HostArray,
+    found: dict[int, list[int]],
+    fields: HostArray,
+) -> HostArray:
+    """For each row the column of the color that changes it, -1 where none is near; candidates are tried in turn."""
+    offsets = np.union1d(sums, np.concatenate([np.zeros(0, np.int64), *found.values()]).astype(np.int64))
+    columns = rows[:, None] - offsets
+    fits = (columns >= 0) & (columns < colors.size)
+    fits &= colors[np.where(fits, columns, 0)] == color
+    for j, offset in enumerate(offsets.tolist()):
+        if offset not in sums:
+            fits[:, j] &= np.isin(fields[rows], [f for f, known in found.items() if offset in known])
+    every = np.arange(rows.size)
+    while (open_rows := np.count_nonzero(fits, axis=1) > 1).any():
+        tried = np.argmax(fits, axis=1)
+        F = probe.displaced(np.unique(columns[every, tried][open_rows]))
+        right = probe.differ(F[:, rows], probe.F[:, rows])
+        fits[open_rows & right] = False
+        fits[every[open_rows], tried[open_rows]] = right[open_rows]
+    return np.where(fits.any(axis=1), columns[every, np.argmax(fits, axis=1)], -1)
+
+
+def _search(probe: Probe, row: int, columns: HostArray) -> int:
+    """The column, one of these, that changes a row: by halving."""
+    while columns.size > 1:
+        half = columns[: columns.size // 2]
+        changes = probe.differ(probe.displaced(half)[:, row : row + 1], probe.F[:, row : row + 1])[0]
+        columns = half if changes else columns[columns.size // 2 :]
+    return int(columns[0])

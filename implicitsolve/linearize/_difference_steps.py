@@ -1,0 +1,144 @@
+"""How far apart the differences that fill a block-banded Jacobian are taken: a length for each entry of x."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, eps, from_host, norm2
+from implicitsolve._typing import Array, HostArray, Indices
+
+LONGEST = 1e-3  # step that a long system may have by default
+FARTHER = 1e4  # how much longer a step gets that F did not feel, or shorter one at which F is not finite
+TRUSTED = 1e-9, 1e-2  # a guessed step over the Newton step: within these bounds the guess was good enough
+MAX_ADJUSTMENTS = 8  # further evaluations at most, for each color, to find a step that F feels and where it is finite
+
+
+class DifferenceSteps:
+    """Length of the differences: ``h = rdiff * max(|x|, floor)`` for each entry of x, (T, k).
+
+    The floor, for unknown c of all blocks of a system, is ``least * rms(x[:, c])``.
+
+    Parameters
+    ----------
+    systems, block_size : int
+        Size of the batch, unknowns in a block.
+    rdiff : float, optional
+        Relative step. Default: the fourth root of eps (1.2e-4 in float64), or ``sqrt(eps) T`` up to 1e-3 where that is
+        longer: for T > 8000. It is longer than the square root that balances errors for a single product, because all
+        entries of J pass through a direct solve: on a grid rounding in the differences, eps / h, is multiplied by the
+        condition of J, about T^2, and truncation, which only makes Newton's method converge linearly with a factor of
+        about h, is not.
+    least : float, optional
+        Default: eps^(1/3), for unknowns whose size differs much from block to block.
+
+    Notes
+    -----
+    Where an unknown is zero in all blocks, its floor is a guess: the rms of the others, or 1. The first Newton step
+    then confirms or replaces it (`learn`), or a second difference does (`halve`).
+    """
+
+    def __init__(self, systems: int, block_size: int, rdiff: float | None = None, least: float | None = None) -> None:
+        shape = systems, block_size
+        self.floor: HostArray = np.zeros(shape)
+        self.boost: HostArray = np.ones(shape)  # of the floor, where F did not feel the step
+        self.sign: HostArray = np.ones(shape)  # of the step, and how much shorter it is where F was not finite
+        self.is_guess: HostArray = np.ones(shape, dtype=bool)
+        self.is_felt: HostArray = np.zeros(shape, dtype=bool)
+        self.rdiff, self.least = rdiff, least
+
+    def follow(self, rows: Indices | slice, x: Array) -> None:
+        """Set the floors for new iterates x (b, T, k); those found earlier stay where x is still zero."""
+        size = rms(x)
+        least = floor_length(eps(array_namespace(x), x.dtype)) if self.least is None else self.least
+        if (size > 0).all():
+            self.is_guess[rows] = False
+            self.floor[rows], self.sign[rows] = self.boost[rows] * least * size, 1.0
+            return
+        if not size.any():
+            self.floor[rows], self.sign[rows] = np.where(self.floor[rows] > 0, self.floor[rows], 1.0), 1.0
+            return
+        whole = np.sqrt(np.mean(size**2, axis=1, keepdims=True))
+        known = np.where(self.floor[rows] > 0, self.floor[rows], np.where(whole > 0, whole, 1.0))
+        self.is_guess[rows] &= size == 0
+        self.floor[rows] = np.where(size > 0, self.boost[rows] * least * size, known)
+        self.sign[rows] = 1.0
+
+    def lengths(self, rows: Indices | slice, x: Array) -> Array:
+        """Steps (b, T, k) of systems `rows` at x."""
+        xp = array_namespace(x)
+        floor, relative = self.floor[rows], self.relative(x) * self.sign[rows]
+        h = xp.abs(x)
+        if isinstance(h, np.ndarray):
+            np.maximum(h, from_host(floor, x)[:, None, :], out=h)
+        else:
+            h = xp.maximum(h, from_host(floor, x)[:, None, :])
+        h *= from_host(relative, x)[:, None, :]
+        return h
+
+    def relative(self, x: Array) -> float:
+        """Length of a step over that of its entry of x (b, T, k)."""
+        if self.rdiff is not None:
+            return self.rdiff
+        return relative_length(eps(array_namespace(x), x.dtype), x.shape[1])
+
+    def learn(self, rows: Indices | slice, newton_step: Array) -> HostArray:
+        """Compare guessed steps with the Newton step (b, T, k); return which systems need another assembly."""
+        guess, size = self.is_guess[rows], rms(newton_step)
+        steps = self.relative(newton_step) * self.floor[rows]
+        low, high = TRUSTED
+        with np.errstate(all="ignore"):
+            trusted = (low * size <= steps) & (steps <= high * size)
+            if (trusted | ~guess).all():
+                self.is_guess[rows] = False
+                return np.zeros(guess.shape[0], dtype=bool)
+            finite = np.isfinite(size)
+            wrong = guess & (~finite | ((size > 0) & ((steps < low * size) | (steps > high * size))))
+        shorter = self.floor[rows] / FARTHER  # J from too long a step may be meaningless
+        better = np.where(finite, np.maximum(size, shorter), shorter)
+        self.floor[rows] = np.where(wrong, better, self.floor[rows])
+        self.is_guess[rows] = wrong
+        self.is_felt[rows] &= ~wrong
+        return np.any(wrong, axis=1)
+
+    def adjust(self, rows: Indices, c: int, felt: HostArray, finite: HostArray, attempt: int) -> HostArray:
+        """Check a difference along unknown c; return which systems must repeat it.
+
+        Steps that no equation feels grow, until it is clear that none ever does. Where F is not finite they turn round,
+        and then shrink.
+        """
+        unfelt = finite & ~felt & ~self.is_felt[rows, c]
+        self.is_felt[rows, c] |= finite & felt
+        if attempt == MAX_ADJUSTMENTS:
+            back = np.where(unfelt, FARTHER**-attempt, 1.0)
+            self.is_felt[rows, c] |= unfelt  # it is not tried again
+        else:
+            back = np.where(unfelt, FARTHER, 1.0)
+            self.sign[rows, c] *= np.where(finite, 1.0, -1.0 if attempt == 0 else -1.0 / FARTHER)
+        self.boost[rows, c] *= back
+        self.floor[rows, c] *= back
+        return np.logical_and(unfelt | ~finite, attempt < MAX_ADJUSTMENTS)
+
+    def shrink(self, rows: Indices, c: int, where: HostArray) -> None:
+        """Take shorter guesses along unknown c; those of other systems are good."""
+        self.floor[rows, c] /= np.where(where, FARTHER, 1.0)
+        self.is_guess[rows, c] &= where
+
+
+def relative_length(precision: float, blocks: int) -> float:
+    """Default relative length of differences for systems of so many blocks; see `DifferenceSteps`."""
+    return max(precision**0.25, min(LONGEST, precision**0.5 * blocks))
+
+
+def floor_length(precision: float) -> float:
+    """Default floor of an entry's size over the size of that unknown in all blocks."""
+    return precision ** (1 / 3)
+
+
+def rms(x: Array) -> HostArray:
+    """Root mean square over the blocks of each unknown of x (b, T, k), on the host (b, k)."""
+    systems, length, k = x.shape
+    if not systems or not length:
+        return np.zeros((systems, k))
+    xp = array_namespace(x)
+    columns = xp.reshape(x if k == 1 else xp.permute_dims(x, (0, 2, 1)), (systems * k, length))
+    return np.reshape(norm2(columns), (systems, k)) / np.sqrt(length)

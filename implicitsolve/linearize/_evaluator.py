@@ -1,0 +1,400 @@
+"""The one place that calls the user's functions: a problem seen as arrays (B, N), checked and counted.
+
+The user's functions receive copies, unless the problem is `pure`, so that a residual which changes its argument or
+hands out one buffer again and again does no harm; exceptions they raise pass through unchanged.
+
+Without `jvp`, `jac` or `linearize`, products with the Jacobian are directional differences, with a step without units:
+
+    J v = (F(x + h v) - F(x)) / h,        h = rdiff * sigma / ||v||,        rdiff = sqrt(eps)
+
+`sigma` is the length on which x lives. It is ||x||, as in Knoll and Keyes [1]_ (section 2.3) without the absolute
+terms that make the usual rules depend on units. Where x is zero, or so small that F does not feel the step, the first
+product of a solve finds `sigma` from F itself: the step is right when it changes F by about sqrt(eps) ||F||.
+
+References
+----------
+.. [1] D. A. Knoll and D. E. Keyes, "Jacobian-free Newton-Krylov methods: a survey of approaches and applications",
+       J. Comput. Phys. 193 (2004) 357-397.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import (
+    array_namespace,
+    copied,
+    eps,
+    from_host,
+    gather,
+    norm2,
+    norm_max,
+    numpy_namespace,
+    scatter,
+    sent,
+    traits_of,
+)
+from implicitsolve._typing import Array, HostArray, Indices, Namespace
+from implicitsolve.kernels import vectors
+from implicitsolve.linearize._checks import checked_array, checked_blocks, checked_inverse, checked_jacobian, no_product
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators._base import embedded
+from implicitsolve.operators._wrappers import guarded
+from implicitsolve.problem import Problem
+from implicitsolve.result import Counts
+
+MAX_CALIBRATIONS = 20  # evaluations at most that one solve spends to find the length of x
+SHORTEST, LONGEST = 1e-290, 1e290  # lengths beyond which a step or a difference would leave the range of float64
+FEW = 0.75  # fraction of the systems below which gathering their data pays
+
+
+class Tally:
+    """Running counts of calls, shared by an evaluator and its subsets."""
+
+    def __init__(self) -> None:
+        self.residuals = self.jvps = self.vjps = self.linearizations = 0
+
+    def add(self, kind: str) -> None:
+        """Count one call."""
+        setattr(self, kind, getattr(self, kind) + 1)
+
+    def counts(self) -> Counts:
+        """Return a snapshot."""
+        return Counts(residuals=self.residuals, jvps=self.jvps, vjps=self.vjps, linearizations=self.linearizations)
+
+
+class DifferenceLength:
+    """The length sigma of each system's x, kept over the Newton steps of one solve.
+
+    Parameters
+    ----------
+    systems : int
+        Size of the batch.
+    rdiff : float, optional
+        Relative step. Default: sqrt(eps) of the dtype, which balances truncation against rounding.
+    """
+
+    def __init__(self, systems: int, rdiff: float | None = None) -> None:
+        self.sigma: HostArray = np.zeros(systems)
+        self.is_known: HostArray = np.zeros(systems, dtype=bool)
+        self.is_guess: HostArray = np.ones(systems, dtype=bool)
+        self.short: HostArray = np.zeros(systems)  # longest sigma that F did not feel, and shortest that was too long
+        self.long: HostArray = np.full(systems, np.inf)
+        self.origin: HostArray = np.zeros(systems)
+        self.rdiff = rdiff
+
+    def follow(self, rows: Indices, x_norm: HostArray) -> None:
+        """See new iterates: sigma follows ||x|| at once upwards, by a factor 10 a step downwards."""
+        sigma = np.maximum(x_norm, 0.1 * self.sigma[rows])
+        self.is_guess[rows] = sigma == 0
+        self.sigma[rows] = self.origin[rows] = np.where(sigma > 0, sigma, 1.0)
+
+    def adjust(self, rows: Indices, change: HostArray, F_norm: HostArray, precision: float, attempt: int) -> bool:
+        """Judge the first steps by how much they changed F; return whether none must be taken again.
+
+        A row that took no step, or has no residual, has `F_norm` 0 and learns nothing.
+        A step that F does not feel grows. One that changes F by more than a fourth root of the precision, or makes it
+        overflow, shrinks only where sigma was a guess: elsewhere a small F means that x is near the root. Steps that
+        give no information on the right size first extrapolate, and then bisect the bracket in logarithms.
+        """
+        far = 10.0 ** min(4 * 2**attempt, 128)
+        sigma = self.sigma[rows]
+        with np.errstate(all="ignore"):
+            ratio = change / F_norm
+            too_small = ratio < precision**0.75
+            too_large = ~(ratio <= precision**0.25) & self.is_guess[rows]
+            too_small &= F_norm > 0
+            too_large &= F_norm > 0
+            self.short[rows] = np.where(too_small, np.maximum(sigma, self.short[rows]), self.short[rows])
+            self.long[rows] = np.where(too_large, np.minimum(sigma, self.long[rows]), self.long[rows])
+            is_felt = np.isfinite(ratio) & (ratio > 10 * precision)
+            factor = np.where(is_felt, precision**0.5 / ratio, np.where(ratio <= 10 * precision, far, 1 / far))
+            middle = np.sqrt(self.short[rows]) * np.sqrt(self.long[rows])
+            wanted = np.clip(sigma * factor, SHORTEST, LONGEST)
+            is_inside = (self.short[rows] < wanted) & (wanted < self.long[rows])
+        wanted = np.where(is_inside, wanted, middle)
+        again = ~self.is_known[rows] & (too_small | too_large)
+        can_move = (wanted != sigma) & np.isfinite(wanted) & (wanted > 0) & (attempt < MAX_CALIBRATIONS)
+        self.sigma[rows] = np.where(again, np.where(can_move, wanted, self.origin[rows]), sigma)
+        again &= can_move  # where no step changes F, it does not depend on that direction
+        self.is_known[rows] |= ~again & (F_norm > 0)
+        return not again.any()
+
+
+class Evaluator:
+    """Evaluates a problem, or some systems of it, on arrays (b, N).
+
+    `batch_shape` is the batch shape of the user's functions. As long as most of its systems run (without
+    `Problem.take`, to the end) the others stand in `background` with their last iterates, which all subsets share: a
+    smaller problem has to gather the data of its systems, which may cost more than a few systems too many. It is
+    taken from when at most the part `few` of the systems run.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        like: Array,
+        rdiff: float | None = None,
+        *,
+        few: float = FEW,
+    ) -> None:
+        if problem.batch_ndim > like.ndim:
+            raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
+        self.xp: Namespace = array_namespace(like)
+        self.dtype: Any = like.dtype
+        self.event_shape: tuple[int, ...] = tuple(like.shape[problem.batch_ndim :])
+        self.size: int = math.prod(self.event_shape)
+        self._set_shape(problem, tuple(like.shape[: problem.batch_ndim]))
+        if problem.block_structure is not None:
+            problem.block_structure.length(self.size)  # raises where the blocks do not fit
+        if problem.sparse_structure is not None:
+            problem.sparse_structure.check_size(self.size)
+        self.tally: Tally = Tally()
+        count = self.flat_shape[0]
+        self.rows: Indices = np.arange(count)  # places in the whole batch
+        self.length: DifferenceLength = DifferenceLength(count, rdiff)
+        self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing
+        self.places: Any = None  # these, where the arrays are
+        self.background: Array = None
+        self.few: float = few
+        self.is_partitioned: bool = traits_of(like).is_partitioned  # across ranks; no arrays (B, N + 1) exist then
+        if self.is_partitioned and (problem.sparse_structure is not None or problem.structure == "detect"):
+            raise NotImplementedError(
+                "the problem must declare its `structure` as BlockBanded where x0 is partitioned across ranks, "
+                f"got {problem.structure!r}"
+            )
+
+    def _set_shape(self, problem: Problem, batch_shape: tuple[int, ...]) -> None:
+        """Evaluate this problem, whose functions take that batch."""
+        self.problem, self.batch_shape = problem, batch_shape
+        self.shape: tuple[int, ...] = batch_shape + self.event_shape  # of the user's states
+        self.flat_shape: tuple[int, int] = math.prod(batch_shape), self.size  # the same as (B, N)
+
+    @property
+    def has_exact_products(self) -> bool:
+        """Whether J v needs no differences."""
+        problem = self.problem
+        has_own = problem.linearize is not None or problem.jac is not None or problem.jvp is not None
+        return has_own or (problem.blocks is not None and problem.blocks_exact)
+
+    def flatten(self, x: Array) -> Array:
+        """View an array of the problem's shape as (B, N)."""
+        return self.xp.reshape(x, self.flat_shape)
+
+    def unflatten(self, x: Array) -> Array:
+        """View an array (B, N) in the problem's shape."""
+        return self.xp.reshape(x, self.shape)
+
+    def take(self, indices: Indices, x: Array) -> Evaluator:
+        """Evaluator of some of the systems; `x` (b, N) are the present iterates of all."""
+        if len(indices) == self.rows.size and (indices == np.arange(self.rows.size)).all():
+            return self
+        systems = indices if self.systems is None else self.systems[indices]
+        if self.problem.take is not None and len(systems) <= self.few * self.flat_shape[0]:
+            return self.chosen(indices)
+        part = copy.copy(self)
+        part.rows, part.systems, part.places = self.rows[indices], systems, sent(systems, x)
+        if self.systems is None:
+            part.background = self.xp.asarray(x, copy=True)
+        else:
+            scatter(self.background, self.places, x)
+        return part
+
+    def chosen(self, indices: Indices) -> Evaluator:
+        """Evaluator of systems by a problem of their own, for problems with `take`; indices may repeat."""
+        part = copy.copy(self)
+        part.rows = self.rows[indices]
+        problem: Any = self.problem.take(indices if self.systems is None else self.systems[indices])  # type: ignore[misc]
+        if not isinstance(problem, Problem):
+            raise TypeError(f"`take` must return a Problem, got {type(problem).__name__}")
+        if problem.batch_ndim != 1:
+            raise ValueError(f"`take` must return a Problem with batch_ndim=1, got {problem.batch_ndim}")
+        part._set_shape(problem, (len(indices),))
+        part.systems = part.background = None
+        return part
+
+    def astype(self, dtype: Any) -> Evaluator:
+        """Evaluator of the whole batch in another precision, for problems with `astype`."""
+        with np.errstate(over="ignore"):
+            problem: Any = self.problem.astype(dtype)  # type: ignore[misc]
+        if not isinstance(problem, Problem):
+            raise TypeError(f"`astype` must return a Problem, got {type(problem).__name__}")
+        other = copy.copy(self)
+        other.problem, other.dtype = problem, dtype
+        return other
+
+    # The problem's functions
+
+    def residual(self, x: Array, *, keep: bool = True) -> Array:
+        """F(x) for x (b, N). With `keep` the result is a copy that no later call can change."""
+        self.tally.residuals += 1
+        is_pure = self.problem.pure
+        F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
+        return copied(F) if keep and not is_pure else F
+
+    def substituted(self) -> Array:
+        """The solution of a causal problem, for about the work of a residual."""
+        self.tally.residuals += 1
+        return copied(self._returned(self.problem.substitute(), "substitute"))  # type: ignore[misc]
+
+    def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
+        """F(x), and J(x) where the problem computes both at once."""
+        return (self.residual(x), None) if self.problem.linearize is None else self._linearized(x)
+
+    def _linearized(self, x: Array) -> tuple[Array, LinearOperator]:
+        """F(x) and J(x) of a problem with `linearize`."""
+        F, J = self._linearize(x)
+        F = self._returned(F, "linearize")
+        return F if self.problem.pure else copied(F), self.as_operator(J, "linearize")
+
+    def _linearize(self, x: Array) -> tuple[Any, Any]:
+        """What `linearize` returns."""
+        self.tally.residuals += 1
+        self.tally.linearizations += 1
+        value: Any = self.problem.linearize(self._argument(x, copy=True))  # type: ignore[misc]
+        if not (isinstance(value, tuple) and len(value) == 2):
+            raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
+        return value
+
+    def matrix(self, x: Array) -> Any:
+        """J(x) as the problem's `blocks`, `jac` or `linearize` gives it."""
+        problem = self.problem
+        if problem.blocks is None and problem.linearize is not None:
+            return self._linearize(x)[1]
+        self.tally.linearizations += 1
+        if problem.blocks is not None:
+            return self._from_blocks(problem.blocks(self._argument(x, copy=True)))
+        return problem.jac(self._argument(x, copy=True))  # type: ignore[misc]
+
+    def selected(self, rows: Array) -> Array:
+        """The evaluated systems' part of an array with a row for each system of the user's functions."""
+        return rows if self.systems is None else gather(rows, self.places)
+
+    def jacobian(self, x: Array, F: Array | None) -> LinearOperator:
+        """J(x) on arrays (b, N), from the best that the problem offers; `F` is F(x), which only differences need."""
+        problem = self.problem
+        if problem.linearize is not None:
+            return self._linearized(x)[1]
+        self.tally.linearizations += 1
+        if problem.jac is not None:
+            return self.as_operator(problem.jac(self._argument(x, copy=True)), "jac")
+        if problem.blocks is not None and problem.has_exact_blocks and problem.jvp is None:
+            return self.as_operator(self._from_blocks(problem.blocks(self._argument(x, copy=True))), "blocks")
+        return JacobianProducts(self, x, F)
+
+    def _from_blocks(self, blocks: Any) -> BlockBandedMatrix:
+        structure: Any = self.problem.block_structure
+        return checked_blocks(blocks, structure, self.batch_shape, self.size)
+
+    def operator(self, M: Any, name: str) -> LinearOperator:
+        """A matrix or operator of one system, or of the whole batch, as an operator on (B, N)."""
+        return checked_inverse(M, name, self.batch_shape, self.size)
+
+    # Shapes, copies and checks
+
+    def _argument(self, x: Array, *, copy: bool) -> Array:
+        if self.systems is not None:
+            full = self.xp.asarray(self.background, copy=True)
+            scatter(full, self.places, x)
+            return self.unflatten(full)
+        return self.xp.reshape(copied(x) if copy and not self.problem.pure else x, self.shape)
+
+    def _returned(self, value: Any, name: str) -> Array:
+        """Check what a user's function returned; give it as (b, N) in the state's dtype."""
+        xp, expected = self.xp, self.shape
+        is_plain = type(value) is np.ndarray and xp is numpy_namespace
+        if is_plain and value.shape == expected and value.dtype == self.dtype:
+            rows = value.reshape(self.flat_shape)
+            return rows if self.systems is None else gather(rows, self.places)
+        return self.selected(xp.reshape(checked_array(value, name, xp, self.dtype, expected), self.flat_shape))
+
+    def _product(self, function: Callable[[Array, Array], Array], x: Array, name: str) -> Callable[[Array], Array]:
+        def product(v: Array) -> Array:
+            self.tally.add("jvps" if name == "jvp" else "vjps")
+            if self.systems is None:
+                direction = self.xp.asarray(v, copy=True)
+            else:
+                direction = self.xp.zeros_like(self.background)
+                scatter(direction, self.places, v)
+            value = self._returned(function(self._argument(x, copy=True), self.unflatten(direction)), name)
+            return self.xp.asarray(value, copy=True)
+
+        return product
+
+    def as_operator(self, J: Any, name: str) -> LinearOperator:
+        """A user's Jacobian as a counted operator on (b, N)."""
+        operator = checked_jacobian(J, name, self.batch_shape, self.size)
+        flat = guarded(operator, name, self.tally.add, copies=not self.problem.pure)
+        return flat if self.systems is None else embedded(flat, self.systems)
+
+
+class JacobianProducts(LinearOperator):
+    """J(x) on arrays (b, N) by one function call for each product, exact or by differences.
+
+    The solvers make its arguments, which are not checked.
+    """
+
+    def __init__(self, evaluator: Evaluator, x: Array, F: Array | None) -> None:
+        problem = evaluator.problem
+        if problem.jvp is not None:
+            self._matvec = evaluator._product(problem.jvp, x, "jvp")
+        elif F is not None:
+            residual = partial(evaluator.residual, keep=False)
+            self._matvec = difference_product(residual, evaluator.length, evaluator.rows, x, F)
+        else:
+            self._matvec = no_product
+        self._rmatvec = None if problem.vjp is None else evaluator._product(problem.vjp, x, "vjp")
+        self._take = lambda rows: JacobianProducts(
+            evaluator.take(rows, x), gather(x, rows), None if F is None else gather(F, rows)
+        )
+        self._inverse = self._cast = None
+        self.in_shape = self.out_shape = (evaluator.size,)
+        self.batch_shape = (x.shape[0],)
+        self.dtype = x.dtype
+
+    def matvec(self, v: Array) -> Array:
+        """Return J v for each system."""
+        return self._matvec(v)
+
+    def approximate_inverse(self) -> None:
+        """Return None: products alone offer no approximate inverse."""
+
+
+def difference_product(
+    residual: Callable[[Array], Array], length: DifferenceLength, rows: Indices, x: Array, F: Array
+) -> Callable[[Array], Array]:
+    """Return ``v -> J(x) v`` for arrays (b, N), where `F` is F(x): one residual a product.
+
+    The first product of a solve may take a few more to find the step, and `length` learns it for the systems `rows`.
+    """
+    precision = eps(array_namespace(x), x.dtype)
+    relative = precision**0.5 if length.rdiff is None else length.rdiff
+    work: Any = vectors.select(x, size=x.shape[1])
+    sigma, reach = length.sigma[rows], None
+
+    def matvec(v: Array) -> Array:
+        nonlocal sigma, reach
+        attempt = 0
+        while True:
+            with np.errstate(all="ignore"):
+                if reach is None or (sigma != length.sigma[rows]).any():
+                    sigma = length.sigma[rows]
+                    reach = from_host(relative * sigma, x)
+                shifted, scale = work.nearby(x, v, reach)
+            change = residual(shifted) - F
+            if length.is_known[rows].all() or attempt > MAX_CALIBRATIONS:
+                break
+            F_norm = norm2(F) * (norm_max(v) > 0)
+            if length.adjust(rows, norm2(change), F_norm, precision, attempt):
+                break
+            attempt += 1
+        with np.errstate(all="ignore"):
+            return change * scale
+
+    return matvec

@@ -1,0 +1,152 @@
+"""A sparse Jacobian by one difference, or one product, for each color of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from implicitsolve._sparse_structure import Sparse
+from implicitsolve._typing import HostArray
+from implicitsolve.linearize._coloring import Coloring, color_columns
+from implicitsolve.linearize._probe import Flat
+from implicitsolve.operators._sparse import SparseMatrix
+
+Product = Callable[[HostArray], HostArray]
+RELATIVE = 2.0**-13  # eps^(1/4), as for block-banded Jacobians: rounding is multiplied by the condition of J
+LONG_BAND = 16  # diagonals up to which a long system is a line, whose condition grows as N^2
+
+
+class SparseAssembler:
+    """Assembles Jacobians (B, nnz) with one pattern; all places in memory are computed once.
+
+    Parameters
+    ----------
+    structure : Sparse
+        The pattern.
+    full_rows : ndarray of int, optional
+        Rows that depend on nearly all unknowns and are not in the pattern.
+
+    Attributes
+    ----------
+    structure : Sparse
+        The pattern with its full rows.
+    coloring : Coloring
+        Colors of the columns; full rows are not respected.
+    cost : int
+        Differences, or products, that one assembly takes.
+    surprises : int
+        Rows that changed in the last assembly by differences although the color has no column in them: the pattern
+        is too narrow where there are any.
+
+    Notes
+    -----
+    Full rows come from adjoint products where `products` is given any, one for each. Otherwise only the sum of a full
+    row's entries over the columns of each color is known. It is spread evenly: right for a mean or an integral, and
+    elsewhere an approximation, which Krylov or secant corrections have to make up for (`is_exact`).
+    """
+
+    def __init__(self, structure: Sparse, full_rows: HostArray | None = None) -> None:
+        n = structure.unknowns
+        if full_rows is not None and full_rows.size:
+            rows, columns = np.repeat(full_rows, n), np.tile(np.arange(n), full_rows.size)
+            structure = structure.union(Sparse((rows, columns), unknowns=n))
+        self.structure = structure
+        coloring = color_columns(structure)
+        self.coloring: Coloring = coloring
+        self.cost: int = coloring.count
+        self.surprises: int = 0
+        self.is_exact: bool = not coloring.full_rows.size
+        colors, rows, columns = coloring.colors, structure.indices, structure.columns
+        self._place = colors[columns].astype(np.int64) * n + rows  # in the changes (colors, N) of one system
+        self._members = [np.flatnonzero(colors == color) for color in range(coloring.count)]
+        self._sizes = np.bincount(colors, minlength=coloring.count)
+        self._in_full = np.flatnonzero(np.isin(rows, coloring.full_rows))
+        known = np.zeros(coloring.count * n, dtype=bool)
+        known[self._place] = True
+        self._unknown = ~known.reshape(coloring.count, n)
+        self._unknown[:, coloring.full_rows] = False
+
+    def lengths(self, x: HostArray) -> HostArray:
+        """Differences (B, N): ``eps^(1/4) max(|x|, eps^(1/3) rms(x))``, longer on a long line; 1 for x where x = 0."""
+        lower, upper = self.structure.bandwidth
+        precision = float(np.finfo(x.dtype).eps)
+        rms = np.sqrt(np.mean(np.square(np.abs(x)), axis=1, keepdims=True))
+        floor = np.where(rms > 0, precision ** (1 / 3) * rms, 1.0)
+        relative = precision**0.25
+        if lower + upper < LONG_BAND:
+            relative = max(relative, min(1e-3, precision**0.5 * x.shape[1]))
+        return relative * np.maximum(np.abs(x), floor)
+
+    def differences(self, residual: Flat, x: HostArray, F: HostArray, h: HostArray | None = None) -> SparseMatrix:
+        """Return J (B systems) from ``F(x + h) - F(x)`` along the colors; `F` is F(x).
+
+        Where F is not finite behind a step, the step is turned round.
+        """
+        h = self.lengths(x) if h is None else h
+        systems, n = x.shape
+        changes = np.empty((self.cost, systems, n), dtype=F.dtype)
+        steps = np.broadcast_to(h, (systems, n)).astype(x.dtype)
+        steps = (x + steps) - x  # as rounded
+        self.surprises = 0
+        with np.errstate(all="ignore"):
+            for color, members in enumerate(self._members):
+                change = self._change(residual, x, F, members, steps)
+                bad = ~np.isfinite(change).all(axis=1)
+                if bad.any():
+                    turned = steps.copy()
+                    turned[np.ix_(bad, members)] *= -1.0
+                    other = self._change(residual, x, F, members, turned)
+                    better = bad & np.isfinite(other).all(axis=1)
+                    change[better] = other[better]
+                    steps[np.ix_(better, members)] *= -1.0
+                changes[color] = change
+                self.surprises += int(np.count_nonzero((change != 0).any(axis=0) & self._unknown[color]))
+            data = self._entries(changes) / steps[:, self.structure.columns]
+            self._spread(data, changes, steps)
+        return SparseMatrix(data, self.structure)
+
+    def products(self, jvp: Product, like: HostArray, vjp: Product | None = None) -> SparseMatrix:
+        """Return J from products with the indicators of the colors; full rows from adjoint products, if there are any.
+
+        `like` is an array (B, N) of the size and dtype of x.
+        """
+        changes = np.empty((self.cost, *like.shape), dtype=like.dtype)
+        seed = np.zeros_like(like)
+        for color, members in enumerate(self._members):
+            seed[:, members] = 1
+            changes[color] = jvp(seed)
+            seed[:, members] = 0
+        data = self._entries(changes)
+        if vjp is None:
+            self._spread(data, changes, np.ones_like(like))
+            return SparseMatrix(data, self.structure)
+        rows, columns = self.structure.indices, self.structure.columns
+        for row in self.coloring.full_rows:
+            seed[:, row] = 1
+            entries = self._in_full[rows[self._in_full] == row]
+            data[:, entries] = np.conj(vjp(seed))[:, columns[entries]]
+            seed[:, row] = 0
+        return SparseMatrix(data, self.structure)
+
+    def _change(self, residual: Flat, x: HostArray, F: HostArray, members: HostArray, steps: HostArray) -> HostArray:
+        shifted = x.copy()
+        shifted[:, members] += steps[:, members]
+        return residual(shifted) - F
+
+    def _entries(self, changes: HostArray) -> HostArray:
+        """Changes (colors, B, N) at the entries (B, nnz)."""
+        systems, _n = changes.shape[1:]
+        if systems == 1:
+            return changes.reshape(-1)[self._place][None, :]
+        return np.ascontiguousarray(np.moveaxis(changes, 1, 0)).reshape(systems, -1)[:, self._place]
+
+    def _spread(self, data: HostArray, changes: HostArray, steps: HostArray) -> None:
+        """Entries of full rows: the changes of each color, spread evenly over its columns."""
+        if not self._in_full.size:
+            return
+        entries, colors = self._in_full, self.coloring.colors
+        columns = self.structure.columns[entries]
+        lengths = np.stack([np.bincount(colors, np.abs(s), self.cost) for s in steps])  # sum of |h| over each color
+        change = changes[colors[columns], :, self.structure.indices[entries]].T
+        data[:, entries] = change / lengths[:, colors[columns]] * np.sign(np.real(steps[:, columns]))

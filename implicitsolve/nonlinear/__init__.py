@@ -1,0 +1,23 @@
+"""Nonlinear methods: Newton–Krylov, direct Newton, fixed-point iterations and their combinations."""
+
+from implicitsolve.nonlinear._anderson import Anderson
+from implicitsolve.nonlinear._auto import Auto
+from implicitsolve.nonlinear._block_newton import BlockNewton
+from implicitsolve.nonlinear._broyden import Broyden
+from implicitsolve.nonlinear._homotopy import Homotopy
+from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
+from implicitsolve.nonlinear._picard import Picard
+from implicitsolve.nonlinear._sparse_newton import SparseNewton
+from implicitsolve.nonlinear._substitution import Substitution
+
+__all__ = [
+    "Anderson",
+    "Auto",
+    "BlockNewton",
+    "Broyden",
+    "Homotopy",
+    "NewtonKrylov",
+    "Picard",
+    "SparseNewton",
+    "Substitution",
+]

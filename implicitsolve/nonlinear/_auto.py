@@ -1,0 +1,103 @@
+"""Auto: the method that a problem's structure asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from implicitsolve._namespace import host_dtype
+from implicitsolve._typing import HostArray, Indices
+from implicitsolve.direct import BlockLU
+from implicitsolve.linearize._assemble import LARGEST_BLOCK, favors_direct
+from implicitsolve.nonlinear._anderson import Anderson
+from implicitsolve.nonlinear._block_newton import BlockNewton
+from implicitsolve.nonlinear._homotopy import Homotopy
+from implicitsolve.nonlinear._mixed_precision import MixedPrecision
+from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
+from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext, retried
+from implicitsolve.nonlinear._sparse_newton import SparseNewton
+from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._substitution import Substitution
+from implicitsolve.precondition._lagged import Lagged
+from implicitsolve.status import Status
+
+RETRIED = (Status.SINGULAR, Status.LINE_SEARCH_FAILED, Status.DIVERGED, Status.NONFINITE)
+SMALLEST_GRAPH = 64  # unknowns: in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
+POOR = 1e-3  # reduction of ||F|| short of which a system that stagnated is worth another attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto:
+    """Choose by what the problem declares.
+
+    Notes
+    -----
+    - A causal problem (`Problem.substitute`): `Substitution`, and `NewtonKrylov` where that was not accurate enough.
+    - A fixed-point problem (`Problem.fixed_point`): `Anderson`, which ends systems that do not halve ||F|| in 50 steps;
+      for these `Homotopy`, and where that fails too `NewtonKrylov`, each from x0. Before it, `root` eliminates every
+      second block where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
+      both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). On implicit GRUs
+      Anderson's method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly
+      all of the rest, where Newton's method, tried in between, cost more than it saved.
+    - No structure and no exact products, on NumPy arrays with at least 16 unknowns: `SparseNewton`, which detects
+      diagonals and stencils in some ten evaluations and graphs in 50 to 250. `NewtonKrylov` follows if the Jacobian is
+      dense, which takes two evaluations to see, and for systems on which the factored J fails.
+    - No structure otherwise, or extended precision: `NewtonKrylov`.
+    - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
+      `blocks`: `BlockNewton`. Systems on which it fails begin again with `NewtonKrylov`.
+    - Blocks of k <= 128 unknowns: `NewtonKrylov`, which is preconditioned by a lagged `BlockLU` as soon as it has spent
+      on Krylov products what the assembly takes.
+    - Larger blocks: `NewtonKrylov` with products alone; a factorization would cost more than the whole solve.
+    """
+
+    kind: ClassVar[str] = "nonlinear"
+    eliminates = True
+    rdiff = None
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        first, *others = self._methods(context)
+        solution = first.solve(context, start, rows)
+        for method in others:
+            failed = _failed(solution, isinstance(first, BlockNewton))
+            again = np.flatnonzero(failed & (context.stop.remaining(1, solution.iterations) > 0))
+            if not again.size:
+                break
+            solution = retried(method, context, solution, again)
+        return solution
+
+    def _methods(self, context: SolveContext) -> Sequence[NonlinearMethod]:
+        """The methods for a problem, each for the systems on which those before it have failed."""
+        evaluator, problem = context.evaluator, context.evaluator.problem
+        if problem.substitute is not None:
+            return [Substitution(), NewtonKrylov()]
+        if problem.fixed_point:
+            methods: Sequence[NonlinearMethod] = [Anderson()] if evaluator.is_partitioned else [Anderson(), Homotopy()]
+            if MixedPrecision.suits(context):
+                methods = [MixedPrecision(rough=method) for method in methods]
+            return [*methods, NewtonKrylov()]
+        is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
+        if is_factorable and SparseNewton.suits(context):
+            if problem.sparse_structure is not None or problem.structure == "detect":
+                return [SparseNewton(structure=problem.sparse_structure)]
+            if problem.structure is None and not evaluator.has_exact_products:
+                return [SparseNewton(bisection=evaluator.size >= SMALLEST_GRAPH)]
+        structure = problem.block_structure
+        if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
+            return [NewtonKrylov()]
+        if not favors_direct(problem, structure.length(evaluator.size)):
+            return [NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))]
+        return [BlockNewton(), NewtonKrylov()]
+
+
+def _failed(solution: Solution, is_direct: bool) -> HostArray:
+    """Systems that another method may solve; after a direct method not those that are nearly solved."""
+    finite = np.isfinite(solution.first_norm)
+    if not is_direct:
+        return finite & (solution.status != Status.CONVERGED) & (solution.status != Status.STOPPED)
+    with np.errstate(invalid="ignore"):
+        is_stuck = (solution.status == Status.STAGNATED) & (solution.norm > POOR * solution.first_norm)
+    return finite & (np.isin(solution.status, RETRIED) | is_stuck)

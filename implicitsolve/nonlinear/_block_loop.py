@@ -1,0 +1,236 @@
+"""The iteration of `BlockNewton`: directions from a factorized J and Broyden's updates of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from implicitsolve._namespace import Norms, eps, gather, norm2, norm_max, scatter
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._inexact_newton import SearchResult
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
+from implicitsolve.nonlinear._loop import HALVED, IterationLoop
+from implicitsolve.nonlinear._refactor_rule import (
+    MAX_AGE,
+    MAX_ASSEMBLIES,
+    ROUNDING,
+    is_fast,
+    largest_ratio,
+    slowest_rate,
+)
+from implicitsolve.nonlinear._scheduler import SolveContext
+from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.operators import LinearOperator
+from implicitsolve.precondition._batched import BatchedInverse
+from implicitsolve.status import Status
+
+FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
+# As integers: an attribute of an enumeration costs a call.
+RUNNING, STAGNATED, NONFINITE = int(Status.RUNNING), int(Status.STAGNATED), int(Status.NONFINITE)
+LINE_SEARCH_FAILED, SINGULAR = int(Status.LINE_SEARCH_FAILED), int(Status.SINGULAR)
+
+
+class JacobianAssembler(Protocol):
+    """What Newton's method with a factorized J asks of an assembler, whatever the structure of J.
+
+    Attributes
+    ----------
+    cost : int
+        Products, or residuals, that one assembly takes.
+    sensitivity : ndarray (B,)
+        ||F(x + h v) - F(x)|| over the relative length of h, the largest in each system's last assembly; NaN: unknown.
+    """
+
+    sensitivity: HostArray
+
+    @property
+    def cost(self) -> int: ...
+
+    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> LinearOperator:
+        """J(x) for x (b, N), where F is F(x); `evaluator` is that of these systems."""
+        ...
+
+    def is_certain(self, rows: Indices) -> bool:
+        """Whether no difference of systems `rows` had a guessed length."""
+        ...
+
+    def check(self, rows: Indices, newton_step: Array) -> HostArray:
+        """Compare guessed lengths with J^-1 F (b, N); return which systems need another assembly."""
+        ...
+
+
+@dataclass
+class BlockState(LoopState):
+    """The systems that iterate, and what is kept of their Jacobians."""
+
+    is_stale: HostArray
+    age: HostArray  # steps since the last assembly
+    rate: HostArray  # ||F|| over ||F|| one step before, of the last step
+    is_exhausted: HostArray  # F(x) is rounding error
+    inverse: BatchedInverse
+    updates: BroydenInverse
+
+
+class BlockLoop(IterationLoop[BlockState]):
+    """Steps whose directions come from a factorized J and the updates since."""
+
+    def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
+        super().__init__(method, context, solution, rows)
+        self.assembler: JacobianAssembler = method.assembler(self.evaluator)
+        self.first_direction: Array | None = None  # -J^-1 F, where the check of a new J has computed it for all
+
+    def _extended(self, state: LoopState, J: LinearOperator | None) -> BlockState:
+        size = state.rows.size
+        return BlockState(
+            **vars(state),
+            is_stale=np.ones(size, dtype=bool),
+            age=np.zeros(size, dtype=int),
+            rate=np.ones(size),
+            is_exhausted=np.zeros(size, dtype=bool),
+            inverse=BatchedInverse(),
+            updates=BroydenInverse(),
+        )
+
+    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
+        fresh = self.state.is_stale.copy()
+        if fresh.any():
+            self._factorize(fresh)
+        direction, x = self._trial()
+        F = self.evaluator.residual(x)
+        length = self._take(x, F, Norms(F, direction, x), direction, fresh, is_last)
+        return {"step_length": length, "factorized": fresh}
+
+    def _trial(self) -> tuple[Array, Array]:
+        """The direction -J^-1 F by the stale or new J, and the trial point."""
+        with np.errstate(all="ignore"):
+            direction = self._solved()
+            if self.method.reuse == "broyden":
+                direction = self.state.updates.corrected(direction)
+            return direction, self.state.x + direction
+
+    def _take(
+        self, x: Array, F: Array, measured: Norms, direction: Array, fresh: HostArray, is_last: HostArray
+    ) -> HostArray:
+        """Accept the full step to x, or the result of a line search along it; return the step lengths."""
+        previous, norms = self.state.norms, measured.two(0)
+        finite = np.isfinite(norms)
+        whole = SearchResult(x, F, norms, np.ones(fresh.size), finite.copy(), finite, None, measured)
+        found = self._search(whole, direction, fresh)
+        moved, is_still = self._accept(found, direction)
+        failed = self._failed(found, direction, fresh, previous)
+        self._update_status(found.accepted, moved, is_still & fresh, is_last, failed)
+        self._age(fresh, found.accepted, previous)
+        if not self.state.is_stale.all():
+            self.state.updates.step(moved, direction, found.length)
+        return found.length
+
+    def _failed(self, found: SearchResult, direction: Array, fresh: HostArray, previous: HostArray) -> HostArray:
+        """Status of systems whose step with a new J was rejected or reached rounding error."""
+        failed = np.full(fresh.size, RUNNING)
+        lost = fresh & ~found.accepted
+        if lost.any():
+            failed[lost] = np.where(found.finite, LINE_SEARCH_FAILED, NONFINITE)[lost]
+            failed[lost & ~np.isfinite(norm_max(direction))] = SINGULAR
+            failed[lost & self.state.is_exhausted] = STAGNATED
+        idle = np.flatnonzero(fresh & (found.length == 1.0) & ~(found.norms < HALVED * previous))
+        if idle.size:
+            failed[idle[self._is_rounding(idle)]] = STAGNATED
+        return failed
+
+    def _solved(self) -> Array:
+        """-J^-1 F with the factorized J."""
+        direction = self.state.inverse.negative(self.state.F) if self.first_direction is None else self.first_direction
+        self.first_direction = None
+        return direction
+
+    def _factorize(self, fresh: HostArray) -> None:
+        """Assemble and factorize J of some systems."""
+        self.state.updates.reset(fresh)
+        rows = np.flatnonzero(fresh)
+        for _ in range(MAX_ASSEMBLIES):
+            if not rows.size:
+                break
+            part, x, F = self._part(rows)
+            assembler = self.assembler
+            J = assembler.assemble(part, x, F)
+            inverse = self.method.factor.factor(J)
+            self.state.inverse.replace(rows, inverse)
+            if assembler.is_certain(part.rows):
+                break
+            with np.errstate(all="ignore"):
+                direction = inverse.negative(F)
+            again = assembler.check(part.rows, direction)
+            self.first_direction = None if again.any() or rows.size < self.state.rows.size else direction
+            rows = rows[again]
+
+    def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
+        """Evaluator, x and F of some of the running systems."""
+        if rows.size == self.state.rows.size:
+            return self.evaluator, self.state.x, self.state.F
+        return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
+
+    def _search(self, found: SearchResult, direction: Array, fresh: HostArray) -> SearchResult:
+        """Accept full steps that reduce ||F||; of the others, search where J is new, reject where it is stale."""
+        x, F, norms = self.state.x, self.state.F, self.state.norms
+        with np.errstate(invalid="ignore"):
+            found.accepted = found.norms <= largest_ratio(fresh) * norms
+        if found.accepted.all():
+            return found
+        rejected = np.flatnonzero(~found.accepted)
+        rows = rejected[fresh[rejected] & np.isfinite(norm_max(direction))[rejected]]
+        rows = rows[~self._is_rounding(rows)] if rows.size else rows
+        if rows.size == fresh.size:
+            found = self._search_along(rows, direction, found)
+            found.jacobian = None
+            return found
+        whole = found.take(rows)
+        scatter(found.x, rejected, gather(x, rejected))
+        scatter(found.F, rejected, gather(F, rejected))
+        found.norms[rejected], found.length[rejected], found.measured = norms[rejected], 0.0, None
+        if rows.size:
+            again = self._search_along(rows, gather(direction, rows), whole)
+            scatter(found.x, rows, again.x)
+            scatter(found.F, rows, again.F)
+            for name in ("norms", "length", "accepted", "finite"):
+                getattr(found, name)[rows] = getattr(again, name)
+        found.jacobian = None
+        return found
+
+    def _search_along(self, rows: Indices, direction: Array, whole: SearchResult) -> SearchResult:
+        """Line search for some systems, whose full steps have been evaluated."""
+        part, x, F = self._part(rows)
+        inverse, exact = self.state.inverse.take(rows), np.zeros(rows.size)
+        return self.method.line_search.search(
+            part, x, F, self.state.norms[rows], direction, exact, inverse.matvec, whole
+        )
+
+    def _is_rounding(self, rows: Indices) -> HostArray:
+        """Whether F(x) is no larger than its change between neighbouring floating-point numbers."""
+        with np.errstate(invalid="ignore"):
+            precision = eps(self.evaluator.xp, self.state.x.dtype)
+            is_far = self.state.norms[rows] > FAR * precision * self.assembler.sensitivity[self.evaluator.rows[rows]]
+        if is_far.all():
+            return ~is_far
+        part, x, F = self._part(rows)
+        xp = part.xp
+        sign = xp.asarray(1 - 2 * (np.arange(x.shape[1]) % 2), dtype=x.dtype, device=x.device)
+        neighbour = part.residual(x * (1 + eps(xp, x.dtype) * sign), keep=False)
+        is_rounding = norm2(neighbour - F) >= ROUNDING * self.state.norms[rows]
+        self.state.is_exhausted[rows] = is_rounding
+        return is_rounding
+
+    def _age(self, fresh: HostArray, accepted: HostArray, previous: HostArray) -> None:
+        """Decide which systems refactor at the next step."""
+        with np.errstate(all="ignore"):
+            rate = np.where(accepted, self.state.norms / previous, 1.0)
+        self.state.age = np.where(fresh, 1, self.state.age + 1)
+        previous = np.where(self.state.age > 2, self.state.rate, rate)
+        fast = is_fast(rate, previous, slowest_rate(self.assembler.cost))
+        self.state.rate = rate
+        self.state.is_stale = ~fast | ~accepted | (self.state.age >= MAX_AGE)
+        if self.method.reuse == "none":
+            self.state.is_stale[:] = True
+        self.state.updates.forget(int(self.state.age.max()))

@@ -1,0 +1,227 @@
+"""What fixed-point iterations share: one residual a step, rejected steps, and cheap inverses of J."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from implicitsolve._namespace import Norms, array_namespace, from_host, gather, scatter
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._inexact_newton import SearchResult
+from implicitsolve.nonlinear._loop import CONVERGED, NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._scheduler import SolveContext
+from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.operators import LinearOperator
+from implicitsolve.precondition._batched import BatchedInverse
+from implicitsolve.stopping import check_number
+
+REJECTIONS = 10  # in a row, each with half the damping of the one before, after which a system has failed
+
+
+class Settings(Protocol):
+    """What the loop reads of a method's settings."""
+
+    @property
+    def damping(self) -> float: ...
+    @property
+    def growth(self) -> float: ...
+    @property
+    def patience(self) -> int: ...
+    @property
+    def preconditioned(self) -> bool: ...
+
+
+@dataclass
+class FixedPointState(LoopState):
+    """The systems that iterate, their damping, and their best points."""
+
+    damping: HostArray
+    rejections: HostArray  # steps in a row that were rejected
+    age: HostArray  # steps since the start, or the last rejected one
+    least: HostArray  # smallest ||F||_2, and where it was found
+    best_x: Array
+    best_F: Array
+    is_trusted: HostArray  # whether M is used
+    inverse: BatchedInverse  # M
+
+
+State = TypeVar("State", bound=FixedPointState)
+
+
+class FixedPointLoop(IterationLoop[State], Generic[State]):
+    """Steps ``-damping M F(x)`` with a method's corrections; each costs one residual.
+
+    A step after which F is not finite, or larger than `growth` times its smallest norm so far, is rejected: the system
+    returns to that point, its history is dropped, and its damping halved, which recovers step by step.
+
+    M is the approximate inverse that J offers, else I. It is rebuilt when the method asks for that, until a step is
+    rejected: from then on M is I for that system.
+    """
+
+    STEPS = 500  # limit where the caller set none
+    NEW_BEST = 0.5  # steps are cheap, and rarely each better than the one before
+    ADMITS: ClassVar[float | None] = 1.0
+
+    def __init__(
+        self, method: Settings, context: SolveContext, solution: Solution, rows: Indices | None = None
+    ) -> None:
+        self.preconditioned = method.preconditioned and context.evaluator.problem.linearize is not None
+        self.newest: LinearOperator | None = None
+        super().__init__(method, context, solution, rows)
+        self.patience = method.patience
+
+    # What a method adds
+
+    def _with_history(self, state: FixedPointState) -> State:
+        """The record of systems that start, with what the method remembers of their past."""
+        raise NotImplementedError
+
+    def _proposal(self) -> Array:
+        """The step to try."""
+        raise NotImplementedError
+
+    def _trial(self) -> tuple[Array, Array]:
+        """That step, and where it leads."""
+        step = self._proposal()
+        return step, self.state.x + step
+
+    def _measured(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
+        """Norms at the end of a step; where M is kept, a method may already store the differences."""
+        return Norms(F, step, x)
+
+    def _learn(self, step: Array, old_F: Array, rejected: HostArray) -> None:
+        """Update the history by the step that was tried, from where F was `old_F`; drop it where it was rejected."""
+        raise NotImplementedError
+
+    def _is_due(self) -> HostArray:
+        """Systems whose M is rebuilt at the next point."""
+        return np.zeros(self.state.age.size, dtype=bool)
+
+    # Steps
+
+    def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
+        return self._evaluate(x, self.preconditioned), None
+
+    def _extended(self, state: LoopState, J: LinearOperator | None) -> State:
+        size = state.rows.size
+        extended = FixedPointState(
+            **vars(state),
+            damping=np.full(size, float(self.method.damping)),
+            rejections=np.zeros(size, dtype=int),
+            age=np.zeros(size, dtype=int),
+            least=state.norms,
+            best_x=state.x,
+            best_F=state.F,
+            is_trusted=np.ones(size, dtype=bool),
+            inverse=BatchedInverse(),
+        )
+        self._renew(extended, extended.is_trusted)
+        return self._with_history(extended)
+
+    def _evaluate(self, x: Array, is_due: bool) -> Array:
+        """F(x), and M there if it is due."""
+        if not is_due:
+            return self.evaluator.residual(x)
+        F, J = self.evaluator.trial(x)
+        self.newest = None if J is None else J.approximate_inverse()
+        self.preconditioned = self.newest is not None
+        return F
+
+    def _image_step(self, state: FixedPointState, F: Array) -> Array:
+        """M F."""
+        with np.errstate(all="ignore"):
+            return state.inverse.matvec(F) if state.inverse.parts else F
+
+    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
+        state = self.state
+        due = self._is_due() & state.is_trusted & self.preconditioned
+        with np.errstate(all="ignore"):
+            step, x = self._trial()
+        F, old_F = self._evaluate(x, bool(due.any())), state.F
+        with np.errstate(all="ignore"):
+            measured = self._measured(F, step, x, keeps_inverse=not due.any())
+        norms = measured.two(0)
+        finite = np.isfinite(norms)
+        with np.errstate(over="ignore"):
+            rejected = ~(finite & (norms <= self.method.growth * state.least))
+        length = np.where(rejected, 0.0, state.damping)
+        found = SearchResult(x, F, norms, length, ~rejected, finite, None, measured)
+        self._return_to_best(found, rejected)
+        moved, is_still = self._accept(found, step)
+        state.rejections = np.where(rejected, state.rejections + 1, 0)
+        state.age = np.where(rejected, 0, state.age + 1)
+        state.damping = np.where(rejected, 0.5 * state.damping, np.minimum(2 * state.damping, self.method.damping))
+        self._renew(state, due & ~rejected)
+        with np.errstate(all="ignore"):
+            self._learn(step, old_F, rejected)
+        self._note_best(rejected)
+        self._update_status(found.accepted, moved, is_still, is_last, self._failed(finite))
+        self._end_at_best()
+        return {"step_length": found.length}
+
+    def _return_to_best(self, found: SearchResult, rejected: HostArray) -> None:
+        """Replace rejected points by the best ones, and continue without M, which may be the cause."""
+        rows = np.flatnonzero(rejected)
+        if rows.size:
+            state = self.state
+            scatter(found.x, rows, gather(state.best_x, rows))
+            scatter(found.F, rows, gather(state.best_F, rows))
+            found.norms[rows], found.measured = state.least[rows], None
+            state.is_trusted[rows] = False
+            state.inverse.drop(rows)
+
+    def _renew(self, state: FixedPointState, due: HostArray) -> None:
+        """Take over the newest M for some systems."""
+        M, rows = self.newest, np.flatnonzero(due)
+        if M is not None and rows.size:
+            state.inverse.replace(rows, M if rows.size == due.size else M.take(rows))
+        self.newest = None
+
+    def _note_best(self, rejected: HostArray) -> None:
+        """Keep the point with the smallest ||F||; the last one, where F need only be finite."""
+        state = self.state
+        is_better = ~rejected & ((state.norms < state.least) | (self.method.growth == np.inf))
+        if is_better.all():
+            state.best_x, state.best_F, state.least = state.x, state.F, state.norms
+        elif is_better.any():
+            xp, mask = array_namespace(state.x), from_host(is_better, state.x)[:, None]
+            state.best_x, state.best_F = xp.where(mask, state.x, state.best_x), xp.where(mask, state.F, state.best_F)
+            state.least = np.where(is_better, state.norms, state.least)
+
+    def _failed(self, finite: HostArray) -> HostArray:
+        """Status of systems whose steps were rejected too often."""
+        failed = np.full(finite.size, RUNNING)
+        is_over = self.state.rejections >= REJECTIONS
+        failed[is_over] = np.where(finite, STAGNATED, NONFINITE)[is_over]
+        return failed
+
+    def _end_at_best(self) -> None:
+        """Put systems that have failed at the best of their points."""
+        state = self.state
+        is_worse = (state.status != RUNNING) & (state.status != CONVERGED) & (state.least < state.norms)
+        if is_worse.any():
+            xp, mask = array_namespace(state.x), from_host(is_worse, state.x)[:, None]
+            state.x, state.F = xp.where(mask, state.best_x, state.x), xp.where(mask, state.best_F, state.F)
+            state.norms = np.where(is_worse, state.least, state.norms)
+            state.measure = self.stop.measure(state.F, self.whole.event_shape)
+
+
+def scaled(damping: HostArray, step: Array) -> Array:
+    """``damping * step`` for each system."""
+    return step if (damping == 1.0).all() else from_host(damping, step)[:, None] * step
+
+
+def check_damping(owner: str, damping: float) -> None:
+    """Raise unless a damping factor is positive and finite."""
+    check_number(owner, "damping", damping)
+    if not 0 < damping < np.inf:
+        raise ValueError(f"{owner}: `damping` must be positive and finite, got {damping}")
+
+
+def check_growth(owner: str, growth: float) -> None:
+    """Raise unless a growth factor is at least 1."""
+    check_number(owner, "growth", growth)
+    if not growth >= 1:
+        raise ValueError(f"{owner}: `growth` must be at least 1, got {growth}")

@@ -1,0 +1,270 @@
+"""Homotopy: follows a path from any point to a solution of a fixed-point problem, where Newton's method fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from implicitsolve._namespace import Norms, array_namespace, check_whole, from_host, gather, norm2, to_host
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.krylov._arnoldi import Arnoldi, Cycle
+from implicitsolve.nonlinear._loop import CONVERGED, ITERATION_LIMIT, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._scheduler import SolveContext
+from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.operators import LinearOperator
+from implicitsolve.stopping import check_limit, check_number
+
+ON_PATH = 1e-3  # distance from the path, over the step length, up to which a point is taken to be on it
+FAR = 0.5  # correction over step length beyond which the step was too long
+CONTRACTION = 0.5  # of one correction to the next
+GROWTH = np.asarray([2.0, 2.0, 1.0, 0.7])  # of the step length after 0, 1, 2, 3 corrections
+ALIGNED = 0.8  # cosine between the path's directions at two points, below which the second one may be of another path
+CORRECTIONS = 6  # of one predicted point
+SHORTEST = 1e-7  # step that ends the attempt
+BEYOND = -0.1  # the path starts at tau = 0 and does not come back
+END_ACCURACY = 1e-2  # of linear solves at tau = 1, where Newton's method is to converge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Homotopy:
+    """Follow the solutions of (1 - tau) (x - x0) + tau F(x) = 0 from tau = 0, where x = x0, to tau = 1.
+
+    For a fixed-point problem F(x) = x - G(x) whose G maps some ball or box into itself, as the layers of bounded
+    states do, such a path exists from almost every x0 inside, never returns to tau = 0, and leads to a solution [1]_.
+    It may turn back in tau on the way, and is followed by arc length: slow, and sure where Newton's method is not.
+
+    Parameters
+    ----------
+    first_step : float, optional
+        First step in arc length, in which tau runs from 0 to 1 and x is measured in units of ||F(x0)||. Default 0.2.
+    max_krylov : int, optional
+        GMRES iterations of one linear solve. Default 200.
+    linear_rtol : float, optional
+        Relative tolerance of the linear solves on the way. Default 1e-3: at 1e-2 paths are lost.
+
+    Notes
+    -----
+    From a point of the path one linear solve, with J bordered by a row and a column, gives its direction; the next
+    point is predicted along it, and corrected by Newton's method in the hyperplane across, mostly once or twice: two or
+    three residuals and linear solves a point. The step doubles where one correction was enough, and halves where a
+    correction is larger than half the step, does not contract, or the path turns by more than 37 degrees. Systems of a
+    batch each go their own way. A system that fails ends at its last point of the path.
+
+    Memory per system: the Krylov space and six vectors.
+
+    References
+    ----------
+    .. [1] S. N. Chow, J. Mallet-Paret and J. A. Yorke, "Finding zeroes of maps: homotopy methods that are constructive
+           with probability one", Math. Comp. 32 (1978) 887-899.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> problem = ims.Problem(lambda x: x - np.cos(3 * x), fixed_point=True)
+    >>> ims.root(problem, np.zeros(2), method=ims.Homotopy()).x.round(5)
+    array([0.39004, 0.39004])
+    """
+
+    first_step: float = 0.2
+    max_krylov: int = 200
+    linear_rtol: float = 1e-3
+
+    kind: ClassVar[str] = "nonlinear"
+    eliminates = True
+    rdiff = None
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_limit("Homotopy", "max_krylov", self.max_krylov, least=1)
+        for name in ("first_step", "linear_rtol"):
+            value = getattr(self, name)
+            check_number("Homotopy", name, value)
+            if not 0 < value < 1:
+                raise ValueError(f"Homotopy: `{name}` must be between 0 and 1, got {value}")
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        check_whole("Homotopy", start.x, "NewtonKrylov or Anderson")
+        return _HomotopyLoop(self, context, start, rows).run()
+
+
+@dataclass
+class _PathState(LoopState):
+    """Points of the path: `x` and `tau` are where the residual was last computed.
+
+    Lengths are in the scaled coordinates (x / unit, tau).
+    """
+
+    J: LinearOperator | None  # J(x), where it is known
+    anchor: Array  # x0
+    at: Array  # the last point on the path, with F and tau there
+    at_F: Array
+    at_tau: HostArray
+    slope: Array  # direction of the path there, in x and in tau
+    slope_tau: HostArray
+    unit: HostArray
+    tau: HostArray
+    offset: HostArray  # distance of that point from the path
+    length: HostArray  # of the next step along it
+    last: HostArray  # length of the last correction
+    corrections: HostArray  # since the prediction
+    is_end: HostArray  # whether tau = 1 was predicted
+
+
+class _HomotopyLoop(IterationLoop[_PathState]):
+    """Predictions along the path, and corrections back to it."""
+
+    STEPS = 2000
+
+    def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
+        return self.evaluator.trial(x)
+
+    def _extended(self, state: LoopState, J: LinearOperator | None) -> _PathState:
+        size = state.rows.size
+        unit = np.where((state.norms > 0) & np.isfinite(state.norms), state.norms, 1.0)
+        with np.errstate(all="ignore"):
+            slope = -state.F * from_host(0.5**0.5 / unit, state.F)[:, None]
+        return _PathState(
+            **vars(state),
+            J=J,
+            anchor=state.x,
+            at=state.x,
+            at_F=state.F,
+            at_tau=np.zeros(size),
+            slope=slope,
+            slope_tau=np.full(size, 0.5**0.5),
+            unit=unit,
+            tau=np.zeros(size),
+            offset=np.zeros(size),
+            length=np.full(size, self.method.first_step),
+            last=np.full(size, np.inf),
+            corrections=np.zeros(size, dtype=int),
+            is_end=np.zeros(size, dtype=bool),
+        )
+
+    def _scaled(self, v: Array, factor: HostArray | float = 1.0) -> Array:
+        """A direction in x in the path's units."""
+        state = self.state
+        return v * from_host(factor / state.unit, v)[:, None]
+
+    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
+        state = self.state
+        if not self.evaluator.has_exact_products:
+            self.evaluator.length.follow(self.evaluator.rows, norm2(state.x))
+        with np.errstate(all="ignore"):
+            iterations = self._advance()
+            state.F, state.J = self.evaluator.trial(state.x)
+            measured = Norms(state.F)
+            state.norms, state.measure = measured.two(0), self.stop.measured(measured, self.whole.event_shape)
+        self.solution.krylov_iterations[state.rows] += iterations
+        self.solution.iterations[state.rows] += 1
+        state.status[is_last] = ITERATION_LIMIT
+        state.status[(state.length < SHORTEST) | (state.at_tau < BEYOND)] = STAGNATED
+        self._mark_converged(None)
+        self._end_on_path()
+        return {"step_length": state.length.copy(), "krylov_iterations": iterations}
+
+    def _end_on_path(self) -> None:
+        """Put systems that have failed at their last point of the path."""
+        state = self.state
+        failed = ~np.isin(state.status, (RUNNING, CONVERGED))
+        if failed.any():
+            xp, mask = array_namespace(state.x), from_host(failed, state.x)[:, None]
+            state.x, state.F = xp.where(mask, state.at, state.x), xp.where(mask, state.at_F, state.F)
+            state.measure = self.stop.measure(state.F, self.whole.event_shape)
+
+    def _advance(self) -> HostArray:
+        """Go on from a point on the path, correct another, or go back to a shorter step; return Krylov iterations."""
+        state = self.state
+        displacement = state.x - state.anchor
+        tau = from_host(state.tau, state.x)[:, None]
+        rho = self._scaled((1 - tau) * displacement + tau * state.F)
+        distance = norm2(rho)
+        is_on_path = ~state.is_end & (distance <= ON_PATH * state.length)
+        cycle = self._linear_solve(rho, self._scaled(state.F - displacement), tau, is_on_path)
+        size, last = norm2(cycle.dx), to_host(cycle.dx[:, -1])
+        is_usable = np.isfinite(size) & (size > 0) & ~(cycle.nonfinite | cycle.broken)
+        is_taken = is_on_path & is_usable & self._turn(cycle.dx, last, size, is_on_path & is_usable)
+        state.offset = np.where(is_taken, distance, state.offset)
+        allowed = np.where(state.is_end, 1.0, FAR * state.length + state.offset)
+        allowed = np.where(state.corrections > 0, CONTRACTION * state.last, allowed)
+        is_corrected = ~is_on_path & is_usable & (size <= allowed) & (state.corrections < CORRECTIONS)
+        self._correct(cycle.dx, last, is_corrected)
+        state.corrections, state.last = state.corrections + 1, size
+        is_lost = ~(is_taken | is_corrected)
+        state.length = np.where(is_lost, 0.5 * state.length, state.length)
+        self._predict(is_taken | is_lost)
+        return cycle.columns
+
+    def _linear_solve(self, rho: Array, column: Array, tau: Array, is_on_path: HostArray) -> Cycle:
+        """The path's direction, for points on it, or Newton's step to it in the hyperplane through the prediction."""
+        state = self.state
+        xp = array_namespace(rho)
+        inside = from_host(~state.is_end * 1.0, rho)[:, None]
+        corner = from_host(np.where(state.is_end, 1.0, state.slope_tau), rho)[:, None]
+        J = self.evaluator.jacobian(state.x, state.F) if state.J is None else state.J
+        A = _bordered(J, tau, column, state.slope * inside, corner)
+        ahead = from_host(is_on_path * 1.0, rho)[:, None]
+        b = xp.concat([(ahead - 1) * rho, ahead], axis=1)
+        norms = norm2(b)
+        eta = np.where(state.is_end, END_ACCURACY, self.method.linear_rtol)
+        return Arnoldi(A, b, norms, target=eta * norms, columns=self.method.max_krylov, wants_residual=False).run()
+
+    def _turn(self, direction: Array, last: HostArray, size: HostArray, is_here: HostArray) -> HostArray:
+        """Take points as points of the path, and its direction there, unless it has turned too far since the last."""
+        state = self.state
+        xp = array_namespace(direction)
+        size = np.where(is_here, size, 1.0)
+        slope, slope_tau = direction[:, :-1] / from_host(size, direction)[:, None], last / size
+        along = to_host(xp.vecdot(state.slope, slope)) + state.slope_tau * slope_tau
+        taken = is_here & (along >= ALIGNED)
+        mask = from_host(taken, direction)[:, None]
+        state.slope, state.slope_tau = xp.where(mask, slope, state.slope), np.where(taken, slope_tau, state.slope_tau)
+        state.at, state.at_F = xp.where(mask, state.x, state.at), xp.where(mask, state.F, state.at_F)
+        state.at_tau = np.where(taken, state.tau, state.at_tau)
+        growth = GROWTH[np.minimum(state.corrections, len(GROWTH) - 1)]
+        state.length = np.where(taken, state.length * growth, state.length)
+        return taken
+
+    def _correct(self, step: Array, last: HostArray, mask: HostArray) -> None:
+        """Newton's step, where it is to be made."""
+        state = self.state
+        change = step[:, :-1] * from_host(state.unit, step)[:, None]
+        state.x = array_namespace(step).where(from_host(mask, step)[:, None], state.x + change, state.x)
+        state.tau = np.where(mask, state.tau + last, state.tau)
+
+    def _predict(self, moved: HostArray) -> None:
+        """Go along the path from its last point; a step beyond tau = 1 ends there."""
+        state = self.state
+        with np.errstate(divide="ignore", invalid="ignore"):
+            to_end = (1.0 - state.at_tau) / state.slope_tau
+        ends = moved & (state.slope_tau > 0) & (to_end <= state.length)
+        length = np.where(ends, to_end, state.length)
+        xp = array_namespace(state.x)
+        ahead = state.at + state.slope * from_host(length * state.unit, state.x)[:, None]
+        state.x = xp.where(from_host(moved, state.x)[:, None], ahead, state.x)
+        state.tau = np.where(moved, np.where(ends, 1.0, state.at_tau + length * state.slope_tau), state.tau)
+        state.is_end = np.where(moved, ends, state.is_end)
+        state.corrections = np.where(moved, 0, state.corrections)
+
+
+def _bordered(J: LinearOperator, tau: Array, column: Array, row: Array, corner: Array) -> LinearOperator:
+    """[[(1 - tau) I + tau J, column], [row, corner]] for each system, on arrays (B, N + 1)."""
+    xp = array_namespace(column)
+
+    def matvec(v: Array) -> Array:
+        x, last = v[:, :-1], v[:, -1:]
+        top = (1 - tau) * x + tau * J.matvec(x) + column * last
+        bottom = xp.sum(row * x, axis=1, keepdims=True) + corner * last
+        return xp.concat([top, bottom], axis=1)
+
+    return LinearOperator(
+        matvec,
+        in_shape=column.shape[1] + 1,
+        batch_shape=(column.shape[0],),
+        dtype=column.dtype,
+        take=lambda i: _bordered(J.take(i), *(gather(part, i) for part in (tau, column, row, corner))),
+    )

@@ -1,0 +1,216 @@
+"""The iteration that all methods share: take a step, update each system's status, compact the batch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from implicitsolve._namespace import Norms, array_namespace, eps, from_host, gather, scatter
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._inexact_newton import SearchResult
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.monitor import silent
+from implicitsolve.nonlinear._scheduler import Scheduler, SolveContext
+from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.operators import LinearOperator
+from implicitsolve.result import DETAILS, NewtonStep
+from implicitsolve.status import Status
+
+HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x at all
+BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
+PATIENCE = 20  # steps without progress after which a system has stagnated
+# As integers: an attribute of an enumeration costs a call.
+RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
+STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
+
+State = TypeVar("State", bound=LoopState)
+
+
+class IterationLoop(Generic[State]):
+    """One solve by an iterative method. `state` holds the systems that iterate.
+
+    A method is a subclass: `_extended` adds its fields to the record of systems that start, and `_step` finds their
+    next iterates. All per-system data are in that record, which is compacted, or enlarged by systems that
+    are admitted, as a whole.
+    """
+
+    ADMITS: ClassVar[float | None] = None  # ratio of idle to used slots at which waiting systems are admitted
+    STEPS: ClassVar[int] = 100  # limit where the caller set none
+    NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
+
+    def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
+        self.method, self.solution = method, solution
+        self.stop, self.monitor, self.scheduler = context.stop, context.monitor, context.scheduler
+        self.whole, self.is_retry = context.evaluator, rows is not None
+        self.patience = PATIENCE
+        rows = self.whole.rows if rows is None else rows
+        if self.scheduler is not None:
+            rows = self.scheduler.begin(rows)
+        self.state: State = self._started(rows, solution.x if rows.size == solution.status.size else None)
+
+    # What a method adds
+
+    def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
+        """F at the start of some systems, and J where that comes with it."""
+        return self.evaluator.residual(x), None
+
+    def _extended(self, state: LoopState, J: LinearOperator | None) -> State:
+        """The record of systems that start, with the method's own fields."""
+        raise NotImplementedError
+
+    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
+        """Take a step with all systems, and update their status; return what the trace notes of it.
+
+        `is_last` marks those that the step limit allows no further one.
+        """
+        raise NotImplementedError
+
+    # The iteration
+
+    def run(self) -> Solution:
+        """Iterate until every system has ended."""
+        before = iteration = self.solution.steps[-1].iteration if self.is_retry else 0
+        if not self.is_retry:
+            self._record(0)
+        self._compact()
+        if self.scheduler is not None:
+            self._admit(self.scheduler, 0)
+        while self.state.rows.size:
+            iteration += 1
+            details = self._step(iteration - before >= self.state.limit)
+            self._record(iteration, **details)
+            self._compact()
+            if self.scheduler is not None:
+                self._admit(self.scheduler, iteration - before)
+        if self.scheduler is not None:
+            self.scheduler.finish(self.solution.status)
+        return self.solution
+
+    def _started(self, rows: Indices, x: Array | None = None) -> State:
+        """The record of systems that start at ``solution.x``, which is `x` if they are all; `evaluator` is theirs."""
+        stop, solution = self.stop, self.solution
+        self.evaluator: Evaluator = self.whole if x is not None else self.whole.take(rows, solution.x)
+        x = gather(solution.x, rows) if x is None else x
+        F, J = self._first_residual(x)
+        measured = Norms(F)
+        norms, measure = measured.two(0), stop.measured(measured, self.whole.event_shape)
+        first = solution.first_norm[rows]  # known if this solve continues another one
+        solution.first_norm[rows] = first = np.where(np.isnan(first), measure, first)
+        if self.scheduler is not None:
+            first = self.scheduler.reference_norms(solution.first_norm, rows)
+        target = solution.target[rows] = stop.target(first, F)
+        limit = stop.remaining(self.STEPS, solution.iterations[rows])
+        status = np.where(np.isfinite(norms), RUNNING, NONFINITE)
+        status[(limit <= 0) & (status == RUNNING)] = ITERATION_LIMIT
+        status[stop.holds(measure, target, x, None) | (norms == 0)] = CONVERGED
+        if self.scheduler is not None:
+            self.scheduler.stop_beaten(status, rows)
+        since = np.zeros(rows.size, dtype=int)
+        state = LoopState(rows, x, F, norms, norms.copy(), measure, target, measure.copy(), since, limit, status)
+        return self._extended(state, J)
+
+    def _admit(self, scheduler: Scheduler, age: int) -> None:
+        """Start waiting systems; the loop is `age` steps old."""
+        scheduler.count(self.state.rows.size)
+        while (rows := scheduler.admitted(self.state.rows.size, idle=self.ADMITS)).size:
+            running = self.state.rows.size
+            new = self._started(rows)
+            new.limit += age
+            if running:
+                self.state = self.state.concat(new, running)
+                self.evaluator = self.whole.take(self.state.rows, self.solution.x)
+            else:
+                self.state = new
+            self._compact()
+
+    def _accept(self, found: SearchResult, direction: Array) -> tuple[Array, HostArray]:
+        """Take over what a search along `direction` found; return how far that was, and where x has stopped moving."""
+        state = self.state
+        with np.errstate(all="ignore"):
+            moved, measured, is_whole = direction, found.measured, found.length == 1.0
+            if not is_whole.all():
+                xp = self.evaluator.xp
+                moved = xp.where(from_host(is_whole, direction)[:, None], direction, found.x - state.x)
+                measured = None
+            measured = Norms(found.F, moved, found.x) if measured is None else measured
+            is_still = ~(found.norms < HALVED * state.norms)
+            if is_still.any():  # two passes over memory, which a step that halves ||F|| is spared
+                is_still &= measured.largest(1) <= eps(self.evaluator.xp, state.x.dtype) * measured.largest(2)
+        state.x, state.F, state.norms = found.x, found.F, found.norms
+        state.measure = self.stop.measured(measured, self.whole.event_shape)
+        self.solution.iterations[state.rows] += found.accepted
+        return moved, is_still
+
+    def _update_status(
+        self, accepted: HostArray, moved: Array | None, is_still: HostArray, is_last: HostArray, failed: HostArray
+    ) -> None:
+        """Set the status of systems that have ended; a later line overrules an earlier one, and convergence all.
+
+        `failed` is the method's own status of systems that have failed, and RUNNING elsewhere.
+        """
+        state, status = self.state, self.state.status
+        is_best = state.measure < self.NEW_BEST * state.best
+        state.since = np.where(is_best, 0, state.since + 1)
+        state.best = np.where(is_best, state.measure, state.best)
+        status[is_last] = ITERATION_LIMIT
+        status[(state.since >= self.patience) | (accepted & is_still)] = STAGNATED
+        with np.errstate(over="ignore"):
+            status[state.norms > BLOWN_UP * state.start_norms] = DIVERGED
+        np.copyto(status, failed, where=failed != RUNNING)
+        self._mark_converged(moved)
+
+    def _mark_converged(self, moved: Array | None) -> None:
+        """Set the status of systems for which the stopping rule holds; `moved` is their last step."""
+        state = self.state
+        held = self.stop.holds(state.measure, state.target, state.x, moved)
+        state.status[held | (state.norms == 0)] = CONVERGED
+        if self.scheduler is not None:
+            self.scheduler.stop_beaten(state.status, state.rows)
+
+    def _compact(self) -> None:
+        """Store the systems that have ended, and compact the others."""
+        state, solution = self.state, self.solution
+        if state.status.size == 1 and state.status[0] == RUNNING:
+            return
+        ended = np.flatnonzero(state.status != RUNNING)
+        if not ended.size:
+            return
+        rows = state.rows[ended]
+        if rows.size == solution.status.size:  # all at once, so in their order
+            solution.x, solution.F = state.x, state.F
+        else:
+            scatter(solution.x, rows, gather(state.x, ended))
+            scatter(solution.F, rows, gather(state.F, ended))
+        solution.status[rows], solution.norm[rows] = state.status[ended], state.measure[ended]
+        keep = np.flatnonzero(state.status == RUNNING)
+        if keep.size:
+            self.evaluator = self.evaluator.take(keep, state.x)
+            state.keep(keep)
+        else:
+            state.rows = keep
+
+    def _whole_batch(self) -> tuple[Array, Array]:
+        """Copies of x and F of the whole batch."""
+        xp, state = array_namespace(self.state.x), self.state
+        x, F = xp.asarray(self.solution.x, copy=True), xp.asarray(self.solution.F, copy=True)
+        scatter(x, state.rows, state.x)
+        scatter(F, state.rows, state.F)
+        return x, F
+
+    def _record(self, iteration: int, **details: HostArray) -> None:
+        """Add a step to the trace and pass it to the monitor."""
+        state = self.state
+        waiting = 0 if self.scheduler is None else self.scheduler.waiting.size
+        step = NewtonStep(
+            iteration=iteration,
+            systems=state.rows.copy(),
+            residual_norm=state.measure.copy(),
+            running=int((state.status == RUNNING).sum()) + waiting,
+            counts=self.evaluator.tally.counts(),
+            **(DETAILS | details),
+        )
+        self.solution.steps.append(step)
+        if self.monitor is not silent:
+            x, F = self._whole_batch()
+            self.monitor(step, self.whole.unflatten(x), self.whole.unflatten(F))

@@ -1,0 +1,259 @@
+"""NewtonKrylov: the outer loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicitsolve._namespace import eps, norm2, norm_max
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._inexact_newton import Backtracking, EisenstatWalker, Forcing, LineSearch, SearchResult
+from implicitsolve.krylov import KrylovMethod, KrylovOutcome
+from implicitsolve.krylov._recycling import RecyclingGMRES
+from implicitsolve.nonlinear._direction import FixedMethod, LinearSolver, SinglePrecision
+from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._scheduler import SolveContext, retried
+from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.operators import LinearOperator
+from implicitsolve.precondition._lagged import LaggedInverse, lagged
+from implicitsolve.status import Status
+from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rdiff, kind_of
+
+POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
+ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
+RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewtonKrylov:
+    """Inexact Newton method whose linear systems are solved by a Krylov method, for each system of a batch.
+
+    Parameters
+    ----------
+    krylov : GMRES, LGMRES, BiCGSTAB, ... or None, optional
+        The linear method. The default None is GMRES whose space grows when it was too small, preconditioned by what
+        vectors recycled from the Krylov spaces of earlier Newton steps [1]_; it needs the fewest products.
+    max_krylov : int, optional
+        Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
+        most 400 vectors or 1 GiB, whenever that did not suffice. Default 60.
+    recycle : int, optional
+        With ``krylov=None``: most pairs of vectors kept from earlier steps, within 16 MiB; 0 for none. Default 200.
+        It begins once a solve has taken more than 8 iterations (at once for at most 256 unknowns).
+    forcing : EisenstatWalker or ConstantForcing, optional
+        Accuracy of the linear solves.
+    line_search : Backtracking, FullStep or Wolfe, optional
+        How far to go along each direction.
+    preconditioner : optional
+        One of `implicitsolve.precondition` or `BlockLU`, for problems with a declared structure: it is built from the
+        assembled J and reused while it is effective (`Lagged`). Or an operator or array that approximates J^-1 on one
+        state or batch of states; or a function ``preconditioner(x, F)`` that returns such an operator in each step.
+    rdiff : float, optional
+        Relative step of difference products, for problems without `jvp`. Default sqrt(eps).
+    krylov_dtype : {None, "float32"}, optional
+        Precision of the Krylov spaces and of products with J, where J can compute them so (`LinearOperator.astype`, as
+        the adapters' can): half the time and memory for a float64 x. Residuals and x keep their own precision, and so
+        does the solution; only the direction is rough, to 1e-5 at best. Default: that of x.
+    retry : bool, optional
+        Whether a system that stagnates or whose line search fails begins again at x0 with a more cautious line search
+        (`LineSearch.cautious`). Default True: hard small problems need it, and it costs only where all was lost.
+
+    Notes
+    -----
+    Each system has its own Krylov space, forcing term, step length and status; those that have ended leave the arrays.
+    Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times
+    as accurately.
+
+    Memory per system with the defaults, in vectors: 2 m for a space of m, and 4 r for r recycled pairs.
+
+    References
+    ----------
+    .. [1] D. Loghin, D. Ruiz and A. Touhami, "Adaptive preconditioners for nonlinear systems of equations",
+           J. Comput. Appl. Math. 189 (2006) 362-374.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> method = ims.NewtonKrylov(krylov=ims.BiCGSTAB(), max_krylov=40)
+    >>> ims.root(ims.Problem(lambda x: x**3 - 8), np.ones(2), method=method).x.round(8)
+    array([2., 2.])
+    """
+
+    krylov: KrylovMethod | None = None
+    max_krylov: int = 60
+    recycle: int = 200
+    forcing: Forcing = EisenstatWalker()
+    line_search: LineSearch = Backtracking()
+    preconditioner: Any = None
+    rdiff: float | None = None
+    krylov_dtype: str | None = None
+    retry: bool = True
+
+    kind: ClassVar[str] = "nonlinear"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_limit("NewtonKrylov", "max_krylov", self.max_krylov, least=1)
+        check_limit("NewtonKrylov", "recycle", self.recycle)
+        check_flag("NewtonKrylov", "retry", self.retry)
+        check_rdiff("NewtonKrylov", self.rdiff)
+        if self.krylov_dtype not in (None, "float32"):
+            raise ValueError(f'NewtonKrylov: `krylov_dtype` must be None or "float32", got {self.krylov_dtype!r}')
+        if self.krylov is not None and kind_of(self.krylov) != "krylov":
+            raise TypeError(f"NewtonKrylov: `krylov` must be GMRES() or another Krylov method, got {self.krylov!r}")
+        check_kind("NewtonKrylov", "forcing", self.forcing, "forcing")
+        check_kind("NewtonKrylov", "line_search", self.line_search, "line search")
+
+    @property
+    def may_transform(self) -> bool:
+        """Whether the linear systems may be preconditioned by the approximate inverse that J offers."""
+        return self.krylov is None or self.krylov.may_transform
+
+    @property
+    def eliminates(self) -> bool:
+        """Whether every second block may be eliminated first; a preconditioner was made for all of them."""
+        return self.preconditioner is None and self.may_transform
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        if rows is not None:  # a retry after another method
+            return _KrylovLoop(self, context, start, rows).run()
+        first = _KrylovLoop(self, context, start).run()
+        cautious = self.line_search.cautious() if self.retry else None
+        again = (first.status == STAGNATED) | (first.status == int(Status.LINE_SEARCH_FAILED))
+        again &= first.iterations > 0
+        if cautious is None or not again.any():
+            return first
+        return retried(replace(self, line_search=cautious), context, first, np.flatnonzero(again))
+
+
+@dataclass
+class _NewtonState(LoopState):
+    """The systems that iterate, and what their next directions depend on."""
+
+    eta: HostArray  # forcing terms
+    attempts: HostArray  # directions tried at this x without success
+    J: LinearOperator | None  # J(x), where it is known
+    x_norms: HostArray | None  # ||x||, where it is known
+    lagged: LaggedInverse | None  # preconditioners built from J
+    linear: LinearSolver
+
+
+class _KrylovLoop(IterationLoop[_NewtonState]):
+    """Steps whose directions come from a Krylov method."""
+
+    ADMITS = 1.0  # measured: admitting systems next to running ones pays once half of the slots are idle
+
+    def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
+        return self.evaluator.trial(x)
+
+    def _extended(self, state: LoopState, J: LinearOperator | None) -> _NewtonState:
+        method: NewtonKrylov = self.method
+        systems = state.rows.size
+        linear: LinearSolver
+        if method.krylov is None:
+            linear = RecyclingGMRES(method.max_krylov, method.recycle, systems)
+        else:
+            linear = FixedMethod(method.krylov, method.max_krylov)
+        return _NewtonState(
+            **vars(state),
+            eta=method.forcing.first(systems),
+            attempts=np.zeros(systems, dtype=int),
+            J=J,
+            x_norms=None,
+            lagged=None if method.preconditioner is None else lagged(method.preconditioner, self.evaluator, systems),
+            linear=linear if method.krylov_dtype is None else SinglePrecision(linear),
+        )
+
+    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
+        evaluator, state = self.evaluator, self.state
+        if not evaluator.has_exact_products:
+            evaluator.length.follow(evaluator.rows, norm2(state.x) if state.x_norms is None else state.x_norms)
+        J = evaluator.jacobian(state.x, state.F) if state.J is None else state.J
+        eta = self._forcing()
+        M = self._preconditioner(J)
+        limit = None if state.lagged is None else state.lagged.limit
+        outcome = state.linear.direction(J, state.F, state.norms, eta, M, limit)
+        linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
+        previous = state.norms
+        found = self.method.line_search.search(
+            evaluator, state.x, state.F, previous, outcome.x, linear_residual, state.linear.correction
+        )
+        size = norm_max(outcome.x) if found.measured is None else found.measured.largest(1)
+        found.accepted &= size > 0  # a zero step is none, though ||F|| has not grown
+        state.J = found.jacobian if found.accepted.any() else J
+        measured = None if isinstance(state.x, np.ndarray) else found.measured
+        state.x_norms = None if measured is None else measured.two(2)
+        moved, is_still = self._accept(found, outcome.x)
+        self.solution.krylov_iterations[state.rows] += outcome.iterations
+        failed = self._failed(found, outcome, size, linear_residual)
+        self._update_status(found.accepted, moved, is_still, is_last, failed)
+        if state.lagged is not None:
+            state.lagged.count(outcome.iterations)
+        state.eta = self._next_eta(eta, previous, linear_residual, found)
+        return {
+            "step_length": np.where(found.accepted, found.length, 0.0),
+            "forcing": eta,
+            "linear_residual": linear_residual,
+            "krylov_iterations": outcome.iterations,
+            "linear_status": outcome.status,
+        }
+
+    def _failed(
+        self, found: SearchResult, outcome: KrylovOutcome, size: HostArray, linear_residual: HostArray
+    ) -> HostArray:
+        """Status of systems whose line search or linear solve failed for good."""
+        state = self.state
+        state.attempts = np.where(found.accepted, 0, state.attempts + 1)
+        failed = np.full(state.rows.size, RUNNING)
+        if found.accepted.all():  # of a step that is not zero
+            return failed
+        hopeless = ~found.accepted & ((state.attempts > RETRIES) | (linear_residual <= ACCURATE))
+        failed[hopeless] = np.where(found.finite, int(Status.LINE_SEARCH_FAILED), NONFINITE)[hopeless]
+        empty = ~(size > 0)
+        if state.lagged is not None:
+            old = state.lagged.expire(empty | hopeless)
+            failed[old] = RUNNING
+            empty &= ~old
+        growing = empty & state.linear.grew  # GMRES may make no progress before its last vector
+        failed[growing] = RUNNING
+        empty &= ~growing
+        failed[empty] = Status.LINEAR_SOLVE_FAILED
+        failed[empty & (outcome.status == Status.BREAKDOWN)] = Status.SINGULAR
+        failed[empty & (outcome.status == Status.NONFINITE)] = NONFINITE
+        return failed
+
+    def _forcing(self) -> HostArray:
+        """Eta, but never more accuracy than the stopping rule needs."""
+        state = self.state
+        with np.errstate(all="ignore"):
+            floor = np.where(state.measure > state.target, 0.5 * state.target / state.measure, 0.0)
+        return np.minimum(np.maximum(state.eta, floor), 0.9)
+
+    def _next_eta(
+        self, eta: HostArray, previous: HostArray, linear_residual: HostArray, found: SearchResult
+    ) -> HostArray:
+        """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""
+        norms = self.state.norms
+        chosen = self.method.forcing.next(eta, norms, previous)
+        slow = ~(norms < POOR_STEP * previous) & (linear_residual <= eta) | ~found.accepted
+        if not slow.any():
+            return chosen
+        least = max(1e-6, 100 * eps(self.evaluator.xp, self.state.x.dtype))
+        tighter = np.maximum(0.1 * np.minimum(eta, 0.1), least)
+        return np.where(slow, np.minimum(chosen, tighter), chosen)
+
+    def _preconditioner(self, J: LinearOperator) -> LinearOperator | None:
+        """M for the running systems, on arrays (b, N)."""
+        state, M = self.state, self.method.preconditioner
+        if state.lagged is not None:
+            return state.lagged.operator(self.evaluator, state.x, state.F)
+        if M is None:
+            return J.approximate_inverse() if self.method.may_transform else None
+        if callable(M) and not hasattr(M, "matvec"):
+            x, F = self._whole_batch()
+            M = M(self.whole.unflatten(x), self.whole.unflatten(F))
+        flat = self.whole.operator(M, "preconditioner")
+        return flat if state.rows.size == self.solution.status.size else flat.take(state.rows)

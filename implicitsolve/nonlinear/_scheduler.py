@@ -1,0 +1,132 @@
+"""Arguments of a nonlinear method other than x0: the problem, the stopping criteria, and the active systems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from implicitsolve._typing import HostArray, Indices
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.monitor import Monitor, silent
+from implicitsolve.nonlinear._state import CONVERGED, Solution
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop
+
+
+class Scheduler:
+    """Which systems of a batch iterate, and which wait or have been beaten.
+
+    Parameters
+    ----------
+    capacity : int, optional
+        Most systems that iterate at a time; the others wait. They are admitted together when all running ones have
+        ended, so that those at the same step share calls, and memories of one length. Where a few slow systems hold up
+        the batch, so that on the average a large enough part of the places has been idle since systems were last
+        admitted, a method that supports it admits waiting ones next to them.
+    groups : ndarray (B,) of int, optional
+        Systems with one number are starts of the same system: once one has converged, the others are stopped, and
+        their tolerance is relative to the norm of F at the first of these starts.
+    reference : ndarray (B,), optional
+        Norms that tolerances are relative to, in place of those at the start.
+    """
+
+    def __init__(
+        self, *, capacity: int | None = None, groups: HostArray | None = None, reference: HostArray | None = None
+    ) -> None:
+        self.capacity: int | None = capacity
+        self.groups: HostArray | None = groups
+        self.reference: HostArray | None = reference
+        self.waiting: Indices = np.zeros(0, dtype=int)
+        self.used: int = 0  # places, summed over the steps since systems were last admitted
+        self.idle: int = 0
+
+    def begin(self, rows: Indices) -> Indices:
+        """Return those of `rows` that iterate first; the others wait."""
+        self.waiting, self.used, self.idle = rows[:0], 0, 0
+        if self.capacity is not None:
+            rows, self.waiting = rows[: self.capacity], rows[self.capacity :]
+        return rows
+
+    def count(self, running: int) -> None:
+        """Count the slots that one step has used."""
+        if self.capacity is not None:
+            self.used, self.idle = self.used + running, self.idle + self.capacity - running
+
+    def admitted(self, running: int, *, idle: float | None) -> Indices:
+        """Return waiting systems to admit next to the `running` ones.
+
+        They are admitted if at least `idle` times as many slots were idle as were used; None for never.
+        """
+        if self.capacity is None or running == self.capacity:
+            return self.waiting[:0]
+        if running and (idle is None or self.idle < idle * self.used):
+            return self.waiting[:0]
+        free = self.capacity - running
+        rows, self.waiting = self.waiting[:free], self.waiting[free:]
+        if rows.size:
+            self.used = self.idle = 0
+        return rows
+
+    def reference_norms(self, first: HostArray, rows: Indices) -> HostArray:
+        """Norms that the tolerances of some systems are relative to, given those of all at their start."""
+        if self.reference is not None:
+            return self.reference[rows]
+        if self.groups is None:
+            return first[rows]
+        finite = np.flatnonzero(np.isfinite(first))[::-1]
+        reference = np.full(self.groups.max() + 1, np.nan)
+        reference[self.groups[finite]] = first[finite]  # the last assignment stays: that of the first start
+        return reference[self.groups[rows]]
+
+    def stop_beaten(self, status: HostArray, rows: Indices) -> None:
+        """Stop, in `status`, those of the running systems `rows` of whose group one has converged."""
+        if self.groups is not None:
+            won = self.groups[rows[status == CONVERGED]]
+            status[(status == Status.RUNNING) & np.isin(self.groups[rows], won)] = Status.STOPPED
+
+    def finish(self, status: HostArray) -> None:
+        """At the end of a solve, mark as stopped whatever else became of such systems: none of them is retried."""
+        if self.groups is not None:
+            is_won = np.isin(self.groups, self.groups[status == CONVERGED])
+            status[is_won & (status != CONVERGED)] = Status.STOPPED
+
+
+@dataclass(frozen=True)
+class SolveContext:
+    """The problem and the settings of one solve, shared by all methods that it uses."""
+
+    evaluator: Evaluator
+    stop: NonlinearStop
+    monitor: Monitor = silent
+    scheduler: Scheduler | None = None  # of a solve in which all systems iterate to their own end, there is none
+
+
+class NonlinearMethod(Protocol):
+    """Frozen settings of a nonlinear solver, for arrays (B, N).
+
+    Attributes
+    ----------
+    kind : "nonlinear"
+    eliminates : bool
+        Whether every second block of a problem with `halves` may be eliminated before the solve.
+    rdiff : float or None
+        Relative step of difference products; None for the default.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def eliminates(self) -> bool: ...
+    @property
+    def rdiff(self) -> float | None: ...
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve the systems `rows`, all by default, from ``start.x``; return `start` with them at their end."""
+        ...
+
+
+def retried(method: NonlinearMethod, context: SolveContext, first: Solution, rows: Indices) -> Solution:
+    """Solve some systems again from their start by another method, and take over what improved."""
+    return first.improved(rows, method.solve(context, first.restarted(rows), rows))

@@ -1,0 +1,229 @@
+"""SparseNewton: Newton's method with a sparse Jacobian whose pattern is declared or detected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicitsolve._namespace import numpy_namespace
+from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
+from implicitsolve.globalize._inexact_newton import Backtracking, LineSearch
+from implicitsolve.krylov import GMRES
+from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, Detection, detect
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._sparse_assemble import SparseAssembler
+from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
+from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
+from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
+from implicitsolve.nonlinear._scheduler import SolveContext, retried
+from implicitsolve.nonlinear._state import Solution
+from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.precondition._sparse import ILU
+from implicitsolve.status import Status
+from implicitsolve.stopping import check_kind
+
+REDUCTION = 1e-4  # of the linear residual, by Krylov iterations with the assembled J: they cost no evaluation of F
+MOST_ITERATIONS = 20  # of a first solve, to half of the digits: where there are more, factors are cheaper
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseNewton:
+    """Newton's method with a sparse J: assembled by coloring, factored, and reused while convergence is good.
+
+    Parameters
+    ----------
+    structure : Sparse or Grid, optional
+        Where J has entries. Default: what the problem declares; else it is detected at the start, by `budget`
+        evaluations at most, unless the problem forbids that (``structure="none"``). Where none is found, the system is
+        solved by `NewtonKrylov`, and so is one on which the factored J fails.
+    budget : int, optional
+        Evaluations for the detection. Default 400.
+    bisection : bool, optional
+        Whether the detection looks for patterns without diagonals, such as networks. Default True.
+    line_search : Backtracking or FullStep, optional
+        How far to go along a direction from a new J.
+
+    Notes
+    -----
+    A matrix that the problem's `jac` or `linearize` returns (SciPy's sparse matrices and arrays, NumPy arrays) is
+    factored as it is: it has its own pattern, and takes neither detection nor coloring.
+
+    Directions and renewals are those of `BlockNewton`. Where the factors would fill too much (`FillEstimate`), the
+    assembled J is solved by GMRES with `ILU`, which takes no evaluations either.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> def bratu(u):
+    ...     p = np.pad(u, 1)
+    ...     neighbors = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]
+    ...     return 4 * u - neighbors - 5 * np.exp(u) / 31**2
+    >>> result = ims.root(bratu, np.zeros((30, 30)), method=ims.SparseNewton())
+    >>> result.success, result.counts.residuals < 40
+    (True, True)
+    """
+
+    structure: Sparse | Grid | None = None
+    budget: int = BUDGET
+    bisection: bool = True
+    line_search: LineSearch = Backtracking()
+    kind: ClassVar[str] = "nonlinear"
+    eliminates = False
+    rdiff = None
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if self.structure is not None and not isinstance(self.structure, Sparse | Grid):
+            raise TypeError(f"SparseNewton: `structure` must be Sparse or Grid, got {type(self.structure).__name__}")
+        check_kind("SparseNewton", "line_search", self.line_search, "line search")
+
+    @staticmethod
+    def suits(context: SolveContext) -> bool:
+        """Whether the method applies: NumPy arrays of one solve, and more than a few unknowns."""
+        evaluator = context.evaluator
+        is_numpy = evaluator.xp is numpy_namespace and not evaluator.is_partitioned
+        return is_numpy and context.scheduler is None and evaluator.size >= LEAST_UNKNOWNS
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        evaluator = context.evaluator
+        if not isinstance(start.x, np.ndarray):
+            return NewtonKrylov().solve(context, start, rows)
+        offered = OfferedJacobians.of(evaluator, start.x)
+        if offered is not None:
+            return self._solved(_Parts(self.line_search, offered, _Factor()), context, start, rows)
+        structure = evaluator.problem.sparse_structure if self.structure is None else self.structure
+        if structure is not None:
+            found = Detection(
+                structure=structure.bound(evaluator.size), how="declared", evaluations=0, unknowns=evaluator.size
+            )
+        elif evaluator.problem.structure == "none":
+            return NewtonKrylov().solve(context, start, rows)
+        else:
+            found = detect(
+                lambda x: evaluator.residual(x, keep=True),
+                start.x,
+                shape=evaluator.event_shape,
+                budget=self.budget,
+                bisection=self.bisection,
+            )
+        if found.structure is None:
+            return NewtonKrylov().solve(context, start, rows)
+        jacobians = _Jacobians(evaluator, found.structure, found)
+        return self._solved(_Parts(self.line_search, jacobians, _Factor()), context, start, rows)
+
+    def _solved(self, parts: _Parts, context: SolveContext, start: Solution, rows: Indices | None) -> Solution:
+        """Solve with these Jacobians; begin again with products where that fails."""
+        solution = BlockLoop(parts, context, start, rows).run()
+        failed = (solution.status != Status.CONVERGED) & (solution.status != Status.STOPPED)
+        again = np.flatnonzero(
+            failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
+        )
+        return retried(NewtonKrylov(), context, solution, again) if again.size else solution
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What `BlockLoop` asks of a method, with a sparse J."""
+
+    line_search: LineSearch
+    jacobians: JacobianAssembler
+    factor: _Factor
+    reuse: str = "broyden"
+
+    def assembler(self, evaluator: Evaluator) -> JacobianAssembler:
+        """J by colors, or from the problem's own function."""
+        return self.jacobians
+
+
+class _Jacobians:
+    """Jacobians as `BlockLoop` asks for them."""
+
+    def __init__(self, evaluator: Evaluator, structure: Sparse, found: Detection) -> None:
+        self.assembler = SparseAssembler(structure, found.full_rows)
+        self.cost = self.assembler.cost
+        self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
+        is_whole = found.values is not None and not found.full_rows.size
+        self._first: HostArray | None = found.values if is_whole else None
+
+    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
+        """J(x) for x (b, N), where F is F(x)."""
+        first, self._first = self._first, None
+        if first is not None and first.shape[0] == x.shape[0]:
+            return SparseMatrix(first, self.assembler.structure)
+        problem = evaluator.problem
+        if problem.jvp is not None or problem.linearize is not None or problem.jac is not None:
+            J = evaluator.jacobian(x, F)
+            vjp = J.rmatvec if problem.vjp is not None else None
+            return self.assembler.products(J.matvec, x, vjp)
+        return self.assembler.differences(lambda z: evaluator.residual(z, keep=True), x, F)
+
+    def is_certain(self, rows: Indices) -> bool:
+        """Whether lengths of differences need no check."""
+        return True
+
+    def check(self, rows: Indices, newton_step: Array) -> HostArray:
+        """Which systems need another assembly."""
+        return np.zeros(rows.size, dtype=bool)
+
+
+class _Factor:
+    """LU factors; or Krylov iterations with the assembled J, where factors would fill and few iterations suffice."""
+
+    def __init__(self) -> None:
+        self.plan: SparsePlan | None = None
+        self.hopeless: float = np.inf  # operations from which on iterations are not tried: 0 once they were too many
+
+    def factor(self, J: SparseMatrix) -> Any:
+        """The inverse of J."""
+        if self.plan is None or self.plan.structure is not J.structure:
+            self.plan = SparsePlan(J.structure)
+        if self.plan.fill.prefers_direct or self.plan.fill.operations > self.hopeless:
+            return SparseLU().factor(J, self.plan)
+        inverse = _KrylovInverse(J, ILU(drop_tolerance=0.1, fill=2.0).build(J))
+        if inverse.suits():
+            return inverse
+        self.hopeless = 0.0
+        return SparseLU().factor(J, self.plan)
+
+
+class _KrylovInverse(LinearOperator):
+    """J^-1 by GMRES with incomplete factors."""
+
+    def __init__(self, J: SparseMatrix, M: LinearOperator) -> None:
+        self._J, self._M = J, M
+
+        def solved(b: Array) -> Array:
+            target = REDUCTION * np.linalg.norm(b, axis=1)
+            return (
+                GMRES(restart=60).solve(J, b, target=target, max_iterations=4 * MOST_ITERATIONS, M=M, confirm=False).x
+            )
+
+        super().__init__(
+            solved,
+            in_shape=J.in_shape,
+            batch_shape=J.batch_shape,
+            dtype=J.dtype,
+            take=lambda rows: _KrylovInverse(J.take(rows), M.take(rows)),  # type: ignore[arg-type]
+        )
+
+    def suits(self) -> bool:
+        """Whether a solve to half of the digits takes few iterations."""
+        b = np.random.default_rng(0).uniform(-1.0, 1.0, (self._J.batch_shape[0], self._J.shape[0]))
+        target = REDUCTION**0.5 * np.linalg.norm(b, axis=1)
+        x = (
+            GMRES(restart=60)
+            .solve(self._J, b, target=target, max_iterations=MOST_ITERATIONS, M=self._M, confirm=False)
+            .x
+        )
+        return bool((np.linalg.norm(b - self._J.matvec(x), axis=1) <= 2 * target).all())
+
+    def negative(self, F: Array) -> Array:
+        """-J^-1 F for F (B, N)."""
+        return -self.matvec(F)

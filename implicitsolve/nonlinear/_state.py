@@ -1,0 +1,81 @@
+"""The state of a solve for the systems of a batch, and their final states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, copied, gather, scatter
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.operators._system_arrays import SystemArrays
+from implicitsolve.result import NewtonStep
+from implicitsolve.status import Status
+
+CONVERGED = int(Status.CONVERGED)
+
+
+@dataclass
+class LoopState(SystemArrays):
+    """The active systems; a method adds its own fields."""
+
+    rows: Indices  # places in the whole batch
+    x: Array  # (b, N)
+    F: Array  # F(x)
+    norms: HostArray  # ||F||_2
+    start_norms: HostArray  # the same at the start
+    measure: HostArray  # norm of F in the norm of the stopping rule
+    target: HostArray  # right-hand side of the stopping rule
+    best: HostArray  # smallest `measure` that counted as progress
+    since: HostArray  # steps since then
+    limit: HostArray  # step of the loop that is the last one
+    status: HostArray  # codes of `Status`
+
+
+@dataclass
+class Solution:
+    """Where every system of a batch ended, or begins, on arrays (B, N) and host arrays (B,)."""
+
+    start: Array  # never written
+    x: Array
+    F: Array
+    status: HostArray
+    norm: HostArray  # of F, in the norm of the stopping rule
+    first_norm: HostArray
+    target: HostArray
+    iterations: HostArray
+    krylov_iterations: HostArray
+    steps: list[NewtonStep]
+
+    def copy(self) -> Solution:
+        """A copy that shares no array with this one but the start."""
+        arrays = {name: copied(part) for name, part in vars(self).items() if name not in ("start", "steps")}
+        return replace(self, **arrays, steps=list(self.steps))
+
+    def astype(self, dtype: Any) -> Solution:
+        """The same in another precision."""
+        other = self.copy()
+        with np.errstate(over="ignore"):
+            parts = self.start, self.x, self.F
+            other.start, other.x, other.F = (array_namespace(part).astype(part, dtype) for part in parts)
+        return other
+
+    def restarted(self, rows: Indices) -> Solution:
+        """Some systems back at their start, the others where they ended."""
+        other = self.copy()
+        scatter(other.x, rows, gather(self.start, rows))
+        return other
+
+    def improved(self, rows: Indices, other: Solution) -> Solution:
+        """Take over what a second attempt at some systems improved."""
+        with np.errstate(invalid="ignore"):
+            is_better = (other.norm[rows] < self.norm[rows]) | (other.status[rows] == CONVERGED)
+        better = rows[is_better]
+        scatter(self.x, better, gather(other.x, better))
+        scatter(self.F, better, gather(other.F, better))
+        self.norm[better], self.status[better] = other.norm[better], other.status[better]
+        self.first_norm, self.target = other.first_norm, other.target
+        self.iterations, self.krylov_iterations = other.iterations, other.krylov_iterations
+        self.steps = other.steps
+        return self

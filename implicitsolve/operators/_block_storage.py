@@ -1,0 +1,294 @@
+"""The storage of block-banded matrices: products with the blocks, and conversion to and from other forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from implicitsolve._namespace import array_namespace, from_host, is_complex, traits_of
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.structure import BlockBanded
+
+FEW_COLUMNS = 4  # with as many right-hand sides or more, products of dense blocks beat SciPy's loops (if k > 1)
+
+WIDE = 8  # a band of more block diagonals is scanned for those that are zero
+
+
+def spans(length: int, offset: int, periodic: bool) -> Iterator[tuple[slice, slice]]:
+    """Block rows t with a block in column t + offset, and those columns; two pairs of slices in a periodic matrix."""
+    first, last = max(0, -offset), min(length, length - offset)
+    if first < last:
+        yield slice(first, last), slice(first + offset, last + offset)
+    if periodic and offset > 0:
+        yield slice(length - offset, length), slice(0, offset)
+    elif periodic and offset < 0:
+        yield slice(0, -offset), slice(length + offset, length)
+
+
+def transposed(blocks: Array, lower: int, periodic: bool, *, conjugate: bool) -> Array:
+    """Blocks of the transpose or the adjoint: lower and upper block diagonals are exchanged."""
+    own = traits_of(blocks).band_transposed
+    if own is not None:
+        return own(blocks, lower, periodic, conjugate=conjugate)
+    xp = array_namespace(blocks)
+    length, width = blocks.shape[-4:-2]
+    out = xp.zeros_like(blocks)
+    for j in range(width):
+        for rows, columns in spans(length, j - lower, periodic):
+            out[..., columns, width - 1 - j, :, :] = xp.matrix_transpose(blocks[..., rows, j, :, :])
+    return xp.conj(out) if conjugate and is_complex(out) else out
+
+
+class Products:
+    """Products with a block-banded matrix and its adjoint, on columns (*batch, T, k, K).
+
+    What SciPy's products need (4 bytes a block, and the adjoint's blocks) is prepared at the first product and kept.
+    """
+
+    def __init__(self, blocks: Array, lower: int, periodic: bool) -> None:
+        self.blocks = blocks
+        self.lower = lower
+        self.periodic = periodic
+        own = traits_of(blocks).band_products
+        self._own: Any = None if own is None else own(blocks, lower, periodic)
+        self._sparse: Any = None
+        self._adjoint: Products | None = None
+
+    def times(self, x: Array) -> Array:
+        """Return A x."""
+        if self._use_sparse(x):
+            if self._sparse is None:
+                self._sparse = _block_diagonal_sparse(self.blocks, self.lower, self.periodic)
+            return _sparse_times(self._sparse, x)
+        if self._own is not None:
+            return self._own.times(x)
+        xp = array_namespace(self.blocks, x)
+        length, width = self.blocks.shape[-4:-2]
+        y = xp.zeros(x.shape, dtype=xp.result_type(self.blocks.dtype, x.dtype), device=x.device)
+        with np.errstate(all="ignore"):  # entries that are not finite are the solver's to report
+            for j in range(width):
+                for rows, columns in spans(length, j - self.lower, self.periodic):
+                    y[..., rows, :, :] += xp.matmul(self.blocks[..., rows, j, :, :], x[..., columns, :, :])
+        return y
+
+    def adjoint_times(self, x: Array) -> Array:
+        """Return A^H x."""
+        if self._use_sparse(x):
+            if self._adjoint is None:
+                upper = self.blocks.shape[-3] - 1 - self.lower
+                adjoint = transposed(self.blocks, self.lower, self.periodic, conjugate=True)
+                self._adjoint = Products(adjoint, upper, self.periodic)
+            return self._adjoint.times(x)
+        if self._own is not None:
+            return self._own.adjoint_times(x)
+        xp = array_namespace(self.blocks, x)
+        length, width = self.blocks.shape[-4:-2]
+        y = xp.zeros(x.shape, dtype=xp.result_type(self.blocks.dtype, x.dtype), device=x.device)
+        with np.errstate(all="ignore"):
+            for j in range(width):
+                for rows, columns in spans(length, j - self.lower, self.periodic):
+                    block = xp.matrix_transpose(self.blocks[..., rows, j, :, :])
+                    block = xp.conj(block) if is_complex(block) else block
+                    y[..., columns, :, :] += xp.matmul(block, x[..., rows, :, :])
+        return y
+
+    def _use_sparse(self, x: Array) -> bool:
+        is_few = x.shape[-1] < FEW_COLUMNS or self.blocks.shape[-1] == 1
+        return is_few and isinstance(self.blocks, np.ndarray) and isinstance(x, np.ndarray) and x.size > 0
+
+
+def _sparse_times(A: Any, x: Array) -> Array:
+    if x.dtype.kind == "c" and A.dtype.kind != "c":  # not by way of a complex copy of A
+        parts = np.ascontiguousarray(x)[..., None].view(x.real.dtype).reshape(A.shape[1], -1)
+        y = np.ascontiguousarray(A @ parts)
+        return y.view(np.result_type(y.dtype, np.complex64)).reshape(x.shape)
+    vectors = x.reshape(A.shape[1]) if x.shape[-1] == 1 else x.reshape(A.shape[1], -1)
+    return (A @ vectors).reshape(x.shape)
+
+
+def _block_diagonal_sparse(blocks: Array, lower: int, periodic: bool) -> Any:
+    """SciPy's matrix of the whole batch.
+
+    It shares the blocks, unless some outside the matrix are nonzero or most block diagonals are zero.
+    """
+    length, width, k = blocks.shape[-4:-1]
+    data = blocks.reshape(-1, length, width, k, k)
+    if not periodic:
+        data = without_outside(data, lower)
+    offsets = np.arange(width) - lower
+    if width > WIDE:
+        used = np.any(data, axis=(0, 1, 3, 4))
+        used[lower] = True
+        if 2 * np.count_nonzero(used) < width:
+            data, offsets = data[:, :, used], offsets[used]
+    width, rows = offsets.size, data.shape[0] * length
+    index = np.int32 if rows * width * k < np.iinfo(np.int32).max else np.int64
+    starts = length * np.arange(data.shape[0], dtype=index)[:, None]
+    columns = np.empty((data.shape[0], length, width), dtype=index)
+    for j, offset in enumerate(offsets):
+        block = np.arange(offset, offset + length, dtype=index)
+        # A block outside the matrix is zero; it is stored in the nearest column, which is in the row's band.
+        columns[:, :, j] = starts + (block % length if periodic else np.clip(block, 0, length - 1))
+    pointers = np.arange(0, rows * width + 1, width, dtype=index)
+    shape = (rows * k, rows * k)
+    if k == 1:
+        return scipy.sparse.csr_array((data.reshape(-1), columns.reshape(-1), pointers), shape=shape)
+    return scipy.sparse.bsr_array((data.reshape(-1, k, k), columns.reshape(-1), pointers), shape=shape)
+
+
+def without_outside(blocks: Array, lower: int) -> Array:
+    """Blocks with zeros where block t + j - lower is outside 0..T-1; a copy only where one is not zero."""
+    xp = array_namespace(blocks)
+    length, width = blocks.shape[-4:-2]
+    outside = [(slice(0, min(lower - j, length)), j) for j in range(lower)]
+    outside += [(slice(max(0, length - (j - lower)), length), j) for j in range(lower + 1, width)]
+    if any(bool(xp.any(blocks[..., rows, j, :, :] != 0)) for rows, j in outside):
+        blocks = xp.asarray(blocks, copy=True)
+        for rows, j in outside:
+            blocks[..., rows, j, :, :] = 0.0
+    return blocks
+
+
+def to_dense(blocks: Array, structure: BlockBanded) -> Array:
+    """Return the whole matrix, (*batch, N, N)."""
+    xp = array_namespace(blocks)
+    batch, (length, k) = blocks.shape[:-4], (blocks.shape[-4], blocks.shape[-1])
+    dense = xp.zeros((*batch, length * length, k, k), dtype=blocks.dtype, device=blocks.device)
+    for rows, along, j in _diagonals(length, structure):
+        dense[..., along, :, :] = blocks[..., rows, j, :, :]
+    dense = _swapped(xp.reshape(dense, (*batch, length, length, k, k)), len(batch))
+    return xp.reshape(dense, (*batch, length * k, length * k))
+
+
+def from_dense(A: Array, structure: BlockBanded, drop: bool) -> Array:
+    """Return the blocks of an array (*batch, N, N)."""
+    xp = array_namespace(A)
+    if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
+        raise ValueError(f"from_dense: `A` must have shape (..., N, N), got {tuple(A.shape)}")
+    length, k, batch = structure.length(A.shape[-1]), structure.block_size, A.shape[:-2]
+    dense = _swapped(xp.reshape(A, (*batch, length, k, length, k)), len(batch))
+    dense = xp.asarray(xp.reshape(dense, (*batch, length * length, k, k)), copy=True)
+    blocks = xp.zeros((*batch, length, structure.width, k, k), dtype=A.dtype, device=A.device)
+    for rows, along, j in _diagonals(length, structure):
+        blocks[..., rows, j, :, :] = dense[..., along, :, :]
+        dense[..., along, :, :] = 0.0
+    _check_nothing_lost("from_dense", drop, bool(xp.any(dense != 0)), structure)
+    return blocks
+
+
+def _diagonals(length: int, structure: BlockBanded) -> list[tuple[slice, slice, int]]:
+    """Rows of each block diagonal j, and where its blocks are in the T x T blocks laid out in one row."""
+    return [
+        (rows, slice(rows.start * length + columns.start, (rows.stop - 1) * length + columns.stop, length + 1), j)
+        for j in range(structure.width)
+        for rows, columns in spans(length, j - structure.lower, structure.periodic)
+    ]
+
+
+def _swapped(x: Array, lead: int) -> Array:
+    """Swap the second and the third axis after `lead` batch axes."""
+    axes = (*range(lead), lead, lead + 2, lead + 1, lead + 3)
+    return array_namespace(x).permute_dims(x, axes)
+
+
+def to_sparse(blocks: Array, structure: BlockBanded, format: str) -> Any:
+    """Return one system's matrix as a SciPy sparse array."""
+    if format not in ("bsr", "csr", "csc"):
+        raise ValueError(f'tosparse: `format` must be "bsr", "csr" or "csc", got {format!r}')
+    if int(np.prod(blocks.shape[:-4])) != 1:
+        raise ValueError(f"tosparse: the matrix must be one system, got batch shape {tuple(blocks.shape[:-4])}")
+    band = np.asarray(array_namespace(blocks).reshape(blocks, blocks.shape[-4:]))
+    length, width, k = band.shape[:3]
+    columns = np.arange(length)[:, None] + np.arange(width) - structure.lower
+    if structure.periodic:
+        columns %= length
+    order = np.argsort(columns, axis=1)
+    columns = np.take_along_axis(columns, order, axis=1)
+    if structure.periodic:
+        band = np.take_along_axis(band, order[..., None, None], axis=1)
+    inside = (columns >= 0) & (columns < length)
+    pointers = np.concatenate([[0], np.cumsum(np.sum(inside, axis=1))])
+    shape = (length * k, length * k)
+    A = scipy.sparse.bsr_array((band[inside], columns[inside], pointers), shape=shape)
+    return A.asformat(format)
+
+
+def from_sparse(A: Any, structure: BlockBanded, drop: bool) -> HostArray:
+    """Return the blocks of a SciPy sparse matrix."""
+    if not scipy.sparse.issparse(A):
+        raise TypeError(f"from_sparse: `A` must be a SciPy sparse matrix, got {type(A).__name__}")
+    if A.ndim != 2 or A.shape[0] != A.shape[1]:
+        raise ValueError(f"from_sparse: `A` must be square, got shape {A.shape}")
+    length, k = structure.length(A.shape[0]), structure.block_size
+    bsr = scipy.sparse.bsr_array(A.tobsr(blocksize=(k, k)), copy=True)
+    bsr.sum_duplicates()
+    rows = np.repeat(np.arange(length), np.diff(bsr.indptr))
+    j = bsr.indices - rows + structure.lower
+    if structure.periodic:
+        j %= length
+    inside = (j >= 0) & (j < structure.width)
+    _check_nothing_lost("from_sparse", drop, bool(np.any(bsr.data[~inside] != 0)), structure)
+    dtype = bsr.dtype if bsr.dtype.kind in "fc" else np.float64
+    blocks = np.zeros((length, structure.width, k, k), dtype=dtype)
+    blocks[rows[inside], j[inside]] = bsr.data[inside]
+    return blocks
+
+
+def to_banded(blocks: Array, structure: BlockBanded) -> tuple[Array, tuple[int, int]]:
+    """Return LAPACK's band storage of the matrix, and its numbers of diagonals."""
+    if structure.periodic:
+        raise ValueError("to_banded: a periodic matrix has corners, which fit no band")
+    xp = array_namespace(blocks)
+    length, k = blocks.shape[-4], structure.block_size
+    kl, ku = (structure.lower + 1) * k - 1, (structure.upper + 1) * k - 1
+    # By columns, so that the column of a block is contiguous.
+    columns = xp.zeros((*blocks.shape[:-4], length, k, kl + ku + 1), dtype=blocks.dtype, device=blocks.device)
+    for j in range(structure.width):
+        offset = j - structure.lower
+        for rows, targets in spans(length, offset, False):
+            for b in range(k):
+                first = ku - offset * k - b
+                columns[..., targets, b, first : first + k] = blocks[..., rows, j, :, b]
+    ab = xp.reshape(columns, (*blocks.shape[:-4], length * k, kl + ku + 1))
+    return xp.matrix_transpose(ab), (kl, ku)
+
+
+def from_banded(l_and_u: tuple[int, int], ab: Array, structure: BlockBanded, drop: bool) -> Array:
+    """Return the blocks of a matrix in LAPACK's band storage."""
+    if structure.periodic:
+        raise ValueError("from_banded: the structure must not be periodic")
+    kl, ku = l_and_u
+    if ab.ndim < 2 or ab.shape[-2] != kl + ku + 1:
+        raise ValueError(f"from_banded: `ab` must have shape (..., {kl + ku + 1}, N), got {tuple(ab.shape)}")
+    xp = array_namespace(ab)
+    length, k, batch = structure.length(ab.shape[-1]), structure.block_size, ab.shape[:-2]
+    columns = xp.reshape(xp.matrix_transpose(ab), (*batch, length, k, kl + ku + 1))
+    left = from_host(~_covered(kl, ku, length, structure), ab)
+    _check_nothing_lost("from_banded", drop, bool(xp.any((columns != 0) & left)), structure)
+    blocks = xp.zeros((*batch, length, structure.width, k, k), dtype=ab.dtype, device=ab.device)
+    for j in range(structure.width):
+        offset = j - structure.lower
+        for rows, targets in spans(length, offset, False):
+            for b in range(k):
+                first = ku - offset * k - b
+                low, high = max(0, first), min(kl + ku + 1, first + k)
+                if low < high:
+                    blocks[..., rows, j, low - first : high - first, b] = columns[..., targets, b, low:high]
+    return blocks
+
+
+def _covered(kl: int, ku: int, length: int, structure: BlockBanded) -> HostArray:
+    """Where LAPACK's storage, by columns (T, k, kl + ku + 1), is in a stored block or outside the matrix."""
+    k = structure.block_size
+    column = np.arange(length * k).reshape(length, k, 1)
+    row = column + np.arange(-ku, kl + 1)
+    j = column // k - row // k + structure.lower
+    return (row < 0) | (row >= length * k) | ((j >= 0) & (j < structure.width))
+
+
+def _check_nothing_lost(owner: str, drop: bool, is_lost: bool, structure: BlockBanded) -> None:
+    if is_lost and not drop:
+        raise ValueError(f"{owner}: the matrix has entries outside {structure}; drop=True leaves them out")

@@ -1,0 +1,108 @@
+"""Operators made of operators: a user's one checked and counted for a solver, and several batches as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, check_tensor, is_array, is_complex
+from implicitsolve._typing import Array, Indices
+from implicitsolve.operators._base import LinearOperator, then
+
+
+def guarded(
+    A: LinearOperator, name: str, count: Callable[[str], None] | None = None, *, copies: bool = True
+) -> LinearOperator:
+    """Return the square operator `A` on arrays (B, N), each product counted and checked, on copies of the vectors.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Square; one system is a batch of one.
+    name : str
+        What messages call it.
+    count : callable, optional
+        Called as ``count("jvps")`` or ``count("vjps")`` before each product.
+    copies : bool, optional
+        Whether `A` is given, and returns, copies. Default True.
+
+    Raises
+    ------
+    TypeError
+        From a product that does not return numbers, or returns complex ones for a real vector.
+    ValueError
+        From a product that returns another shape.
+    """
+    flat = A.flat()
+
+    def checked(product: Callable[[Array], Array], kind: str) -> Callable[[Array], Array]:
+        def apply(v: Array) -> Array:
+            if count is not None:
+                count(kind)
+            xp = array_namespace(v)
+            w = product(xp.asarray(v, copy=True) if copies else v)
+            if w is None:
+                raise TypeError(f"a product with `{name}` returned None; it must return an array")
+            w = w if is_array(w) else xp.asarray(w)
+            if not (isinstance(w, np.ndarray) and isinstance(v, np.ndarray)):
+                check_tensor(w, name)
+                array_namespace(v, w)  # raises where a product comes from another library
+            if is_complex(w) and not is_complex(v):
+                raise TypeError(f"a product with `{name}` returned complex numbers for a real vector: solve in complex")
+            expected = math.prod(v.shape)
+            if math.prod(w.shape) != expected:
+                raise ValueError(f"a product with `{name}` must return {expected} numbers, got shape {tuple(w.shape)}")
+            return xp.astype(xp.reshape(w, v.shape), v.dtype, copy=copies)
+
+        return apply
+
+    return LinearOperator(
+        checked(flat.matvec, "jvps"),
+        None if flat._rmatvec is None else checked(flat.rmatvec, "vjps"),
+        in_shape=flat.in_shape,
+        batch_shape=flat.batch_shape,
+        dtype=flat.dtype,
+        take=lambda indices: guarded(A.take(indices) if A.batch_shape else A, name, count, copies=copies),
+        inverse=then(flat._inverse, lambda M: guarded(M, f"the inverse of {name}", copies=copies)),
+        cast=None if flat._cast is None else lambda dtype: guarded(flat.astype(dtype), name, count, copies=copies),
+    )
+
+
+def stacked(operators: Sequence[LinearOperator]) -> LinearOperator:
+    """Return the operator of the systems of all `operators`, one batch behind the other, on arrays (B, N)."""
+    parts = [operator.flat() for operator in operators]
+    ends = np.cumsum([part.batch_shape[0] for part in parts])
+
+    def by_part(products: list[Callable[[Array], Array]]) -> Callable[[Array], Array]:
+        def product(v: Array) -> Array:
+            products_of_parts = [
+                apply(v[end - size : end, :]) for apply, size, end in zip(products, sizes, ends.tolist())
+            ]
+            return array_namespace(v).concat(products_of_parts, axis=0)
+
+        return product
+
+    def take(indices: Indices) -> LinearOperator:
+        owners = np.searchsorted(ends, indices, side="right")
+        runs = np.split(np.arange(len(indices)), np.flatnonzero(np.diff(owners)) + 1)
+        chosen = [(int(owners[run[0]]), np.asarray(indices)[run]) for run in runs]
+        taken = [parts[owner].take(systems - (ends[owner] - sizes[owner])) for owner, systems in chosen]
+        return taken[0] if len(taken) == 1 else stacked(taken)
+
+    sizes = [part.batch_shape[0] for part in parts]
+
+    def all_have(name: str) -> bool:
+        return all(getattr(part, name) is not None for part in parts)
+
+    return LinearOperator(
+        by_part([part.matvec for part in parts]),
+        by_part([part.rmatvec for part in parts]) if all_have("_rmatvec") else None,
+        in_shape=parts[0].in_shape,
+        batch_shape=(int(ends[-1]),),
+        dtype=parts[0].dtype,
+        take=take,
+        inverse=(lambda: stacked([part._inverse() for part in parts])) if all_have("_inverse") else None,  # type: ignore[misc]
+        cast=(lambda dtype: stacked([part.astype(dtype) for part in parts])) if all_have("_cast") else None,
+    )

@@ -1,0 +1,160 @@
+"""Preconditioners built from an assembled Jacobian and reused over Newton steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import gather
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.direct import DirectMethod
+from implicitsolve.linearize._assemble import Assembler
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._system_arrays import SystemArrays
+from implicitsolve.precondition._batched import BatchedInverse
+from implicitsolve.precondition._diagonals import Preconditioner, build_inverse, builds_inverse
+from implicitsolve.status import Status
+
+PATIENCE = 5  # products beyond the usual number that any solve may take
+UNLIMITED = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lagged:
+    """A preconditioner that is built from an assembled J, kept over Newton steps, and rebuilt when products rise.
+
+    Parameters
+    ----------
+    preconditioner : BlockLU or one of `implicitsolve.precondition`
+        What is built.
+    eager : bool, optional
+        Build at the first step. With False nothing is built before that has been spent on products what an assembly
+        takes. Default True.
+
+    Notes
+    -----
+    Each system is rebuilt when the products that its solves took beyond those of the first solve with this
+    preconditioner sum up to the products of an assembly: at most twice the cost of the best moment in hindsight. A
+    single solve stops, with what it has, where it has taken so many (at least 5) more than the first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> def bratu(u):
+    ...     p = np.pad(u, 1)
+    ...     return p[2:] - 2 * u + p[:-2] + 3 * np.exp(u) / 101**2
+    >>> problem = ims.Problem(bratu, structure=ims.BlockBanded(1, 1))
+    >>> method = ims.NewtonKrylov(preconditioner=ims.Lagged(preconditioner=ims.BlockLU()))
+    >>> ims.root(problem, np.zeros(100), method=method).success
+    True
+    """
+
+    preconditioner: Preconditioner | DirectMethod
+    eager: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if not builds_inverse(self.preconditioner):
+            expected = "BlockLU() or one of implicitsolve.precondition"
+            raise TypeError(f"Lagged: `preconditioner` must be {expected}, got {self.preconditioner!r}")
+
+
+def lagged(preconditioner: Any, evaluator: Evaluator, systems: int) -> LaggedInverse | None:
+    """State of a lagged preconditioner for these settings; None if they are no such settings."""
+    if builds_inverse(preconditioner):
+        preconditioner = Lagged(preconditioner=preconditioner)
+    if not isinstance(preconditioner, Lagged):
+        return None
+    if evaluator.problem.block_structure is None:
+        got = repr(evaluator.problem.structure)
+        raise ValueError(
+            "NewtonKrylov: this `preconditioner` needs a problem that declares its `structure` as BlockBanded, "
+            f"got {got}"
+        )
+    return LaggedInverse.unbuilt(preconditioner, Assembler(evaluator), systems)
+
+
+@dataclass
+class LaggedState(SystemArrays):
+    """The preconditioners of some systems, and how well they still converge."""
+
+    inverse: BatchedInverse
+    has_inverse: HostArray
+    is_fresh: HostArray
+    usual: HostArray  # products of the first solve after a build
+    excess: HostArray  # products beyond that since
+
+
+class LaggedInverse:
+    """The preconditioners of the running systems, each built at some earlier step."""
+
+    def __init__(self, settings: Lagged, assembler: Assembler, state: LaggedState) -> None:
+        self.settings, self.assembler, self.state = settings, assembler, state
+
+    @classmethod
+    def unbuilt(cls, settings: Lagged, assembler: Assembler, systems: int) -> LaggedInverse:
+        """No preconditioner yet."""
+        excess = np.full(systems, assembler.cost if settings.eager else 0)
+        no, none = np.zeros(systems, dtype=bool), np.zeros(systems, dtype=int)
+        return cls(settings, assembler, LaggedState(BatchedInverse(), no, no.copy(), none, excess))
+
+    def operator(self, evaluator: Evaluator, x: Array, F: Array) -> LinearOperator | None:
+        """Approximate J^-1 for the running systems, after a rebuild where it is due."""
+        state = self.state
+        due = np.flatnonzero(state.excess >= self.assembler.cost)
+        if due.size:
+            whole = due.size == state.excess.size
+            part = evaluator if whole else evaluator.take(due, x)
+            J = self.assembler.assemble(part, x if whole else gather(x, due), F if whole else gather(F, due))
+            inverse = build_inverse(self.settings.preconditioner, J)
+            status = np.reshape(np.asarray(getattr(inverse, "status", Status.CONVERGED)), -1)
+            good = np.broadcast_to(status != Status.SINGULAR, due.shape)  # a singular system goes without
+            state.inverse.drop(due)
+            state.has_inverse[due] = state.is_fresh[due] = good
+            state.excess[due] = 0
+            if good.any():
+                state.inverse.replace(due[good], inverse if good.all() else inverse.take(np.flatnonzero(good)))
+        return self._operator(state.inverse, x) if state.has_inverse.any() else None
+
+    def _operator(self, inverse: BatchedInverse, x: Array) -> LinearOperator:
+        return LinearOperator(
+            inverse.matvec,
+            in_shape=x.shape[1],
+            batch_shape=(x.shape[0],),
+            dtype=x.dtype,
+            take=lambda indices: self._operator(inverse.take(indices), gather(x, indices)),
+        )
+
+    @property
+    def _is_stale(self) -> HostArray:
+        return self.state.has_inverse & ~self.state.is_fresh
+
+    @property
+    def limit(self) -> HostArray:
+        """Products after which a solve with a stale preconditioner stops, since a rebuild costs no more."""
+        return np.where(self._is_stale, self.state.usual + max(self.assembler.cost, PATIENCE), UNLIMITED)
+
+    def expire(self, failed: HostArray) -> HostArray:
+        """Have stale preconditioners with which the solve failed rebuilt; return for which systems that helps."""
+        stale = failed & self._is_stale
+        self.state.excess[stale] = self.assembler.cost
+        return stale
+
+    def count(self, iterations: HostArray) -> None:
+        """Count the products of a solve."""
+        state = self.state
+        state.usual = np.where(state.is_fresh, iterations, state.usual)
+        state.excess = state.excess + np.maximum(iterations - state.usual, 0)
+        state.is_fresh[:] = False
+
+    def take(self, rows: Indices) -> LaggedInverse:
+        """Return the preconditioners of some systems."""
+        return LaggedInverse(self.settings, self.assembler, self.state.take(rows))
+
+    def concat(self, other: LaggedInverse, systems: int) -> LaggedInverse:
+        """Return the preconditioners of these systems, which are that many, followed by those of others."""
+        return LaggedInverse(self.settings, self.assembler, self.state.concat(other.state, systems))

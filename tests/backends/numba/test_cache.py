@@ -1,0 +1,67 @@
+"""Where machine code is kept: by the content of its sources."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from implicitsolve.backends.numba import _cache, _elimination
+
+FOLDER = "implicitsolve/backends/numba"
+
+
+def write(root: Path, changed: str = "") -> Path:
+    texts = {
+        "_a.py": "from implicitsolve.backends.numba._b import g\n",
+        "_b.py": "from implicitsolve.status import Status\n",
+        "_c.py": "",
+        "../../status.py": "from implicitsolve.errors import Error\n",
+        "../../errors.py": "",
+    }
+    folder = root / FOLDER
+    folder.mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / name).resolve().write_text(text + (f"# {root}" if name == changed else ""))
+    return folder / "_a.py"
+
+
+def digest(root: Path, changed: str = "") -> str:
+    return _cache.digest(write(root, changed), root)
+
+
+def test_content_decides_and_neither_place_nor_time(tmp_path):
+    first = digest(tmp_path / "first")
+    copy = write(tmp_path / "second")
+    os.utime(copy, (0, 0))
+    assert _cache.digest(copy, tmp_path / "second") == first
+
+
+def test_what_is_compiled_in_counts_and_nothing_else(tmp_path):
+    first = digest(tmp_path / "first")
+    for changed in ("_a.py", "_b.py", "../../status.py"):
+        assert digest(tmp_path / Path(changed).stem, changed) != first
+    for changed in ("_c.py", "../../errors.py"):
+        assert digest(tmp_path / Path(changed).stem, changed) == first
+
+
+def test_kernels_are_kept_by_content():
+    folder = Path(_elimination.factor.stats.cache_path)
+    assert folder.name == f"_elimination-{_cache.digest(Path(_elimination.__file__))}"
+
+
+def test_old_versions_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    for age in range(_cache.KEPT):
+        old = tmp_path / "implicitsolve" / f"_elimination-{age}"
+        old.mkdir(parents=True)
+        os.utime(old, (age, age))
+    _cache.compiled(_elimination.factor.py_func)
+    assert len(list((tmp_path / "implicitsolve").iterdir())) == _cache.KEPT
+    assert not (tmp_path / "implicitsolve" / "_elimination-0").exists()
+
+
+def test_no_folder_to_write_in(tmp_path, monkeypatch):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(_cache.InUsersFolder, "from_function", classmethod(lambda cls, *args: None))
+    (tmp_path / "file").write_text("")
+    assert _cache.compiled(lambda x: x + 1)(1) == 2

@@ -1,0 +1,290 @@
+"""How derivatives of problems with halves end, what is asked for, and what is claimed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve import LinearStop, pull_back, push_forward, root
+from implicitsolve.status import Status
+from tests.adapters.layers import make
+from tests.derivatives.halves import EXACT, close, solved, whole
+
+# Statuses and edges
+
+
+def test_a_zero_cotangent_has_a_zero_adjoint(case):
+    layer, result, case = solved(case)
+    zero = np.zeros(case.H.shape)
+    for start in (None, np.ones(case.H.shape)):
+        back = pull_back(layer, result, zero, x0=start)
+        assert back.success.all()
+        assert (back.adjoint == 0).all()
+        assert all((gradient == 0).all() for gradient in back.gradients.values())
+        assert (back.linear.iterations == 0).all()
+    forward = push_forward(layer, result, {"b": np.zeros_like(case.P["b"])} if "b" in case.P else {})
+    assert (forward.tangent == 0).all()
+
+
+@pytest.mark.parametrize("parity", [0, 1])
+def test_a_cotangent_of_one_half_alone(parity, rng):
+    layer, result, case = solved(make("implicit_gru", T=5, lengths=(5, 1, 4), scale=0.8))
+    cotangent = rng.standard_normal(case.H.shape)
+    cotangent[:, parity::2] = 0.0
+    back = pull_back(layer, result, cotangent, stop=EXACT)
+    assert back.success.all()
+    close(back.adjoint.ravel(), np.linalg.solve(case.jacobian().T, cotangent.ravel()))
+
+
+@pytest.mark.parametrize("size", [1e-280, 1e-30, 1e30, 1e280])
+def test_the_size_of_the_cotangent_does_not_matter(size, rng):
+    layer, result, case = solved(make("implicit_gru", T=5, lengths=(5, 1, 4), scale=0.8))
+    cotangent = rng.standard_normal(case.H.shape)
+    scale = 2.0 ** np.round(np.log2(size))
+    one, other = (pull_back(layer, result, factor * cotangent) for factor in (1.0, scale))
+    np.testing.assert_array_equal(one.linear.iterations, other.linear.iterations)
+    np.testing.assert_allclose(other.adjoint / scale, one.adjoint, rtol=1e-12, atol=1e-14)
+
+
+def test_a_batch_is_its_sequences(rng):
+    layer, result, case = solved(make("implicit_gru", T=7, lengths=(7, 2, 5), scale=1.5))
+    cotangent = rng.standard_normal(case.H.shape)
+    cotangent[1] *= 1e-9
+    back = pull_back(layer, result, cotangent)
+    for b in range(3):
+        alone = pull_back(layer.take(np.asarray([b])), result.x[[b]], cotangent[[b]])
+        close(alone.adjoint[0] / np.abs(cotangent[b]).max(), back.adjoint[b] / np.abs(cotangent[b]).max(), 1e-12)
+        assert alone.linear.iterations[0] == back.linear.iterations[b]
+
+
+def test_a_cotangent_that_is_not_finite_harms_its_own_system_only(rng):
+    layer, result, case = solved(make("implicit_gru", T=5, lengths=(5, 4, 4), scale=0.8))
+    cotangent = rng.standard_normal(case.H.shape)
+    clean = pull_back(layer, result, cotangent)
+    for block in (0, 1):
+        bad = cotangent.copy()
+        bad[1, block, 0] = np.nan
+        back = pull_back(layer, result, bad)
+        assert back.status.tolist() == [Status.CONVERGED, Status.NONFINITE, Status.CONVERGED]
+        close(back.adjoint[[0, 2]], clean.adjoint[[0, 2]], 1e-12)
+
+
+def test_a_cotangent_that_is_not_finite_in_a_sequence_of_one_position(rng):
+    for size in ({"T": 1, "lengths": None}, {"T": 5, "lengths": (4, 1, 5)}):
+        layer, result, case = solved(make("implicit_gru", **size, scale=0.8))
+        cotangent = rng.standard_normal(case.H.shape)
+        clean = pull_back(layer, result, cotangent)
+        cotangent[1, 0, 1] = np.nan
+        back = pull_back(layer, result, cotangent)
+        assert back.status.tolist() == [Status.CONVERGED, Status.NONFINITE, Status.CONVERGED]
+        close(back.adjoint[[0, 2]], clean.adjoint[[0, 2]], 1e-12)
+
+
+def test_a_forward_solve_that_failed_is_told(rng):
+    layer = make("implicit_gru", T=5, lengths=None, scale=2.0).layer()
+    stop = ims.NonlinearStop(atol=1e-14, rtol=0.0, max_iterations=1)
+    result = root(layer, method="newton-krylov", stop=stop)
+    assert (result.status == Status.ITERATION_LIMIT).all()
+    cotangent = rng.standard_normal(result.x.shape)
+    assert (pull_back(layer, result, cotangent).status == Status.FORWARD_NOT_CONVERGED).all()
+    assert (push_forward(layer, result, {"b": np.ones(3)}).status == Status.FORWARD_NOT_CONVERGED).all()
+    one = replace(result, status=np.asarray([1, 2, 1]))
+    assert pull_back(layer, one, cotangent).status.tolist() == [1, Status.FORWARD_NOT_CONVERGED, 1]
+    few = pull_back(layer, one, cotangent, stop=LinearStop(rtol=1e-13, max_iterations=1))
+    assert (few.status == Status.ITERATION_LIMIT).all()
+    assert pull_back(layer, result.x, cotangent).success.all()
+
+
+def test_an_iteration_limit_is_a_status(rng):
+    layer, result, case = solved(make("implicit_gru", T=7, lengths=None, scale=1.5))
+    cotangent = rng.standard_normal(case.H.shape)
+    back = pull_back(layer, result, cotangent, stop=LinearStop(rtol=1e-13, max_iterations=2))
+    assert (back.status == Status.ITERATION_LIMIT).all()
+    assert (back.linear.iterations <= 2).all()
+    with pytest.raises(ims.NoConvergence):
+        back.raise_for_status()
+
+
+def test_counts_are_those_of_the_products(rng):
+    layer, result, _ = solved(make("implicit_gru", T=5, lengths=None, scale=0.8))
+    assert layer.halves is not None
+    calls: dict[str, int] = dict.fromkeys(("push", "pull", "linearize"), 0)
+
+    class Coupling:
+        def __init__(self, coupling: Any) -> None:
+            self.coupling = coupling
+
+        def __getattr__(self, key: str) -> Any:
+            function = getattr(self.coupling, key)
+            return (lambda *what: Coupling(function(*what))) if key in ("take", "astype") else function
+
+        def matvec(self, v):
+            calls["push"] += 1
+            return self.coupling.matvec(v)
+
+        def rmatvec(self, w):
+            calls["pull"] += 1
+            return self.coupling.rmatvec(w)
+
+    def counting(half):
+        def linearize(other):
+            calls["linearize"] += 1
+            value, coupling = half.linearize(other)
+            return value, Coupling(coupling)
+
+        return ims.elimination.Half(apply=half.apply, linearize=linearize)
+
+    halves = ims.elimination.Halves(eliminated=counting(layer.halves.eliminated), kept=counting(layer.halves.kept))
+    counted = replace(layer, halves=halves, linearize=None, jvp=None, vjp=None, blocks=None)
+    cotangent = rng.standard_normal(result.x.shape)
+    back = pull_back(counted, result, cotangent, stop=EXACT)
+    assert (calls["push"], calls["linearize"]) == (0, 2)
+    assert calls["pull"] == 2 * back.linear.matvecs - 1  # with half a product before and one after the solve
+    assert back.counts.linearizations == back.counts.residuals == 1
+    calls.update(push=0, pull=0, linearize=0)
+    forward = push_forward(counted, result, {"b": np.ones(3)}, stop=EXACT)
+    assert (calls["pull"], calls["linearize"]) == (0, 2)
+    assert calls["push"] == 2 * forward.linear.matvecs - 1
+    calls.update(push=0, pull=0, linearize=0)
+    again = pull_back(counted, result, cotangent, x0=back.adjoint, stop=EXACT)
+    assert again.success.all()
+    assert (again.linear.iterations == 0).all()
+    assert calls["pull"] == 2 == 2 * again.linear.matvecs
+
+
+# What is asked for, and what is claimed
+
+
+def without_pull(layer: ims.Problem) -> ims.Problem:
+    """With the products of the halves alone."""
+    return replace(layer, halves=replace(layer.halves, pull=None))
+
+
+def test_only_the_gradients_that_are_wanted(case, rng):
+    layer, result, case = solved(case)
+    cotangent = rng.standard_normal(case.H.shape)
+    everything = pull_back(layer, result, cotangent, stop=EXACT)
+    weight, edge = next(iter(case.weights)), next(iter(case.adapter.boundaries(1)))
+    for wrt in ((), (weight,), ("inputs",), (edge,), ("inputs", edge), (weight, "inputs")):
+        for problem in (layer, without_pull(layer), whole(layer)):
+            back = pull_back(problem, result, cotangent, stop=EXACT, wrt=wrt)
+            assert back.gradients.keys() == set(wrt)
+            close(back.adjoint, everything.adjoint)
+            for key in wrt:
+                close(back.gradients[key], everything.gradients[key])
+
+
+def test_a_start_is_measured_before_anything_is_solved(case, rng):
+    layer, result, case = solved(case)
+    cotangent = rng.standard_normal(case.H.shape)
+    cotangent[1] = 0.0
+    first = pull_back(layer, result, cotangent, stop=EXACT)
+    stop = LinearStop(rtol=1e-8)
+    again = pull_back(layer, result, cotangent, x0=first.adjoint, stop=stop)
+    assert (again.linear.iterations == 0).all()
+    assert again.linear.matvecs == 1
+    for key, value in first.gradients.items():
+        close(again.gradients[key], value)
+    far = pull_back(layer, result, cotangent, x0=first.adjoint + 1.0, stop=stop)
+    assert far.success.all()
+    close(far.adjoint, first.adjoint, 1e-6)
+    assert (far.adjoint[1] == 0).all()
+
+
+def test_a_system_does_not_depend_on_its_neighbours(name, rng):
+    """With a loose tolerance, so that the number of steps matters, and a start that is good for some."""
+    case = make(name, T=6, lengths=(6, 3, 5), scale=0.8)
+    layer, result, case = solved(case)
+    cotangent = rng.standard_normal(case.H.shape)
+    exact, stop = pull_back(layer, result, cotangent, stop=EXACT).adjoint, LinearStop(rtol=1e-3)
+    start = exact + np.asarray([0.0, 1e-2, 1.0])[:, None, None]
+    for x0 in (None, start):
+        back = pull_back(layer, result, cotangent, x0=x0, stop=stop)
+        assert len(set(back.linear.iterations.tolist())) > (x0 is not None)
+        for i in range(3):
+            at = np.asarray([i])
+            own = None if x0 is None else x0[at]
+            alone = pull_back(layer.take(at), result.x[at], cotangent[at], x0=own, stop=stop)
+            close(alone.adjoint, back.adjoint[at], 1e-12)
+            assert alone.linear.iterations[0] == back.linear.iterations[i]
+
+
+@dataclass(frozen=True)
+class Boaster:
+    """GMRES that claims more than it has achieved, so many times."""
+
+    times: int
+    calls: list[int] = field(default_factory=list)
+
+    kind = "krylov"
+    may_transform = partitioned = True
+
+    def solve(self, A, b, *, target, max_iterations, M=None, x0=None, confirm=True, polish=False):
+        self.calls.append(1)
+        outcome = ims.GMRES().solve(A, b, target=target, max_iterations=max_iterations, M=M, x0=x0, confirm=confirm)
+        return replace(outcome, x=0.5 * outcome.x) if len(self.calls) <= self.times else outcome
+
+
+def test_a_claim_that_the_product_refutes_is_not_believed(name, rng):
+    layer, result, case = solved(make(name, T=5, lengths=None, scale=0.8))
+    cotangent = rng.standard_normal(case.H.shape)
+    stop = LinearStop(rtol=1e-9)
+    expected = pull_back(layer, result, cotangent, stop=EXACT)
+    for problem in (layer, without_pull(layer)):
+        back = pull_back(problem, result, cotangent, method=Boaster(times=2), stop=stop)
+        assert back.success.all()
+        close(back.adjoint, expected.adjoint, 1e-7)
+        for key, value in expected.gradients.items():
+            close(back.gradients[key], value, 1e-6)
+        back = pull_back(problem, result, cotangent, method=Boaster(times=99), stop=stop)
+        assert (back.status == Status.STAGNATED).all()
+        norms = np.linalg.norm(cotangent.reshape(3, -1), axis=1)
+        assert (back.linear.residual_norm > 1e-9 * norms).all()
+
+
+def test_what_a_half_remembers_is_its_own(name, rng):
+    case = make(name, T=6, lengths=None, scale=0.8)
+    layer, clean = case.layer(), case.layer()
+    kept, other = case.H[:, 1::2], rng.standard_normal(case.H[:, 1::2].shape)
+    for x in (kept, kept, other, kept):
+        expected, derivative = clean.halves.eliminated.linearize(x.copy())
+        argument = x.copy()
+        value = layer.halves.eliminated.apply(argument)
+        np.testing.assert_array_equal(value, expected)
+        argument[...], value[...] = 7.0, 7.0
+        value, mine = layer.halves.eliminated.linearize(x)
+        np.testing.assert_array_equal(value, expected)
+        np.testing.assert_array_equal(mine.matvec(other), derivative.matvec(other))
+        value[...] = 7.0
+
+
+WRONG = {
+    "method": ({"method": "gmres"}, TypeError, "`method`"),
+    "class": ({"method": ims.GMRES}, TypeError, "`method`"),
+    "stop": ({"stop": ims.NonlinearStop()}, TypeError, "`stop` must be a LinearStop"),
+    "shape of x0": ({"x0": np.zeros((3, 4, 3))}, ValueError, "`x0` must have the shape of x"),
+    "complex x0": ({"x0": np.zeros((3, 5, 3), complex)}, TypeError, "`x0` must be real"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "error", "words"), WRONG.values(), ids=WRONG)
+def test_wrong_arguments_are_named(arguments, error, words):
+    layer = make("implicit_gru", T=5, lengths=None).layer()
+    x = np.zeros((3, 5, 3))
+    with pytest.raises(error, match=words):
+        pull_back(layer, x, np.ones_like(x), **arguments)
+    with pytest.raises(error, match=words):
+        push_forward(layer, x, {"b": np.ones(3)}, **arguments)
+
+
+def test_wrong_cotangents_are_named():
+    layer = make("implicit_gru", T=5, lengths=None).layer()
+    x = np.zeros((3, 5, 3))
+    with pytest.raises(ValueError, match="`cotangent` must have the shape of x"):
+        pull_back(layer, x, np.ones((3, 2, 3)))
+    with pytest.raises(TypeError, match="`cotangent` must be real"):
+        pull_back(layer, x, np.ones((3, 5, 3), complex))

@@ -1,0 +1,334 @@
+"""The penalty on dG/dx: an unbiased estimate, and the exact gradients of that estimate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve import NonlinearStop, Problem, root
+from implicitsolve.derivatives import JacobianPenalty, jacobian_penalty
+from tests.adapters.layers import ADAPTERS, make
+from tests.helpers.compare import host
+
+SMOOTH = [name for name, adapter in ADAPTERS.items() if adapter.smooth]
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def case_of(name: str, **kwargs: Any):
+    return make(name, **({"T": 4, "lengths": (4, 1, 3), "scale": 0.8} | kwargs))
+
+
+def frobenius(case) -> float:
+    """||dG/dx||_F^2 / N, dense."""
+    D = np.eye(case.H.size) - case.jacobian()
+    D[~np.broadcast_to(case.valid, case.H.shape).ravel()] = 0.0
+    return float(np.sum(D**2)) / case.H.size
+
+
+def by_vectors(case, samples: int, seed: int) -> float:
+    """The estimate with the vectors that the generator gives."""
+    rng, D = generator(seed), np.eye(case.H.size) - case.jacobian()
+    vectors = [rng.standard_normal((case.H.shape[0], case.H[0].size)).ravel() for _ in range(samples)]
+    return float(np.mean([np.sum((D.T @ e) ** 2) for e in vectors])) / case.H.size
+
+
+# The value
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_the_value_is_that_of_its_vectors(name):
+    case = case_of(name)
+    for samples in (1, 3):
+        penalty = jacobian_penalty(case.layer(), case.H, samples=samples, rng=generator(5))
+        assert penalty.value == pytest.approx(by_vectors(case, samples, 5), rel=1e-12)
+        assert isinstance(penalty.value, float)
+
+
+def test_the_estimate_is_unbiased():
+    case = case_of("implicit_gru")
+    exact, samples = frobenius(case), 150
+    values = [jacobian_penalty(case.layer(), case.H, samples=1, rng=generator(i)).value for i in range(samples)]
+    error = np.std(values) / samples**0.5
+    assert abs(np.mean(values) - exact) <= 4 * error
+    assert error < 0.15 * exact
+    many = jacobian_penalty(case.layer(), case.H, samples=150, rng=generator(1)).value
+    assert many == pytest.approx(exact, rel=0.25)
+
+
+def test_diagonal_maps_in_closed_form():
+    """G(x) = a sin(x): ||dG/dx||_F^2 / N = a^2 mean(cos^2), and its gradients."""
+    a, x = np.asarray(0.5), np.linspace(-1, 1, 4000)
+    problem = Problem(
+        lambda x: x - a * np.sin(x),
+        vjp=lambda x, w: w - a * np.cos(x) * w,
+        parameters={"a": a},
+        parameter_vjp=lambda x, w: {"a": -np.sum(np.sin(x) * w)},
+        fixed_point=True,
+    )
+    penalty = jacobian_penalty(problem, x, samples=40, rng=generator())
+    assert penalty.value == pytest.approx(a**2 * np.mean(np.cos(x) ** 2), rel=0.02)
+    assert float(penalty.gradients["a"]) == pytest.approx(2 * a * np.mean(np.cos(x) ** 2), rel=0.02)
+    expected = -2 * a**2 * np.cos(x) * np.sin(x) / x.size
+    assert np.linalg.norm(penalty.cotangent - expected) <= 0.3 * np.linalg.norm(expected)
+
+
+def test_nothing_depends_on_nothing():
+    """G constant: no penalty, and no gradient."""
+    problem = Problem(lambda x: x - 1.0, vjp=lambda x, w: w, fixed_point=True)
+    penalty = jacobian_penalty(problem, np.ones(5), rng=generator())
+    assert penalty.value == 0.0
+    np.testing.assert_array_equal(penalty.cotangent, 0.0)
+    assert penalty.gradients == {}
+
+
+# The gradients
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradients_are_those_of_the_estimate(name, rng):
+    """Against differences of the value with the same vectors, in x and in every parameter."""
+    case = case_of(name)
+    penalty = jacobian_penalty(case.layer(), case.H, samples=2, rng=generator(3))
+    h = 1e-5
+
+    def value(layer, x):
+        return jacobian_penalty(layer, x, samples=2, rng=generator(3)).value
+
+    direction = rng.standard_normal(case.H.shape)
+    difference = (value(case.layer(), case.H + h * direction) - value(case.layer(), case.H - h * direction)) / (2 * h)
+    assert penalty.cotangent.shape == case.H.shape
+    assert np.sum(penalty.cotangent * direction) == pytest.approx(difference, rel=1e-6, abs=1e-8)
+    assert penalty.gradients.keys() == case.P.keys()
+    for key, given in case.P.items():
+        direction = rng.standard_normal(given.shape)
+        up, down = (value(case.layer(**{key: given + sign * h * direction}), case.H) for sign in (1, -1))
+        assert penalty.gradients[key].shape == given.shape
+        assert np.sum(penalty.gradients[key] * direction) == pytest.approx((up - down) / (2 * h), rel=1e-6, abs=1e-8)
+
+
+def test_the_whole_gradient_through_the_solution(rng):
+    """penalty(x(theta), theta): the cotangent goes back through `pull_back`, the gradients come on top."""
+    case = case_of("implicit_gru", scale=0.6)
+    stop = NonlinearStop(atol=1e-13, rtol=0.0)
+    solve = lambda layer: root(layer, method="newton-krylov", stop=stop)  # noqa: E731
+    layer = case.layer()
+    result = solve(layer)
+    penalty = jacobian_penalty(layer, result, samples=2, rng=generator(7))
+    back = ims.pull_back(layer, result, penalty.cotangent, stop=ims.LinearStop(rtol=1e-12))
+    h = 1e-5
+    for key, given in case.P.items():
+        direction = rng.standard_normal(given.shape)
+
+        def value(sign, key=key, given=given, direction=direction):
+            moved = case.layer(**{key: given + sign * h * direction})
+            return jacobian_penalty(moved, solve(moved), samples=2, rng=generator(7)).value
+
+        total = np.sum((penalty.gradients[key] + back.gradients[key]) * direction)
+        assert total == pytest.approx((value(1) - value(-1)) / (2 * h), rel=1e-5, abs=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-3, 1e6])
+def test_the_size_of_x_does_not_matter(size):
+    """The length of the differences follows x: x -> s x leaves dG/dx as it is, and divides the cotangent by s."""
+    scale = 2.0 ** np.round(np.log2(size))
+
+    def problem(s):
+        return Problem(lambda x: x - s * np.sin(x / s), vjp=lambda x, w: w - np.cos(x / s) * w, fixed_point=True)
+
+    x = generator(1).uniform(0.2, 1, 20)
+    one = jacobian_penalty(problem(1.0), x, rng=generator())
+    other = jacobian_penalty(problem(scale), scale * x, rng=generator())
+    assert other.value == pytest.approx(one.value, rel=1e-12)
+    np.testing.assert_allclose(other.cotangent * scale, one.cotangent, rtol=1e-9)
+
+
+def test_padding_has_no_part():
+    case = case_of("implicit_gru", lengths=(4, 2, 3))
+    layer = case.layer()
+    dirty = np.where(case.valid, case.H, 1e3)
+    one, other = (jacobian_penalty(layer, x, rng=generator()) for x in (np.where(case.valid, case.H, 0.0), dirty))
+    assert one.value == other.value
+    np.testing.assert_array_equal(one.cotangent[~np.broadcast_to(case.valid, case.H.shape)], 0.0)
+    assert (one.gradients["inputs"][~case.valid[..., 0]] == 0).all()
+
+
+def test_a_systems_gradient_does_not_depend_on_the_size_of_its_neighbours():
+    a = np.asarray([[1.0], [1e-8]])
+    problem = Problem(
+        lambda x: x - a * np.sin(x / a), vjp=lambda x, w: w - np.cos(x / a) * w, batch_ndim=1, fixed_point=True
+    )
+    x = a * generator(1).uniform(0.2, 1, (2, 30))
+    penalty = jacobian_penalty(problem, x, rng=generator())
+    e = generator().standard_normal((2, 30))
+    expected = -2 * e**2 * np.cos(x / a) * np.sin(x / a) / a / x.size
+    for b in range(2):
+        np.testing.assert_allclose(penalty.cotangent[b], expected[b], rtol=1e-6, atol=1e-6 * np.abs(expected[b]).max())
+
+
+# Libraries, results and arguments
+
+
+def test_every_library_and_dtype(xp, dtype):
+    case = case_of("implicit_gru")
+    ours = case.layer(xp, dtype)
+    penalty = jacobian_penalty(ours, xp.asarray(case.H, dtype=dtype), samples=2, rng=generator(2))
+    expected = jacobian_penalty(case.layer(), case.H, samples=2, rng=generator(2))
+    tolerance = 50 * float(xp.finfo(dtype).eps) ** (2 / 3)
+    assert penalty.value == pytest.approx(expected.value, rel=tolerance)
+    pairs = [(penalty.cotangent, expected.cotangent)]
+    pairs += [(penalty.gradients[key], value) for key, value in expected.gradients.items()]
+    for actual, value in pairs:
+        assert type(actual) is type(ours.parameters["b"])
+        assert actual.dtype == dtype
+        np.testing.assert_allclose(host(actual), value, rtol=0, atol=tolerance * max(1.0, np.abs(value).max()))
+
+
+def test_what_root_returns_and_states_are_the_same():
+    layer = case_of("implicit_gru").layer()
+    result = root(layer, method="newton-krylov")
+    one, other = (jacobian_penalty(layer, where, rng=generator()) for where in (result, result.x))
+    assert one.value == other.value
+    np.testing.assert_array_equal(one.cotangent, other.cotangent)
+    listed = Problem(lambda x: x - np.sin(x), vjp=lambda x, w: w - np.cos(x) * w, fixed_point=True)
+    assert jacobian_penalty(listed, [1, 2], rng=generator()).cotangent.shape == (2,)
+
+
+def test_nothing_passed_is_changed_or_kept():
+    case = case_of("implicit_gru")
+    layer, before = case.layer(), case.H.copy()
+    penalty = jacobian_penalty(layer, case.H, rng=generator())
+    np.testing.assert_array_equal(case.H, before)
+    for array in (penalty.cotangent, *penalty.gradients.values()):
+        assert not any(np.shares_memory(array, own) for own in (case.H, *layer.parameters.values()))
+
+
+def test_a_vjp_that_hands_out_one_buffer():
+    buffer = np.zeros(6)
+
+    def vjp(x, w):
+        np.copyto(buffer, w - np.cos(x) * w)
+        x[...] = w[...] = np.nan  # its own copies
+        return buffer
+
+    problem = Problem(lambda x: x - np.sin(x), vjp=vjp, fixed_point=True)
+    clean = replace(problem, vjp=lambda x, w: w - np.cos(x) * w)
+    x = np.linspace(0.1, 1, 6)
+    one, other = (jacobian_penalty(each, x, samples=3, rng=generator()) for each in (problem, clean))
+    assert one.value == other.value
+    np.testing.assert_array_equal(one.cotangent, other.cotangent)
+
+
+def test_parameter_products_that_hand_out_one_buffer():
+    buffer, a = np.zeros(()), np.asarray(0.5)
+
+    def parameter_vjp(x, w):
+        np.copyto(buffer, -np.sum(np.sin(x) * w))
+        return {"a": buffer}
+
+    problem = Problem(
+        lambda x: x - a * np.sin(x),
+        vjp=lambda x, w: w - a * np.cos(x) * w,
+        parameters={"a": a},
+        parameter_vjp=parameter_vjp,
+        fixed_point=True,
+    )
+    clean = replace(problem, parameter_vjp=lambda x, w: {"a": -np.sum(np.sin(x) * w)})
+    x = np.linspace(0.1, 1, 6)
+    one, other = (jacobian_penalty(each, x, samples=2, rng=generator()).gradients["a"] for each in (problem, clean))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_every_source_of_adjoint_products():
+    A = 0.3 * generator(0).standard_normal((4, 4))
+    dense = lambda x: np.eye(4) - A * np.cos(x)  # noqa: E731
+    F = lambda x: x - A @ np.sin(x)  # noqa: E731
+    x = generator(1).standard_normal(4)
+    ways = [
+        {"vjp": lambda x, w: dense(x).T @ w},
+        {"jac": dense},
+        {"linearize": lambda x: (F(x), dense(x))},
+        {"jac": dense, "vjp": lambda x, w: pytest.fail("jac is preferred")},
+    ]
+    values = [jacobian_penalty(Problem(F, fixed_point=True, **way), x, rng=generator()) for way in ways]
+    for penalty in values:
+        assert penalty.value == pytest.approx(values[0].value, rel=1e-12)
+        np.testing.assert_allclose(penalty.cotangent, values[0].cotangent, atol=1e-9)
+
+
+def test_cost():
+    calls = dict.fromkeys(("vjp", "parameters"), 0)
+
+    def vjp(x, w):
+        calls["vjp"] += 1
+        return w - np.cos(x) * w
+
+    def parameter_vjp(x, w):
+        calls["parameters"] += 1
+        return {"a": np.sum(w)}
+
+    problem = Problem(
+        lambda x: x - np.sin(x),
+        vjp=vjp,
+        parameters={"a": np.asarray(1.0)},
+        parameter_vjp=parameter_vjp,
+        fixed_point=True,
+    )
+    jacobian_penalty(problem, np.ones(3), samples=4, rng=generator())
+    assert calls == {"vjp": 12, "parameters": 8}
+
+
+def test_one_generator_gives_other_vectors_each_time():
+    layer, x = make(T=4, lengths=None).layer(), np.zeros((3, 4, 3))
+    rng = generator()
+    assert jacobian_penalty(layer, x, rng=rng).value != jacobian_penalty(layer, x, rng=rng).value
+
+
+FIXED: dict[str, Any] = {"vjp": lambda x, w: w, "fixed_point": True}
+WRONG: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
+    "no problem": (lambda x: x, {}, TypeError, "`problem` must be a Problem with `fixed_point`"),
+    "no fixed point": (Problem(lambda x: x, vjp=lambda x, w: w), {}, TypeError, "`fixed_point`"),
+    "no adjoint": (Problem(lambda x: x, jvp=lambda x, v: v, fixed_point=True), {}, TypeError, "rmatvec|J\\^H"),
+    "nothing": (Problem(lambda x: x, fixed_point=True), {}, TypeError, "rmatvec|J\\^H"),
+    "no generator": (Problem(lambda x: x, **FIXED), {"rng": 0}, TypeError, "`rng` must be a numpy.random.Generator"),
+    "old generator": (Problem(lambda x: x, **FIXED), {"rng": np.random.RandomState(0)}, TypeError, "`rng`"),
+    "no samples": (Problem(lambda x: x, **FIXED), {"samples": 0}, ValueError, "`samples` must be at least 1"),
+    "half a sample": (Problem(lambda x: x, **FIXED), {"samples": 0.5}, TypeError, "`samples` must be an integer"),
+}
+
+
+@pytest.mark.parametrize(("problem", "arguments", "error", "words"), WRONG.values(), ids=WRONG)
+def test_wrong_arguments_are_named(problem, arguments, error, words):
+    with pytest.raises(error, match=words):
+        jacobian_penalty(problem, np.ones(3), **({"rng": generator()} | arguments))
+
+
+def test_parameters_without_their_product_are_named():
+    problem = Problem(lambda x: x, parameters={"a": np.ones(1)}, **FIXED)
+    with pytest.raises(TypeError, match="`parameter_vjp`"):
+        jacobian_penalty(problem, np.ones(3), rng=generator())
+
+
+def test_states_that_do_not_fit_are_refused():
+    with pytest.raises(TypeError, match="`result` must hold"):
+        jacobian_penalty(Problem(lambda x: x, **FIXED), ["a"], rng=generator())
+    with pytest.raises(ValueError, match="`batch_ndim` is 2"):
+        jacobian_penalty(Problem(lambda x: x, batch_ndim=2, **FIXED), np.ones(3), rng=generator())
+
+
+def test_the_penalty_is_a_record():
+    penalty = JacobianPenalty(value=1.0, gradients={}, cotangent=np.zeros(2))
+    with pytest.raises(AttributeError):
+        penalty.value = 2.0  # type: ignore[misc]
+
+
+def test_an_empty_state():
+    penalty = jacobian_penalty(Problem(lambda x: x, **FIXED), np.zeros((0,)), rng=generator())
+    assert penalty.value == 0.0
+    assert penalty.cotangent.shape == (0,)

@@ -1,0 +1,88 @@
+"""Derivatives through roots whose J is sparse: the factors of the assembled J, against the dense solve."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import implicitsolve as ims
+
+N = 8
+LINE = scipy.sparse.diags_array([2.0 * np.ones(N), -0.8 * np.ones(N - 1), -1.2 * np.ones(N - 1)], offsets=[0, 1, -1])
+A = scipy.sparse.csr_array(scipy.sparse.kronsum(LINE, LINE))
+GRID = ims.Grid(shape=(N, N))
+STOP = ims.LinearStop(rtol=1e-10)
+
+
+def system(structure, names=(), theta=1.0):
+    functions = {
+        "jvp": lambda u, v: A @ v + 3 * u**2 * v,
+        "vjp": lambda u, w: A.T @ w + 3 * u**2 * w,
+        "jac": lambda u: A + scipy.sparse.diags_array(3 * u**2),
+    }
+    return ims.Problem(
+        lambda u: A @ u + u**3 - theta,
+        structure=structure,
+        parameters={"theta": np.array(theta)},
+        parameter_jvp=lambda u, d: -d["theta"] * np.ones_like(u),
+        parameter_vjp=lambda u, w: {"theta": np.array(-w.sum())},
+        **{name: functions[name] for name in names},
+    )
+
+
+@pytest.mark.parametrize("names", [(), ("jvp",), ("jvp", "vjp"), ("jac",)], ids=lambda names: "+".join(names) or "F")
+@pytest.mark.parametrize("structure", [GRID, GRID.sparse, "detect"], ids=["grid", "sparse", "detect"])
+def test_adjoint_and_tangent_are_those_of_the_dense_solve(structure, names):
+    problem = system(structure, names)
+    result = ims.root(problem, np.zeros(N * N), method="sparse-newton", stop=ims.NonlinearStop(rtol=1e-12))
+    J = A.toarray() + np.diag(3 * result.x**2)
+    c = np.random.default_rng(0).standard_normal(N * N)
+    pulled = ims.pull_back(problem, result, c, stop=STOP)
+    lam = np.linalg.solve(J.T, c)
+    assert pulled.success
+    np.testing.assert_allclose(pulled.adjoint, lam, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(pulled.gradients["theta"], lam.sum(), rtol=1e-6)
+    pushed = ims.push_forward(problem, result, {"theta": np.array(1.0)}, stop=STOP)
+    assert pushed.success
+    np.testing.assert_allclose(pushed.tangent, np.linalg.solve(J, np.ones(N * N)), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("wrong", ["too narrow", "transposed"])
+@pytest.mark.parametrize("names", [(), ("jvp",)], ids=["F", "jvp"])
+def test_a_pattern_that_misses_entries_raises(wrong, names):
+    rows, columns = (np.concatenate([np.arange(64), i]) for i in (np.arange(1, 64), np.arange(63)))
+    pattern = ims.Sparse((rows, columns)) if wrong == "transposed" else ims.Sparse(np.eye(64))
+
+    def residual(u):
+        out = 3 * u - 1
+        out[:-1] += u[1:] ** 2
+        return out
+
+    def jvp(u, v):
+        out = 3 * v
+        out[:-1] += 2 * u[1:] * v[1:]
+        return out
+
+    problem = ims.Problem(residual, structure=pattern, **({"jvp": jvp} if names else {}))
+    with pytest.raises(ValueError, match="pull_back: `structure` must hold every entry of J"):
+        ims.pull_back(problem, np.ones(64), np.ones(64))
+
+
+def test_too_wide_a_pattern_is_right():
+    problem = system(ims.Sparse(np.ones((N * N, N * N))))
+    x = ims.root(problem, np.zeros(N * N), method="newton-krylov", stop=ims.NonlinearStop(rtol=1e-12)).x
+    lam = ims.pull_back(problem, x, np.ones(N * N), stop=STOP).adjoint
+    np.testing.assert_allclose((A.T @ lam) + 3 * x**2 * lam, np.ones(N * N), rtol=1e-6)
+
+
+def test_nothing_declared_has_no_adjoint():
+    for structure in (None, "none"):
+        with pytest.raises(TypeError, match="pull_back: the problem needs"):
+            ims.pull_back(system(structure), np.ones(N * N), np.ones(N * N))
+
+
+def test_a_krylov_method_uses_the_assembled_adjoint():
+    problem = system(GRID)
+    lam = ims.pull_back(problem, np.ones(N * N), np.ones(N * N), method=ims.GMRES(), stop=ims.LinearStop(rtol=1e-8))
+    assert lam.success

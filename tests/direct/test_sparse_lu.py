@@ -1,0 +1,109 @@
+"""Sparse LU: solves and adjoint solves equal the dense ones, on every engine; singular matrices say so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
+from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.status import Status
+
+GRIDS = [
+    Grid(shape=(40,)),
+    Grid(shape=(60,), periodic=True, fields=2),
+    Grid(shape=(16, 16), stencil="box"),
+    Grid(shape=(6, 6, 6)),
+]
+
+
+def random_matrix(structure, batch=(), seed=0, is_complex=False, shift=0.0):
+    random = np.random.default_rng(seed)
+    data = random.normal(size=(*batch, structure.nnz))
+    data = data + 1j * random.normal(size=data.shape) if is_complex else data
+    data[..., structure.indices == structure.columns] += shift
+    return SparseMatrix(data, structure)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: str(grid.shape))
+@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_solves_and_adjoint_solves(grid, batch, is_complex):
+    A = random_matrix(grid.sparse, batch, is_complex=is_complex, shift=4.0)
+    plan = SparsePlan(A.structure)
+    dense, n = A.todense(), grid.unknowns
+    b = np.random.default_rng(1).normal(size=(*batch, n))
+    for _ in range(2):  # the second time with the order of the first
+        factors = SparseLU().factor(A, plan)
+        for rhs in (b, b * (1 - 2j)):
+            assert np.allclose(factors.solve(rhs), np.linalg.solve(dense, rhs[..., None])[..., 0])
+            adjoint = np.swapaxes(dense.conj(), -1, -2)
+            assert np.allclose(factors.solve_adjoint(rhs), np.linalg.solve(adjoint, rhs[..., None])[..., 0])
+    flat = b.reshape(-1, n)
+    assert np.allclose(factors.negative(flat), -factors.solve(b).reshape(-1, n))
+    assert np.all(np.asarray(factors.status) == Status.CONVERGED)
+    assert factors.nbytes > 0
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 40))
+def test_unsymmetric_patterns_without_a_good_diagonal(seed, n):
+    random = np.random.default_rng(seed)
+    pattern = random.random((n, n)) < 0.2
+    pattern[np.arange(n), random.permutation(n)] = True
+    A = random_matrix(Sparse(pattern), seed=seed)
+    dense = A.todense()
+    factors = SparseLU().factor(A)
+    if np.linalg.matrix_rank(dense) < n:
+        return
+    b = random.normal(size=n)
+    x = factors.solve(b)
+    size = np.abs(dense).max() * np.abs(x).max() * n
+    assert np.abs(dense @ x - b).max() <= 1e-9 * max(size, 1.0)
+
+
+def test_small_pivots_on_the_diagonal_are_noticed():
+    structure = Grid(shape=(30, 30)).sparse
+    A = random_matrix(structure)
+    A.data[structure.indices == structure.columns] = 1e-14
+    b = np.ones(900)
+    x = SparseLU().factor(A).solve(b)
+    assert np.abs(A @ x - b).max() <= 1e-8 * np.abs(x).max()
+
+
+@pytest.mark.parametrize("empty", ["row", "column"])
+@pytest.mark.parametrize("grid", [Grid(shape=(50,)), Grid(shape=(8, 8, 8))], ids=["band", "SuperLU"])
+def test_singular_systems_of_a_batch(grid, empty):
+    A = random_matrix(grid.sparse, (2,), shift=8.0)
+    where = (A.structure.indices if empty == "row" else A.structure.columns) == 5
+    A.data[1, where] = 0.0
+    factors = SparseLU().factor(A)
+    assert factors.status.tolist() == [int(Status.CONVERGED), int(Status.SINGULAR)]
+    x = factors.solve(np.ones((2, grid.unknowns)))
+    assert np.isfinite(x[0]).all()
+    assert np.isnan(x[1]).all()
+    assert np.isfinite(factors.take(np.array([0])).solve(np.ones((1, grid.unknowns)))).all()
+
+
+def test_bordered_systems():
+    n = 200
+    A = scipy.sparse.lil_array(scipy.sparse.diags_array([1.0, -2.5, 1.0], offsets=[-1, 0, 1], shape=(n, n)))
+    A[-1, :], A[:, -1] = 1.0, 2.0
+    matrix = SparseMatrix.from_scipy(A)
+    b = np.arange(n, dtype=float)
+    assert np.allclose(SparseLU().factor(matrix).solve(b), np.linalg.solve(matrix.todense(), b))
+
+
+def test_engines_and_estimates():
+    line, plane, cube = (SparsePlan(Grid(shape=s).sparse) for s in [(1000,), (60, 60), (30, 30, 30)])
+    assert line.is_band
+    assert not plane.is_band
+    assert plane.fill.prefers_direct
+    assert not cube.fill.prefers_direct
+    assert line.fill.operations < plane.fill.operations < cube.fill.operations
+    shuffled = np.random.default_rng(0).permutation(1000)
+    pattern = Grid(shape=(1000,)).sparse
+    assert SparsePlan(Sparse((shuffled[pattern.indices], shuffled[pattern.columns]), unknowns=1000)).is_band

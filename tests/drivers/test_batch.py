@@ -1,0 +1,309 @@
+"""`solve_batch`: chunks equal `root` of the whole, whoever works; only what is lost is lost, and errors are raised."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from implicitsolve import Status
+from tests.drivers.executors import Here, numbers
+from tests.drivers.worker_problems import (
+    Begun,
+    Cubes,
+    Deadly,
+    DeadlyOnce,
+    Raising,
+    Wrong,
+    forget,
+    guessed,
+    made,
+    not_a_problem,
+)
+
+FIELDS = "x", "fun", "status", "residual_norm", "initial_norm", "iterations", "krylov_iterations"
+
+
+@pytest.fixture(scope="module")
+def threads():
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def agree(result, whole, systems=slice(None)):
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(result, name)[systems], getattr(whole, name)[systems], err_msg=name)
+
+
+# ------------------------------------------------------------------------------------------------------------- the same
+
+
+@given(size=st.integers(1, 9), chunks=st.integers(1, 12), is_square=st.booleans())
+def test_properties_chunks_are_root_of_the_whole(threads, size, chunks, is_square):
+    c = np.linspace(-1.0, 2.0, size)[:, None] + np.zeros((size, 3))
+    x0 = np.full((size, 3), 0.5)
+
+    def problem(c):
+        return ims.Problem(
+            lambda x: x**3 - c if not is_square else x**2 + 1 + c,  # no root for some of them
+            jvp=lambda x, v: (2 * x if is_square else 3 * x**2) * v,
+            batch_ndim=1,
+            take=lambda rows: problem(c[rows]),
+        )
+
+    stop = ims.NonlinearStop(rtol=1e-12, max_iterations=15)
+    whole = ims.root(problem(c), x0, stop=stop)
+    result = ims.drivers.solve_batch(problem(c), x0, executor=threads, chunks=chunks, stop=stop)
+    agree(result, whole)
+    assert result.lost == ()
+    assert sorted({s for step in result.steps for s in step.systems.tolist()}) == list(range(size))
+
+
+def test_two_batch_axes_keep_their_shape(threads):
+    c = np.arange(1.0, 13.0).reshape(3, 4, 1)
+
+    def flat(c):
+        return ims.Problem(lambda x: x**3 - c, batch_ndim=1, take=lambda rows: flat(c[rows]))
+
+    problem = ims.Problem(lambda x: x**3 - c, batch_ndim=2, take=lambda rows: flat(c.reshape(12, 1)[rows]))
+    whole = ims.root(problem, np.ones((3, 4, 1)))
+    agree(ims.drivers.solve_batch(problem, np.ones((3, 4, 1)), executor=threads, chunks=5), whole)
+
+
+def test_the_library_and_dtype_stay(threads, xp, dtype):
+    def problem(c):
+        return ims.Problem(
+            lambda x: x**3 - c, batch_ndim=1, take=lambda rows: problem(xp.take(c, xp.asarray(rows), axis=0))
+        )
+
+    c = xp.asarray([[1.0], [8.0], [27.0]], dtype=dtype)
+    result = ims.drivers.solve_batch(problem(c), xp.ones_like(c), executor=threads, chunks=2)
+    assert type(result.x) is type(c)
+    assert result.x.dtype == dtype
+    assert result.success.all()
+
+
+def test_counts_are_those_of_all_chunks():
+    problem = Cubes(numbers(6)).problem()
+    result = ims.drivers.solve_batch(problem, np.ones((6, 1)), executor=Here(), chunks=2)
+    halves = [ims.root(problem.take(rows), np.ones((3, 1))) for rows in (np.arange(3), np.arange(3, 6))]
+    assert result.counts == halves[0].counts + halves[1].counts
+    assert [step.systems.tolist() for step in result.steps[:1]] == [[0, 1, 2]]
+    assert result.steps[-1].systems.max() == 5
+
+
+def test_a_layer_in_processes_is_root_bitwise(rng):
+    params = ims.adapters.gru_parameters(2, 4, rng=rng)
+    layer = ims.adapters.implicit_gru(params, rng.standard_normal((6, 5, 2)), lengths=[5, 1, 3, 2, 5, 4])
+    seen = []
+    result = ims.drivers.solve_batch(
+        layer, executor=2, chunks=3, progress=lambda done, total: seen.append((done, total))
+    )
+    chunks = [ims.root(layer.take(rows)) for rows in np.split(np.arange(6), 3)]
+    np.testing.assert_allclose(result.x, ims.root(layer).x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.x, np.concatenate([chunk.x for chunk in chunks]), rtol=0, atol=1e-12)
+    assert result.success.all()
+    assert seen == [(2, 6), (4, 6), (6, 6)]
+
+
+def test_an_empty_batch_needs_nobody():
+    result = ims.drivers.solve_batch(Cubes(numbers(0)).problem(), np.ones((0, 1)), executor=Here(BaseException(), {0}))
+    assert result.x.shape == (0, 1)
+    assert result.message == "the batch is empty"
+
+
+def test_more_chunks_than_systems_are_one_for_each():
+    executor = Here()
+    assert ims.drivers.solve_batch(
+        Cubes(numbers(3)).problem(), np.ones((3, 1)), executor=executor, chunks=9
+    ).success.all()
+    assert executor.calls == 3
+
+
+def test_systems_that_fail_have_their_status(threads):
+    def squares(c):
+        return ims.Problem(lambda x: x**2 - c, batch_ndim=1, take=lambda rows: squares(c[rows]))
+
+    c = np.asarray([[4.0], [-1.0], [9.0]])
+    result = ims.drivers.solve_batch(squares(c), np.ones((3, 1)), executor=threads, chunks=3)
+    np.testing.assert_array_equal(result.success, [True, False, True])
+    with pytest.raises(ims.NoConvergence, match="1 of 3 systems"):
+        result.raise_for_status()
+
+
+# -------------------------------------------------------------------------------------------- a function as the problem
+
+
+def test_a_function_makes_the_problem_of_some_systems(threads):
+    c = numbers(7)
+    whole = ims.root(Cubes(c).problem(), np.ones((7, 1)))
+    agree(ims.drivers.solve_batch(partial(made, c), np.ones((7, 1)), executor=threads, chunks=3), whole)
+    agree(ims.drivers.solve_batch(partial(guessed, c), count=7, executor=threads, chunks=3), whole)
+
+
+def test_what_a_function_returns_is_checked(threads):
+    with pytest.raises(TypeError, match=r"`problem` must be a Problem, or a function .* returned ndarray"):
+        ims.drivers.solve_batch(not_a_problem, np.ones((2, 1)), executor=threads)
+    with pytest.raises(ValueError, match="must begin at as many states, got 5"):
+        ims.drivers.solve_batch(lambda rows: guessed(numbers(5), np.arange(5)), count=2, executor=threads, chunks=1)
+    with pytest.raises(ValueError, match="batch_ndim=1, got 0"):
+        ims.drivers.solve_batch(lambda rows: ims.Problem(np.cos), np.ones((2, 1)), executor=threads)
+
+
+# --------------------------------------------------------------------------------------------------------- lost workers
+
+
+def test_a_killed_process_loses_its_chunk_alone():
+    c, x0 = numbers(8, 5), np.full((8, 1), 1.5)
+    seen = []
+    result = ims.drivers.solve_batch(
+        Deadly(c).problem(), x0, executor=2, chunks=4, progress=lambda done, total: seen.append(done)
+    )
+    lost = np.asarray([4, 5])
+    kept = np.setdiff1d(np.arange(8), lost)
+    np.testing.assert_array_equal(result.status[lost], Status.LOST)
+    np.testing.assert_array_equal(result.x[lost], x0[lost])
+    assert np.isnan(result.fun[lost]).all()
+    assert np.isnan(result.residual_norm[lost]).all()
+    agree(result, ims.root(Cubes(np.abs(c)).problem(), x0), kept)
+    assert [chunk.systems.tolist() for chunk in result.lost] == [[4, 5]]
+    assert isinstance(result.lost[0].error, BrokenExecutor)
+    assert seen == [2, 4, 6, 8]
+    assert "2 of 8 systems: LOST" in result.message
+
+
+def test_of_a_broken_pool_the_culprit_alone_is_lost():
+    c, x0 = numbers(8, 1), np.full((8, 1), 1.5)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, context, initializer=forget) as executor:
+        result = ims.drivers.solve_batch(Begun(c).problem(), x0, executor=executor, chunks=4)
+    agree(result, ims.root(Cubes(np.abs(c)).problem(), x0), np.arange(2, 8))
+    np.testing.assert_array_equal(result.status[:2], Status.LOST)
+
+
+def test_a_pool_that_does_not_tell_its_size_is_handed_so_many_chunks():
+    handed = []
+
+    class Slow(Here):
+        def submit(self, fn, /, *args, **kwargs):
+            handed.append(len(seen))
+            return super().submit(fn, *args, **kwargs)
+
+    seen = []
+    options = {"chunks": 6, "progress": lambda done, total: seen.append(done)}
+    for workers, expected in ((None, [0] * 6), (2, [0, 0, 0, 3, 3, 3])):
+        handed.clear()
+        seen.clear()
+        result = ims.drivers.solve_batch(
+            Cubes(numbers(6)).problem(), np.ones((6, 1)), executor=Slow(), workers=workers, **options
+        )
+        assert result.success.all()
+        assert handed == expected
+
+
+def test_whatever_submits_is_an_executor(threads):
+    class Submitting:
+        def submit(self, fn, /, *args):
+            return threads.submit(fn, *args)
+
+    assert ims.drivers.solve_batch(
+        Cubes(numbers(4)).problem(), np.ones((4, 1)), executor=Submitting(), chunks=2
+    ).success.all()
+
+
+def test_a_process_that_dies_once_loses_nothing(tmp_path):
+    c = numbers(3, 0)
+    result = ims.drivers.solve_batch(
+        DeadlyOnce(c, tmp_path / "mark").problem(), np.full((3, 1), 1.5), executor=1, chunks=3
+    )
+    assert result.success.all()
+    assert (tmp_path / "mark").exists()
+
+
+def test_a_lack_of_memory_loses_its_chunk_alone(threads):
+    c = numbers(4, 2)
+    result = ims.drivers.solve_batch(
+        Raising(c, MemoryError("no")).problem(), np.ones((4, 1)), executor=threads, chunks=4
+    )
+    np.testing.assert_array_equal(result.status == Status.LOST, [False, False, True, False])
+    assert isinstance(result.lost[0].error, MemoryError)
+    assert result.success.sum() == 3
+
+
+class KilledWorker(Exception):  # noqa: N818
+    """As Dask's."""
+
+
+@pytest.mark.parametrize("trouble", [KilledWorker("a worker"), OSError("gone"), TimeoutError("late")])
+def test_what_any_executor_gives_up_is_lost(trouble):
+    result = ims.drivers.solve_batch(
+        Cubes(numbers(4)).problem(), np.ones((4, 1)), executor=Here(trouble, {1}), chunks=4
+    )
+    np.testing.assert_array_equal(result.status, [1, Status.LOST, 1, 1])
+    assert result.lost[0].error is trouble
+
+
+def test_what_a_broken_executor_does_not_take_is_lost():
+    class Breaking(Here):
+        def submit(self, fn, /, *args, **kwargs):
+            if self.calls == 2:
+                raise BrokenExecutor("closed")
+            return super().submit(fn, *args, **kwargs)
+
+    result = ims.drivers.solve_batch(Cubes(numbers(4)).problem(), np.ones((4, 1)), executor=Breaking(), chunks=4)
+    np.testing.assert_array_equal(result.status, [1, 1, Status.LOST, Status.LOST])
+
+
+def test_lost_systems_without_a_start_are_nan():
+    trouble = KilledWorker("a worker")
+    result = ims.drivers.solve_batch(partial(guessed, numbers(4)), count=4, executor=Here(trouble, {1}), chunks=4)
+    np.testing.assert_array_equal(np.isnan(result.x[:, 0]), [False, True, False, False])
+    with pytest.raises(RuntimeError, match="the states' shape is unknown"):
+        ims.drivers.solve_batch(partial(guessed, numbers(1)), count=1, executor=Here(trouble, {0}))
+
+
+# ------------------------------------------------------------------------------------------------------ ending it early
+
+
+def test_cancelled_systems_say_so():
+    cancel = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        result = ims.drivers.solve_batch(
+            Cubes(numbers(20)).problem(),
+            np.full((20, 1), 1.5),
+            executor=executor,
+            chunks=20,
+            progress=lambda done, total: done < 3 or cancel.set(),
+            cancel=cancel,
+        )
+    assert set(result.status.tolist()) == {Status.CONVERGED, Status.CANCELLED}
+    assert result.success.sum() >= 3
+    np.testing.assert_array_equal(result.x[result.status == Status.CANCELLED], 1.5)
+    assert result.lost == ()
+
+
+def test_a_cancelled_process_does_not_go_on():
+    cancel = threading.Event()
+    timer = threading.Timer(0.5, cancel.set)
+    timer.start()
+    result = ims.drivers.solve_batch(Cubes(numbers(2)).problem(), np.ones((2, 1)), executor=1, cancel=cancel)
+    timer.join()
+    assert set(result.status.tolist()) <= {Status.CONVERGED, Status.CANCELLED}
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("error", [Wrong("enough"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
+def test_what_progress_raises_ends_the_solve(error):
+    def progress(done, total):
+        raise error
+
+    with pytest.raises(type(error)):
+        ims.drivers.solve_batch(Cubes(numbers(4)).problem(), np.ones((4, 1)), executor=2, chunks=4, progress=progress)
+    assert not multiprocessing.active_children()

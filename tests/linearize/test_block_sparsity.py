@@ -1,0 +1,161 @@
+"""Zeros inside the blocks of a Jacobian: fewer differences, and the same J."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from implicitsolve import BlockBanded, Problem
+from implicitsolve._namespace import array_namespace, to_host
+from implicitsolve.kernels import place_groups
+from implicitsolve.linearize._assemble import Assembler
+from implicitsolve.linearize._block_sparsity import Groups, pattern_of
+from implicitsolve.linearize._evaluator import Evaluator
+
+K, T = 4, 120
+STRUCTURE = BlockBanded(1, 1, K)
+
+
+def exchange(x, scale=1.0):
+    """Diffusion of every unknown, and a reaction of each with the next one in its block."""
+    xp = array_namespace(x)
+    end = xp.zeros_like(x[..., :1, :])
+    p = xp.concat([end, x, end], axis=-2)
+    return p[..., 2:, :] - 2 * x + p[..., :-2, :] + scale * x * xp.roll(x, 1, axis=-1)
+
+
+def assembled(F, x, batch_ndim=0, seeks=True):
+    evaluator = Evaluator(Problem(F, structure=STRUCTURE, batch_ndim=batch_ndim), x)
+    assembler = Assembler(evaluator, certifies=False)
+    assembler.seeks_zeros &= seeks
+    flat = evaluator.flatten(x)
+    value = evaluator.flatten(F(x))
+    return assembler.assemble(evaluator, flat, value).blocks, evaluator.tally.residuals, assembler
+
+
+@pytest.fixture
+def x(rng):
+    return rng.uniform(0.5, 1.5, (T, K))
+
+
+def test_fewer_differences_give_the_same_matrix(x):
+    blocks, count, assembler = assembled(exchange, x)
+    expected, whole, _ = assembled(exchange, x, seeks=False)
+    assert whole == 12
+    assert count <= 8
+    assert assembler.seeks_zeros
+    np.testing.assert_array_equal(blocks, expected)
+
+
+def test_a_batch_changes_no_system(x, rng):
+    other = rng.uniform(0.5, 1.5, (T, K))
+    together, _, _ = assembled(exchange, np.stack([x, other]), batch_ndim=1)
+    np.testing.assert_array_equal(together[:1], assembled(exchange, x)[0])
+
+
+@pytest.mark.parametrize("site", [0, 1, 57, T - 1])
+@pytest.mark.parametrize("size", [1.0, 0.05])
+def test_a_coupling_in_one_place_is_not_overlooked(x, site, size):
+    """The probe does not displace every unknown; the check does."""
+
+    def F(x):
+        y = exchange(x)
+        y[..., site, 0] += size * x[..., site, 2] + size * x[..., max(site - 1, 0), 3]
+        return y
+
+    blocks, _, _ = assembled(F, x)
+    np.testing.assert_array_equal(blocks, assembled(F, x, seeks=False)[0])
+
+
+def test_an_equation_that_appears_later(x):
+    """A product with a factor that is zero at first."""
+
+    def F(x):
+        return exchange(x) + x[..., :, [2, 3, 0, 1]] * (x[..., :, :1] - 1) ** 2
+
+    x[:, 0] = 1.0
+    evaluator = Evaluator(Problem(F, structure=STRUCTURE), x)
+    assembler = Assembler(evaluator, certifies=False)
+    for shift in (0.0, 0.3):
+        y = x + shift
+        blocks = assembler.assemble(evaluator, evaluator.flatten(y), evaluator.flatten(F(y))).blocks
+        np.testing.assert_array_equal(blocks, assembled(F, y, seeks=False)[0])
+
+
+@pytest.mark.parametrize(
+    "F",
+    [
+        pytest.param(lambda x: exchange(x.sum(axis=-1, keepdims=True) ** 2 + x), id="full-blocks"),
+        pytest.param(lambda x: exchange(x) + 1e-8 * x.sum(), id="every-unknown-everywhere"),
+        pytest.param(lambda x: np.where(x > 1.4999, np.nan, exchange(x)), id="not-finite"),
+    ],
+)
+def test_where_nothing_is_to_be_gained(F, x):
+    x[3, 1] = 1.49989
+    blocks, _, assembler = assembled(F, x)
+    assert not assembler.seeks_zeros
+    np.testing.assert_array_equal(blocks, assembled(F, x, seeks=False)[0])
+
+
+def test_unknowns_that_nothing_depends_on(x):
+    blocks, _, _ = assembled(lambda x: exchange(x) * np.asarray([1.0, 0.0, 1.0, 1.0]), x)
+    assert np.all(blocks[:, :, :, 1] == 0)
+
+
+def test_short_systems_and_small_blocks_do_not_look():
+    for structure, length in (
+        (BlockBanded(1, 1, 2), 1000),
+        (STRUCTURE, 95),
+        (BlockBanded(1, 1, 4, periodic=True), 999),
+    ):
+        evaluator = Evaluator(Problem(exchange, structure=structure), np.ones((length, structure.block_size)))
+        assert not Assembler(evaluator, certifies=False).seeks_zeros
+
+
+def test_every_library(xp, x):
+    y = xp.asarray(x)
+    blocks, count, _ = assembled(exchange, y)
+    assert count <= 8
+    np.testing.assert_allclose(to_host(blocks), assembled(exchange, x)[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(1, 1), (0, 2), (2, 1)])
+def test_no_equation_sees_two_unknowns_of_a_group(lower, upper, rng):
+    k, m, length = 3, lower + upper + 1, 17
+    pattern = rng.random((m, k, k)) < 0.4
+    groups = Groups(pattern, lower)
+    assert sorted(member for group in groups.members for member in group) == [
+        (i, c) for i in range(m) for c in range(k)
+    ]
+    for group in groups.members:
+        for t in range(length):
+            seen = sum(
+                pattern[j, :, c].astype(int) for j in range(m) for color, c in group if (t + j - lower) % m == color
+            )
+            assert np.max(seen) <= 1
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(1, 1), (0, 2), (2, 0)])
+def test_the_compiled_kernel_agrees(lower, upper, rng):
+    pytest.importorskip("numba")
+    k, m, B, length = 3, lower + upper + 1, 2, 14
+    groups = Groups(rng.random((m, k, k)) < 0.5, lower)
+    changes = rng.normal(size=(len(groups.members), B, length, k))
+    per_length, checked = rng.uniform(1.0, 2.0, (2, B, length, k))
+    weights = np.where(rng.random((length, k)) < 0.5, 1.0, -1.0)
+    results = []
+    for backend in ("reference", "numba"):
+        blocks = np.full((B, length, m, k, k), np.nan)
+        place = place_groups.select(blocks, backend, length=length, block_size=k)
+        assert not place(blocks, changes, per_length, groups.entries, lower, weights, checked, 1e-3)
+        results.append(blocks)
+    np.testing.assert_array_equal(*results)
+
+
+def test_the_pattern_of_a_probe():
+    felt = np.zeros((30, 2), dtype=bool)
+    felt[[6, 7], 0] = True  # block 6, unknown 0 is displaced: seen by itself and by the next row
+    pattern = pattern_of(felt, 1, 3)
+    assert pattern[1, 0, 0]
+    assert pattern[0, 0, 0]
+    assert pattern.sum() == 2

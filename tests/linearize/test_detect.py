@@ -1,0 +1,192 @@
+"""Detection: the true pattern of random sparse functions, an honest answer for all others, few evaluations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from implicitsolve.linearize._detect import detect
+from implicitsolve.testing import _network_gallery as networks
+from implicitsolve.testing import _sparse_gallery as planes
+
+
+def sparse_function(pattern, seed=0):
+    """A function whose row i depends on the columns of row i of a pattern, nonlinearly, computed row by row."""
+    weights = np.random.default_rng(seed).uniform(0.5, 2.0, pattern.shape) * pattern
+    rows = [np.flatnonzero(row) for row in pattern]
+
+    def residual(x):
+        out = np.empty_like(x)
+        for i, columns in enumerate(rows):
+            out[:, i] = (weights[i, columns] * np.sin(x[:, columns] + 0.3 * x[:, columns] ** 2)).sum(axis=1)
+        return out
+
+    return residual
+
+
+def found_pattern(detection):
+    return detection.structure.to_scipy().toarray()
+
+
+@settings(max_examples=40)
+@given(
+    n=st.integers(16, 90),
+    offsets=st.sets(st.integers(-8, 8), min_size=1, max_size=5),
+    wraps=st.booleans(),
+    boundary=st.sampled_from(["none", "one-sided", "identity"]),
+    systems=st.integers(1, 2),
+)
+def test_diagonals_boundaries_and_rings(n, offsets, wraps, boundary, systems):
+    pattern = np.zeros((n, n), dtype=bool)
+    for offset in offsets:
+        pattern |= np.eye(n, k=offset, dtype=bool)
+        if wraps:
+            pattern |= np.eye(n, k=offset - n, dtype=bool) | np.eye(n, k=offset + n, dtype=bool)
+    if boundary != "none":
+        pattern[[0, -1]] = False
+        pattern[0, 0] = pattern[-1, -1] = True
+    if boundary == "one-sided":
+        pattern[0, 1:3] = pattern[-1, -3:-1] = True
+    x = np.random.default_rng(1).normal(size=(systems, n))
+    detection = detect(sparse_function(pattern), x)
+    if detection.structure is None:
+        assert detection.how == "dense"
+        assert pattern.sum(axis=0).max() > 8
+        return
+    assert np.array_equal(found_pattern(detection), pattern)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(20, 120), entries=st.integers(1, 4))
+def test_random_graphs(seed, n, entries):
+    random = np.random.default_rng(seed)
+    pattern = np.eye(n, dtype=bool)
+    for _ in range(entries):
+        pattern[np.arange(n), random.integers(0, n, n)] = True
+    detection = detect(sparse_function(pattern), random.normal(size=(1, n)))
+    if detection.structure is None:
+        assert pattern.sum(axis=0).max() > 8
+        return
+    missing = pattern & ~found_pattern(detection)
+    assert not missing[np.setdiff1d(np.arange(n), detection.full_rows)].any()
+
+
+def flat(problem, seen=None):
+    def residual(x):
+        if seen is not None:
+            seen.append(1)
+        return np.stack([problem.residual(row.reshape(problem.x0.shape)).ravel() for row in x])
+
+    return residual
+
+
+@pytest.mark.parametrize(
+    ("problem", "most"),
+    [
+        (planes.bratu(1, 1000), 12),
+        (planes.bratu(2, 48), 16),
+        (planes.bratu(3, 12), 24),
+        (planes.brusselator(24), 24),
+        (planes.convection_diffusion(31), 16),
+        (planes.food_web(24), 22),
+        (planes.driven_cavity(24), 110),
+        (planes.permuted_bratu(1000), 150),
+        (networks.power_network(500), 220),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("hides_axes", [False, True])
+def test_cost_and_entries(problem, most, hides_axes):
+    seen, x = [], problem.x0.reshape(1, -1).copy()
+    detection = detect(flat(problem, seen), x, shape=() if hides_axes else problem.x0.shape)
+    assert detection.structure is not None
+    assert detection.evaluations == len(seen) <= most
+    d = np.random.default_rng(4).normal(size=x.size)
+    x = x + 1e-3 * np.sin(np.arange(x.size))
+    step = 1e-6 * d / np.abs(d).max()
+    measured = (flat(problem)(x + step) - flat(problem)(x - step))[0] / 2
+    bound = 0 * measured
+    np.add.at(bound, detection.structure.indices, np.abs(step[detection.structure.columns] * detection.values[0]))
+    predicted = detection.structure.to_scipy().astype(float)
+    predicted.data = detection.values[0]
+    off = np.abs(predicted @ step - measured) > 0.05 * bound + 1e-13
+    assert np.count_nonzero(off) <= 0.01 * x.size  # kinks
+
+
+@pytest.mark.parametrize(
+    ("name", "residual", "reason", "most"),
+    [
+        ("mean", lambda x: x - np.cos(x).mean(axis=1, keepdims=True), "dense", 2),
+        ("fft", lambda x: x + 0.1 * np.fft.ifft(np.fft.fft(x) ** 2).real, "dense", 2),
+        ("not finite", lambda x: np.log(-1 - x * x), "not finite", 4),
+    ],
+)
+def test_dense_functions_cost_two_evaluations(name, residual, reason, most):
+    detection = detect(residual, np.ones((1, 200)))
+    assert (detection.structure, detection.how) == (None, reason)
+    assert detection.evaluations <= most
+    assert "no sparsity used" in repr(detection)
+
+
+def test_random_residual_is_not_believed():
+    random = np.random.default_rng(0)
+    detection = detect(lambda x: x + 1e-3 * random.normal(size=x.shape), np.ones((1, 200)))
+    assert detection.structure is None
+    assert detection.evaluations <= 3
+
+
+def test_state_is_not_believed():
+    calls = []
+
+    def residual(x):
+        calls.append(1)
+        return x**2 + (1e-3 * len(calls)) * np.roll(x, 1)
+
+    assert detect(residual, np.ones((1, 200)), budget=50).structure is None
+    assert len(calls) <= 50
+
+
+def test_budget_is_kept():
+    problem = planes.permuted_bratu(600)
+    for budget in (0, 1, 5, 40):
+        seen = []
+        detection = detect(flat(problem, seen), problem.x0[None].copy(), budget=budget)
+        assert (detection.structure, detection.how) == (None, "budget")
+        assert len(seen) == detection.evaluations <= budget
+
+
+def test_empty_rows_and_columns():
+    def residual(x):
+        out = x**2 - np.roll(x, 1)
+        out[:, 7] = 3.0
+        out[:, 9] -= x[:, 9] ** 2
+        return out
+
+    detection = detect(residual, np.ones((1, 60)))
+    assert detection.structure.row_counts[[6, 7, 9]].tolist() == [2, 0, 1]
+
+
+def test_full_row_and_column_of_a_network():
+    line = planes.bratu(1, 400)
+
+    def residual(x):
+        out = np.empty_like(x)
+        for row, result in zip(x, out):
+            result[:-1] = line.residual(row[:-1]) + row[-1] ** 2
+            result[-1] = (row[:-1] ** 2).mean() - row[-1]
+        return out
+
+    x = np.random.default_rng(0).normal(size=(1, 401))
+    detection = detect(residual, x)
+    assert detection.full_rows.tolist() == [400]
+    assert detection.structure.nnz >= 3 * 400 - 2 + 400
+    assert detection.evaluations < 25
+
+
+def test_same_calls_same_answer():
+    problem = networks.diode_network(300)
+    first, second = (detect(flat(problem), problem.x0[None].copy()) for _ in range(2))
+    assert first.evaluations == second.evaluations
+    assert np.array_equal(first.values, second.values)

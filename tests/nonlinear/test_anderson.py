@@ -1,0 +1,262 @@
+"""Anderson's method against its definition, against GMRES, and where it must forget its past."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from implicitsolve import Anderson, LinearOperator, NonlinearStop, Picard, Problem, Status, root
+from implicitsolve.kernels import newest_first
+from implicitsolve.nonlinear._anderson import FIRST_COLUMNS, History, _all_at_once, _AndersonState
+
+seeds = st.integers(0, 10**6)
+
+
+def by_definition(F, x, steps, memory, damping, M):
+    """Points of Anderson's method on one system, type II, in its usual form."""
+    points, residuals = [x], [F(x)]
+    for _ in range(steps):
+        last = range(max(0, len(points) - 1 - memory), len(points) - 1)
+        g, f = [x - damping * M @ r for x, r in zip(points, residuals)], residuals[-1]
+        step = np.zeros_like(x)
+        if memory and last:
+            dF = np.stack([residuals[j + 1] - residuals[j] for j in last], axis=1)
+            dg = np.stack([g[j + 1] - g[j] for j in last], axis=1)
+            step = dg @ np.linalg.lstsq(dF, f, rcond=None)[0]
+        points.append(g[-1] - step)
+        residuals.append(F(points[-1]))
+    return points, residuals
+
+
+@settings(max_examples=max(1, settings().max_examples // 2))
+@given(
+    seed=seeds,
+    n=st.integers(2, 8),
+    memory=st.integers(0, 5),
+    damping=st.sampled_from([1.0, 0.5]),
+    is_complex=st.booleans(),
+    has_inverse=st.booleans(),
+)
+def test_points_are_those_of_the_definition(seed, n, memory, damping, is_complex, has_inverse):
+    rng = np.random.default_rng(seed)
+
+    def random(*shape):
+        values = rng.standard_normal(shape)
+        return values + 1j * rng.standard_normal(shape) if is_complex else values
+
+    A, b, x0 = random(n, n), 0.1 * random(n), 0.1 * random(n)
+    A *= 0.6 / np.linalg.norm(A, 2)
+    M = np.eye(n) + 0.2 * random(n, n) / n if has_inverse else np.eye(n)
+
+    def F(x):
+        return x - np.tanh(A @ x + b)
+
+    def linearize(x):
+        return F(x), LinearOperator(
+            lambda v: v, in_shape=n, inverse=lambda: LinearOperator(lambda v: M @ v, in_shape=n)
+        )
+
+    seen = []
+    root(
+        Problem(F, linearize=linearize if has_inverse else None, fixed_point=True),
+        x0,
+        method=Anderson(memory=memory, damping=damping, growth=1e6),
+        stop=NonlinearStop(rtol=1e-5, max_iterations=12),
+        monitor=lambda step, x, F: seen.append(x),
+    )
+    points, residuals = by_definition(F, x0, len(seen) - 2, min(memory, n), damping, M)
+    for found, point in zip(seen[:-1], points, strict=True):  # a solve that fails ends at its best point
+        np.testing.assert_allclose(found, point, rtol=0, atol=2e-4 * np.linalg.norm(residuals[0]))
+
+
+@settings(max_examples=max(1, settings().max_examples // 2))
+@given(seed=seeds, n=st.integers(1, 12), is_complex=st.booleans())
+def test_on_linear_problems_it_is_gmres(seed, n, is_complex):
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if is_complex else 0)
+    J = np.eye(n) - 0.5 * A / np.linalg.norm(A, 2)
+    b = (rng.standard_normal(n) + 0 * J[0]).astype(J.dtype)
+    residuals = []
+    result = root(
+        Problem(lambda x: J @ x - b, fixed_point=True),
+        np.zeros_like(b),
+        method=Anderson(),
+        stop=NonlinearStop(rtol=1e-9),
+        monitor=lambda step, x, F: residuals.append(F),
+    )
+    assert result.success
+    assert result.iterations <= n + 1  # GMRES ends after n products; its solution is reached one step later
+    krylov = [b]
+    for found in residuals[1:]:
+        V = np.linalg.qr(np.stack(krylov, axis=1))[0][:, : len(krylov) - 1]
+        best = -b + (J @ V) @ np.linalg.lstsq(J @ V, b, rcond=None)[0]  # GMRES' residual after one product less
+        np.testing.assert_allclose(found, best - J @ best, rtol=0, atol=1e-6 * np.linalg.norm(b))
+        krylov.append(J @ krylov[-1])
+
+
+def test_a_plateau_of_a_linear_problem_is_no_reason_to_forget():
+    n = 12
+    J = np.eye(n) - 0.9 * np.roll(np.eye(n), 1, axis=0)  # GMRES finds nothing until the last step
+    b = np.eye(n)[0]
+    result = root(Problem(lambda x: J @ x - b, fixed_point=True), np.zeros(n), method=Anderson())
+    assert result.success
+    assert result.iterations <= n + 1
+
+
+@pytest.mark.parametrize("c", [0.05, 0.3, 0.8])
+def test_nor_is_one_on_which_the_mixtures_promise_nothing(c):
+    """The residual stays as it is until the space is that of all unknowns."""
+    n = 12
+    J, b = np.roll(np.eye(n), 1, axis=0) + c * np.eye(n), np.eye(n)[0]
+    result = root(Problem(lambda x: J @ x - b, fixed_point=True), np.zeros(n), method=Anderson(growth=1e9))
+    assert result.success
+    assert result.iterations <= n + 2
+
+
+def test_memory_longer_than_the_system_and_repeated_steps():
+    result = root(Problem(lambda x: x - np.cos(x), fixed_point=True), np.zeros(1), method=Anderson(memory=7))
+    assert result.success
+    assert result.iterations < 8
+    twins = root(Problem(lambda x: x - np.cos(x), fixed_point=True), np.zeros(50), method=Anderson(memory=7))
+    assert twins.success  # all differences are parallel
+    np.testing.assert_allclose(twins.x, result.x[0], rtol=1e-8)
+
+
+def test_it_needs_fewer_residuals_than_picard_and_converges_where_that_does_not():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((30, 30)) / 30**0.5
+    for scale in (0.6, 1.5):
+        problem = Problem(lambda x, s=scale: x - np.tanh(s * A @ x + 0.3), fixed_point=True)
+        result, plain = (root(problem, np.zeros(30), method=method) for method in (Anderson(), Picard()))
+        assert result.success
+        assert plain.success == (scale < 1)
+        assert result.counts.residuals < 0.8 * plain.counts.residuals
+
+
+def test_growth_sends_a_system_back_to_its_best_point():
+    problem = Problem(lambda x: np.where(np.abs(x) < 2, 5 * x, 1e3 * x), fixed_point=True)
+    result = root(problem, np.asarray([1.0]), method=Anderson(growth=10))
+    lost = [step for step in result.steps[1:] if step.step_length[0] == 0]
+    assert result.success
+    assert len(lost) == 1
+    assert lost[0].residual_norm[0] == 5.0
+    assert result.steps[lost[0].iteration + 1].step_length[0] == 0.5
+
+
+def test_a_past_that_misleads_is_forgotten():
+    rng = np.random.default_rng(5)
+    counts = {}
+    A = 3 * rng.standard_normal((40, 6, 6)) / 6**0.5
+    b = rng.standard_normal((40, 6))
+    problem = Problem(lambda x: x - np.tanh((A @ x[..., None])[..., 0] + b), batch_ndim=1, fixed_point=True)
+    for growth in (10.0, np.inf):
+        result = root(problem, np.zeros((40, 6)), method=Anderson(growth=growth), stop=NonlinearStop(rtol=1e-8))
+        counts[growth] = result.success.sum()
+        assert set(result.status) <= {Status.CONVERGED, Status.STAGNATED}
+    assert counts[10.0] >= 34
+
+
+# -- history ---------------------------------------------------------------------------------------------------
+
+
+def mixed(history, norms):
+    chosen, rest = history.chosen(norms)
+    return (None if chosen is None else history.combined(*chosen)), rest
+
+
+@given(
+    seed=seeds,
+    memory=st.integers(1, 2 * FIRST_COLUMNS + 3),
+    steps=st.integers(1, 40),
+    power=st.sampled_from([0, 300]),
+    systems=st.sampled_from([3, 10]),  # of which one leaves: few enough to be copied, or as many as stay in place
+)
+def test_the_history_is_what_was_put_in(seed, memory, steps, power, systems):
+    rng, n = np.random.default_rng(seed), 60
+    scale = 2.0**power
+    F = scale * rng.standard_normal((systems, n))
+    history = History(F, np.linalg.norm(F, axis=1), memory, 1e-12)
+    past = [[] for _ in range(systems)]
+    for step in range(steps):
+        size = len(past)
+        dF, dg = scale * rng.standard_normal((size, n)), rng.standard_normal((size, n))
+        lost = rng.random(size) < 0.1
+        F = np.where(lost[:, None], F, F + dF)
+        history.append(dF, dg, F, lost)
+        for i in range(size):
+            past[i] = [] if lost[i] else [*past[i], (dF[i], dg[i])][-memory:]
+        if step == steps // 3:
+            keep = np.asarray([2, 0, *range(3, systems)])
+            history = history.take(keep)
+            F, past = F[keep], [past[i] for i in keep]
+        if step == steps // 2:
+            new = scale * rng.standard_normal((1, n))
+            history = history.concat(History(new, np.linalg.norm(new, axis=1), memory, 1e-12), len(F))
+            F, past = np.concatenate([F, new]), [*past, []]
+    correction, rest = mixed(history, np.linalg.norm(F / scale, axis=1) * scale)
+    for i, pairs in enumerate(past):
+        if not pairs:
+            assert rest[i] == 1
+            assert correction is None or not correction[i].any()
+            continue
+        dF, dg = (np.stack(part, axis=1) for part in zip(*pairs))
+        c = np.linalg.lstsq(dF / scale, F[i] / scale, rcond=None)[0]
+        np.testing.assert_allclose(correction[i], dg @ c, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(
+            rest[i], np.linalg.norm(F[i] / scale - dF / scale @ c) / np.linalg.norm(F[i] / scale), rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("memory", [0, 1])
+def test_a_history_without_memory(memory):
+    F = np.ones((2, 3))
+    history = History(F, np.ones(2), memory, 1e-10)
+    assert mixed(history, np.ones(2))[0] is None
+    history.append(F, F, F, np.ones(2, dtype=bool))
+    correction, rest = mixed(history, np.ones(2))
+    assert correction is None
+    np.testing.assert_array_equal(rest, 1.0)
+    history = history.take(np.asarray([1]))
+    history = history.concat(History(F, np.ones(2), memory, 1e-10), 1)
+    assert history.held.shape == (3, memory)
+
+
+@given(seed=seeds, m=st.integers(1, 6))
+def test_the_small_problem_in_few_calls_is_the_one_by_definition(seed, m):
+    rng = np.random.default_rng(seed)
+    dF = rng.standard_normal((4, 30, m)) * 10.0 ** rng.integers(-3, 4, m)
+    dF[3, :, -1] = 0.0
+    held = rng.random((4, m)) < 0.7
+    gram, right = dF.swapaxes(1, 2) @ dF, rng.standard_normal((4, m))
+    found = _all_at_once(gram, right, held, 1e-12)
+    np.testing.assert_allclose(found, newest_first.reference(gram, right, held, 1e-12), rtol=1e-6, atol=1e-12)
+
+
+class Course:
+    """What decides whether the past misleads, step by step."""
+
+    def __init__(self):
+        self.norms, self.mark, self.idle, self.promised = np.ones(1), np.ones(1), np.zeros(1, dtype=int), np.zeros(1)
+
+    def step(self, norm, rest, lost=False):
+        self.norms, self.promised = np.asarray([norm]), self.promised + rest
+        return bool(_AndersonState.is_misled(self, np.asarray([lost]))[0])
+
+
+def test_the_past_misleads_where_it_promises_half_and_five_steps_bring_no_tenth():
+    course = Course()
+    assert [course.step(1.0, 0.49) for _ in range(10)] == [False] * 4 + [True] + [False] * 4 + [True]
+    modest = Course()
+    assert not any(modest.step(1.0, 0.51) for _ in range(20))
+
+
+def test_it_does_not_where_a_tenth_was_won_or_it_was_forgotten():
+    for norm, lost, misled in ((0.89, False, False), (0.91, False, True), (1.0, True, False)):
+        course = Course()
+        for _ in range(3):
+            course.step(1.0, 0.1)
+        assert not course.step(norm, 0.1, lost)
+        assert course.mark[0] == (norm if norm < 0.9 or lost else 1.0)
+        assert course.step(norm, 0.1) == misled

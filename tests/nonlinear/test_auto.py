@@ -1,0 +1,346 @@
+"""Auto: which method a declared structure leads to, and what happens where it fails."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve import BlockBanded, BlockNewton, NewtonKrylov, NonlinearStop, Problem, Status, root
+from implicitsolve.nonlinear import Auto
+from implicitsolve.nonlinear._sparse_newton import SparseNewton
+from tests.helpers.lines import bratu
+
+TRIDIAGONAL = BlockBanded(1, 1)
+
+
+def same(one, other):
+    assert one.counts == other.counts
+    np.testing.assert_array_equal(one.status, other.status)
+    np.testing.assert_array_equal(one.x, other.x)
+    assert len(one.steps) == len(other.steps)
+
+
+def factorizes(result):
+    return any(step.factorized.any() for step in result.steps)
+
+
+def test_without_sparsity_it_is_newton_krylov():
+    problem = Problem(bratu, structure="none")
+    same(root(problem, np.zeros(20)), root(problem, np.zeros(20), method=NewtonKrylov()))
+
+
+def test_sparsity_is_detected_where_nothing_is_declared():
+    problem, x0 = Problem(bratu), np.zeros(200)
+    result = root(problem, x0)
+    same(result, root(problem, x0, method=SparseNewton()))
+    assert result.success
+    assert result.counts.residuals < 25 < root(Problem(bratu, structure="none"), x0).counts.residuals
+    dense = Problem(lambda x: x - np.cos(x).mean())
+    without = root(Problem(dense.residual, structure="none"), x0).counts.residuals
+    assert root(dense, x0).counts.residuals <= without + 3
+
+
+def test_an_exception_away_from_x0_only_ends_the_search_for_sparsity():
+    """The search displaces unknowns; a residual may refuse points that the solve never visits."""
+
+    def residual(x):
+        if np.any(np.abs(x - 1.0) > 1e-5):
+            raise ValueError("outside of the domain")
+        return x - 1.0 + 1e-9 * np.roll(x, 1)
+
+    assert root(residual, np.ones(50), stop=NonlinearStop(rtol=0.5)).success
+
+
+def test_small_blocks_are_factorized():
+    problem = Problem(bratu, structure=TRIDIAGONAL)
+    expected = root(problem, np.zeros(20), method=BlockNewton())
+    same(root(problem, np.zeros(20)), expected)
+    same(root(problem, np.zeros(20), method="auto"), expected)
+    same(root(problem, np.zeros(20), method=Auto()), expected)
+
+
+def weak(k, T=4):
+    """Blocks of k unknowns, weakly coupled."""
+
+    def F(x):
+        y = x.reshape(T, k)
+        return (
+            y**3 + 2 * y - 3 + 0.1 * np.roll(y, 1, axis=1) + 0.05 * np.roll(y, 1, axis=0) * (np.arange(T) > 0)[:, None]
+        ).reshape(x.shape)
+
+    def blocks(x):
+        values = np.zeros((T, 2, k, k))
+        values[:, 0] = 0.05 * np.eye(k)
+        values[:, 1] = np.eye(k) * (3 * x.reshape(T, 1, k) ** 2 + 2) + 0.1 * np.roll(np.eye(k), 1, axis=0)
+        return values
+
+    return F, blocks
+
+
+@pytest.mark.parametrize(
+    ("k", "has_blocks", "direct"),
+    [
+        (32, False, True),  # 64 products
+        (33, False, False),
+        (64, True, True),
+        (65, True, False),
+    ],
+)
+def test_the_rule(k, has_blocks, direct):
+    F, blocks = weak(k)
+    problem = Problem(F, structure=BlockBanded(1, 0, k), blocks=blocks if has_blocks else None)
+    result = root(problem, np.zeros(4 * k))
+    assert result.success
+    assert factorizes(result) == direct
+
+
+@pytest.mark.parametrize("k", [40, 128, 129])
+def test_larger_blocks_precondition_or_multiply(k):
+    F, _ = weak(k)
+    structure = BlockBanded(1, 0, k)
+    late = NewtonKrylov(preconditioner=ims.Lagged(preconditioner=ims.BlockLU(), eager=False))
+    expected = root(Problem(F, structure=structure), np.zeros(4 * k), method=late if k <= 128 else NewtonKrylov())
+    same(root(Problem(F, structure=structure), np.zeros(4 * k)), expected)
+
+
+def test_blocks_of_the_problem_decide():
+    """With `blocks` one assembly is one call; with products it is k (lower + upper + 1), and `jac` may be no matrix."""
+    k, T = 50, 4
+    F, blocks = weak(k)
+
+    def jac(x):
+        return ims.BlockBandedMatrix(blocks(x), lower=1, upper=0)
+
+    structure = BlockBanded(1, 0, k)
+    assert factorizes(root(Problem(F, structure=structure, blocks=blocks), np.zeros(T * k)))
+    assert not factorizes(root(Problem(F, structure=structure, jac=jac), np.zeros(T * k)))
+    assert not factorizes(root(Problem(F, structure=structure, jvp=lambda x, v: jac(x) @ v), np.zeros(T * k)))
+
+
+# -- where the first choice fails ------------------------------------------------------------------------------
+
+
+def test_a_wrong_structure_falls_back():
+    """A diagonal declared for a tridiagonal problem."""
+    problem = Problem(bratu, structure=BlockBanded(0, 0))
+    alone = root(problem, np.zeros(40), method=BlockNewton(), stop=NonlinearStop(max_iterations=60))
+    result = root(problem, np.zeros(40))
+    assert result.success
+    np.testing.assert_allclose(result.x, root(Problem(bratu), np.zeros(40)).x, atol=1e-5)
+    assert alone.status != Status.CONVERGED or alone.counts.residuals > 8
+
+
+def test_a_wrong_matrix_falls_back_where_products_are_differences():
+    """blocks that are the negative of J: BlockNewton's line search fails at once."""
+    problem = Problem(
+        lambda x: x**3 + x - 3, structure=BlockBanded(0, 0), blocks=lambda x: -(3 * x**2 + 1).reshape(-1, 1, 1, 1)
+    )
+    assert root(problem, np.ones(4), method=BlockNewton()).status is Status.LINE_SEARCH_FAILED
+
+
+def test_steps_of_both_attempts_are_reported():
+    trace = ims.monitor.collect()
+    problem = Problem(bratu, structure=BlockBanded(0, 0))
+    result = root(problem, np.zeros(40), monitor=trace)
+    assert list(trace) == list(result.steps)
+    iterations = [step.iteration for step in result.steps]
+    assert iterations == list(range(len(iterations)))
+    assert result.counts == result.steps[-1].counts
+
+
+def test_systems_that_are_solved_are_left_alone():
+    """One system of the batch is beyond the fold: it has no root, and begins again."""
+    lam = np.asarray([1.0, 3.7, 2.0])[:, None]
+    problem = Problem(lambda u: bratu(u, lam), structure=TRIDIAGONAL, batch_ndim=1)
+    with np.errstate(over="ignore"):
+        result = root(problem, np.zeros((3, 30)), stop=NonlinearStop(max_iterations=40))
+    np.testing.assert_array_equal(result.success, [True, False, True])
+    both = Problem(lambda u: bratu(u, lam[[0, 2]]), structure=TRIDIAGONAL, batch_ndim=1)
+    np.testing.assert_allclose(result.x[[0, 2]], root(both, np.zeros((2, 30))).x, rtol=1e-9)
+    assert result.residual_norm[1] == np.abs(bratu(result.x, lam)[1]).max()
+
+
+def test_only_the_systems_that_need_it_begin_again():
+    """The second system's blocks have the wrong sign, its products have not."""
+
+    def problem(sign):
+        return Problem(
+            lambda x: x**3 + x - 3,
+            jvp=lambda x, v: (3 * x**2 + 1) * v,
+            structure=BlockBanded(0, 0),
+            blocks=lambda x: (sign * (3 * x**2 + 1))[..., None, None, None],
+            batch_ndim=1,
+            take=lambda rows: problem(sign[np.asarray(rows)]),
+        )
+
+    systems, x0 = problem(np.asarray([[1.0], [-1.0]])), np.ones((2, 4))
+    block, result = root(systems, x0, method="block-newton"), root(systems, x0)
+    assert list(block.status) == [Status.CONVERGED, Status.LINE_SEARCH_FAILED]
+    assert result.success.all()
+    assert result.iterations[0] == block.iterations[0]
+    np.testing.assert_array_equal(result.x[0], block.x[0])
+
+
+def test_the_iteration_limit_holds_for_both_together():
+    with np.errstate(over="ignore"):
+        result = root(
+            Problem(lambda u: bratu(u, 5.0), structure=TRIDIAGONAL), np.zeros(30), stop=NonlinearStop(max_iterations=15)
+        )
+    assert not result.success
+    assert result.iterations <= 15
+
+
+def test_not_finite_at_the_start_is_not_tried_again():
+    result = root(Problem(lambda x: x * np.nan, structure=TRIDIAGONAL), np.ones(3))
+    assert result.status is Status.NONFINITE
+    assert result.counts.residuals == 1
+    assert len(result.steps) == 1
+
+
+@pytest.mark.parametrize("name", ["singular at the start", "domain"])
+def test_where_newton_s_direction_does_not_exist(name):
+    if name == "singular at the start":  # J(0) = diag(0, 1): products see a range in which F lies
+
+        def F(x):
+            y = x.reshape(-1, 2)
+            return np.stack([y[:, 0] ** 2 * y[:, 1], y[:, 1] ** 3 + y[:, 1] - 2], axis=-1).reshape(x.shape)
+
+        x0, structure = np.zeros(8), BlockBanded(0, 0, 2)
+    else:
+
+        def F(x):
+            with np.errstate(invalid="ignore"):
+                return np.sqrt(1 - x) - 1e-3
+
+        x0, structure = np.full(8, 0.5), BlockBanded(0, 0)
+    result = root(Problem(F, structure=structure), x0)
+    assert result.success, result.message
+    assert np.abs(F(result.x)).max() == result.residual_norm
+
+
+def test_where_block_newton_stagnates():
+    """x on scales from 1e-4 to 1e4."""
+    n = 60
+    scale = 10.0 ** (4 * np.sin(2 * np.pi * np.arange(n) / n))
+
+    def F(y):
+        x = y * scale
+        return np.roll(x, 1) - 3 * x + np.roll(x, -1) - x**3 + np.sin(np.arange(n))
+
+    result = root(Problem(F, structure=BlockBanded(1, 1, periodic=True)), np.full(n, 0.3) / scale)
+    assert result.success, result.message
+
+
+@pytest.mark.parametrize("name", ["block-newton", "auto", "newton-krylov"])
+def test_methods_by_name(name):
+    assert root(Problem(bratu, structure=TRIDIAGONAL), np.zeros(20), method=name).success
+    with pytest.raises(ValueError, match="'anderson', 'auto', 'block-newton'"):
+        root(Problem(bratu, structure=TRIDIAGONAL), np.zeros(20), method=name + "s")
+
+
+# -- newton_krylov with SciPy's interface ----------------------------------------------------------------------
+
+
+def test_newton_krylov_with_a_structure_costs_what_root_costs():
+    x, result = ims.newton_krylov(bratu, np.zeros(40), structure=TRIDIAGONAL, f_tol=1e-9, full_output=True)
+    native = root(Problem(bratu, structure=TRIDIAGONAL), np.zeros(40), stop=NonlinearStop(atol=1e-9, rtol=0.0))
+    assert result.success
+    assert result.nfev == native.counts.residuals
+    assert result.nit == native.iterations
+    assert result.njvp == result.njev == 0
+    np.testing.assert_array_equal(x, native.x)
+    np.testing.assert_array_equal(result.x, x)
+    np.testing.assert_array_equal(result.fun, bratu(x))
+    assert result.status == 1
+    assert np.abs(result.fun).max() <= 1e-9
+
+
+def test_newton_krylov_agrees_with_scipy():
+    from scipy.optimize import newton_krylov
+
+    ours = ims.newton_krylov(bratu, np.zeros(20), structure=TRIDIAGONAL, f_tol=1e-12)
+    np.testing.assert_allclose(ours, newton_krylov(bratu, np.zeros(20), f_tol=1e-12), atol=1e-9)
+
+
+def test_newton_krylov_takes_settings_as_inner_m():
+    x, result = ims.newton_krylov(
+        bratu, np.zeros(100), structure=TRIDIAGONAL, inner_M=ims.BlockLU(), f_tol=1e-9, full_output=True
+    )
+    assert result.success
+    assert result.native.krylov_iterations > 0
+    assert result.nfev < 30
+    np.testing.assert_allclose(x, ims.newton_krylov(bratu, np.zeros(100), f_tol=1e-9), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options", [{"method": "gmres"}, {"rdiff": 1e-7}, {"line_search": None}, {"line_search": "wolfe"}], ids=str
+)
+def test_newton_krylov_with_other_options_is_a_krylov_method(options):
+    _, result = ims.newton_krylov(bratu, np.zeros(20), structure=TRIDIAGONAL, f_tol=1e-9, full_output=True, **options)
+    assert result.success
+    assert not factorizes(result.native)
+
+
+def test_newton_krylov_stops_as_asked():
+    seen = []
+    x, result = ims.newton_krylov(
+        bratu, np.zeros(20), structure=TRIDIAGONAL, iter=2, callback=lambda x, F: seen.append((x, F)), full_output=True
+    )
+    assert result.native.status is Status.STOPPED
+    assert len(seen) == 2
+    np.testing.assert_array_equal(seen[-1][0], x)
+    with pytest.raises(ims.NoConvergence):
+        ims.newton_krylov(bratu, np.zeros(20), structure=TRIDIAGONAL, f_tol=1e-12, maxiter=2)
+    x, result = ims.newton_krylov(bratu, np.zeros(20), structure=TRIDIAGONAL, f_tol=1e-9, x_rtol=1e-6, full_output=True)
+    assert result.success
+
+
+def test_newton_krylov_of_a_batch_with_a_jacobian():
+    lam = np.asarray([1.0, 3.0])[:, None]
+
+    def jac(u):
+        blocks = np.ones((2, 20, 3, 1, 1))
+        blocks[:, :, 1, 0, 0] = -2 + lam * np.exp(u) / 21**2
+        return ims.BlockBandedMatrix(blocks, lower=1, upper=1)
+
+    _, result = ims.newton_krylov(
+        lambda u: bratu(u, lam),
+        np.zeros((2, 20)),
+        jac=jac,
+        structure=TRIDIAGONAL,
+        batch_ndim=1,
+        f_tol=1e-9,
+        full_output=True,
+    )
+    assert result.success.all()
+    assert result.njev >= 1
+    assert factorizes(result.native)
+
+
+def test_newton_krylov_refuses_what_is_no_structure():
+    with pytest.raises(ValueError, match="`structure`"):
+        ims.newton_krylov(bratu, np.zeros(20), structure="tridiagonal")
+
+
+def test_a_singular_jacobian_leaves_a_lagged_preconditioner_out():
+    """The inverse of a singular J is NaN: with a structure the solve ended NONFINITE, without it it converged."""
+
+    def F(u):
+        p = np.pad(u, 1)
+        r = np.diff(p, 2) - 1 - u**3
+        r[0] = u[0] ** 3
+        return r
+
+    def jvp(u, v):
+        d = np.diff(np.pad(v, 1), 2) - 3 * u**2 * v
+        d[0] = 3 * u[0] ** 2 * v[0]
+        return d
+
+    problem = Problem(F, jvp=jvp, structure=BlockBanded(1, 1))
+    assert root(problem, np.zeros(40), method=NewtonKrylov(preconditioner=ims.BlockLU())).success
+
+
+def test_arrays_in_foreign_byte_order():
+    problem = Problem(lambda u: np.diff(np.pad(u, 1), 2) + np.exp(u) / 10201, structure=BlockBanded(1, 1))
+    assert root(problem, np.zeros(100, ">f8")).success

@@ -1,0 +1,358 @@
+"""BlockNewton: roots, libraries, what a step costs, units and settings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from array_api_compat import array_namespace
+
+import implicitsolve as ims
+from implicitsolve import BlockBanded, BlockLU, BlockNewton, CyclicReduction, NonlinearStop, Problem, Status, root
+from implicitsolve._namespace import to_host
+from tests.helpers.lines import bratu, bratu_blocks, brusselator, brusselator_start, framed
+from tests.nonlinear.chains import DIAGONAL, MODES, PROBLEMS, TRIDIAGONAL, every_mode, run, true_norm
+
+# -- roots -----------------------------------------------------------------------------------------------------
+
+
+def dense_newton(F, x):
+    """Newton's method with a complex-step Jacobian, from near a root: the reference."""
+    shape, n = x.shape, x.size
+    for _ in range(6):
+        J = np.empty((n, n))
+        for i in range(n):
+            z = x.astype(complex).reshape(-1)
+            z[i] += 1e-30j
+            J[:, i] = F(z.reshape(shape)).imag.reshape(-1) / 1e-30
+        x = x - np.linalg.solve(J, F(x).reshape(-1)).reshape(shape)
+    return x
+
+
+@every_mode
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_roots_are_those_of_newton_s_method(name, reuse):
+    F, x0, structure = PROBLEMS[name]
+    result = run(F, x0, structure, BlockNewton(reuse=reuse))
+    assert result.status is Status.CONVERGED, result.message
+    exact = dense_newton(F, result.x)
+    assert true_norm(F, exact) < 1e-8 * result.initial_norm
+    np.testing.assert_allclose(result.x, exact, atol=1e-4 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_keeping_the_jacobian_saves_evaluations(name):
+    F, x0, structure = PROBLEMS[name]
+    counts = {reuse: run(F, x0, structure, BlockNewton(reuse=reuse)).counts.residuals for reuse in MODES}
+    assert counts["broyden"] <= 1.1 * counts["none"]
+    if "bratu" in name or "brusselator" in name:
+        assert counts["broyden"] < 0.8 * counts["none"]
+
+
+@pytest.mark.parametrize("cells", [200, 400])
+def test_where_broyden_s_updates_mislead_they_are_dropped(cells):
+    x0 = brusselator_start(cells, size=0.5)
+    x0[:, 1] = 2.3 + 0.6 * (x0[:, 1] - 2.3)
+    counts = [run(brusselator, x0, BlockBanded(1, 1, 2), BlockNewton(reuse=r)).counts.residuals for r in MODES]
+    assert counts[0] <= 1.5 * min(counts)
+
+
+@pytest.mark.parametrize(
+    "factor", [BlockLU(), BlockLU(refine=1), BlockLU(pivoting="block"), CyclicReduction()], ids=repr
+)
+def test_every_direct_method(factor):
+    result = run(
+        lambda x: brusselator(x, B=2.0), brusselator_start(30, B=2.0), BlockBanded(1, 1, 2), BlockNewton(factor=factor)
+    )
+    assert result.success
+
+
+@pytest.mark.parametrize("search", [ims.Backtracking(), ims.FullStep(), ims.Wolfe()], ids=repr)
+def test_every_line_search(search):
+    result = run(
+        lambda u: np.arctan(10 * u) + 0.1 * (framed(u)[2:] - u),
+        np.full(5, 0.05),
+        TRIDIAGONAL,
+        BlockNewton(line_search=search),
+    )
+    assert result.success
+
+
+def test_the_line_search_is_asked_where_a_whole_step_does_not_help():
+    F, x0 = lambda u: np.arctan(u), np.full(4, 3.0)
+    assert run(F, x0, DIAGONAL).success
+    diverging = run(F, x0, DIAGONAL, BlockNewton(line_search=ims.FullStep()))
+    assert not diverging.success
+
+
+# -- libraries, dtypes, shapes ---------------------------------------------------------------------------------
+
+
+@every_mode
+def test_every_library_and_dtype(reuse, xp, any_dtype):
+    is_complex = xp.isdtype(any_dtype, "complex floating")
+
+    def F(u):
+        assert u.dtype == any_dtype
+        return bratu(u, 2.0 + (0.5j if is_complex else 0))
+
+    x0 = xp.zeros((2, 20), dtype=any_dtype)
+    result = root(Problem(F, structure=TRIDIAGONAL, batch_ndim=1), x0, method=BlockNewton(reuse=reuse))
+    assert result.success.all()
+    assert result.x.dtype == result.fun.dtype == any_dtype
+    assert array_namespace(result.x) is array_namespace(x0)
+    epsilon = float(xp.finfo(any_dtype).eps)
+    assert (np.abs(to_host(F(result.x))).max(axis=1) <= epsilon**0.5 * np.abs(to_host(F(x0))).max(axis=1)).all()
+    assert not bool(xp.any(x0 != 0))
+
+
+def test_libraries_agree(xp):
+    x = root(Problem(bratu, structure=TRIDIAGONAL), xp.zeros(20, dtype=xp.float64), method="block-newton").x
+    expected = root(Problem(bratu, structure=TRIDIAGONAL), np.zeros(20), method="block-newton").x
+    np.testing.assert_allclose(to_host(x), expected, rtol=1e-9)
+
+
+def test_complex_systems_have_complex_roots():
+    x0 = np.asarray([1 + 0.1j, -0.4 + 0.9j, -0.4 - 0.9j])
+    result = run(lambda z: z**3 - 1, x0, DIAGONAL, stop=NonlinearStop(rtol=1e-12))
+    np.testing.assert_allclose(result.x, np.exp(2j * np.pi * np.arange(3) / 3), atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(12,), (6, 2), (2, 3, 2), (1, 12)])
+def test_shapes_are_kept(shape):
+    result = run(lambda x: x**3 - 8, np.ones(shape), BlockBanded(0, 0, 2))
+    assert result.x.shape == result.fun.shape == shape
+
+
+@pytest.mark.parametrize("lower", [0, 1, 4])
+@pytest.mark.parametrize("upper", [0, 1, 4])
+def test_one_block_and_bands_wider_than_the_matrix(lower, upper):
+    for T in (1, 2, 3):
+        rng = np.random.default_rng(T)
+        blocks = rng.normal(size=(T, lower + upper + 1, 2, 2)) / 4
+        blocks[:, lower] += 4 * np.eye(2)
+        A = ims.BlockBandedMatrix(blocks, lower=lower, upper=upper)
+        result = run(lambda x, A=A: A @ x + 0.1 * x**3 - 1, np.ones(2 * T), A.structure)
+        assert result.success
+        assert result.counts.residuals < 2 * min(T, lower + upper + 1) + 12
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
+def test_nothing_to_solve(shape):
+    result = root(Problem(lambda x: x, structure=DIAGONAL, batch_ndim=1), np.zeros(shape), method="block-newton")
+    assert result.success.all()
+    assert result.x.shape == shape
+
+
+def test_runs_are_repeatable():
+    F, x0, structure = PROBLEMS["burgers"]
+    one, other = (run(F, x0, structure) for _ in range(2))
+    np.testing.assert_array_equal(one.x, other.x)
+    assert one.counts == other.counts
+
+
+# -- Jacobians -------------------------------------------------------------------------------------------------
+
+
+def dense(u):
+    return ims.BlockBandedMatrix(bratu_blocks(u), lower=1, upper=1).todense()
+
+
+EXACT = {
+    "blocks": {"blocks": bratu_blocks},
+    "dense": {"jac": dense},
+    "matrix": {"jac": lambda u: ims.BlockBandedMatrix(bratu_blocks(u), lower=1, upper=1)},
+    "operator": {"jac": lambda u: ims.aslinearoperator(dense(u))},
+    "jvp": {"jvp": lambda u, v: dense(u) @ v},
+}
+
+
+@every_mode
+@pytest.mark.parametrize("kind", EXACT)
+def test_exact_jacobians_need_one_residual_for_a_step(kind, reuse):
+    result = run(bratu, np.zeros(30), TRIDIAGONAL, BlockNewton(reuse=reuse), NonlinearStop(rtol=1e-10), **EXACT[kind])
+    assert result.success
+    assert result.counts.residuals == len(result.steps)
+    factorized = sum(int(step.factorized.sum()) for step in result.steps)
+    assert result.counts.linearizations == factorized
+    assert result.counts.jvps == (3 * factorized if kind in ("operator", "jvp") else 0)
+
+
+def test_none_is_newton_s_method():
+    """Quadratic convergence: an exact J in every step."""
+    stop = NonlinearStop(rtol=1e-13)
+    result = run(
+        lambda x: x**2 - 2, np.full(3, 2.0), DIAGONAL, BlockNewton(reuse="none"), stop, jac=lambda x: np.diag(2 * x)
+    )
+    x, expected = 2.0, []
+    for _ in range(result.iterations):
+        x = x - (x * x - 2) / (2 * x)
+        expected.append(abs(x * x - 2))
+    np.testing.assert_allclose([step.worst for step in result.steps[1:]], expected, rtol=1e-6, atol=1e-15)
+
+
+@every_mode
+def test_linearize_is_called_once_where_j_is_needed(reuse):
+    calls = {"residual": 0, "linearize": 0}
+
+    def F(u):
+        calls["residual"] += 1
+        return bratu(u)
+
+    def linearize(u):
+        calls["linearize"] += 1
+        return bratu(u), dense(u)
+
+    problem = Problem(F, linearize=linearize, structure=TRIDIAGONAL)
+    result = root(problem, np.zeros(30), method=BlockNewton(reuse=reuse))
+    assert result.success
+    assert result.counts.linearizations == calls["linearize"]
+    assert result.counts.residuals == calls["residual"] + calls["linearize"]
+    assert calls["linearize"] <= result.iterations + 1
+
+
+def test_a_singular_diagonal_is_no_obstacle():
+    """Blocks of zeros on the diagonal of a nonsingular J."""
+
+    def F(x):
+        y = x.reshape(-1, 2)
+        return np.stack([y[:, 1] + 0.1 * y[:, 1] ** 3 - 1, y[:, 0] - 2], axis=-1).reshape(x.shape)
+
+    result = run(F, np.ones(8), TRIDIAGONAL)
+    assert result.success
+    np.testing.assert_allclose(result.x[::2], 2.0)
+
+
+# -- units -----------------------------------------------------------------------------------------------------
+
+
+@every_mode
+@pytest.mark.parametrize("power", [-300, -20, 1, 300])
+@pytest.mark.parametrize("name", ["burgers", "troesch", "brusselator", "circle"])
+def test_powers_of_two_on_f_change_no_count(name, power, reuse):
+    F, x0, structure = PROBLEMS[name]
+    base = run(F, x0, structure, BlockNewton(reuse=reuse))
+    scaled = run(lambda x: 2.0**power * F(x), x0, structure, BlockNewton(reuse=reuse))
+    assert (scaled.counts, scaled.iterations, scaled.status) == (base.counts, base.iterations, base.status)
+    np.testing.assert_array_equal(scaled.x, base.x)
+
+
+@every_mode
+@pytest.mark.parametrize("power", [-300, -20, 1, 300])
+@pytest.mark.parametrize("name", ["burgers", "troesch", "brusselator", "circle"])
+def test_powers_of_two_on_x_change_no_count(name, power, reuse):
+    F, x0, structure = PROBLEMS[name]
+    unit = 2.0**power
+    base = run(F, x0, structure, BlockNewton(reuse=reuse))
+    scaled = run(lambda y: F(y / unit), x0 * unit, structure, BlockNewton(reuse=reuse))
+    assert (scaled.counts, scaled.iterations, scaled.status) == (base.counts, base.iterations, base.status)
+    np.testing.assert_array_equal(scaled.x, base.x * unit)
+
+
+@pytest.mark.parametrize("power", [-70, -30, 30, 70])
+def test_powers_of_two_on_x_in_float32(power):
+    unit, x0 = np.float32(2.0**power), np.full(20, 0.5, dtype=np.float32)
+    base = run(bratu, x0, TRIDIAGONAL)
+    scaled = run(lambda y: bratu(y / unit), x0 * unit, TRIDIAGONAL)
+    assert scaled.counts == base.counts
+    np.testing.assert_array_equal(scaled.x, base.x * unit)
+
+
+def test_one_unknown_on_very_different_scales():
+    """Carrier densities, boundary layers: x from 1e-4 to 1e4 along the blocks."""
+    n = 60
+    scale = 10.0 ** (4 * np.sin(2 * np.pi * np.arange(n) / n))
+
+    def F(y):
+        x = y * scale
+        return np.roll(x, 1) - 3 * x + np.roll(x, -1) - x**3 + np.sin(np.arange(n))
+
+    result = run(F, np.full(n, 0.3) / scale, BlockBanded(1, 1, periodic=True))
+    assert result.success, result.message
+
+
+# -- what a step reports, and settings -------------------------------------------------------------------------
+
+
+def test_a_monitor_sees_every_step():
+    seen = []
+
+    def monitor(step, x, F):
+        seen.append((step.iteration, x.copy(), F.copy(), step.worst))
+        x[...] = F[...] = np.nan  # copies
+
+    trace = ims.monitor.collect()
+    result = root(
+        Problem(bratu, structure=TRIDIAGONAL),
+        np.zeros(20),
+        method="block-newton",
+        monitor=ims.monitor.combine(monitor, trace),
+    )
+    assert result.success
+    assert [iteration for iteration, *_ in seen] == list(range(len(result.steps)))
+    assert list(trace) == list(result.steps)
+    for _, x, F, worst in seen:
+        np.testing.assert_array_equal(F, bratu(x))
+        assert worst == np.abs(F).max()
+    np.testing.assert_array_equal(seen[-1][1], result.x)
+    counts = [step.counts.residuals for step in result.steps]
+    assert counts == sorted(counts)
+    assert counts[0] == 1
+    assert counts[-1] == result.counts.residuals
+    assert result.steps[1].factorized.all()
+    assert not result.steps[0].factorized.size
+
+
+def test_exceptions_of_a_monitor_pass():
+    class MineError(Exception):
+        pass
+
+    def monitor(step, x, F):
+        raise MineError
+
+    with pytest.raises(MineError):
+        root(Problem(bratu, structure=TRIDIAGONAL), np.zeros(20), method="block-newton", monitor=monitor)
+
+
+def test_monitors_of_a_batch_see_who_still_runs():
+    trace = ims.monitor.collect()
+    lam = np.asarray([0.1, 3.4])[:, None]
+    result = root(
+        Problem(lambda u: bratu(u, lam), structure=TRIDIAGONAL, batch_ndim=1),
+        np.zeros((2, 20)),
+        method="block-newton",
+        monitor=trace,
+    )
+    assert [step.systems.tolist() for step in trace][-1] == [1]
+    for step in trace:
+        assert step.residual_norm.shape == step.systems.shape
+    assert trace[-1].running == 0
+    assert (result.iterations == [sum(i in s.systems[s.step_length > 0] for s in trace[1:]) for i in range(2)]).all()
+
+
+def test_a_structure_is_needed():
+    with pytest.raises(ValueError, match="BlockNewton: the problem must declare its `structure`"):
+        root(Problem(bratu), np.zeros(20), method=BlockNewton())
+    with pytest.raises(ValueError, match="multiple of `block_size` = 3"):
+        root(Problem(bratu, structure=BlockBanded(1, 1, 3)), np.zeros(20), method=BlockNewton())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "match"),
+    [
+        ({"reuse": "always"}, ValueError, "`reuse`"),
+        ({"factor": 3}, TypeError, "`factor`"),
+        ({"factor": BlockLU}, TypeError, "`factor`"),
+        ({"line_search": "armijo"}, TypeError, "`line_search`"),
+        ({"rdiff": 0.0}, ValueError, "`rdiff`"),
+    ],
+)
+def test_settings_are_checked(wrong, error, match):
+    with pytest.raises(error, match=f"BlockNewton: {match}"):
+        BlockNewton(**wrong)
+
+
+def test_settings_are_frozen_and_compare():
+    assert BlockNewton() == BlockNewton(reuse="broyden")
+    assert "broyden" in repr(BlockNewton())
+    with pytest.raises(AttributeError):
+        BlockNewton().reuse = "none"

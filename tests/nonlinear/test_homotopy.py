@@ -1,0 +1,429 @@
+"""Homotopy: sure where Newton's method is not, and the same whatever the units, the batch and the library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from implicitsolve import Homotopy, NewtonKrylov, NonlinearStop, Problem, root
+from implicitsolve.adapters import gru_parameters, implicit_gru
+from implicitsolve.monitor import silent
+from implicitsolve.nonlinear._scheduler import Scheduler
+from implicitsolve.solve import solve_root
+from implicitsolve.status import Status
+from tests.helpers.compare import host
+
+TIGHT = NonlinearStop(atol=1e-11, rtol=0.0)
+
+
+def recurrent(
+    xp: Any, seed: int = 0, B: int = 3, n: int = 4, gain: float = 4.0, dtype: Any = None, **parts: Any
+) -> Any:
+    """x = tanh(W x + c) for each system, with exact products unless `parts` says otherwise."""
+    rng = np.random.default_rng(seed)
+    dtype = xp.float64 if dtype is None else dtype
+    W = xp.asarray(gain * rng.standard_normal((n, n)) / n**0.5, dtype=dtype)
+    c = xp.asarray(rng.standard_normal((B, n)), dtype=dtype)
+
+    def of(c):
+        def value(x):
+            return xp.tanh(xp.matmul(x[:, None, :], W.T)[:, 0, :] + c)
+
+        def linearize(x):
+            h = value(x)
+            return x - h, ims.LinearOperator(
+                lambda v: v - (1 - h**2) * xp.matmul(v[:, None, :], W.T)[:, 0, :],
+                in_shape=n,
+                batch_shape=(x.shape[0],),
+                dtype=dtype,
+                take=lambda i: of(xp.take(c, xp.asarray(i), axis=0)).linearize(xp.take(x, xp.asarray(i), axis=0))[1],
+            )
+
+        take = lambda i: of(xp.take(c, xp.asarray(i), axis=0))  # noqa: E731
+        return Problem(lambda x: x - value(x), linearize=linearize, take=take, fixed_point=True, batch_ndim=1)
+
+    return of(c)
+
+
+def check(problem: Problem, result: ims.NonlinearResult) -> None:
+    F = problem.residual(result.x)
+    np.testing.assert_allclose(host(result.fun), host(F), rtol=0, atol=1e-13)
+    norms = np.abs(host(result.fun)).reshape(len(host(result.x)), -1).max(axis=1)
+    np.testing.assert_array_equal(result.residual_norm, norms)
+
+
+# What Newton's method cannot
+
+
+@pytest.mark.parametrize(("k", "T", "seed"), [(6, 8, 0), (7, 9, 2), (8, 10, 3)])
+def test_implicit_grus_with_large_weights_from_anywhere(k, T, seed):
+    """Weights uniform in +-3, from zero and from 48 random starts; all solutions lie in the box."""
+    rng = np.random.default_rng(seed)
+    params = gru_parameters(3, k, scale=3.0, rng=rng)
+    inputs = np.repeat(rng.standard_normal((1, T, 3)), 49, axis=0)
+    starts = np.concatenate([np.zeros((1, T, k)), rng.uniform(-1, 1, (48, T, k))])
+    layer = implicit_gru(params, inputs)
+    result = root(layer, starts, method=Homotopy())
+    assert result.success[0]
+    assert result.success[1:].sum() >= 44
+    check(layer, result)
+    assert (np.abs(result.x[result.success]) <= 1.0).all()
+
+
+def test_newton_fails_there_from_many_starts():
+    rng = np.random.default_rng(3)
+    params = gru_parameters(3, 8, scale=3.0, rng=rng)
+    inputs = np.repeat(rng.standard_normal((1, 10, 3)), 8, axis=0)
+    layer, starts = implicit_gru(params, inputs), rng.uniform(-1, 1, (8, 10, 8))
+    stop = NonlinearStop(max_iterations=30)
+    assert root(layer, starts, method=NewtonKrylov(retry=False), stop=stop).success.sum() <= 5
+    assert root(layer, starts, method=Homotopy()).success.sum() >= 7
+
+
+def test_with_and_without_halves_it_ends_at_solutions():
+    rng = np.random.default_rng(1)
+    layer = implicit_gru(gru_parameters(2, 5, scale=3.0, rng=rng), rng.standard_normal((4, 6, 2)), lengths=[6, 5, 1, 3])
+    for problem in (layer, replace(layer, halves=None)):
+        result = root(problem, method=Homotopy(), stop=TIGHT)
+        assert result.success.all()
+        check(layer, result)
+
+
+def test_sines_of_large_slope():
+    """x = cos(9 x) has several solutions, and Newton's method goes astray between them."""
+    problem = Problem(lambda x: x - np.cos(9 * x), jvp=lambda x, v: v + 9 * np.sin(9 * x) * v, fixed_point=True)
+    for start in np.linspace(-1, 1, 9):
+        result = root(problem, np.full(3, start), method=Homotopy(), stop=TIGHT)
+        assert result.success
+        np.testing.assert_allclose(result.x, np.cos(9 * result.x), atol=1e-10)
+        np.testing.assert_array_equal(result.x, result.x[0])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.sampled_from([0.5, 2.0, 6.0]))
+def test_bounded_maps_are_solved_from_inside(seed, n, gain):
+    """G maps the cube into itself: a path leads to a solution from almost every point of it."""
+    problem = recurrent(np, seed, 2, n, gain)
+    x0 = np.random.default_rng(seed).uniform(-1, 1, (2, n))
+    before = x0.copy()
+    result = root(problem, x0, method=Homotopy())
+    np.testing.assert_array_equal(x0, before)
+    check(problem, result)
+    assert result.success.all()
+
+
+# Whatever the units, the batch, the library
+
+
+@pytest.mark.parametrize("exponent", [-200, -31, -1, 7, 150])
+def test_powers_of_two_change_nothing(exponent):
+    scale = 2.0**exponent
+    plain = recurrent(np, 5, 4, 5, 5.0)
+
+    def linearize(x):
+        F, J = plain.linearize(x / scale)
+        return scale * F, J
+
+    scaled = Problem(
+        lambda x: scale * plain.residual(x / scale),
+        linearize=linearize,
+        take=lambda i: pytest.fail("not used"),
+        batch_ndim=1,
+        fixed_point=True,
+    )
+    scaled = replace(scaled, take=None)
+    x0 = np.random.default_rng(0).uniform(-1, 1, (4, 5))
+    one = root(replace(plain, take=None), x0, method=Homotopy())
+    other = root(scaled, scale * x0, method=Homotopy())
+    assert one.success.all()
+    np.testing.assert_array_equal(other.x, scale * one.x)
+    for name in ("status", "iterations", "krylov_iterations"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert one.counts == other.counts
+
+
+def test_a_systems_path_does_not_depend_on_its_neighbours():
+    problem = recurrent(np, 3, 4, 5, 5.0)
+    x0 = np.random.default_rng(3).uniform(-1, 1, (4, 5))
+    together = root(problem, x0, method=Homotopy())
+    assert len(set(together.iterations.tolist())) > 1  # some leave before others
+    for b in range(4):
+        alone = root(problem.take(np.asarray([b])), x0[[b]], method=Homotopy())
+        np.testing.assert_array_equal(alone.x[0], together.x[b])
+        for name in ("status", "iterations", "krylov_iterations"):
+            assert getattr(alone, name)[0] == getattr(together, name)[b]
+    without = root(replace(problem, take=None), x0, method=Homotopy())
+    np.testing.assert_array_equal(without.x, together.x)
+    np.testing.assert_array_equal(without.iterations, together.iterations)
+
+
+def test_a_system_that_is_not_finite_harms_no_other():
+    problem = recurrent(np, 3, 4, 6, 5.0)
+    x0 = np.random.default_rng(3).uniform(-1, 1, (4, 6))
+    clean = root(problem, x0, method=Homotopy())
+    x0[2, 1] = np.nan
+    result = root(problem, x0, method=Homotopy())
+    assert result.status.tolist() == [1, 1, Status.NONFINITE, 1]
+    np.testing.assert_array_equal(result.x[[0, 1, 3]], clean.x[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("capacity", [1, 3])
+def test_systems_may_wait_for_a_place(capacity):
+    problem = recurrent(np, 3, 4, 5, 5.0)
+    x0 = np.random.default_rng(3).uniform(-1, 1, (4, 5))
+    together = root(problem, x0, method=Homotopy())
+    result = solve_root(problem, x0, Homotopy(), NonlinearStop(), silent, Scheduler(capacity=capacity))
+    np.testing.assert_array_equal(result.x, together.x)
+    for name in ("status", "iterations", "krylov_iterations", "initial_norm"):
+        np.testing.assert_array_equal(getattr(result, name), getattr(together, name))
+
+
+def test_every_library_and_dtype(xp, dtype):
+    problem, x0 = recurrent(xp, 2, 3, 4, 3.0, dtype), np.random.default_rng(0).uniform(-1, 1, (3, 4))
+    result = root(problem, xp.asarray(x0, dtype=dtype), method=Homotopy())
+    assert result.success.all()
+    assert result.x.dtype == result.fun.dtype == dtype
+    expected = root(recurrent(np, 2, 3, 4, 3.0), x0, method=Homotopy(), stop=TIGHT)
+    np.testing.assert_allclose(host(result.x), expected.x, atol=1e3 * float(xp.finfo(dtype).eps) ** 0.5 / 10)
+
+
+# Problems that offer little
+
+
+@pytest.mark.parametrize("parts", ["residual", "jvp", "jac"])
+def test_plain_problems_by_whatever_they_offer(parts):
+    slope = lambda x: 1 + 3 * np.sin(3 * x)  # noqa: E731
+    options: dict[str, Any] = {
+        "residual": {},
+        "jvp": {"jvp": lambda x, v: slope(x) * v},
+        "jac": {"jac": lambda x: np.diag(slope(x))},
+    }[parts]
+    problem = Problem(lambda x: x - np.cos(3 * x), fixed_point=True, **options)
+    for x0 in (np.zeros(2), np.asarray([0.9, -0.9]), np.asarray([1e-3, 0.2])):
+        result = root(problem, x0, method=Homotopy(), stop=TIGHT)
+        assert result.success
+        np.testing.assert_allclose(result.x, np.cos(3 * result.x), atol=1e-10)
+
+
+def test_differences_cost_little_more_than_exact_products():
+    F = lambda x: x - np.cos(3 * x)  # noqa: E731
+    exact = Problem(F, jvp=lambda x, v: (1 + 3 * np.sin(3 * x)) * v, fixed_point=True)
+    for x0 in (np.zeros(2), np.asarray([0.7, -0.3]), np.asarray([3.0, -3.0])):
+        one, other = (root(problem, x0, method=Homotopy()) for problem in (exact, Problem(F, fixed_point=True)))
+        assert one.status == other.status == Status.CONVERGED
+        work = one.counts.residuals + one.counts.jvps
+        assert other.counts.residuals <= 1.2 * work + 4
+        assert other.iterations <= one.iterations + 1
+
+
+def test_differences_follow_x_to_another_size():
+    """The solution is a million times larger than the start."""
+    target = np.asarray([1e6, -2e6, 3e6])
+    problem = Problem(lambda x: x - target + 1e5 * np.sin(x / 1e5), fixed_point=True)
+    result = root(problem, np.asarray([1.0, 2.0, -1.0]), method=Homotopy(), stop=NonlinearStop(rtol=1e-10))
+    assert result.success
+    assert result.counts.residuals < 250
+
+
+def test_one_unknown_and_shapes_of_any_kind():
+    for shape in ((), (1,), (2, 3), (1, 2, 2)):
+        result = root(
+            Problem(lambda x: x - np.cos(x), fixed_point=True), np.zeros(shape), method=Homotopy(), stop=TIGHT
+        )
+        assert result.x.shape == shape
+        np.testing.assert_allclose(result.x, 0.7390851332151607, atol=1e-10)
+    batch = Problem(lambda x: x - np.cos(x), fixed_point=True, batch_ndim=2)
+    result = root(batch, np.zeros((2, 3, 1)), method=Homotopy())
+    assert result.status.shape == (2, 3)
+
+
+def test_complex_numbers():
+    """x = cos(x) / 2 + i / 4 has a solution off the real axis."""
+    problem = Problem(lambda x: x - np.cos(x) / 2 - 0.25j, jvp=lambda x, v: v + np.sin(x) / 2 * v, fixed_point=True)
+    result = root(problem, np.zeros(2, complex), method=Homotopy(), stop=TIGHT)
+    assert result.success
+    np.testing.assert_allclose(result.x, np.cos(result.x) / 2 + 0.25j, atol=1e-10)
+
+
+# How it can end
+
+
+def test_the_start_may_be_the_solution():
+    problem = recurrent(np, 2, 3, 4, 3.0)
+    x = root(problem, np.zeros((3, 4)), method=Homotopy(), stop=TIGHT).x
+    again = root(problem, x, method=Homotopy(), stop=TIGHT)
+    assert again.success.all()
+    assert (again.iterations == 0).all()
+    exact = root(Problem(lambda x: x, fixed_point=True), np.zeros(3), method=Homotopy())
+    assert exact.success
+    assert exact.iterations == 0
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5])
+def test_the_iteration_limit(limit):
+    problem = recurrent(np, 3, 4, 6, 5.0)
+    stop = NonlinearStop(atol=1e-14, rtol=0.0, max_iterations=limit)
+    result = root(problem, np.zeros((4, 6)), method=Homotopy(), stop=stop)
+    assert (result.status == Status.ITERATION_LIMIT).all()
+    assert (result.iterations == limit).all()
+    assert len(result.steps) == limit + 1
+    check(problem, result)
+
+
+def test_without_a_limit_it_takes_more_steps_than_newton():
+    """A path of many turns: 100 steps, the default of Newton's method, are not enough."""
+    rng = np.random.default_rng(1)
+    layer = implicit_gru(gru_parameters(3, 6, scale=3.0, rng=np.random.default_rng(3)), rng.standard_normal((24, 8, 3)))
+    result = root(layer, rng.uniform(-1, 1, (24, 8, 6)), method=Homotopy())
+    assert result.iterations.max() > 100
+    assert result.success.all()
+
+
+MAPS: dict[str, Any] = {"square": lambda x: 1 + x**2, "exponential": np.exp, "constant": np.ones_like}
+
+
+@pytest.mark.parametrize("F", MAPS.values(), ids=MAPS)
+def test_maps_without_a_solution_end_with_a_status(F):
+    """The path turns back below tau = 0, or goes to infinity."""
+    stop = NonlinearStop(max_iterations=300)
+    result = root(Problem(F, fixed_point=True), np.asarray([0.3, -0.2]), method=Homotopy(), stop=stop)
+    assert result.status in (Status.STAGNATED, Status.DIVERGED, Status.ITERATION_LIMIT)
+    assert np.isfinite(result.x).all()
+    assert np.isfinite(result.residual_norm)
+
+
+def test_a_path_that_comes_back_to_the_start_ends_there():
+    result = root(Problem(MAPS["square"], fixed_point=True), np.asarray([0.5]), method=Homotopy())
+    assert result.status == Status.STAGNATED
+    assert result.iterations < 500
+
+
+def test_a_domain_that_ends_is_left_alone():
+    """sqrt is NaN left of zero: steps that lead there are shortened."""
+    problem = Problem(
+        lambda x: x - 0.1 - 0.5 * np.sqrt(x), jvp=lambda x, v: v - 0.25 / np.sqrt(x) * v, fixed_point=True
+    )
+    with np.errstate(invalid="ignore"):
+        result = root(problem, np.asarray([1e-3, 0.9]), method=Homotopy(), stop=TIGHT)
+    assert result.success
+    np.testing.assert_allclose(result.x, 0.1 + 0.5 * np.sqrt(result.x), atol=1e-10)
+
+
+def test_what_is_returned_is_finite_where_something_was():
+    """F ends at 0.1, short of the solution at 1: the solve ends inside."""
+    F = lambda x: np.where(np.abs(x) > 0.1, np.nan, x - 1)  # noqa: E731
+    for problem in (Problem(F, fixed_point=True), Problem(F, jvp=lambda x, v: v, fixed_point=True)):
+        result = root(problem, np.zeros(2), method=Homotopy())
+        assert not result.success
+        assert np.isfinite(result.fun).all()
+        np.testing.assert_array_equal(result.fun, F(result.x))
+
+
+def test_a_residual_that_is_never_finite():
+    result = root(Problem(lambda x: x * np.nan, fixed_point=True), np.ones(2), method=Homotopy())
+    assert result.status == Status.NONFINITE
+    assert result.iterations == 0
+
+
+# Records
+
+
+def test_monitors_see_every_step():
+    problem, seen = recurrent(np, 3, 4, 6, 5.0), []
+    x0 = np.random.default_rng(3).uniform(-1, 1, (4, 6))
+    result = root(problem, x0, method=Homotopy(), monitor=lambda *what: seen.append(what))
+    assert len(seen) == len(result.steps) == result.iterations.max() + 1
+    for i, (step, x, F) in enumerate(seen):
+        assert step.iteration == i
+        assert x.shape == F.shape == (4, 6)
+        np.testing.assert_array_equal(F, problem.residual(x))
+        np.testing.assert_array_equal(step.residual_norm, np.abs(F[step.systems]).max(axis=1))
+        if i:
+            assert step.step_length.shape == step.krylov_iterations.shape == step.systems.shape
+    assert seen[-1][0].running == 0
+    total = np.zeros(4, dtype=int)
+    for step, _, _ in seen[1:]:
+        total[step.systems] += step.krylov_iterations
+    np.testing.assert_array_equal(total, result.krylov_iterations)
+
+
+def test_counts_are_those_of_the_calls():
+    calls = dict.fromkeys(("F", "jvp"), 0)
+
+    def F(x):
+        calls["F"] += 1
+        return x - np.cos(3 * x)
+
+    def jvp(x, v):
+        calls["jvp"] += 1
+        return (1 + 3 * np.sin(3 * x)) * v
+
+    result = root(Problem(F, jvp=jvp, fixed_point=True), np.zeros(2), method=Homotopy())
+    assert (result.counts.residuals, result.counts.jvps) == (calls["F"], calls["jvp"])
+    assert result.krylov_iterations == calls["jvp"]
+
+
+def test_a_straight_path_is_gone_along_in_steps_that_double():
+    """x = tau, of length 2^(1/2): the first step twice 0.2, then 0.8, and the last one to the end."""
+    result = root(Problem(lambda x: x - 1, fixed_point=True), np.zeros(1), method=Homotopy())
+    np.testing.assert_allclose([step.step_length[0] for step in result.steps[1:4]], [0.4, 0.8, 1.6])
+    assert result.success
+    assert result.iterations <= 4
+
+
+def test_steps_change_by_the_factors_that_the_number_of_corrections_says():
+    """Twice where none or one was needed, as it was after two, 0.7 after three, and half where a step was lost."""
+    result = root(recurrent(np, 3, 6, 6, 5.0), np.random.default_rng(3).uniform(-1, 1, (6, 6)), method=Homotopy())
+    before, factors = {}, set()
+    for step in result.steps[1:]:
+        for system, length in zip(step.systems, step.step_length):
+            factors.add(round(length / before.get(system, 0.2), 6))
+            before[system] = length
+    assert {0.5, 0.7, 1.0, 2.0} >= factors >= {0.5, 1.0, 2.0}
+
+
+# Settings
+
+
+def test_settings_have_an_effect():
+    problem = recurrent(np, 3, 3, 6, 5.0)
+    x0 = np.random.default_rng(3).uniform(-1, 1, (3, 6))
+    default = root(problem, x0, method=Homotopy())
+    short = root(problem, x0, method=Homotopy(first_step=0.01))
+    rough = root(problem, x0, method=Homotopy(max_krylov=4))
+    exact = root(problem, x0, method=Homotopy(linear_rtol=1e-10))
+    assert short.success.all()
+    assert exact.success.all()
+    assert (short.iterations > default.iterations).any()
+    assert (exact.krylov_iterations >= default.krylov_iterations).all()
+    assert max(step.krylov_iterations.max(initial=0) for step in rough.steps) <= 4
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"first_step": 0.0}, ValueError, "`first_step` must be between 0 and 1"),
+    ({"first_step": 1.0}, ValueError, "`first_step` must be between 0 and 1"),
+    ({"first_step": np.nan}, ValueError, "`first_step` must be between 0 and 1"),
+    ({"first_step": "a"}, TypeError, "`first_step` must be a real number"),
+    ({"linear_rtol": -0.1}, ValueError, "`linear_rtol` must be between 0 and 1"),
+    ({"linear_rtol": True}, TypeError, "`linear_rtol` must be a real number"),
+    ({"max_krylov": 0}, ValueError, "`max_krylov` must be at least 1"),
+    ({"max_krylov": 2.5}, TypeError, "`max_krylov` must be an integer"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "words"), WRONG, ids=[str(wrong[0]) for wrong in WRONG])
+def test_wrong_settings_are_named(arguments, error, words):
+    with pytest.raises(error, match=f"Homotopy: {words}"):
+        Homotopy(**arguments)
+
+
+def test_settings_are_values():
+    assert Homotopy() == Homotopy(first_step=0.2)
+    assert hash(Homotopy()) == hash(Homotopy())
+    with pytest.raises(TypeError):
+        Homotopy(0.1)  # type: ignore[misc]

@@ -1,0 +1,338 @@
+"""Newton's method with Krylov spaces in float32: solutions in double precision all the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve import LinearOperator, NewtonKrylov, NonlinearStop, Problem, root
+from implicitsolve.krylov._recycling import RecyclingGMRES
+from implicitsolve.monitor import silent
+from implicitsolve.nonlinear._direction import FixedMethod, SinglePrecision
+from implicitsolve.nonlinear._scheduler import Scheduler
+from implicitsolve.solve import solve_root
+from implicitsolve.status import Status
+from tests.adapters.layers import ADAPTERS, make
+from tests.helpers.compare import host
+
+TIGHT = NonlinearStop(atol=1e-10, rtol=0.0)
+KRYLOV: dict[str, Any] = {
+    "default": {},
+    "no recycling": {"recycle": 0},
+    "small space": {"max_krylov": 2},
+    "gmres": {"krylov": ims.GMRES()},
+    "lgmres": {"krylov": ims.LGMRES(), "max_krylov": 30},
+    "bicgstab": {"krylov": ims.BiCGSTAB()},
+    "truncated": {"krylov": ims.TruncatedInverse(order=3), "line_search": ims.FullStep()},
+    "scipy": {"krylov": ims.ScipyKrylov(function="gmres")},
+}
+
+
+def single(**settings: Any) -> NewtonKrylov:
+    return NewtonKrylov(krylov_dtype="float32", **settings)
+
+
+class Seen:
+    """A nonlinear problem of B systems whose Jacobian keeps the dtypes of the vectors that it multiplies."""
+
+    def __init__(
+        self, xp: Any = np, B: int = 3, n: int = 6, dtype: Any = None, casts: bool = True, seed: int = 0
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        self.xp, self.casts = xp, casts
+        self.dtype = xp.float64 if dtype is None else dtype
+        self.A = xp.asarray(np.eye(n) + 0.5 * rng.standard_normal((B, n, n)) / n**0.5, dtype=self.dtype)
+        self.b = xp.asarray(rng.standard_normal((B, n)), dtype=self.dtype)
+        self.dtypes: list[Any] = []
+
+    def residual(self, x: Any) -> Any:
+        xp = self.xp
+        return xp.matmul(self.A, x[:, :, None])[:, :, 0] + 0.3 * xp.tanh(x) - self.b
+
+    def jacobian(self, x: Any) -> LinearOperator:
+        slope = 0.3 * (1 - self.xp.tanh(x) ** 2)
+        return self.operator(self.A, slope)
+
+    def operator(self, A: Any, slope: Any) -> LinearOperator:
+        xp = self.xp
+
+        def matvec(v: Any) -> Any:
+            self.dtypes.append(v.dtype)
+            return xp.matmul(A, v[:, :, None])[:, :, 0] + slope * v
+
+        def part(i: Any) -> LinearOperator:
+            rows = xp.asarray(i)
+            return self.operator(xp.take(A, rows, axis=0), xp.take(slope, rows, axis=0))
+
+        return LinearOperator(
+            matvec,
+            in_shape=A.shape[-1],
+            batch_shape=(A.shape[0],),
+            dtype=A.dtype,
+            take=part,
+            cast=(lambda dtype: self.operator(xp.astype(A, dtype), xp.astype(slope, dtype))) if self.casts else None,
+        )
+
+    def problem(self) -> Problem:
+        return Problem(
+            self.residual, linearize=lambda x: (self.residual(x), self.jacobian(x)), batch_ndim=1, name="seen"
+        )
+
+    @property
+    def x0(self) -> Any:
+        return self.xp.zeros_like(self.b)
+
+
+# Solutions
+
+
+@pytest.mark.parametrize("settings", KRYLOV.values(), ids=KRYLOV)
+def test_float64_tolerances_are_reached(settings):
+    for name in ("implicit_gru", "implicit_lstm", "elman"):
+        layer = make(name, B=4, T=6, lengths=(6, 1, 4, 5), scale=0.8).layer()
+        result = root(layer, method=single(**settings), stop=TIGHT)
+        assert result.success.all()
+        assert result.x.dtype == result.fun.dtype == np.float64
+        np.testing.assert_allclose(result.fun, layer.residual(result.x), rtol=0, atol=1e-15)
+        reference = root(layer, method=NewtonKrylov(), stop=NonlinearStop(atol=1e-13, rtol=0.0))
+        np.testing.assert_allclose(result.x, reference.x, atol=2e-9)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_every_adapter(name):
+    layer = make(name, B=3, T=5, lengths=(5, 1, 3), scale=0.7).layer()
+    result = root(layer, method=single(), stop=NonlinearStop(atol=1e-12, rtol=0.0))
+    assert result.success.all()
+    assert np.abs(layer.residual(result.x)).max() <= 1e-12
+
+
+def test_hard_layers_take_as_many_steps_or_a_few_more():
+    rng = np.random.default_rng(0)
+    params = ims.adapters.gru_parameters(4, 20, scale=0.3, rng=rng)
+    layer = ims.adapters.implicit_gru(params, rng.standard_normal((6, 15, 4)))
+    double, half = (root(layer, method=method, stop=TIGHT) for method in (NewtonKrylov(), single()))
+    assert double.success.all()
+    assert half.success.all()
+    assert (half.iterations <= double.iterations + 2).all()
+    assert half.counts.jvps <= 1.5 * double.counts.jvps + 5
+
+
+@pytest.mark.parametrize("exponent", [-300, -120, 100, 300])
+def test_the_size_of_the_residual_does_not_matter(exponent):
+    """Beyond float32's range: right-hand sides are of length 1."""
+    scale = 2.0**exponent
+    seen = Seen()
+
+    def linearize(x):
+        return scale * seen.residual(x / scale), seen.jacobian(x / scale)
+
+    one = root(seen.problem(), seen.x0, method=single())
+    scaled = Problem(lambda x: scale * seen.residual(x / scale), linearize=linearize, batch_ndim=1)
+    other = root(scaled, seen.x0, method=single())
+    assert one.success.all()
+    np.testing.assert_array_equal(other.x, scale * one.x)
+    np.testing.assert_array_equal(other.krylov_iterations, one.krylov_iterations)
+
+
+# What runs in which precision
+
+
+@pytest.mark.parametrize("settings", KRYLOV.values(), ids=KRYLOV)
+def test_products_run_in_float32(settings):
+    seen = Seen()
+    result = root(seen.problem(), seen.x0, method=single(**settings), stop=TIGHT)
+    assert result.success.all()
+    assert seen.dtypes
+    assert all(dtype == np.float32 for dtype in seen.dtypes)
+    assert result.counts.jvps == len(seen.dtypes)
+    assert result.x.dtype == np.float64
+
+
+def test_products_of_layers_run_in_float32(monkeypatch):
+    from implicitsolve.adapters._transition import Derivative
+
+    dtypes, push = [], Derivative.matvec
+
+    def matvec(self, v):
+        dtypes.append((v.dtype, self.factors.dtype))
+        return push(self, v)
+
+    monkeypatch.setattr(Derivative, "matvec", matvec)
+    layer = make("implicit_gru", T=5, lengths=(5, 1, 4)).layer()
+    for problem in (layer, replace(layer, halves=None)):
+        dtypes.clear()
+        assert root(problem, method=single(), stop=TIGHT).success.all()
+        assert set(dtypes) == {(np.dtype(np.float32), np.dtype(np.float32))}
+        dtypes.clear()
+        assert root(problem, method=NewtonKrylov(), stop=TIGHT).success.all()
+        assert set(dtypes) == {(np.dtype(np.float64), np.dtype(np.float64))}
+
+
+def test_without_float32_products_it_is_the_method_without_them():
+    seen, plain = Seen(casts=False), Seen(casts=False)
+    result = root(seen.problem(), seen.x0, method=single(), stop=TIGHT)
+    expected = root(plain.problem(), plain.x0, method=NewtonKrylov(), stop=TIGHT)
+    assert all(dtype == np.float64 for dtype in seen.dtypes)
+    np.testing.assert_array_equal(result.x, expected.x)
+    np.testing.assert_array_equal(result.krylov_iterations, expected.krylov_iterations)
+
+
+@pytest.mark.parametrize("parts", ["residual", "jvp", "jac"])
+def test_problems_without_operators_of_their_own(parts):
+    options: dict[str, Any] = {
+        "residual": {},
+        "jvp": {"jvp": lambda x, v: 3 * x**2 * v},
+        "jac": {"jac": lambda x: np.diag(3 * x**2)},
+    }[parts]
+    result = root(Problem(lambda x: x**3 - 8, **options), np.ones(3), method=single(), stop=TIGHT)
+    assert result.success
+    np.testing.assert_allclose(result.x, 2.0, atol=1e-10)
+
+
+def test_float32_x_is_not_affected(xp):
+    seen, plain = (Seen(xp, dtype=xp.float32) for _ in range(2))
+    result = root(seen.problem(), seen.x0, method=single())
+    expected = root(plain.problem(), plain.x0, method=NewtonKrylov())
+    np.testing.assert_array_equal(host(result.x), host(expected.x))
+    np.testing.assert_array_equal(result.krylov_iterations, expected.krylov_iterations)
+    assert result.x.dtype == xp.float32
+
+
+@pytest.mark.parametrize("settings", ["default", "gmres", "lgmres", "bicgstab", "small space", "no recycling"])
+def test_every_library(settings, xp):
+    seen = Seen(xp)
+    result = root(seen.problem(), seen.x0, method=single(**KRYLOV[settings]), stop=TIGHT)
+    assert result.success.all()
+    assert all(dtype == xp.float32 for dtype in seen.dtypes)
+    plain = Seen()
+    expected = root(plain.problem(), plain.x0, method=NewtonKrylov(), stop=TIGHT)
+    np.testing.assert_allclose(host(result.x), expected.x, atol=1e-9)
+    layer = make("implicit_gru", T=5, lengths=(5, 1, 4)).layer(xp, xp.float64)
+    assert root(layer, method=single(**KRYLOV[settings]), stop=TIGHT).success.all()
+
+
+def test_complex_systems_are_solved_in_their_own_precision():
+    rng = np.random.default_rng(0)
+    A = np.eye(4) + 0.3 * (rng.standard_normal((4, 4)) + 1j * rng.standard_normal((4, 4)))
+
+    def operator(A):
+        return LinearOperator(lambda v: A @ v, in_shape=4, dtype=A.dtype, cast=lambda dtype: operator(A.astype(dtype)))
+
+    problem = Problem(lambda x: A @ x - 1j, jac=lambda x: operator(A))
+    result = root(problem, np.zeros(4, complex), method=single(), stop=TIGHT)
+    assert result.success
+    np.testing.assert_allclose(A @ result.x, 1j * np.ones(4), atol=1e-10)
+
+
+# Preconditioners and places
+
+
+def test_preconditioners_work_on_float32_vectors():
+    seen = Seen(B=1)
+    dtypes = []
+
+    def M(x, F):
+        inverse = np.linalg.inv(seen.A[0])
+
+        def matvec(v):
+            dtypes.append(v.dtype)
+            return v @ inverse.T
+
+        return LinearOperator(matvec, in_shape=6, batch_shape=(1,))
+
+    for settings in ({}, {"krylov": ims.GMRES()}, {"krylov": ims.BiCGSTAB()}):
+        seen.dtypes.clear()
+        result = root(seen.problem(), seen.x0, method=single(preconditioner=M, **settings), stop=TIGHT)
+        plain = root(seen.problem(), seen.x0, method=single(**settings), stop=TIGHT)
+        assert result.success.all()
+        assert (result.krylov_iterations < plain.krylov_iterations).all()
+    assert set(dtypes) == {np.dtype(np.float64)}  # in its own precision
+    assert all(dtype == np.float32 for dtype in seen.dtypes)
+
+
+@pytest.mark.parametrize(
+    "preconditioner", [ims.BlockLU(), ims.precondition.BlockJacobi(), ims.Lagged(preconditioner=ims.BlockLU())]
+)
+def test_assembled_preconditioners(preconditioner):
+    layer = make("implicit_gru", B=4, T=6, lengths=(6, 1, 4, 5), scale=0.8).layer()
+    result = root(layer, method=single(preconditioner=preconditioner), stop=TIGHT)
+    assert result.success.all()
+    assert result.x.dtype == np.float64
+
+
+@pytest.mark.parametrize("settings", ["default", "gmres", "no recycling", "small space"])
+@pytest.mark.parametrize("capacity", [1, 3])
+def test_systems_may_wait_for_a_place(settings, capacity):
+    layer = make("implicit_gru", B=7, T=6, lengths=(6, 1, 4, 5, 2, 6, 3), scale=1.0).layer()
+    start = np.zeros((7, 6, 3))
+    method = single(**KRYLOV[settings])
+    result = solve_root(layer, start, method, TIGHT, silent, Scheduler(capacity=capacity))
+    together = root(layer, start, method=method, stop=TIGHT)
+    assert result.success.all()
+    np.testing.assert_allclose(result.x, together.x, atol=2e-9)
+
+
+def test_a_system_that_is_not_finite_harms_no_other():
+    seen = Seen(B=3)
+    clean = root(seen.problem(), seen.x0, method=single())
+    start = seen.x0
+    start[1, 2] = np.nan
+    result = root(seen.problem(), start, method=single())
+    assert result.status.tolist() == [1, Status.NONFINITE, 1]
+    np.testing.assert_array_equal(result.x[[0, 2]], clean.x[[0, 2]])
+
+
+def test_a_batch_is_its_systems():
+    layer = make("implicit_gru", B=3, T=6, lengths=(6, 2, 4), scale=1.0).layer()
+    together = root(layer, method=single(), stop=TIGHT)
+    for b in range(3):
+        alone = root(layer.take(np.asarray([b])), method=single(), stop=TIGHT)
+        np.testing.assert_allclose(alone.x[0], together.x[b], atol=2e-9)
+        assert abs(int(alone.krylov_iterations[0]) - int(together.krylov_iterations[b])) <= 2
+
+
+# The direction alone
+
+
+@pytest.mark.parametrize("kind", ["fixed", "growing"])
+def test_the_direction_is_as_accurate_as_float32_can_make_it(kind, rng):
+    seen = Seen()
+    J = seen.jacobian(rng.standard_normal((3, 6)))
+    F = rng.standard_normal((3, 6)) * np.asarray([1e-200, 1.0, 1e200])[:, None]
+    norms = np.asarray([np.linalg.norm(row / np.abs(row).max()) * np.abs(row).max() for row in F])
+    linear = SinglePrecision(FixedMethod(ims.GMRES(), 50) if kind == "fixed" else RecyclingGMRES(20, 10, 3))
+    for eta in (1e-2, 1e-12):
+        outcome = linear.direction(J, F, norms, np.full(3, eta), None)
+        remains = np.linalg.norm((J.matvec(outcome.x) + F) / norms[:, None], axis=1)
+        assert outcome.x.dtype == np.float64
+        assert (remains <= max(eta, 1e-5) * 1.5).all()
+        np.testing.assert_allclose(outcome.residual_norm / norms, remains, atol=2e-6)
+        assert (outcome.status == Status.CONVERGED).all()
+
+
+def test_what_the_method_knows_is_for_double_precision(rng):
+    linear = SinglePrecision(RecyclingGMRES(20, 10, 3))
+    assert linear.correction is None
+    seen = Seen()
+    J, F = seen.jacobian(np.zeros((3, 6))), rng.standard_normal((3, 6))
+    linear.direction(J, F, np.linalg.norm(F, axis=1), np.full(3, 1e-6), None)
+    known = linear.correction
+    assert known is not None
+    for scale in (1e-150, 1.0, 1e150):
+        x = known(scale * F) / scale
+        assert x.dtype == np.float64
+        np.testing.assert_allclose(J.matvec(x), F, atol=1e-4)
+    assert SinglePrecision(FixedMethod(ims.GMRES(), 5)).correction is None
+
+
+# Settings
+
+
+@pytest.mark.parametrize("products", ["float64", "half", 32, np.float32])
+def test_unknown_precisions_are_named(products):
+    with pytest.raises(ValueError, match='`krylov_dtype` must be None or "float32", got'):
+        NewtonKrylov(krylov_dtype=products)

@@ -1,0 +1,253 @@
+"""SparseNewton: nothing declared, or a pattern; few evaluations, and honest endings where there is no sparsity."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import implicitsolve as ims
+from implicitsolve import Grid, Sparse, SparseNewton
+from implicitsolve.testing import _line_gallery as lines
+from implicitsolve.testing import _network_gallery as networks
+from implicitsolve.testing import _sparse_gallery as planes
+
+
+def solved(problem, method, **declared):
+    stop = ims.NonlinearStop(atol=problem.tolerance(), rtol=0.0)
+    result = ims.root(ims.Problem(problem.residual, **declared), problem.x0.copy(), method=method, stop=stop)
+    assert result.success
+    assert np.abs(problem.residual(result.x)).max() <= problem.tolerance()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("problem", "most"),
+    [
+        (planes.bratu(2, 24), 26),
+        (planes.bratu(3, 9), 36),
+        (planes.brusselator(24), 32),
+        (planes.upwind(24), 45),
+        (planes.radiation(24), 45),
+        (lines.business_cycle(400), 45),
+        (lines.periodic_orbit(200), 45),
+        (networks.power_network(400), 230),
+    ],
+    ids=str,
+)
+def test_nothing_declared(problem, most):
+    assert solved(problem, SparseNewton()).counts.residuals <= most
+
+
+def test_declared_grid_saves_the_detection():
+    result = solved(planes.bratu(2, 24), SparseNewton(structure=Grid(shape=(24, 24))))
+    assert result.counts.residuals <= 20
+
+
+def test_products_assemble_where_there_are_any():
+    n = 24
+    problem = planes.bratu(2, n)
+    c = 6.0 / (n + 1) ** 2
+
+    def jvp(u, v):
+        return 4.0 * v - planes.neighbors(v) - c * np.exp(u) * v
+
+    result = solved(problem, SparseNewton(structure=Grid(shape=(n, n))), jvp=jvp)
+    assert result.counts.jvps >= 5
+    assert result.counts.residuals <= 12
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [np.eye(100, dtype=bool), np.ones((100, 100), dtype=bool), np.tri(100, k=0, dtype=bool)],
+    ids=["too narrow", "too wide", "half"],
+)
+def test_wrong_patterns_never_make_a_false_root(pattern):
+    solved(planes.bratu(1, 100), SparseNewton(structure=Sparse(pattern)))
+
+
+def test_dense_problems_cost_two_evaluations_more():
+    problem = lines.h_equation(200)
+    plain = solved(problem, ims.NewtonKrylov()).counts.residuals
+    assert solved(problem, SparseNewton()).counts.residuals <= plain + 2
+
+
+def test_batch_with_one_pattern():
+    n = 60
+    h = 1.0 / (n + 1) ** 2
+    strengths = np.array([0.5, 1.0, 3.0])
+
+    def residual(u):
+        out = 2.0 * u - h * strengths[: u.shape[0], None] * np.exp(u)
+        out[:, 1:] -= u[:, :-1]
+        out[:, :-1] -= u[:, 1:]
+        return out
+
+    result = ims.root(ims.Problem(residual, batch_ndim=1), np.zeros((3, n)), method=SparseNewton())
+    assert result.success.all()
+    assert result.counts.residuals <= 25
+
+
+def test_singular_jacobian_is_no_hang():
+    result = ims.root(lambda u: u**2 + 0 * np.roll(u, 1), np.ones(50), method=SparseNewton())
+    assert result.counts.residuals < 300
+    assert (np.abs(result.x**2).max() <= 1.5e-8) == result.success
+
+
+def test_settings():
+    with pytest.raises(TypeError, match="Sparse or Grid"):
+        SparseNewton(structure=ims.BlockBanded(1, 1))
+    with pytest.raises(ValueError, match="100 unknowns"):
+        ims.root(planes.bratu(2, 8).residual, np.zeros((8, 8)), method=SparseNewton(structure=Grid(shape=(10, 10))))
+
+
+def laplacian(n):
+    """Of a plane of n by n points, as a sparse array."""
+    line = scipy.sparse.diags_array([2.0 * np.ones(n), -np.ones(n - 1), -np.ones(n - 1)], offsets=[0, 1, -1])
+    return scipy.sparse.kron(line, scipy.sparse.eye_array(n)) + scipy.sparse.kron(scipy.sparse.eye_array(n), line)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [scipy.sparse.csr_array, scipy.sparse.csc_matrix, scipy.sparse.coo_array, lambda A: A.toarray()],
+    ids=["csr", "csc_matrix", "coo", "dense"],
+)
+def test_a_matrix_from_jac_is_factored(kind):
+    n, calls = 20, []
+    A = laplacian(n)
+
+    def jac(u):
+        calls.append(1)
+        return kind(A - scipy.sparse.diags_array(5.0 / n**2 * np.exp(u.ravel())))
+
+    problem = ims.Problem(lambda u: A @ u - 5.0 / n**2 * np.exp(u), jac=jac)
+    result = ims.root(problem, np.zeros(n * n), method="sparse-newton", stop=ims.NonlinearStop(rtol=1e-10))
+    assert result.success
+    assert np.abs(problem.residual(result.x)).max() <= 1e-9
+    assert result.counts.residuals <= 14
+    assert result.counts.jvps == 0
+    assert result.counts.linearizations == len(calls) <= 4
+
+
+def test_linearize_may_return_a_sparse_matrix():
+    A = laplacian(12)
+    problem = ims.Problem(
+        lambda u: A @ u + u**3 - 1.0, linearize=lambda u: (A @ u + u**3 - 1.0, A + scipy.sparse.diags_array(3 * u**2))
+    )
+    result = ims.root(problem, np.zeros(144), method="sparse-newton")
+    assert result.success
+    assert result.counts.jvps == 0
+
+
+def test_the_pattern_of_jac_may_grow():
+    A, here = laplacian(10), np.arange(100)
+
+    def jac(u):  # without entries where they are zero, as they all are at the start
+        far = scipy.sparse.coo_array((np.maximum(np.roll(u, 50), 0.0), (here, (here + 50) % 100)), (100, 100)).tocsr()
+        far.eliminate_zeros()
+        return A + far
+
+    def residual(u):
+        return A @ u - 1.0 + 0.5 * np.maximum(np.roll(u, 50), 0.0) ** 2
+
+    result = ims.root(ims.Problem(residual, jac=jac), np.zeros(100), method="sparse-newton")
+    assert result.success
+    assert np.abs(residual(result.x)).max() <= 1e-5
+
+
+def test_dense_matrices_of_a_batch_have_one_pattern():
+    n = 30
+    A = (np.diag(np.full(n, 2.0)) - np.eye(n, k=1) - np.eye(n, k=-1))[None]
+    problem = ims.Problem(
+        lambda u: (A @ u[..., None])[..., 0] + u**3 - np.array([[1.0], [2.0]]),
+        jac=lambda u: A + 3 * u[..., None] ** 2 * np.eye(n),
+        batch_ndim=1,
+    )
+    result = ims.root(problem, np.zeros((2, n)), method="sparse-newton")
+    assert result.success.all()
+    assert result.counts.jvps == 0
+
+
+@pytest.mark.parametrize(
+    ("J", "error", "words"),
+    [
+        (scipy.sparse.eye_array(20, 21), ValueError, "shape"),
+        (scipy.sparse.eye_array(20, dtype=complex), TypeError, "complex"),
+    ],
+    ids=["shape", "complex"],
+)
+def test_a_wrong_matrix_from_jac_raises(J, error, words):
+    with pytest.raises(error, match=words):
+        ims.root(ims.Problem(lambda u: u - 1, jac=lambda u: J), np.zeros(20), method="sparse-newton")
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan], ids=["zero", "nan"])
+def test_a_singular_matrix_from_jac_has_an_honest_status(value):
+    problem = ims.Problem(lambda u: u**2 - 4, jac=lambda u: value * scipy.sparse.eye_array(20))
+    result = ims.root(problem, np.ones(20), method="sparse-newton", stop=ims.NonlinearStop(max_iterations=30))
+    assert not result.success or np.abs(result.x**2 - 4).max() <= 1e-6
+
+
+def test_operators_from_jac_give_products():
+    problem = planes.bratu(2, 16)
+    c = 6.0 / 17**2
+
+    def jac(u):
+        def product(v):
+            w = v.reshape(16, 16)
+            return (4.0 * w - planes.neighbors(w) - c * np.exp(u) * w).ravel()
+
+        return ims.LinearOperator(product, in_shape=256)
+
+    assert solved(problem, SparseNewton(structure=Grid(shape=(16, 16))), jac=jac).counts.jvps > 0
+
+
+def nonsymmetric(n):
+    """Upwind differences and a far coupling: the transposed pattern misses most entries."""
+
+    def residual(u):
+        out = 3.0 * u + u**3 - 1.0
+        out[1:] -= u[:-1]
+        out[n // 2 :] += 0.5 * np.sin(u[: n - n // 2])
+        return out
+
+    rows = np.concatenate([np.arange(n), np.arange(1, n), np.arange(n // 2, n)])
+    columns = np.concatenate([np.arange(n), np.arange(n - 1), np.arange(n - n // 2)])
+    return residual, Sparse((rows, columns), unknowns=n)
+
+
+@pytest.mark.parametrize("wrong", ["right", "too narrow", "too wide", "transposed", "empty"])
+def test_declared_patterns_that_are_wrong_still_give_the_root(wrong):
+    n = 120
+    residual, right = nonsymmetric(n)
+    pattern = {
+        "right": right,
+        "too narrow": Sparse(scipy.sparse.eye_array(n)),
+        "too wide": right.union(Sparse((np.arange(n), np.arange(n)[::-1].copy()))),
+        "transposed": Sparse(right.to_scipy().T),
+        "empty": Sparse(scipy.sparse.csc_array((n, n))),
+    }[wrong]
+    result = ims.root(ims.Problem(residual, structure=pattern), np.zeros(n), method="sparse-newton")
+    assert result.success
+    assert np.abs(residual(result.x)).max() <= 1e-5
+    assert result.counts.residuals <= 200
+
+
+def test_none_forbids_detection():
+    problem = planes.bratu(2, 16)
+    plain = solved(problem, ims.NewtonKrylov()).counts
+    assert solved(problem, SparseNewton(), structure="none").counts == plain
+    assert solved(problem, SparseNewton(), structure="detect").counts.residuals < plain.residuals
+
+
+def test_detect_structure_prints_what_it_found_and_why_not():
+    found = ims.detect_structure(planes.bratu(2, 16).residual, np.zeros((16, 16)))
+    assert "diagonals" in repr(found)
+    assert found.reason == ""
+    dense = ims.detect_structure(lambda x: x - x.mean() ** 2, np.ones(100), budget=50)
+    assert dense.reason in repr(dense)
+    assert "budget" in ims.detect_structure(planes.bratu(2, 16).residual, np.zeros((16, 16)), budget=3).how
+    with pytest.raises(ValueError, match="detect_structure: `budget`"):
+        ims.detect_structure(lambda x: x, np.ones(20), budget=0)
+    with pytest.raises(TypeError, match="residual"):
+        ims.detect_structure(3, np.ones(20))
