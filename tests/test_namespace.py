@@ -203,7 +203,3 @@ def test_room_for_vectors_beside_others(any_dtype, xp):
     for room in (ns.empty_vectors(like, 3, 4), ns.zero_vectors(like, 3, 4)):
         assert (tuple(room.shape), room.dtype, type(room)) == ((3, 4, 5), like.dtype, type(like))
     assert not bool(xp.any(room != 0))
-
-
-def test_libraries_offer_nothing_beyond_the_standard(xp):
-    assert ns.extension(xp.ones(2), "empty_vectors") is None

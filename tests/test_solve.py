@@ -19,6 +19,7 @@ NAMES = {
     "homotopy": ims.Homotopy(),
     "newton-krylov": ims.NewtonKrylov(),
     "picard": ims.Picard(),
+    "sparse-newton": ims.SparseNewton(),
 }
 
 

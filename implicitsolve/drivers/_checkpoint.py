@@ -55,7 +55,8 @@ def checkpointed(
         Steps of a leg. Default 10, after which most solves have ended.
     method : optional
         As of `root`, except `Homotopy`, whose path every leg would restart. For fixed-point problems "auto" is
-        `NewtonKrylov` here, since `Anderson` depends on its history.
+        `NewtonKrylov` here, since `Anderson` depends on its history; nor does it detect a structure, which every leg
+        would repeat.
     stop : NonlinearStop, optional
         As of `root`. The inequality refers to ||F(x0)|| of the first leg. `max_iterations` counts the steps of all
         legs; a later call may increase it.

@@ -24,6 +24,7 @@ class Entries:
     columns: HostArray
     values: HostArray  # (B, n)
     full_rows: HostArray
+    colors: HostArray | None = None  # of the columns, where those of a color were displaced together
 
 
 def bisect(probe: Probe, only: HostArray | None = None) -> Entries:

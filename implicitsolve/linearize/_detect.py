@@ -16,6 +16,7 @@ LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no mor
 MISMATCH = 1e-3  # part of |J| |d| by which J d may differ from the measured change of F
 CURVED = 30.0  # ... or so many times what F differs from a straight line along d
 ROUNDING = 1e3  # ... or so many units in the last place of F
+GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 MOST_REPAIRED = 0.1  # part of the rows that are searched once more for themselves
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
 BUDGET = 400
@@ -165,6 +166,7 @@ def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
         np.concatenate([entries.columns[keep], other.columns]),
         np.concatenate([entries.values[:, keep], other.values], axis=1),
         np.union1d(entries.full_rows, other.full_rows),
+        entries.colors,
     )
 
 
@@ -181,7 +183,7 @@ def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, Host
     if not np.isfinite(values).all():
         return Detection(how="not finite", evaluations=probe.evaluations, unknowns=probe.size), np.arange(probe.size)
     random = np.random.default_rng(probe.evaluations)
-    d = probe.h * random.uniform(0.5, 1.0, probe.size) * random.choice((-1.0, 1.0), probe.size)
+    d = probe.h * _sizes(entries.colors, random, probe.size) * random.choice((-1.0, 1.0), probe.size)
     wrong = np.flatnonzero(_wrong_rows(probe, structure, values, d, entries.full_rows))
     if wrong.size > MOST_WRONG * probe.size:
         return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=probe.size), wrong
@@ -193,6 +195,17 @@ def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, Host
         values=values,
         full_rows=entries.full_rows,
     ), wrong
+
+
+def _sizes(colors: HostArray | None, random: np.random.Generator, size: int) -> HostArray:
+    """Numbers between 0.5 and 1, far apart for near columns of one color: an entry in the wrong one of them shows."""
+    if colors is None:
+        return random.uniform(0.5, 1.0, size)
+    order = np.argsort(colors, kind="stable")
+    first = np.searchsorted(colors[order], np.arange(int(colors.max()) + 1))
+    rank = np.empty(size)
+    rank[order] = np.arange(size) - first[colors[order]]
+    return np.asarray(0.5 + 0.5 * np.mod(rank * GOLDEN + random.uniform(), 1.0))
 
 
 def _wrong_rows(probe: Probe, structure: Sparse, values: HostArray, d: HostArray, full_rows: HostArray) -> HostArray:

@@ -238,7 +238,7 @@ def verify(
         rows.append(row)
         columns.append(column)
         values.append(responses[int(colors[column[0]])][:, row])
-    return Entries(np.concatenate(rows), np.concatenate(columns), np.concatenate(values, axis=1), left_out)
+    return Entries(np.concatenate(rows), np.concatenate(columns), np.concatenate(values, axis=1), left_out, colors)
 
 
 def _explained(

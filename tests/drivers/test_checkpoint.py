@@ -41,7 +41,7 @@ def bratu(size=30):
         p = np.pad(u, 1)
         return p[2:] - 2 * u + p[:-2] + 3 * np.exp(u) / (size + 1) ** 2
 
-    return ims.Problem(residual)
+    return ims.Problem(residual, structure="none")  # legs detect no sparsity
 
 
 def cubes(c, *, take=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from implicitsolve.linearize._detect import detect
@@ -38,6 +38,7 @@ def found_pattern(detection):
     boundary=st.sampled_from(["none", "one-sided", "identity"]),
     systems=st.integers(1, 2),
 )
+@example(20, {-8, 0, 1, 4, 7}, False, "one-sided", 1)  # columns 11 and 17 of one color, moved by the same length
 def test_diagonals_boundaries_and_rings(n, offsets, wraps, boundary, systems):
     pattern = np.zeros((n, n), dtype=bool)
     for offset in offsets:

@@ -175,11 +175,12 @@ def test_nothing_to_solve(shape):
     ],
 )
 def test_the_sizes_of_one_system_choose_the_backend(T, k, pivoting, with_numba, without, monkeypatch):
+    block_lu.load("numba")
     choices = {name: function for name, (function, _) in block_lu.implementations.items()}
     choices["reference"] = block_lu.reference
     facts = {"length": T, "block_size": k, "lower": 1, "upper": 1, "pivoting": pivoting}
     assert block_lu.select(np.ones(1), **facts) is choices[with_numba]
-    monkeypatch.setattr(_contract, "load", lambda backend: False)
+    monkeypatch.setattr(_contract, "is_installed", lambda backend: False)
     assert block_lu.select(np.ones(1), **facts) is choices[without]
 
 
