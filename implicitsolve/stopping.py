@@ -20,8 +20,8 @@ class LinearStop:
     Parameters
     ----------
     rtol : float, optional
-        Relative tolerance. Default: 1e-6, which suits an adjoint whose gradient feeds an optimizer, but at least 100
-        rounding units of the dtype (1.2e-5 in float32).
+        Relative tolerance. Default: 0 where `atol` is given, which then holds alone. Else 1e-6, which suits an adjoint
+        whose gradient feeds an optimizer, but at least 100 rounding units of the dtype (1.2e-5 in float32).
     atol : float, optional
         Absolute tolerance, in the units of b. Default 0: the criterion is independent of the scale of b.
     max_iterations : int, optional
@@ -36,7 +36,9 @@ class LinearStop:
     --------
     >>> from implicitsolve import LinearStop
     >>> print(LinearStop(rtol=1e-8))
-    ||b - A x||_2 <= max(0, 1e-08 * ||b||_2)
+    ||b - A x||_2 <= 1e-08 * ||b||_2
+    >>> print(LinearStop(atol=1e-8))
+    ||b - A x||_2 <= 1e-08
     """
 
     rtol: float | None = None
@@ -52,13 +54,12 @@ class LinearStop:
 
     def __str__(self) -> str:
         """Return the inequality."""
-        rtol = "max(1e-06, 100 eps)" if self.rtol is None else f"{self.rtol:g}"
-        return f"||b - A x||_2 <= max({self.atol:g}, {rtol} * ||b||_2)"
+        return "||b - A x||_2 <= " + _bound(self.atol, self.rtol, "max(1e-06, 100 eps)", "||b||_2")
 
     def target(self, b_norm: HostArray, b: Array = None) -> HostArray:
         """Right-hand side of the inequality for systems whose b has these norms; b determines the dtype."""
         precision = 0.0 if b is None else eps(array_namespace(b), b.dtype)
-        rtol = max(1e-6, 100 * precision) if self.rtol is None else self.rtol
+        rtol = _relative(self.atol, self.rtol, max(1e-6, 100 * precision))
         return np.maximum(self.atol, rtol * np.where(np.isfinite(b_norm), b_norm, 0.0))
 
 
@@ -71,8 +72,9 @@ class NonlinearStop:
     atol : float, optional
         Absolute tolerance, in the units of F. Default 0: the criterion is independent of the scale of F.
     rtol : float, optional
-        Relative tolerance. Default: the square root of the dtype's rounding unit (1.5e-8 in float64, 3.5e-4 in
-        float32), which a residual of ordinary conditioning can reach.
+        Relative tolerance. Default: 0 where `atol` is given, which then holds alone. Else the square root of the
+        dtype's rounding unit (1.5e-8 in float64, 3.5e-4 in float32), which a residual of ordinary conditioning can
+        reach.
     max_iterations : int, optional
         Limit of steps, those that the line search rejects included. The default None is 100 steps of a Newton method,
         500 of a fixed-point iteration, whose steps cost one residual, and 2000 of a homotopy.
@@ -88,8 +90,12 @@ class NonlinearStop:
     Examples
     --------
     >>> from implicitsolve import NonlinearStop
-    >>> print(NonlinearStop(atol=1e-8, rtol=0.0))
-    max|F(x)| <= max(1e-08, 0 * max|F(x0)|)
+    >>> print(NonlinearStop())
+    max|F(x)| <= sqrt(eps) * max|F(x0)|
+    >>> print(NonlinearStop(atol=1e-8))
+    max|F(x)| <= 1e-08
+    >>> print(NonlinearStop(atol=1e-12, rtol=1e-8))
+    max|F(x)| <= max(1e-12, 1e-08 * max|F(x0)|)
     """
 
     atol: float = 0.0
@@ -110,8 +116,7 @@ class NonlinearStop:
     def __str__(self) -> str:
         """Return the inequality."""
         norm = {"max": "max|F({})|", "2": "||F({})||_2"}.get(str(self.norm), "norm(F({}))")
-        rtol = "sqrt(eps)" if self.rtol is None else f"{self.rtol:g}"
-        return f"{norm.format('x')} <= max({self.atol:g}, {rtol} * {norm.format('x0')})"
+        return f"{norm.format('x')} <= {_bound(self.atol, self.rtol, 'sqrt(eps)', norm.format('x0'))}"
 
     def measure(self, F: Array, event_shape: tuple[int, ...]) -> HostArray:
         """Norm of each row of F (B, N) on the host; a callable norm is called with rows in the shape of one system."""
@@ -127,8 +132,12 @@ class NonlinearStop:
 
     def target(self, first: HostArray, F: Array) -> HostArray:
         """Right-hand side of the inequality for systems that started at norm `first`."""
-        rtol = math.sqrt(eps(array_namespace(F), F.dtype)) if self.rtol is None else self.rtol
+        rtol = self.relative(eps(array_namespace(F), F.dtype))
         return np.maximum(self.atol, np.multiply(rtol, first, where=np.isfinite(first), out=np.zeros_like(first)))
+
+    def relative(self, precision: float) -> float:
+        """The relative tolerance on arrays with this rounding unit."""
+        return _relative(self.atol, self.rtol, math.sqrt(precision))
 
     def remaining(self, default: int, spent: HostArray) -> HostArray:
         """Steps that systems may still take: of the limit what is left of it, else the method's own, `default`."""
@@ -138,6 +147,22 @@ class NonlinearStop:
         """Where the inequality holds. NaN never does. `x` and the last `step` are for stricter criteria."""
         with np.errstate(invalid="ignore"):
             return norms <= target
+
+
+def _relative(atol: float, rtol: float | None, default: float) -> float:
+    """The relative tolerance: the default one only where no tolerance was given."""
+    if rtol is None:
+        return 0.0 if atol > 0 else default
+    return float(rtol)
+
+
+def _bound(atol: float, rtol: float | None, default: str, norm: str) -> str:
+    """Right-hand side of an inequality, without a tolerance that is zero."""
+    if rtol is None and not atol > 0:
+        return f"{default} * {norm}"
+    if not rtol:
+        return f"{atol:g}"
+    return f"max({atol:g}, {rtol:g} * {norm})" if atol > 0 else f"{rtol:g} * {norm}"
 
 
 def check_tolerance(owner: str, name: str, value: float) -> None:

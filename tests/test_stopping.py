@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import implicitsolve as ims
 from implicitsolve import LinearStop, NonlinearStop
 
 numbers = st.floats(0, 1e300, allow_nan=False)
@@ -136,12 +137,28 @@ def test_settings_are_values(make):
     ("stop", "text"),
     [
         (LinearStop(rtol=1e-8, atol=2), "||b - A x||_2 <= max(2, 1e-08 * ||b||_2)"),
-        (LinearStop(), "||b - A x||_2 <= max(0, max(1e-06, 100 eps) * ||b||_2)"),
-        (NonlinearStop(), "max|F(x)| <= max(0, sqrt(eps) * max|F(x0)|)"),
-        (NonlinearStop(rtol=0.5, norm="2"), "||F(x)||_2 <= max(0, 0.5 * ||F(x0)||_2)"),
-        (NonlinearStop(norm=abs, atol=1), "norm(F(x)) <= max(1, sqrt(eps) * norm(F(x0)))"),
+        (LinearStop(), "||b - A x||_2 <= max(1e-06, 100 eps) * ||b||_2"),
+        (LinearStop(atol=2), "||b - A x||_2 <= 2"),
+        (NonlinearStop(), "max|F(x)| <= sqrt(eps) * max|F(x0)|"),
+        (NonlinearStop(rtol=0.5, norm="2"), "||F(x)||_2 <= 0.5 * ||F(x0)||_2"),
+        (NonlinearStop(norm=abs, atol=1), "norm(F(x)) <= 1"),
+        (NonlinearStop(rtol=0.0), "max|F(x)| <= 0"),
     ],
-    ids=["linear", "linear default", "default", "2-norm", "callable"],
+    ids=["linear", "linear default", "linear absolute", "default", "2-norm", "callable", "zero"],
 )
 def test_the_rule_reads_as_the_inequality(stop, text):
     assert str(stop) == text
+
+
+def test_a_tolerance_given_alone_is_the_whole_rule():
+    """atol=1e-12 kept rtol = sqrt(eps), and was silently not reached."""
+    first, F, b = np.asarray([4.0]), np.ones((1, 2)), np.ones((1, 3))
+    assert NonlinearStop(atol=1e-12).target(first, F) == 1e-12
+    assert NonlinearStop(rtol=1e-3).target(first, F) == 4e-3
+    assert NonlinearStop(atol=1e-12, rtol=1e-3).target(first, F) == 4e-3
+    assert NonlinearStop().target(first, F) == 4 * np.finfo(float).eps ** 0.5
+    assert LinearStop(atol=1e-12).target(first, b) == 1e-12
+    assert LinearStop(rtol=1e-3).target(first, b) == 4e-3
+    result = ims.root(lambda x: x**2 - 2, np.ones(3), stop=NonlinearStop(atol=1e-14))
+    assert result.success
+    assert np.max(np.abs(result.fun)) <= 1e-14

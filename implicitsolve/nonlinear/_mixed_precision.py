@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -57,14 +56,15 @@ class MixedPrecision:
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         evaluator, stop = context.evaluator, context.stop
-        if rows is None and stop.rtol != 0:
+        precision = eps(evaluator.xp, evaluator.dtype)
+        if rows is None and stop.relative(precision) > 0:
             start.first_norm = stop.measure(evaluator.residual(start.x), evaluator.event_shape)
         single = evaluator.xp.float32
         x0, first_norm, iterations = start.x, start.first_norm.copy(), start.iterations.copy()
         in_single = replace(
             context,
             evaluator=evaluator.astype(single),
-            stop=_rough(stop, evaluator),
+            stop=_rough(stop, precision, evaluator.event_shape),
             monitor=_shown(context.monitor, evaluator.dtype),
         )
         rough = self.rough.solve(in_single, start.astype(single), rows)
@@ -104,11 +104,9 @@ class _RoughStop(NonlinearStop):
         return super().holds(norms, np.maximum(target, rounding), x, step)
 
 
-def _rough(stop: NonlinearStop, evaluator: Evaluator) -> NonlinearStop:
-    rtol = math.sqrt(eps(evaluator.xp, evaluator.dtype)) if stop.rtol is None else stop.rtol
-    return _RoughStop(
-        atol=stop.atol, rtol=rtol, max_iterations=stop.max_iterations, norm=stop.norm, event_shape=evaluator.event_shape
-    )
+def _rough(stop: NonlinearStop, precision: float, event_shape: tuple[int, ...]) -> NonlinearStop:
+    rtol, limit = stop.relative(precision), stop.max_iterations
+    return _RoughStop(atol=stop.atol, rtol=rtol, max_iterations=limit, norm=stop.norm, event_shape=event_shape)
 
 
 def _shown(monitor: Monitor, dtype: Any) -> Monitor:

@@ -46,7 +46,9 @@ class LayerCall(Call):
         with on_device(tensors[0]):
             self.problem = self.build(self.named(tensors))
             start = self.start(x0)
-            stop = NonlinearStop(atol=ATOL[tensors[0].dtype]) if options.stop is None else options.stop
+            dtype = tensors[0].dtype
+            default = NonlinearStop(atol=ATOL[dtype], rtol=torch.finfo(dtype).eps ** 0.5)
+            stop = default if options.stop is None else options.stop
             self.result = root(self.problem, start, method=options.method, stop=stop)
             x = to_tensor(self.result.x)
             if self.warm is not None:

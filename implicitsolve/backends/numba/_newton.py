@@ -150,7 +150,7 @@ class _Solver:
         wide = compiled_for_lanes(*self.form)
         call, is_wide = (self.call, False) if wide is None else (wide, True)
         precision = float(np.finfo(dtype).eps)
-        rtol = precision**0.5 if stop.rtol is None else float(stop.rtol)
+        rtol = stop.relative(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
         size = static_size(k) if k <= STATIC and T > 1 else ()
         settings = self.sides, self.structure.lower, size, (float(stop.atol), rtol, precision, *rates), limit
