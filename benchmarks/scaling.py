@@ -46,8 +46,7 @@ import numpy as np
 import implicitsolve as ims
 from implicitsolve import distributed
 from implicitsolve.distributed import Communicator, PartitionedLU, Serial
-from implicitsolve.distributed._exchange import GROUPS, MOST_TOGETHER, exchange
-from implicitsolve.distributed._reduced import Interfaces
+from implicitsolve.distributed._reduced import Exchange, Interfaces
 
 STOP = ims.NonlinearStop(atol=1e-8, rtol=0.0)
 METHODS = {
@@ -59,6 +58,7 @@ WEAK = {4: 10_000, 64: 500}  # blocks of each rank as ranks are added
 STRONG = {4: 10_000_000, 64: 500_000}  # blocks of all ranks
 RANKS = [*(2**i for i in range(14)), 10_000]
 FEW = 4  # ranks among which one is measured
+MOST_DIRECT = 1024  # ranks of a direct solve: every rank solves for the interfaces of all
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,6 @@ class Mirror:
 
     def __init__(self, size: int) -> None:
         self.size, self.rank = size, size // 2
-        if size > MOST_TOGETHER:  # a rank that speaks for its group
-            leaders = distributed.layout(size, math.ceil(GROUPS * size**0.5)).starts
-            self.rank = leaders[len(leaders) // 2]
         self.messages = Messages({}, {})
 
     def allreduce(self, values: Any, operation: str) -> Any:
@@ -246,6 +243,8 @@ class Costs:
         if ranks == 1:
             return self.serial(length)
         seconds = self.among[0] + self.among[1] * length / ranks + self.messages.seconds(ranks, network)
+        if self.interfaces and ranks > MOST_DIRECT:
+            return math.nan
         if self.interfaces:
             there = self.interfaces[ranks]
             seconds += there.seconds - self.interfaces[FEW].seconds + there.messages.seconds(ranks, network)
@@ -275,7 +274,7 @@ def measure(k: int, method: Any, repeat: int) -> Costs:
     interfaces: dict[int, Interface] = {}
     if is_direct:
         solves = messages.calls.pop("allgather") - iterations[0]
-        interfaces = {P: interface(k, P, iterations[0], solves, repeat) for P in RANKS[1:]}
+        interfaces = {P: interface(k, P, iterations[0], solves, repeat) for P in RANKS[1:] if P <= MOST_DIRECT}
     return Costs(affine(sizes, alone), affine(sizes, among), messages, interfaces, iterations)
 
 
@@ -285,7 +284,7 @@ def interface(k: int, ranks: int, factorizations: int, solves: int, repeat: int)
     m = 2 * k
     tips, found = 0.1 * rng.normal(size=(1, m, m)) / k**0.5, np.asarray([[np.inf, 1.0, 0.0]])
     right, places = np.ones((1, m, 1)), np.arange(ranks)
-    factor = partial(exchange, mirror, Interfaces(ranks, k, k, periodic=False), tips, found, places)
+    factor = partial(Exchange.of, mirror, Interfaces(ranks, k, k, periodic=False), tips, found, places)
     between = factor()
     of_factor, mirror.messages = mirror.messages, Messages({}, {})
     between.given(right)
@@ -300,7 +299,7 @@ def table(costs: Costs, kind: str, length: float) -> str:
     rows = [f"| {kind} | " + " | ".join(f"{P:,}" for P in chosen) + " |", "| --- |" + " ---: |" * len(chosen)]
     for name, network in NETWORKS.items():
         values = [100 * getattr(costs, kind)(length, P, network) for P in chosen]
-        rows.append(f"| {name} | " + " | ".join(f"{value:.0f}" for value in values) + " |")
+        rows.append(f"| {name} | " + " | ".join("" if math.isnan(value) else f"{value:.0f}" for value in values) + " |")
     return "\n".join(rows)
 
 
@@ -311,7 +310,7 @@ def describe(k: int, name: str, costs: Costs) -> str:
         a, b = getattr(costs, part)
         lines.append(f"- {part}: {1e3 * a:.3f} ms + {1e6 * b:.3f} us per block")
     lines += [f"- {kind}: {n} calls, {costs.messages.bytes[kind]} bytes" for kind, n in costs.messages.calls.items()]
-    for P in (16, 128, 1024, 10_000) if costs.interfaces else ():
+    for P in (16, 128, 1024) if costs.interfaces else ():
         there = costs.interfaces[P]
         sent = ", ".join(f"{n} {kind}s of {there.messages.bytes[kind]}" for kind, n in there.messages.calls.items())
         lines.append(f"- interfaces, {P} ranks: {1e3 * there.seconds:.3f} ms, {sent} bytes")

@@ -15,9 +15,8 @@ from implicitsolve.direct._layout import Layout
 from implicitsolve.direct._settings import BlockSettings
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
-from implicitsolve.distributed._exchange import Exchange, exchange, gathered, overall
 from implicitsolve.distributed._layout import Runs
-from implicitsolve.distributed._reduced import Interfaces
+from implicitsolve.distributed._reduced import Exchange, Interfaces, gathered, overall
 from implicitsolve.distributed._rows import OwnRows, add, adjoint, as_rows, first, last
 from implicitsolve.distributed._subdomain import Subdomain
 from implicitsolve.operators import BlockBandedMatrix
@@ -30,8 +29,7 @@ class PartitionedLU(BlockSettings):
     """LU factorization of a block-banded matrix with block rows partitioned across ranks, by partitions [1]_, [2]_.
 
     Every rank factors its own block rows by `BlockLU`, as a system that takes the neighbours' blocks as given. What is
-    given is then found from a small system of the interfaces. Up to 64 ranks every one solves it for all; more of them
-    form groups, which solve for the interfaces inside and then for those between groups.
+    given is then found from a small system of the interfaces, which every rank solves for itself.
 
     Parameters
     ----------
@@ -58,20 +56,19 @@ class PartitionedLU(BlockSettings):
     -----
     Communication, for blocks of k unknowns and m = (lower + upper) k:
 
-    - `factor`: one allgather, of m^2 numbers from each rank. More than 64 ranks: two, of three numbers from each rank
-      and m^2 from each of 1.6 sqrt(P) groups, and as many messages of m^2 to the neighbours as a group has ranks;
-    - a solve: one allgather of m numbers from each rank, and, for more than 64, one from each group;
+    - `factor`: one allgather, of m^2 numbers from each rank;
+    - a solve: one allgather of m numbers from each rank;
     - a step of refinement: one message to each neighbour, of lower k or upper k numbers, and a solve.
 
     Flops of one rank of P for a block tridiagonal matrix of T block rows:
 
     - `factor`: 50/3 k^3 T/P, of which 12 are for the dependence on what is given (the spikes), and 37 k^3 P for the
-      interfaces, or 112 k^3 sqrt(P) in groups;
-    - a solve: 10 k^2 T/P, and 24 k^2 P, or 58 k^2 sqrt(P).
+      interfaces;
+    - a solve: 10 k^2 T/P, and 24 k^2 P.
 
     So P ranks are at most P / 3.6 times as fast as `BlockLU` on one in factoring, and P / 1.7 in a solve; with about
-    ``(T / 7)^(2/3)`` ranks the interfaces take as long as all else. Beside the factors of `BlockLU` a rank holds its
-    spikes, T/P k m numbers, and the interfaces' factors, about 4 m^2 numbers for each, and in a group as many again.
+    ``(T / 2)^(1/2)`` ranks the interfaces take as long as all else. Beside the factors of `BlockLU` a rank holds its
+    spikes, T/P k m numbers, and the interfaces' factors, about 4 m^2 numbers for each.
 
     The growth that is reported is that of the ranks' own rows times the largest entry of the spikes, times that of the
     interfaces: in some thousand random matrices a solve without refinement had at most 1.2 times this scaled residual.
@@ -154,10 +151,10 @@ class PartitionedLU(BlockSettings):
         found = np.stack([block, subdomain.growth, subdomain.kind], axis=1)
         if rows.couples:
             interfaces = Interfaces(comm.size, A.lower * k, A.upper * k, A.periodic)
-            between = exchange(comm, interfaces, _tips(subdomain, rows), found, first_blocks)
+            between = Exchange.of(comm, interfaces, _tips(subdomain, rows), found, first_blocks)
             found = between.found
         else:
-            between, found = None, overall(*gathered(comm, found))
+            between, found = None, overall(gathered(comm, found)[0])
         return PartitionedFactors(comm, counts, (A.lower, A.upper), subdomain, between, found)
 
 

@@ -1,4 +1,4 @@
-"""The system of what is exchanged between neighbouring ranks: small, and solved by every rank for itself.
+"""The interface system: what neighbouring ranks exchange in a direct solve. It is small, and every rank solves it.
 
 Each rank solves its own rows for values that it takes as given: ``r = (b - G t, t' - G' b')``, where b are the last
 blocks of the rank before, t and b' its own first and last ones, and t' the first blocks of the rank after. With G = 0
@@ -18,6 +18,7 @@ import numpy as np
 
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU, Factorization
+from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._subdomain import MIXED, mixtures
 from implicitsolve.operators import BlockBandedMatrix
 
@@ -106,7 +107,7 @@ class Reduced:
     inverse: Factorization
 
     @classmethod
-    def of(cls, interfaces: Interfaces, tips: HostArray, of_first: HostArray, of_last: HostArray) -> Reduced:
+    def of(cls, interfaces: Interfaces, tips: HostArray, kinds: HostArray) -> Reduced:
         """Set up and factor the system.
 
         Parameters
@@ -115,11 +116,11 @@ class Reduced:
             Which ranks meet where.
         tips : ndarray (ranks, B, upper + lower, lower + upper)
             First and last rows of every rank's P.
-        of_first, of_last : ndarray (ranks, B)
-            Kind of what every rank takes as given beside its first and its last rows: PLAIN or MIXED.
+        kinds : ndarray (ranks, B)
+            What every rank takes as given: PLAIN or MIXED.
         """
         lower, upper, left, right = interfaces.lower, interfaces.upper, interfaces.left, interfaces.right
-        m, mixtures = lower + upper, _mixtures(interfaces, of_first, of_last, tips.dtype)
+        m, mixtures = lower + upper, _mixtures(interfaces, kinds, tips.dtype)
         # P's tips at each interface, by what is exchanged one interface before, there, and one after
         P = np.zeros((3, left.size, tips.shape[1], m, m), dtype=tips.dtype)
         P[0, ..., :lower, upper:] = tips[left, :, upper:, :lower]
@@ -130,14 +131,6 @@ class Reduced:
             blocks = np.stack([_exchanged(part, lower, mixtures) for part in P])
         blocks[1] += np.eye(m)
         return cls(interfaces, mixtures, BlockLU().factor(_matrix(interfaces, blocks)))
-
-    def verdict(self, first_blocks: HostArray) -> HostArray:
-        """Where each system is singular, and its growth (B, 2); `first_blocks` are those after each interface.
-
-        The first is infinite where no system is singular.
-        """
-        places, growth = np.asarray(self.inverse.singular_block), np.asarray(self.inverse.growth)
-        return np.stack([np.append(first_blocks, np.inf)[places], growth], axis=1)
 
     @property
     def nbytes(self) -> int:
@@ -168,6 +161,89 @@ class Reduced:
         return x.reshape(B, count, m, K).swapaxes(0, 1)
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """The interface system on all ranks. One allgather for whatever is asked.
+
+    Attributes
+    ----------
+    comm, reduced : Communicator, Reduced
+        The ranks, and the system.
+    found : ndarray (B, 2)
+        Of each system of the batch: where it is singular (infinite if it is not), and its growth. The same everywhere.
+    """
+
+    comm: Communicator
+    reduced: Reduced
+    found: HostArray
+
+    @classmethod
+    def of(
+        cls, comm: Communicator, interfaces: Interfaces, tips: HostArray, found: HostArray, first_blocks: HostArray
+    ) -> Exchange:
+        """Set up and factor the system.
+
+        Parameters
+        ----------
+        comm, interfaces : Communicator, Interfaces
+            The ranks, and where they meet.
+        tips : ndarray (B, m, m)
+            First and last rows of this rank's spikes.
+        found : ndarray (B, 3)
+            Where this rank's rows are singular (infinite if not), their growth, and the kind of what is given.
+        first_blocks : ndarray (ranks,)
+            The number of every rank's first block.
+        """
+        tips, found = gathered(comm, tips, found)
+        reduced = Reduced.of(interfaces, tips, found[..., 2])
+        singular, growth = overall(found).T
+        at = np.append(first_blocks[interfaces.right], np.inf)[np.asarray(reduced.inverse.singular_block)]
+        singular = np.where(np.isfinite(singular), singular, at)
+        with np.errstate(invalid="ignore"):
+            growth = growth * np.asarray(reduced.inverse.growth)
+        return cls(comm, reduced, np.stack([singular, _infinite_where_singular(singular, growth)], axis=1))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.reduced.nbytes
+
+    def given(self, tips: HostArray) -> HostArray:
+        """What this rank takes as given (B, m, K), for its first and last rows (B, m, K) of g."""
+        exchanged = self.reduced.solve(gathered(self.comm, tips)[0])
+        return self.reduced.interfaces.given(exchanged, self.comm.rank)
+
+    def tips(self, given: HostArray) -> tuple[HostArray | None, HostArray | None]:
+        """The adjoint: first rows (B, upper, K) and last rows (B, lower, K) for what this rank gives (B, m, K)."""
+        tips = self.reduced.solve_adjoint(gathered(self.comm, given)[0])
+        return self.reduced.interfaces.from_tips(tips, self.comm.rank)
+
+    def take(self, indices: Indices) -> Exchange:
+        """The same for some systems."""
+        return Exchange(self.comm, self.reduced.take(indices), self.found[indices])
+
+
+def gathered(comm: Communicator, *parts: HostArray) -> list[HostArray]:
+    """Return some arrays of all ranks, (ranks, ...) each, by one allgather; shapes are the same everywhere."""
+    whole = np.concatenate([np.ascontiguousarray(part).reshape(-1).view(np.uint8) for part in parts])
+    table = np.stack(comm.allgather(whole, [whole.shape] * comm.size))
+    ends = np.cumsum([part.nbytes for part in parts])
+    return [
+        np.ascontiguousarray(table[:, end - part.nbytes : end]).view(part.dtype).reshape(comm.size, *part.shape)
+        for part, end in zip(parts, ends)
+    ]
+
+
+def overall(found: HostArray) -> HostArray:
+    """Where each system of the batch is singular, and its growth (B, 2), from those of the ranks (P, B, 3)."""
+    singular, growth = found[..., 0].min(axis=0), found[..., 1].max(axis=0)
+    return np.stack([singular, _infinite_where_singular(singular, growth)], axis=1)
+
+
+def _infinite_where_singular(singular: HostArray, growth: HostArray) -> HostArray:
+    return np.where(np.isfinite(singular) | np.isnan(growth), np.inf, growth)
+
+
 def _matrix(interfaces: Interfaces, blocks: HostArray) -> BlockBandedMatrix:
     """The system of the interfaces from its block diagonals (3, I, B, m, m)."""
     lower, upper, periodic = min(interfaces.lower, 1), min(interfaces.upper, 1), interfaces.periodic
@@ -178,11 +254,9 @@ def _matrix(interfaces: Interfaces, blocks: HostArray) -> BlockBandedMatrix:
     return BlockBandedMatrix(band, lower=lower, upper=upper, periodic=periodic)
 
 
-def _mixtures(
-    interfaces: Interfaces, of_first: HostArray, of_last: HostArray, dtype: Any
-) -> tuple[HostArray, HostArray] | None:
+def _mixtures(interfaces: Interfaces, kinds: HostArray, dtype: Any) -> tuple[HostArray, HostArray] | None:
     """G' of the rank before each interface, and G of the rank after it, if there are some."""
-    of_first, of_last = of_first[interfaces.right] == MIXED, of_last[interfaces.left] == MIXED
+    of_first, of_last = kinds[interfaces.right] == MIXED, kinds[interfaces.left] == MIXED
     if not (of_first.any() or of_last.any()):
         return None
     G, G_after = (matrix.astype(dtype) for matrix in mixtures(interfaces.lower, interfaces.upper))

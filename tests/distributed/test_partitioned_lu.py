@@ -1,27 +1,18 @@
 from __future__ import annotations
 
-import contextlib
-from unittest import mock
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
 
 from implicitsolve import BlockBandedMatrix, BlockLU, Status
-from implicitsolve.distributed import Counted, PartitionedLU, _exchange
+from implicitsolve.distributed import PartitionedLU
 from tests.distributed.matrices import PLAIN, matrix, on_ranks, piece, solved, split_matrix
 
 
 def tridiagonal(T, before, own, after, periodic=False):
     blocks = np.broadcast_to(np.array([before, own, after], dtype=float)[:, None, None], (T, 3, 1, 1))
     return BlockBandedMatrix(blocks, lower=1, upper=1, periodic=periodic)
-
-
-def in_groups(factor):
-    """Solve for the interfaces in so many groups, times the square root of the ranks; None: by every rank for all."""
-    settings = {} if factor is None else {"MOST_TOGETHER": 1, "GROUPS": factor}
-    return mock.patch.multiple(_exchange, **settings) if settings else contextlib.nullcontext()
 
 
 def scaled_residual(A, x, b, adjoint=False):
@@ -47,14 +38,12 @@ class TestProperties:
         rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
         dominance = 4.0 if 0 in (lower, upper) else data.draw(st.sampled_from([0.0, 4.0]))
         limit = data.draw(st.sampled_from([1.0, 1e3]))  # 1: mixtures wherever they are better
-        groups = data.draw(st.sampled_from([None, 0.9, 1.6])) if len(counts) > 2 else None
         A = matrix(
             rng, *batch, T, lower + upper + 1, k, k, lower=lower, dominance=dominance, dtype=dtype, periodic=periodic
         )
         b = rng.normal(size=(*batch, T, k)).astype(dtype)
         for adjoint in (False, True):
-            with in_groups(groups):
-                x, inverse = solved(A, b, counts, PartitionedLU(refine=0, growth_limit=limit), adjoint)
+            x, inverse = solved(A, b, counts, PartitionedLU(refine=0, growth_limit=limit), adjoint)
             assert x.dtype == dtype
             assert (np.asarray(inverse.status) == Status.CONVERGED).all()
             assert scaled_residual(A, x, b, adjoint) <= 4 * np.max(inverse.growth)
@@ -210,16 +199,15 @@ class TestSingular:
         assert np.isnan(x).all()
 
 
-class TestGroups:
-    """More ranks than are together find what they take as given in groups first."""
+class TestInterfaces:
+    """The system of what the ranks exchange."""
 
     @pytest.mark.parametrize("periodic", [False, True])
-    def test_many_ranks_are_in_groups(self, periodic, rng):
+    def test_many_ranks(self, periodic, rng):
         counts = (2,) * 66
         A, b = matrix(rng, 132, 3, 2, 2, periodic=periodic, dominance=1.0), rng.normal(size=(132, 2))
         for adjoint in (False, True):
             x, inverse = solved(A, b, counts, adjoint=adjoint)
-            assert isinstance(inverse._factored.factors.between, _exchange.InGroups)
             assert scaled_residual(A, x, b, adjoint) <= 4 * inverse.growth
 
     def test_a_batch_with_mixtures_and_a_singular_system(self, rng):
@@ -236,8 +224,7 @@ class TestGroups:
             some = inverse.take(places)
             return inverse, [solve(piece(comm, b, 1, counts)).gathered() for solve in (some.solve, some.solve_adjoint)]
 
-        with in_groups(0.9):
-            inverse, (y, z) = on_ranks(counts, program)[3]
+        inverse, (y, z) = on_ranks(counts, program)[3]
         assert inverse._factored.factors.subdomain.kind.tolist() == [0, 1, 0, 0]
         assert inverse.status.tolist() == [1, 1, Status.SINGULAR, 1]
         assert inverse.singular_block.tolist() == [-1, -1, 13, -1]
@@ -251,26 +238,7 @@ class TestGroups:
         blocks = np.zeros((12, 3, 1, 1))
         blocks[:, 1] = 1.0
         blocks[first, 2] = blocks[first + 1, 0] = 1.0  # two equal equations, one on either side of an interface
-        with in_groups(0.9):  # two groups of two ranks
-            x, inverse = solved(BlockBandedMatrix(blocks, lower=1, upper=1), np.ones((12, 1)), (3, 3, 3, 3))
+        x, inverse = solved(BlockBandedMatrix(blocks, lower=1, upper=1), np.ones((12, 1)), (3, 3, 3, 3))
         assert inverse.status is Status.SINGULAR
         assert inverse.singular_block == place
         assert np.isnan(x).all()
-
-    def test_messages(self, rng):
-        counts = (3,) * 7  # in groups of 3, 2 and 2
-        A, b = matrix(rng, 21, 3, 2, 2, dominance=6.0), rng.normal(size=(21, 2))
-
-        def program(comm):
-            comm = Counted(comm)
-            inverse = PLAIN.factor(split_matrix(comm, A, counts))
-            factoring = dict(comm.calls)
-            comm.reset()
-            inverse.solve(piece(comm, b, 0, counts))
-            return comm.rank, factoring, dict(comm.calls), dict(comm.bytes)
-
-        with in_groups(0.9):
-            for rank, factoring, solving, size in on_ranks(counts, program):
-                assert factoring == {"allgather": 2, "exchange": 2}
-                assert solving == {"allgather": 2}
-                assert size == {"allgather": 8 * 4 * (2 if rank in (0, 3, 5) else 1)}  # again for the whole group
