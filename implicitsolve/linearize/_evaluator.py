@@ -165,14 +165,13 @@ class Evaluator:
         self.few: float = few
         self.is_partitioned: bool = traits_of(like).is_partitioned  # across ranks; no arrays (B, N + 1) exist then
         if self.is_partitioned and (problem.sparse_structure is not None or problem.structure == "detect"):
-            raise NotImplementedError(
-                "the problem must declare its `structure` as BlockBanded where x0 is partitioned across ranks, "
-                f"got {problem.structure!r}"
-            )
+            message = "the problem must declare its `structure` as BlockBanded where x0 is partitioned across ranks"
+            raise NotImplementedError(f"{message}, got {problem.structure!r}")
 
     def _set_shape(self, problem: Problem, batch_shape: tuple[int, ...]) -> None:
         """Evaluate this problem, whose functions take that batch."""
-        self.problem, self.batch_shape = problem, batch_shape
+        self.problem: Problem = problem
+        self.batch_shape: tuple[int, ...] = batch_shape
         self.shape: tuple[int, ...] = batch_shape + self.event_shape  # of the user's states
         self.flat_shape: tuple[int, int] = math.prod(batch_shape), self.size  # the same as (B, N)
 
