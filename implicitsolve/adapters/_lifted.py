@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from implicitsolve import LinearOperator, Problem
+from implicitsolve import BlockBandedMatrix, LinearOperator, Problem
 from implicitsolve.adapters._common import (
     Array,
-    DType,
     HostIndices,
     Matrix,
     array_namespace,
@@ -24,7 +22,7 @@ from implicitsolve.adapters._common import (
     zeros,
 )
 from implicitsolve.adapters._lifted_sweep import Sweep, sweep_of
-from implicitsolve.adapters._lifted_weights import Banded, Weight, weight
+from implicitsolve.adapters._lifted_weights import astype, check_matrix, outer, times
 from implicitsolve.adapters.kernels import Activation, check_activation
 
 NARROW = 8  # unknowns in a level, on average, below which a sweep takes much longer than a product with A
@@ -107,86 +105,67 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
     """
     xp = check_inputs("lifted_net", inputs, sample="p")
     phi = check_activation("lifted_net", activation)
-    left = weight("lifted_net", "A", A, (None, None), inputs)
-    n = left.value.shape[0]
-    if left.value.shape[1] != n:
-        raise ValueError(f"lifted_net: `A` must be square, got shape {tuple(left.value.shape)}")
-    right = weight("lifted_net", "B", B, (n, inputs.shape[-1]), inputs)
-    rows = xp.asarray(_rows(inputs), copy=True)
+    A = check_matrix("lifted_net", "A", A, (None, None), inputs)
+    if A.shape[1] != A.shape[0]:
+        raise ValueError(f"lifted_net: `A` must be square, got shape {tuple(A.shape)}")
+    B = check_matrix("lifted_net", "B", B, (A.shape[0], inputs.shape[-1]), inputs)
     with np.errstate(over="ignore", invalid="ignore"):
-        constant = right.times(rows)
-    is_single = inputs.ndim == 1
-    return _Net(left, right, rows, constant, phi, is_single, sweep_of(left)).problem()
+        constant = times(B, inputs)
+    return _Net(A, B, xp.asarray(inputs, copy=True), constant, phi, sweep_of(A, inputs)).problem()
 
 
 @dataclass(frozen=True, eq=False)
 class _Net:
     """The net at fixed parameters and inputs. Immutable: any number of threads may use it."""
 
-    A: Weight
-    B: Weight
-    inputs: Array  # (batch, p), for one system (1, p)
-    constant: Array  # (batch, n), B u
+    A: Matrix
+    B: Matrix
+    inputs: Array  # (*batch, p)
+    constant: Array  # (*batch, n), B u
     activation: Activation
-    is_single: bool
     sweep: Sweep | None
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of a state."""
-        return tuple(self.constant.shape[1:]) if self.is_single else tuple(self.constant.shape)
-
     def problem(self) -> Problem:
-        structure = self.A.value.structure if isinstance(self.A, Banded) else None
+        is_banded, is_batch = isinstance(self.A, BlockBandedMatrix), self.inputs.ndim == 2
         return Problem(
             self.residual,
             jvp=self.jvp,
             vjp=self.vjp,
             linearize=self.linearize,
-            structure=structure,
-            blocks=None if structure is None else self.blocks,
-            batch_ndim=0 if self.is_single else 1,
-            parameters={"A": self.A.value, "B": self.B.value, "inputs": self.shaped(self.inputs)},
+            structure=self.A.structure if is_banded else None,
+            blocks=self.blocks if is_banded else None,
+            batch_ndim=int(is_batch),
+            parameters={"A": self.A, "B": self.B, "inputs": self.inputs},
             parameter_jvp=self.parameter_jvp,
             parameter_vjp=self.parameter_vjp,
-            take=None if self.is_single else self.take,
+            take=self.take if is_batch else None,
             initial_guess=self.initial_guess,
             fixed_point=True,
-            substitute=None if self.sweep is None else partial(self.substitute, self.sweep),
+            substitute=None if self.sweep is None else self.substitute,
             name="lifted_net",
         )
 
-    def rows(self, name: str, x: Array) -> Array:
-        """Check a state, or an array like one, and give it as rows."""
-        if type(x) is not type(self.constant) or x.shape != self.shape or x.dtype != self.constant.dtype:
-            check_array("lifted_net", name, x, self.shape, self.constant)
-        return _rows(x)
-
-    def shaped(self, rows: Array) -> Array:
-        return _shaped(rows, self.is_single)
+    def check(self, name: str, x: Array) -> Array:
+        """Check a state, or an array like one."""
+        return check_array("lifted_net", name, x, tuple(self.constant.shape), self.constant)
 
     def apply(self, x: Array) -> Array:
-        """Return phi(A x + B u) for rows x."""
-        return self.activation.value(self.A.times(x) + self.constant)
+        """phi(A x + B u)."""
+        return self.activation.value(times(self.A, self.check("x", x)) + self.constant)
 
     def slope(self, x: Array) -> Array:
-        """Return phi'(A x + B u) for rows x."""
+        """phi'(A x + B u)."""
         return self.activation.slope(self.apply(x))
 
     @quiet
     def residual(self, x: Array) -> Array:
-        return x - self.shaped(self.apply(self.rows("x", x)))
+        return x - self.apply(x)
 
     @quiet
     def linearize(self, x: Array) -> tuple[Array, LinearOperator]:
-        value = self.apply(self.rows("x", x))
-        return x - self.shaped(value), self.jacobian(self.activation.slope(value)).operator()
-
-    def jacobian(self, slope: Array) -> _Jacobian:
-        inverse = None
-        if self.sweep is not None and self.sweep.width >= NARROW:
-            inverse = _Inverse(self.sweep, slope, self.is_single, slope.dtype)
-        return _Jacobian(self.A, slope, self.is_single, inverse)
+        value = self.apply(x)
+        sweep = self.sweep if self.sweep is not None and self.sweep.width >= NARROW else None
+        return x - value, _jacobian(self.A, self.activation.slope(value), sweep)
 
     def jvp(self, x: Array, v: Array) -> Array:
         return self.linearize(x)[1].matvec(v)
@@ -197,151 +176,82 @@ class _Net:
     @quiet
     def blocks(self, x: Array) -> Array:
         """I - D(phi') A by its blocks."""
-        xp, A = array_namespace(x), self.A.value
-        slope = xp.reshape(self.slope(self.rows("x", x)), (-1, A.length, 1, A.block_size, 1))
+        xp, A = array_namespace(x), self.A
+        slope = xp.reshape(self.slope(x), (*x.shape[:-1], A.length, 1, A.block_size, 1))
         blocks = -slope * A.blocks
-        blocks[:, :, A.lower, :, :] += xp.eye(A.block_size, dtype=x.dtype, device=x.device)
-        return blocks[0, ...] if self.is_single else blocks
+        blocks[..., A.lower, :, :] += xp.eye(A.block_size, dtype=x.dtype, device=x.device)
+        return blocks
 
     @quiet
     def parameter_jvp(self, x: Array, tangents: Mapping[str, Any]) -> Array:
         """Return -phi' * (dA x + dB u + B du); what `tangents` does not name stays fixed."""
-        rows = self.rows("x", x)
-        total = array_namespace(x).zeros_like(rows)
+        total = array_namespace(x).zeros_like(self.check("x", x))
         for name, value in tangents.items():
             if name == "inputs":
-                check_array("lifted_net", name, value, tuple(self.shaped(self.inputs).shape), self.constant)
-                total = total + self.B.times(_rows(value))
+                check_array("lifted_net", name, value, tuple(self.inputs.shape), self.constant)
+                total = total + times(self.B, value)
             elif name in ("A", "B"):
-                own, factor = (self.A, rows) if name == "A" else (self.B, self.inputs)
-                change = weight("lifted_net", name, value, tuple(own.value.shape), self.constant, copy=False)
-                total = total + change.times(factor)
+                own, factor = (self.A, x) if name == "A" else (self.B, self.inputs)
+                change = check_matrix("lifted_net", name, value, tuple(own.shape), self.constant, copy=False)
+                total = total + times(change, factor)
             else:
                 raise ValueError(f"lifted_net: `tangents` has unknown {name}; expected A, B, inputs")
-        return -self.shaped(self.slope(rows) * total)
+        return -self.slope(x) * total
 
     @quiet
     def parameter_vjp(self, x: Array, w: Array) -> dict[str, Any]:
         """Return -(dG/dtheta)^T w for G = phi(A x + B u)."""
-        rows = self.rows("x", x)
-        y = -self.slope(rows) * self.rows("w", w)
-        return {
-            "A": self.A.outer(y, rows),
-            "B": self.B.outer(y, self.inputs),
-            "inputs": self.shaped(self.B.adjoint_times(y)),
-        }
+        y = -self.slope(x) * self.check("w", w)
+        return {"A": outer(self.A, y, x), "B": outer(self.B, y, self.inputs), "inputs": times(self.B, y, adjoint=True)}
 
     def take(self, indices: HostIndices) -> Problem:
         """The problem of some of the rows."""
         return replace(self, inputs=_some(self.inputs, indices), constant=_some(self.constant, indices)).problem()
 
     @quiet
-    def substitute(self, sweep: Sweep) -> Array:
+    def substitute(self) -> Array:
         """The solution, level after level."""
-        value = self.activation.value
-        return self.shaped(sweep(lambda product, constant: value(product + constant), self.constant))
+        sweep: Any = self.sweep
+        return sweep(lambda product, constant: self.activation.value(product + constant), self.constant)
 
     @quiet
     def initial_guess(self, kind: str, rng: np.random.Generator | None = None) -> Array:
+        shape = tuple(self.constant.shape)
         if kind in ("zeros", "default"):
-            return zeros(self.shape, self.constant)
+            return zeros(shape, self.constant)
         if kind == "one-step":
-            return array_namespace(self.constant).asarray(self.shaped(self.activation.value(self.constant)), copy=True)
+            return array_namespace(self.constant).asarray(self.activation.value(self.constant), copy=True)
         if kind == "random":
-            return from_host(check_generator("initial_guess", rng).uniform(-1.0, 1.0, self.shape), self.constant)
+            return from_host(check_generator("initial_guess", rng).uniform(-1.0, 1.0, shape), self.constant)
         raise ValueError(f"initial_guess: `kind` must be 'zeros', 'one-step' or 'random', got {kind!r}")
 
 
-@dataclass(frozen=True, eq=False)
-class _Jacobian:
-    """J = I - D(phi') A at one state."""
-
-    A: Weight
-    slope: Array  # (batch, n), for one system (1, n)
-    is_single: bool
-    inverse: _Inverse | None
-
-    def operator(self) -> LinearOperator:
-        return LinearOperator(
-            self.matvec,
-            self.rmatvec,
-            **_shape(self.slope, self.is_single),
-            take=None if self.is_single else lambda indices: self.part(indices).operator(),
-            inverse=None if self.inverse is None else self.inverse.operator,
-            cast=self.cast,
-        )
-
-    def part(self, indices: HostIndices) -> _Jacobian:
-        """That of some systems of the batch."""
-        inverse = None if self.inverse is None else self.inverse.part(indices)
-        return replace(self, slope=_some(self.slope, indices), inverse=inverse)
-
-    def cast(self, dtype: DType) -> LinearOperator:
-        slope = array_namespace(self.slope).astype(self.slope, dtype)
-        inverse = None if self.inverse is None else replace(self.inverse, dtype=dtype)
-        return replace(self, A=self.A.astype(dtype), slope=slope, inverse=inverse).operator()
-
-    @quiet
-    def matvec(self, v: Array) -> Array:
-        return v - _shaped(self.slope * self.A.times(_rows(v)), self.is_single)
-
-    @quiet
-    def rmatvec(self, w: Array) -> Array:
-        return w - _shaped(self.A.adjoint_times(self.slope * _rows(w)), self.is_single)
+def _jacobian(A: Matrix, slope: Array, sweep: Sweep | None) -> LinearOperator:
+    """J = I - D(slope) A at one state, slope of shape (*batch, n); with its inverse by substitution."""
+    return LinearOperator(
+        quiet(lambda v: v - slope * times(A, v)),
+        quiet(lambda w: w - times(A, slope * w, adjoint=True)),
+        **_shape(slope),
+        take=None if slope.ndim == 1 else lambda indices: _jacobian(A, _some(slope, indices), sweep),
+        inverse=None if sweep is None else lambda: _inverse(sweep, slope),
+        cast=lambda dtype: _jacobian(astype(A, dtype), astype(slope, dtype), sweep),
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class _Inverse:
-    """J^-1 by substitution: exact, at the cost of a product with A."""
-
-    sweep: Sweep
-    slope: Array
-    is_single: bool
-    dtype: DType  # of the vectors; it computes in that of the slopes
-
-    def operator(self) -> LinearOperator:
-        take = None if self.is_single else lambda indices: self.part(indices).operator()
-        shape = _shape(self.slope, self.is_single) | {"dtype": self.dtype}
-        return LinearOperator(self.matvec, self.rmatvec, **shape, take=take)
-
-    def part(self, indices: HostIndices) -> _Inverse:
-        """That of some systems of the batch."""
-        return replace(self, slope=_some(self.slope, indices))
-
-    @quiet
-    def matvec(self, b: Array) -> Array:
-        """Return v with v = phi' * (A v) + b."""
-        v = self.sweep(lambda product, slope, right: slope * product + right, self.slope, self.right(b))
-        return self.shaped(v)
-
-    @quiet
-    def rmatvec(self, b: Array) -> Array:
-        """Return w with w = A^T (phi' * w) + b."""
-        w = self.sweep.T(lambda product, right: product + right, self.right(b), factors=self.slope)
-        return self.shaped(w)
-
-    def right(self, b: Array) -> Array:
-        return array_namespace(b).astype(_rows(b), self.slope.dtype, copy=False)
-
-    def shaped(self, rows: Array) -> Array:
-        return array_namespace(rows).astype(_shaped(rows, self.is_single), self.dtype, copy=False)
+def _inverse(sweep: Sweep, slope: Array) -> LinearOperator:
+    """J^-1: v = slope * (A v) + b, and for the adjoint w = A^T (slope * w) + b, at the cost of a product with A."""
+    return LinearOperator(
+        quiet(lambda b: sweep(lambda product, slope, b: slope * product + b, slope, b)),
+        quiet(lambda b: sweep.T(lambda product, b: product + b, b, factors=slope)),
+        **_shape(slope),
+        take=None if slope.ndim == 1 else lambda indices: _inverse(sweep, _some(slope, indices)),
+    )
 
 
-def _shape(slope: Array, is_single: bool) -> dict[str, Any]:
+def _shape(slope: Array) -> dict[str, Any]:
     """Shapes and dtype of the operators at these slopes."""
-    batch, n = slope.shape
-    return {"in_shape": (n,), "batch_shape": () if is_single else (batch,), "dtype": slope.dtype}
+    return {"in_shape": slope.shape[-1:], "batch_shape": slope.shape[:-1], "dtype": slope.dtype}
 
 
-def _some(rows: Array, indices: HostIndices) -> Array:
-    return array_namespace(rows).take(rows, from_host(indices, rows), axis=0)
-
-
-def _rows(x: Array) -> Array:
-    """One system (n,) as a batch of one."""
-    return x if x.ndim == 2 else array_namespace(x).expand_dims(x, axis=0)
-
-
-def _shaped(rows: Array, is_single: bool) -> Array:
-    """Rows in the shape of a state, or of the inputs."""
-    return rows[0, :] if is_single else rows
+def _some(x: Array, indices: HostIndices) -> Array:
+    return array_namespace(x).take(x, from_host(indices, x), axis=0)

@@ -42,7 +42,7 @@ def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> L
     TypeError
         If a weight is no array, or has another library or dtype than the first one.
     ValueError
-        If there are fewer than two, or shapes do not follow each other.
+        If shapes do not fit, there are fewer than two weights, or an option is unknown.
 
     References
     ----------
@@ -113,10 +113,8 @@ def lifted_rnn(
 
     Raises
     ------
-    TypeError
-        If a weight is no array, or has another library or dtype than the first one, or `T` is no integer.
-    ValueError
-        If a shape does not fit, `T` is not positive, or an option is unknown.
+    TypeError, ValueError
+        As `lifted_feedforward`; or if `T` is no positive integer.
 
     Notes
     -----
@@ -193,10 +191,8 @@ def lifted_birnn(
 
     Raises
     ------
-    TypeError
-        If a weight is no array, or has another library or dtype than the first one, or `T` is no integer.
-    ValueError
-        If a shape does not fit, `T` is not positive, or the format unknown.
+    TypeError, ValueError
+        As `lifted_feedforward`; or if `T` is no positive integer.
 
     References
     ----------
@@ -219,9 +215,7 @@ def lifted_birnn(
     named = _checked(caller, given, format)
     k, m = _check_sizes(caller, named, "W_Hf", "W_If", "W_Of"), _check_sizes(caller, named, "W_Hb", "W_Ib", "W_Ob")
     for forward, backward, axis in (("W_If", "W_Ib", 1), ("W_Of", "W_Ob", 0)):
-        if named[forward].shape[axis] != named[backward].shape[axis]:
-            size, got = named[forward].shape[axis], tuple(named[backward].shape)
-            raise ValueError(f"{caller}: `{backward}` must have {size} on axis {axis}, as `{forward}` has, got {got}")
+        _check_size(caller, named, backward, axis, named[forward].shape[axis], forward)
     d, q = W_If.shape[1], W_Of.shape[0]
     steps, half = np.arange(T), (T + 1) * k
     mirrored = np.stack([steps, steps[::-1]], axis=1)  # block T - s of g_s, and block s - 1 of u_{T+1-s}
@@ -261,10 +255,16 @@ def _check_sizes(caller: str, weights: dict[str, Array], recurrent: str, inputs:
     """Check the sizes of a recurrent layer's weights; return k."""
     k = weights[recurrent].shape[0]
     for name, axis in ((recurrent, 1), (inputs, 0), (outputs, 1)):
-        if weights[name].shape[axis] != k:
-            got = tuple(weights[name].shape)
-            raise ValueError(f"{caller}: `{name}` must have k = {k} on axis {axis}, as `{recurrent}` has, got {got}")
+        _check_size(caller, weights, name, axis, k, recurrent, "k = ")
     return k
+
+
+def _check_size(
+    caller: str, weights: dict[str, Array], name: str, axis: int, size: int, other: str, label: str = ""
+) -> None:
+    if weights[name].shape[axis] != size:
+        got = tuple(weights[name].shape)
+        raise ValueError(f"{caller}: `{name}` must have {label}{size} on axis {axis}, as `{other}` has, got {got}")
 
 
 def _corners(steps: Any, offset: int, r: int, c: int) -> Any:
@@ -289,10 +289,8 @@ def lifted_inputs(sequences: Array, *, initial: Array = None) -> Array:
 
     Raises
     ------
-    TypeError
-        If an argument is no array, or `initial` has another library or dtype than `sequences`.
-    ValueError
-        If a shape is wrong.
+    TypeError, ValueError
+        If an argument is no array, has a wrong shape, or another library or dtype than `sequences`.
 
     Examples
     --------
@@ -333,10 +331,8 @@ def lifted_outputs(values: Array, T: int) -> Array:
 
     Raises
     ------
-    TypeError
-        If `values` is no array, or `T` no integer.
-    ValueError
-        If a shape is wrong, or T is not positive.
+    TypeError, ValueError
+        If `values` is no array of such a shape, or `T` no positive integer.
 
     Examples
     --------

@@ -12,7 +12,7 @@ import scipy.sparse
 
 from implicitsolve import BlockBandedMatrix
 from implicitsolve.adapters._common import Array, Matrix, array_namespace, check_array, quiet, zeros
-from implicitsolve.adapters._lifted_weights import Weight, weight
+from implicitsolve.adapters._lifted_weights import block_rows, check_matrix, outer, times
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +63,7 @@ class LiftedMatrices:
     @quiet
     def outputs(self, x: Array) -> Array:
         """Return C x for states x of shape (batch, n) or (n,), as (batch, q) or (q,)."""
-        rows = self._rows("outputs", "x", x, 1)
-        return self._wrapped(rows).times(rows) if x.ndim == 2 else self._wrapped(rows).times(rows)[0, :]
+        return times(self._check("outputs", "x", x, 1), x)
 
     @quiet
     def pull_back_outputs(self, x: Array, g: Array) -> tuple[Array, Any]:
@@ -84,13 +83,12 @@ class LiftedMatrices:
         dC : Array or sparse matrix
             The derivative by C: the sum of g x^T over the batch, where C stores entries.
         """
-        x_rows, g_rows = self._rows("pull_back_outputs", "x", x, 1), self._rows("pull_back_outputs", "g", g, 0)
-        if g.ndim != x.ndim or g_rows.shape[0] != x_rows.shape[0]:
+        self._check("pull_back_outputs", "x", x, 1)
+        C = self._check("pull_back_outputs", "g", g, 0)
+        if tuple(g.shape[:-1]) != tuple(x.shape[:-1]):
             expected = (*x.shape[:-1], self.C.shape[0])
             raise ValueError(f"pull_back_outputs: `g` must have shape {expected}, got {tuple(g.shape)}")
-        C = self._wrapped(x_rows)
-        cotangent = C.adjoint_times(g_rows)
-        return cotangent if x.ndim == 2 else cotangent[0, :], C.outer(g_rows, x_rows)
+        return times(C, g, adjoint=True), outer(C, g, x)
 
     def weight_gradients(self, dA: Matrix, dB: Matrix, dC: Matrix) -> dict[str, Array]:
         """Return the gradients of the network's weights, from those of the matrices in which they stand.
@@ -122,16 +120,17 @@ class LiftedMatrices:
                 total[name] = total[name] + block_sum(given, corners, total[name])
         return total
 
-    def _wrapped(self, like: Array) -> Weight:
-        return weight("LiftedMatrices", "C", self.C, tuple(self.C.shape), like, copy=False)
-
-    def _rows(self, caller: str, name: str, x: Array, axis: int) -> Array:
-        """Check an array (batch, size) or (size,) of one of C's sizes; give it as rows."""
+    def _check(self, caller: str, name: str, x: Array, axis: int) -> Any:
+        """Check an array (batch, size) or (size,) of one of C's sizes; return C for products."""
         check_array(caller, name, x, None, next(iter(self.weights.values())))
         if x.ndim not in (1, 2) or x.shape[-1] != self.C.shape[axis]:
             size = self.C.shape[axis]
             raise ValueError(f"{caller}: `{name}` must have shape (batch, {size}) or ({size},), got {tuple(x.shape)}")
-        return x if x.ndim == 2 else array_namespace(x).expand_dims(x, axis=0)
+        return check_matrix("LiftedMatrices", "C", self.C, tuple(self.C.shape), x, copy=False)
+
+
+Places: TypeAlias = dict[str, npt.NDArray[Any]]
+"""Where each weight is in a matrix: rows and columns (places, 2) of its upper left corners."""
 
 
 def matrices(
@@ -143,119 +142,65 @@ def matrices(
 ) -> LiftedMatrices:
     """Build A, B and C of sizes (n, p, q) from the places of the weights in each."""
     n, p, q = sizes
-    like = next(iter(weights.values()))
     other = format
     if format == "block-banded":
-        other = "sparse" if isinstance(like, np.ndarray) else "dense"
-    A = placed(caller, weights, places[0], (n, n), format)
-    B, C = placed(caller, weights, places[1], (n, p), other), placed(caller, weights, places[2], (q, n), other)
+        other = "sparse" if isinstance(next(iter(weights.values())), np.ndarray) else "dense"
+    shapes, formats = ((n, n), (n, p), (q, n)), (format, other, other)
+    A, B, C = (_placed(caller, weights, *form) for form in zip(places, shapes, formats))
     return LiftedMatrices(A, B, C, weights, places)
 
 
-Places: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Where each weight is in a matrix: rows and columns (places, 2) of its upper left corners."""
-
-
-def placed(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
+def _placed(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
     """Return the matrix with the weights in their places, zero elsewhere."""
-    if format == "dense":
-        return _dense(weights, places, shape)
-    if format == "block-banded":
-        return _block_banded(caller, weights, places, shape)
-    return _sparse(weights, places, shape)
-
-
-def _dense(weights: Mapping[str, Array], places: Places, shape: tuple[int, int]) -> Array:
-    matrix = zeros(shape, next(iter(weights.values())))
-    for name, corners in places.items():
-        r, c = weights[name].shape
-        for i, j in corners.tolist():
-            matrix[i : i + r, j : j + c] = weights[name]
-    return matrix
-
-
-def _sparse(weights: Mapping[str, Array], places: Places, shape: tuple[int, int]) -> Any:
-    """BSR where all blocks have one shape and lie on its grid, else CSR."""
-    used = {name: weights[name] for name, corners in places.items() if len(corners)}
-    if not used:
-        return scipy.sparse.csr_array(shape, dtype=next(iter(weights.values())).dtype)
-    corners = np.concatenate([places[name] for name in used])
-    if _is_grid(used, corners, shape):
-        r, c = next(iter(used.values())).shape
-        rows, columns = corners[:, 0] // r, corners[:, 1] // c
-        order = np.lexsort((columns, rows))
-        stack = np.concatenate([np.broadcast_to(used[name], (len(places[name]), r, c)) for name in used])
-        pointers = np.searchsorted(rows[order], np.arange(shape[0] // r + 1))
-        return scipy.sparse.bsr_array((stack[order], columns[order], pointers), shape=shape)
-    data, rows, columns = (np.concatenate(parts) for parts in zip(*(_entries(v, places[n]) for n, v in used.items())))
-    return scipy.sparse.csr_array((data, (rows, columns)), shape=shape)
-
-
-def _entries(value: Array, corners: npt.NDArray[Any]) -> tuple[Array, Array, Array]:
-    """Entries of copies of a block at these corners, and their rows and columns."""
-    r, c = value.shape
-    rows = corners[:, 0, None, None] + np.arange(r)[:, None]
-    columns = corners[:, 1, None, None] + np.arange(c)
-    data, rows, columns = (np.broadcast_to(part, (len(corners), r, c)).ravel() for part in (value, rows, columns))
-    return data, rows, columns
-
-
-def _is_grid(weights: Mapping[str, Array], corners: npt.NDArray[Any], shape: tuple[int, int]) -> bool:
-    shapes = {tuple(value.shape) for value in weights.values()}
-    block = np.array(next(iter(shapes)))
-    return len(shapes) == 1 and not (corners % block).any() and not (np.array(shape) % block).any()
-
-
-def _block_banded(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int]) -> Any:
     like = next(iter(weights.values()))
-    used = {name: weights[name] for name, corners in places.items() if len(corners)}
-    corners = np.concatenate([places[name] for name in used]) if used else np.zeros((0, 2), dtype=np.intp)
-    k = next(iter(used.values())).shape[0] if used else shape[0]
-    if used and not (next(iter(used.values())).shape == (k, k) and _is_grid(used, corners, shape)):
-        sizes = ", ".join(str(tuple(value.shape)) for value in used.values())
-        raise ValueError(f'{caller}: `format` must not be "block-banded", since A has blocks of shapes {sizes}')
-    offsets = (corners[:, 1] - corners[:, 0]) // k
-    lower, upper = max(0, -int(offsets.min(initial=0))), max(0, int(offsets.max(initial=0)))
-    blocks = zeros((shape[0] // k, lower + upper + 1, k, k), like)
-    for name, value in used.items():
-        for i, j in (places[name] // k).tolist():
-            blocks[i, j - i + lower, :, :] = value
-    return BlockBandedMatrix(blocks, lower=lower, upper=upper)
+    blocks = [(weights[name], i, j) for name, corners in places.items() for i, j in corners.tolist()]
+    sizes = {tuple(block.shape) for block, _, _ in blocks}
+    r, c = next(iter(sizes)) if blocks else (shape[0], shape[0])
+    is_grid = len(sizes) <= 1 and not any(i % r or j % c for _, i, j in blocks) and not (shape[0] % r or shape[1] % c)
+    if format == "dense":
+        matrix = zeros(shape, like)
+        for block, i, j in blocks:
+            matrix[i : i + block.shape[0], j : j + block.shape[1]] = block
+        return matrix
+    if format == "block-banded":
+        if r != c or not is_grid:
+            shapes = ", ".join(map(str, sorted(sizes)))
+            raise ValueError(f'{caller}: `format` must not be "block-banded", since A has blocks of shapes {shapes}')
+        offsets = [(j - i) // r for _, i, j in blocks]
+        lower, upper = max(0, -min(offsets, default=0)), max(0, *offsets, 0)
+        band = zeros((shape[0] // r, lower + upper + 1, r, r), like)
+        for (block, i, _), offset in zip(blocks, offsets):
+            band[i // r, lower + offset, :, :] = block
+        return BlockBandedMatrix(band, lower=lower, upper=upper)
+    if not blocks:
+        return scipy.sparse.csr_array(shape, dtype=like.dtype)
+    if is_grid:
+        rows, columns = (np.array(index) for index in zip(*((i // r, j // c) for _, i, j in blocks)))
+        order, starts = np.lexsort((columns, rows)), np.arange(shape[0] // r + 1)
+        pointers = np.searchsorted(rows[order], starts)
+        return scipy.sparse.bsr_array((np.stack([blocks[i][0] for i in order]), columns[order], pointers), shape=shape)
+    data = np.concatenate([block.ravel() for block, _, _ in blocks])
+    indices = zip(*(_indices(block, i, j) for block, i, j in blocks))
+    return scipy.sparse.csr_array((data, tuple(map(np.concatenate, indices))), shape=shape)
+
+
+def _indices(block: Array, i: int, j: int) -> tuple[Array, Array]:
+    """Rows and columns of the entries of a block that begins at (i, j)."""
+    rows, columns = np.indices(block.shape).reshape(2, -1)
+    return rows + i, columns + j
 
 
 def block_sum(matrix: Matrix, corners: npt.NDArray[Any], like: Array) -> Array:
     """Sum of a matrix's blocks of the shape of `like` that begin at these corners."""
-    total = array_namespace(like).zeros_like(like)
-    if not len(corners):
-        return total
-    r, c = like.shape
-    if isinstance(matrix, BlockBandedMatrix) and matrix.block_size == r == c and not (corners % r).any():
-        for i, j in (corners // r).tolist():
-            place = (j - i + matrix.lower) % matrix.length if matrix.periodic else j - i + matrix.lower
-            if 0 <= place < matrix.structure.width:
-                total = total + matrix.blocks[i, place, :, :]
-        return total
     if isinstance(matrix, BlockBandedMatrix):
-        matrix = matrix.tosparse("csr") if isinstance(matrix.blocks, np.ndarray) else matrix.todense()
-    if not scipy.sparse.issparse(matrix):
-        for i, j in corners.tolist():
-            total = total + matrix[i : i + r, j : j + c]
-        return total
-    if matrix.format == "bsr" and matrix.blocksize == (r, c) and not (corners % (r, c)).any():
-        return _sum_of_bsr(matrix, corners // (r, c), like)
-    rows = scipy.sparse.csr_array(matrix)
+        matrix = matrix.tosparse() if isinstance(matrix.blocks, np.ndarray) else matrix.todense()
+    total, (r, c), is_sparse = array_namespace(like).zeros_like(like), like.shape, scipy.sparse.issparse(matrix)
+    if is_sparse and matrix.format == "bsr" and matrix.blocksize == (r, c) and not (corners % (r, c)).any():
+        (rows, columns), width = (corners // (r, c)).T, matrix.shape[1] // c
+        is_there = np.isin(block_rows(matrix) * width + matrix.indices, rows * width + columns)
+        return matrix.data[is_there].sum(axis=0, dtype=like.dtype)
+    matrix = scipy.sparse.csr_array(matrix) if is_sparse else matrix
     for i, j in corners.tolist():
-        total = total + rows[i : i + r, j : j + c].toarray()
+        block = matrix[i : i + r, j : j + c]
+        total = total + (block.toarray() if is_sparse else block)
     return total
-
-
-def _sum_of_bsr(matrix: Matrix, corners: npt.NDArray[Any], like: Array) -> Array:
-    """Sum of the blocks in these block rows and columns, found all at once."""
-    if not matrix.has_canonical_format:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
-    width = matrix.shape[1] // like.shape[1]
-    rows = np.repeat(np.arange(len(matrix.indptr) - 1), np.diff(matrix.indptr))
-    wanted = corners[:, 0] * width + corners[:, 1]
-    is_wanted = np.isin(rows * width + matrix.indices, wanted, assume_unique=True)
-    return matrix.data[is_wanted].sum(axis=0, dtype=like.dtype)

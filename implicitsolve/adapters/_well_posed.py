@@ -7,22 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
 from implicitsolve import BlockBandedMatrix
 from implicitsolve.adapters._common import (
     Array,
-    HostIndices,
     Matrix,
     array_namespace,
     check_no_grad,
     is_array,
     quiet,
-    to_host,
 )
-from implicitsolve.adapters._lifted_weights import banded
+from implicitsolve.adapters._lifted_weights import entries as nonzeros
+from implicitsolve.adapters._lifted_weights import inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +73,8 @@ def well_posedness(A: Matrix, *, lipschitz: float = 1.0) -> WellPosedness:
 
     Raises
     ------
-    TypeError
-        If `A` is no array or matrix, or not real.
-    ValueError
-        If `A` is not square or not finite, or `lipschitz` not positive and finite.
+    TypeError, ValueError
+        If `A` is no real, square and finite matrix, or `lipschitz` not positive and finite.
 
     Notes
     -----
@@ -109,10 +105,10 @@ def well_posedness(A: Matrix, *, lipschitz: float = 1.0) -> WellPosedness:
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"well_posedness: `A` must be square, got shape {tuple(A.shape)}")
     check_no_grad("well_posedness", "A", A)
-    magnitudes = _magnitudes(A)
+    magnitudes = abs(nonzeros(A).astype(np.float64))
     lower, upper, is_acyclic = perron_bounds(magnitudes)
     return WellPosedness(
-        inf_norm=_row_sum(magnitudes),
+        inf_norm=_largest_row(magnitudes),
         perron=upper,
         perron_lower=lower,
         is_acyclic=is_acyclic,
@@ -141,10 +137,8 @@ def project_well_posed(A: Matrix, kappa: float = 0.95) -> Any:
 
     Raises
     ------
-    TypeError
-        If `A` is no array or matrix, or has another dtype.
-    ValueError
-        If `A` is no matrix or not finite, or `kappa` not between 0 and 1.
+    TypeError, ValueError
+        If `A` is no finite matrix of these types, or `kappa` not between 0 and 1.
 
     Notes
     -----
@@ -183,7 +177,7 @@ def _checked(caller: str, A: Matrix) -> Any:
     if isinstance(A, BlockBandedMatrix):
         if A.batch_shape:
             raise ValueError(f"{caller}: `A` must be one matrix, got batch shape {A.batch_shape}")
-        A = banded(array_namespace(A.blocks).asarray(A.blocks, copy=True), A)
+        A = inside(array_namespace(A.blocks).asarray(A.blocks, copy=True), A)
         entries = A.blocks
     elif scipy.sparse.issparse(A):
         A = scipy.sparse.bsr_array(A) if A.format == "bsr" else scipy.sparse.csr_array(A).asformat(A.format)
@@ -203,23 +197,6 @@ def _checked(caller: str, A: Matrix) -> Any:
     return A
 
 
-@quiet
-def _row_sum(magnitudes: Matrix) -> float:
-    return float(magnitudes.sum(axis=1).max())
-
-
-def _magnitudes(A: Matrix) -> Any:
-    """|A| without its zeros, in float64, as a CSR array on the host."""
-    if isinstance(A, BlockBandedMatrix):
-        A = BlockBandedMatrix(to_host(A.blocks), lower=A.lower, upper=A.upper, periodic=A.periodic).tosparse("csr")
-    elif not scipy.sparse.issparse(A):
-        A = to_host(A)
-    magnitudes = abs(scipy.sparse.csr_array(A, dtype=np.float64, copy=True))
-    magnitudes.sum_duplicates()
-    magnitudes.eliminate_zeros()
-    return magnitudes
-
-
 def _project_sparse(A: Matrix, kappa: float) -> Any:
     """Project rows with equally many stored entries at once."""
     rows = scipy.sparse.csr_array(A, copy=True)
@@ -235,7 +212,7 @@ def _project_banded(A: BlockBandedMatrix, kappa: float) -> BlockBandedMatrix:
     xp, (T, width, k, _) = array_namespace(A.blocks), A.blocks.shape
     rows = xp.reshape(xp.permute_dims(A.blocks, (0, 2, 1, 3)), (T * k, width * k))
     blocks = xp.permute_dims(xp.reshape(_project_rows(rows, kappa), (T, k, width, k)), (0, 2, 1, 3))
-    return banded(xp.asarray(blocks, copy=True), A)
+    return BlockBandedMatrix(xp.asarray(blocks, copy=True), lower=A.lower, upper=A.upper, periodic=A.periodic)
 
 
 @quiet
@@ -248,7 +225,7 @@ def _project_rows(a: Array, kappa: float) -> Array:
     wide = xp.astype(a, xp.float64)
     magnitudes = xp.abs(wide)
     below = xp.max(magnitudes, axis=1, keepdims=True) - magnitudes
-    below = xp.minimum(below, xp.full_like(below, kappa))  # whoever is that far below is none of the support
+    below = xp.minimum(below, xp.full_like(below, kappa))  # entries that far below are not in the support
     ordered = xp.sort(below, axis=1)
     counts = xp.arange(1, n + 1, dtype=ordered.dtype, device=ordered.device)
     is_support = counts * ordered < kappa + xp.cumulative_sum(ordered, axis=1)
@@ -261,8 +238,6 @@ def _project_rows(a: Array, kappa: float) -> Array:
     projected = xp.astype(xp.sign(wide) * shrunk, a.dtype)
     return xp.where(xp.sum(magnitudes, axis=1, keepdims=True) <= kappa, a, projected)
 
-
-FloatArray = npt.NDArray[np.float64]
 
 LARGEST = 2000  # nodes of a component for which linear systems are solved
 CLOSE = 1e-12  # relative distance of the bounds at which the search ends
@@ -278,10 +253,11 @@ def perron_bounds(M: Matrix) -> tuple[float, float, bool]:
     diagonal = M.diagonal()
     lower = upper = float(diagonal[sizes[labels] == 1].max(initial=0.0))
     is_acyclic = bool((sizes == 1).all() and not diagonal.any())
-    for nodes in _components(M, labels, sizes, lower):
-        part = M[nodes][:, nodes]
+    groups = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
+    parts = [M[nodes][:, nodes] for nodes in groups if nodes.size > 1]
+    for part in sorted(parts, key=_largest_row, reverse=True):
         if _largest_row(part) <= lower:
-            break  # nor do those that follow, whose bound is smaller, matter
+            break  # the roots of this component and of those that follow are smaller
         exponent = math.frexp(part.data.max())[1]
         scaled = np.ldexp(part.data, -exponent)
         part.data = np.maximum(scaled, TINY)  # which cannot lower the root: the upper bound holds still
@@ -293,69 +269,33 @@ def perron_bounds(M: Matrix) -> tuple[float, float, bool]:
     return lower, upper, is_acyclic
 
 
-def _components(M: Matrix, labels: HostIndices, sizes: HostIndices, least: float) -> list[HostIndices]:
-    """Nodes of each component of two or more whose largest row sum exceeds `least`, by falling row sum."""
-    rows = np.repeat(np.arange(len(labels)), np.diff(M.indptr))
-    is_inside = labels[rows] == labels[M.indices]
-    with np.errstate(over="ignore"):
-        sums = np.bincount(rows[is_inside], weights=M.data[is_inside], minlength=len(labels))
-    bound = np.zeros(len(sizes))
-    np.maximum.at(bound, labels, sums)
-    by_label = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
-    wanted = np.flatnonzero((sizes > 1) & (bound > least))
-    return [by_label[i] for i in wanted[np.argsort(-bound[wanted], kind="stable")]]
-
-
+@quiet
 def _largest_row(part: Matrix) -> float:
-    with np.errstate(over="ignore"):
-        return float(part.sum(axis=1).max())
+    return float(part.sum(axis=1).max())
 
 
 @quiet
 def _bounds(M: Matrix) -> tuple[float, float]:
-    """Bounds for an irreducible CSR array: by products, which are enough for most, then by systems."""
-    search = _Search()
-    v = np.ones(M.shape[0])
-    for i in range(MOST_PRODUCTS):
+    """Bounds for an irreducible CSR array, by a shifted power iteration, which is enough for most, then by Noda's.
+
+    Noda's iteration v <- (upper bound - M)^-1 v stays positive and converges quadratically.
+    """
+    v, lower, upper = np.ones(M.shape[0]), 0.0, math.inf
+    is_small = len(v) <= LARGEST
+    for i in range(FEW_PRODUCTS + MOST_SYSTEMS if is_small else MOST_PRODUCTS):
         product = M @ v
-        if search.ends(product / v) or (i >= FEW_PRODUCTS and len(v) <= LARGEST):
+        ratios = product / v
+        lower, upper = max(lower, float(ratios.min())), min(upper, float(ratios.max()))
+        if upper - lower <= CLOSE * upper:
             break
-        w = product + 0.5 * search.upper * v  # shifted: power iteration alone does not converge for a cycle
-        w /= w.max()
-        if not (w >= TINY).all():
-            break
-        v = w
-    if not search.is_over and len(v) <= LARGEST:
-        _solve(M.toarray(), v, search)
-    return search.lower, search.upper
-
-
-def _solve(M: FloatArray, v: FloatArray, search: _Search) -> None:
-    """Noda's iteration: v <- (upper bound - M)^-1 v, which stays positive and converges quadratically."""
-    for _ in range(MOST_SYSTEMS):
-        ratios = M @ v / v
-        if search.ends(ratios):
-            break
-        try:
-            v = np.linalg.solve(ratios.max() * np.eye(len(M)) - M, v)
-        except np.linalg.LinAlgError:  # the bound is the root to rounding
-            break
+        if i < FEW_PRODUCTS or not is_small:
+            v = product + 0.5 * upper * v  # shifted: power iteration alone does not converge for a cycle
+        else:
+            try:
+                v = np.linalg.solve(ratios.max() * np.eye(len(v)) - M.toarray(), v)
+            except np.linalg.LinAlgError:  # the bound is the root to rounding
+                break
         v = v / v.max()
         if not (v >= TINY).all():
             break
-
-
-class _Search:
-    """The best bounds so far."""
-
-    def __init__(self) -> None:
-        self.lower, self.upper = 0.0, math.inf
-
-    def ends(self, ratios: FloatArray) -> bool:
-        """Take in the ratios (M v)_i / v_i of a positive v; return whether the bounds are close."""
-        self.lower, self.upper = max(self.lower, float(ratios.min())), min(self.upper, float(ratios.max()))
-        return self.is_over
-
-    @property
-    def is_over(self) -> bool:
-        return self.upper - self.lower <= CLOSE * self.upper
+    return lower, upper
