@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._habits import adapted, method_hint
 from implicitsolve._namespace import array_namespace, as_inexact, copied, is_array, is_complex, norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
@@ -28,6 +29,7 @@ from implicitsolve.nonlinear import (
 from implicitsolve.nonlinear._scheduler import NonlinearMethod, Scheduler, SolveContext
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
+from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.precondition._diagonals import build_inverse, builds_inverse
 from implicitsolve.problem import Problem
@@ -55,6 +57,7 @@ def root(
     method: NonlinearMethod | str = "auto",
     stop: NonlinearStop | None = None,
     monitor: Monitor | None = None,
+    **habits: Any,
 ) -> NonlinearResult:
     """Solve F(x) = 0, for one system or a batch of independent ones.
 
@@ -73,6 +76,10 @@ def root(
         When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|, at most 100 steps.
     monitor : callable, optional
         Called with every step; see `implicitsolve.monitor`.
+    **habits
+        `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
+        ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
+        raise a TypeError that names the way.
 
     Returns
     -------
@@ -119,6 +126,8 @@ def root(
     array([[ 1.414214,  1.414214],
            [-1.414214, -1.414214]])
     """
+    if habits:
+        problem, stop = adapted(problem, stop, habits, (NewtonKrylov, NonlinearStop, Problem))
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     solver, stop, monitor = check_settings("root", method, stop, monitor)
     if x0 is None:
@@ -206,10 +215,10 @@ def linear_solve(
         The last two are direct methods, for a `BlockBandedMatrix`: the matrix is factored, and the solution refined, by
         at most 5 steps, until the stopping rule holds. Default: ``BlockLU()`` for such a matrix, if neither `M` nor
         `x0` is given, else ``LGMRES()``, whose restarts remember.
-    M : LinearOperator, array or sparse matrix, optional
-        Approximates the inverse of A. For a `BlockBandedMatrix` it may be `BlockLU` or one of
-        `implicitsolve.precondition`, which are built from A. Default: A's own approximate inverse, if it has one; see
-        `LinearOperator`.
+    M : LinearOperator, array, sparse matrix, factors or callable, optional
+        Approximates the inverse of A: ``splu(A)``, a hierarchy of pyamg and a function ``r -> z`` are taken too. For a
+        `BlockBandedMatrix` it may be `BlockLU` or one of `implicitsolve.precondition`, which are built from A. Default:
+        A's own approximate inverse, if it has one; see `LinearOperator`.
     x0 : array_like, optional
         Start. Default 0, which saves a product.
     stop : LinearStop, optional
@@ -249,7 +258,7 @@ def linear_solve(
     if builds_inverse(M):
         M = build_inverse(M, operator)
     offer = operator.approximate_inverse() if M is None and solver.may_transform else None
-    inverse = offer if M is None else aslinearoperator(M, "M")
+    inverse = offer if M is None else as_inverse(M, "M", operator.in_shape, operator.batch_shape)
     if inverse is not None and (inverse.shape, inverse.batch_shape) != (operator.shape, operator.batch_shape):
         raise ValueError(
             f"linear_solve: `M` must have the shape {operator.shape} and batch shape {operator.batch_shape} of A, "
@@ -305,10 +314,13 @@ def check_settings(caller: str, method: Any, stop: Any, monitor: Any) -> tuple[N
     """The solver, stopping rule and monitor that a caller's arguments stand for."""
     if isinstance(method, str):
         if method not in METHODS:
-            raise ValueError(f"{caller}: `method` must be a solver or one of {sorted(METHODS)}, got {method!r}")
+            known = f"{caller}: `method` must be a solver or one of {sorted(METHODS)}, got {method!r}"
+            raise ValueError(known + method_hint(method, METHODS))
         method = METHODS[method]
     elif kind_of(method) != "nonlinear":
-        raise TypeError(f"{caller}: `method` must be a nonlinear solver or its name, got {type(method).__name__}")
+        got = f"the class: write {method.__name__}()" if isinstance(method, type) else type(method).__name__
+        got += f": write NewtonKrylov(krylov={method!r})" if kind_of(method) == "krylov" else ""
+        raise TypeError(f"{caller}: `method` must be a nonlinear solver or its name, got {got}")
     stop = NonlinearStop() if stop is None else stop
     if not isinstance(stop, NonlinearStop):
         raise TypeError(f"{caller}: `stop` must be a NonlinearStop, got {type(stop).__name__}")

@@ -30,7 +30,7 @@ result
 monitor
 kernels
 operators
-problem
+problem _habits
 linearize
 krylov
 direct

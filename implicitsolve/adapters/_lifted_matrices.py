@@ -193,7 +193,7 @@ def _indices(block: Array, i: int, j: int) -> tuple[Array, Array]:
 def block_sum(matrix: Matrix, corners: npt.NDArray[Any], like: Array) -> Array:
     """Sum of a matrix's blocks of the shape of `like` that begin at these corners."""
     if isinstance(matrix, BlockBandedMatrix):
-        matrix = matrix.tosparse() if isinstance(matrix.blocks, np.ndarray) else matrix.todense()
+        matrix = matrix.to_sparse() if isinstance(matrix.blocks, np.ndarray) else matrix.todense()
     total, (r, c), is_sparse = array_namespace(like).zeros_like(like), like.shape, scipy.sparse.issparse(matrix)
     if is_sparse and matrix.format == "bsr" and matrix.blocksize == (r, c) and not (corners % (r, c)).any():
         (rows, columns), width = (corners // (r, c)).T, matrix.shape[1] // c

@@ -125,7 +125,7 @@ def astype(A: Matrix, dtype: Any) -> Matrix:
 def entries(A: Matrix) -> Any:
     """The entries of a matrix that are not zero, on the host, as a new CSR array."""
     if isinstance(A, BlockBandedMatrix):
-        A = BlockBandedMatrix(to_host(A.blocks), lower=A.lower, upper=A.upper, periodic=A.periodic).tosparse("csr")
+        A = BlockBandedMatrix(to_host(A.blocks), lower=A.lower, upper=A.upper, periodic=A.periodic).to_sparse("csr")
     found = scipy.sparse.csr_array(A if scipy.sparse.issparse(A) else to_host(A), copy=True)
     found.sum_duplicates()
     found.eliminate_zeros()

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse.linalg as spla
 from scipy.optimize import OptimizeResult
 
+from implicitsolve._habits import drop_in_hint
 from implicitsolve._namespace import array_namespace, as_inexact
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
@@ -91,8 +92,9 @@ def newton_krylov(
     inner_maxiter : int, optional
         Most iterations of the linear method in one step. For "lgmres" the space begins with three times as many
         vectors, and grows when they do not suffice.
-    inner_M : LinearOperator, array or sparse matrix, optional
-        Preconditioner: approximates the inverse of the Jacobian (or, with a `structure`, settings such as `BlockLU()`).
+    inner_M : LinearOperator, array, sparse matrix, factors or callable, optional
+        Preconditioner: approximates the inverse of the Jacobian, as that of `NewtonKrylov`: ``splu(A)``, a hierarchy of
+        pyamg, a function ``r -> z`` (or, with a `structure`, settings such as `BlockLU()`).
         Its methods ``setup(x, F, residual)`` and
         ``update(x, F)``, if it has them, are called at the start and after each step, with flat arrays as in SciPy.
     outer_k : int, optional
@@ -100,7 +102,7 @@ def newton_krylov(
     verbose : bool, optional
         Print a line per step.
     maxiter : int, optional
-        How often the stopping rule is tested before `NoConvergence` is raised: once at x0, then after each step.
+        After so many steps `NoConvergence` is raised, whatever x satisfies, and carries the iterate after the last one.
         Default 100 (N + 1), as in SciPy; a solve that stagnates ends earlier.
     f_tol, f_rtol, x_tol, x_rtol : float, optional
         Stop when norm(F) <= f_tol (default 6e-6) and norm(F) <= f_rtol norm(F(x0)) and norm(dx) <= x_tol and
@@ -190,7 +192,9 @@ def newton_krylov(
     result = root(problem, x0, method="auto" if chooses else solver, stop=stop, monitor=observer)
     if iter is not None:
         result = _stopped(result)
-    is_wanted = np.all(result.success) or iter is not None
+    is_wanted = (
+        np.all(result.success) and (maxiter is None or np.all(result.iterations < maxiter))
+    ) or iter is not None
     if full_output:
         return result.x, _optimize_result(result, 0 if jac is None else result.counts.linearizations)
     if not is_wanted:
@@ -248,13 +252,13 @@ class _ScipyStop(NonlinearStop):
         if iter is not None:
             check_limit("newton_krylov", "iter", iter)
         if maxiter is not None:
-            check_limit("newton_krylov", "maxiter", maxiter, least=1)
-        steps = 100 * (math.prod(x0.shape[batch_ndim:]) + 1) if maxiter is None else maxiter - 1
+            check_limit("newton_krylov", "maxiter", maxiter)
+        steps = 100 * (math.prod(x0.shape[batch_ndim:]) + 1) if maxiter is None else maxiter
         f_tol = tolerances.pop("f_tol", DEFAULT_F_TOL)
         return cls(
             atol=min(f_tol, float(np.finfo(np.float64).max)),
             rtol=0.0,
-            max_iterations=steps if iter is None else iter if maxiter is None else min(iter, maxiter - 1),
+            max_iterations=steps if iter is None else iter if maxiter is None else min(iter, maxiter),
             norm="max" if tol_norm is None else lambda x: tol_norm(_flat(x)),
             ignores_residual=iter is not None,
             **tolerances,
@@ -292,7 +296,8 @@ def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, A
     given = {name: value for name, value in options.items() if name.startswith("inner_")}
     for name in options:
         if name not in given:
-            raise UnknownOptionError(f"Unknown parameter {name}: newton_krylov has no such option")
+            hint = drop_in_hint(name)
+            raise UnknownOptionError(f"Unknown parameter `{name}`: newton_krylov has no such option{hint}")
     if kind_of(method) == "krylov":
         if given:
             raise UnknownOptionError(f"Unknown parameter {sorted(given)[0]}: set it in {type(method).__name__}(...)")

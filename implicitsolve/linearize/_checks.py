@@ -11,6 +11,7 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, as_inexact, check_tensor, is_array, is_complex, library
 from implicitsolve._typing import Array, Namespace
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
+from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.structure import BlockBanded
 
@@ -58,9 +59,10 @@ def checked_jacobian(J: Any, name: str, batch_shape: tuple[int, ...], size: int)
     return operator
 
 
-def checked_inverse(M: Any, name: str, batch_shape: tuple[int, ...], size: int) -> LinearOperator:
-    """A matrix or operator of one system, or of the whole batch, as an operator on (B, N)."""
-    operator = aslinearoperator(M, name)
+def checked_inverse(M: Any, name: str, batch_shape: tuple[int, ...], event_shape: tuple[int, ...]) -> LinearOperator:
+    """An approximate inverse for one system, or for the whole batch, as an operator on (B, N)."""
+    size = math.prod(event_shape)
+    operator = as_inverse(M, name, event_shape, batch_shape)
     if operator.shape != (size, size):
         raise ValueError(f"`{name}` must have shape {(size, size)}, got {operator.shape}")
     if operator.batch_shape == batch_shape and batch_shape:

@@ -292,8 +292,8 @@ class Evaluator:
         return checked_blocks(blocks, structure, self.batch_shape, self.size)
 
     def operator(self, M: Any, name: str) -> LinearOperator:
-        """A matrix or operator of one system, or of the whole batch, as an operator on (B, N)."""
-        return checked_inverse(M, name, self.batch_shape, self.size)
+        """An approximate inverse for one system, or for the whole batch, as an operator on (B, N)."""
+        return checked_inverse(M, name, self.batch_shape, self.event_shape)
 
     # Shapes, copies and checks
 

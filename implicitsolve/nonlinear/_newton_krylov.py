@@ -17,6 +17,7 @@ from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, Iterati
 from implicitsolve.nonlinear._scheduler import SolveContext, retried
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._convert import maps_residual
 from implicitsolve.precondition._lagged import LaggedInverse, lagged
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rdiff, kind_of
@@ -47,8 +48,10 @@ class NewtonKrylov:
         How far to go along each direction.
     preconditioner : optional
         One of `implicitsolve.precondition` or `BlockLU`, for problems with a declared structure: it is built from the
-        assembled J and reused while it is effective (`Lagged`). Or an operator or array that approximates J^-1 on one
-        state or batch of states; or a function ``preconditioner(x, F)`` that returns such an operator in each step.
+        assembled J and reused while it is effective (`Lagged`). Or what approximates J^-1 on one state or batch of
+        states: an operator, an array or a sparse matrix; factors such as ``splu(A)``; a hierarchy of pyamg; a function
+        of one argument, ``r -> z``. Or a function of two, ``preconditioner(x, F)``, that returns any of these in each
+        step.
     rdiff : float, optional
         Relative step of difference products, for problems without `jvp`. Default sqrt(eps).
     krylov_dtype : {None, "float32"}, optional
@@ -252,7 +255,7 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
             return state.lagged.operator(self.evaluator, state.x, state.F)
         if M is None:
             return J.approximate_inverse() if self.method.may_transform else None
-        if callable(M) and not hasattr(M, "matvec"):
+        if callable(M) and not (hasattr(M, "matvec") or maps_residual(M)):
             x, F = self._whole_batch()
             M = M(self.whole.unflatten(x), self.whole.unflatten(F))
         flat = self.whole.operator(M, "preconditioner")

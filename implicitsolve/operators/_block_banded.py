@@ -264,7 +264,7 @@ class BlockBandedMatrix(LinearOperator):
         """
         return _matrix(storage.from_dense(as_inexact(A, "A"), structure, drop), structure)
 
-    def tosparse(self, format: str = "bsr") -> Any:
+    def to_sparse(self, format: str = "bsr") -> Any:
         """Return one system's matrix as a SciPy sparse array with every block of the band, zero or not.
 
         Parameters

@@ -197,9 +197,9 @@ def _swapped(x: Array, lead: int) -> Array:
 def to_sparse(blocks: Array, structure: BlockBanded, format: str) -> Any:
     """Return one system's matrix as a SciPy sparse array."""
     if format not in ("bsr", "csr", "csc"):
-        raise ValueError(f'tosparse: `format` must be "bsr", "csr" or "csc", got {format!r}')
+        raise ValueError(f'to_sparse: `format` must be "bsr", "csr" or "csc", got {format!r}')
     if int(np.prod(blocks.shape[:-4])) != 1:
-        raise ValueError(f"tosparse: the matrix must be one system, got batch shape {tuple(blocks.shape[:-4])}")
+        raise ValueError(f"to_sparse: the matrix must be one system, got batch shape {tuple(blocks.shape[:-4])}")
     band = np.asarray(array_namespace(blocks).reshape(blocks, blocks.shape[-4:]))
     length, width, k = band.shape[:3]
     columns = np.arange(length)[:, None] + np.arange(width) - structure.lower

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +73,47 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
             A.matvec, None if rmatvec is None else adjoint, in_shape=A.shape[1], out_shape=A.shape[0], dtype=dtype
         )
     raise TypeError(f"`{name}` must be a LinearOperator, an array or a sparse matrix, got {type(A).__name__}")
+
+
+def as_inverse(M: Any, name: str, in_shape: tuple[int, ...], batch_shape: tuple[int, ...] = ()) -> LinearOperator:
+    """What a caller gave as approximate inverse, as an operator.
+
+    Beside what `aslinearoperator` takes: factors (`scipy.sparse.linalg.splu`, anything with `solve` and `shape`) and
+    the bound method itself, both for one flat system; a multigrid hierarchy (`aspreconditioner`, as pyamg's); and a
+    function r -> z on arrays ``batch_shape + in_shape``.
+    """
+    if hasattr(M, "matvec"):
+        return aslinearoperator(M, name)
+    if hasattr(M, "aspreconditioner"):
+        return aslinearoperator(M.aspreconditioner(), name)
+    if isinstance(M, scipy.sparse.linalg.SuperLU):
+        return LinearOperator(M.solve, lambda w: M.solve(w, "H"), in_shape=M.shape[0])
+    if hasattr(M, "solve") and hasattr(M, "shape"):
+        return LinearOperator(M.solve, in_shape=M.shape[0])
+    if not callable(M):
+        return aslinearoperator(M, name)
+    if isinstance(M, type) or not maps_residual(M):
+        raise TypeError(f"`{name}` must be a function r -> z of one argument, an operator or a matrix, got {M!r}")
+    if _signature(M) is None:  # compiled, such as splu(A).solve: flat vectors are what it knows
+        return LinearOperator(M, in_shape=math.prod(in_shape))
+    return LinearOperator(M, in_shape=in_shape, batch_shape=batch_shape)
+
+
+def maps_residual(function: Callable[..., Any]) -> bool:
+    """Whether a function is r -> z: it requires one argument, or is compiled and does not say."""
+    signature = _signature(function)
+    if signature is None:
+        return True
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parts = signature.parameters.values()
+    return sum(part.kind in kinds and part.default is part.empty for part in parts) == 1
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
 
 
 def _from_array(A: Array, name: str) -> LinearOperator:

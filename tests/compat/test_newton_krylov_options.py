@@ -31,17 +31,18 @@ def test_iter_goes_on_below_the_tolerance():
     assert Counted().norm(x) < 1e-12
 
 
-@pytest.mark.parametrize("maxiter", [1, 2, 3])
-def test_maxiter_counts_tests_of_the_rule_as_in_scipy(maxiter):
-    ours, theirs = [], []
-    with pytest.raises(NoConvergence):
+@pytest.mark.parametrize("maxiter", [0, 1, 2, 3])
+def test_maxiter_takes_as_many_steps_as_scipy_and_the_exception_carries_the_last_iterate(maxiter):
+    """maxiter=1 took no step, and maxiter=0 was an error."""
+    ours, theirs = [ZERO], []
+    with pytest.raises(NoConvergence) as caught:
         newton_krylov(Counted(), ZERO, f_tol=1e-14, maxiter=maxiter, callback=lambda x, F: ours.append(x))
     with pytest.raises(scipy.optimize.NoConvergence):
         scipy.optimize.newton_krylov(
             Counted(), ZERO, f_tol=1e-14, maxiter=maxiter, callback=lambda x, F: theirs.append(x)
         )
-    assert len(ours) <= len(theirs)
-    assert len(ours) == maxiter - 1
+    assert len(ours) - 1 == len(theirs) == maxiter
+    np.testing.assert_array_equal(caught.value.args[0], ours[-1])
 
 
 def test_maxiter_is_enough_at_the_root():
@@ -50,7 +51,7 @@ def test_maxiter_is_enough_at_the_root():
 
 def test_iter_and_maxiter():
     result = newton_krylov(Counted(), ZERO, iter=10, maxiter=3, full_output=True)[1]
-    assert result.nit == 2
+    assert result.nit == 3
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_dense_and_back(case, xp):
 @given(cases(batches=((), (1,))), st.sampled_from(["bsr", "csr", "csc"]))
 def test_sparse_and_back(case, format):
     dense = case.dense.reshape(case.dense.shape[-2:])
-    sparse = case.matrix().tosparse(format)
+    sparse = case.matrix().to_sparse(format)
     assert sparse.format == format
     assert sparse.has_sorted_indices
     np.testing.assert_array_equal(sparse.todense(), dense, strict=True)
@@ -141,4 +141,4 @@ def test_blocks_outside_the_matrix_are_zero_and_the_others_where_they_belong(con
     np.testing.assert_array_equal(A.blocks, expected)
     np.testing.assert_array_equal(A.todense(), dense)
     for form in ("bsr", "csr", "csc"):
-        np.testing.assert_array_equal(A.tosparse(form).toarray(), dense)
+        np.testing.assert_array_equal(A.to_sparse(form).toarray(), dense)

@@ -1,0 +1,140 @@
+"""SciPy's keywords and method names: taken where they mean the same here, else answered with the way."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from implicitsolve.problem import Problem
+from implicitsolve.stopping import NonlinearStop, check_tolerance
+
+WAYS = {
+    "bounds": "there are none: substitute variables, such as x = exp(y), or use scipy.optimize.least_squares",
+    "callback": "pass monitor=f, which is called as f(step, x, F)",
+    "disp": "pass monitor=implicitsolve.monitor.table()",
+    "eps": "pass method=NewtonKrylov(rdiff=...)",
+    "f_rtol": "pass stop=NonlinearStop(rtol=...)",
+    "f_tol": "pass stop=NonlinearStop(atol=...)",
+    "fprime": "pass jac=f, or Problem(F, jac=f)",
+    "full_output": "the result has it all: `x`, `success`, `message`, `counts`",
+    "fun": "the function is the first argument, `problem`",
+    "hess": "Newton's method for F(x) = 0 needs first derivatives alone: `jac`, or Problem(F, jvp=...)",
+    "inner_M": "pass method=NewtonKrylov(preconditioner=...)",
+    "maxiter": "pass stop=NonlinearStop(max_iterations=...)",
+    "options": "pass stop=NonlinearStop(atol=..., max_iterations=...) and method=NewtonKrylov(...)",
+    "x_tol": "a small step is no convergence here: pass stop=NonlinearStop(atol=...), a tolerance of F",
+}
+SAME = {
+    "M": "inner_M",
+    "diff_step": "eps",
+    "epsfcn": "eps",
+    "fatol": "f_tol",
+    "ftol": "f_rtol",
+    "max_iter": "maxiter",
+    "max_nfev": "maxiter",
+    "maxfev": "maxiter",
+    "verbose": "disp",
+    "x_rtol": "x_tol",
+    "xatol": "x_tol",
+    "xtol": "x_tol",
+}
+DROP_IN_WAYS = {
+    "M": "inner_M=",
+    "args": "a function that has them: newton_krylov(lambda x: F(x, *args), x0)",
+    "atol": "f_tol=",
+    "bounds": "variables that respect them, or scipy.optimize.least_squares",
+    "disp": "verbose=",
+    "fatol": "f_tol=",
+    "fprime": "jac=",
+    "ftol": "f_rtol=",
+    "jac_options": "its entries as keywords",
+    "max_iterations": "maxiter=",
+    "maxfev": "maxiter=",
+    "monitor": "callback=, or implicitsolve.root",
+    "nit": "iter=",
+    "options": "its entries as keywords",
+    "preconditioner": "inner_M=",
+    "rtol": "f_rtol=",
+    "stop": "f_tol= and maxiter=, or implicitsolve.root",
+    "tol": "f_tol=",
+    "xatol": "x_tol=",
+    "xtol": "x_rtol=",
+}
+METHOD_WAYS = {
+    "broyden1": '"broyden"',
+    "broyden2": '"broyden"',
+    "df-sane": '"newton-krylov"',
+    "diagbroyden": '"anderson"',
+    "excitingmixing": '"anderson"',
+    "gmres": "NewtonKrylov(krylov=GMRES())",
+    "hybr": '"auto", which assembles and factors the Jacobian where that pays',
+    "krylov": '"newton-krylov"',
+    "lgmres": "NewtonKrylov(krylov=LGMRES())",
+    "linearmixing": '"picard"',
+    "lm": '"auto" for a root; for least squares use scipy.optimize.least_squares',
+}
+
+
+def adapted(
+    problem: Any, stop: NonlinearStop | None, given: dict[str, Any], settings: Iterable[type]
+) -> tuple[Any, NonlinearStop | None]:
+    """The problem and the stopping rule with SciPy's `args`, `jac` and `tol`; other keywords raise a TypeError.
+
+    `settings` are the classes whose fields a caller may have taken for arguments of `root`.
+    """
+    for name in given:
+        if name not in ("args", "jac", "tol"):
+            raise TypeError(f"root: {_way(name, settings)}")
+    args, jac, tol = given.get("args", ()), given.get("jac"), given.get("tol")
+    if tol is not None:
+        if stop is not None:
+            raise TypeError("root: give `tol` or `stop`, not both")
+        check_tolerance("root", "tol", tol)
+        stop = NonlinearStop(atol=tol)
+    if isinstance(problem, Problem):
+        for name in set(given) - {"tol"}:
+            raise TypeError(f"root: `{name}` is for a plain function: a Problem has its own, Problem(F, jac=...)")
+        return problem, stop
+    args = args if isinstance(args, tuple) else (args,)
+    residual = _bound(problem, args)
+    if jac is True:  # F and J at once
+        return Problem(lambda x: residual(x)[0], linearize=lambda x: tuple(residual(x))), stop
+    if jac is None or jac is False:
+        return residual, stop
+    if not callable(jac):
+        raise TypeError(f"root: `jac` must be a function x -> J(x), or True, got {jac!r}; differences need none")
+    return Problem(residual, jac=_bound(jac, args)), stop
+
+
+def _bound(function: Any, args: tuple[Any, ...]) -> Any:
+    """``x -> function(x, *args)``."""
+    if not args or not callable(function):
+        return function
+    return lambda x: function(x, *args)
+
+
+def _way(name: str, settings: Iterable[type]) -> str:
+    """What to do instead of passing this keyword."""
+    known = SAME.get(name, name)
+    if known in WAYS:
+        return f"`{name}`: {WAYS[known]}"
+    owners = {field.name: kind for kind in settings for field in fields(kind)}
+    if name in owners:
+        return f"`{name}` belongs to {owners[name].__name__}: {owners[name].__name__}(..., {name}=...)"
+    close = difflib.get_close_matches(name, [*owners, "method", "stop", "monitor", "args", "jac", "tol"], n=1)
+    return f"unexpected keyword argument `{name}`" + (f"; did you mean `{close[0]}`?" if close else "")
+
+
+def drop_in_hint(name: str) -> str:
+    """What to pass to `newton_krylov` in place of a keyword that neither it nor SciPy's function has."""
+    return f": give {DROP_IN_WAYS[name]}" if name in DROP_IN_WAYS else ""
+
+
+def method_hint(method: str, known: Iterable[str]) -> str:
+    """What SciPy's name of a method, or a misspelled one, stands for here; "" where nothing comes close."""
+    if method in METHOD_WAYS:
+        return f"; for SciPy's {method!r} take {METHOD_WAYS[method]}"
+    close = difflib.get_close_matches(method.lower().replace("_", "-"), known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,208 @@
+"""First steps of a user with SciPy's habits: each works, or ends in a message that names the argument and the way."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.sparse as sps
+import scipy.sparse.linalg as spla
+
+import implicitsolve as ims
+
+N = 30
+A = sps.csc_array(sps.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(N, N)))
+
+
+def cubic(x: Any) -> list[Any]:
+    """The example of `scipy.optimize.root`."""
+    return [x[0] + 0.5 * (x[0] - x[1]) ** 3 - 1.0, 0.5 * (x[1] - x[0]) ** 3 + x[1]]
+
+
+def cubic_jacobian(x: Any) -> Any:
+    d = 1.5 * (x[0] - x[1]) ** 2
+    return np.array([[1 + d, -d], [-d, 1 + d]])
+
+
+CUBIC_ROOT = [0.8411639, 0.1588361]
+
+
+def squares(x: Any, a: Any = 2.0) -> Any:
+    return x**2 - a
+
+
+def diffusion(x: Any) -> Any:
+    return A @ x + 0.1 * x**3 - 1
+
+
+def integral(P: Any) -> Any:
+    """The large example of `scipy.optimize.root`: an integrodifferential equation on a square, 15 x 15 here."""
+    n = P.shape[0]
+    h = 1.0 / (n - 1)
+    d2x, d2y = np.zeros_like(P), np.zeros_like(P)
+    d2x[1:-1] = (P[2:] - 2 * P[1:-1] + P[:-2]) / h / h
+    d2x[0] = (P[1] - 2 * P[0]) / h / h
+    d2x[-1] = (-2 * P[-1] + P[-2]) / h / h
+    d2y[:, 1:-1] = (P[:, 2:] - 2 * P[:, 1:-1] + P[:, :-2]) / h / h
+    d2y[:, 0] = (P[:, 1] - 2 * P[:, 0]) / h / h
+    d2y[:, -1] = (1 - 2 * P[:, -1] + P[:, -2]) / h / h
+    with np.errstate(over="ignore"):  # far from the root, at trial points
+        return d2x + d2y + 5 * np.mean(np.cosh(P)) ** 2
+
+
+WORKS = {
+    "root: list from list": lambda: ims.root(cubic, [0, 0]).x - CUBIC_ROOT,
+    "root: jac": lambda: ims.root(cubic, [0, 0], jac=cubic_jacobian).x - CUBIC_ROOT,
+    "root: jac=True": lambda: ims.root(lambda x: (cubic(x), cubic_jacobian(x)), [0, 0], jac=True).x - CUBIC_ROOT,
+    "root: jac=False": lambda: ims.root(cubic, [0, 0], jac=False).x - CUBIC_ROOT,
+    "root: args": lambda: ims.root(squares, [1.0, 2.0], args=(9.0,)).x - 3,
+    "root: args, not a tuple": lambda: ims.root(squares, 2.0, args=4.0).x - 2,
+    "root: args and jac": lambda: ims.root(squares, [1.0], args=(9.0,), jac=lambda x, a: np.diag(2 * x)).x - 3,
+    "root: tol": lambda: ims.root(squares, [1.0], tol=1e-13).fun * 1e6,
+    "root: tol of a problem": lambda: ims.root(ims.Problem(squares), [1.0], tol=1e-13).fun * 1e6,
+    "root: a number": lambda: ims.root(lambda x: x - np.cos(x), 0.5).x - 0.7390851332,
+    "root: a number from fsolve's example": lambda: ims.root(lambda x: x + 2 * np.cos(x), 0.3).x + 1.0298665293,
+    "root: x0 unchanged": lambda: (x0 := np.ones(2), ims.root(squares, x0), x0)[2] - 1,
+    "root: partial": lambda: ims.root(partial(squares, a=4.0), [1.0]).x - 2,
+    "root: complex": lambda: ims.root(lambda z: z**2 + 1, 0.5 + 0.5j).x - 1j,
+    "drop-in: integers": lambda: ims.newton_krylov(cubic, [0, 0]) - CUBIC_ROOT,
+    "drop-in: its example": lambda: ims.newton_krylov(
+        lambda x: [x[0] + 0.5 * x[1] - 1.0, 0.5 * (x[1] - x[0]) ** 2], [0, 0], f_tol=1e-12
+    ) - 2 / 3,
+    "drop-in: xin=, F=": lambda: ims.newton_krylov(F=cubic, xin=[0, 0]) - CUBIC_ROOT,
+    "drop-in: 2-D": lambda: integral(ims.newton_krylov(integral, np.zeros((15, 15)), method="lgmres")),
+    "drop-in: gmres": lambda: integral(ims.newton_krylov(integral, np.zeros((15, 15)), method="gmres")),
+    "drop-in: F as a column": lambda: ims.newton_krylov(lambda x: squares(x)[:, None], [1.0, 2.0]) - 2**0.5,
+    "drop-in: OptimizeResult": lambda: ims.newton_krylov(squares, [1.0], full_output=True)[1]["x"] - 2**0.5,
+    "drop-in: NoConvergence": lambda: raised(maxiter=1) - 1.5,
+    "drop-in: maxiter=0": lambda: raised(maxiter=0) - 1,
+}  # fmt: skip
+
+
+def raised(**options: Any) -> Any:
+    """The iterate that SciPy's exception carries, caught as SciPy's."""
+    try:
+        ims.newton_krylov(squares, [1.0], **options)
+    except scipy.optimize.NoConvergence as error:
+        return error.args[0]
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("step", WORKS.values(), ids=WORKS)
+def test_it_works(step: Any) -> None:
+    np.testing.assert_allclose(step(), 0, atol=1e-5)
+
+
+root, drop_in = partial(ims.root, squares, [1.0]), partial(ims.newton_krylov, squares, [1.0])
+NAMES_THE_WAY = {
+    # what: (call, exception, words of the message)
+    "callback": (partial(root, callback=print), TypeError, "`callback`.*monitor="),
+    "bounds": (partial(root, bounds=(0, 1)), TypeError, "`bounds`.*least_squares"),
+    "options": (partial(root, options={"maxiter": 3}), TypeError, "`options`.*max_iterations"),
+    "maxfev": (partial(root, maxfev=3), TypeError, "`maxfev`.*max_iterations"),
+    "xtol": (partial(root, xtol=1e-3), TypeError, "`xtol`.*NonlinearStop"),
+    "fprime": (partial(root, fprime=abs), TypeError, "`fprime`.*jac="),
+    "full_output": (partial(root, full_output=True), TypeError, "`full_output`.*`counts`"),
+    "verbose": (partial(root, verbose=True), TypeError, "`verbose`.*monitor"),
+    "structure": (partial(root, structure=ims.BlockBanded(1, 1)), TypeError, r"`structure`.*Problem\(.*structure="),
+    "atol": (partial(root, atol=1e-3), TypeError, r"`atol`.*NonlinearStop\(.*atol="),
+    "line_search": (partial(root, line_search="wolfe"), TypeError, r"`line_search`.*NewtonKrylov\("),
+    "misspelled": (partial(root, monitors=None), TypeError, "`monitors`.*`monitor`"),
+    "unknown": (partial(root, nonsense=1), TypeError, "`nonsense`"),
+    "tol and stop": (partial(root, tol=1e-3, stop=ims.NonlinearStop()), TypeError, "`tol` or `stop`"),
+    "tol of wrong type": (partial(root, tol="tight"), TypeError, "`tol`.*real number"),
+    "jac='2-point'": (partial(root, jac="2-point"), TypeError, "`jac`.*2-point"),
+    "args of a problem": (partial(ims.root, ims.Problem(squares), [1.0], args=(1,)), TypeError, "`args`.*Problem"),
+    "no x0": (partial(ims.root, squares), TypeError, "`x0` is needed"),
+    "F is an array": (partial(ims.root, np.eye(2), [1.0]), TypeError, "`residual` must be callable"),
+    "a class as method": (partial(root, method=ims.NewtonKrylov), TypeError, r"write NewtonKrylov\(\)"),
+    "a Krylov method as method": (partial(root, method=ims.GMRES()), TypeError, r"NewtonKrylov\(krylov=GMRES"),
+    "krylov": (partial(root, method="krylov"), ValueError, '`method`.*"newton-krylov"'),
+    "hybr": (partial(root, method="hybr"), ValueError, '`method`.*"auto"'),
+    "lm": (partial(root, method="lm"), ValueError, "`method`.*least_squares"),
+    "df-sane": (partial(root, method="df-sane"), ValueError, '`method`.*"newton-krylov"'),
+    "broyden1": (partial(root, method="broyden1"), ValueError, '`method`.*"broyden"'),
+    "newton_krylov": (partial(root, method="newton_krylov"), ValueError, "did you mean 'newton-krylov'"),
+    "drop-in args": (partial(drop_in, args=(1,)), TypeError, "`args`.*lambda"),
+    "drop-in tol": (partial(drop_in, tol=1e-3), TypeError, "`tol`.*f_tol="),
+    "drop-in options": (partial(drop_in, options={}), TypeError, "`options`.*keywords"),
+    "drop-in method": (partial(drop_in, method="newton"), ValueError, "`method`.*bicgstab"),
+    "F returns nothing": (partial(ims.root, lambda x: None, [1.0]), TypeError, "`residual` returned None"),
+    "F is too long": (partial(ims.root, lambda x: np.ones(3), np.ones(2)), ValueError, r"`residual`.*\(2,\).*\(3,\)"),
+    "text": (partial(ims.root, squares, ["a"]), TypeError, "`x0` must hold real or complex numbers"),
+    "None": (partial(ims.root, squares, [None]), TypeError, "`x0` must hold real or complex numbers"),
+    "ragged": (partial(ims.root, squares, [[1.0], [1.0, 2.0]]), ValueError, "`x0`.*one shape"),
+    "masked": (partial(ims.root, squares, np.ma.ones(2)), TypeError, "`x0` must not be a masked array"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "message"), NAMES_THE_WAY.values(), ids=NAMES_THE_WAY)
+def test_the_message_names_the_argument_and_the_way(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert re.search(message, str(caught.value)), str(caught.value)
+
+
+# -- Preconditioners --------------------------------------------------------------------------------
+
+
+def multigrid() -> Any:
+    return pytest.importorskip("pyamg").smoothed_aggregation_solver(sps.csr_matrix(A), max_coarse=5)
+
+
+LU = spla.splu(A)
+INVERSES = {
+    "splu": lambda: LU,
+    "splu's solve": lambda: LU.solve,
+    "spilu": lambda: spla.spilu(A),
+    "function of r": lambda: lambda r: LU.solve(r),
+    "function of r with defaults": lambda: lambda r, lu=LU: lu.solve(r),
+    "function of (x, F)": lambda: lambda x, F: LU,
+    "sparse inverse": lambda: sps.csr_array(np.linalg.inv(A.toarray())),
+    "array": lambda: np.linalg.inv(A.toarray()),
+    "scipy operator": lambda: spla.LinearOperator((N, N), LU.solve),
+    "multigrid": multigrid,
+    "multigrid operator": lambda: multigrid().aspreconditioner(),
+}
+
+
+@pytest.mark.parametrize("make", INVERSES.values(), ids=INVERSES)
+def test_preconditioners_are_told_apart_by_what_they_are(make: Any) -> None:
+    """splu(A).solve was called as (x, F), and splu(A) was refused."""
+    M = make()
+    plain = ims.root(diffusion, np.zeros(N), method=ims.NewtonKrylov(recycle=0))
+    result = ims.root(diffusion, np.zeros(N), method=ims.NewtonKrylov(preconditioner=M, recycle=0))
+    assert result.success
+    assert result.krylov_iterations < plain.krylov_iterations
+    assert np.max(np.abs(diffusion(ims.newton_krylov(diffusion, np.zeros(N), inner_M=M)))) < 6e-6
+
+
+@pytest.mark.parametrize("kind", ["splu", "splu's solve", "function of r", "multigrid"])
+def test_linear_solves_take_them_too(kind: str) -> None:
+    b = np.arange(1.0, N + 1)
+    result = ims.linear_solve(A, b, M=INVERSES[kind](), method=ims.GMRES())
+    assert result.success
+    assert result.iterations < ims.linear_solve(A, b, method=ims.GMRES()).iterations
+
+
+def test_a_preconditioning_function_sees_the_shape_of_x() -> None:
+    shapes = set()
+
+    def jacobi(r: Any) -> Any:
+        shapes.add(r.shape)
+        return r / 4
+
+    problem = ims.Problem(lambda x: 4 * x + x**3 - 1, batch_ndim=1)
+    for F, x0 in ((problem, np.zeros((3, 2))), (problem.residual, np.zeros((2, 5)))):
+        assert np.all(ims.root(F, x0, method=ims.NewtonKrylov(preconditioner=jacobi)).success)
+    assert shapes == {(3, 2), (2, 5)}
+
+
+def test_factors_solve_with_the_adjoint_too() -> None:
+    M = ims.operators._convert.as_inverse(LU, "M", (N,))
+    w = np.arange(1.0, N + 1)
+    np.testing.assert_allclose(A.T @ M.rmatvec(w), w)
