@@ -125,6 +125,16 @@ class Sparse:
         return self
 
 
+def compressed(indptr: HostArray, indices: HostArray) -> Sparse:
+    """The pattern with these compressed columns, whose rows are in order; nothing is checked."""
+    structure = Sparse.__new__(Sparse)
+    structure.unknowns = indptr.size - 1
+    structure.indptr, structure.indices = indptr.astype(np.int32), indices.astype(np.int32)
+    for array in (structure.indptr, structure.indices):
+        array.flags.writeable = False
+    return structure
+
+
 def _coordinates(pattern: Any, unknowns: int | None) -> Any:
     """The pattern as a sparse array of True, duplicates allowed."""
     if isinstance(pattern, Sparse):

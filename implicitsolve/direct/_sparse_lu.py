@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,19 +87,16 @@ class SparsePlan:
         operations = CUBES * float(width) ** 3 + LINES * n * width
         entries = ENTRIES_PER_ROW * n * width
         self.fill = FillEstimate(width, entries, operations, self.is_band or operations <= DIRECT_LIMIT * n)
-        self._symmetric: tuple[HostArray, HostArray, HostArray, HostArray] | None = None
+        self.known_order: HostArray | None = None  # that SuperLU found for the first factorization in symmetric mode
 
-    def permuted(self) -> tuple[HostArray, HostArray, HostArray, HostArray] | None:
-        """Order, and P A P^T as (entries, indices, indptr), by the order that SuperLU found the first time."""
-        return self._symmetric
-
-    def learn(self, order: HostArray) -> None:
-        """Keep the order of the first factorization in symmetric mode, so that the next ones need not look for it."""
-        n, structure = self.structure.unknowns, self.structure
-        rows, columns = order[structure.indices], order[structure.columns]
+    @cached_property
+    def permuted(self) -> tuple[HostArray, HostArray, HostArray]:
+        """P A P^T in the known order, as (entries, indices, indptr): the next factorizations need not look for one."""
+        order: Any = self.known_order
+        rows, columns = order[self.structure.indices], order[self.structure.columns]
         sorting = np.lexsort((rows, columns))
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n))]).astype(np.int32)
-        self._symmetric = order, sorting, rows[sorting].astype(np.int32), indptr
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=order.size))]).astype(np.int32)
+        return sorting, rows[sorting].astype(np.int32), indptr
 
 
 class Engine(Protocol):
@@ -149,12 +147,12 @@ class _SuperLU:
             self.lu = _superlu(data, structure.indices, structure.indptr, n, permc_spec="COLAMD")
         else:
             options: Any = {"diag_pivot_thresh": PIVOT_THRESHOLD, "options": {"SymmetricMode": True}}
-            known = plan.permuted()
-            if known is None:
+            self.order = plan.known_order
+            if self.order is None:
                 self.lu = _superlu(data, structure.indices, structure.indptr, n, permc_spec="MMD_AT_PLUS_A", **options)
-                plan.learn(self.lu.perm_c)
+                plan.known_order = self.lu.perm_c
             else:
-                self.order, sorting, indices, indptr = known
+                sorting, indices, indptr = plan.permuted
                 self.lu = _superlu(data[sorting], indices, indptr, n, permc_spec="NATURAL", **options)
         self.nbytes, self.is_complex = int(self.lu.nnz) * (data.itemsize + 4), data.dtype.kind == "c"
 

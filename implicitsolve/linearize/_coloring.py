@@ -14,6 +14,11 @@ SLACK = 1.34  # a closed form is taken with so many times the colors that the fu
 LEAST_FULL = 48  # entries from which on a row may be left out as full
 FULLER = 6.0  # how many times the entries of the 99th percentile a row that is left out has
 MOST_FULL = 8  # rows that may be left out
+MOST_COLORS = 1.75  # the same after the repair of conflicts; a greedy coloring takes ten times as long
+COMMON = 32  # an offset is common if at least one of so many columns has it
+LEAST_COMMON = 0.7  # part of the entries that common offsets must have
+MOST_REPAIRED = 0.3  # part of the entries that may be in rows with a conflict
+MOST_BITS = 52  # colors whose sum of powers of two a float64 holds exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,32 +74,62 @@ def full_rows(counts: HostArray) -> HostArray:
 
 
 def periodic_colors(structure: Sparse, least: int) -> HostArray | None:
-    """Colors (j + a j1 + b j2) mod p with the smallest p that is near `least` and leaves no conflict, None if none is.
+    """Colors (j + a j1 + b j2) mod p with the smallest p that is near `least` and leaves few conflicts, or None.
 
     j1 and j2 number the lines and the planes of a grid, whose lengths the gaps between the offsets tell: so five colors
     do for a five-point stencil, and seven in the cube. Two entries (i, j), (i, j') of a row conflict if their columns
-    have one color. The differences of the offsets decide first; offsets that differ from row to row (a ring,
-    boundaries) are decided by the entries themselves.
+    have one color. The differences of the offsets that many columns have decide first. What conflicts are left, at the
+    ends of lines or the seam of a ring, are resolved by coloring these columns one by one.
     """
     n = structure.unknowns
     if not structure.nnz or n <= least:
         return None
-    offsets = np.flatnonzero(np.bincount(structure.indices - structure.columns + n)) - n
-    steps = _line_lengths(offsets)
-    by_offsets = offsets.size <= 4 * least
-    differences = np.subtract.outer(offsets, offsets)[~np.eye(offsets.size, dtype=bool)] if by_offsets else offsets[:0]
-    every = np.arange(n)
-    for p in range(least, min(n, int(SLACK * least) + 2)):
-        if by_offsets and (differences % p).all():
-            return (every % p).astype(np.int32)
-        if offsets.size > least and _has_no_conflict(structure, every % p, p):
-            return (every % p).astype(np.int32)
-        found = _lattice(offsets, steps, p) if by_offsets and steps else None
-        if found is not None:
-            colors = _numbered(every, steps, found) % p
-            if _has_no_conflict(structure, colors, p):
-                return colors.astype(np.int32)
-    return None
+    counts = np.bincount(structure.indices - structure.columns + n)
+    offsets = np.flatnonzero(counts) - n
+    common = np.flatnonzero(counts * COMMON >= n) - n
+    if common.size > 4 * least or counts[common + n].sum() < LEAST_COMMON * structure.nnz:
+        return None
+    steps = _line_lengths(common)
+    every = np.arange(n, dtype=np.int32)
+    tried, best, count = 0, None, min(n, int(MOST_COLORS * least) + 3, MOST_BITS)
+    for p in range(least, min(count, int(SLACK * least) + 2)):
+        if p >= count or (tried > 1 and best is not None):
+            break
+        if common.size > p or np.unique(common % p).size == common.size:
+            colors = every % p
+            if np.unique(offsets % p).size == offsets.size:
+                return colors
+        else:
+            factors = _lattice(common, steps, p) if steps else None
+            if factors is None:
+                continue
+            colors = (_numbered(every, steps, factors) % p).astype(np.int32)
+        repaired, tried = _repaired(structure, colors, p), tried + 1
+        if repaired is not None and int(repaired.max()) + 1 < count:
+            best, count = repaired, int(repaired.max()) + 1
+    return best
+
+
+def _repaired(structure: Sparse, colors: HostArray, p: int) -> HostArray | None:
+    """Proper colors where few columns have one that is taken, which are colored anew; None where these are many.
+
+    A row whose colors are p different ones has as many bits in the sum of 2^color; equal ones carry.
+    """
+    n, rows = structure.unknowns, structure.indices
+    bits = np.bincount(rows, np.repeat(2.0**colors, np.diff(structure.indptr)), minlength=n).astype(np.int64)
+    bad = np.bitwise_count(bits) != structure.row_counts
+    if not bad.any():
+        return colors
+    entries = np.flatnonzero(bad[rows])
+    if entries.size > MOST_REPAIRED * rows.size:
+        return None
+    columns = structure.columns[entries]
+    keys = rows[entries] * np.int64(p) + colors[columns]
+    order = np.argsort(keys, kind="stable")
+    again = columns[order[1:][keys[order[1:]] == keys[order[:-1]]]]
+    colors = colors.copy()
+    colors[again] = -1
+    return greedy_colors(structure.indptr, rows, n, colors=colors)
 
 
 def _line_lengths(offsets: HostArray) -> list[int]:
@@ -119,38 +154,34 @@ def _numbered(j: HostArray, steps: list[int], factors: tuple[int, ...]) -> HostA
 
 def _lattice(offsets: HostArray, steps: list[int], p: int) -> tuple[int, ...] | None:
     """Factors for which all offsets have different colors; None if there are none."""
-    parts = [_numbered(offsets, steps, tuple(int(a == b) for b in range(len(steps)))) for a in range(len(steps))]
+    axes = range(len(steps))
     none = _numbered(offsets, steps, (0,) * len(steps))
-    for factors in itertools.product(range(1, p), repeat=len(steps)):
-        colors = none + sum(factor * (part - none) for factor, part in zip(factors, parts))
-        if np.unique(colors % p).size == offsets.size:
-            return factors
-    return None
+    parts = np.array([_numbered(offsets, steps, tuple(int(a == b) for b in axes)) - none for a in axes])
+    factors = np.stack(np.meshgrid(*[np.arange(1, p)] * len(steps), indexing="ij"), axis=-1).reshape(-1, len(steps))
+    colors = np.sort((none + factors @ parts) % p, axis=1)
+    proper = np.flatnonzero((colors[:, 1:] != colors[:, :-1]).all(axis=1))
+    return tuple(factors[proper[0]].tolist()) if proper.size else None
 
 
-def _has_no_conflict(structure: Sparse, colors: HostArray, p: int) -> bool:
-    """Whether no row has two entries of one color, in one pass over the pattern."""
-    n = structure.unknowns
-    if structure.nnz > n * p:
-        return False
-    seen = np.bincount(structure.indices * np.int64(p) + colors[structure.columns], minlength=n * p)
-    return int(seen.max()) <= 1
-
-
-def greedy_colors(indptr: HostArray, indices: HostArray, rows: int, limit: int | None = None) -> HostArray:
+def greedy_colors(
+    indptr: HostArray, indices: HostArray, rows: int, limit: int | None = None, colors: HostArray | None = None
+) -> HostArray:
     """First free color for each column, the fullest columns first; with a `limit`, any color where none is free.
 
     The colors that a row has seen are the bits of a Python integer, so that a column costs two passes over its entries.
+    Columns whose `colors` are given and not negative (at most 52) keep them.
     """
-    count = indptr.size - 1
     sizes = np.diff(indptr)
-    order: list[int] = np.argsort(-sizes, kind="stable").tolist()
     seen = [0] * rows
+    chosen = [0] * sizes.size
+    order = np.argsort(-sizes, kind="stable")
+    if colors is not None:
+        bits = np.repeat(np.where(colors < 0, 0.0, 2.0 ** np.maximum(colors, 0)), sizes)
+        seen, chosen = np.bincount(indices, bits, minlength=rows).astype(np.int64).tolist(), colors.tolist()
+        order = order[colors[order] < 0]
     ends: list[int] = indptr.tolist()
-    entries: list[int] = indices.tolist()
-    colors = [0] * count
-    for j in order:
-        column = entries[ends[j] : ends[j + 1]]
+    for j in order.tolist():
+        column: list[int] = indices[ends[j] : ends[j + 1]].tolist()
         taken = 0
         for i in column:
             taken |= seen[i]
@@ -159,5 +190,5 @@ def greedy_colors(indptr: HostArray, indices: HostArray, rows: int, limit: int |
             bit = 1 << (j * 2654435761 >> 7) % limit  # a number without order, always the same
         for i in column:
             seen[i] |= bit
-        colors[j] = bit.bit_length() - 1
-    return np.array(colors, dtype=np.int32)
+        chosen[j] = bit.bit_length() - 1
+    return np.array(chosen, dtype=np.int32)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Sparse
+from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import Entries, bisect
 from implicitsolve.linearize._diagonals import DenseError, Diagonals, NotDiagonalError, verify
@@ -41,6 +41,8 @@ class Detection:
         Entries of J at a point near x0, in the order of ``structure.indices``, accurate to about eps^(1/4).
     full_rows : ndarray of int
         Rows that depend on nearly all unknowns and are not in the structure.
+    colors : ndarray (N,) of int or None
+        Colors of the columns for ``structure``, if the search has needed any.
 
     Examples
     --------
@@ -56,6 +58,7 @@ class Detection:
     unknowns: int
     values: HostArray | None = field(default=None, repr=False)
     full_rows: HostArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp), repr=False)
+    colors: HostArray | None = field(default=None, repr=False)
 
     @property
     def reason(self) -> str:
@@ -172,14 +175,15 @@ def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
 
 def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, HostArray]:
     """Compare J d with the measured change of F; a Detection with the structure if they agree, and the wrong rows."""
-    structure = Sparse((entries.rows, entries.columns), unknowns=probe.size)
-    order = np.lexsort((entries.rows, entries.columns))
-    if order.size != structure.nnz:  # an entry came up twice
-        keys = entries.columns[order].astype(np.int64) * probe.size + entries.rows[order]
-        order = order[np.concatenate([[True], keys[1:] != keys[:-1]])]
-    F, rows, columns = probe.F, structure.indices, structure.columns
+    n, rows, columns, values = probe.size, entries.rows, entries.columns, entries.values
+    keys = columns.astype(np.int64) * n + rows
+    is_sorted = bool((keys[1:] > keys[:-1]).all())
+    if not is_sorted:  # an entry may have come up twice
+        order = np.unique(keys, return_index=True)[1]
+        rows, columns, values = rows[order], columns[order], values[:, order]
+    structure = compressed(np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n))]), rows)
     with np.errstate(all="ignore"):
-        values = (entries.values[:, order] - F[:, rows]) / probe.h[:, columns]
+        values = (values - probe.F[:, rows]) / probe.h[:, columns]
     if not np.isfinite(values).all():
         return Detection(how="not finite", evaluations=probe.evaluations, unknowns=probe.size), np.arange(probe.size)
     random = np.random.default_rng(probe.evaluations)
@@ -194,6 +198,7 @@ def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, Host
         unknowns=probe.size,
         values=values,
         full_rows=entries.full_rows,
+        colors=entries.colors if is_sorted else None,
     ), wrong
 
 

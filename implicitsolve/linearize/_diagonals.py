@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Sparse
+from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import Entries
 from implicitsolve.linearize._coloring import Coloring, color_columns
@@ -150,46 +150,44 @@ class Diagonals:
             new = [int(row) for row in rows if int(row) - column not in field]
             if not new:
                 continue
-            wrapped = set(self._wrapped(np.array([column]), field)[0].tolist())
+            wrapped = set(self._wrapped(np.array([column]), field).ravel().tolist())
             if any(row in wrapped for row in new):
                 self.wraps = True
             field |= {row - column for row in new if row not in wrapped}
 
-    def _wrapped(self, columns: HostArray, offsets: set[int]) -> tuple[HostArray, HostArray]:
-        """Rows and columns of the offsets on the ring, or torus, of the axes."""
+    def _wrapped(self, columns: HostArray, offsets: set[int]) -> HostArray:
+        """Rows (columns, offsets) that the offsets lead to on the ring, or torus, of the axes."""
         middle = self._place(0.53)
-        here = np.array(np.unravel_index(middle, self.shape))
-        rows: list[HostArray] = []
-        at = np.array(np.unravel_index(columns, self.shape))
-        lengths = np.array(self.shape)[:, None]
-        for offset in offsets:
-            inside = np.array(np.unravel_index((middle + offset) % self.n, self.shape)) - here
-            rows.append(np.asarray(np.ravel_multi_index(tuple((at + inside[:, None]) % lengths), self.shape)))
-        return np.concatenate(rows) if rows else columns[:0], np.tile(columns, len(offsets))
+        ends = (middle + np.array(sorted(offsets), dtype=np.int64)) % self.n
+        at, here, there = (np.array(np.unravel_index(j, self.shape)) for j in (columns, middle, ends))
+        moved = at[:, :, None] + (there - here[:, None])[:, None, :]
+        return np.asarray(np.ravel_multi_index(tuple(moved), self.shape, mode="wrap"))
 
     def _pattern(self, offsets: list[set[int]]) -> Sparse:
-        every = np.arange(self.n)
+        n = self.n
+        every = np.arange(n)
         fields = self._field_of(every)
-        rows, columns = [every[:0]], [every[:0]]
+        width = max(len(of_field) for of_field in offsets)
+        rows = np.full((n, 2 * width if self.wraps else width), n)  # n stands for none
         for f, of_field in enumerate(offsets):
-            mine = every[fields == f]
+            mine = np.flatnonzero(fields == f)
+            rows[mine, : len(of_field)] = mine[:, None] + np.array(sorted(of_field), dtype=np.int64)
             if self.wraps:
-                row, column = self._wrapped(mine, of_field)
-                rows.append(row)
-                columns.append(column)
-            for offset in of_field:
-                row = mine + offset
-                inside = (row >= 0) & (row < self.n)
-                rows.append(row[inside])
-                columns.append(mine[inside])
-        row, column = np.concatenate(rows), np.concatenate(columns)
-        keep = ~np.isin(row, self.full_rows) & ~np.isin(column, self.dense_columns)
-        rows, columns = [row[keep]], [column[keep]]
-        for j in self.dense_columns:
-            more = np.setdiff1d(self.columns[j], self.full_rows)
-            rows.append(more)
-            columns.append(np.full(more.size, j))
-        return Sparse((np.concatenate(rows), np.concatenate(columns)), unknowns=self.n)
+                rows[mine, width : width + len(of_field)] = self._wrapped(mine, of_field)
+        rows[(rows < 0) | (rows > n)] = n
+        rows[self.dense_columns] = n
+        if self.full_rows.size:
+            rows[np.isin(rows, self.full_rows)] = n
+        if self.wraps:
+            rows.sort(axis=1)
+        keep = rows < n
+        keep[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+        pattern = compressed(np.concatenate([[0], np.cumsum(np.count_nonzero(keep, axis=1))]), rows[keep])
+        if not self.dense_columns:
+            return pattern
+        dense = [np.setdiff1d(self.columns[j], self.full_rows) for j in self.dense_columns]
+        columns = np.repeat(self.dense_columns, [more.size for more in dense])
+        return pattern.union(Sparse((np.concatenate(dense), columns), unknowns=n))
 
 
 def verify(
@@ -211,34 +209,33 @@ def verify(
     colors = coloring.colors
     left_out = np.union1d(full_rows, coloring.full_rows)
     ignored = left_out if only is None else np.setdiff1d(np.arange(probe.size), np.setdiff1d(only, left_out))
-    entry_colors = colors[pattern.columns]
-    order = np.argsort(entry_colors, kind="stable")
-    bounds = np.searchsorted(entry_colors[order], np.arange(coloring.count + 1))
-    rows, columns, values = [], [], []
+    place = colors[pattern.columns] * np.int64(probe.size) + pattern.indices
+    expected = np.zeros((coloring.count, probe.size), dtype=bool)
+    expected.reshape(-1)[place] = True
+    responses = np.empty((coloring.count, *probe.F.shape), dtype=probe.F.dtype)
+    changed = np.empty_like(expected)
     surprises: list[tuple[HostArray, int]] = []
-    responses: list[HostArray] = []
+    surprised = 0
     for color in range(coloring.count):
-        F = probe.displaced(np.flatnonzero(colors == color))
-        responses.append(F)
-        changed = np.zeros(probe.size, dtype=bool)
-        changed[probe.changed(F)] = True
-        changed[ignored] = False
-        mine = order[bounds[color] : bounds[color + 1]]
-        row = pattern.indices[mine]
-        there = changed[row]
-        rows.append(row[there])
-        columns.append(pattern.columns[mine[there]])
-        values.append(F[:, row[there]])
-        changed[row] = False
-        if changed.any():
-            surprises.append((np.flatnonzero(changed), color))
-        if sum(r.size for r, _ in surprises) > TOO_MANY * probe.size:
+        responses[color] = probe.displaced(colors == color)
+        changed[color] = probe.changed_rows(responses[color])
+        changed[color, ignored] = False
+        unexpected = np.flatnonzero(changed[color] & ~expected[color])
+        if unexpected.size:
+            surprises.append((unexpected, color))
+            surprised += unexpected.size
+        if surprised > TOO_MANY * probe.size:
             raise NotDiagonalError
+    there = changed.reshape(-1)[place]
+    if not there.all():
+        place = place[there]
+    values = np.stack([np.ascontiguousarray(part).reshape(-1)[place] for part in np.moveaxis(responses, 1, 0)])
+    rows, columns, found = [pattern.indices[there]], [pattern.columns[there]], [values]
     for row, column in _explained(probe, pattern, coloring, surprises, fields):
         rows.append(row)
         columns.append(column)
-        values.append(responses[int(colors[column[0]])][:, row])
-    return Entries(np.concatenate(rows), np.concatenate(columns), np.concatenate(values, axis=1), left_out, colors)
+        found.append(responses[int(colors[column[0]])][:, row])
+    return Entries(np.concatenate(rows), np.concatenate(columns), np.concatenate(found, axis=1), left_out, colors)
 
 
 def _explained(

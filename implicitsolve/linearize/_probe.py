@@ -56,7 +56,7 @@ class Probe:
             rms = np.sqrt(np.mean(np.square(np.abs(x)), axis=1, keepdims=True))
             scale = np.maximum(np.abs(x), np.where(rms > 0, rms, 1.0))
         self._start, self._scale = x, scale
-        self.x, self.F, self.h = x, x, x
+        self.x, self.F, self.shifted, self.h = x, x, x, x
         self.is_finite = False
 
     def approach(self) -> None:
@@ -71,7 +71,8 @@ class Probe:
             if self.is_finite:
                 break
         towards = away * random.uniform(0.5, 1.0, self.size)  # all different: no change of two unknowns cancels
-        self.h = (self.x + (STEP * towards * scale).astype(x.dtype)) - self.x
+        self.shifted = self.x + (STEP * towards * scale).astype(x.dtype)
+        self.h = self.shifted - self.x
 
     def evaluate(self, x: HostArray) -> HostArray:
         """Evaluate the residual, or raise BudgetSpentError or EvaluationError."""
@@ -87,13 +88,19 @@ class Probe:
 
     def displaced(self, where: HostArray | int) -> HostArray:
         """Residual (B, N) after the unknowns `where` (indices, or a mask) have been displaced."""
+        if isinstance(where, np.ndarray) and where.dtype.kind == "b":
+            return self.evaluate(np.where(where, self.shifted, self.x))
         x = self.x.copy()
-        x[:, where] += self.h[:, where]
+        x[:, where] = self.shifted[:, where]
         return self.evaluate(x)
 
     def changed(self, F: HostArray) -> HostArray:
         """Rows in which F differs from that at the generic point, in any system; NaN counts as a change."""
-        return np.flatnonzero((F != self.F).any(axis=0))
+        return np.flatnonzero(self.changed_rows(F))
+
+    def changed_rows(self, F: HostArray) -> HostArray:
+        """The same as a mask."""
+        return F[0] != self.F[0] if self.systems == 1 else (F != self.F).any(axis=0)
 
     def differ(self, a: HostArray, b: HostArray) -> HostArray:
         """Whether entries (B, n) differ in any system; two NaN are alike."""

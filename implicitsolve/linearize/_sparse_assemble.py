@@ -14,6 +14,7 @@ from implicitsolve.operators._sparse import SparseMatrix
 
 Product = Callable[[HostArray], HostArray]
 RELATIVE = 2.0**-13  # eps^(1/4), as for block-banded Jacobians: rounding is multiplied by the condition of J
+NONE = np.zeros(0, dtype=np.intp)
 LONG_BAND = 16  # diagonals up to which a long system is a line, whose condition grows as N^2
 
 
@@ -26,6 +27,8 @@ class SparseAssembler:
         The pattern.
     full_rows : ndarray of int, optional
         Rows that depend on nearly all unknowns and are not in the pattern.
+    colors : ndarray (N,) of int, optional
+        Colors of the columns, if they are known: they are used if no fewer are possible.
 
     Attributes
     ----------
@@ -46,13 +49,15 @@ class SparseAssembler:
     elsewhere an approximation, which Krylov or secant corrections have to make up for (`is_exact`).
     """
 
-    def __init__(self, structure: Sparse, full_rows: HostArray | None = None) -> None:
+    def __init__(self, structure: Sparse, full_rows: HostArray | None = None, colors: HostArray | None = None) -> None:
         n = structure.unknowns
         if full_rows is not None and full_rows.size:
             rows, columns = np.repeat(full_rows, n), np.tile(np.arange(n), full_rows.size)
-            structure = structure.union(Sparse((rows, columns), unknowns=n))
+            structure, colors = structure.union(Sparse((rows, columns), unknowns=n)), None
         self.structure = structure
-        coloring = color_columns(structure)
+        least = int(structure.row_counts.max(initial=1))
+        is_best = colors is not None and int(colors.max()) < least
+        coloring = Coloring(colors, least, NONE) if is_best and colors is not None else color_columns(structure)
         self.coloring: Coloring = coloring
         self.cost: int = coloring.count
         self.surprises: int = 0

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from implicitsolve._namespace import numpy_namespace
 from implicitsolve._sparse_structure import Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.globalize._inexact_newton import Backtracking, LineSearch
-from implicitsolve.krylov import GMRES
 from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, Detection, detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
@@ -20,15 +19,11 @@ from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._scheduler import SolveContext, retried
+from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.nonlinear._state import Solution
-from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.precondition._sparse import ILU
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind
-
-REDUCTION = 1e-4  # of the linear residual, by Krylov iterations with the assembled J: they cost no evaluation of F
-MOST_ITERATIONS = 20  # of a first solve, to half of the digits: where there are more, factors are cheaper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +48,9 @@ class SparseNewton:
     A matrix that the problem's `jac` or `linearize` returns (SciPy's sparse matrices and arrays, NumPy arrays) is
     factored as it is: it has its own pattern, and takes neither detection nor coloring.
 
-    Directions and renewals are those of `BlockNewton`. Where the factors would fill too much (`FillEstimate`), the
-    assembled J is solved by GMRES with `ILU`, which takes no evaluations either.
+    Directions and renewals are those of `BlockNewton`. A single system is solved by BiCGSTAB with the assembled J,
+    which takes no evaluations, until that has cost as much as factors would; and where factors would fill too much
+    (`FillEstimate`), by GMRES with `ILU`.
 
     Examples
     --------
@@ -97,7 +93,7 @@ class SparseNewton:
             return NewtonKrylov().solve(context, start, rows)
         offered = OfferedJacobians.of(evaluator, start.x)
         if offered is not None:
-            return self._solved(_Parts(self.line_search, offered, _Factor()), context, start, rows)
+            return self._solved(_Parts(self.line_search, offered, SparseInverses()), context, start, rows)
         structure = evaluator.problem.sparse_structure if self.structure is None else self.structure
         if structure is not None:
             found = Detection(
@@ -116,7 +112,7 @@ class SparseNewton:
         if found.structure is None:
             return NewtonKrylov().solve(context, start, rows)
         jacobians = _Jacobians(evaluator, found.structure, found)
-        return self._solved(_Parts(self.line_search, jacobians, _Factor()), context, start, rows)
+        return self._solved(_Parts(self.line_search, jacobians, SparseInverses()), context, start, rows)
 
     def _solved(self, parts: _Parts, context: SolveContext, start: Solution, rows: Indices | None) -> Solution:
         """Solve with these Jacobians; begin again with products where that fails."""
@@ -134,7 +130,7 @@ class _Parts:
 
     line_search: LineSearch
     jacobians: JacobianAssembler
-    factor: _Factor
+    factor: SparseInverses
     reuse: str = "broyden"
 
     def assembler(self, evaluator: Evaluator) -> JacobianAssembler:
@@ -146,17 +142,27 @@ class _Jacobians:
     """Jacobians as `BlockLoop` asks for them."""
 
     def __init__(self, evaluator: Evaluator, structure: Sparse, found: Detection) -> None:
-        self.assembler = SparseAssembler(structure, found.full_rows)
-        self.cost = self.assembler.cost
+        self._structure, self._found = structure, found
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         is_whole = found.values is not None and not found.full_rows.size
         self._first: HostArray | None = found.values if is_whole else None
+
+    @cached_property
+    def assembler(self) -> SparseAssembler:
+        """Made when it is needed: J at the start may come from the detection, and serve to the end."""
+        return SparseAssembler(self._structure, self._found.full_rows, self._found.colors)
+
+    @property
+    def cost(self) -> int:
+        """Evaluations of an assembly; as many as the detection had colors, as long as there was none."""
+        colors = self._found.colors
+        return self.assembler.cost if colors is None or "assembler" in vars(self) else int(colors.max()) + 1
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
         """J(x) for x (b, N), where F is F(x)."""
         first, self._first = self._first, None
         if first is not None and first.shape[0] == x.shape[0]:
-            return SparseMatrix(first, self.assembler.structure)
+            return SparseMatrix(first, self._structure)
         problem = evaluator.problem
         if problem.jvp is not None or problem.linearize is not None or problem.jac is not None:
             J = evaluator.jacobian(x, F)
@@ -171,59 +177,3 @@ class _Jacobians:
     def check(self, rows: Indices, newton_step: Array) -> HostArray:
         """Which systems need another assembly."""
         return np.zeros(rows.size, dtype=bool)
-
-
-class _Factor:
-    """LU factors; or Krylov iterations with the assembled J, where factors would fill and few iterations suffice."""
-
-    def __init__(self) -> None:
-        self.plan: SparsePlan | None = None
-        self.hopeless: float = np.inf  # operations from which on iterations are not tried: 0 once they were too many
-
-    def factor(self, J: SparseMatrix) -> Any:
-        """The inverse of J."""
-        if self.plan is None or self.plan.structure is not J.structure:
-            self.plan = SparsePlan(J.structure)
-        if self.plan.fill.prefers_direct or self.plan.fill.operations > self.hopeless:
-            return SparseLU().factor(J, self.plan)
-        inverse = _KrylovInverse(J, ILU(drop_tolerance=0.1, fill=2.0).build(J))
-        if inverse.suits():
-            return inverse
-        self.hopeless = 0.0
-        return SparseLU().factor(J, self.plan)
-
-
-class _KrylovInverse(LinearOperator):
-    """J^-1 by GMRES with incomplete factors."""
-
-    def __init__(self, J: SparseMatrix, M: LinearOperator) -> None:
-        self._J, self._M = J, M
-
-        def solved(b: Array) -> Array:
-            target = REDUCTION * np.linalg.norm(b, axis=1)
-            return (
-                GMRES(restart=60).solve(J, b, target=target, max_iterations=4 * MOST_ITERATIONS, M=M, confirm=False).x
-            )
-
-        super().__init__(
-            solved,
-            in_shape=J.in_shape,
-            batch_shape=J.batch_shape,
-            dtype=J.dtype,
-            take=lambda rows: _KrylovInverse(J.take(rows), M.take(rows)),  # type: ignore[arg-type]
-        )
-
-    def suits(self) -> bool:
-        """Whether a solve to half of the digits takes few iterations."""
-        b = np.random.default_rng(0).uniform(-1.0, 1.0, (self._J.batch_shape[0], self._J.shape[0]))
-        target = REDUCTION**0.5 * np.linalg.norm(b, axis=1)
-        x = (
-            GMRES(restart=60)
-            .solve(self._J, b, target=target, max_iterations=MOST_ITERATIONS, M=self._M, confirm=False)
-            .x
-        )
-        return bool((np.linalg.norm(b - self._J.matvec(x), axis=1) <= 2 * target).all())
-
-    def negative(self, F: Array) -> Array:
-        """-J^-1 F for F (B, N)."""
-        return -self.matvec(F)

@@ -1,0 +1,48 @@
+"""Inverses of assembled Jacobians: iterations where they are cheap, factors where they are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from implicitsolve import Grid
+from implicitsolve.nonlinear._sparse_inverse import REDUCTION, SparseInverses, bicgstab
+from implicitsolve.operators._sparse import SparseMatrix
+
+
+def laplacian(shape, shift=0.0):
+    pattern = Grid(shape=shape).sparse
+    diagonal = 2.0 * len(shape) + shift
+    return SparseMatrix(np.where(pattern.indices == pattern.columns, diagonal, -1.0)[None, :], pattern)
+
+
+@pytest.mark.parametrize(("J", "iterates"), [(laplacian((14, 14, 14)), True), (laplacian((40, 40)), False)], ids=str)
+def test_cube_takes_no_factors(J, iterates, rng):
+    b = rng.standard_normal((1, J.shape[0]))
+    inverses = SparseInverses()
+    x = inverses.factor(J).matvec(b)
+    assert np.linalg.norm(b - J.matvec(x)) <= (1.01 * REDUCTION if iterates else 1e-8) * np.linalg.norm(b)
+    assert np.isfinite(inverses.spent) == iterates
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.floats(0.5, 20.0))
+def test_residual_of_bicgstab(seed, is_complex, shift):
+    random = np.random.default_rng(seed)
+    n = 40
+    A = random.standard_normal((n, n)) / np.sqrt(n) + shift * np.eye(n)
+    b = random.standard_normal(n) + (1j * random.standard_normal(n) if is_complex else 0.0)
+    x, iterations = bicgstab(A, b, 60)
+    assert iterations <= 60
+    if x is not None:
+        assert np.linalg.norm(b - A @ x) <= 1.01 * REDUCTION * np.linalg.norm(b)
+    else:
+        assert shift < 5.0
+
+
+def test_zero_on_the_diagonal_and_singular_matrix_go_to_the_factors():
+    J = laplacian((14, 14, 14), shift=-6.0)
+    x = SparseInverses().factor(J).matvec(np.ones((1, J.shape[0])))
+    assert x.shape == (1, J.shape[0])
+    assert bicgstab(np.zeros((3, 3)), np.ones(3), 50)[0] is None
