@@ -13,7 +13,7 @@ from implicitsolve._typing import Array, Indices
 from implicitsolve.direct._factorization import Factorization
 from implicitsolve.direct._layout import Layout
 from implicitsolve.direct._settings import GROWTH_LIMIT, BlockSettings
-from implicitsolve.kernels import Factors, block_lu, block_substitution, favors_band, is_compiled, narrow_lu
+from implicitsolve.kernels import Factors, block_lu, favors_band, is_compiled, narrow_lu
 from implicitsolve.operators import BlockBandedMatrix
 
 AT_ONCE = 8.0  # growth of an elimination that pivots inside the blocks which is as good as that over the band
@@ -45,7 +45,7 @@ class BlockLU(BlockSettings):
         the same numbers as alone:
 
         - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops, and from k = 20 on BLAS and LAPACK
-          called from compiled code. For "band" and for block triangular matrices only up to k = 24;
+          called from compiled code. For "band" only up to k = 24;
         - LAPACK for other NumPy arrays with T > 64 or k >= 24. Blocks of k < 24 go to the band solvers gttrf and gbtrf,
           one call a system; from k = 24 on each block is factored by separate calls;
         - CUDA kernels for real CuPy arrays, by one launch: a thread for each system with k <= 4, some lanes of a warp
@@ -63,8 +63,8 @@ class BlockLU(BlockSettings):
 
     Notes
     -----
-    Block triangular matrices (`lower` or `upper` is 0) are solved by substitution, which needs nothing but the LU of
-    their diagonal blocks. A periodic matrix is folded: blocks t and T - 1 - t become one of 2 k, and the corners
+    Block triangular matrices (`lower` or `upper` is 0) need nothing but the LU of their diagonal blocks, and block
+    substitution. A periodic matrix is folded: blocks t and T - 1 - t become one of 2 k, and the corners
     disappear; this costs 4 times the arithmetic of the same matrix without corners.
 
     Flops per block row of a block tridiagonal matrix: 14/3 k^3, up to 23/3 k^3 where rows of different blocks change
@@ -138,9 +138,9 @@ class BlockLU(BlockSettings):
 
         `again` makes the blocks once more: a first attempt by compiled loops, inside the blocks, may overwrite them.
         """
+        if lower and not upper:  # backwards there is nothing below the diagonal blocks to eliminate
+            return Backwards(self.factors(array_namespace(blocks).flip(blocks, axis=(1, 2)), 0, lower), blocks.shape[1])
         sizes = kernel_sizes(blocks, lower, upper) | {"backend": self.backend}
-        if not (lower and upper):
-            return block_substitution.select(blocks, **sizes)(blocks, lower, upper, overwrite=overwrite)
         if again is not None and self.pivoting == "auto":
             function = block_lu.select(blocks, pivoting="block", **sizes)
             if is_compiled(function):
@@ -233,3 +233,26 @@ class MergedFactors:
             parts.append(part.take(np.searchsorted(place, indices[chosen])))  # places are sorted
             places.append(chosen)
         return MergedFactors(tuple(parts), tuple(places))
+
+
+class Backwards:
+    """Factors of systems whose blocks were taken from the last to the first."""
+
+    def __init__(self, factors: Factors, length: int) -> None:
+        self.factors, self.length = factors, length
+        self.singular = np.where(factors.singular < 0, -1, length - 1 - factors.singular)
+        self.growth = factors.growth
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.factors.nbytes
+
+    def solve(self, b: Array, adjoint: bool = False) -> Array:
+        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
+        xp = array_namespace(b)
+        return xp.asarray(xp.flip(self.factors.solve(xp.flip(b, axis=1), adjoint), axis=1), copy=True)
+
+    def take(self, indices: Indices) -> Factors:
+        """Return the factors of some systems."""
+        return Backwards(self.factors.take(indices), self.length)

@@ -4,16 +4,14 @@
 kernel                 call (returns `Factors`)                                                              matrix
 =====================  ====================================================================================  ==========
 ``block_lu``           ``factor(blocks, lower, upper, *, pivoting="block" | "band", overwrite=False)``       any bands
-``block_substitution`` ``factor(blocks, lower, upper, *, overwrite=False)``, `lower` or `upper` 0            triangular
 ``cyclic_reduction``   ``factor(blocks, *, overwrite=False)``, three blocks in a row                         tridiagonal
 =====================  ====================================================================================  ==========
 
 and for Newton's method ``place_colors(blocks, changes, per_length, first, lower)``, which writes the differences of
 some colors into `blocks`, or ``place_groups``, where zeros in the blocks are known; ``rank_one(z, w, amount,
-following)``, an update of vectors, and ``broyden_direction(S, count, squares, x, new_x)``, all of them at once; and
-``narrow_lu(blocks, growth_limit)``, which factors those systems of a block tridiagonal batch whose outer blocks are
-triangular as scalar bands without interchanges, where entries grow by no more than `growth_limit`, and returns their
-places and `Factors`.
+following)``, an update of vectors; and ``narrow_lu(blocks, growth_limit)``, which factors those systems of a block
+tridiagonal batch whose outer blocks are triangular as scalar bands without interchanges, where entries grow by no more
+than `growth_limit`, and returns their places and `Factors`.
 
 `blocks` has shape (B, T, lower + upper + 1, k, k), ``blocks[:, t, j] = A[t, t + j - lower]``; entries outside the
 matrix are never read. The caller ensures that `lower` and `upper` are less than T (or 0). ``pivoting="block"``
@@ -22,12 +20,9 @@ implementation may write into `blocks` if `overwrite`. The facts for ``select``:
 upper, and pivoting (block_lu alone); the number of systems is none, so that each system of a batch gets the same
 numbers as alone.
 
-``newest_first(gram, right, held, least)`` solves the small least-squares problems of Anderson's method, always on the
-host; the fact is size, the columns. ``scalar_tridiagonal`` selects a class that factors many tridiagonal matrices at
-once, and solves with them.
-
-``vectors`` selects a class with the solvers' work on vectors, where a device needs few launches for it: see its
-reference; the fact is size, the numbers of a vector.
+``scalar_tridiagonal`` selects a class that factors many tridiagonal matrices at once, and solves with them; ``vectors``
+one with the solvers' work on vectors, where a device needs few launches for it: see the references. The fact is size,
+the numbers of a row or vector.
 """
 
 from __future__ import annotations
@@ -35,14 +30,7 @@ from __future__ import annotations
 from typing import Any
 
 from implicitsolve._namespace import Norms, traits_of
-from implicitsolve.kernels import (
-    _assembly,
-    _lapack,
-    _least_squares,
-    _reference,
-    _scalar_tridiagonal,
-    _vectors,
-)
+from implicitsolve.kernels import _assembly, _lapack, _reference, _scalar_tridiagonal, _vectors
 from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel
 
 __all__ = [
@@ -51,13 +39,10 @@ __all__ = [
     "Factors",
     "Kernel",
     "block_lu",
-    "block_substitution",
-    "broyden_direction",
     "cyclic_reduction",
     "favors_band",
     "is_compiled",
     "narrow_lu",
-    "newest_first",
     "place_colors",
     "place_groups",
     "rank_one",
@@ -70,11 +55,6 @@ __all__ = [
 LARGE_BLOCK = 20  # from here on compiled code that pivots inside the blocks leaves their arithmetic to BLAS
 
 
-def _small_blocks(*, length: int, block_size: int, **others: Any) -> bool:
-    """Compiled loops win where a call of LAPACK for each block costs more than its arithmetic."""
-    return block_size <= 24 and length * block_size >= 16
-
-
 def _some_rows(*, length: int, block_size: int) -> bool:
     return length * block_size >= 16
 
@@ -82,16 +62,6 @@ def _some_rows(*, length: int, block_size: int) -> bool:
 def _narrow(*, length: int, block_size: int, lower: int, upper: int) -> bool:
     """Blocks of two are as fast as their band; block tridiagonal is the only width that is implemented."""
     return lower == upper == 1 and 2 < block_size < LARGE_BLOCK and length * block_size >= 16
-
-
-def _long(*, size: int) -> bool:
-    """Compiled code passes over vectors once where NumPy does three times."""
-    return size >= 16
-
-
-def _many_columns(*, size: int) -> bool:
-    """Arrays of fewer columns take NumPy less time than all else in a step."""
-    return size >= 16
 
 
 def _long_rows(*, size: int) -> bool:
@@ -106,19 +76,13 @@ def _any_blocks(*, length: int, block_size: int, pivoting: str, **others: Any) -
 
 block_lu: Kernel = Kernel("block_lu", _reference.block_lu, pays={"numba": _any_blocks, "lapack": _lapack.pays})
 block_lu.implement("lapack", _lapack.block_lu, _lapack.supports)
-block_substitution: Kernel = Kernel(
-    "block_substitution", _reference.block_substitution, pays={"numba": _small_blocks, "lapack": _lapack.pays}
-)
-block_substitution.implement("lapack", _lapack.block_substitution, _lapack.supports)
 cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reduction)
 
 place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, {"numba": _some_rows}, "assembly")
 place_groups: Kernel = Kernel("place_groups", _assembly.place_groups, {"numba": _some_rows}, "assembly")
 narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow})
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
-broyden_direction: Kernel = Kernel("broyden_direction", _vectors.broyden_direction, {"numba": _long}, "broyden")
-rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, {"numba": _long}, "broyden")
-newest_first: Kernel = Kernel("newest_first", _least_squares.newest_first, {"numba": _many_columns}, "least_squares")
+rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="broyden")
 vectors: Kernel = Kernel("vectors", _vectors.Vectors)
 Norms.kernel = vectors
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -63,49 +62,6 @@ def block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block", 
     if pivoting == "band" and blocks.shape[-1] < SMALL_BLOCK:
         return _one_by_one(factor_band, blocks, lower, upper)
     return _one_by_one(partial(factor_blocks, pivoting=pivoting), blocks, lower, upper, _room(blocks, overwrite))
-
-
-def block_substitution(blocks: Array, lower: int, upper: int, *, overwrite: bool = False) -> Factors:
-    """Factor the diagonal blocks of each block triangular system: no row of another block has an entry to pivot on."""
-    if blocks.shape[-1] < SMALL_BLOCK:
-        return _one_by_one(partial(_triangular, factor_band), blocks, lower, upper)
-    return _one_by_one(partial(_triangular, factor_blocks), blocks, lower, upper, _room(blocks, overwrite))
-
-
-def _triangular(factor: Callable[..., System], blocks: HostArray, lower: int, upper: int, *out: HostArray) -> System:
-    """Factor a block upper triangular system; a lower triangular one is that, backwards."""
-    if not lower:
-        return factor(blocks, 0, upper, *out)
-    backwards = blocks[::-1, ::-1]
-    room = [backwards if x is blocks else x[::-1, ::-1] for x in out]
-    return Reversed(factor(backwards, 0, lower, *room), len(blocks))
-
-
-@dataclass(frozen=True)
-class Reversed:
-    """Factors of one system whose blocks were taken from the last to the first."""
-
-    system: System
-    T: int
-
-    @property
-    def singular(self) -> int:
-        """Singular block."""
-        return self.T - 1 - self.system.singular if self.system.singular >= 0 else -1
-
-    @property
-    def growth(self) -> float:
-        """Growth of the entries."""
-        return self.system.growth
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.system.nbytes
-
-    def solve(self, b: HostArray, adjoint: bool) -> HostArray:
-        """Return the solution for b (T, k, K)."""
-        return self.system.solve(b[::-1], adjoint)[::-1]
 
 
 def _one_by_one(factor: Callable[..., System], blocks: HostArray, lower: int, upper: int, *out: Any) -> Factors:

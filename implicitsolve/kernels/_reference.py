@@ -1,4 +1,4 @@
-"""References on the array API: block LU, block QR, substitution and cyclic reduction of block-banded matrices.
+"""References on the array API: block LU, block QR and cyclic reduction of block-banded matrices.
 
 All of them work on a batch: ``blocks (B, T, m, k, k)`` with ``blocks[:, t, j] = A[t, t + j - lower]``. They loop over
 blocks, not over systems, and store plain blocks, which are factored again (by the library's ``solve``) when used.
@@ -20,11 +20,6 @@ from implicitsolve.kernels._contract import Factors
 def block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Factors:
     """Factor block-banded matrices: LU with pivoting inside the blocks, or QR, which needs none ("band")."""
     return _factored((_BlockLU if pivoting == "block" else _BlockQR).factor, blocks, lower, upper)
-
-
-def block_substitution(blocks: Array, lower: int, upper: int, *, overwrite: bool = False) -> Factors:
-    """Factor block triangular matrices (`lower` or `upper` is 0): nothing but their diagonal blocks."""
-    return _factored(_Triangular.factor, blocks, lower, upper)
 
 
 def cyclic_reduction(blocks: Array, *, overwrite: bool = False) -> Factors:
@@ -162,36 +157,6 @@ class _BlockLU(_Reference):
         for t in reversed(range(len(x))):
             for s in L[t]:
                 x[s] = x[s] - _adjoint(L[t][s]) @ x[t]
-        return x
-
-
-class _Triangular(_Reference):
-    """Block triangular A: its own rows."""
-
-    @classmethod
-    def factor(cls, blocks: Array, lower: int, upper: int) -> Factors:
-        """Look at the diagonal blocks."""
-        rows = _rows(blocks, lower)
-        watch = _Watch(blocks, _leaves(rows))
-        for t, row in enumerate(rows):
-            row[t] = watch.regular(row[t][:, None, :, :], np.asarray([t]))[:, 0, :, :]
-        return cls(rows, *watch.found())
-
-    def _solve(self, b: list[Array]) -> list[Array]:
-        return self._substitute(self.parts, b)
-
-    def _solve_adjoint(self, b: list[Array]) -> list[Array]:
-        columns: list[dict[int, Array]] = [{} for _ in b]
-        for t, row in enumerate(self.parts):
-            for s in row:
-                columns[s][t] = _adjoint(row[s])
-        return self._substitute(columns, b)
-
-    def _substitute(self, rows: list[dict[int, Array]], b: list[Array]) -> list[Array]:
-        x = list(b)
-        is_lower = all(max(row) == t for t, row in enumerate(rows))
-        for t in range(len(x)) if is_lower else reversed(range(len(x))):
-            x[t] = _row_solve(rows[t], t, x)
         return x
 
 

@@ -1,8 +1,7 @@
-"""Array-API references of what solvers do with vectors: `Vectors`, and Broyden's updates one by one and all at once."""
+"""Array-API references of what solvers do with vectors: `Vectors`, and a rank-one update."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,35 +24,6 @@ def rank_one(z: Array, w: Array, amount: Array, following: Array | None) -> Arra
     """
     z += w * amount
     return None if following is None else array_namespace(z).vecdot(following, z)[:, None]
-
-
-def broyden_direction(S: Array, count: int, squares: HostArray, x: Array, new_x: Array) -> None:
-    """Turn -H F, in S[count], into Broyden's direction at x after whole steps, and write x plus that to `new_x`.
-
-    Parameters
-    ----------
-    S : Array (rows, N)
-        The `count` steps taken since H was factorized, oldest first; each is the direction of its time.
-    count : int
-        As above.
-    squares : ndarray (rows,)
-        s^H s of each; that of the new direction is written.
-    x, new_x : Array (N,)
-        Where the last step led, and where the direction leads.
-    """
-    xp, z = array_namespace(S), S[count, :]
-    growth = 1.0
-    with np.errstate(all="ignore"):
-        for j in range(count):
-            gain = float(xp.vecdot(S[j, :], z)) / float(squares[j])
-            if j + 1 < count:
-                z += gain * S[j + 1, :]
-            else:
-                growth = 1 / (1 - gain) if gain != 1 else math.inf
-        if math.isfinite(growth):
-            z *= growth
-        squares[count] = float(xp.vecdot(z, z))
-        new_x[...] = x + z
 
 
 class Vectors:

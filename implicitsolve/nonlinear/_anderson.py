@@ -22,9 +22,10 @@ from implicitsolve._namespace import (
     zero_vectors,
 )
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import newest_first, vectors
+from implicitsolve.kernels import vectors
 from implicitsolve.linearize._evaluator import FEW
 from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, check_damping, check_growth, scaled
+from implicitsolve.nonlinear._least_squares import newest_first
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.stopping import check_flag, check_limit, check_tolerance
@@ -304,8 +305,7 @@ class History:
             return None, np.ones(norms.size)
         order = (self.seen - 1 - np.arange(m)) % self.memory
         gram, right = self.gram[:, order[:, None], order[None, :]], self.onto_F[:, order]
-        solve = newest_first.select(gram, size=m) if self.is_host else _all_at_once
-        chosen = solve(gram, right, self.held[:, order], self.least)
+        chosen = newest_first(gram, right, self.held[:, order], self.least)
         weights = np.empty(chosen.shape, chosen.dtype)
         weights[:, order] = chosen
         with np.errstate(all="ignore"):
@@ -382,19 +382,3 @@ def _extended(old: Array, used: Indices, systems: int) -> Array:
         room[: old.shape[0], to, :] = old[:, column, :]
     room[old.shape[0] :, : used.size, :] = 0.0
     return room
-
-
-def _all_at_once(gram: HostArray, right: HostArray, held: HostArray, least: float) -> HostArray:
-    """`newest_first` in few calls, for which a device would wait, where no vector is negligible."""
-    squares = np.real(np.diagonal(gram, axis1=1, axis2=2))
-    held = held & (squares > 0) & np.isfinite(squares)
-    scale = np.where(held, np.sqrt(np.where(held, squares, 1.0)), 1.0)
-    both, products = held[:, :, None] & held[:, None, :], scale[:, :, None] * scale[:, None, :]
-    A = np.where(both, gram / products, np.eye(held.shape[1]))
-    try:
-        pivots = np.real(np.diagonal(np.linalg.cholesky(A), axis1=1, axis2=2)) ** 2
-    except np.linalg.LinAlgError:
-        pivots = np.zeros(1)
-    if not pivots.min() > least:
-        return newest_first.reference(gram, right, held, least)
-    return np.linalg.solve(A, (np.where(held, right, 0.0) / scale)[:, :, None])[:, :, 0] / scale

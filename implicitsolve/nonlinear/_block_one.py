@@ -14,13 +14,13 @@ import numpy as np
 from implicitsolve._namespace import Norms, from_host, is_safe, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
-from implicitsolve.kernels import Factors, broyden_direction
+from implicitsolve.kernels import Factors
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import silent
 from implicitsolve.nonlinear._block_loop import BlockLoop
-from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
+from implicitsolve.nonlinear._broyden_inverse import BroydenInverse, broyden_direction
 from implicitsolve.nonlinear._loop import CONVERGED, HALVED, RUNNING, STAGNATED
 from implicitsolve.nonlinear._refactor_rule import MAX_AGE, MAX_ASSEMBLIES, is_fast, slowest_rate
 from implicitsolve.nonlinear._state import Solution
@@ -217,7 +217,6 @@ class WholeSteps(BroydenInverse):
         self.count = 0  # steps taken since the last factorization
         self.directions: Array = None  # (rows, N): those steps, and the newest direction
         self.squares = np.zeros(MAX_AGE + 1)  # s^T s of each
-        self.correct: Any = None  # the kernel
 
     def room(self, like: Array) -> Array:
         """Where -H F for the factorized J is to be written, (1, N)."""
@@ -226,7 +225,6 @@ class WholeSteps(BroydenInverse):
             is_small = like.nbytes * (MAX_AGE + 1) <= SMALL
             rows = MAX_AGE + 1 if is_small or known is not None else FEW
             self.directions = S = np.empty((rows, like.shape[1]), dtype=like.dtype)
-            self.correct = broyden_direction.select(S, size=S.shape[1])
             if known is not None:
                 S[: known.shape[0]] = known
         return self.directions[self.count : self.count + 1]
@@ -234,7 +232,7 @@ class WholeSteps(BroydenInverse):
     def trial(self, x: Array) -> tuple[Array, Array]:
         """Direction and x + direction, from what was written."""
         new_x = np.empty_like(x)
-        self.correct(self.directions, self.count, self.squares, x[0], new_x[0])
+        broyden_direction(self.directions, self.count, self.squares, x[0], new_x[0])
         return self.directions[self.count : self.count + 1], new_x
 
     def step(self, s: Array, d: Array, length: HostArray | None = None, size: HostArray | None = None) -> None:

@@ -14,15 +14,19 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+from scipy.linalg import blas
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_safe, norm_max, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import rank_one, vectors
+
+AXPY = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
 
 
 class BroydenInverse:
@@ -126,3 +130,32 @@ def _without(s: Array, where: HostArray) -> Array:
     """Copy of s with zeros for the systems `where`."""
     xp = array_namespace(s)
     return xp.where(from_host(where, s)[:, None], xp.zeros_like(s), s)
+
+
+def broyden_direction(S: HostArray, count: int, squares: HostArray, x: HostArray, new_x: HostArray) -> None:
+    """Turn -H F, in S[count], into Broyden's direction at x after whole steps, and write x plus that to `new_x`.
+
+    Parameters
+    ----------
+    S : ndarray (rows, N)
+        The `count` steps taken since H was factorized, oldest first; each is the direction of its time.
+    count : int
+        As above.
+    squares : ndarray (rows,)
+        s^H s of each; that of the new direction is written.
+    x, new_x : ndarray (N,)
+        Where the last step led, and where the direction leads.
+    """
+    z, growth = S[count], 1.0
+    axpy = AXPY[z.dtype.char]
+    with np.errstate(all="ignore"):
+        for j in range(count):
+            gain = float(np.vdot(S[j], z)) / float(squares[j])
+            if j + 1 < count:
+                axpy(S[j + 1], z, a=gain)
+            else:
+                growth = 1 / (1 - gain) if gain != 1 else math.inf
+        if math.isfinite(growth):
+            z *= growth
+        squares[count] = np.vdot(z, z)
+        np.add(x, z, out=new_x)

@@ -9,10 +9,9 @@ import pytest
 
 from implicitsolve import BlockBandedMatrix
 from implicitsolve._namespace import host_dtype, to_host
-from implicitsolve.kernels import block_lu, block_substitution, cyclic_reduction
+from implicitsolve.kernels import block_lu, cyclic_reduction
 
-for kernel in (block_lu, block_substitution):
-    kernel.load("numba")
+block_lu.load("numba")
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 SHAPES = [(1, 0, 0), (1, 1, 1), (2, 1, 1), (5, 1, 1), (9, 1, 1), (6, 2, 1), (6, 1, 2), (7, 3, 3), (4, 0, 2), (4, 2, 0)]
 
@@ -88,14 +87,6 @@ def test_lapack_on_large_blocks(pivoting, dtype, rng):
         blocks = random_blocks(rng, 2, T, lower + upper + 1, 24, dtype, lower, diagonal=2.0)
         factors = factor(blocks, lower, upper, pivoting=pivoting)
         check(factors, blocks, lower, upper, random_columns(rng, 2, T, 24, K, dtype))
-
-
-@pytest.mark.parametrize("factor", implementations(block_substitution))
-def test_block_substitution_solves(factor, rng):
-    for dtype, (lower, upper), k in itertools.product(dtypes_of(factor), ((0, 0), (1, 0), (0, 2)), (1, 3, 24)):
-        blocks = random_blocks(rng, 2, 5, lower + upper + 1, k, dtype, lower)
-        factors = factor(blocks, lower, upper)
-        check(factors, blocks, lower, upper, random_columns(rng, 2, 5, k, 2, dtype))
 
 
 @pytest.mark.parametrize("factor", implementations(cyclic_reduction))
@@ -182,12 +173,7 @@ def test_references_work_on_any_array_library(pivoting, xp, any_dtype, rng):
 
 
 @pytest.mark.parametrize("adjoint", [False, True])
-def test_reduction_and_substitution_work_on_any_array_library(adjoint, xp, rng):
+def test_reduction_works_on_any_array_library(adjoint, xp, rng):
     host, b = random_blocks(rng, 2, 6, 3, 2, np.complex128, 1), random_columns(rng, 2, 6, 2, 2, np.complex128)
     x = cyclic_reduction.reference(xp.asarray(host)).solve(xp.asarray(b), adjoint)
     np.testing.assert_allclose(to_host(x), block_lu.reference(host, 1, 1).solve(b, adjoint), atol=1e-13)
-    for lower in (0, 1):
-        part = host[:, :, 1 - lower : 3 - lower]
-        x = block_substitution.reference(xp.asarray(part), lower, 1 - lower).solve(xp.asarray(b), adjoint)
-        expected = block_lu.reference(part, lower, 1 - lower).solve(b, adjoint)
-        np.testing.assert_allclose(to_host(x), expected, atol=1e-13)

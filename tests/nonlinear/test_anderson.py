@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from implicitsolve import Anderson, LinearOperator, NonlinearStop, Picard, Problem, Status, root
-from implicitsolve.kernels import newest_first
-from implicitsolve.nonlinear._anderson import FIRST_COLUMNS, History, _all_at_once, _AndersonState
+from implicitsolve.nonlinear._anderson import FIRST_COLUMNS, History, _AndersonState
 
 seeds = st.integers(0, 10**6)
 
@@ -221,17 +220,6 @@ def test_a_history_without_memory(memory):
     history = history.take(np.asarray([1]))
     history = history.concat(History(F, np.ones(2), memory, 1e-10), 1)
     assert history.held.shape == (3, memory)
-
-
-@given(seed=seeds, m=st.integers(1, 6))
-def test_the_small_problem_in_few_calls_is_the_one_by_definition(seed, m):
-    rng = np.random.default_rng(seed)
-    dF = rng.standard_normal((4, 30, m)) * 10.0 ** rng.integers(-3, 4, m)
-    dF[3, :, -1] = 0.0
-    held = rng.random((4, m)) < 0.7
-    gram, right = dF.swapaxes(1, 2) @ dF, rng.standard_normal((4, m))
-    found = _all_at_once(gram, right, held, 1e-12)
-    np.testing.assert_allclose(found, newest_first.reference(gram, right, held, 1e-12), rtol=1e-6, atol=1e-12)
 
 
 class Course:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve._namespace import to_host
-from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
+from implicitsolve.nonlinear._broyden_inverse import BroydenInverse, broyden_direction
 
 
 class Dense:
@@ -217,3 +217,42 @@ def test_every_library(xp, any_dtype):
 
     tolerance = 2e-4 if np.finfo(dtype).eps > 1e-10 else 1e-12
     np.testing.assert_allclose(run(xp), run(np), rtol=tolerance, atol=tolerance)
+
+
+def broyden_inverse(H, steps, changes):
+    """H by Broyden's rank-one updates, as a matrix."""
+    for s, y in zip(steps, changes):
+        H = H + np.outer(s - H @ y, s @ H) / (s @ H @ y)
+    return H
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_broyden_direction_is_that_of_the_updated_matrix(dtype, count, rng):
+    """A linear problem, solved by whole steps from a poor inverse."""
+    N = 20
+    A, H = np.eye(N) + 0.1 * rng.normal(size=(N, N)) / N, np.eye(N)
+    S, squares, x = np.zeros((count + 1, N), dtype=dtype), np.zeros(count + 1), rng.normal(size=N)
+    steps, changes = [], []
+    for j in range(count + 1):
+        S[j] = -H @ (A @ x)
+        expected = -broyden_inverse(H, steps, changes) @ (A @ x)
+        old, new = x.astype(dtype), np.empty(N, dtype=dtype)
+        broyden_direction(S, j, squares, old, new)
+        tolerance = 200 * np.finfo(dtype).eps * np.abs(expected).max() * 10**j
+        np.testing.assert_allclose(S[j], expected, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(new, old + S[j], rtol=0, atol=4 * np.finfo(dtype).eps * np.abs(old).max())
+        assert squares[j] == pytest.approx(float(S[j] @ S[j]), rel=1e-5)
+        steps.append(S[j].astype(float))
+        changes.append(A @ steps[-1])
+        x = x + steps[-1]
+
+
+def test_broyden_direction_without_a_finite_update():
+    """s^T H y = 0: the direction stays that of the factorized matrix."""
+    S = np.zeros((2, 16))
+    S[:, 0] = 1.0  # s = z: no y at all
+    squares, new = np.asarray([1.0, 0.0]), np.empty(16)
+    broyden_direction(S, 1, squares, np.zeros(16), new)
+    np.testing.assert_array_equal(S[1], np.eye(16)[0])
+    np.testing.assert_array_equal(new, S[1])

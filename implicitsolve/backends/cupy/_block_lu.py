@@ -31,10 +31,10 @@ def block_lu(blocks: Any, lower: int, upper: int, *, pivoting: str = "block", ov
     return along(blocks, lower, upper)
 
 
-def along(blocks: Any, lower: int, upper: int, backward: bool = False) -> Any:
+def along(blocks: Any, lower: int, upper: int) -> Any:
     """One block row after the other."""
     is_tiny = _small.fits(blocks.shape[3], lower, upper, blocks.dtype.itemsize)
-    return (_small.ThreadFactors if is_tiny else _lanes.LaneFactors).factor(blocks, lower, upper, backward)
+    return (_small.ThreadFactors if is_tiny else _lanes.LaneFactors).factor(blocks, lower, upper)
 
 
 def supports_along(like: Any, *, block_size: int, lower: int, upper: int, **others: Any) -> bool:

@@ -29,8 +29,8 @@ class LaneFactors(Factors):
     constants: dict[str, int]
 
     @classmethod
-    def factor(cls, blocks: Any, lower: int, upper: int, backward: bool = False) -> LaneFactors:
-        """Factor blocks (B, T, m, k, k) in C order; `backward`: of several singular blocks the last is named."""
+    def factor(cls, blocks: Any, lower: int, upper: int) -> LaneFactors:
+        """Factor blocks (B, T, m, k, k) in C order."""
         B, T, _, k, _ = blocks.shape
         F, order = cupy.empty_like(blocks), cupy.empty((B, T, k), cupy.uint8)
         found, constants = cupy.empty((B, 2)), {"K": k, "GROUP": lanes(k), "LOWER": lower, "UPPER": upper}
@@ -40,7 +40,7 @@ class LaneFactors(Factors):
             blocks.dtype.char,
             (-(-B * lanes(k) // WARP),),
             (WARP,),
-            (blocks, F, order, found, B, T, int(backward)),
+            (blocks, F, order, found, B, T),
             shared=_shared(k, lower, upper, blocks.dtype.itemsize),
             **constants,
             COLUMNS=1,

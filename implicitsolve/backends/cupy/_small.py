@@ -29,8 +29,8 @@ class ThreadFactors(Factors):
     bands: dict[str, int]
 
     @classmethod
-    def factor(cls, blocks: Any, lower: int, upper: int, backward: bool = False) -> ThreadFactors:
-        """Factor blocks (B, T, m, k, k) in C order; `backward`: of several singular blocks the last is named."""
+    def factor(cls, blocks: Any, lower: int, upper: int) -> ThreadFactors:
+        """Factor blocks (B, T, m, k, k) in C order."""
         B, T, m, k = blocks.shape[:4]
         dtype = blocks.dtype
         F, pivots = cupy.empty((T, m, k, k, B), dtype), cupy.empty((T, B), cupy.uint8)
@@ -42,7 +42,7 @@ class ThreadFactors(Factors):
             dtype.char,
             (-(-B // WARP),),
             (WARP,),
-            (blocks, F, pivots, found, B, T, int(backward)),
+            (blocks, F, pivots, found, B, T),
             shared=WARP * (max(32 // numbers, 1) * numbers | 1) * dtype.itemsize,
             **bands,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,22 +67,15 @@ class BandFactors(Batch):
             share(run, B, 2.0 * B * T * k**3 * (lower + 1) * width)
         return cls(singular, growth, F=F, pivots=pivots, reach=reach, lower=lower)
 
-    def _solve(self, x: HostArray, adjoint: bool) -> None:
-        B, T, k, K = x.shape
-        size = static_size(k)
-        flat = x.reshape((B, T * k)) if K == 1 else x.reshape((B, T * k, K))
-        loop: Callable[..., None]
-        if K == 1:
-            loop = _substitution.solve_adjoint if adjoint else _substitution.solve
-            settings: tuple[Any, ...] = (self.lower, size)
-        else:
-            loop = _substitution.solve_adjoint_many if adjoint else _substitution.solve_many
-            settings = (self.lower,)
+    def _solve_column(self, x: HostArray, adjoint: bool) -> None:
+        size = static_size(self.F.shape[3])
+        loop = _substitution.solve_adjoint if adjoint else _substitution.solve
 
         def run(part: slice) -> None:
-            loop(self.F[part], self.pivots[part], self.reach[part], *settings, self.singular[part], flat[part])
+            factors = self.F[part], self.pivots[part], self.reach[part]
+            loop(*factors, self.lower, size, self.singular[part], x[part])
 
-        share(run, B, 2.0 * self.F.size * K)
+        share(run, len(x), 2.0 * self.F.size)
 
 
 class _Tridiagonal(Batch):
@@ -103,17 +95,9 @@ class _Tridiagonal(Batch):
             share(lambda part: _tridiagonal.factor(A[part], F[part], singular[part], growth[part]), B, 20.0 * A.size)
         return cls(singular, growth, F=F)
 
-    def _solve(self, x: HostArray, adjoint: bool) -> None:
+    def _solve_column(self, x: HostArray, adjoint: bool) -> None:
         loop = _tridiagonal.solve_adjoint if adjoint else _tridiagonal.solve
-        B, T, K = x.shape[0], x.shape[1], x.shape[3]
-        if K == 1:
-            flat = x.reshape((B, T))
-            share(lambda part: loop(self.F[part], self.singular[part], flat[part]), B, 4.0 * x.size)
-        else:
-            for j in range(K):
-                column = np.ascontiguousarray(x[:, :, 0, j])
-                loop(self.F, self.singular, column)
-                x[:, :, 0, j] = column
+        share(lambda part: loop(self.F[part], self.singular[part], x[part]), len(x), 4.0 * x.size)
 
 
 class _Mixed(Batch):

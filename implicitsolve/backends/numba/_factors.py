@@ -52,4 +52,16 @@ class Batch:
             self._solve(x, adjoint)
 
     def _solve(self, x: HostArray, adjoint: bool) -> None:
+        """Solve for one column after the other."""
+        B, T, k, K = x.shape
+        if K == 1:
+            self._solve_column(x.reshape((B, T * k)), adjoint)
+            return
+        columns = np.ascontiguousarray(np.moveaxis(x, 3, 0))
+        for column in columns.reshape((K, B, T * k)):
+            self._solve_column(column, adjoint)
+        x[...] = np.moveaxis(columns, 0, 3)
+
+    def _solve_column(self, x: HostArray, adjoint: bool) -> None:
+        """Overwrite x (B, T k), in C order."""
         raise NotImplementedError

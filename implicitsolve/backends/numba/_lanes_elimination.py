@@ -11,15 +11,11 @@ from __future__ import annotations
 from implicitsolve.backends.numba._jit import inner
 from implicitsolve.backends.numba._lanes import bits, select
 from implicitsolve.backends.numba._lanes_arithmetic import multiply_add
-from implicitsolve.backends.numba._lanes_pairs import factor_pairs, solve_pairs
 
 
 @inner
 def factor(A, pivots, lower, size):
     """Overwrite A (T, m, k, k) with its factors."""
-    if len(size) == 2 and lower == 1 and A.shape[1] == 3:
-        factor_pairs(A, pivots)
-        return
     T, m = A.shape[:2]
     k = len(size) if len(size) > 0 else A.shape[2]
     for t in range(T):
@@ -75,9 +71,6 @@ def _interchange(A, pivots, t, r, lower, right, k):
 @inner
 def substitute(A, pivots, lower, size, x):
     """Overwrite x with the solution; A holds the factors."""
-    if len(size) == 2 and lower == 1 and A.shape[1] == 3:
-        solve_pairs(A, pivots, x)
-        return
     T, m = A.shape[:2]
     k = len(size) if len(size) > 0 else A.shape[2]
     for t in range(T):

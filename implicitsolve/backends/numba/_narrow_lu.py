@@ -15,7 +15,7 @@ import numpy as np
 from numba.cpython.unsafe.tuple import tuple_setitem
 
 from implicitsolve import kernels
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba._factors import Batch, usable
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, static_size, supports
 from implicitsolve.backends.numba._threads import share
@@ -62,19 +62,10 @@ class NarrowFactors(Batch):
         share(run, B, 2.0 * F.size * k)
         return cls(np.where(growth < np.inf, -1, 0), growth, F=F)
 
-    def _solve(self, x: HostArray, adjoint: bool) -> None:
-        B, T, k, K = x.shape
+    def _solve_column(self, x: HostArray, adjoint: bool) -> None:
         loop: Any = _solve_adjoint if adjoint else _solve
-        size = static_size(k)
-        columns = np.ascontiguousarray(np.moveaxis(x, 3, 0)) if K > 1 else x
-        for column in columns.reshape((K, B, T * k)):
-
-            def solve(part: slice, column: Array = column) -> None:
-                loop(self.F[part], size, column[part])
-
-            share(solve, B, 2.0 * self.F.size)
-        if K > 1:
-            x[...] = np.moveaxis(columns, 0, 3)
+        size = static_size((self.F.shape[2] - 1) // 2)
+        share(lambda part: loop(self.F[part], size, x[part]), len(x), 2.0 * self.F.size)
 
 
 @kernel

@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve import BlockBandedMatrix, BlockLU
 from implicitsolve._namespace import to_host
-from implicitsolve.kernels import block_lu, block_substitution, cyclic_reduction
+from implicitsolve.kernels import block_lu, cyclic_reduction
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,6 @@ class Case:
         bands = (self.lower, self.upper)
         if self.kernel == "cyclic":
             return cyclic_reduction.select(given, **facts)(given)
-        if self.kernel == "substitution":
-            return block_substitution.select(given, **facts)(given, *bands)
         return block_lu.select(given, pivoting=self.kernel, **facts)(given, *bands, pivoting=self.kernel)
 
 
@@ -180,7 +178,7 @@ class Contract:
         x = solved(device, case.factor(device, blocks), b)
         wide = device.asarray(np.concatenate([blocks, blocks], axis=2))[:, :, : blocks.shape[2]]
         columns = device.asarray(np.repeat(b, 2, axis=3))[..., ::2]
-        function = {"cyclic": cyclic_reduction, "substitution": block_substitution}.get(case.kernel, block_lu)
+        function = cyclic_reduction if case.kernel == "cyclic" else block_lu
         kernel = function.implementations["cupy"][0]
         bands = () if case.kernel == "cyclic" else (case.lower, case.upper)
         pivoting = {"pivoting": case.kernel} if function is block_lu else {}

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from implicitsolve import BlockLU
 from implicitsolve._namespace import to_host
-from implicitsolve.kernels import block_lu, block_substitution, favors_band
+from implicitsolve.kernels import block_lu, favors_band
 from tests.backends.cupy.block_systems import (
     Case,
     Contract,
@@ -29,8 +29,8 @@ CASES = {
     "lanes-5": Case("block", k=5, T=7, dtype="float32"),
     "lanes-9": Case("block", k=9, T=5, lower=2, upper=2),
     "band": Case("band", k=1, T=35),
-    "substitution-upper": Case("substitution", k=2, T=9, lower=0, upper=2),
-    "substitution-lower": Case("substitution", k=5, T=7, lower=1, upper=0),
+    "upper": Case("block", k=2, T=9, lower=0, upper=2),
+    "lower": Case("block", k=5, T=7, lower=1, upper=0),
 }
 
 
@@ -45,7 +45,7 @@ class TestFactors(Contract):
 def test_lengths(k, T, device, rng):
     for lower, upper in ((1, 1), (0, 2), (1, 0)):
         lower, upper = min(lower, T - 1), min(upper, T - 1)
-        case = Case("block" if lower and upper else "substitution", k, T, lower, upper)
+        case = Case("block", k, T, lower, upper)
         blocks = case.blocks(rng, 2)
         check(device, case, case.factor(device, blocks), blocks, case.columns(rng, 2, 1))
 
@@ -114,7 +114,6 @@ def test_what_is_chosen(device):
     assert block_lu.select(like, pivoting="block", block_size=100, **facts) is function
     facts |= {"lower": 3}
     assert block_lu.select(like, pivoting="block", block_size=100, **facts) is block_lu.reference
-    assert block_substitution.select(like, block_size=100, **facts) is block_substitution.reference
     complex_like = device.zeros(1, dtype=device.complex64)
     facts = {"length": 9, "lower": 1, "upper": 1, "block_size": 3}
     assert block_lu.select(complex_like, pivoting="block", **facts) is block_lu.reference

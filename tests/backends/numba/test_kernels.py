@@ -103,21 +103,6 @@ def test_pivoting_inside_blocks_loses_no_more_than_the_growth(dtype, data, seed,
     np.testing.assert_array_equal(in_place.solve(b), factors.solve(b))
 
 
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    T=st.integers(1, 9),
-    k=st.sampled_from([1, 2]),
-    width=st.integers(0, 2),
-    is_lower=st.booleans(),
-)
-def test_substitution(seed, T, k, width, is_lower):
-    rng = np.random.default_rng(seed)
-    blocks = random_blocks(rng, 2, T, width + 1, k, "float64")
-    lower, upper = (width, 0) if is_lower else (0, width)
-    A = dense(blocks, lower)
-    check_solves(factored(kernels.block_substitution, blocks, lower, upper), A, k, rng, 10.0)
-
-
 @pytest.mark.parametrize("k", [1, 2])
 def test_same_as_the_reference(k, rng):
     blocks = random_blocks(rng, 2, 9, 3, k, "float64")

@@ -2,7 +2,7 @@
 //
 // F (B, T, M, K, K) keeps for each block row its multipliers, the LU of its diagonal block with the reciprocals of the
 // pivots on the diagonal, and the rest of the row of U; order (B, T, K) which row stands at each place; found (B, 2)
-// the first singular block, or the last if the rows stand in backward order, or -1, and the growth.
+// the first singular block, or -1, and the growth.
 
 #include "block_lanes.cuh"
 
@@ -24,7 +24,7 @@ __device__ __forceinline__ Row read_row(const Real* A, Index t, Index T, int lan
 
 extern "C" __global__ void __launch_bounds__(WARP, 8)
 block_lanes_factor(const Real* __restrict__ A, Real* __restrict__ F, unsigned char* __restrict__ order,
-                   double* __restrict__ found, Index B, Index T, Index backward) {
+                   double* __restrict__ found, Index B, Index T) {
     SHARED_MEMORY(Real, shared);
     Real* store = shared + threadIdx.x / GROUP * KEPT * NUMBERS;
     const Index system = (Index)blockIdx.x * (WARP / GROUP) + threadIdx.x / GROUP, b = system < B ? system : 0;
@@ -52,7 +52,7 @@ block_lanes_factor(const Real* __restrict__ A, Real* __restrict__ F, unsigned ch
         int position;
         Real size;
         const bool regular = eliminate<LOWER + 1>(row, own, position, size);
-        if (!regular && (singular < 0 || backward)) singular = t;
+        if (!regular && singular < 0) singular = t;
         if (active) {
             order[(b * T + t) * K + position] = lane;
 #pragma unroll

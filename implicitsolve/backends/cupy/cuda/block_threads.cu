@@ -3,8 +3,8 @@
 //
 // A (B, T, M, K, K), M = LOWER + UPPER + 1, is read through shared memory. F (T, M, K, K, B) keeps for each block row
 // its multipliers, the LU of its diagonal block with the reciprocals of the pivots on the diagonal, and the rest of the
-// row of U; pivots (T, B) the rows exchanged, two bits each; found (B, 2) the first singular block, or the last if the
-// rows stand in backward order, or -1, and the growth.
+// row of U; pivots (T, B) the rows exchanged, two bits each; found (B, 2) the first singular block, or -1, and
+// the growth.
 
 #include "block_stage.cuh"
 
@@ -99,7 +99,7 @@ __device__ __forceinline__ int eliminate(Block* row, Real& entries) {
 
 extern "C" __global__ void __launch_bounds__(WARP, 8)
 block_threads_factor(const Real* __restrict__ A, Real* __restrict__ F, unsigned char* __restrict__ pivots,
-                     double* __restrict__ found, Index B, Index T, Index backward) {
+                     double* __restrict__ found, Index B, Index T) {
     SHARED_MEMORY(Real, stage);
     Systems systems = {(Index)blockIdx.x * WARP, B, T * NUMBERS, 1};
     const Index b = systems.first + threadIdx.x;
@@ -130,7 +130,7 @@ block_threads_factor(const Real* __restrict__ A, Real* __restrict__ F, unsigned 
             }
             Real size = 0;
             const int exchanged = eliminate(row + LOWER, size);
-            if (exchanged < 0 && (singular < 0 || backward)) singular = t;
+            if (exchanged < 0 && singular < 0) singular = t;
             pivots[t * B + b] = exchanged;
 #pragma unroll
             for (int j = 0; j < M; ++j)

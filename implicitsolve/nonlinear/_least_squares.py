@@ -28,13 +28,23 @@ def newest_first(gram: HostArray, right: HostArray, held: HostArray, least: floa
     ndarray (b, m)
         Zero for vectors that do not take part.
     """
-    size, m = held.shape
     squares = np.real(np.diagonal(gram, axis1=1, axis2=2))
     held = held & (squares > 0) & np.isfinite(squares)
     scale = np.where(held, np.sqrt(np.where(held, squares, 1.0)), 1.0)
-    both = held[:, :, None] & held[:, None, :]
-    A = np.where(both, gram, 0.0) / (scale[:, :, None] * scale[:, None, :])
-    z = np.where(held, right, 0.0) / scale
+    both, products = held[:, :, None] & held[:, None, :], scale[:, :, None] * scale[:, None, :]
+    A, b = np.where(both, gram / products, np.eye(held.shape[1])), np.where(held, right, 0.0) / scale
+    try:
+        pivots = np.real(np.diagonal(np.linalg.cholesky(A), axis1=1, axis2=2)) ** 2
+    except np.linalg.LinAlgError:
+        pivots = np.zeros(1)
+    if pivots.min(initial=np.inf) > least:
+        return np.linalg.solve(A, b[:, :, None])[:, :, 0] / scale
+    return _one_by_one(A, b, held, least) / scale
+
+
+def _one_by_one(A: HostArray, z: HostArray, held: HostArray, least: float) -> HostArray:
+    """The same for scaled vectors, of which some are left out."""
+    size, m = held.shape
     L = np.zeros_like(A)
     pivots = np.ones((size, m))
     for j in range(m):
@@ -49,4 +59,4 @@ def newest_first(gram: HostArray, right: HostArray, held: HostArray, least: floa
     z /= pivots
     for j in range(m - 1, 0, -1):
         z[:, :j] -= np.conj(L[:, j, :j]) * z[:, j, None]
-    return z / scale
+    return z
