@@ -171,8 +171,13 @@ def _eps(xp: Namespace, dtype: Any) -> float:
     return float(xp.finfo(dtype).eps)
 
 
+FOREIGN = {"dask": "x.compute(), a NumPy array", "sparse": "x.todense(), a NumPy array"}  # lazy, or without storage
+
+
 def as_inexact(x: Any, name: str) -> Array:
     """Return `x` as a floating-point array of its own library: lists become NumPy arrays, integers float64.
+
+    So do the objects of pandas and xarray.
 
     Raises
     ------
@@ -181,6 +186,9 @@ def as_inexact(x: Any, name: str) -> Array:
     """
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"`{name}` must not be a masked array: fill it first")
+    module = type(x).__module__.partition(".")[0]
+    if module in FOREIGN:
+        raise TypeError(f"`{name}` must not be an array of {module}: pass {FOREIGN[module]}")
     if not is_array(x) or isinstance(x, np.matrix):
         try:
             x = np.asarray(x)

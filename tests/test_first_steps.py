@@ -131,6 +131,7 @@ NAMES_THE_WAY = {
     "drop-in tol": (partial(drop_in, tol=1e-3), TypeError, "`tol`.*f_tol="),
     "drop-in options": (partial(drop_in, options={}), TypeError, "`options`.*keywords"),
     "drop-in method": (partial(drop_in, method="newton"), ValueError, "`method`.*bicgstab"),
+    "F as a column": (partial(ims.root, lambda x: x[:, None], np.ones(2)), ValueError, r"`residual`.*\(2,\).*\(2, 1\)"),
     "F returns nothing": (partial(ims.root, lambda x: None, [1.0]), TypeError, "`residual` returned None"),
     "F is too long": (partial(ims.root, lambda x: np.ones(3), np.ones(2)), ValueError, r"`residual`.*\(2,\).*\(3,\)"),
     "text": (partial(ims.root, squares, ["a"]), TypeError, "`x0` must hold real or complex numbers"),
@@ -206,3 +207,56 @@ def test_factors_solve_with_the_adjoint_too() -> None:
     M = ims.operators._convert.as_inverse(LU, "M", (N,))
     w = np.arange(1.0, N + 1)
     np.testing.assert_allclose(A.T @ M.rmatvec(w), w)
+
+
+# -- What comes from other libraries, and Jacobians --------------------------------------------------------------------
+
+
+class Labelled:
+    """Stands for a Series of pandas or a DataArray of xarray: converted by NumPy."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.array([1.0, 2.0])
+
+
+def test_labelled_arrays_become_numpy_arrays() -> None:
+    x = ims.root(squares, Labelled()).x
+    assert type(x) is np.ndarray
+    np.testing.assert_allclose(x, 2**0.5)
+
+
+@pytest.mark.parametrize(("library", "way"), [("dask", "compute"), ("sparse", "todense")])
+def test_lazy_and_sparse_arrays_are_refused_by_name(library: str, way: str) -> None:
+    """They ended in an AttributeError from inside."""
+    kind = type("Array", (), {"__module__": f"{library}.array.core"})
+    with pytest.raises(TypeError, match=f"`x0` must not be an array of {library}.*{way}"):
+        ims.root(squares, kind())
+
+
+@pytest.mark.parametrize(
+    "structure", [None, ims.BlockBanded(1, 1), ims.Sparse(A), ims.Grid(shape=N), "detect"], ids=repr
+)
+@pytest.mark.parametrize("source", ["differences", "jvp", "jac"])
+def test_jacobians_with_and_without_a_structure(structure: Any, source: str) -> None:
+    """ims.jacobian needed a BlockBanded."""
+    x = np.linspace(1, 2, N)
+    exact = A.toarray() + np.diag(0.3 * x**2)
+    given = {"jvp": lambda x, v: A @ v + 0.3 * x**2 * v, "jac": lambda x: A + sps.diags_array(0.3 * x**2)}
+    problem = ims.Problem(diffusion, structure=structure, **{k: f for k, f in given.items() if k == source})
+    np.testing.assert_allclose(ims.jacobian(problem, x).todense(), exact, atol=1e-8)
+
+
+def test_the_jacobian_of_a_plain_function_and_of_a_batch() -> None:
+    np.testing.assert_allclose(
+        ims.jacobian(squares, [1.0, 2.0]).to_sparse("csr").toarray(), [[2, 0], [0, 4]], atol=1e-8
+    )
+    x = np.array([[1.0, 2.0], [3.0, 4.0]])
+    for structure in (None, ims.Sparse(np.eye(2))):
+        J = ims.jacobian(ims.Problem(squares, batch_ndim=1, structure=structure), x)
+        np.testing.assert_allclose(J.todense(), [np.diag(2 * row) for row in x], atol=1e-8)
+
+
+def test_a_residual_that_computes_in_float32() -> None:
+    """Its differences were below its resolution."""
+    x = ims.newton_krylov(lambda x: (x.astype(np.float32) ** 2 - 2).astype(np.float32), np.ones(3))
+    np.testing.assert_allclose(x, 2**0.5, atol=1e-5)

@@ -75,8 +75,6 @@ def test_only_a_band_is_a_block_structure(structure):
     assert problem.sparse_structure is (structure if isinstance(structure, Sparse | Grid) else None)
     with pytest.raises(ValueError, match="`structure` as BlockBanded, got"):
         ims.root(problem, np.ones(4), method="block-newton")
-    with pytest.raises(ValueError, match="`structure` as BlockBanded, got"):
-        ims.jacobian(problem, np.ones(4))
     with pytest.raises(ValueError, match="`blocks` needs `structure`, a BlockBanded"):
         Problem(residual, blocks=residual, structure=structure)
 

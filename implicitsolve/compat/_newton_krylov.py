@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse.linalg as spla
 from scipy.optimize import OptimizeResult
 
-from implicitsolve._habits import drop_in_hint
+from implicitsolve._habits import drop_in_hint, shaped
 from implicitsolve._namespace import array_namespace, as_inexact
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
@@ -163,7 +163,7 @@ def newton_krylov(
     x0 = as_inexact(x0, "x0")
     if jac is not None and not callable(jac):
         raise TypeError(f"newton_krylov: `jac` must be callable, got {type(jac).__name__}")
-    problem = Problem(function, jvp=jvp, jac=jac, structure=structure, batch_ndim=batch_ndim)
+    problem = Problem(shaped(function), jvp=jvp, jac=jac, structure=structure, batch_ndim=batch_ndim)
     krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
     is_own = krylov is None
     solver = NewtonKrylov(

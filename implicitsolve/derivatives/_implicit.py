@@ -12,13 +12,13 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, as_inexact, is_complex, norm2
 from implicitsolve._typing import Array
-from implicitsolve.derivatives._sparse import sparse_jacobian
 from implicitsolve.derivatives._systems import HalfSystem, by_substitution, checked_wrt, long_krylov
 from implicitsolve.direct import BlockLU, DirectMethod, Factored, solve_factored
 from implicitsolve.direct._sparse_lu import SparseLU
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._diagonals import build_inverse, builds_inverse

@@ -249,7 +249,7 @@ class ColoredBlocks:
             structure=BlockBanded(system.structure.lower, system.structure.upper, system.structure.block_size),
             batch_ndim=system.axis,
         )
-        blocks = jacobian(local, seen).blocks
+        blocks: HostArray = jacobian(local, seen).blocks
         return system.whole(np.ascontiguousarray(blocks[(*(slice(None),) * system.axis, part.own)]))
 
     def _square(self, seen: HostArray, own: HostArray) -> HostArray:

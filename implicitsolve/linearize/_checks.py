@@ -17,7 +17,7 @@ from implicitsolve.structure import BlockBanded
 
 
 def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple[int, ...]) -> Array:
-    """What `name` returned as an array of this library and dtype, if it has this shape up to axes of length 1."""
+    """What `name` returned as an array of this library and dtype, if it has this shape or is flat."""
     if value is None:
         raise TypeError(f"`{name}` returned None; it must return an array of shape {shape}")
     if not is_array(value) or isinstance(value, np.matrix | np.ma.MaskedArray):
@@ -31,8 +31,8 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
         if is_complex(value) and not xp.isdtype(dtype, "complex floating"):
             raise TypeError(f"`{name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex")
         value = xp.astype(value, dtype)
-    is_same_up_to_ones = [n for n in value.shape if n != 1] == [n for n in shape if n != 1]
-    if not (value.shape == shape or is_same_up_to_ones or value.shape == (math.prod(shape),)):
+    size = math.prod(shape)
+    if value.shape != shape and value.shape != (size,) and not (size == math.prod(value.shape) == 1):
         raise ValueError(f"`{name}` must return an array of shape {shape}, got {value.shape}")
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,57 +12,64 @@ from implicitsolve._typing import HostArray
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._detect import BUDGET, Detection, detect
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.operators import BlockBandedMatrix
+from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
+from implicitsolve.structure import BlockBanded
 
 
-def jacobian(problem: Problem, x: Any) -> BlockBandedMatrix:
-    """Assemble the Jacobian of a problem with a declared structure.
+def jacobian(problem: Problem | Any, x: Any) -> Any:
+    """Assemble the Jacobian of a problem.
 
     Parameters
     ----------
-    problem : Problem
-        With `structure`. Its `blocks`, `linearize`, `jac` or `jvp` are used, in this order; with none of them
-        differences.
+    problem : Problem or callable
+        The system; a callable is taken as its residual. `blocks`, `linearize`, `jac` or `jvp` are used, in this order;
+        with none of them differences.
     x : array_like
         Where; of shape ``batch_shape + event_shape``.
 
     Returns
     -------
-    BlockBandedMatrix
-        J(x), of the batch shape of x.
+    BlockBandedMatrix or SparseMatrix
+        J(x), of the batch shape of x: block-banded with the declared `BlockBanded`, sparse with a `Sparse` or `Grid`
+        and where "detect" finds a pattern, else one dense block. Both have `todense`.
 
     Raises
     ------
     TypeError, ValueError
-        If `problem` is no Problem or declares no structure, or x does not fit it.
+        If `problem` is neither, x does not fit it, or a declared pattern misses entries of J.
 
     Notes
     -----
-    Takes k (lower + upper + 1) products, or twice as many residuals: central differences, accurate to about eps^(2/3).
+    Takes k (lower + upper + 1) products for a `BlockBanded`, one for each color of a pattern, or N without a structure;
+    or twice as many residuals: central differences, accurate to about eps^(2/3).
 
     Examples
     --------
     >>> import numpy as np
     >>> import implicitsolve as ims
+    >>> ims.jacobian(lambda x: np.array([x[0] * x[1], x[1] ** 2]), [2.0, 3.0]).todense().round(6)
+    array([[3., 2.],
+           [0., 6.]])
     >>> problem = ims.Problem(lambda u: np.diff(u, 2, prepend=0.0, append=0.0) + u**2, structure=ims.BlockBanded(1, 1))
-    >>> ims.jacobian(problem, np.full(4, 2.0)).todense().round(6)
-    array([[2., 1., 0., 0.],
-           [1., 2., 1., 0.],
-           [0., 1., 2., 1.],
-           [0., 0., 1., 2.]])
+    >>> ims.jacobian(problem, np.full(4, 2.0)).to_sparse("csr")
+    <Compressed Sparse Row sparse array of dtype 'float64'
+        with 10 stored elements and shape (4, 4)>
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"jacobian: `problem` must be a Problem, got {type(problem).__name__}")
-    if problem.block_structure is None:
-        raise ValueError(
-            f"jacobian: the problem must declare its `structure` as BlockBanded, got {problem.structure!r}"
-        )
+    problem = problem if isinstance(problem, Problem) else Problem(problem)
     x = as_inexact(x, "x")
     evaluator = Evaluator(problem, x)
     flat = evaluator.flatten(x)
     F = None if evaluator.has_exact_products else evaluator.residual(flat)
+    if problem.block_structure is None:
+        found = sparse_jacobian("jacobian", evaluator, flat, F)
+        if found is not None:
+            return SparseMatrix(found.data.reshape(*evaluator.batch_shape, -1), found.structure)
+        problem = replace(problem, structure=BlockBanded(0, 0, max(evaluator.size, 1)))
+        evaluator = Evaluator(problem, x)
     J = Assembler(evaluator, central=True).assemble(evaluator, flat, F)
     blocks = evaluator.xp.reshape(J.blocks, (*evaluator.batch_shape, *J.blocks.shape[1:]))
     return BlockBandedMatrix(blocks, lower=J.lower, upper=J.upper, periodic=J.periodic)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve import NewtonKrylov, Problem, root
-from implicitsolve.linearize._evaluator import DifferenceLength, Evaluator
+from implicitsolve import NewtonKrylov, NonlinearStop, Problem, root
+from implicitsolve.linearize._difference_product import DifferenceLength, in_single
+from implicitsolve.linearize._evaluator import Evaluator
 
 N = 12
 RNG = np.random.default_rng(8)
@@ -228,6 +229,32 @@ def test_noise_wants_a_larger_rdiff():
     drowned = product(F, X, B)[0]
     clear = product(F, X, B, rdiff=1e-3)[0]
     assert error(clear, exact(X, B)) < 1e-2 < error(drowned, exact(X, B))
+
+
+# -- residuals in float32 --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("returned", [np.float32, np.float64])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_residual_that_computes_in_float32_converges_as_far_as_float32_goes(returned, scale):
+    """The difference step of float64, 1.5e-8, lay below the resolution of F: SINGULAR after 4 steps."""
+
+    def coarse(x):
+        return (scale * residual((x / scale).astype(np.float32))).astype(np.float32).astype(returned)
+
+    for x0 in (scale * np.ones(N), np.zeros(N)):
+        result = root(coarse, x0, method="newton-krylov", stop=NonlinearStop(atol=2e-6 * scale))
+        assert result.success, result.summary()
+        assert result.counts.residuals < 40
+    batch = Problem(lambda x: np.stack([coarse(x[0]), scale * residual(x[1] / scale)]), batch_ndim=1)
+    found = root(batch, scale * np.ones((2, N)), method="newton-krylov", stop=NonlinearStop(atol=2e-6 * scale))
+    assert found.success.all()
+
+
+def test_float32_is_noticed_by_what_moved():
+    F = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]])
+    change = [[0.0, 0.0], [2.0**-20, 0.0], [2.0**-30, 0.0], [2.0**-20, 0.1]]
+    np.testing.assert_array_equal(in_single(F + np.asarray(change), F), [False, True, False, False])
 
 
 # -- the length itself -----------------------------------------------------------------------------------------

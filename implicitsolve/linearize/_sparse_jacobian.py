@@ -1,4 +1,4 @@
-"""Sparse Jacobians at a solution, accurate enough for derivatives."""
+"""Sparse Jacobians, accurate enough for derivatives of a solution."""
 
 from __future__ import annotations
 
