@@ -13,6 +13,7 @@ from implicitsolve.linearize._probe import BudgetSpentError, Probe
 
 FIRST = 16  # groups at the beginning, each displaced alone: half of them would cost as much
 LEAST_COLORS = 6
+PER_ROUND = 4.0  # evaluations of a round over the entries in a row: on networks and permuted grids 3.3 to 4.5
 MORE_COLORS = 1.6  # colors at most over the groups that nine of ten rows meet at most
 
 
@@ -25,6 +26,11 @@ class Entries:
     values: HostArray  # (B, n)
     full_rows: HostArray
     colors: HostArray | None = None  # of the columns, where those of a color were displaced together
+
+
+def bisection_cost(unknowns: int, row_entries: float) -> float:
+    """Evaluations that `bisect` will likely take."""
+    return FIRST + PER_ROUND * row_entries * max(0.0, np.ceil(np.log2(unknowns / FIRST)))
 
 
 def bisect(probe: Probe, only: HostArray | None = None) -> Entries:

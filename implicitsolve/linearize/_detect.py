@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
-from implicitsolve.linearize._bisection import Entries, bisect
+from implicitsolve.linearize._bisection import Entries, bisect, bisection_cost
 from implicitsolve.linearize._diagonals import DenseError, Diagonals, NotDiagonalError, verify
 from implicitsolve.linearize._probe import BudgetSpentError, EvaluationError, Flat, Probe
 
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
+SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
 MISMATCH = 1e-3  # part of |J| |d| by which J d may differ from the measured change of F
 CURVED = 30.0  # ... or so many times what F differs from a straight line along d
 ROUNDING = 1e3  # ... or so many units in the last place of F
@@ -32,7 +34,8 @@ class Detection:
         The pattern; None if none was found, or none is believed.
     how : str
         "diagonals" or "bisection": which search found it. Without a structure the reason: "small", "dense",
-        "not finite", "raised", "budget", or "contradiction": J d is not the measured change of F.
+        "not finite", "raised", "budget", "irregular": not on diagonals, or "contradiction": J d is not the measured
+        change of F.
     evaluations : int
         Residual evaluations that the search took.
     unknowns : int
@@ -43,6 +46,8 @@ class Detection:
         Rows that depend on nearly all unknowns and are not in the structure.
     colors : ndarray (N,) of int or None
         Colors of the columns for ``structure``, if the search has needed any.
+    likely : float
+        Evaluations that a search by bisection would likely take, where one was put off.
 
     Examples
     --------
@@ -59,6 +64,7 @@ class Detection:
     values: HostArray | None = field(default=None, repr=False)
     full_rows: HostArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp), repr=False)
     colors: HostArray | None = field(default=None, repr=False)
+    likely: float = field(default=0.0, repr=False)
 
     @property
     def reason(self) -> str:
@@ -84,6 +90,7 @@ REASONS = {
     "not finite": "the residual is not finite near x0",
     "raised": "the residual raised an exception near x0",
     "budget": "the evaluations allowed do not suffice",
+    "irregular": "the entries do not lie on diagonals, and no other pattern was looked for",
     "contradiction": "the residual does not change as the pattern predicts",
 }
 
@@ -95,7 +102,7 @@ def detect(
     shape: tuple[int, ...] = (),
     budget: int = BUDGET,
     scale: HostArray | None = None,
-    bisection: bool = True,
+    bisection: bool | Literal["only"] = True,
 ) -> Detection:
     """Find the sparsity of a residual's Jacobian near x.
 
@@ -115,8 +122,9 @@ def detect(
         Evaluations at most. Default 400.
     scale : ndarray (B, N), optional
         Sizes of the unknowns.
-    bisection : bool, optional
-        Whether patterns without diagonals are sought, which takes between 50 and several hundred evaluations.
+    bisection : bool or "only", optional
+        Whether patterns without diagonals are sought, which takes between 50 and several hundred evaluations, or
+        nothing else. Default True.
     """
     n = x.shape[1]
     if n < LEAST_UNKNOWNS:
@@ -135,22 +143,25 @@ def detect(
         return Detection(how="raised", evaluations=probe.evaluations, unknowns=n)
 
 
-def _search(probe: Probe, shape: tuple[int, ...], bisection: bool) -> Detection:
+def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["only"]) -> Detection:
     """Diagonals first, then halving, of all columns or for the rows that were wrong."""
+    diagonals = Diagonals(probe, shape)
     try:
-        entries = verify(probe, *Diagonals(probe, shape).hypothesis())
+        if bisection == "only":
+            raise NotDiagonalError
+        entries = verify(probe, *diagonals.hypothesis())
         found, wrong = _believed(probe, entries, "diagonals")
-        if found.structure is not None or not bisection:
-            return found
-        if wrong.size <= MOST_REPAIRED * probe.size:
+        if found.structure is None and wrong.size <= MOST_REPAIRED * probe.size and probe.size >= SMALLEST_GRAPH:
             right = ~np.isin(entries.rows, wrong)
             found, _ = _believed(probe, _merged(entries, right, _bisected(probe, wrong)), "diagonals")
-            if found.structure is not None:
-                return found
+        if found.structure is not None:
+            return found
     except NotDiagonalError:
-        if not bisection:
-            return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=probe.size)
-    return _believed(probe, _bisected(probe), "bisection")[0]
+        pass
+    if bisection:
+        return _believed(probe, _bisected(probe), "bisection")[0]
+    likely = bisection_cost(probe.size, diagonals.row_entries)
+    return Detection(how="irregular", evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
 
 
 def _bisected(probe: Probe, only: HostArray | None = None) -> Entries:

@@ -64,7 +64,9 @@ class Diagonals:
             raise DenseError
         self._find_fields(middle)
         second = self._place(0.31)
-        for column in (second, 0, n - 1):
+        self._displace(second)
+        self._compare(second)
+        for column in (0, n - 1):
             self._displace(column)
         self.full_rows = self._shared((middle, second, 0, n - 1))
         offsets = self._offsets()
@@ -107,6 +109,18 @@ class Diagonals:
             if all(seen[j] == seen[j + k] for j in range(CONSECUTIVE - k)):
                 self.fields = k
                 return
+
+    def _compare(self, second: int) -> None:
+        """Raise if a column far from the others has no offset of theirs but 0."""
+        known = frozenset[int]().union(*(self._relative(column) for column in self.columns if column != second))
+        own = self._relative(second)
+        if min(len(own), len(known)) > 2 and self.columns[second].size <= MOST_ROWS and not (own & known) - {0}:
+            raise NotDiagonalError
+
+    @property
+    def row_entries(self) -> float:
+        """Entries in a row, as the columns displaced so far have them."""
+        return float(np.median([rows.size for rows in self.columns.values()]))
 
     def _in_field(self, column: int, f: int) -> int:
         """The column of field f at the place of another column."""

@@ -12,6 +12,7 @@ from implicitsolve._namespace import host_dtype
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.linearize._assemble import LARGEST_BLOCK, favors_direct
+from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._homotopy import Homotopy
@@ -25,7 +26,6 @@ from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.status import Status
 
 RETRIED = (Status.SINGULAR, Status.LINE_SEARCH_FAILED, Status.DIVERGED, Status.NONFINITE)
-SMALLEST_GRAPH = 64  # unknowns: in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
 POOR = 1e-3  # reduction of ||F|| short of which a system that stagnated is worth another attempt
 
 
@@ -43,8 +43,9 @@ class Auto:
       Anderson's method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly
       all of the rest, where Newton's method, tried in between, cost more than it saved.
     - No structure and no exact products, on NumPy arrays with at least 16 unknowns: `SparseNewton`, which detects
-      diagonals and stencils in some ten evaluations and graphs in 50 to 250. `NewtonKrylov` follows if the Jacobian is
-      dense, which takes two evaluations to see, and for systems on which the factored J fails.
+      diagonals and stencils in some ten evaluations. Graphs take 50 to 250 and are detected where `NewtonKrylov`
+      needs more. `NewtonKrylov` follows if the Jacobian is dense, which takes two evaluations to see, and for systems
+      on which the factored J fails.
     - No structure otherwise, or extended precision: `NewtonKrylov`.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
       `blocks`: `BlockNewton`. Systems on which it fails begin again with `NewtonKrylov`.
@@ -84,7 +85,7 @@ class Auto:
             if problem.sparse_structure is not None or problem.structure == "detect":
                 return [SparseNewton(structure=problem.sparse_structure)]
             if problem.structure is None and not evaluator.has_exact_products:
-                return [SparseNewton(bisection=evaluator.size >= SMALLEST_GRAPH)]
+                return [SparseNewton(bisection="late" if evaluator.size >= SMALLEST_GRAPH else False)]
         structure = problem.block_structure
         if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
             return [NewtonKrylov()]

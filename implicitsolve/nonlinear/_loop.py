@@ -42,6 +42,7 @@ class IterationLoop(Generic[State]):
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution
         self.stop, self.monitor, self.scheduler = context.stop, context.monitor, context.scheduler
+        self.leave = context.leave
         self.whole, self.is_retry = context.evaluator, rows is not None
         self.patience = PATIENCE
         rows = self.whole.rows if rows is None else rows
@@ -153,7 +154,7 @@ class IterationLoop(Generic[State]):
         is_best = state.measure < self.NEW_BEST * state.best
         state.since = np.where(is_best, 0, state.since + 1)
         state.best = np.where(is_best, state.measure, state.best)
-        status[is_last] = ITERATION_LIMIT
+        status[is_last | (self.leave is not None and self.leave(state))] = ITERATION_LIMIT
         status[(state.since >= self.patience) | (accepted & is_still)] = STAGNATED
         with np.errstate(over="ignore"):
             status[state.norms > BLOWN_UP * state.start_norms] = DIVERGED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -10,7 +11,7 @@ import numpy as np
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
-from implicitsolve.nonlinear._state import CONVERGED, Solution
+from implicitsolve.nonlinear._state import CONVERGED, LoopState, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
@@ -101,6 +102,7 @@ class SolveContext:
     stop: NonlinearStop
     monitor: Monitor = silent
     scheduler: Scheduler | None = None  # of a solve in which all systems iterate to their own end, there is none
+    leave: Callable[[LoopState], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
 
 
 class NonlinearMethod(Protocol):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -13,17 +13,19 @@ from implicitsolve._sparse_structure import Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._inexact_newton import Backtracking, LineSearch
 from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, Detection, detect
-from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._scheduler import SolveContext, retried
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind
+
+LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +40,10 @@ class SparseNewton:
         solved by `NewtonKrylov`, and so is one on which the factored J fails.
     budget : int, optional
         Evaluations for the detection. Default 400.
-    bisection : bool, optional
-        Whether the detection looks for patterns without diagonals, such as networks. Default True.
+    bisection : bool or "late", optional
+        Whether the detection looks for patterns without diagonals, such as networks: at the start, or, "late", when
+        `NewtonKrylov` has taken a third of the evaluations that this is likely to cost, and at its rate of convergence
+        would take clearly more. Default True.
     line_search : Backtracking or FullStep, optional
         How far to go along a direction from a new J.
 
@@ -67,7 +71,7 @@ class SparseNewton:
 
     structure: Sparse | Grid | None = None
     budget: int = BUDGET
-    bisection: bool = True
+    bisection: bool | Literal["late"] = True
     line_search: LineSearch = Backtracking()
     kind: ClassVar[str] = "nonlinear"
     eliminates = False
@@ -75,6 +79,8 @@ class SparseNewton:
 
     def __post_init__(self) -> None:
         """Check the settings."""
+        if self.bisection not in (True, False, "late"):
+            raise ValueError(f'SparseNewton: `bisection` must be True, False or "late", got {self.bisection!r}')
         if self.structure is not None and not isinstance(self.structure, Sparse | Grid):
             raise TypeError(f"SparseNewton: `structure` must be Sparse or Grid, got {type(self.structure).__name__}")
         check_kind("SparseNewton", "line_search", self.line_search, "line search")
@@ -102,17 +108,30 @@ class SparseNewton:
         elif evaluator.problem.structure == "none":
             return NewtonKrylov().solve(context, start, rows)
         else:
-            found = detect(
-                lambda x: evaluator.residual(x, keep=True),
-                start.x,
-                shape=evaluator.event_shape,
-                budget=self.budget,
-                bisection=self.bisection,
-            )
+            found = self._detected(evaluator, start.x, self.bisection is True)
+            if found.how == "irregular" and self.bisection == "late":
+                start = NewtonKrylov().solve(
+                    replace(context, leave=_Rental(evaluator.tally, found.likely)), start, rows
+                )
+                rows = np.flatnonzero(start.status == Status.ITERATION_LIMIT)
+                rows = rows[context.stop.remaining(1, start.iterations[rows]) > 0]
+                if not rows.size:
+                    return start
+                start.status[rows] = Status.RUNNING
+                found = self._detected(evaluator, start.x, "only")
         if found.structure is None:
             return NewtonKrylov().solve(context, start, rows)
         jacobians = _Jacobians(evaluator, found.structure, found)
         return self._solved(_Parts(self.line_search, jacobians, SparseInverses()), context, start, rows)
+
+    def _detected(self, evaluator: Evaluator, x: HostArray, bisection: bool | Literal["only"]) -> Detection:
+        return detect(
+            lambda x: evaluator.residual(x, keep=True),
+            x,
+            shape=evaluator.event_shape,
+            budget=self.budget,
+            bisection=bisection,
+        )
 
     def _solved(self, parts: _Parts, context: SolveContext, start: Solution, rows: Indices | None) -> Solution:
         """Solve with these Jacobians; begin again with products where that fails."""
@@ -122,6 +141,32 @@ class SparseNewton:
             failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
         )
         return retried(NewtonKrylov(), context, solution, again) if again.size else solution
+
+
+class _Rental:
+    """Whether a solve by products has cost, or will cost, more than another way: renting a ski, or buying it.
+
+    Parameters
+    ----------
+    tally : Tally
+        Of the evaluations.
+    price : float
+        Evaluations that the other way is likely to take.
+    """
+
+    def __init__(self, tally: Tally, price: float) -> None:
+        self.tally, self.price, self.begin = tally, price, tally.residuals
+
+    def __call__(self, state: LoopState) -> bool:
+        """Judge by the slowest system, which converges as fast from now on as it has on the average."""
+        spent = self.tally.residuals - self.begin
+        if spent < LEAST_RENT * self.price:
+            return False
+        with np.errstate(all="ignore"):
+            gained = np.log(state.start_norms / state.norms)
+            missing = np.log(state.measure / state.target)
+        slowest = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0).max()
+        return bool(spent * (1.0 + slowest) > MOST_RENT * self.price)
 
 
 @dataclass(frozen=True)
