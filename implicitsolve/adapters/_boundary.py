@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from implicitsolve.adapters._common import Array, HostIndices, array_namespace, check_array, from_host, zeros
-from implicitsolve.adapters._rows import Rows
+from implicitsolve.adapters._rows import Rows, taken
 
 
 @dataclass(frozen=True)
@@ -76,54 +76,41 @@ class Boundary:
             parts.append(xp.broadcast_to(own, (systems, self.depth, k)))
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
 
+    def positions(self, offset: int, lengths: HostIndices) -> HostIndices:
+        """The positions (B, depth) whose neighbour at `offset` is each of the states, -1 where there is none."""
+        step = abs(offset) - 1 - np.arange(self.depth)  # positions from this end
+        found = np.where(self.side < 0, step, lengths[:, None] - 1 - step)
+        return np.where((step >= 0) & (step < lengths[:, None]), found, -1)
+
     def edge(self, states: Array, offset: int, rows: Rows) -> Array:
         """Matrix (count, size) of the neighbours at `offset` that lie beyond this end, zero where they do not."""
-        xp = array_namespace(states)
-        owner = np.full(rows.count, rows.systems * self.depth)
-        for index, position, system in self._places(offset, rows):
-            owner[rows.first[system] + position] = system * self.depth + index
-        table = xp.reshape(states, (rows.systems * self.depth, self.size))
-        table = xp.concat([table, zeros((1, self.size), states)], axis=0)
-        return xp.take(table, from_host(owner, states), axis=0)
+        positions, none = self.positions(offset, rows.lengths), rows.systems * self.depth
+        owner, at = np.full(rows.count, none), (rows.first[:, None] + positions)[positions >= 0]
+        owner[at] = np.flatnonzero(positions >= 0)
+        return taken(array_namespace(states).reshape(states, (none, self.size)), from_host(owner, states), none)
 
     def gradients(
-        self,
-        sent: Callable[[int, HostIndices], Array],
-        offsets: Sequence[int],
-        parameters: Mapping[str, Array],
-        rows: Rows,
+        self, sent: Mapping[int, Array], parameters: Mapping[str, Array], lengths: HostIndices, rows: Rows, parity: int
     ) -> dict[str, Array]:
-        """Gradients of the parts.
+        """Gradients of the parts, where ``sent[offset]`` (count, size) goes from each row to its neighbour there.
 
-        ``sent(offset, position)`` returns what one position of each sequence sends to its neighbour at an offset,
-        (B, size), and zero where the position is -1.
+        `rows` holds all positions of sequences of these lengths (parity -1), or those of one parity.
         """
-        like = parameters[self.names[0]]
-        xp = array_namespace(like)
-        total = zeros((rows.systems, self.depth, self.size), like)
-        for offset in offsets:
+        xp, B, k = array_namespace(sent[next(iter(sent))]), rows.systems, self.size // len(self.names)
+        total = zeros((B, self.depth, self.size), sent[next(iter(sent))])
+        for offset, cotangents in sent.items():
             if offset * self.side > 0:
-                for index, position, system in self._places(offset, rows):
-                    where = np.full(rows.systems, -1)
-                    where[system] = position
-                    total[:, index, :] += sent(offset, where)
+                slot = self.positions(offset, lengths)
+                if parity >= 0:
+                    slot = np.where((slot >= 0) & (slot % 2 == parity), slot // 2, -1)
+                source = np.where(slot >= 0, rows.first[:, None] + slot, -1).reshape(-1)
+                total += xp.reshape(taken(cotangents, from_host(source, cotangents), -1), total.shape)
         gradients = {}
-        k = self.size // len(self.names)
         for i, name in enumerate(self.names):
             part = total[:, :, i * k : (i + 1) * k]
             part = xp.asarray(part, copy=True) if name in self.own else xp.sum(part, axis=0)
             gradients[name] = xp.reshape(part, parameters[name].shape)
         return gradients
-
-    def _places(self, offset: int, rows: Rows) -> list[tuple[int, HostIndices, HostIndices]]:
-        """For each state that positions take at this offset: its number, those positions, and their sequences."""
-        distance, places = abs(offset), []
-        for step in range(distance):  # the position `step` away from this end
-            system = np.flatnonzero(rows.lengths > step)
-            if system.size:
-                position = np.full(system.size, step) if self.side < 0 else rows.lengths[system] - 1 - step
-                places.append((distance - 1 - step, position, system))
-        return places
 
 
 @dataclass(frozen=True, eq=False)

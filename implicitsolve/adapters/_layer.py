@@ -30,7 +30,7 @@ from implicitsolve.adapters._common import (
     zeros,
 )
 from implicitsolve.adapters._gradients import Gradients
-from implicitsolve.adapters._rows import Rows, part_of
+from implicitsolve.adapters._rows import Rows
 from implicitsolve.adapters._sweep import sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 from implicitsolve.elimination import Coupling, Half, Halves
@@ -236,13 +236,10 @@ class Layer(ByFields):
         change = {name: tangents.get(name, xp.zeros_like(value)) for name, value in self.parameters.items()}
         dweights = {name: change[name] for name in self.weights}
         neighbours = self.transition.rows_of(self.check("x", H))
-        inputs, dinputs = self.transition.inputs, rows.inner(self.map.pack(rows, change["inputs"]))
-        dneighbours = self.boundary_rows(change)
-        dF = xp.empty_like(neighbours[0])
-        for part in rows.parts(dF):
-            x, near, dnear = (part_of(rows_of, part) for rows_of in (self.transition.x, neighbours, dneighbours))
-            dF[part, :] = self.cell.parameter_push(inputs[part, :], x, near, dweights, dinputs[part, :], dnear)
-        return -self.map.unpack(rows, dF)
+        x, dinputs = (self.transition.inputs, self.transition.x), rows.inner(self.map.pack(rows, change["inputs"]))
+        return -self.map.unpack(
+            rows, self.cell.parameter_push(*x, neighbours, dweights, dinputs, self.boundary_rows(change))
+        )
 
     def boundary_rows(self, parameters: Mapping[str, Array]) -> tuple[Array, ...]:
         """Neighbours beyond the ends, (count, size) for each offset, zero elsewhere."""

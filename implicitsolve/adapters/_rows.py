@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -218,6 +220,26 @@ def _without(rows: Array, empty: Array) -> Array:
     return kernels.clear_rows.select(rows, size=rows.shape[-1])(rows, empty)
 
 
-def part_of(x: tuple[Array, ...], rows: slice) -> tuple[Array, ...]:
-    """Some rows of each array of a projection, or of neighbours."""
-    return tuple(block[..., rows, :] for block in x)
+def in_parts(parts: list[slice], function: Callable[..., Any], *given: Any, axes: int = 1) -> Any:
+    """A function of rows, called part by part: each of `given` is an array (..., rows, k), or a tuple of them.
+
+    The results, an array or a tuple of them, have the rows on their first axis. With ``axes=2`` the rows are those of
+    sequences, (..., rows, T, k).
+    """
+    if len(parts) == 1:
+        return function(*given)
+    whole: tuple[Array, ...] = ()
+    for part in parts:
+        at = (..., part, *axes * (slice(None),))
+        found = function(*(tuple(y[at] for y in x) if isinstance(x, tuple) else x[at] for x in given))
+        results = found if isinstance(found, tuple) else (found,)
+        if not whole:
+            count = max(part.stop for part in parts)
+            whole = tuple(_empty((count, *result.shape[1:]), result) for result in results)
+        for total, result in zip(whole, results):
+            total[part, ...] = result
+    return whole if isinstance(found, tuple) else whole[0]
+
+
+def _empty(shape: tuple[int, ...], like: Array) -> Array:
+    return array_namespace(like).empty(shape, dtype=like.dtype, device=device(like))

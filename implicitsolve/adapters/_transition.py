@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +20,7 @@ from implicitsolve.adapters._common import (
     quiet,
     zeros,
 )
-from implicitsolve.adapters._rows import Rows, part_of
+from implicitsolve.adapters._rows import Rows, in_parts
 
 
 def difference(x: Array, y: Array) -> Array:
@@ -152,89 +153,55 @@ class Transition(ByFields):
         return self.with_edges(self.map.neighbours(self.map.pack(self.map.source, states)))
 
     def values(self, neighbours: tuple[Array, ...]) -> Array:
-        """The function's rows, part by part."""
-        parts = self.map.target.parts(neighbours[0])
-        if len(parts) == 1:
-            return self.cell.value(self.x, neighbours)
-        F = array_namespace(neighbours[0]).empty_like(neighbours[0])
-        for part in parts:
-            F[part, :] = self.cell.value(part_of(self.x, part), part_of(neighbours, part))
-        return F
+        """The function's rows."""
+        return in_parts(self.map.target.parts(neighbours[0]), self.cell.value, self.x, neighbours)
 
     @cached_property
     def in_sequences(self) -> bool:
         """Whether the cell takes states as they are, without a matrix of them."""
         return self.map.is_full and not self.has_edges and self.cell.takes_sequences
 
-    def _of_sequences(self, states: Array, factors: Array = None, *, subtracts: bool = False) -> Array:
-        """The function, or states minus it, for all positions of some sequences after the other."""
-        map, cell, rows = self.map, self.cell, self.map.target
-        H, x = map.batch(states), tuple(rows.sequences(block)[..., : rows.blocks, :] for block in self.x)
-        parts = rows.sequence_parts(H)
+    def each(self, function: Callable[..., Array], states: Array, factors: Array = ()) -> Array:
+        """``function(own states, x, neighbours, factors, distances)`` of all positions, part by part."""
+        map, rows = self.map, self.map.target
+        if self.in_sequences:
+            H, inside = map.batch(states), (..., slice(rows.blocks), slice(None))
+            x = tuple(rows.sequences(block)[inside] for block in self.x)
+            factors = () if isinstance(factors, tuple) else rows.sequences(factors)[inside]
 
-        def of(part: slice) -> Array:
-            own = tuple(block[..., part, :, :] for block in x)
-            near = (H[part, ...],) * len(map.shifts)
-            if factors is None:
-                return cell.value(own, near, map.shifts)
-            return cell.linearize(own, near, factors[:, part, : rows.blocks, :], map.shifts)
+            def of(H: Array, x: tuple[Array, ...], factors: Array) -> Array:
+                return function(H, x, (H,) * len(map.shifts), factors, map.shifts)
 
-        if len(parts) == 1:
-            found = of(parts[0])
-            return map.unbatch(difference(H, found) if subtracts else found)
-        F = np.empty((rows.systems, rows.blocks, map.size), H.dtype)
-        for part in parts:
-            if subtracts:
-                np.subtract(H[part], of(part), out=F[part])
-            else:
-                F[part] = of(part)
-        return F
+            return map.unbatch(in_parts(rows.sequence_parts(H), of, H, x, factors, axes=2))
+        packed = map.pack(map.source, states)
+        own = rows.inner(packed) if map.source is rows else ()
+        neighbours = self.with_edges(map.neighbours(packed))
+        found = in_parts(rows.parts(packed), lambda *at: function(*at, None), own, self.x, neighbours, factors)
+        return map.unpack(rows, found)
 
     @quiet
     def residual(self, states: Array) -> Array:
-        """The states of a whole layer minus their function, part by part."""
-        rows = self.map.target
-        if self.in_sequences:
-            return self._of_sequences(states, subtracts=True)
-        if rows.place is not None:  # padding has no row of its own
+        """The states of a whole layer minus their function."""
+        if not self.in_sequences and self.map.target.place is not None:  # padding has no row of its own
             return difference(states, self.apply(states))
-        packed = self.map.pack(self.map.source, states)
-        neighbours = self.with_edges(self.map.neighbours(packed))
-        own, parts = rows.inner(packed), rows.parts(packed)
-        if len(parts) == 1:
-            return self.map.unpack(rows, difference(own, self.cell.value(self.x, neighbours)))
-        F = array_namespace(packed).empty_like(own)
-        for part in parts:
-            F[part, :] = difference(own[part, :], self.cell.value(part_of(self.x, part), part_of(neighbours, part)))
-        return self.map.unpack(rows, F)
+        return self.each(lambda H, x, near, _, distances: difference(H, self.cell.value(x, near, distances)), states)
 
     @quiet
     def apply(self, states: Array) -> Array:
         """The target's states as a function of the source's."""
         if not self.map.target.blocks:
             return zeros(self.map.shape(self.map.target), states)
-        if self.in_sequences:
-            return self._of_sequences(states)
-        return self.map.unpack(self.map.target, self.values(self.rows_of(states)))
+        return self.each(lambda _, x, near, __, distances: self.cell.value(x, near, distances), states)
 
     @quiet
     def linearize(self, states: Array) -> tuple[Array, Derivative]:
         """The same, and its derivative."""
-        xp, cell, target = array_namespace(states), self.cell, self.map.target
-        shape = (cell.factor_count, target.count, cell.factor_size)
-        factors = xp.empty(shape, dtype=states.dtype, device=device(states))
-        if self.in_sequences:
-            return self._of_sequences(states, target.sequences(factors)), Derivative(cell, self.map, factors)
-        neighbours = self.rows_of(states)
-        parts = target.parts(factors)
-        if len(parts) == 1:
-            F = cell.linearize(self.x, neighbours, factors)
-        else:
-            F = xp.empty_like(neighbours[0])
-            for part in parts:
-                F[part, :] = cell.linearize(part_of(self.x, part), part_of(neighbours, part), factors[:, part, :])
-        factors = target.cleared(factors)  # what a neighbour that is not finite left in its separator
-        return self.map.unpack(target, F), Derivative(cell, self.map, factors)
+        cell, target = self.cell, self.map.target
+        factors = cell.new_factors(target.count)
+        F = self.each(lambda _, *at: cell.linearize(*at), states, factors)
+        if not self.in_sequences:
+            factors = target.cleared(factors)  # what a neighbour that is not finite left in its separator
+        return F, Derivative(cell, self.map, factors)
 
     def take(self, indices: HostIndices) -> Transition:
         """The part of some sequences."""
@@ -283,18 +250,6 @@ class Derivative(ByFields):
             return None
         return rows.sequences(self.factors)[..., : rows.blocks, :]
 
-    def _of_sequences(self, factors: Array, x: Array, *, is_adjoint: bool) -> Array:
-        """A product, for all positions of some sequences after the other."""
-        map, cell = self.map, self.cell
-        x, length = map.batch(x), map.source.blocks
-        found = [
-            cell.pull_back(factors[:, part, ...], x[part, ...], map.shifts, length)
-            if is_adjoint
-            else cell.push(factors[:, part, ...], (x[part, ...],) * len(map.shifts), map.shifts)
-            for part in map.target.sequence_parts(x)
-        ]
-        return map.unbatch(found[0] if len(found) == 1 else np.concatenate(found))
-
     def of_rows(self) -> Array:
         """The factors, zero where there is no position."""
         return self.factors if self.in_sequences is None else self.map.target.cleared(self.factors)
@@ -302,33 +257,28 @@ class Derivative(ByFields):
     @quiet
     def matvec(self, v: Array) -> Array:
         """Product with a direction of the source's states."""
-        map = self.map
-        if self.in_sequences is not None:
-            return self._of_sequences(self.in_sequences, v, is_adjoint=False)
-        dneighbours = map.neighbours(map.pack(map.source, v))
-        parts = map.target.parts(dneighbours[0])
-        if len(parts) == 1:
-            return map.unpack(map.target, self.cell.push(self.factors, dneighbours))
-        dF = array_namespace(v).empty_like(dneighbours[0])
-        for part in parts:
-            dF[part, :] = self.cell.push(self.factors[:, part, :], part_of(dneighbours, part))
-        return map.unpack(map.target, dF)
+        map, push, factors = self.map, self.cell.push, self.in_sequences
+        if factors is None:
+            dneighbours = map.neighbours(map.pack(map.source, v))
+            return map.unpack(map.target, in_parts(map.target.parts(v), push, self.factors, dneighbours))
+
+        def of(factors: Array, v: Array) -> Array:
+            return push(factors, (v,) * len(map.shifts), map.shifts)
+
+        return map.unbatch(in_parts(map.target.sequence_parts(v), of, factors, map.batch(v), axes=2))
 
     @quiet
     def rmatvec(self, w: Array) -> Array:
         """Adjoint product."""
-        map = self.map
-        if self.in_sequences is not None:
-            return self._of_sequences(self.in_sequences, w, is_adjoint=True)
-        w = map.target.inner(map.pack(map.target, w))
-        parts = map.target.parts(w)
-        if len(parts) == 1:
-            return map.unpack(map.source, map.gather(self.cell.pull(self.factors, w)))
-        cotangents = tuple(array_namespace(w).empty_like(w) for _ in map.shifts)
-        for part in parts:
-            for whole, own in zip(cotangents, self.cell.pull(self.factors[:, part, :], w[part, :])):
-                whole[part, :] = own
-        return map.unpack(map.source, map.gather(cotangents))
+        map, cell, factors = self.map, self.cell, self.in_sequences
+        if factors is None:
+            w = map.target.inner(map.pack(map.target, w))
+            return map.unpack(map.source, map.gather(in_parts(map.target.parts(w), cell.pull, self.factors, w)))
+
+        def of(factors: Array, w: Array) -> Array:
+            return cell.pull_back(factors, w, map.shifts, map.source.blocks)
+
+        return map.unbatch(in_parts(map.target.sequence_parts(w), of, factors, map.batch(w), axes=2))
 
     def take(self, indices: HostIndices) -> Derivative:
         """The part of some sequences."""
