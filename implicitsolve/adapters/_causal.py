@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from implicitsolve import LinearOperator
 from implicitsolve.adapters._common import Array, array_namespace, quiet, zeros
-from implicitsolve.adapters._sweep import Step, Whole, sweep
+from implicitsolve.adapters._sweep import Run, stepwise, sweep
 from implicitsolve.adapters._transition import Derivative, Transition, difference
 
 
@@ -40,9 +40,9 @@ def causal_inverse(derivative: Derivative) -> LinearOperator:
     lags = tuple(abs(shift) for shift in map.shifts)
     own = factors[0, ...] if factors.shape[0] == 1 else factors  # as kernels of whole recurrences take them
 
-    def run(b: Array, x: tuple[Array, ...], step: Step | Whole, way: int) -> Array:
+    def solve(run: Run, b: Array, x: tuple[Array, ...], way: int) -> Array:
         start, packed = zeros((rows.systems, max(lags), map.size), factors), rows.inner(map.pack(rows, b))
-        states = sweep(step, (packed, *x), rows, lags, {way: start})[way]
+        states = sweep(run, (packed, *x), rows, lags, {way: start})[way]
         states = states[0, ...] if map.is_single else states
         return states if rows.place is None else states + (b - map.unpack(rows, packed))  # identity where padded
 
@@ -58,15 +58,15 @@ def causal_inverse(derivative: Derivative) -> LinearOperator:
     @quiet
     def matvec(b: Array) -> Array:
         push = cell.recurrence("push")
-        return run(b, (own,), push, towards) if push else run(b, (factors,), forwards, towards)
+        return solve(push, b, (own,), towards) if push else solve(stepwise(forwards), b, (factors,), towards)
 
     @quiet
     def rmatvec(w: Array) -> Array:
         pull = cell.recurrence("pull")
         if pull:
-            return run(w, (own,), pull, -towards)
+            return solve(pull, w, (own,), -towards)
         whole = derivative.of_rows()
-        return run(w, tuple(_shifted(whole, -shift) for shift in map.shifts), backwards, -towards)
+        return solve(stepwise(backwards), w, tuple(_shifted(whole, -shift) for shift in map.shifts), -towards)
 
     return LinearOperator(
         matvec,
@@ -99,8 +99,8 @@ def one_step(transition: Transition, starts: dict[int, Array]) -> Array:
     the states (B, 1, size) before the first position, of each direction.
     """
     cell, map, rows = transition.cell, transition.map, transition.map.target
-    step = cell.recurrence("step") or (lambda x, states: cell.step(x, states[0]))
-    runs = sweep(step, transition.x, rows, (1,), starts)
+    run = cell.recurrence("step") or stepwise(lambda x, states: cell.step(x, states[0]))
+    runs = sweep(run, transition.x, rows, (1,), starts)
     packed = {way: rows.pack(run) for way, run in runs.items()}
     near = tuple(rows.shifted(packed[direction((offset,))], offset) for offset in cell.offsets)
     values = map.unpack(rows, transition.values(transition.with_edges(near)))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from implicitsolve.adapters._common import Array, ByFields, DType, array_namespace, device
 from implicitsolve.adapters._matrices import affine_gradients, beside, contiguous, each_times, times
-from implicitsolve.adapters._sweep import Whole
+from implicitsolve.adapters._sweep import Run
 
 Distances = tuple[int, ...] | None
 
@@ -185,7 +185,7 @@ class Cell(ByFields, ABC):
         """Cotangents of the inputs (n, d), a new array."""
         return self.x.pull(sums.arguments)
 
-    def recurrence(self, of: str) -> Whole | None:
+    def recurrence(self, of: str) -> Run | None:
         """What runs as a whole in place of "value", "push", "pull" or "step" in a sweep, if a kernel does that.
 
         "residual" is "value" where `sweep_residual` is faster than products with matrices of many rows.

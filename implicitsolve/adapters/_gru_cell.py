@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
 from implicitsolve.adapters._common import Array, array_namespace
 from implicitsolve.adapters._matrices import across, along, beside, contiguous, identity, product_sum, stacked, times
-from implicitsolve.adapters._sweep import FEW, GRUStep
+from implicitsolve.adapters._sweep import FEW, Run
 
 NAMES = tuple(kind + which for which in ("p", "n", "z", "r", "") for kind in "WUb")
 STENCIL_NAMES = ("Ws", "Us", "bs", "Wz", "Uz", "bz", "Wr", "Ur", "br", "W", "U", "b")
@@ -191,14 +191,14 @@ class GRUCell(GatedCell):
         hhat += last
         return [*neighbours, hhat, hhat, gating[1, ...] * hhat]
 
-    def recurrence(self, of: str) -> GRUStep | None:
+    def recurrence(self, of: str) -> Run | None:
         """The ordinary GRU where a kernel runs it: "step", and a single neighbour's others, whose mixture is itself."""
         run = kernels.gru_recurrence.select(self.U, size=self.size)
         if run is kernels.gru_recurrence.reference or (of != "step" and len(self.offsets) > 1):
             return None
         if of == "residual" and self.size > FEW:
             return None
-        return GRUStep("value" if of in ("step", "residual") else of, self.gates, self.U)
+        return partial(run, "value" if of in ("step", "residual") else of, self.gates, self.U)
 
     def switch(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
         """The switch s of the implicit GRU alone, the weight of the previous state."""

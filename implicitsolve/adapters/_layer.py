@@ -31,7 +31,7 @@ from implicitsolve.adapters._common import (
 )
 from implicitsolve.adapters._gradients import Gradients
 from implicitsolve.adapters._rows import Rows
-from implicitsolve.adapters._sweep import sweep, sweep_residual
+from implicitsolve.adapters._sweep import stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 from implicitsolve.elimination import Coupling, Half, Halves
 
@@ -312,8 +312,8 @@ class Layer(ByFields):
     @quiet
     def substitute(self) -> Array:
         """The solution of a causal layer, position by position."""
-        step = self.cell.recurrence("value") or self.cell.value
-        H = sweep(step, self.transition.x, self.rows, *self.past)[self.direction]
+        run = self.cell.recurrence("value") or stepwise(self.cell.value)
+        H = sweep(run, self.transition.x, self.rows, *self.past)[self.direction]
         return H[0, ...] if self.map.is_single else H
 
     @property

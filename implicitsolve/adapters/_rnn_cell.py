@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell, Cotangents, Distances, InputWeights
 from implicitsolve.adapters._common import Array, array_namespace, device, is_cupy_array
 from implicitsolve.adapters._matrices import split, times
-from implicitsolve.adapters._sweep import FEW, RNNStep
+from implicitsolve.adapters._sweep import FEW, Run
 
 NAMES = ("P", "N", "V", "b")
 
@@ -86,17 +86,16 @@ class RNNCell(Cell):
             return tuple(split(times(sum_, self.beside), m))
         return tuple(times(sum_, self.weights[j, ...]) for j in range(m))
 
-    def recurrence(self, of: str) -> RNNStep | None:
+    def recurrence(self, of: str) -> Run | None:
         """One of these, with the network's own states for neighbours; "step" and "residual" on a device alone."""
         if of in ("step", "residual") and not is_cupy_array(self.weights):
             return None
+        if of == "residual" and self.size > FEW:
+            return None
+        weights = self.weights if of == "pull" else self.transposed
         if of == "step":
-            return RNNStep(self.activation, array_namespace(self.weights).sum(self.transposed, axis=0, keepdims=True))
-        if of == "residual":
-            return RNNStep(self.activation, self.transposed) if self.size <= FEW else None
-        if of == "pull":
-            return RNNStep(of, self.weights)
-        return RNNStep(self.activation if of == "value" else of, self.transposed)
+            weights = array_namespace(weights).sum(weights, axis=0, keepdims=True)
+        return partial(self.rnn.run, of if of in ("push", "pull") else self.activation, weights)
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
         """Exact ones."""

@@ -229,6 +229,7 @@ def in_parts(parts: list[slice], function: Callable[..., Any], *given: Any, axes
     if len(parts) == 1:
         return function(*given)
     whole: tuple[Array, ...] = ()
+    found: Any = None
     for part in parts:
         at = (..., part, *axes * (slice(None),))
         found = function(*(tuple(y[at] for y in x) if isinstance(x, tuple) else x[at] for x in given))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,52 +14,17 @@ from implicitsolve.adapters._rows import Rows
 
 FEW = 32  # numbers in a state up to which a device passes over memory once, where matrix products take several passes
 
-Step = Callable[[tuple[Array, ...], tuple[Array, ...]], Array]
+Run: TypeAlias = Callable[..., Array]
+"""``run(x, begin, lags, plan, given=None)``, a whole recurrence, as `kernels.recurrence` with its step."""
 
 
-class Whole(Protocol):
-    """A step whose recurrence a kernel runs as a whole."""
-
-    def run(
-        self, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: kernels.Plan, given: Array = None
-    ) -> Array:
-        """As `kernels.recurrence` does."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class RNNStep:
-    """One of the rules of `kernels.rnn` as a step, with weights (m, k, k) that multiply states from the right."""
-
-    rule: str
-    weights: Array
-
-    def run(
-        self, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: kernels.Plan, given: Array = None
-    ) -> Array:
-        """As a `Whole`."""
-        kernel: Any = kernels.rnn.select(begin, size=begin.shape[-1])
-        return kernel.run(self.rule, self.weights, x, begin, lags, plan, given)
-
-
-@dataclass(frozen=True, eq=False)
-class GRUStep:
-    """One of the rules of `kernels.gru_recurrence` as a step, with the weights of the gates (2, k, k) and U."""
-
-    rule: str
-    gates: Array
-    U: Array
-
-    def run(
-        self, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: kernels.Plan, given: Array = None
-    ) -> Array:
-        """As a `Whole`."""
-        run = kernels.gru_recurrence.select(begin, size=begin.shape[-1])
-        return run(self.rule, self.gates, self.U, x, begin, lags, plan, given)
+def stepwise(step: Callable[[tuple[Array, ...], tuple[Array, ...]], Array]) -> Run:
+    """The recurrence of ``step(x, states)``, which returns the next states (m, k) from those `lags` steps ago."""
+    return partial(kernels.recurrence, lambda *arguments: 2 * (step(*arguments),))
 
 
 def sweep(
-    step: Step | Whole,
+    run: Run,
     x: tuple[Array, ...],
     rows: Rows,
     lags: tuple[int, ...],
@@ -69,8 +34,8 @@ def sweep(
 
     Parameters
     ----------
-    step : callable or Whole
-        ``step(x, states)`` returns the next states (m, k) from rows of `x` and the states `lags` steps ago.
+    run : callable
+        The recurrence.
     x : tuple of Array
         Projections, with the rows of `rows` on axis -2.
     rows : Rows
@@ -88,21 +53,18 @@ def sweep(
     """
     begins, plan = list(starts.values()), _plan(rows, list(starts))
     begin = begins[0] if len(begins) == 1 else array_namespace(x[0]).concat(begins, axis=0)
-    if callable(step):
-        found = kernels.recurrence(lambda *arguments: 2 * (step(*arguments),), x, begin, lags, plan)
-    else:
-        found = step.run(x, begin, lags, plan)
+    found = run(x, begin, lags, plan)
     found = array_namespace(found).reshape(found, (len(starts), rows.systems, rows.blocks, begin.shape[-1]))
     return {direction: found[i, ...] for i, direction in enumerate(starts)}
 
 
 def sweep_residual(
-    step: Whole, x: tuple[Array, ...], rows: Rows, lags: tuple[int, ...], starts: dict[int, Array], given: Array
+    run: Run, x: tuple[Array, ...], rows: Rows, lags: tuple[int, ...], starts: dict[int, Array], given: Array
 ) -> Array:
     """States (B, T, k) minus what each position's step, in one direction, makes of those before it."""
     ((direction, start),) = starts.items()
     flat = array_namespace(given).reshape(given, (rows.systems * rows.blocks, start.shape[-1]))
-    return array_namespace(given).reshape(step.run(x, start, lags, _plan(rows, [direction]), flat), given.shape)
+    return array_namespace(given).reshape(run(x, start, lags, _plan(rows, [direction]), flat), given.shape)
 
 
 def _plan(rows: Rows, directions: list[int]) -> kernels.Plan:
