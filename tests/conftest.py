@@ -19,8 +19,11 @@ USES_DOUBLE = os.environ.get("IMPLICITSOLVE_CUPY") == "double"
 if USES_DOUBLE:  # in CuPy's place before anything imports it
     import_module("tests.device_double").install()
 
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True, print_blob=True)
+SLOW = [hypothesis.HealthCheck.too_slow]  # a busy machine is no failure
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=25, suppress_health_check=SLOW)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, max_examples=25, derandomize=True, print_blob=True, suppress_health_check=SLOW
+)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
 hypothesis.settings.register_profile(
     "mutants",
