@@ -239,6 +239,8 @@ def norm_max(x: Array) -> HostArray:
         return np.asarray([abs(float(max(np.maximum.reduce(row), -np.minimum.reduce(row))))])
     if not isinstance(x, np.ndarray):
         return Norms(x).largest(0)
+    if x.shape[1] == 1:
+        return np.abs(x[:, 0]).astype(np.float64, copy=False)
     if is_complex(x):
         largest = np.max(np.abs(x), axis=1)
     elif x.shape[1] <= SHORT_ROW:
@@ -263,6 +265,8 @@ def norm2(x: Array) -> HostArray:
             low, high = safe_range(numpy_namespace, x.dtype)
             if low < size < high or (size == 0 and not x[0].any()):
                 return np.asarray([size])
+        elif x.shape[1] == 1:
+            return norm_max(x)
         plain = np.sqrt(_squares(x))
         return plain if is_safe(plain, numpy_namespace, x.dtype).all() else _scaled_norm2(x, norm_max(x))
 

@@ -101,7 +101,7 @@ def test_log_to_writes_one_line_a_step(caplog):
 
 def test_table_writes_a_head_and_one_row_a_step():
     stream = io.StringIO()
-    result = ims.root(problem(1), X0, monitor=monitor.table(stream))
+    result = ims.root(problem(1), X0, method="newton-krylov", monitor=monitor.table(stream))
     head, *rows = stream.getvalue().splitlines()
     assert head.split() == ["step", "max", "norm(F)", "running", "step", "length", "eta", "products"]
     assert len(rows) == len(result.steps)

@@ -229,7 +229,7 @@ def test_finished_systems_stop_costing():
 def test_rows_never_grow():
     """With `take`, the rows of successive steps never grow, and the last ones are few."""
     system = Bent(np, 12)
-    result = root(system.problem(), np.zeros((12, N)), stop=TIGHT)
+    result = root(system.problem(), np.zeros((12, N)), method="newton-krylov", stop=TIGHT)
     running = [s.systems.size for s in result.steps[1:]]
     assert running == sorted(running, reverse=True)
     assert running[-1] < 12
@@ -250,7 +250,7 @@ def test_without_take_the_whole_batch_is_shown(exact):
 def test_jacobians_of_a_batch(with_take):
     """jac and linearize may give a stack of matrices or a batched operator."""
     system = Bent(np, 5)
-    expected = root(system.problem(), np.zeros((5, N)), stop=TIGHT)
+    expected = root(system.problem(), np.zeros((5, N)), method="newton-krylov", stop=TIGHT)
 
     def build(kind, rows):
         base = system.problem(A=system.A[rows], b=system.b[rows], c=system.c[rows])

@@ -186,7 +186,7 @@ def newton_krylov(
         x_rtol=x_rtol,
         tol_norm=tol_norm,
     )
-    is_plain = is_own and inner_M is None and rdiff is None and line_search in ("armijo", True)
+    is_plain = is_own and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
     chooses = is_plain and structure != "none" and (structure is not None or (jvp is None and jac is None))
     observer = _monitor(verbose, callback, batch_ndim)
     result = root(problem, x0, method="auto" if chooses else solver, stop=stop, monitor=observer)

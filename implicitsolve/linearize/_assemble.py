@@ -219,7 +219,8 @@ class Assembler:
                 self._place(blocks, i, stacked, h)
         if together > 1:
             self._place(blocks, first, stacked[first:, ...], h)
-        self.sensitivity[rows] = largest / self.steps.relative(states)
+        with np.errstate(over="ignore"):
+            self.sensitivity[rows] = largest / self.steps.relative(states)
         return self._matrix(blocks)
 
     def _by_groups(self, evaluator: Evaluator, x: Array, F: Array, h: Array, blocks: Array) -> bool:

@@ -41,7 +41,7 @@ class OneSystemDifferences:
         """Whether J comes from differences, and all of them are few enough to be kept."""
         structure = assembler.structure
         is_plain = not structure.periodic and len(assembler.colors) == structure.width
-        return assembler.uses_differences and is_plain and structure.block_size <= TOGETHER
+        return assembler.uses_differences and is_plain and (assembler.length == 1 or structure.block_size <= TOGETHER)
 
     def taken(self, x: HostArray, F: HostArray, norm: float) -> Callable[[], HostArray] | None:
         """Take the differences at x (1, N); what makes the blocks of them, or None where a length must be adjusted.

@@ -9,12 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from implicitsolve._namespace import host_dtype
-from implicitsolve._typing import HostArray, Indices
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
+from implicitsolve.globalize import Backtracking
 from implicitsolve.linearize._assemble import LARGEST_BLOCK, favors_direct
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
+from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
@@ -42,7 +44,10 @@ class Auto:
       both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). On implicit GRUs
       Anderson's method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly
       all of the rest, where Newton's method, tried in between, cost more than it saved.
-    - No structure and no exact products, on NumPy arrays with at least 16 unknowns: `SparseNewton`, which detects
+    - No structure, and at most 20 unknowns that are real NumPy numbers, in a batch or not: Powell's hybrid method with a
+      dense J (`DenseNewton`), then `NewtonKrylov` for systems on which that fails; not where `jac` or `linearize` is
+      given.
+    - No structure and no exact products, on NumPy arrays with more unknowns: `SparseNewton`, which detects
       diagonals and stencils in some ten evaluations. Graphs take 50 to 250 and are detected where `NewtonKrylov`
       needs more. `NewtonKrylov` follows if the Jacobian is dense, which takes two evaluations to see, and for systems
       on which the factored J fails.
@@ -60,7 +65,7 @@ class Auto:
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
-        first, *others = self._methods(context)
+        first, *others = self._methods(context, start.x)
         solution = first.solve(context, start, rows)
         for method in others:
             failed = _failed(solution, isinstance(first, BlockNewton))
@@ -70,7 +75,7 @@ class Auto:
             solution = retried(method, context, solution, again)
         return solution
 
-    def _methods(self, context: SolveContext) -> Sequence[NonlinearMethod]:
+    def _methods(self, context: SolveContext, x0: Array) -> Sequence[NonlinearMethod]:
         """The methods for a problem, each for the systems on which those before it have failed."""
         evaluator, problem = context.evaluator, context.evaluator.problem
         if problem.substitute is not None:
@@ -80,6 +85,8 @@ class Auto:
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]
             return [*methods, NewtonKrylov()]
+        if problem.structure is None and DenseNewton.suits(context, x0):
+            return [DenseNewton(), NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())]
         is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
         if is_factorable and SparseNewton.suits(context):
             if problem.sparse_structure is not None or problem.structure == "detect":

@@ -166,12 +166,6 @@ class BlockLoop(IterationLoop[BlockState]):
             self.first_direction = None if again.any() or rows.size < self.state.rows.size else direction
             rows = rows[again]
 
-    def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
-        """Evaluator, x and F of some of the running systems."""
-        if rows.size == self.state.rows.size:
-            return self.evaluator, self.state.x, self.state.F
-        return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
-
     def _search(self, found: SearchResult, direction: Array, fresh: HostArray) -> SearchResult:
         """Accept full steps that reduce ||F||; of the others, search where J is new, reject where it is stale."""
         x, F, norms = self.state.x, self.state.F, self.state.norms

@@ -169,6 +169,12 @@ class IterationLoop(Generic[State]):
         if self.scheduler is not None:
             self.scheduler.stop_beaten(state.status, state.rows)
 
+    def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
+        """Evaluator, x and F of some of the running systems."""
+        if rows.size == self.state.rows.size:
+            return self.evaluator, self.state.x, self.state.F
+        return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
+
     def _compact(self) -> None:
         """Store the systems that have ended, and compact the others."""
         state, solution = self.state, self.solution
