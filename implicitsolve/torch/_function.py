@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,26 +64,32 @@ class Root(torch.autograd.Function):
     def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One tangent solve."""
         x, *tensors = ctx.saved_tensors
-        return Tangent.apply(ctx.call, len(tensors), x, *tensors, *tangents)
+        count = len(tensors)
+
+        def solve(x: Tensor, *given: Tensor) -> Tensor:
+            return ctx.call.tangent(x, given[:count], given[count:])
+
+        message = f"{ctx.call.caller}: a forward-mode derivative cannot be differentiated again"
+        return Once.apply(message, solve, x, *tensors, *tangents)
 
 
-class Tangent(torch.autograd.Function):
-    """``call.tangent(x, tensors, tangents)`` on plain tensors, also below `torch.func`'s transforms."""
+class Once(torch.autograd.Function):
+    """``function(*tensors)`` on plain tensors, also below `torch.func`'s transforms; its derivative is an error."""
 
     @staticmethod
-    def forward(call: Call, count: int, x: Tensor, *tensors: Tensor) -> Tensor:
-        """Solve the tangent system."""
-        return call.tangent(x, tensors[:count], tensors[count:])
+    def forward(message: str, function: Callable[..., Any], *tensors: Tensor) -> Any:
+        """Call the function."""
+        return function(*tensors)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the name that errors begin with."""
-        ctx.caller = inputs[0].caller
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the message."""
+        ctx.message = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> None:
         """There is none."""
-        raise NotImplementedError(f"{ctx.caller}: a forward-mode derivative cannot be differentiated again")
+        raise NotImplementedError(ctx.message)
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:

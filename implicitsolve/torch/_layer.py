@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, pull_back, push_forward, root
 from implicitsolve.elimination import Half
-from implicitsolve.torch._function import Call, Root
+from implicitsolve.torch._function import Call, Once, Root
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import REAL, check_like, check_tensor, on_device, to_array, to_tensor
 from implicitsolve.torch._warm_starts import Start
@@ -52,14 +52,14 @@ class LayerCall(Call):
             self.result = root(self.problem, start, method=options.method, stop=stop)
             x = to_tensor(self.result.x)
             if self.warm is not None:
-                self.warm.keep_state(x, np.atleast_1d(self.result.success))
+                self.warm.keep(self.warm.owner.states, x, np.atleast_1d(self.result.success))
             return x
 
     def start(self, x0: Tensor | None) -> Any:
         """Where `root` starts; None leaves it to the layer."""
         kind = self.options.initial_guess
         if self.warm is not None:
-            x0 = self.warm.state(self.shape, lambda: self.blank(kind))
+            x0 = self.warm.known(self.warm.owner.states, self.shape, lambda: self.blank(kind))
         if x0 is None:
             return None if kind == "default" else ims.adapters.initial_guess(self.problem, kind)
         if tuple(x0.shape) != self.shape:
@@ -80,7 +80,14 @@ class LayerCall(Call):
         """Gradients for the wanted tensors."""
         if not any(wanted):
             return [None] * len(wanted)
-        gradients = iter(Gradients.apply(self, wanted, cotangent, x, *tensors))
+        message = (
+            f"{self.caller}: second derivatives are not available: the layer's own derivatives are written by hand. "
+            "`implicitsolve.torch.solve` has them, for a residual written in torch"
+        )
+        found: Any = Once.apply(
+            message, lambda cotangent, *_: self.pull_back(cotangent, wanted), cotangent, x, *tensors
+        )
+        gradients = iter(found)
         return [next(gradients) if is_wanted else None for is_wanted in wanted]
 
     def pull_back(self, cotangent: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
@@ -91,7 +98,11 @@ class LayerCall(Call):
         warm = None if is_exact else self.warm  # a direct solve needs no start
         names = [name for name, is_wanted in zip(self.names, wanted, strict=True) if is_wanted]
         with on_device(cotangent):
-            start = None if warm is None else warm.adjoint(tuple(cotangent.shape), lambda: torch.zeros_like(cotangent))
+            start = (
+                None
+                if warm is None
+                else warm.known(warm.owner.adjoints, tuple(cotangent.shape), lambda: torch.zeros_like(cotangent))
+            )
             outcome = pull_back(
                 self.problem,
                 self.result,
@@ -102,7 +113,7 @@ class LayerCall(Call):
                 wrt=names,
             )
             if warm is not None:
-                warm.keep_adjoint(to_tensor(outcome.adjoint), np.atleast_1d(outcome.linear.success))
+                warm.keep(warm.owner.adjoints, to_tensor(outcome.adjoint), np.atleast_1d(outcome.linear.success))
             found = tuple(to_tensor(outcome.gradients[name]) for name in names)
         options.report(self.caller, "adjoint solve", outcome.linear)
         return found
@@ -125,28 +136,6 @@ class LayerCall(Call):
     def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
         """Arrays on the memory of the tensors that are there, by name."""
         return {name: to_array(x) for name, x in zip(self.names, tensors, strict=True) if x is not None}
-
-
-class Gradients(torch.autograd.Function):
-    """``call.pull_back(cotangent, wanted)`` on plain tensors, also below `torch.func`'s transforms."""
-
-    @staticmethod
-    def forward(call: LayerCall, wanted: Sequence[bool], cotangent: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-        """Solve the adjoint system; what else the gradients depend on is in the call."""
-        return call.pull_back(cotangent, wanted)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep the name that errors begin with."""
-        ctx.caller = inputs[0].caller
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> None:
-        """There is none."""
-        raise NotImplementedError(
-            f"{ctx.caller}: second derivatives are not available: the layer's own derivatives are written by hand. "
-            "`implicitsolve.torch.solve` has them, for a residual written in torch"
-        )
 
 
 class LayerOptions(TypedDict, total=False):
@@ -291,8 +280,3 @@ def differentiated(problem: Problem) -> Problem:
         return problem
     halves = replace(halves, eliminated=linearized(halves.eliminated), kept=linearized(halves.kept))
     return replace(problem, halves=halves)
-
-
-def host_lengths(lengths: Any) -> Any:
-    """Lengths as the adapters take them: on the host."""
-    return lengths.detach().cpu().numpy() if isinstance(lengths, Tensor) else lengths

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import implicitsolve as ims
 from implicitsolve import Problem
-from implicitsolve.torch._layer import ImplicitLayer, LayerOptions, host_lengths
+from implicitsolve.torch._layer import ImplicitLayer, LayerOptions
 from implicitsolve.torch._share import on_device, to_array, to_tensor
 from implicitsolve.torch._warm_starts import Start
 
@@ -20,6 +20,7 @@ class _Recurrent(ImplicitLayer):
     """A layer of sequences, whose parameters have the shapes of those that the function `drawn_by` returns."""
 
     drawn_by: str  # of `implicitsolve.adapters`
+    boundaries: tuple[str, ...] = ("hs", "he")  # states beyond the ends, keywords of `forward`
 
     def __init__(
         self,
@@ -35,26 +36,24 @@ class _Recurrent(ImplicitLayer):
         shapes = {name: tuple(array.shape) for name, array in arrays.items()}
         super().__init__(shapes, settings or {}, d, **options)
 
-
-class _TwoSided(_Recurrent):
-    """One whose neighbours beyond both ends are hs and he."""
-
     def forward(
         self,
         inputs: Tensor,
         lengths: Any = None,
         *,
-        hs: Tensor | None = None,
-        he: Tensor | None = None,
         x0: Tensor | Start | None = None,
         return_result: bool = False,
+        **boundaries: Tensor | None,
     ) -> Any:
-        """Return the states (B, T, k) or (T, k), with ``return_result=True`` also the `NonlinearResult`."""
-        boundaries = {"hs": hs, "he": he}
-        return self.solve(inputs, boundaries, x0, return_result, lengths=host_lengths(lengths))
+        """Return the states, with ``return_result=True`` also the `NonlinearResult`."""
+        unknown = [name for name in boundaries if name not in self.boundaries]
+        if unknown:
+            raise TypeError(f"{self.caller}: unexpected keyword argument {unknown[0]!r}, has {self.boundaries}")
+        lengths = lengths.detach().cpu().numpy() if isinstance(lengths, Tensor) else lengths
+        return self.solve(inputs, boundaries, x0, return_result, lengths=lengths)
 
 
-class ImplicitGRU(_TwoSided):
+class ImplicitGRU(_Recurrent):
     """The implicit GRU of `implicitsolve.adapters.implicit_gru` as a module.
 
     Parameters
@@ -99,7 +98,7 @@ class ImplicitGRU(_TwoSided):
     drawn_by = "gru_parameters"
 
 
-class ImplicitRNN(_TwoSided):
+class ImplicitRNN(_Recurrent):
     """The implicit RNN of `implicitsolve.adapters.implicit_rnn` as a module.
 
     Parameters
@@ -141,7 +140,7 @@ class ImplicitRNN(_TwoSided):
         super().__init__(d, k, sizes={"lower": lower, "upper": upper}, settings={"activation": activation}, **options)
 
 
-class StencilGRU(_TwoSided):
+class StencilGRU(_Recurrent):
     """The GRU on any stencil of `implicitsolve.adapters.stencil_gru` as a module.
 
     Parameters
@@ -198,22 +197,7 @@ class ImplicitLSTM(_Recurrent):
 
     adapter = "implicit_lstm"
     drawn_by = "lstm_parameters"
-
-    def forward(
-        self,
-        inputs: Tensor,
-        lengths: Any = None,
-        *,
-        hs: Tensor | None = None,
-        cs: Tensor | None = None,
-        he: Tensor | None = None,
-        ce: Tensor | None = None,
-        x0: Tensor | Start | None = None,
-        return_result: bool = False,
-    ) -> Any:
-        """Return the states (B, T, 2 k) or (T, 2 k), with ``return_result=True`` also the `NonlinearResult`."""
-        boundaries = {"hs": hs, "cs": cs, "he": he, "ce": ce}
-        return self.solve(inputs, boundaries, x0, return_result, lengths=host_lengths(lengths))
+    boundaries = ("hs", "cs", "he", "ce")
 
 
 class Elman(_Recurrent):
@@ -244,24 +228,13 @@ class Elman(_Recurrent):
 
     adapter = "elman"
     drawn_by = "elman_parameters"
+    boundaries = ("h0",)
     initial_scale: float = 0.05
 
     def __init__(
         self, d: int, k: int, *, activation: str = "tanh", bias: bool = True, **options: Unpack[LayerOptions]
     ) -> None:
         super().__init__(d, k, sizes={"bias": bias}, settings={"activation": activation}, **options)
-
-    def forward(
-        self,
-        inputs: Tensor,
-        lengths: Any = None,
-        *,
-        h0: Tensor | None = None,
-        x0: Tensor | Start | None = None,
-        return_result: bool = False,
-    ) -> Any:
-        """Return the states (B, T, k) or (T, k), with ``return_result=True`` also the `NonlinearResult`."""
-        return self.solve(inputs, {"h0": h0}, x0, return_result, lengths=host_lengths(lengths))
 
 
 WELL_POSED = 0.95  # infinity norm of A that no initial A exceeds

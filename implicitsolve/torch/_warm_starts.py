@@ -74,25 +74,10 @@ class Start:
                 f"{caller}: `x0` must have {expected} for inputs of shape {tuple(inputs.shape)}, got {got}"
             )
 
-    def state(self, shape: tuple[int, ...], blank: Callable[[], Tensor]) -> Tensor | None:
-        """The last states; what `blank` returns where nothing is known, and None if nothing is known at all."""
-        return self._filled(self.owner.states, shape, blank)
-
-    def adjoint(self, shape: tuple[int, ...], blank: Callable[[], Tensor]) -> Tensor | None:
-        """The last adjoints, in the same way."""
-        return self._filled(self.owner.adjoints, shape, blank)
-
-    def keep_state(self, x: Tensor, is_good: Iterable[bool]) -> None:
-        """Keep the states of samples that were solved."""
-        self._keep(self.owner.states, x, is_good)
-
-    def keep_adjoint(self, x: Tensor, is_good: Iterable[bool]) -> None:
-        """Keep the adjoints of samples that were solved."""
-        self._keep(self.owner.adjoints, x, is_good)
-
-    def _filled(
+    def known(
         self, store: dict[Hashable, Tensor], shape: tuple[int, ...], blank: Callable[[], Tensor]
     ) -> Tensor | None:
+        """The last states or adjoints, with those of `blank()` for new samples; None if all of them are new."""
         length, others = shape[self.is_batch], shape[self.is_batch + 1 :]
         known = [store.get(key) for key in self.keys]
         known = [None if value is None or value.shape[1:] != others else value[:length] for value in known]
@@ -107,7 +92,8 @@ class Start:
                 row[: len(value)] = value
         return whole
 
-    def _keep(self, store: dict[Hashable, Tensor], x: Tensor, is_good: Iterable[bool]) -> None:
+    def keep(self, store: dict[Hashable, Tensor], x: Tensor, is_good: Iterable[bool]) -> None:
+        """Store the states or adjoints of the samples whose solves converged."""
         for key, row, good in zip(self.keys, self._rows(x.detach()), is_good, strict=True):
             if good:
                 store[key] = row.clone()
