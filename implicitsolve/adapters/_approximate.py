@@ -37,11 +37,9 @@ def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array = None) -> 
 
     Raises
     ------
-    TypeError
-        If `problem` is no problem, `rho` no integer, or `x0` no array; or if `x0` is missing and the problem has no
-        initial guess that gives its shape.
-    ValueError
-        If `rho` is below 1, or the problem is not one of a fixed point.
+    TypeError, ValueError
+        If `problem` is no fixed-point problem, `rho` no positive integer, or `x0` no array; or if `x0` is missing and
+        the problem has no initial guess that gives its shape.
 
     Notes
     -----
@@ -128,11 +126,9 @@ class ApproximateFixedPoint:
 
         Raises
         ------
-        TypeError
-            If the problem has no `parameter_vjp`, or, for "full", neither `linearize` nor `vjp`; or if `cotangent` is
-            no array, or one of another library or dtype.
-        ValueError
-            If `propagation` is neither of the two, or `cotangent` has another shape than x.
+        TypeError, ValueError
+            If the problem has no `parameter_vjp`, or, for "full", neither `linearize` nor `vjp`; if `propagation` is
+            neither of the two, or `cotangent` has another shape, library or dtype than x.
 
         Notes
         -----
@@ -150,7 +146,7 @@ class ApproximateFixedPoint:
         of_parameters = self.problem.parameter_vjp
         if of_parameters is None:
             raise TypeError(f"{caller}: the problem needs `parameter_vjp`")
-        lam = self._check(caller, cotangent)
+        lam = _checked(caller, cotangent, self.x)
         states = self.iterates[-2::-1]
         total = {name: -value for name, value in of_parameters(_copy(states[0]), _copy(lam)).items()}
         if propagation == FULL and self.rho > 1:
@@ -160,20 +156,6 @@ class ApproximateFixedPoint:
                 for name, value in of_parameters(_copy(state), _copy(lam)).items():
                     total[name] = total[name] - value
         return ApproximateGradients(gradients=total, propagation=propagation)
-
-    def _check(self, caller: str, cotangent: Array) -> Array:
-        """Check that a cotangent is an array like x."""
-        x = self.x
-        if not is_array(cotangent):
-            raise TypeError(f"{caller}: `cotangent` must be an array, got {type(cotangent).__name__}")
-        if array_namespace(cotangent) is not array_namespace(x) or cotangent.dtype != x.dtype:
-            expected, got = (f"{array_namespace(y).__name__} {y.dtype}" for y in (x, cotangent))
-            raise TypeError(f"{caller}: `cotangent` must have the library and dtype of x, {expected}, got {got}")
-        if cotangent.shape != x.shape:
-            raise ValueError(
-                f"{caller}: `cotangent` must have the shape of x, {tuple(x.shape)}, got {tuple(cotangent.shape)}"
-            )
-        return cotangent
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -190,6 +172,18 @@ class ApproximateGradients:
 
     gradients: dict[str, Array]
     propagation: str
+
+
+def _checked(caller: str, cotangent: Array, x: Array) -> Array:
+    if not is_array(cotangent):
+        raise TypeError(f"{caller}: `cotangent` must be an array, got {type(cotangent).__name__}")
+    expected, got = (f"{array_namespace(y).__name__} {y.dtype}" for y in (x, cotangent))
+    if expected != got:
+        raise TypeError(f"{caller}: `cotangent` must have the library and dtype of x, {expected}, got {got}")
+    if cotangent.shape != x.shape:
+        got = f"{tuple(x.shape)}, got {tuple(cotangent.shape)}"
+        raise ValueError(f"{caller}: `cotangent` must have the shape of x, {got}")
+    return cotangent
 
 
 def _zeros(caller: str, problem: Problem) -> Array:

@@ -1,11 +1,4 @@
-"""The implicit GRU, whose hidden state chooses, element by element, between its neighbours, and one on any stencil.
-
-One position of the implicit GRU, with p and q the states of the previous and the next position::
-
-    a = Wp x + Up p + bp      c = Wn x + Un q + bn      s = sigma(a) / (sigma(a) + sigma(c))
-    hhat = s*p + (1-s)*q      z = sigma(Wz x + Uz hhat + bz)      r = sigma(Wr x + Ur hhat + br)
-    h = (1-z)*hhat + z*tanh(W x + U (r*hhat) + b)
-"""
+"""The implicit GRU, whose hidden state chooses, element by element, between its neighbours, and one on any stencil."""
 
 from __future__ import annotations
 
@@ -37,10 +30,8 @@ def gru_parameters(
 
     Parameters
     ----------
-    d : int
-        Inputs of one position.
-    k : int
-        States of one position.
+    d, k : int
+        Inputs and states of one position.
     scale : float, optional
         Largest magnitude. The default 0.1 is that of [1]_.
     rng : numpy.random.Generator
@@ -55,10 +46,8 @@ def gru_parameters(
 
     Raises
     ------
-    TypeError
-        If `d` or `k` is not an integer, `rng` not a generator, or `dtype` neither of the two.
-    ValueError
-        If `d`, `k` or `scale` is out of range.
+    TypeError, ValueError
+        If an argument has another type, or is out of range.
 
     References
     ----------
@@ -79,9 +68,14 @@ def implicit_gru(
 ) -> Problem:
     """Return the implicit GRU on a batch of sequences as a problem: residual(H) = H - F(H).
 
-    Block i of F(H) is f(h_{i-1}, h_{i+1}, x_i) with f the function above, h_0 = hs and h_{n+1} = he, where n is the
-    length of each sequence. The state H has shape (B, T, k); the problem has exact products, gradients, subsets and
-    initial guesses.
+    Block i of F(H) is h, with p = h_{i-1} and q = h_{i+1}, h_0 = hs and h_{n+1} = he, where n is the length of each
+    sequence::
+
+        a = Wp x + Up p + bp      c = Wn x + Un q + bn      s = sigma(a) / (sigma(a) + sigma(c))
+        hhat = s*p + (1-s)*q      z = sigma(Wz x + Uz hhat + bz)      r = sigma(Wr x + Ur hhat + br)
+        h = (1-z)*hhat + z*tanh(W x + U (r*hhat) + b)
+
+    The state H has shape (B, T, k); the problem has exact products, gradients, subsets and initial guesses.
 
     Parameters
     ----------
@@ -295,10 +289,8 @@ def stencil_gru(
 
     Raises
     ------
-    TypeError
-        If an argument is no array, or has another library or dtype than `inputs`, or an offset is no integer.
-    ValueError
-        If a name, a shape, a length or an offset is wrong.
+    TypeError, ValueError
+        As `implicit_gru`; or if `offsets` are not distinct integers other than 0.
 
     Notes
     -----

@@ -1,14 +1,7 @@
-"""The mathematics of a GRU's transition, row by row: that of the implicit GRU, and of one on any stencil.
+"""The transition of `stencil_gru`, row by row, of which the implicit GRU is the case of two neighbours.
 
-With neighbours h_j and the switch s of their arguments a_j, f is an ordinary GRU that starts from the mixture hhat::
-
-    a_j = Ws_j x + Us_j h_j + bs_j      s_j = sigma(a_j) / sum_l sigma(a_l)      hhat = sum_j s_j*h_j
-    z = sigma(Wz x + Uz hhat + bz)      r = sigma(Wr x + Ur hhat + br)
-    h = (1-z)*hhat + z*tanh(W x + U (r*hhat) + b)
-
-For two neighbours these are the equations of Kazi and Thompson (2017), section 2.5. The gates 1-z and r are both
-1/(1 + exp(y)), so the block of -r is kept. What is done between two matrix products is in `kernels.mixture` and
-`kernels.gru`; all of it at once in `kernels.gru_cell`.
+The gates 1-z and r are both 1/(1 + exp(y)), so the block of -r is kept. What is done between two matrix products is in
+`kernels.mixture` and `kernels.gru`; all of it at once in `kernels.gru_cell`.
 """
 
 from __future__ import annotations
@@ -42,7 +35,7 @@ def stencil_shapes(d: int, k: int, m: int) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class GRUCell(GatedCell):
-    """The GRU above; its weights are Us_1, ..., Us_m, Uz, -Ur, U."""
+    """The GRU of `stencil_gru`; its weights are Us_1, ..., Us_m, Uz, -Ur, U."""
 
     name = "implicit_gru"
     suffixes: ClassVar[tuple[str, ...]] = ("p", "n", "z", "r", "")

@@ -67,10 +67,8 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
 
     Raises
     ------
-    TypeError
-        If an argument is no array or matrix, or has another library or dtype than `inputs`.
-    ValueError
-        If a shape is wrong, or the activation unknown.
+    TypeError, ValueError
+        If an argument is no array or matrix of a fitting shape, library and dtype, or the activation is unknown.
 
     See Also
     --------

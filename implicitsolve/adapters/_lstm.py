@@ -1,13 +1,5 @@
 """The implicit LSTM: an LSTM whose hidden and cell states choose, element by element, between two neighbours.
 
-A state is (h, c), side by side. With p and q the states of the previous and the next position, one switch mixes both
-parts of them, and f is an ordinary LSTM that starts from the mixture::
-
-    a = Wp x + Up hp + bp      a' = Wn x + Un hq + bn      s = sigma(a) / (sigma(a) + sigma(a'))
-    hhat = s*hp + (1-s)*hq     chat = s*cp + (1-s)*cq
-    i, f, o = sigma(W. x + U. hhat + b.)      g = tanh(Wg x + Ug hhat + bg)
-    c = f*chat + i*g           h = o*tanh(c)
-
 The gates are 1/(1 + exp(y)), so the blocks of -i, -f, -o and of g are kept. What is done between two matrix products
 is in `kernels.lstm`.
 """
@@ -108,10 +100,8 @@ def implicit_lstm(
 
     Raises
     ------
-    TypeError
-        If an argument is no array, or has another library or dtype than `inputs`.
-    ValueError
-        If a name, a shape or a length is wrong.
+    TypeError, ValueError
+        As `implicit_gru`.
 
     Notes
     -----
@@ -170,7 +160,7 @@ class _Factors(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LSTMCell(GatedCell):
-    """The LSTM above; its weights are Up, Un, -Ui, -Uf, -Uo, Ug."""
+    """The LSTM of `implicit_lstm`; its weights are Up, Un, -Ui, -Uf, -Uo, Ug."""
 
     name = "implicit_lstm"
     suffixes = ("p", "n", "i", "f", "o", "g")

@@ -118,10 +118,8 @@ def implicit_rnn(
 
     Raises
     ------
-    TypeError
-        If an argument is no array, or has another library or dtype than `inputs`.
-    ValueError
-        If a name, a shape, a length or `activation` is wrong, or the stencil is empty.
+    TypeError, ValueError
+        As `implicit_gru`; or if `activation` is unknown, or the stencil empty.
 
     Notes
     -----
@@ -246,10 +244,8 @@ def elman(
 
     Raises
     ------
-    TypeError
-        If an argument is no array, or has another library or dtype than `inputs`.
-    ValueError
-        If a name, a shape, a length or `activation` is wrong.
+    TypeError, ValueError
+        As `implicit_gru`; or if `activation` is unknown.
 
     See Also
     --------
