@@ -15,12 +15,12 @@ else:
 class NoConvergence(_ScipyNoConvergence):
     """A solve ended without meeting its stopping rule.
 
-    A subclass of `scipy.optimize.NoConvergence` with the same first argument, the last iterate.
+    A subclass of `scipy.optimize.NoConvergence` with the same first argument, the best iterate.
 
     Attributes
     ----------
     x : Array
-        Last accepted iterate.
+        Best iterate.
     result : NonlinearResult, LinearResult or AdjointResult
         Everything that is known about the solve.
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
+import numpy as np
+
 from implicitsolve._typing import Array
 from implicitsolve.result import NewtonStep
 
@@ -17,10 +19,21 @@ __all__ = ["Monitor", "Trace", "collect", "combine", "log_to", "progress_bar", "
 class Monitor(Protocol):
     """What a solver calls: once before the first step (`step.iteration` 0), then after each step.
 
-    `x` and `F` are copies, and an exception raised here ends the solve and reaches its caller unchanged.
+    `x` and `F` are copies. A monitor that returns True ends the solve: systems that still run are STOPPED_BY_MONITOR,
+    at the best of their points, and no other method is tried; ranks end together when one of them returns True. Other
+    values have no effect. An exception raised here ends the solve and reaches its caller unchanged.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> def good_enough(step, x, F):
+    ...     return step.worst < 1e-3
+    >>> result = ims.root(lambda x: x**2 - 2, 1.0, monitor=good_enough)
+    >>> result.status.name, bool(result.residual_norm < 1e-3)
+    ('STOPPED_BY_MONITOR', True)
     """
 
-    def __call__(self, step: NewtonStep, x: Array, F: Array) -> None:
+    def __call__(self, step: NewtonStep, x: Array, F: Array) -> Any:
         """See one step."""
         ...
 
@@ -165,8 +178,8 @@ def progress_bar(**options: Any) -> Monitor:
     return monitor
 
 
-def combine(*monitors: Callable[[NewtonStep, Array, Array], None]) -> Monitor:
-    """Return a monitor that calls several, in order.
+def combine(*monitors: Callable[[NewtonStep, Array, Array], Any]) -> Monitor:
+    """Return a monitor that calls several, in order; it ends the solve where one of them does.
 
     Parameters
     ----------
@@ -187,8 +200,13 @@ def combine(*monitors: Callable[[NewtonStep, Array, Array], None]) -> Monitor:
     True
     """
 
-    def monitor(step: NewtonStep, x: Array, F: Array) -> None:
-        for each in monitors:
-            each(step, x, F)
+    def monitor(step: NewtonStep, x: Array, F: Array) -> bool:
+        answers = [each(step, x, F) for each in monitors]
+        return any(map(wants_end, answers))
 
     return monitor
+
+
+def wants_end(answer: Any) -> bool:
+    """Whether what a monitor has returned ends the solve."""
+    return isinstance(answer, bool | np.bool_) and bool(answer)

@@ -13,7 +13,8 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
 from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.krylov import LGMRES, KrylovMethod
-from implicitsolve.linearize._evaluator import FEW, Evaluator, Tally
+from implicitsolve.linearize._evaluator import FEW, Evaluator
+from implicitsolve.linearize._tally import Tally
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import (
     Anderson,
@@ -75,7 +76,7 @@ def root(
     stop : NonlinearStop, optional
         When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|, at most 100 steps.
     monitor : callable, optional
-        Called with every step; see `implicitsolve.monitor`.
+        Called with every step; where it returns True, the solve ends. See `implicitsolve.monitor`.
     **habits
         `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
         ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
@@ -153,6 +154,7 @@ def solve_root(
         problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
+    evaluator.tally = Tally(stop.max_evaluations, stop.max_seconds, x0)
     if 0 in x0.shape:
         result = _empty(x0, evaluator)
     else:

@@ -93,3 +93,17 @@ class Status(enum.IntEnum):
         "the solve was cancelled before this system was started",
         "x is the initial guess. Solve these systems again.",
     )
+    STOPPED_BY_MONITOR = (14, "the monitor ended the solve before the stopping criterion was met", "")
+    EVALUATION_LIMIT = (
+        15,
+        "the limit of evaluations was reached before the stopping criterion was met",
+        "x is the best point so far. Raise `max_evaluations`, precondition, or start closer to the solution.",
+    )
+    TIME_LIMIT = (
+        16,
+        "the time limit was reached before the stopping criterion was met",
+        "x is the best point so far. Raise `max_seconds`, precondition, or start closer to the solution.",
+    )
+
+
+CUT = (Status.STOPPED_BY_MONITOR, Status.EVALUATION_LIMIT, Status.TIME_LIMIT)  # ended by the caller's wish

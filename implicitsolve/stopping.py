@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,13 @@ class NonlinearStop:
     max_iterations : int, optional
         Limit of steps, those that the line search rejects included. The default None is 100 steps of a Newton method,
         500 of a fixed-point iteration, whose steps cost one residual, and 2000 of a homotopy.
+    max_evaluations : int, optional
+        Limit of residuals and products with J or its transpose together, as counted by `Counts`: of a whole solve, with
+        all the methods that "auto" tries, and of a whole batch, one call for all of whose systems counts once. Each of
+        these methods may take one residual at its start that is over the limit. Default: none.
+    max_seconds : float, optional
+        Limit of time by the clock, tested before each evaluation and each step. With it results depend on the speed of
+        the machine. Ranks end together, at the cost of a reduction before each evaluation. Default: none.
     norm : {"max", "2"} or callable, optional
         Norm of one system's F. The default "max" is max|F|, which does not grow with the number of unknowns. A callable
         maps an array of one system's shape to a number.
@@ -85,7 +92,11 @@ class NonlinearStop:
     Raises
     ------
     ValueError
-        If a tolerance is negative, infinite or NaN, the limit negative, or the norm unknown.
+        If a tolerance is negative, infinite or NaN, a limit out of range, or the norm unknown.
+
+    Notes
+    -----
+    Systems that still run at a limit end as EVALUATION_LIMIT or TIME_LIMIT, at the best of their points.
 
     Examples
     --------
@@ -101,6 +112,8 @@ class NonlinearStop:
     atol: float = 0.0
     rtol: float | None = None
     max_iterations: int | None = None
+    max_evaluations: int | None = None
+    max_seconds: float | None = None
     norm: str | Callable[[Array], Any] = "max"
 
     def __post_init__(self) -> None:
@@ -110,6 +123,7 @@ class NonlinearStop:
             check_tolerance("NonlinearStop", "rtol", self.rtol)
         if self.max_iterations is not None:
             check_limit("NonlinearStop", "max_iterations", self.max_iterations)
+        check_budget("NonlinearStop", self.max_evaluations, self.max_seconds)
         if not callable(self.norm) and self.norm not in ("max", "2"):
             raise ValueError(f'NonlinearStop: `norm` must be "max", "2" or callable, got {self.norm!r}')
 
@@ -117,6 +131,20 @@ class NonlinearStop:
         """Return the inequality."""
         norm = {"max": "max|F({})|", "2": "||F({})||_2"}.get(str(self.norm), "norm(F({}))")
         return f"{norm.format('x')} <= {_bound(self.atol, self.rtol, 'sqrt(eps)', norm.format('x0'))}"
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether systems that `max_iterations` ends stay at their last point, not at the best."""
+        return False
+
+    def left(self, evaluations: int, seconds: float) -> NonlinearStop:
+        """The same for the rest of a solve that has taken so much of what it may."""
+        most, until = self.max_evaluations, self.max_seconds
+        return replace(
+            self,
+            max_evaluations=None if most is None else max(1, most - evaluations),
+            max_seconds=None if until is None else max(0.0, until - seconds),
+        )
 
     def measure(self, F: Array, event_shape: tuple[int, ...]) -> HostArray:
         """Norm of each row of F (B, N) on the host; a callable norm is called with rows in the shape of one system."""
@@ -184,6 +212,14 @@ def check_limit(owner: str, name: str, value: int, least: int = 0) -> None:
         raise TypeError(f"{owner}: `{name}` must be an integer, got {type(value).__name__}")
     if value < least:
         raise ValueError(f"{owner}: `{name}` must be at least {least}, got {value}")
+
+
+def check_budget(owner: str, max_evaluations: int | None, max_seconds: float | None) -> None:
+    """Raise unless each limit is None, or allows the residual at x0."""
+    if max_evaluations is not None:
+        check_limit(owner, "max_evaluations", max_evaluations, least=1)
+    if max_seconds is not None:
+        check_tolerance(owner, "max_seconds", max_seconds)
 
 
 def kind_of(value: Any) -> str | None:

@@ -28,7 +28,7 @@ from implicitsolve.problem import Problem
 from implicitsolve.result import NewtonStep, NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop, check_limit, check_number, kind_of
+from implicitsolve.stopping import NonlinearStop, check_budget, check_limit, check_number, kind_of
 
 DEFAULT_F_TOL = float(np.finfo(np.float64).eps ** (1 / 3))  # SciPy's
 LINE_SEARCHES: dict[bool | str | None, LineSearch] = {
@@ -67,6 +67,8 @@ def newton_krylov(
     jac: Callable[[Array], Any] | None = None,
     structure: Any = None,
     batch_ndim: int = 0,
+    max_evaluations: int | None = None,
+    max_seconds: float | None = None,
     full_output: bool = False,
     **inner_options: Any,
 ) -> Any:
@@ -123,6 +125,8 @@ def newton_krylov(
     batch_ndim : int, optional
         The first `batch_ndim` axes of x0 index independent systems, each with its own Krylov space, step length and
         status.
+    max_evaluations, max_seconds : optional
+        As of `NonlinearStop`: limits of the residuals and products of the solve, and of its time.
     full_output : bool, optional
         Return ``(x, result)``, and do not raise when a system does not converge.
     **inner_options
@@ -141,7 +145,7 @@ def newton_krylov(
     Raises
     ------
     NoConvergence
-        If a system did not converge; it carries the last iterate and the result.
+        If a system did not converge; it carries the best iterate and the result.
     TypeError, ValueError
         If an argument is not usable.
 
@@ -175,17 +179,10 @@ def newton_krylov(
         rdiff=rdiff,
         retry=iter is None,
     )
-    stop = _ScipyStop.build(
-        x0,
-        batch_ndim,
-        iter=iter,
-        maxiter=maxiter,
-        f_tol=f_tol,
-        f_rtol=f_rtol,
-        x_tol=x_tol,
-        x_rtol=x_rtol,
-        tol_norm=tol_norm,
-    )
+    tolerances = {"f_tol": f_tol, "f_rtol": f_rtol, "x_tol": x_tol, "x_rtol": x_rtol}
+    budget: dict[str, Any] = {"max_evaluations": max_evaluations, "max_seconds": max_seconds}
+    check_budget("newton_krylov", **budget)
+    stop = _ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
     is_plain = is_own and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
     chooses = is_plain and structure != "none" and (structure is not None or (jvp is None and jac is None))
     observer = _monitor(verbose, callback, batch_ndim)
@@ -227,18 +224,16 @@ class _ScipyStop(NonlinearStop):
         cls,
         x0: Array,
         batch_ndim: int,
+        given: dict[str, float | None],
         *,
         iter: int | None,
         maxiter: int | None,
-        f_tol: float | None,
-        f_rtol: float | None,
-        x_tol: float | None,
-        x_rtol: float | None,
         tol_norm: Callable[[Array], Any] | None,
+        **budget: Any,
     ) -> _ScipyStop:
         """Translate SciPy's keywords."""
-        tolerances: dict[str, float] = {}
-        for name, value in (("f_tol", f_tol), ("f_rtol", f_rtol), ("x_tol", x_tol), ("x_rtol", x_rtol)):
+        tolerances: dict[str, Any] = {}
+        for name, value in given.items():
             if value is None:
                 continue
             if isinstance(value, np.ndarray) and value.ndim == 0:
@@ -262,7 +257,13 @@ class _ScipyStop(NonlinearStop):
             norm="max" if tol_norm is None else lambda x: tol_norm(_flat(x)),
             ignores_residual=iter is not None,
             **tolerances,
+            **budget,
         )
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether a number of steps is prescribed."""
+        return self.ignores_residual
 
     def target(self, first: HostArray, F: Array) -> HostArray:
         """Right-hand side of both conditions on the residual; 0 where a number of steps is prescribed."""

@@ -25,7 +25,9 @@ STILL = 1e-8  # step length with which x hardly moves
 def cause_of(case: Case) -> Cause:
     """The cause for a system that has failed."""
     find = CAUSES.get(case.status)
-    return Cause(case.status.name, f"{case.status.message}.", case.status.hint) if find is None else find(case)
+    message = case.status.message
+    what = f"{message[0].upper()}{message[1:]}."
+    return Cause(case.status.name, what, case.status.hint) if find is None else find(case)
 
 
 def _nonfinite(case: Case) -> Cause:
@@ -125,7 +127,7 @@ def _edge(case: Case, length: float) -> Cause:
 
 def _diverged(case: Case) -> Cause:
     history, rate = case.history, case.history.rate
-    what = f"norm(F) grew from {case.first:.3g} to {case.norm:.3g} in {history.steps} steps, "
+    what = f"norm(F) grew from {case.first:.3g} to {history.norms[-1]:.3g} in {history.steps} steps, "
     what += f"by a factor of {rate:.3g} per step."
     if history.kind == "fixed point":
         return Cause("iteration", f"{what} x - F(x) is not a contraction there.", _another_method(case))
@@ -205,6 +207,7 @@ CAUSES: dict[Status, Callable[[Case], Cause]] = {
     Status.BREAKDOWN: _breakdown,
     Status.SINGULAR: _singular,
     Status.STOPPED: _stopped,
+    Status.STOPPED_BY_MONITOR: _stopped,
 }
 
 

@@ -27,7 +27,9 @@ WIDTH = 100
 NO_FAILURE = {
     int(Status.CONVERGED): "The solve converged.",
     int(Status.STOPPED): "The solve was stopped as requested.",
+    int(Status.STOPPED_BY_MONITOR): "The solve was stopped as requested.",
 }
+STOPPED = Status.STOPPED, Status.STOPPED_BY_MONITOR
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
             kinds |= {row: case.history.kind for row, case in cases.items()}
             findings += _grouped(Status(code), cases, rows, status.shape)
     notes: list[str] = []
-    asked = order[~np.isin(codes[order], (Status.LOST, Status.CANCELLED, Status.STOPPED))]
+    asked = order[~np.isin(codes[order], (Status.LOST, Status.CANCELLED, *STOPPED))]
     finite = asked[np.isfinite(flat(result.residual_norm, status)[asked])]
     if problem is not None and asked.size:
         row = int((finite if finite.size else asked)[0])
@@ -180,7 +182,7 @@ def _headline(status: HostArray) -> str:
         return "The batch is empty."
     if not status.ndim:
         return NO_FAILURE.get(int(status), f"The solve failed: {Status(int(status)).name}.")
-    stopped, failed = int((status == Status.STOPPED).sum()), int((~np.isin(status, list(NO_FAILURE))).sum())
+    stopped, failed = int(np.isin(status, STOPPED).sum()), int((~np.isin(status, list(NO_FAILURE))).sum())
     asked = f"{stopped} stopped as requested"
     if not failed:
         done = status.size - stopped
@@ -228,7 +230,7 @@ def _grouped(status: Status, cases: dict[int, Case], rows: HostArray, shape: tup
 
 
 def _where(case: Case) -> str:
-    if case.status == Status.CONVERGED or case.status == Status.STOPPED:
+    if case.status == Status.CONVERGED or case.status in STOPPED:
         return ""
     bad = not np.isfinite(case.F).all()
     return f"step {case.history.steps}, {'entry' if bad else 'largest entry'} of F {largest(case.F)}"

@@ -91,7 +91,7 @@ def native(result: Any) -> Any:
 def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
     """The solve that led to the result, for some systems of the flattened batch.
 
-    A race, or a method that begins again, leaves several for each system: taken is the last one that ends at the
+    A race, or a method that begins again, leaves several for each system: taken is the last one with the
     result's norm.
     """
     size, wanted = np.asarray(result.status).size, {row: place for place, row in enumerate(rows)}
@@ -108,7 +108,7 @@ def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
     chosen: list[History] = []
     for row, by_start in zip(rows, known):
         attempts = [attempt for each in by_start.values() for attempt in each]
-        same = [attempt for attempt in attempts if attempt.norms[-1] == final[row]]
+        same = [attempt for attempt in attempts if final[row] in attempt.norms]
         chosen.append((same or attempts or [History([float(first[row])], [0])])[-1])
     return chosen
 

@@ -99,7 +99,7 @@ def solve_batch(
         Number of contiguous parts of about equal size into which the batch is divided. Default: 4 for each worker. More
         chunks balance the load better; the systems of larger ones share more of their matrix products.
     method, stop : optional
-        As of `root`.
+        As of `root`; `max_evaluations` and `max_seconds` limit each chunk, and `cancel` the whole.
     progress : callable, optional
         ``progress(done, total)`` is called after each chunk, with numbers of systems. An exception that it raises ends
         the solve.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, as_inexact, eps, gather, norm_max, scatter, traits_of
+from implicitsolve._summary import total
 from implicitsolve._typing import Array, Indices
 from implicitsolve.drivers._checkpoint_file import NUMBERS, CheckpointFile, Record, described, digest
 from implicitsolve.linearize._evaluator import Evaluator
@@ -18,7 +20,7 @@ from implicitsolve.nonlinear._scheduler import Scheduler
 from implicitsolve.problem import Problem
 from implicitsolve.result import NewtonStep, NonlinearResult, per_system, status_per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
-from implicitsolve.status import Status
+from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 
 NEWTON_STEPS, FIXED_POINT_STEPS = 100, 500  # default limits of the methods
@@ -59,7 +61,7 @@ def checkpointed(
         would repeat.
     stop : NonlinearStop, optional
         As of `root`. The inequality refers to ||F(x0)|| of the first leg. `max_iterations` counts the steps of all
-        legs; a later call may increase it.
+        legs, and `max_evaluations` their calls; a later call may increase them. `max_seconds` limits each call.
     monitor : callable, optional
         As of `root`. It is called at the steps of this process, numbered from the first leg on.
 
@@ -140,6 +142,7 @@ class _Legs:
         self.solver: NonlinearMethod = NewtonKrylov() if is_iterated else solver
         default = FIXED_POINT_STEPS if isinstance(solver, Anderson | Broyden | Picard) else NEWTON_STEPS
         self.limit = default if stop.max_iterations is None else stop.max_iterations
+        self.begin = time.monotonic()
         evaluator = Evaluator(problem, x0)
         self.shape, self.batch_shape = tuple(x0.shape), evaluator.batch_shape
         self.rows, self.event_shape = evaluator.rows, evaluator.event_shape
@@ -151,7 +154,7 @@ class _Legs:
             "batch_ndim": str(problem.batch_ndim),
             "every": str(every),
             "method": described(solver),
-            "stop": described(replace(stop, max_iterations=None)),
+            "stop": described(replace(stop, max_iterations=None, max_evaluations=None, max_seconds=None)),
             "x0": digest(x0),
             "parameters": described(problem.parameters),
             "layout": str(x0.counts) if traits_of(x0).is_partitioned else "None",
@@ -165,9 +168,11 @@ class _Legs:
             record = Record.at(array_namespace(self.x0).asarray(self.x0, copy=True))
         else:
             self._check(record)
-        while (running := self._running(record)).size:
+        is_cut = False
+        while not is_cut and (running := self._running(record)).size:
             self._solve_leg(record, running)
             self.file.write(record)
+            is_cut = bool(np.isin(record.status[running], CUT).any())
         numbers = {name: getattr(record, name) for name in NUMBERS}
         numbers["target"] = self.stop.target(record.initial_norm, self.x0)
         shaped = {name: per_system(values, self.batch_shape) for name, values in numbers.items()}
@@ -183,7 +188,7 @@ class _Legs:
 
     def _running(self, record: Record) -> Indices:
         """Systems that have not ended; those that reached a lower limit continue."""
-        is_open = (record.status == Status.RUNNING) | (record.status == Status.ITERATION_LIMIT)
+        is_open = np.isin(record.status, (Status.RUNNING, Status.ITERATION_LIMIT, *CUT))
         return np.flatnonzero(is_open & (record.steps < self.limit or record.legs == 0))
 
     def _solve_leg(self, record: Record, running: Indices) -> None:
@@ -193,7 +198,8 @@ class _Legs:
         x = gather(record.x, rows)
         if take is None:
             x = array_namespace(x).reshape(x, self.shape)
-        stop = replace(self.stop, max_iterations=min(self.every, self.limit - record.steps))
+        left = self.stop.left(total(record.counts), time.monotonic() - self.begin)
+        stop = replace(left, max_iterations=min(self.every, self.limit - record.steps))
         reference = None if record.legs == 0 else record.initial_norm[rows]
         seen = 1 if self.steps else 0  # a leg begins at the last step of the one before
         shown = silent if self.monitor is silent else self._shown(record, rows, seen)
@@ -239,14 +245,14 @@ class _Legs:
     def _shown(self, record: Record, rows: Indices, seen: int) -> Monitor:
         """The caller's monitor, for a leg whose first `seen` steps it has been called with."""
 
-        def shown(step: NewtonStep, x: Array, F: Array) -> None:
+        def shown(step: NewtonStep, x: Array, F: Array) -> Any:
             if step.iteration < seen:
-                return
+                return None
             xp = array_namespace(x)
             whole = [xp.asarray(part, copy=True) for part in (record.x, record.fun)]
             for part, own in zip(whole, (x, F)):
                 scatter(part, rows, xp.reshape(own, (rows.size, *self.event_shape)))
-            self.monitor(_numbered(step, record, rows), *(xp.reshape(part, self.shape) for part in whole))
+            return self.monitor(_numbered(step, record, rows), *(xp.reshape(part, self.shape) for part in whole))
 
         return shown
 

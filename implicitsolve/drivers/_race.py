@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, as_inexact, gather
+from implicitsolve._summary import total
 from implicitsolve._typing import Array
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor
@@ -16,7 +18,7 @@ from implicitsolve.nonlinear._scheduler import Scheduler
 from implicitsolve.problem import Problem
 from implicitsolve.result import PER_SYSTEM, NonlinearResult, concatenated, per_system, status_per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
-from implicitsolve.status import Status
+from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop
 
 
@@ -159,10 +161,12 @@ def _in_turn(
     """Solve from one start after the other, until all systems have converged from one or the other."""
     results: list[NonlinearResult] = []
     won: Any = False
+    begin = time.monotonic()
     for value in values:
-        results.append(solve_root(problem, value, solver, stop, monitor))
+        left = stop.left(sum(total(result.counts) for result in results), time.monotonic() - begin)
+        results.append(solve_root(problem, value, solver, left, monitor))
         won = won | np.asarray(results[-1].success)
-        if np.all(won):
+        if np.all(won) or np.isin(results[-1].status, CUT).any():
             break
     return results
 

@@ -49,7 +49,8 @@ def solve_stream(
         As of `root`. `BlockNewton`, `Homotopy` and others that cannot admit systems between steps always begin with the
         next ones when all have ended.
     stop : NonlinearStop, optional
-        As of `root`; its `max_iterations` counts each system's own steps.
+        As of `root`; its `max_iterations` counts each system's own steps. Systems that wait when the solve reaches
+        another limit take one residual, for each `batch_size` of them.
     monitor : callable, optional
         As of `root`; a step's `running` includes the systems that wait.
 
@@ -151,7 +152,7 @@ def solve_sequences(
         Number of batches that are read ahead and sorted. Default 32: fewer mean more padding, and more buckets at whose
         end few sequences are left.
     method, stop, monitor : optional
-        As of `solve_stream`.
+        As of `solve_stream`, for each bucket.
 
     Returns
     -------

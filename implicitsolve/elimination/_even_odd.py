@@ -202,8 +202,8 @@ class EvenOdd:
         if monitor is silent:
             return monitor
 
-        def shown(step: NewtonStep, x: Array, F: Array) -> None:
-            monitor(step, expand(self.whole, x), self._padded(F, self.axis))
+        def shown(step: NewtonStep, x: Array, F: Array) -> Any:
+            return monitor(step, expand(self.whole, x), self._padded(F, self.axis))
 
         return shown
 

@@ -28,28 +28,13 @@ from implicitsolve._namespace import (
 from implicitsolve._typing import Array, Indices, Namespace
 from implicitsolve.linearize._checks import checked_array, checked_blocks, checked_inverse, checked_jacobian, no_product
 from implicitsolve.linearize._difference_product import DifferenceLength, difference_product
+from implicitsolve.linearize._tally import Tally
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._base import embedded
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.problem import Problem
-from implicitsolve.result import Counts
 
 FEW = 0.75  # fraction of the systems below which gathering their data pays
-
-
-class Tally:
-    """Running counts of calls, shared by an evaluator and its subsets."""
-
-    def __init__(self) -> None:
-        self.residuals = self.jvps = self.vjps = self.linearizations = 0
-
-    def add(self, kind: str) -> None:
-        """Count one call."""
-        setattr(self, kind, getattr(self, kind) + 1)
-
-    def counts(self) -> Counts:
-        """Return a snapshot."""
-        return Counts(residuals=self.residuals, jvps=self.jvps, vjps=self.vjps, linearizations=self.linearizations)
 
 
 class Evaluator:
@@ -157,14 +142,14 @@ class Evaluator:
 
     def residual(self, x: Array, *, keep: bool = True) -> Array:
         """F(x) for x (b, N). With `keep` the result is a copy that no later call can change."""
-        self.tally.residuals += 1
+        self.tally.add("residuals")
         is_pure = self.problem.pure
         F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
         return copied(F) if keep and not is_pure else F
 
     def substituted(self) -> Array:
         """The solution of a causal problem, for about the work of a residual."""
-        self.tally.residuals += 1
+        self.tally.add("residuals")
         return copied(self._returned(self.problem.substitute(), "substitute"))  # type: ignore[misc]
 
     def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
@@ -179,8 +164,8 @@ class Evaluator:
 
     def _linearize(self, x: Array) -> tuple[Any, Any]:
         """What `linearize` returns."""
-        self.tally.residuals += 1
-        self.tally.linearizations += 1
+        self.tally.add("residuals")
+        self.tally.add("linearizations")
         value: Any = self.problem.linearize(self._argument(x, copy=True))  # type: ignore[misc]
         if not (isinstance(value, tuple) and len(value) == 2):
             raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
@@ -191,7 +176,7 @@ class Evaluator:
         problem = self.problem
         if problem.blocks is None and problem.linearize is not None:
             return self._linearize(x)[1]
-        self.tally.linearizations += 1
+        self.tally.add("linearizations")
         if problem.blocks is not None:
             return self._from_blocks(problem.blocks(self._argument(x, copy=True)))
         return problem.jac(self._argument(x, copy=True))  # type: ignore[misc]
@@ -205,7 +190,7 @@ class Evaluator:
         problem = self.problem
         if problem.linearize is not None:
             return self._linearized(x)[1]
-        self.tally.linearizations += 1
+        self.tally.add("linearizations")
         if problem.jac is not None:
             return self.as_operator(problem.jac(self._argument(x, copy=True)), "jac")
         if problem.blocks is not None and problem.has_exact_blocks and problem.jvp is None:

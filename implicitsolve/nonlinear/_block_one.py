@@ -91,16 +91,20 @@ class OneSystemLoop(BlockLoop):
         self._compact()
         iteration = 0
         while self.state.rows.size:
-            iteration += 1
-            fresh = self.state.is_stale.copy()
-            if fresh[0]:
-                self._factorize(fresh)
-            if self.steps.is_whole:
-                iteration = self._whole_steps(iteration, fresh)
-            else:
-                self._any_step(iteration, fresh, *self._trial())
+            iteration = self._within_limits(self._several_steps, iteration + 1) or iteration
+            self._note_best()
             self._compact()
         return self.solution
+
+    def _several_steps(self, iteration: int) -> int:
+        """Steps with one factorized J; return the number of the last."""
+        fresh = self.state.is_stale.copy()
+        if fresh[0]:
+            self._factorize(fresh)
+        if self.steps.is_whole:
+            return self._whole_steps(iteration, fresh)
+        self._any_step(iteration, fresh, *self._trial())
+        return iteration
 
     def _any_step(self, iteration: int, fresh: HostArray, direction: Array, x: Array, F: Array = None) -> None:
         """Any other step, by the rules of a batch."""
@@ -138,7 +142,8 @@ class OneSystemLoop(BlockLoop):
             else:
                 self._grow_old(size / previous, direction, fresh)
             self._record(iteration, step_length=WHOLE, factorized=fresh)
-            if self.state.status[0] != RUNNING or self.state.is_stale[0] or not steps.is_whole:
+            is_ended = self.state.status[0] != RUNNING or self.whole.tally.ended is not None
+            if is_ended or self.state.is_stale[0] or not steps.is_whole:
                 return iteration
             iteration, fresh = iteration + 1, KEPT
 

@@ -7,10 +7,10 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, from_host, gather, scatter
+from implicitsolve._namespace import Norms, from_host, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._inexact_newton import SearchResult
-from implicitsolve.nonlinear._loop import CONVERGED, NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
@@ -40,9 +40,7 @@ class FixedPointState(LoopState):
     damping: HostArray
     rejections: HostArray  # steps in a row that were rejected
     age: HostArray  # steps since the start, or the last rejected one
-    least: HostArray  # smallest ||F||_2, and where it was found
-    best_x: Array
-    best_F: Array
+    least: HostArray  # ||F||_2 at the best point
     is_trusted: HostArray  # whether M is used
     inverse: BatchedInverse  # M
 
@@ -112,8 +110,6 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
             rejections=np.zeros(size, dtype=int),
             age=np.zeros(size, dtype=int),
             least=state.norms,
-            best_x=state.x,
-            best_F=state.F,
             is_trusted=np.ones(size, dtype=bool),
             inverse=BatchedInverse(),
         )
@@ -156,9 +152,8 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         self._renew(state, due & ~rejected)
         with np.errstate(all="ignore"):
             self._learn(step, old_F, rejected)
-        self._note_best(rejected)
+        state.least = np.where(self._note_best(), state.norms, state.least)
         self._update_status(found.accepted, moved, is_still, is_last, self._failed(finite))
-        self._end_at_best()
         return {"step_length": found.length}
 
     def _return_to_best(self, found: SearchResult, rejected: HostArray) -> None:
@@ -179,33 +174,12 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
             state.inverse.replace(rows, M if rows.size == due.size else M.take(rows))
         self.newest = None
 
-    def _note_best(self, rejected: HostArray) -> None:
-        """Keep the point with the smallest ||F||; the last one, where F need only be finite."""
-        state = self.state
-        is_better = ~rejected & ((state.norms < state.least) | (self.method.growth == np.inf))
-        if is_better.all():
-            state.best_x, state.best_F, state.least = state.x, state.F, state.norms
-        elif is_better.any():
-            xp, mask = array_namespace(state.x), from_host(is_better, state.x)[:, None]
-            state.best_x, state.best_F = xp.where(mask, state.x, state.best_x), xp.where(mask, state.F, state.best_F)
-            state.least = np.where(is_better, state.norms, state.least)
-
     def _failed(self, finite: HostArray) -> HostArray:
         """Status of systems whose steps were rejected too often."""
         failed = np.full(finite.size, RUNNING)
         is_over = self.state.rejections >= REJECTIONS
         failed[is_over] = np.where(finite, STAGNATED, NONFINITE)[is_over]
         return failed
-
-    def _end_at_best(self) -> None:
-        """Put systems that have failed at the best of their points."""
-        state = self.state
-        is_worse = (state.status != RUNNING) & (state.status != CONVERGED) & (state.least < state.norms)
-        if is_worse.any():
-            xp, mask = array_namespace(state.x), from_host(is_worse, state.x)[:, None]
-            state.x, state.F = xp.where(mask, state.best_x, state.x), xp.where(mask, state.best_F, state.F)
-            state.norms = np.where(is_worse, state.least, state.norms)
-            state.measure = self.stop.measure(state.F, self.whole.event_shape)
 
 
 def scaled(damping: HostArray, step: Array) -> Array:

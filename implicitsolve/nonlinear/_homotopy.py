@@ -10,7 +10,7 @@ import numpy as np
 from implicitsolve._namespace import Norms, array_namespace, check_whole, from_host, gather, norm2, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._arnoldi import Arnoldi, Cycle
-from implicitsolve.nonlinear._loop import CONVERGED, ITERATION_LIMIT, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import ITERATION_LIMIT, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
@@ -50,7 +50,7 @@ class Homotopy:
     point is predicted along it, and corrected by Newton's method in the hyperplane across, mostly once or twice: two or
     three residuals and linear solves a point. The step doubles where one correction was enough, and halves where a
     correction is larger than half the step, does not contract, or the path turns by more than 37 degrees. Systems of a
-    batch each go their own way. A system that fails ends at its last point of the path.
+    batch each go their own way. A system that fails ends at the best of its points.
 
     Memory per system: the Krylov space and six vectors.
 
@@ -164,17 +164,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         state.status[is_last] = ITERATION_LIMIT
         state.status[(state.length < SHORTEST) | (state.at_tau < BEYOND)] = STAGNATED
         self._mark_converged(None)
-        self._end_on_path()
         return {"step_length": state.length.copy(), "krylov_iterations": iterations}
-
-    def _end_on_path(self) -> None:
-        """Put systems that have failed at their last point of the path."""
-        state = self.state
-        failed = ~np.isin(state.status, (RUNNING, CONVERGED))
-        if failed.any():
-            xp, mask = array_namespace(state.x), from_host(failed, state.x)[:, None]
-            state.x, state.F = xp.where(mask, state.at, state.x), xp.where(mask, state.at_F, state.F)
-            state.measure = self.stop.measure(state.F, self.whole.event_shape)
 
     def _advance(self) -> HostArray:
         """Go on from a point on the path, correct another, or go back to a shorter step; return Krylov iterations."""

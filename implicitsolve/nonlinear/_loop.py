@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -10,7 +12,8 @@ from implicitsolve._namespace import Norms, array_namespace, eps, from_host, gat
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._inexact_newton import SearchResult
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.monitor import silent
+from implicitsolve.linearize._tally import LimitReached
+from implicitsolve.monitor import silent, wants_end
 from implicitsolve.nonlinear._scheduler import Scheduler, SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
@@ -25,6 +28,7 @@ RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED)
 STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
 
 State = TypeVar("State", bound=LoopState)
+Result = TypeVar("Result")
 
 
 class IterationLoop(Generic[State]):
@@ -79,14 +83,25 @@ class IterationLoop(Generic[State]):
             self._admit(self.scheduler, 0)
         while self.state.rows.size:
             iteration += 1
-            details = self._step(iteration - before >= self.state.limit)
-            self._record(iteration, **details)
+            details = self._within_limits(self._step, iteration - before >= self.state.limit)
+            if details is not None:
+                self._note_best()
+                self._record(iteration, **details)
             self._compact()
             if self.scheduler is not None:
                 self._admit(self.scheduler, iteration - before)
         if self.scheduler is not None:
             self.scheduler.finish(self.solution.status)
         return self.solution
+
+    def _within_limits(self, step: Callable[..., Result], *arguments: Any) -> Result | None:
+        """Take a step, and return what it returns; end all systems, and return None, where it exceeds a limit."""
+        tally = self.whole.tally
+        with suppress(LimitReached):
+            if not tally.is_spent():
+                return tally.enforced(step, *arguments)
+        self.state.status[:] = tally.ended
+        return None
 
     def _started(self, rows: Indices, x: Array | None = None) -> State:
         """The record of systems that start at ``solution.x``, which is `x` if they are all; `evaluator` is theirs."""
@@ -108,7 +123,8 @@ class IterationLoop(Generic[State]):
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
         since = np.zeros(rows.size, dtype=int)
-        state = LoopState(rows, x, F, norms, norms.copy(), measure, target, measure.copy(), since, limit, status)
+        best = x, F, np.where(np.isfinite(measure), measure, np.inf)
+        state = LoopState(rows, x, F, norms, norms.copy(), measure, target, measure.copy(), *best, since, limit, status)
         return self._extended(state, J)
 
     def _admit(self, scheduler: Scheduler, age: int) -> None:
@@ -175,6 +191,31 @@ class IterationLoop(Generic[State]):
             return self.evaluator, self.state.x, self.state.F
         return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
 
+    def _note_best(self) -> HostArray:
+        """Keep the points with the smallest norms of F; return where these are new."""
+        state = self.state
+        is_better = state.measure < state.best_measure  # False for NaN
+        if is_better.all():
+            state.best_x, state.best_F, state.best_measure = state.x, state.F, state.measure
+        elif is_better.any():
+            xp, mask = array_namespace(state.x), from_host(is_better, state.x)[:, None]
+            state.best_x, state.best_F = xp.where(mask, state.x, state.best_x), xp.where(mask, state.F, state.best_F)
+            state.best_measure = np.where(is_better, state.measure, state.best_measure)
+        return is_better
+
+    def _end_at_best(self) -> None:
+        """Put systems that have failed at the best of their points."""
+        state = self.state
+        failed = (state.status != RUNNING) & (state.status != CONVERGED) & np.isfinite(state.best_measure)
+        if self.stop.keeps_last or (self.scheduler is not None and self.scheduler.reference is not None):
+            failed &= state.status != ITERATION_LIMIT  # what follows continues from the last point
+        if failed.all():
+            state.x, state.F, state.measure = state.best_x, state.best_F, state.best_measure
+        elif failed.any():
+            xp, mask = array_namespace(state.x), from_host(failed, state.x)[:, None]
+            state.x, state.F = xp.where(mask, state.best_x, state.x), xp.where(mask, state.best_F, state.F)
+            state.measure = np.where(failed, state.best_measure, state.measure)
+
     def _compact(self) -> None:
         """Store the systems that have ended, and compact the others."""
         state, solution = self.state, self.solution
@@ -183,6 +224,7 @@ class IterationLoop(Generic[State]):
         ended = np.flatnonzero(state.status != RUNNING)
         if not ended.size:
             return
+        self._end_at_best()
         rows = state.rows[ended]
         if rows.size == solution.status.size:  # all at once, so in their order
             solution.x, solution.F = state.x, state.F
@@ -220,4 +262,6 @@ class IterationLoop(Generic[State]):
         self.solution.steps.append(step)
         if self.monitor is not silent:
             x, F = self._whole_batch()
-            self.monitor(step, self.whole.unflatten(x), self.whole.unflatten(F))
+            answer = self.monitor(step, self.whole.unflatten(x), self.whole.unflatten(F))
+            if self.whole.tally.agreed(wants_end(answer)):
+                self.whole.tally.ended = Status.STOPPED_BY_MONITOR

@@ -114,8 +114,8 @@ def _shown(monitor: Monitor, dtype: Any) -> Monitor:
     if monitor is silent:
         return monitor
 
-    def shown(step: NewtonStep, x: Array, F: Array) -> None:
+    def shown(step: NewtonStep, x: Array, F: Array) -> Any:
         xp = array_namespace(x)
-        monitor(step, xp.astype(x, dtype), xp.astype(F, dtype))
+        return monitor(step, xp.astype(x, dtype), xp.astype(F, dtype))
 
     return shown

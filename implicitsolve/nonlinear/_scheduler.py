@@ -131,4 +131,10 @@ class NonlinearMethod(Protocol):
 
 def retried(method: NonlinearMethod, context: SolveContext, first: Solution, rows: Indices) -> Solution:
     """Solve some systems again from their start by another method, and take over what improved."""
-    return first.improved(rows, method.solve(context, first.restarted(rows), rows))
+    tally = context.evaluator.tally
+    solution = first
+    if not tally.is_spent():
+        solution = first.improved(rows, method.solve(context, first.restarted(rows), rows))
+    if tally.ended is not None:
+        solution.status[rows] = np.where(solution.status[rows] == CONVERGED, CONVERGED, tally.ended)
+    return solution

@@ -125,7 +125,8 @@ class SparseNewton:
         return self._solved(_Parts(self.line_search, jacobians, SparseInverses()), context, start, rows)
 
     def _detected(self, evaluator: Evaluator, x: HostArray, bisection: bool | Literal["only"]) -> Detection:
-        return detect(
+        return evaluator.tally.enforced(
+            detect,
             lambda x: evaluator.residual(x, keep=True),
             x,
             shape=evaluator.event_shape,

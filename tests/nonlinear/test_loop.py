@@ -38,7 +38,7 @@ def test_growth_by_10_to_the_12_is_divergence():
     result = root(wrong(0.01), np.asarray([[1.0]]), method=FULL)
     assert result.status[0] == Status.DIVERGED
     assert result.iterations[0] == 7
-    assert result.residual_norm[0] == pytest.approx(99.0**7)
+    assert result.residual_norm[0] == result.initial_norm[0]  # the best point of all is x0
 
 
 def test_a_step_that_leaves_x_where_it_is_ends_the_solve():

@@ -60,7 +60,7 @@ def newton_batch(
     structure : BlockBanded, optional
         Structure of the Jacobian of one system. The default is a dense one.
     stop : NonlinearStop, optional
-        Stopping rule in the maximum norm.
+        Stopping rule in the maximum norm, with a limit of steps alone.
 
     Returns
     -------
@@ -232,6 +232,9 @@ def _check(structure: BlockBanded, stop: NonlinearStop) -> None:
         raise TypeError(f"newton_batch: `stop` must be a NonlinearStop, got {type(stop).__name__}")
     if stop.norm != "max":
         raise ValueError(f'newton_batch: `stop.norm` must be "max", got {stop.norm!r}')
+    for name in ("max_evaluations", "max_seconds"):
+        if getattr(stop, name) is not None:
+            raise ValueError(f"newton_batch: `stop.{name}` must be None, got {getattr(stop, name)}: use max_iterations")
 
 
 def _rows(parameters: HostArray | None, B: int, dtype: Any) -> HostArray:

@@ -1,0 +1,188 @@
+"""Limits of evaluations and of time, and monitors that end a solve."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import NoConvergence
+
+import implicitsolve as ims
+from implicitsolve import NonlinearStop, Problem, Status
+from implicitsolve._summary import total
+from implicitsolve.distributed import threads
+from tests.distributed.systems import Chain
+
+RNG = np.random.default_rng(20)
+STEEP = RNG.standard_normal((40, 40)) / 6
+SLACK = 4  # one residual for each method that "auto" tries and precision, and one for what was eliminated
+
+
+def steep(x):
+    return x - np.tanh(1.5 * x @ STEEP + 1)
+
+
+def chain(u):
+    p = np.pad(u, 1)
+    return p[2:] - 2 * u + p[:-2] + 3 * np.exp(u) / (u.size + 1) ** 2
+
+
+def gru_layer() -> Problem:
+    rng = np.random.default_rng(1)
+    params = ims.adapters.gru_parameters(3, 64, rng=rng, scale=0.3)
+    return ims.adapters.implicit_gru(params, rng.standard_normal((2, 5, 3)))
+
+
+CASES: dict[str, tuple[Any, Any, Any]] = {
+    "krylov": (Problem(steep), np.zeros(40), "newton-krylov"),
+    "bicgstab": (Problem(steep), np.zeros(40), ims.NewtonKrylov(krylov=ims.BiCGSTAB())),
+    "scipy": (Problem(steep), np.zeros(40), ims.NewtonKrylov(krylov=ims.ScipyKrylov(function="gcrotmk"))),
+    "fixed point": (Problem(steep, fixed_point=True), np.zeros(40), "auto"),
+    "batch": (Problem(steep, fixed_point=True, batch_ndim=1), np.zeros((3, 40)), "auto"),
+    "picard": (Problem(steep, fixed_point=True), np.zeros(40), "picard"),
+    "broyden": (Problem(steep, fixed_point=True), np.zeros(40), "broyden"),
+    "homotopy": (Problem(steep, fixed_point=True), np.zeros(40), "homotopy"),
+    "detection": (Problem(chain), np.zeros(60), "auto"),
+    "blocks": (Problem(chain, structure=ims.BlockBanded(1, 1)), np.zeros(60), "auto"),
+    "block batch": (
+        Problem(lambda u: np.stack([chain(v) for v in u]), structure=ims.BlockBanded(1, 1), batch_ndim=1),
+        np.zeros((2, 60)),
+        "block-newton",
+    ),
+    "two precisions and halves": (gru_layer(), None, "auto"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("limit", [1, 2, 9, 30])
+def test_no_stage_of_a_solve_exceeds_the_limit_of_evaluations(name, limit):
+    problem, x0, method = CASES[name]
+    result = ims.root(problem, x0, method=method, stop=NonlinearStop(max_evaluations=limit, rtol=1e-13))
+    assert total(result.counts) <= limit + SLACK
+    status = np.asarray(result.status)
+    assert np.isin(status[~np.asarray(result.success)], [s for s in Status if s != Status.RUNNING]).all()
+    assert (np.asarray(result.residual_norm) <= np.asarray(result.initial_norm)).all()
+    assert (
+        np.asarray(result.success).all()
+        or total(result.counts) >= limit
+        or not (status == Status.EVALUATION_LIMIT).any()
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_solve_that_needs_what_it_may_take_has_converged(name):
+    problem, x0, method = CASES[name]
+    free = ims.root(problem, x0, method=method)
+    bounded = ims.root(problem, x0, method=method, stop=NonlinearStop(max_evaluations=total(free.counts)))
+    np.testing.assert_array_equal(free.status, bounded.status)
+    np.testing.assert_array_equal(free.x, bounded.x)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_solve_without_time_ends_at_x0(name):
+    problem, x0, method = CASES[name]
+    result = ims.root(problem, x0, method=method, stop=NonlinearStop(max_seconds=0))
+    assert (np.asarray(result.status) == Status.TIME_LIMIT).all()
+    assert total(result.counts) <= SLACK
+
+
+def test_the_time_limit_holds_within_a_krylov_space():
+    def slow(x):
+        time.sleep(0.005)
+        return steep(x)
+
+    begin = time.perf_counter()
+    result = ims.root(slow, np.zeros(40), method="newton-krylov", stop=NonlinearStop(max_seconds=0.1, rtol=1e-14))
+    assert result.status is Status.TIME_LIMIT
+    assert time.perf_counter() - begin < 2
+
+
+def test_the_drop_in_has_the_same_limits():
+    with pytest.raises(NoConvergence) as caught:
+        ims.newton_krylov(chain, np.zeros(60), f_tol=1e-14, max_evaluations=4)
+    assert caught.value.result.status is Status.EVALUATION_LIMIT  # type: ignore[attr-defined]
+    _, result = ims.newton_krylov(chain, np.zeros(60), max_seconds=0.0, full_output=True)
+    assert result.status == Status.TIME_LIMIT
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_evaluations": 0}, {"max_evaluations": 1.5}, {"max_seconds": -1.0}, {"max_seconds": "1 s"}]
+)
+def test_a_limit_out_of_range_is_refused(limits):
+    with pytest.raises((TypeError, ValueError), match=next(iter(limits))):
+        NonlinearStop(**limits)
+    with pytest.raises((TypeError, ValueError), match=next(iter(limits))):
+        ims.newton_krylov(chain, np.zeros(60), **limits)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_monitor_ends_a_solve_with_all_its_methods(name):
+    problem, x0, method = CASES[name]
+    seen = ims.monitor.collect()
+
+    def third(step, x, F):
+        return np.bool_(step.iteration == 2)
+
+    result = ims.root(
+        problem, x0, method=method, stop=NonlinearStop(rtol=1e-14), monitor=ims.monitor.combine(third, seen)
+    )
+    assert (np.isin(result.status, (Status.STOPPED_BY_MONITOR, Status.CONVERGED))).all()
+    assert seen[-1].iteration <= 2
+
+
+def test_what_a_monitor_returns_by_accident_ends_nothing():
+    assert ims.root(chain, np.zeros(60), monitor=lambda step, x, F: "printed").success
+
+
+def test_a_race_in_turn_shares_one_limit():
+    starts = [np.full(40, value) for value in (0.0, 1.0, 2.0)]
+    result = ims.drivers.race(steep, starts, method="newton-krylov", stop=NonlinearStop(max_evaluations=9))
+    assert total(result.counts) <= 9 + SLACK
+    assert result.status is Status.EVALUATION_LIMIT
+
+
+def test_a_checkpointed_solve_counts_the_calls_of_all_legs(tmp_path):
+    for limit in (10, 20):
+        stop = NonlinearStop(rtol=1e-14, max_evaluations=limit)
+        result = ims.drivers.checkpointed(
+            Problem(steep), np.zeros(40), tmp_path / "legs.npz", every=1, method="newton-krylov", stop=stop
+        )
+        assert result.status is Status.EVALUATION_LIMIT
+        assert limit <= total(result.counts) <= limit + SLACK
+    ample = ims.drivers.checkpointed(
+        Problem(steep),
+        np.zeros(40),
+        tmp_path / "legs.npz",
+        every=1,
+        method="newton-krylov",
+        stop=NonlinearStop(rtol=1e-14, max_evaluations=1000),
+    )
+    assert ample.success
+
+
+@pytest.mark.parametrize("limits", [{"max_seconds": 100.0}, {"max_seconds": 0.0}, {"max_evaluations": 5}])
+def test_ranks_end_together(rng, limits):
+    """Also where the clock of one of them is ahead."""
+    chain = Chain(rng)
+
+    def program(comm):
+        mine = limits if comm.rank == 0 or limits.get("max_seconds") != 100.0 else {"max_seconds": 0.0}
+        stop = NonlinearStop(rtol=1e-14, **mine)
+        return ims.root(chain.problem(comm), chain.split(comm), method="newton-krylov", stop=stop).status
+
+    expected = Status.EVALUATION_LIMIT if "max_evaluations" in limits else Status.TIME_LIMIT
+    assert threads(2, program) == [expected] * 2
+
+
+def test_ranks_end_together_where_one_monitor_does(rng):
+    chain = Chain(rng)
+
+    def program(comm):
+        def last(step, x, F):
+            return comm.rank == 1 and step.iteration == 1
+
+        return ims.root(chain.problem(comm), chain.split(comm), method="newton-krylov", monitor=last).status
+
+    assert threads(2, program) == [Status.STOPPED_BY_MONITOR] * 2
