@@ -44,7 +44,7 @@ class Auto:
       both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). On implicit GRUs
       Anderson's method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly
       all of the rest, where Newton's method, tried in between, cost more than it saved.
-    - No structure, and at most 20 unknowns that are real NumPy numbers, in a batch or not: Powell's hybrid method with a
+    - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
       dense J (`DenseNewton`), then `NewtonKrylov` for systems on which that fails; not where `jac` or `linearize` is
       given.
     - No structure and no exact products, on NumPy arrays with more unknowns: `SparseNewton`, which detects
