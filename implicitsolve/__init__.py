@@ -13,7 +13,7 @@ from implicitsolve import monitor
 from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.direct import BlockLU, CyclicReduction
-from implicitsolve.errors import NoConvergence
+from implicitsolve.errors import BackendUnavailable, NoConvergence
 from implicitsolve.globalize import Backtracking, ConstantForcing, EisenstatWalker, FullStep, Wolfe
 from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
 from implicitsolve.linearize._detect import Detection
@@ -122,8 +122,20 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"implicitsolve.{name}")
     if name == "newton_batch":
-        return importlib.import_module("implicitsolve.backends.numba").newton_batch
+        try:
+            return importlib.import_module("implicitsolve.backends.numba").newton_batch
+        except BackendUnavailable as error:
+            return _unavailable(str(error))
     raise AttributeError(f"module 'implicitsolve' has no attribute {name!r}")
+
+
+def _unavailable(message: str) -> Any:
+    """A function that raises when it is called: names can be listed and imported without the package they need."""
+
+    def unavailable(*arguments: Any, **keywords: Any) -> Any:
+        raise BackendUnavailable(message)
+
+    return unavailable
 
 
 def __dir__() -> list[str]:

@@ -11,11 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse
 
+from implicitsolve._html import Shown
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.stopping import check_limit
 
 
-class Sparse:
+class Sparse(Shown):
     """A sparse matrix of which only the places of its entries are known.
 
     Parameters
@@ -69,6 +70,10 @@ class Sparse:
         self.indices: HostArray = np.asarray(columns.indices, dtype=np.int32)
         for array in (self.indptr, self.indices):
             array.flags.writeable = False
+
+    def _facts(self) -> dict[str, str]:
+        most = int(self.row_counts.max(initial=0))
+        return {"unknowns": f"{self.unknowns}", "entries": f"{self.nnz}", "in a row": f"at most {most}"}
 
     def __repr__(self) -> str:
         """Size, entries, and the fullest row."""
@@ -173,7 +178,7 @@ def _coordinates(pattern: Any, unknowns: int | None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class Grid(Shown):
     """A stencil on a grid: each point is coupled to a few points near it, all fields with each other.
 
     Parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -138,6 +139,24 @@ def of_derivative(result: Derivative, gradients: Mapping[str, Array]) -> str:
     if status.ndim:
         lines += ["", table(["status", "systems"], _by_status(status))]
     return "\n".join([*lines, "", of_linear(result.linear)])
+
+
+def facts(result: Any) -> dict[str, str]:
+    """What a line, or the table of a notebook, says of a result: of a batch the largest numbers."""
+    status = np.asarray(result.status)
+    by_status = [f"{name} ({count})" if status.ndim else name for name, count in _by_status(status)]
+    shown = {"status": ", ".join(by_status) or "the batch is empty"}
+    for name in ("x", "adjoint", "tangent"):
+        if hasattr(result, name):
+            shown[name] = _array(getattr(result, name))
+    names = {"residual_norm": "residual norm", "target": "target", "iterations": "steps"}
+    for field, name in names.items():
+        values = np.asarray(getattr(result, field, math.nan))
+        if values.size and not np.isnan(values).all():
+            shown[name] = ("at most " if status.ndim else "") + number(np.nanmax(values).item())
+    if hasattr(result, "counts"):
+        shown["calls"] = _calls(result.counts)
+    return shown
 
 
 # ---------------------------------------------------------------------------------------------------------------- parts

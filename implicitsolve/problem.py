@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from implicitsolve._html import Shown
 from implicitsolve._typing import Array, Indices, Product, Residual
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
 
 
-@dataclass(frozen=True)
-class Problem:
+@dataclass(frozen=True, repr=False)
+class Problem(Shown):
     """A system F(x) = 0, or a batch of independent ones, by the functions that define it.
 
     Only `residual` is needed. Every other function saves work or makes a new question answerable.

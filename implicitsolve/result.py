@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._html import Shown
 from implicitsolve._namespace import array_namespace
-from implicitsolve._summary import of_derivative, of_linear, of_nonlinear
+from implicitsolve._summary import facts, of_derivative, of_linear, of_nonlinear
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
-from implicitsolve.status import Status
+from implicitsolve.status import Status, StatusArray
 
 NOTHING, NO_COUNTS, NOWHERE = (
     np.zeros(0),
@@ -70,7 +71,7 @@ DETAILS: dict[str, HostArray] = {  # of a step of which no more is known
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class NewtonStep:
     """One attempt of a Newton step, for the systems that were still running.
 
@@ -117,6 +118,10 @@ class NewtonStep:
         """Largest norm among the systems of this step."""
         return float(self.residual_norm.max()) if self.residual_norm.size else 0.0
 
+    def __repr__(self) -> str:
+        """The same in brackets."""
+        return f"<NewtonStep: {self}>"
+
     def __str__(self) -> str:
         """One line for a log."""
         return (
@@ -127,7 +132,7 @@ class NewtonStep:
 
 def per_system(values: HostArray, batch_shape: tuple[int, ...]) -> Any:
     """Values of the flattened batch in its shape; a plain number where there is no batch."""
-    return values.reshape(batch_shape) if batch_shape else values.reshape(-1)[0].item()
+    return values.reshape(batch_shape) if batch_shape else np.asarray(values).item()
 
 
 def status_per_system(codes: HostArray, batch_shape: tuple[int, ...]) -> Any:
@@ -135,10 +140,26 @@ def status_per_system(codes: HostArray, batch_shape: tuple[int, ...]) -> Any:
     return codes.reshape(batch_shape) if batch_shape else Status(int(codes.reshape(-1)[0]))
 
 
-class _Ending:
+class _Ending(Shown):
     """What results have in common: one status, or one for each system of a batch."""
 
     status: Any
+
+    def __post_init__(self) -> None:
+        """Give the statuses of a batch their names."""
+        if isinstance(self.status, np.ndarray):
+            object.__setattr__(self, "status", self.status.view(StatusArray))
+
+    def __bool__(self) -> bool:
+        """Raise: a result of a failed solve is a result too."""
+        raise TypeError(f"a {type(self).__name__} has no truth value: use `result.success`, or np.all(result.success)")
+
+    def _facts(self) -> dict[str, str]:
+        return facts(self)
+
+    def __repr__(self) -> str:
+        """How it ended, and what is known of it, in a line."""
+        return f"<{type(self).__name__}: {', '.join(f'{name} {value}' for name, value in self._facts().items())}>"
 
     @property
     def success(self) -> Any:
@@ -166,7 +187,7 @@ class _Ending:
             raise NoConvergence(x, self.message, self)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LinearResult(_Ending):
     """Result of `linear_solve`.
 
@@ -203,7 +224,7 @@ class LinearResult(_Ending):
         return self
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class NonlinearResult(_Ending):
     """Result of `root`.
 
@@ -279,6 +300,9 @@ class NonlinearResult(_Ending):
         """
         return of_nonlinear(self)
 
+    def _norms(self) -> list[float]:
+        return [step.worst for step in self.steps]
+
     def raise_for_status(self) -> NonlinearResult:
         """Return self, or raise `NoConvergence` that carries it."""
         self._raise_for_status(self.x)
@@ -302,7 +326,7 @@ def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> Non
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AdjointResult(_Ending):
     """Result of `pull_back`.
 
@@ -336,7 +360,7 @@ class AdjointResult(_Ending):
         return self
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TangentResult(_Ending):
     """Result of `push_forward`.
 

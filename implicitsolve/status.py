@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
+
+import numpy as np
 
 
 class Status(enum.IntEnum):
@@ -28,6 +31,14 @@ class Status(enum.IntEnum):
         member.message = message
         member.hint = hint
         return member
+
+    def __str__(self) -> str:
+        """The name."""
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        """The name, or the number where the format is one of numbers."""
+        return int.__format__(self, spec) if spec[-1:] in tuple("bcdeEfFgGnoxX%") else format(self.name, spec)
 
     RUNNING = (0, "the solve has not ended", "")
     CONVERGED = (1, "the stopping criterion is met at the returned x, evaluated there", "")
@@ -107,3 +118,34 @@ class Status(enum.IntEnum):
 
 
 CUT = (Status.STOPPED_BY_MONITOR, Status.EVALUATION_LIMIT, Status.TIME_LIMIT)  # ended by the caller's wish
+
+
+class StatusArray(np.ndarray[Any, Any]):
+    """Statuses of a batch: an array of integers whose elements are, and print as, members of `Status`."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """A `Status`, or an array of them."""
+        value = super().__getitem__(key)
+        return Status(int(value)) if isinstance(value, np.integer) else value
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """Results of arithmetic and comparisons are plain arrays."""
+        if "out" in options:
+            options["out"] = tuple(_plain(part) for part in options["out"])
+        return getattr(ufunc, method)(*(_plain(part) for part in inputs), **options)
+
+    def __str__(self) -> str:
+        """The names, in brackets."""
+        return np.array2string(_plain(self), formatter={"int": _name})
+
+    def __repr__(self) -> str:
+        """The names, as an array."""
+        return f"array({np.array2string(_plain(self), formatter={'int': _name}, separator=', ', prefix='array(')})"
+
+
+def _plain(x: Any) -> Any:
+    return x.view(np.ndarray) if isinstance(x, StatusArray) else x
+
+
+def _name(code: Any) -> str:
+    return Status(int(code)).name

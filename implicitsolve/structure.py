@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from implicitsolve._html import Shown
 from implicitsolve._sparse_structure import Grid, Sparse
 from implicitsolve._typing import Array, Indices
 from implicitsolve.stopping import check_limit
@@ -16,7 +17,7 @@ __all__ = ["BlockBanded", "Coupling", "Grid", "Half", "Halves", "Sparse"]
 
 
 @dataclass(frozen=True)
-class BlockBanded:
+class BlockBanded(Shown):
     """A block-banded matrix: T blocks of k unknowns, each coupled to a few blocks before and after it.
 
     Parameters

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from functools import partial
 from typing import Any
 
@@ -260,3 +262,102 @@ def test_a_residual_that_computes_in_float32() -> None:
     """Its differences were below its resolution."""
     x = ims.newton_krylov(lambda x: (x.astype(np.float32) ** 2 - 2).astype(np.float32), np.ones(3))
     np.testing.assert_allclose(x, 2**0.5, atol=1e-5)
+
+
+# -- What is printed ---------------------------------------------------------------------------------------------------
+
+BATCH = ims.Problem(lambda x: x**2 - np.array([[2.0], [-1.0]]), batch_ndim=1)
+
+
+def shown() -> dict[str, Any]:
+    result = ims.root(BATCH, np.ones((2, 500)))
+    problem = ims.Problem(lambda x: x - 1, vjp=lambda x, w: w, parameters={"a": np.ones(500)},
+                          parameter_vjp=lambda x, w: {"a": -w})  # fmt: skip
+    one = ims.root(problem, np.zeros(500))
+    return {
+        "batch": result,
+        "one": one,
+        "adjoint": ims.pull_back(problem, one, np.ones(500)),
+        "linear": ims.linear_solve(np.eye(500), np.ones(500)),
+        "problem": problem,
+        "band": ims.BlockBanded(1, 1),
+        "grid": ims.Grid(shape=(20, 20)),
+        "sparse": ims.Sparse(np.eye(500)),
+    }
+
+
+SHOWN = shown()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_reprs_are_short_and_tables_stand_alone(name: str) -> None:
+    """repr printed every array, every default, and lists of None."""
+    text, table = repr(SHOWN[name]), SHOWN[name]._repr_html_()
+    assert len(text) < 250
+    assert "None" not in text
+    assert "array(" not in text
+    assert table.startswith("<div>")
+    assert table.endswith("</div>")
+    assert not re.search("http|<script|None|array\\(", table)
+
+
+def test_a_table_has_the_curve_of_norms_and_escapes_names() -> None:
+    result = ims.root(squares, [1.0, 2.0])
+    assert result._repr_html_().count("<polyline") == 1
+    assert "&lt;lambda&gt;" in ims.Problem(lambda x: x)._repr_html_()
+
+
+def test_a_result_has_no_truth_value() -> None:
+    """`if result:` was true for failures."""
+    for result in (SHOWN["one"], SHOWN["batch"], SHOWN["linear"], SHOWN["adjoint"]):
+        with pytest.raises(TypeError, match=r"`result\.success`"):
+            bool(result)
+
+
+def test_statuses_print_as_names() -> None:
+    """They printed as numbers."""
+    status, codes = ims.Status.CONVERGED, SHOWN["batch"].status
+    assert (str(status), f"{status}", f"{status:>10}", f"{status:d}", f"{status}: {1}") == (
+        "CONVERGED", "CONVERGED", " CONVERGED", "1", "CONVERGED: 1")  # fmt: skip
+    assert codes[0] is status
+    assert list(codes) == [status, codes[1]]
+    assert str(codes) == f"[CONVERGED {codes[1].name}]"
+    assert repr(codes) == f"array([CONVERGED, {codes[1].name}])"
+    assert type(codes == status) is np.ndarray
+    assert (codes == status).tolist() == [True, False]
+    assert type(codes[:1] + 1) is np.ndarray
+
+
+def test_every_public_name_completes() -> None:
+    assert set(ims.__all__) <= set(dir(ims))
+
+
+def test_batches_of_numba_have_what_other_results_have() -> None:
+    pytest.importorskip("numba")
+    result = ims.newton_batch(lambda x: x * x - 2, np.ones((3, 2)))
+    assert result.success.tolist() == [True] * 3
+    assert "CONVERGED (3)" in repr(result)
+    assert "3 systems" in result.summary()
+    assert "converged" in str(ims.diagnostics.explain(result))
+
+
+WITHOUT_NUMBA = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "numba" else find(name, *rest)
+import implicitsolve as ims
+assert hasattr(ims, "newton_batch")
+from implicitsolve import *
+assert root is ims.root
+try:
+    ims.newton_batch(None, None)
+except ImportError as error:
+    assert "pip install 'implicitsolve[numba]'" in str(error), error
+else:
+    raise AssertionError
+"""
+
+
+def test_without_numba_a_star_import_works_and_the_call_says_what_to_install() -> None:
+    """The import raised, and so did hasattr."""
+    subprocess.run([sys.executable, "-c", WITHOUT_NUMBA], check=True)

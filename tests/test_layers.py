@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 CORE = """
 _typing
 _namespace
-status errors
+status errors _html
 stopping
 _sparse_structure
 _summary structure

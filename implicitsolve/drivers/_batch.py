@@ -39,7 +39,7 @@ class LostChunk:
     error: Exception
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BatchResult(NonlinearResult):
     """Result of `solve_batch`: that of `root` for the whole batch.
 
@@ -231,7 +231,7 @@ class _Batch:
     def joined(self, tasks: list[Task]) -> BatchResult:
         """The results of all chunks as one."""
         solved = [task.result for task in tasks if task.result is not None]
-        results = [task.result or self._unsolved(task, solved) for task in tasks]
+        results = [self._unsolved(task, solved) if task.result is None else task.result for task in tasks]
         whole = concatenated(results)
         xp = array_namespace(whole.x)
         numbers = {name: np.reshape(getattr(whole, name), self.batch_shape) for name in PER_SYSTEM}

@@ -22,7 +22,7 @@ from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RaceResult(NonlinearResult):
     """Result of `race`: that of `root`, with what the winners found.
 
