@@ -85,13 +85,13 @@ def test_known_roots_are_found(problem):
 
 @pytest.mark.parametrize("problem", PDE, ids=str)
 def test_pde_gallery_with_exact_products(problem):
-    """One residual per accepted step and no more products than differences took."""
+    """No more calls than differences take, of which few see that J is dense."""
     F = Counted(problem.residual)
     x, result = newton_krylov(F, problem.x0, jvp=problem.jvp, f_tol=problem.tolerance(), full_output=True)
     assert result.success
     assert np.max(np.abs(problem.residual(x))) <= problem.tolerance()
     assert result.nfev == F.calls
-    assert result.nfev + result.njvp <= 1.2 * solve(problem, structure="none")
+    assert result.nfev + result.njvp <= 1.2 * min(solve(problem, structure="none") + 2, solve(problem))
 
 
 @pytest.mark.parametrize("problem", PDE, ids=str)

@@ -84,8 +84,13 @@ def test_exact_products_hardly_notice_units(problem, F_scale, x_scale):
     """Relative tolerance, exact products: one product more or less."""
 
     def run(f, s):
-        problem_ = Problem(lambda y: f * problem.residual(y * s), jvp=lambda y, v: f * problem.jvp(y * s, v * s))
-        return root(problem_, problem.x0 / s, stop=NonlinearStop(rtol=1e-8))
+        def residual(y):
+            return f * problem.residual(y * s)
+
+        def jvp(y, v):
+            return f * problem.jvp(y * s, v * s)
+
+        return root(Problem(residual, jvp=jvp, structure="none"), problem.x0 / s, stop=NonlinearStop(rtol=1e-8))
 
     plain, scaled = run(1.0, 1.0), run(F_scale, x_scale)
     assert plain.success

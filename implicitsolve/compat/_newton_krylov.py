@@ -184,7 +184,7 @@ def newton_krylov(
     check_budget("newton_krylov", **budget)
     stop = _ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
     is_plain = is_own and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
-    chooses = is_plain and structure != "none" and (structure is not None or (jvp is None and jac is None))
+    chooses = is_plain and structure != "none"
     observer = _monitor(verbose, callback, batch_ndim)
     result = root(problem, x0, method="auto" if chooses else solver, stop=stop, monitor=observer)
     if iter is not None:

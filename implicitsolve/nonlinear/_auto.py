@@ -47,10 +47,10 @@ class Auto:
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
       dense J (`DenseNewton`), then `NewtonKrylov` for systems on which that fails; not where `jac` or `linearize` is
       given.
-    - No structure and no exact products, on NumPy arrays with more unknowns: `SparseNewton`, which detects
-      diagonals and stencils in some ten evaluations. Graphs take 50 to 250 and are detected where `NewtonKrylov`
-      needs more. `NewtonKrylov` follows if the Jacobian is dense, which takes two evaluations to see, and for systems
-      on which the factored J fails.
+    - No structure and no `linearize`, on NumPy arrays with more unknowns: `SparseNewton`, which takes the sparse
+      matrix that `jac` returns, or detects diagonals and stencils in some ten evaluations. Graphs take 50 to 250 and
+      are detected where `NewtonKrylov` needs more. `NewtonKrylov` follows if the Jacobian is dense, which takes two
+      evaluations to see, and for systems on which the factored J fails.
     - No structure otherwise, or extended precision: `NewtonKrylov`.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
       `blocks`: `BlockNewton`. Systems on which it fails begin again with `NewtonKrylov`.
@@ -91,7 +91,7 @@ class Auto:
         if is_factorable and SparseNewton.suits(context):
             if problem.sparse_structure is not None or problem.structure == "detect":
                 return [SparseNewton(structure=problem.sparse_structure)]
-            if problem.structure is None and not evaluator.has_exact_products:
+            if problem.structure is None and problem.linearize is None and problem.blocks is None:
                 return [SparseNewton(bisection="late" if evaluator.size >= SMALLEST_GRAPH else False)]
         structure = problem.block_structure
         if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:

@@ -13,6 +13,8 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._sparse import SparseMatrix
 
+LARGEST_DENSE, DENSE = 100, 0.25  # unknowns from which on, and part of its entries with which, a matrix is dense
+
 
 class OfferedJacobians:
     """Jacobians as `BlockLoop` asks for them, from a function of the problem that returns matrices.
@@ -40,6 +42,12 @@ class OfferedJacobians:
         J = evaluator.matrix(x)
         evaluator.as_operator(J, "jac" if problem.linearize is None else "linearize")  # raises where the shape is wrong
         return cls(evaluator, x, J) if _is_matrix(J) else None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether products are cheaper than factors of a sparse matrix with so many entries."""
+        n = self.structure.unknowns
+        return n > LARGEST_DENSE and self.structure.nnz > DENSE * n * n
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
         """J(x) for x (b, N)."""

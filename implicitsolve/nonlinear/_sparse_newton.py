@@ -98,6 +98,8 @@ class SparseNewton:
         if not isinstance(start.x, np.ndarray):
             return NewtonKrylov().solve(context, start, rows)
         offered = OfferedJacobians.of(evaluator, start.x)
+        if offered is not None and offered.is_dense:
+            return NewtonKrylov().solve(context, start, rows)
         if offered is not None:
             return self._solved(_Parts(self.line_search, offered, SparseInverses()), context, start, rows)
         structure = evaluator.problem.sparse_structure if self.structure is None else self.structure

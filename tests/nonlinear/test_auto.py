@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockNewton, NewtonKrylov, NonlinearStop, Problem, Status, root
@@ -344,3 +345,40 @@ def test_a_singular_jacobian_leaves_a_lagged_preconditioner_out():
 def test_arrays_in_foreign_byte_order():
     problem = Problem(lambda u: np.diff(np.pad(u, 1), 2) + np.exp(u) / 10201, structure=BlockBanded(1, 1))
     assert root(problem, np.zeros(100, ">f8")).success
+
+
+def test_sparse_matrix_of_jac_is_factored():
+    n = 200
+
+    def jac(u):
+        off = -np.ones(n - 1)
+        return scipy.sparse.diags_array([off, 2 - np.exp(u) / (n + 1) ** 2, off], offsets=[-1, 0, 1])
+
+    def residual(u):
+        p = np.pad(u, 1)
+        return 2 * u - p[2:] - p[:-2] - np.exp(u) / (n + 1) ** 2
+
+    result = root(Problem(residual, jac=jac), np.zeros(n))
+    assert result.success
+    assert factorizes(result)
+    assert result.counts.jvps == 0
+    assert result.counts.linearizations <= 2
+
+
+def test_dense_matrix_of_jac_is_multiplied(rng):
+    A = rng.standard_normal((150, 150)) / 30
+    result = root(Problem(lambda x: x + A @ x - 1, jac=lambda x: np.eye(150) + A), np.zeros(150))
+    assert result.success
+    assert not factorizes(result)
+
+
+def test_sparsity_is_detected_for_exact_products_too():
+    """The drop-in with jvp= once took twice the calls that it took without."""
+
+    def jvp(x, v):
+        h = 1e-6
+        return (bratu(x + h * v) - bratu(x - h * v)) / (2 * h)
+
+    plain, exact = root(bratu, np.zeros(100)), root(Problem(bratu, jvp=jvp), np.zeros(100))
+    assert exact.success
+    assert exact.counts.residuals + exact.counts.jvps <= plain.counts.residuals + 3
