@@ -105,7 +105,7 @@ NAMES_THE_WAY = {
     "callback": (partial(root, callback=print), TypeError, "`callback`.*monitor="),
     "bounds": (partial(root, bounds=(0, 1)), TypeError, "`bounds`.*least_squares"),
     "options": (partial(root, options={"maxiter": 3}), TypeError, "`options`.*max_iterations"),
-    "maxfev": (partial(root, maxfev=3), TypeError, "`maxfev`.*max_iterations"),
+    "maxfev": (partial(root, maxfev=3), TypeError, "`maxfev`.*max_evaluations"),
     "xtol": (partial(root, xtol=1e-3), TypeError, "`xtol`.*NonlinearStop"),
     "fprime": (partial(root, fprime=abs), TypeError, "`fprime`.*jac="),
     "full_output": (partial(root, full_output=True), TypeError, "`full_output`.*`counts`"),
