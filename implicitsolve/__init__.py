@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from implicitsolve import monitor
+from implicitsolve._sparse_structure import Detection
 from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.direct import BlockLU, CyclicReduction
 from implicitsolve.errors import BackendUnavailable, NoConvergence
 from implicitsolve.globalize import Backtracking, ConstantForcing, EisenstatWalker, FullStep, Wolfe
 from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
-from implicitsolve.linearize._detect import Detection
 from implicitsolve.linearize._jacobian import detect_structure, jacobian
 from implicitsolve.nonlinear import (
     Anderson,

@@ -84,6 +84,8 @@ class Nonlinear(Protocol):
     def counts(self) -> Counts: ...
     @property
     def steps(self) -> Sequence[Step]: ...
+    @property
+    def detection(self) -> Any: ...
 
 
 class Derivative(Protocol):
@@ -104,10 +106,11 @@ def of_nonlinear(result: Nonlinear) -> str:
     work = {"steps": result.iterations, "Krylov": result.krylov_iterations}
     kind, calls = type(result).__name__, _calls(result.counts)
     if not status.ndim:
-        rows = [*_fields(known | work), ["calls", calls], ["x", _array(result.x)]]
+        rows = [*_fields(known | work), ["calls", calls], ["x", _array(result.x)], *_sparsity(result)]
         parts = [_head(kind, status), "", table([], rows), *_history(result.steps, len(rows) + 3, is_batch=False)]
         return "\n".join(parts)
     parts = [f"{kind}: {_array(result.x)}, {status.size} systems", "", f"calls: {calls}"]
+    parts += ["  ".join(row) for row in _sparsity(result)]
     parts += _batch(status, known, work)
     used = sum(part.count("\n") + 1 for part in parts)
     return "\n".join([*parts, *_history(result.steps, used, is_batch=True)])
@@ -165,6 +168,10 @@ def facts(result: Any) -> dict[str, str]:
 def _head(kind: str, status: HostArray) -> str:
     ended = Status(int(status))
     return textwrap.fill(f"{kind}: {ended.name}: {ended.message}", WIDTH, subsequent_indent="  ")
+
+
+def _sparsity(result: Nonlinear) -> list[list[str]]:
+    return [] if result.detection is None else [["J", str(result.detection)]]
 
 
 def _fields(values: dict[str, Any]) -> list[list[str]]:

@@ -111,7 +111,8 @@ def table(stream: TextIO | None = None) -> Monitor:
     -------
     Monitor
         For the argument `monitor` of `root`. The columns are the step, the largest norm of F in the batch, the systems
-        that still run, the smallest step length, the largest forcing term, and the residuals and products so far.
+        that still run, the smallest step length, the largest forcing term, and the residuals and products so far;
+        above them stands the sparsity of J that the solve has found, or why none.
 
     Examples
     --------
@@ -126,6 +127,8 @@ def table(stream: TextIO | None = None) -> Monitor:
     def monitor(step: NewtonStep, x: Array, F: Array) -> None:
         out = sys.stdout if stream is None else stream
         if step.iteration == 0:
+            if step.sparsity:
+                out.write(f"J: {step.sparsity}\n")
             out.write(
                 f"{'step':>5} {'max norm(F)':>12} {'running':>8} {'step length':>12} {'eta':>9} {'products':>9}\n"
             )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from implicitsolve._html import Shown
 from implicitsolve._namespace import array_namespace
+from implicitsolve._sparse_structure import Detection
 from implicitsolve._summary import facts, of_derivative, of_linear, of_nonlinear
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
@@ -97,6 +98,8 @@ class NewtonStep:
         Where J was assembled and factorized for this step; `BlockNewton` fills it.
     running : int
         Systems that still run after the step.
+    sparsity : str
+        In step 0: the sparsity of J that the solve uses, or why it uses none; empty where it looked for none.
     counts : Counts
         Calls since the solve began.
     """
@@ -112,6 +115,7 @@ class NewtonStep:
     factorized: HostArray = field(default_factory=lambda: NOWHERE)
     running: int = 0
     counts: Counts = Counts()
+    sparsity: str = ""
 
     @property
     def worst(self) -> float:
@@ -127,7 +131,7 @@ class NewtonStep:
         return (
             f"step {self.iteration}: norm(F) {self.worst:.6g}, {self.running} running, "
             f"{self.counts.residuals} residuals, {self.counts.jvps} jvps"
-        )
+        ) + (f"; J: {self.sparsity}" if self.sparsity else "")
 
 
 def per_system(values: HostArray, batch_shape: tuple[int, ...]) -> Any:
@@ -247,6 +251,14 @@ class NonlinearResult(_Ending):
         Calls of the user's functions.
     steps : tuple of NewtonStep
         Every step, the starting point first.
+    detection : Detection or None
+        The sparsity of J that was used: declared or detected, its entries, colors, and the evaluations of the
+        detection, or why that gave up. None where the method took no sparse J.
+
+    Notes
+    -----
+    For `previous` of a later `root` a result holds the coloring of J, a few arrays of the size of its entries; after a
+    solve with `previous` also the factors, or the recycled Krylov spaces. Pickles, copies and `without_memory` do not.
 
     Examples
     --------
@@ -265,6 +277,16 @@ class NonlinearResult(_Ending):
     counts: Counts
     steps: tuple[NewtonStep, ...] = field(repr=False, default=())
     target: Any = math.nan
+    detection: Detection | None = field(repr=False, compare=False, default=None)
+    _memory: Any = field(repr=False, compare=False, default=None)  # a `SolveMemory`
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what a later solve may start from: factors do not pickle."""
+        return vars(self) | {"_memory": None}
+
+    def without_memory(self) -> NonlinearResult:
+        """Return the same result without the coloring, factors and spaces that ``root(previous=...)`` starts from."""
+        return replace(self, _memory=None)
 
     def summary(self) -> str:
         """Return a table of what is known of the solve, at most about 40 lines of 100 columns.
@@ -317,10 +339,13 @@ def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> Non
     xp = array_namespace(results[0].x)
     event_shape = tuple(results[0].x.shape[batch_ndim:])
     parts = [(result, (np.size(result.status), *event_shape)) for result in results]
+    numbers: dict[str, Any] = {
+        name: np.concatenate([np.ravel(getattr(result, name)) for result in results]) for name in PER_SYSTEM
+    }
     return NonlinearResult(
         x=xp.concat([xp.reshape(result.x, shape) for result, shape in parts], axis=0),
         fun=xp.concat([xp.reshape(result.fun, shape) for result, shape in parts], axis=0),
-        **{name: np.concatenate([np.ravel(getattr(result, name)) for result in results]) for name in PER_SYSTEM},
+        **numbers,
         counts=sum((result.counts for result in results), Counts()),
         steps=tuple(step for result in results for step in result.steps),
     )

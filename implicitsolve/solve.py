@@ -27,6 +27,7 @@ from implicitsolve.nonlinear import (
     SparseNewton,
     Substitution,
 )
+from implicitsolve.nonlinear._memory import SolveMemory, memory_of
 from implicitsolve.nonlinear._scheduler import NonlinearMethod, Scheduler, SolveContext
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
@@ -58,6 +59,7 @@ def root(
     method: NonlinearMethod | str = "auto",
     stop: NonlinearStop | None = None,
     monitor: Monitor | None = None,
+    previous: NonlinearResult | None = None,
     **habits: Any,
 ) -> NonlinearResult:
     """Solve F(x) = 0, for one system or a batch of independent ones.
@@ -77,6 +79,10 @@ def root(
         When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|, at most 100 steps.
     monitor : callable, optional
         Called with every step; where it returns True, the solve ends. See `implicitsolve.monitor`.
+    previous : NonlinearResult, optional
+        Result of a related solve with as many unknowns, such as the last time step or the neighboring parameter: the
+        detected sparsity, the coloring, the factors and the recycled Krylov vectors are the first ones of this solve.
+        They cost evaluations where J has changed much, and never accuracy. x0 is not taken from it. See the notes.
     **habits
         `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
         ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
@@ -91,8 +97,8 @@ def root(
     Raises
     ------
     TypeError, ValueError
-        If an argument, or what one of the problem's functions returns, is not usable. Exceptions of those functions
-        pass unchanged.
+        If an argument, or what one of the problem's functions returns, is not usable; if `previous` has other shapes,
+        another dtype or another declared structure. Exceptions of those functions pass unchanged.
 
     Notes
     -----
@@ -113,6 +119,13 @@ def root(
 
     One step of `NewtonKrylov` costs one Jacobian product for each Krylov iteration, and one residual (more where the
     line search shortens the step). Without exact products each is a residual.
+
+    With `previous`, a J that was found dense is not searched again. Kept factors give directions as long as they reduce
+    ||F|| fast enough, by the rules of `BlockNewton`; a pattern that has become too narrow is detected again. Every
+    result holds structure and coloring; factors and Krylov vectors, the larger part, only after a solve with
+    `previous`, and only if all systems of the batch have converged in the same step. So the first result of a chain has
+    none, the second factors its J, and later ones begin with these factors. They live as long as a result that holds
+    them: keep ``result.without_memory()`` of old steps.
 
     Examples
     --------
@@ -136,7 +149,7 @@ def root(
         if problem.initial_guess is None:
             raise TypeError("root: `x0` is needed, since the problem offers no initial guess")
         x0 = problem.initial_guess("default", None)
-    return solve_root(problem, x0, solver, stop, monitor)
+    return solve_root(problem, x0, solver, stop, monitor, previous=previous)
 
 
 def solve_root(
@@ -146,9 +159,12 @@ def solve_root(
     stop: NonlinearStop,
     monitor: Monitor,
     scheduler: Scheduler | None = None,
+    previous: NonlinearResult | None = None,
 ) -> NonlinearResult:
     """`root` with checked settings; without a scheduler all systems iterate at once."""
     x0 = as_inexact(x0, "x0")
+    known = memory_of("root", problem, x0, previous)
+    memory = SolveMemory(declared=problem.structure, keeps=previous is not None)
     reduced = EvenOdd.of(problem, x0) if problem.halves is not None and solver.eliminates else None
     if reduced is not None:
         problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
@@ -159,7 +175,8 @@ def solve_root(
         result = _empty(x0, evaluator)
     else:
         start = _start(evaluator.flatten(x0))
-        result = _result(solver.solve(SolveContext(evaluator, stop, monitor, scheduler), start), evaluator)
+        context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
+        result = _result(solver.solve(context, start), evaluator, memory)
     return result if reduced is None else reduced.expanded(result)
 
 
@@ -181,7 +198,7 @@ def _start(x0: Array) -> Solution:
     )
 
 
-def _result(solution: Solution, evaluator: Evaluator) -> NonlinearResult:
+def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory) -> NonlinearResult:
     batch_shape = evaluator.batch_shape
     return NonlinearResult(
         x=evaluator.unflatten(solution.x),
@@ -194,6 +211,8 @@ def _result(solution: Solution, evaluator: Evaluator) -> NonlinearResult:
         krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
         counts=evaluator.tally.counts(),
         steps=tuple(solution.steps),
+        detection=memory.detection,
+        _memory=memory,
     )
 
 

@@ -70,6 +70,7 @@ def newton_krylov(
     max_evaluations: int | None = None,
     max_seconds: float | None = None,
     full_output: bool = False,
+    previous: Any = None,
     **inner_options: Any,
 ) -> Any:
     """Find a root of a function by an inexact Newton–Krylov method, as `scipy.optimize.newton_krylov`.
@@ -85,20 +86,16 @@ def newton_krylov(
     rdiff : float, optional
         Step of difference products, relative to ||x||. Default sqrt(eps) of the dtype.
     method : str, callable or Krylov method, optional
-        The default "lgmres" does not run LGMRES: in its place runs `NewtonKrylov`'s default, GMRES in one cycle that is
-        preconditioned by the Krylov spaces of earlier Newton steps. It took fewer residuals than SciPy's LGMRES in
-        every problem of the benchmark. For LGMRES itself pass ``implicitsolve.LGMRES()``, or an option of SciPy's,
-        ``inner_...``. "gmres", "fgmres" and "bicgstab" are the library's own;
-        "gcrotmk", "cgs", "minres", "tfqmr", other names in `scipy.sparse.linalg`, and functions with that
-        interface are called on NumPy arrays.
+        The default "lgmres" runs `NewtonKrylov`'s default instead, GMRES in one cycle that is preconditioned by the
+        Krylov spaces of earlier Newton steps; for LGMRES itself pass ``implicitsolve.LGMRES()``, or an ``inner_...`` of
+        SciPy's. "gmres", "fgmres", "bicgstab" are the library's own; other names in `scipy.sparse.linalg`, and
+        functions with that interface, are called on NumPy arrays.
     inner_maxiter : int, optional
-        Most iterations of the linear method in one step. For "lgmres" the space begins with three times as many
-        vectors, and grows when they do not suffice.
+        Most iterations of the linear method in a step. For "lgmres" the space begins with thrice as many, and grows.
     inner_M : LinearOperator, array, sparse matrix, factors or callable, optional
         Preconditioner: approximates the inverse of the Jacobian, as that of `NewtonKrylov`: ``splu(A)``, a hierarchy of
-        pyamg, a function ``r -> z`` (or, with a `structure`, settings such as `BlockLU()`).
-        Its methods ``setup(x, F, residual)`` and
-        ``update(x, F)``, if it has them, are called at the start and after each step, with flat arrays as in SciPy.
+        pyamg, a function ``r -> z`` (or, with a `structure`, settings such as `BlockLU()`). ``setup(x, F, residual)``
+        and ``update(x, F)``, if it has them, are called at the start and after each step, with flat arrays as in SciPy.
     outer_k : int, optional
         For "lgmres": 0 keeps nothing from earlier steps.
     verbose : bool, optional
@@ -119,28 +116,28 @@ def newton_krylov(
         ``jvp(x, v)``: exact Jacobian product in place of differences.
     jac : callable, optional
         ``jac(x)``: the Jacobian as an operator (SciPy's or ours), an array or a sparse matrix.
-    structure : BlockBanded, optional
-        What is known of the Jacobian. With it, and neither `inner_M`, `rdiff` nor another `method` or `line_search`,
-        the Jacobian is assembled and factored where that is worth it, as in ``root(..., method="auto")``.
+    structure : BlockBanded, Sparse, Grid or str, optional
+        What is known of the Jacobian (`Problem`). With it, and neither `inner_M`, `rdiff` nor another `method` or
+        `line_search`, J is assembled and factored where that is worth it, as in ``root(..., method="auto")``.
     batch_ndim : int, optional
-        The first `batch_ndim` axes of x0 index independent systems, each with its own Krylov space, step length and
-        status.
+        The first `batch_ndim` axes of x0 index independent systems, each with its own space, step length and status.
     max_evaluations, max_seconds : optional
         As of `NonlinearStop`: limits of the residuals and products of the solve, and of its time.
     full_output : bool, optional
         Return ``(x, result)``, and do not raise when a system does not converge.
+    previous : OptimizeResult or NonlinearResult, optional
+        Result of a related solve, such as the last time step: its sparsity, coloring and factors are used; see `root`.
     **inner_options
-        Further options ``inner_...`` of the linear method, as in SciPy; given one, the methods that SciPy has are
-        SciPy's.
+        Options ``inner_...`` of the linear method, as in SciPy; given one, the methods that SciPy has are SciPy's.
 
     Returns
     -------
     x : Array
         Root, shaped like x0.
     result : scipy.optimize.OptimizeResult
-        With `full_output`: ``x, fun, success, status, message, nit, nfev, njev, njvp``, and the native result as
-        ``native``. `nfev` counts the solver's calls of `residual`, `njvp` its calls of `jvp` or products with `jac`,
-        and `njev` its calls of `jac`.
+        With `full_output`: ``x, fun, success, status, message, nit, nfev, njev, njvp, detection`` (sparsity of J), and
+        the `native` result. `nfev` counts the calls of `residual`, `njvp` those of `jvp` or products with `jac`, and
+        `njev` those of `jac`.
 
     Raises
     ------
@@ -186,7 +183,8 @@ def newton_krylov(
     is_plain = is_own and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
     chooses = is_plain and structure != "none"
     observer = _monitor(verbose, callback, batch_ndim)
-    result = root(problem, x0, method="auto" if chooses else solver, stop=stop, monitor=observer)
+    chosen, known = "auto" if chooses else solver, getattr(previous, "native", previous)
+    result = root(problem, x0, method=chosen, stop=stop, monitor=observer, previous=known)
     if iter is not None:
         result = _stopped(result)
     is_wanted = (
@@ -398,5 +396,6 @@ def _optimize_result(result: NonlinearResult, jacobians: int) -> Any:
         nfev=result.counts.residuals,
         njev=jacobians,
         njvp=result.counts.jvps,
+        detection=result.detection,
         native=result,
     )

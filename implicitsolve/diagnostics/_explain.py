@@ -80,7 +80,7 @@ class Explanation:
     findings : tuple of Finding
         At least one for each status other than CONVERGED; anything suspicious about systems that have converged.
     notes : tuple of str
-        Results of further checks with the problem.
+        Results of further checks with the problem, and the sparsity of J that the solve has used.
     """
 
     summary: str
@@ -174,7 +174,16 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
         row = int((finite if finite.size else asked)[0])
         more, notes = _probed(result, problem, row, status, kinds.get(row, ""))
         findings = more + findings
-    return Explanation(_headline(status), tuple(findings), tuple(notes))
+    return Explanation(_headline(status), tuple(findings), (*notes, *_sparsity(result)))
+
+
+def _sparsity(result: NonlinearResult) -> list[str]:
+    """The sparsity of J that the solve has used, and what to do where the search gave up."""
+    found = result.detection
+    if found is None:
+        return []
+    advice = " If J is sparse, declare its pattern by `structure`." if found.how in ("budget", "contradiction") else ""
+    return [f"Sparsity of J: {found}.{advice}"]
 
 
 def _headline(status: HostArray) -> str:

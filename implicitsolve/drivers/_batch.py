@@ -234,7 +234,7 @@ class _Batch:
         results = [self._unsolved(task, solved) if task.result is None else task.result for task in tasks]
         whole = concatenated(results)
         xp = array_namespace(whole.x)
-        numbers = {name: np.reshape(getattr(whole, name), self.batch_shape) for name in PER_SYSTEM}
+        numbers: dict[str, Any] = {name: np.reshape(getattr(whole, name), self.batch_shape) for name in PER_SYSTEM}
         return BatchResult(
             x=xp.reshape(whole.x, self.batch_shape + tuple(whole.x.shape[1:])),
             fun=xp.reshape(whole.fun, self.batch_shape + tuple(whole.fun.shape[1:])),

@@ -35,12 +35,14 @@ class RecyclingGMRES:
         Most pairs (direction, image) kept from earlier solves; 0 for none.
     systems : int
         Size of the batch.
+    space : RecycledSpace, optional
+        Of earlier solves.
     """
 
-    def __init__(self, size: int, recycle: int, systems: int) -> None:
+    def __init__(self, size: int, recycle: int, systems: int, space: RecycledSpace | None = None) -> None:
         self.sizes, self.recycle = np.full(systems, size), recycle
         self.grew = np.zeros(systems, dtype=bool)  # to a size, after the last solve, that may become all of R^N
-        self.space: RecycledSpace | None = None
+        self.space: RecycledSpace | None = copy.copy(space)  # whose `base` changes
 
     @property
     def correction(self) -> Callable[[Array], Array] | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Sparse, compressed
+from implicitsolve._sparse_structure import Detection, Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import Entries, bisect, bisection_cost
 from implicitsolve.linearize._diagonals import DenseError, Diagonals, NotDiagonalError, verify
@@ -22,77 +21,6 @@ GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from 
 MOST_REPAIRED = 0.1  # part of the rows that are searched once more for themselves
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
 BUDGET = 400
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Detection:
-    """What a search for sparsity has found.
-
-    Attributes
-    ----------
-    structure : Sparse or None
-        The pattern; None if none was found, or none is believed.
-    how : str
-        "diagonals" or "bisection": which search found it. Without a structure the reason: "small", "dense",
-        "not finite", "raised", "budget", "irregular": not on diagonals, or "contradiction": J d is not the measured
-        change of F.
-    evaluations : int
-        Residual evaluations that the search took.
-    unknowns : int
-        N.
-    values : ndarray (B, nnz) or None
-        Entries of J at a point near x0, in the order of ``structure.indices``, accurate to about eps^(1/4).
-    full_rows : ndarray of int
-        Rows that depend on nearly all unknowns and are not in the structure.
-    colors : ndarray (N,) of int or None
-        Colors of the columns for ``structure``, if the search has needed any.
-    likely : float
-        Evaluations that a search by bisection would likely take, where one was put off.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
-    >>> ims.detect_structure(lambda x: 3 * x - np.roll(x, 1) ** 2, np.ones(50))
-    <Detection: 50 unknowns, 100 entries, at most 2 in a row, by diagonals in 9 evaluations>
-    """
-
-    structure: Sparse | None = None
-    how: str
-    evaluations: int
-    unknowns: int
-    values: HostArray | None = field(default=None, repr=False)
-    full_rows: HostArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp), repr=False)
-    colors: HostArray | None = field(default=None, repr=False)
-    likely: float = field(default=0.0, repr=False)
-
-    @property
-    def reason(self) -> str:
-        """Why there is no structure, in words; empty if there is one."""
-        return "" if self.structure is not None else REASONS[self.how]
-
-    def __repr__(self) -> str:
-        """What was found, how, and what it cost."""
-        cost = f"{self.evaluations} evaluation" + "s" * (self.evaluations != 1)
-        if self.structure is None:
-            return f"<Detection: {self.unknowns} unknowns, no sparsity used ({self.reason}), {cost}>"
-        full = f", {self.full_rows.size} full rows aside" if self.full_rows.size else ""
-        most = int(self.structure.row_counts.max(initial=0))
-        return (
-            f"<Detection: {self.unknowns} unknowns, {self.structure.nnz} entries, at most {most} in a row{full}, "
-            f"by {self.how} in {cost}>"
-        )
-
-
-REASONS = {
-    "small": "few unknowns",
-    "dense": "a single unknown changes too many equations",
-    "not finite": "the residual is not finite near x0",
-    "raised": "the residual raised an exception near x0",
-    "budget": "the evaluations allowed do not suffice",
-    "irregular": "the entries do not lie on diagonals, and no other pattern was looked for",
-    "contradiction": "the residual does not change as the pattern predicts",
-}
 
 
 def detect(

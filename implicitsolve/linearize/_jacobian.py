@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._namespace import as_inexact
+from implicitsolve._sparse_structure import Detection
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._detect import BUDGET, Detection, detect
+from implicitsolve.linearize._detect import BUDGET, detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.operators import BlockBandedMatrix

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Sparse
+from implicitsolve._sparse_structure import Detection, Sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._coloring import Coloring, color_columns
 from implicitsolve.linearize._probe import Flat
@@ -71,6 +73,14 @@ class SparseAssembler:
         known[self._place] = True
         self._unknown = ~known.reshape(coloring.count, n)
         self._unknown[:, coloring.full_rows] = False
+
+    @classmethod
+    def of(cls, found: Detection, known: SparseAssembler | None = None) -> SparseAssembler:
+        """The assembler for what was found: a copy of a known one for the same pattern, or a new one."""
+        structure: Any = found.structure
+        if known is not None and not found.full_rows.size and known.structure.has_entries_of(structure):
+            return copy.copy(known)
+        return cls(structure, found.full_rows, found.colors)
 
     def lengths(self, x: HostArray) -> HostArray:
         """Differences (B, N): ``eps^(1/4) max(|x|, eps^(1/3) rms(x))``, longer on a long line; 1 for x where x = 0."""

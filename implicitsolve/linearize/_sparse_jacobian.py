@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve._namespace import eps
+from implicitsolve._sparse_structure import Detection
 from implicitsolve._typing import HostArray
-from implicitsolve.linearize._detect import Detection, detect
+from implicitsolve.linearize._detect import detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.operators._sparse import SparseMatrix

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from implicitsolve.globalize._inexact_newton import SearchResult
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
 from implicitsolve.nonlinear._loop import HALVED, IterationLoop
+from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._refactor_rule import (
     MAX_AGE,
     MAX_ASSEMBLIES,
@@ -84,15 +86,19 @@ class BlockLoop(IterationLoop[BlockState]):
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> BlockState:
         size = state.rows.size
+        known = None if self.method.reuse == "none" else self.previous.inverse
         return BlockState(
             **vars(state),
-            is_stale=np.ones(size, dtype=bool),
+            is_stale=np.full(size, known is None),
             age=np.zeros(size, dtype=int),
             rate=np.ones(size),
             is_exhausted=np.zeros(size, dtype=bool),
-            inverse=BatchedInverse(),
+            inverse=BatchedInverse() if known is None else copy.copy(known),
             updates=BroydenInverse(),
         )
+
+    def _keep(self, memory: SolveMemory) -> None:
+        memory.inverse = self.state.inverse
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
         fresh = self.state.is_stale.copy()

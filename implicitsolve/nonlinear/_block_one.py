@@ -94,7 +94,7 @@ class OneSystemLoop(BlockLoop):
             iteration = self._within_limits(self._several_steps, iteration + 1) or iteration
             self._note_best()
             self._compact()
-        return self.solution
+        return self._remembered()
 
     def _several_steps(self, iteration: int) -> int:
         """Steps with one factorized J; return the number of the last."""
@@ -183,6 +183,7 @@ class OneSystemLoop(BlockLoop):
                 residual_norm=self.state.measure,
                 running=running,
                 counts=counts,
+                sparsity="" if iteration else self.memory.described,
                 **details,
             )
         )

@@ -14,6 +14,7 @@ from implicitsolve.globalize._inexact_newton import SearchResult
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import silent, wants_end
+from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._scheduler import Scheduler, SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
@@ -47,7 +48,9 @@ class IterationLoop(Generic[State]):
         self.method, self.solution = method, solution
         self.stop, self.monitor, self.scheduler = context.stop, context.monitor, context.scheduler
         self.leave = context.leave
-        self.whole, self.is_retry = context.evaluator, rows is not None
+        self.whole, self.is_retry, self.memory = context.evaluator, rows is not None, context.memory
+        is_whole = rows is None and context.scheduler is None
+        self.previous = context.previous if is_whole else SolveMemory()
         self.patience = PATIENCE
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
@@ -92,7 +95,17 @@ class IterationLoop(Generic[State]):
                 self._admit(self.scheduler, iteration - before)
         if self.scheduler is not None:
             self.scheduler.finish(self.solution.status)
+        return self._remembered()
+
+    def _remembered(self) -> Solution:
+        """The solution; what later solves may start from is kept if all systems have ended at the same step."""
+        is_whole = self.state.status.size == self.solution.status.size
+        if self.memory.keeps and is_whole and (self.solution.status == CONVERGED).all():
+            self._keep(self.memory)
         return self.solution
+
+    def _keep(self, memory: SolveMemory) -> None:
+        """Leave to later solves what the method has found out about J."""
 
     def _within_limits(self, step: Callable[..., Result], *arguments: Any) -> Result | None:
         """Take a step, and return what it returns; end all systems, and return None, where it exceeds a limit."""
@@ -257,6 +270,7 @@ class IterationLoop(Generic[State]):
             residual_norm=state.measure.copy(),
             running=int((state.status == RUNNING).sum()) + waiting,
             counts=self.evaluator.tally.counts(),
+            sparsity="" if iteration else self.memory.described,
             **(DETAILS | details),
         )
         self.solution.steps.append(step)

@@ -14,6 +14,7 @@ from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import RecyclingGMRES
 from implicitsolve.nonlinear._direction import FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._scheduler import SolveContext, retried
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
@@ -157,7 +158,7 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
         systems = state.rows.size
         linear: LinearSolver
         if method.krylov is None:
-            linear = RecyclingGMRES(method.max_krylov, method.recycle, systems)
+            linear = self._recycling(systems)
         else:
             linear = FixedMethod(method.krylov, method.max_krylov)
         return _NewtonState(
@@ -169,6 +170,16 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
             lagged=None if method.preconditioner is None else lagged(method.preconditioner, self.evaluator, systems),
             linear=linear if method.krylov_dtype is None else SinglePrecision(linear),
         )
+
+    def _recycling(self, systems: int) -> RecyclingGMRES:
+        """The linear method, with the spaces of an earlier solve."""
+        method: NewtonKrylov = self.method
+        space = self.previous.space if method.recycle and method.krylov_dtype is None else None
+        return RecyclingGMRES(method.max_krylov, method.recycle, systems, space)
+
+    def _keep(self, memory: SolveMemory) -> None:
+        if isinstance(self.state.linear, RecyclingGMRES):
+            memory.space = self.state.linear.space
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
         evaluator, state = self.evaluator, self.state

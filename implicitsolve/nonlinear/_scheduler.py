@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
+from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._state import CONVERGED, LoopState, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
@@ -103,6 +104,8 @@ class SolveContext:
     monitor: Monitor = silent
     scheduler: Scheduler | None = None  # of a solve in which all systems iterate to their own end, there is none
     leave: Callable[[LoopState], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
+    previous: SolveMemory = field(default_factory=SolveMemory)  # what an earlier solve left; never written
+    memory: SolveMemory = field(default_factory=SolveMemory)  # what this one leaves
 
 
 class NonlinearMethod(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,12 @@ class _Iterative:
     def negative(self, F: Array) -> Array:
         """-J^-1 F."""
         return -self.matvec(F)
+
+    def __copy__(self) -> _Iterative:
+        """The same with an account of its own, for another solve."""
+        other = object.__new__(_Iterative)
+        vars(other).update(vars(self), _owner=copy.copy(self._owner))
+        return other
 
     def take(self, indices: Indices) -> _Iterative:
         """The inverse itself, of the only system."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -9,13 +10,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from implicitsolve._namespace import numpy_namespace
-from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._sparse_structure import Detection, Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._inexact_newton import Backtracking, LineSearch
-from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, Detection, detect
+from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, detect
 from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
+from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._scheduler import SolveContext, retried
@@ -26,6 +28,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
+LASTING = ("dense", "budget", "contradiction", "irregular")  # reasons that a search at another point would only repeat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,37 +97,47 @@ class SparseNewton:
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
-        evaluator = context.evaluator
+        evaluator, memory = context.evaluator, context.memory
         if not isinstance(start.x, np.ndarray):
             return NewtonKrylov().solve(context, start, rows)
         offered = OfferedJacobians.of(evaluator, start.x)
         if offered is not None and offered.is_dense:
             return NewtonKrylov().solve(context, start, rows)
         if offered is not None:
-            return self._solved(_Parts(self.line_search, offered, SparseInverses()), context, start, rows)
-        structure = evaluator.problem.sparse_structure if self.structure is None else self.structure
-        if structure is not None:
-            found = Detection(
-                structure=structure.bound(evaluator.size), how="declared", evaluations=0, unknowns=evaluator.size
-            )
-        elif evaluator.problem.structure == "none":
+            memory.detection = Detection(structure=offered.structure, how="jac", evaluations=0, unknowns=evaluator.size)
+            return self._solved(offered, context, start, rows)
+        found = self._found(evaluator, start.x, context.previous.detection)
+        if found is None:
             return NewtonKrylov().solve(context, start, rows)
-        else:
-            found = self._detected(evaluator, start.x, self.bisection is True)
-            if found.how == "irregular" and self.bisection == "late":
-                start = NewtonKrylov().solve(
-                    replace(context, leave=_Rental(evaluator.tally, found.likely)), start, rows
-                )
-                rows = np.flatnonzero(start.status == Status.ITERATION_LIMIT)
-                rows = rows[context.stop.remaining(1, start.iterations[rows]) > 0]
-                if not rows.size:
-                    return start
-                start.status[rows] = Status.RUNNING
-                found = self._detected(evaluator, start.x, "only")
+        memory.detection = replace(found, values=None)
+        if found.how == "irregular" and self.bisection == "late":
+            start = NewtonKrylov().solve(replace(context, leave=_Rental(evaluator.tally, found.likely)), start, rows)
+            rows = np.flatnonzero(start.status == Status.ITERATION_LIMIT)
+            rows = rows[context.stop.remaining(1, start.iterations[rows]) > 0]
+            if not rows.size:
+                return start
+            start.status[rows] = Status.RUNNING
+            first, found = found, self._detected(evaluator, start.x, "only")
+            memory.detection = replace(found, values=None, evaluations=first.evaluations + found.evaluations)
         if found.structure is None:
             return NewtonKrylov().solve(context, start, rows)
-        jacobians = _Jacobians(evaluator, found.structure, found)
-        return self._solved(_Parts(self.line_search, jacobians, SparseInverses()), context, start, rows)
+        jacobians = _Jacobians(evaluator, found, memory, context.previous.assembler)
+        memory.detection = replace(memory.detection, colors=jacobians.colors)
+        return self._solved(jacobians, context, start, rows)
+
+    def _found(self, evaluator: Evaluator, x: HostArray, previous: Detection | None) -> Detection | None:
+        """The structure that is declared, known, or detected; None where none may be sought."""
+        declared = evaluator.problem.sparse_structure if self.structure is None else self.structure
+        if declared is not None:
+            pattern = declared.bound(evaluator.size)
+            return Detection(structure=pattern, how="declared", evaluations=0, unknowns=evaluator.size)
+        if evaluator.problem.structure == "none":
+            return None
+        if previous is not None and previous.structure is not None:
+            return replace(previous, how="previous", evaluations=0)
+        if previous is not None and previous.how in LASTING and (previous.how, self.bisection) != ("irregular", True):
+            return replace(previous, evaluations=0)
+        return self._detected(evaluator, x, self.bisection is True)
 
     def _detected(self, evaluator: Evaluator, x: HostArray, bisection: bool | Literal["only"]) -> Detection:
         return evaluator.tally.enforced(
@@ -136,9 +149,13 @@ class SparseNewton:
             bisection=bisection,
         )
 
-    def _solved(self, parts: _Parts, context: SolveContext, start: Solution, rows: Indices | None) -> Solution:
+    def _solved(
+        self, jacobians: JacobianAssembler, context: SolveContext, start: Solution, rows: Indices | None
+    ) -> Solution:
         """Solve with these Jacobians; begin again with products where that fails."""
-        solution = BlockLoop(parts, context, start, rows).run()
+        known = context.previous.inverses
+        inverses = context.memory.inverses = SparseInverses() if known is None else copy.copy(known)
+        solution = BlockLoop(_Parts(self.line_search, jacobians, inverses), context, start, rows).run()
         failed = (solution.status != Status.CONVERGED) & (solution.status != Status.STOPPED)
         again = np.flatnonzero(
             failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
@@ -189,8 +206,10 @@ class _Parts:
 class _Jacobians:
     """Jacobians as `BlockLoop` asks for them."""
 
-    def __init__(self, evaluator: Evaluator, structure: Sparse, found: Detection) -> None:
-        self._structure, self._found = structure, found
+    def __init__(
+        self, evaluator: Evaluator, found: Detection, memory: SolveMemory, known: SparseAssembler | None
+    ) -> None:
+        self._found, self._memory, self._known = found, memory, known
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         is_whole = found.values is not None and not found.full_rows.size
         self._first: HostArray | None = found.values if is_whole else None
@@ -198,19 +217,25 @@ class _Jacobians:
     @cached_property
     def assembler(self) -> SparseAssembler:
         """Made when it is needed: J at the start may come from the detection, and serve to the end."""
-        return SparseAssembler(self._structure, self._found.full_rows, self._found.colors)
+        self._memory.assembler = assembler = SparseAssembler.of(self._found, self._known)
+        return assembler
+
+    @property
+    def colors(self) -> HostArray:
+        """Colors of the columns: those of the detection, as long as there was no assembly."""
+        colors = self._found.colors
+        return self.assembler.coloring.colors if colors is None or "assembler" in vars(self) else colors
 
     @property
     def cost(self) -> int:
-        """Evaluations of an assembly; as many as the detection had colors, as long as there was none."""
-        colors = self._found.colors
-        return self.assembler.cost if colors is None or "assembler" in vars(self) else int(colors.max()) + 1
+        """Evaluations of an assembly."""
+        return int(self.colors.max()) + 1
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
         """J(x) for x (b, N), where F is F(x)."""
         first, self._first = self._first, None
         if first is not None and first.shape[0] == x.shape[0]:
-            return SparseMatrix(first, self._structure)
+            return SparseMatrix(first, self._found.structure)  # type: ignore[arg-type]
         problem = evaluator.problem
         if problem.jvp is not None or problem.linearize is not None or problem.jac is not None:
             J = evaluator.jacobian(x, F)

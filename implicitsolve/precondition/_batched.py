@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ class BatchedInverse:
 
     def __init__(self, parts: list[tuple[Indices, Any]] | None = None) -> None:
         self.parts = [] if parts is None else parts
+
+    def __copy__(self) -> BatchedInverse:
+        """The same for another solve, which may replace parts."""
+        return BatchedInverse([(rows, copy.copy(inverse)) for rows, inverse in self.parts])
 
     def matvec(self, F: Array) -> Array:
         """A^-1 F for F (b, N)."""

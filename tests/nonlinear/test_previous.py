@@ -1,0 +1,175 @@
+"""`root(previous=...)`: later solves begin with the structure, the factors and the Krylov spaces of earlier ones."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import pickle
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from implicitsolve.testing import _sparse_gallery as planes
+
+SIZE = 24
+STOP = ims.NonlinearStop(rtol=1e-8)
+
+
+def step_from(old):
+    """One implicit step of the Allen-Cahn equation."""
+    return lambda u: u - old - 2.4 * planes.insulated(u) - 0.5 * (u - u * u * u)
+
+
+def bump(n=SIZE):
+    x = np.linspace(0.0, 1.0, n)
+    return np.tanh(20 * (0.3 - np.hypot(x[:, None] - 0.5, x - 0.4)))
+
+
+def march(steps, *, previous, make=step_from, start=None, **options):
+    """Results of time steps; with `previous` each is given the one before."""
+    u, results = bump() if start is None else start, [None]
+    for _ in range(steps):
+        results.append(ims.root(make(u), u, previous=results[-1] if previous else None, stop=STOP, **options))
+        assert np.all(results[-1].success)
+        u = results[-1].x
+    return results[1:]
+
+
+def residuals(results):
+    return [result.counts.residuals for result in results]
+
+
+def test_later_steps_neither_detect_nor_assemble():
+    plain, chain = march(6, previous=False), march(6, previous=True)
+    assert np.abs(plain[-1].x - chain[-1].x).max() < 1e-6
+    assert chain[0].detection.how == "diagonals"
+    assert {result.detection.how for result in chain[1:]} == {"previous"}
+    assert all(result.detection.evaluations == 0 for result in chain[1:])
+    assert max(residuals(chain)[2:]) <= 0.7 * min(residuals(plain))
+    assert not any(step.factorized.any() for result in chain[2:] for step in result.steps)
+
+
+def test_the_same_previous_gives_the_same_solve_twice():
+    first, second = march(2, previous=True)
+    again = [ims.root(step_from(second.x), second.x, previous=second, stop=STOP) for _ in range(2)]
+    assert np.array_equal(again[0].x, again[1].x)
+    assert again[0].counts == again[1].counts
+    assert residuals([ims.root(step_from(first.x), first.x, previous=first, stop=STOP)]) == residuals([second])
+
+
+@pytest.mark.parametrize(
+    "strip",
+    [copy.copy, lambda r: pickle.loads(pickle.dumps(r)), lambda r: r.without_memory()],
+    ids=["copy", "pickle", "on request"],
+)
+def test_copies_keep_no_factors_but_say_what_was_found(strip):
+    *_, last = march(2, previous=True)
+    light = strip(last)
+    assert light._memory is None
+    assert str(light.detection) == str(last.detection)
+    assert ims.root(step_from(last.x), last.x, previous=light, stop=STOP).success
+
+
+def test_factors_are_kept_only_by_solves_that_were_given_a_previous_one():
+    first, second = march(2, previous=True)
+    assert first._memory.inverse is None
+    assert second._memory.inverse is not None
+
+
+def test_useless_factors_cost_one_evaluation():
+    *_, last = march(2, previous=True)
+
+    def other(u):
+        return 3 * u**3 + 40 * u - planes.neighbors(u) + 1
+
+    declared = ims.SparseNewton(structure=ims.Grid(shape=(SIZE, SIZE)))
+    fresh = ims.root(other, last.x, previous=last.without_memory(), method=declared)
+    result = ims.root(other, last.x, previous=last)
+    assert result.success
+    assert residuals([result])[0] <= residuals([fresh])[0] + 2
+
+
+def test_a_dense_jacobian_is_not_searched_again():
+    def mean(u):
+        return u - 0.1 * np.cos(u).mean() - 0.5 * np.sin(u)
+
+    first = ims.root(mean, np.linspace(0.0, 1.0, 80))
+    second = ims.root(mean, np.linspace(0.1, 1.0, 80), previous=first)
+    assert first.detection.how == second.detection.how == "dense"
+    assert (first.detection.evaluations, second.detection.evaluations) == (2, 0)
+
+
+def test_krylov_vectors_are_recycled():
+    options = {"method": ims.NewtonKrylov(), "start": bump()}
+    plain, chain = march(5, previous=False, **options), march(5, previous=True, **options)
+    assert sum(residuals(chain)[2:]) < 0.9 * sum(residuals(plain)[2:])
+
+
+def test_batches_reuse_the_structure():
+    start = np.stack([bump(), 0.5 * bump()])
+
+    def whole(old):
+        return ims.Problem(step_from(old), batch_ndim=1)
+
+    chain = march(3, previous=True, make=whole, start=start)
+    assert {result.detection.how for result in chain[1:]} == {"previous"}
+
+
+def test_block_newton_keeps_its_factors():
+    def make(old):
+        return ims.Problem(
+            lambda u: 3 * u - np.pad(u, 1)[2:] - np.pad(u, 1)[:-2] + 0.3 * u**3 - old, structure=ims.BlockBanded(1, 1)
+        )
+
+    chain = march(4, previous=True, make=make, start=np.sin(np.arange(200.0)), method="block-newton")
+    assert not any(step.factorized.any() for result in chain[2:] for step in result.steps)
+
+
+@pytest.mark.parametrize(
+    ("problem", "x0", "match"),
+    [
+        (step_from(0.0), np.zeros((SIZE, SIZE + 1)), r"shape \(24, 25\).* got \(24, 24\)"),
+        (step_from(0.0), np.zeros((SIZE, SIZE), np.float32), "float32.* got float64"),
+        (ims.Problem(step_from(0.0), batch_ndim=1), np.zeros((SIZE, SIZE)), r"batch shape \(24,\)"),
+        (ims.Problem(step_from(0.0), structure=ims.Sparse(np.eye(SIZE**2))), np.zeros((SIZE, SIZE)), "structure"),
+    ],
+)
+def test_a_result_of_another_problem_raises(problem, x0, match):
+    declared = ims.Problem(step_from(0.0), structure=ims.Grid(shape=(SIZE, SIZE)))
+    last = ims.root(declared, bump())
+    with pytest.raises(ValueError, match=match):
+        ims.root(problem, x0, previous=last)
+    with pytest.raises(TypeError, match="previous"):
+        ims.root(declared, bump(), previous=last.x)
+
+
+def test_an_equal_pattern_is_the_same_structure():
+    pattern = ims.Grid(shape=(SIZE, SIZE)).sparse.to_scipy()
+    results = march(3, previous=True, make=lambda old: ims.Problem(step_from(old), structure=ims.Sparse(pattern)))
+    assert str(results[2].detection) == "2784 entries, at most 5 in a row, 5 colors, declared"
+    assert residuals(results)[2] < residuals(results)[0]
+
+
+def test_the_sparsity_is_shown_wherever_a_solve_is_shown(caplog):
+    stream, logger = io.StringIO(), logging.getLogger("sparsity")
+    monitor = ims.monitor.combine(ims.monitor.table(stream), ims.monitor.log_to(logger))
+    with caplog.at_level(logging.INFO, "sparsity"):
+        _, output = ims.newton_krylov(step_from(bump()), bump(), verbose=False, full_output=True)
+        result = ims.root(step_from(bump()), bump(), monitor=monitor)
+    text = str(result.detection)
+    assert text == str(output.detection)
+    assert text.startswith("2784 entries, at most 5 in a row")
+    assert text.endswith("colors, by diagonals in 13 evaluations")
+    shown = result.summary(), str(ims.diagnostics.explain(result)).replace("\n", " "), stream.getvalue(), caplog.text
+    assert all(text in each for each in shown)
+    assert result.detection.values is None
+
+
+def test_the_drop_in_takes_what_it_returned():
+    u = bump()
+    x, first = ims.newton_krylov(step_from(u), u, full_output=True)
+    _, second = ims.newton_krylov(step_from(x), x, full_output=True, previous=first)
+    assert second.detection.how == "previous"
+    assert second.nfev < first.nfev - first.detection.evaluations + 8
