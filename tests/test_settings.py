@@ -51,7 +51,7 @@ def test_nothing_changes_after_construction(cls):
         value.anything = 1
 
 
-CHANGE = {"Pool", "Record", "SearchResult", "Solution", "Task"}  # dataclasses that hold a state, beside loops'
+CHANGE = {"Pool", "Record", "SearchResult", "Solution", "SolveMemory", "Task"}  # that hold a state, beside loops'
 
 
 def test_other_dataclasses_do_not_change_either():
