@@ -136,8 +136,7 @@ def newton_krylov(
         Root, shaped like x0.
     result : scipy.optimize.OptimizeResult
         With `full_output`: ``x, fun, success, status, message, nit, nfev, njev, njvp, detection`` (sparsity of J), and
-        the `native` result. `nfev` counts the calls of `residual`, `njvp` those of `jvp` or products with `jac`, and
-        `njev` those of `jac`.
+        the `native` result. `nfev` counts calls of `residual`, `njev` of `jac`, `njvp` of `jvp` or products with `jac`.
 
     Raises
     ------
