@@ -332,6 +332,7 @@ def test_every_public_name_completes() -> None:
     assert set(ims.__all__) <= set(dir(ims))
 
 
+@pytest.mark.slow
 def test_batches_of_numba_have_what_other_results_have() -> None:
     pytest.importorskip("numba")
     result = ims.newton_batch(lambda x: x * x - 2, np.ones((3, 2)))
