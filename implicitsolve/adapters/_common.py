@@ -1,4 +1,4 @@
-"""What every adapter needs: checks that name the culprit, and the way between array libraries."""
+"""Checks of arguments and conversion between array libraries, shared by all adapters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ quiet = np.errstate(over="ignore", invalid="ignore")
 
 
 class ByFields:
-    """A dataclass that is pickled by its fields: what it has made of them and kept is made again where it is needed."""
+    """A dataclass that is pickled by its fields: cached values are recomputed."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
@@ -168,8 +168,8 @@ def read_parameters(caller: str, params: object, inputs: Array, shapes: Shapes, 
     if value.ndim == 0 or value.shape[-1] == 0:
         shape = "(k,)" if len(shapes(d, 1)[size]) == 1 else "(k, k)"
         raise ValueError(f"{caller}: `{size}` must have shape {shape} with k at least 1, got {tuple(value.shape)}")
-    wanted = shapes(d, value.shape[-1])
-    checked = {name: check_array(caller, name, given[name], shape, inputs) for name, shape in wanted.items()}
+    expected = shapes(d, value.shape[-1]).items()
+    checked = {name: check_array(caller, name, given[name], shape, inputs) for name, shape in expected}
     return {name: xp.asarray(value, copy=True) for name, value in checked.items()}
 
 

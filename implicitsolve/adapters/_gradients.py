@@ -25,7 +25,7 @@ class Pulled:
     sums : Cotangents
         The cell's cotangents of all that is linear in parameters.
     sent : tuple of Array
-        Cotangents (count, size) of the neighbours at each offset; empty where they were not asked for.
+        Cotangents (count, size) of the neighbours at each offset; empty if they are not needed.
     """
 
     transition: Transition
@@ -42,7 +42,7 @@ class Pulled:
         return cls(transition, factors, states, sums, cell.to_neighbours(factors, sums) if sends else ())
 
     def back(self) -> Array:
-        """Cotangents of the source's states; afterwards `sent` is of no use."""
+        """Cotangents of the source's states; overwrites `sent`."""
         layout = self.transition.map
         return layout.unpack(layout.source, layout.gather(self.sent))
 
@@ -59,7 +59,7 @@ class Pulled:
 
 
 def add(total: dict[str, Array], gradients: Mapping[str, Array]) -> None:
-    """Add gradients to those that are there, in place."""
+    """Accumulate gradients in place."""
     for name, gradient in gradients.items():
         if name in total:
             total[name] += gradient
@@ -69,13 +69,13 @@ def add(total: dict[str, Array], gradients: Mapping[str, Array]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """What is wanted of a layer's gradients, and what it takes to find them.
+    """The gradients of a layer with respect to some of its parameters.
 
     Attributes
     ----------
     parameters : mapping of str to Array
         Of the layer: the cell's, "inputs", and boundary states.
-    wanted : frozenset of str
+    wrt : frozenset of str
         Names of those by which to differentiate.
     rows : Rows
         Layout of the whole layer.
@@ -84,21 +84,21 @@ class Gradients:
     parameters: Mapping[str, Array]
     boundaries: Boundaries
     rows: Rows
-    wanted: frozenset[str]
+    wrt: frozenset[str]
 
     @property
     def of_weights(self) -> bool:
-        """Whether any of the cell's own parameters is wanted."""
-        return bool(self.wanted - self.boundaries.names - {"inputs"})
+        """Whether any of the cell's own parameters is among them."""
+        return bool(self.wrt - self.boundaries.names - {"inputs"})
 
     def whole(self, transition: Transition, H: Array, w: Array) -> dict[str, Array]:
         """(dF/dtheta)^T w at the states H."""
         derivative = transition.linearize(H)[1]
-        pulled = Pulled.of(transition, derivative, H, w, sends=bool(self.boundaries.names & self.wanted))
+        pulled = Pulled.of(transition, derivative, H, w, sends=bool(self.boundaries.names & self.wrt))
         gradients = self._of_boundaries(pulled, -1) if pulled.sent else {}
         if self.of_weights:
             gradients |= pulled.weights()
-        if "inputs" in self.wanted:
+        if "inputs" in self.wrt:
             gradients["inputs"] = array_namespace(H).asarray(pulled.inputs(), copy=True)
         return gradients
 
@@ -123,7 +123,7 @@ class Gradients:
             if self.of_weights:
                 found |= of_eliminated.weights()
                 add(found, of_kept.weights())
-            if "inputs" in self.wanted:
+            if "inputs" in self.wrt:
                 found["inputs"] = dinputs = array_namespace(v).empty_like(self.parameters["inputs"])
                 dinputs[..., 0::2, :], dinputs[..., 1::2, :] = of_eliminated.inputs(), of_kept.inputs()
             return found
@@ -136,6 +136,6 @@ class Gradients:
         lengths, rows = self.rows.lengths, pulled.transition.map.target
         found: dict[str, Array] = {}
         for side in self.boundaries.sides:
-            if self.wanted & set(side.names):
+            if self.wrt & set(side.names):
                 found |= side.gradients(sent, self.parameters, lengths, rows, parity)
         return found

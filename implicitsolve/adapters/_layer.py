@@ -248,9 +248,9 @@ class Layer(ByFields):
         return tuple(edges.get(o, empty) for o in self.cell.offsets)
 
     def gradients(self, wrt: Collection[str] | None) -> Gradients:
-        """How to differentiate by those named, or all."""
-        wanted = frozenset(self.parameters if wrt is None else wrt)
-        return Gradients(self.parameters, self.boundaries, self.rows, wanted)
+        """Gradients with respect to the named parameters, or all."""
+        names = frozenset(self.parameters if wrt is None else wrt)
+        return Gradients(self.parameters, self.boundaries, self.rows, names)
 
     @quiet
     def parameter_vjp(self, H: Array, w: Array, wrt: Collection[str] | None = None) -> dict[str, Array]:
@@ -259,7 +259,7 @@ class Layer(ByFields):
         return self.ordered(self.gradients(wrt).whole(self.transition, H, -w), wrt)
 
     def ordered(self, gradients: dict[str, Array], wrt: Collection[str] | None) -> dict[str, Array]:
-        """Those that are wanted, in the order of the parameters."""
+        """Those in `wrt`, in the order of the parameters."""
         return {name: gradients[name] for name in self.parameters if wrt is None or name in wrt}
 
     # Subsets, and what is known without a solve

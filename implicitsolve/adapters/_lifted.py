@@ -23,7 +23,7 @@ from implicitsolve.adapters._common import (
 )
 from implicitsolve.adapters._lifted_sweep import Sweep, sweep_of
 from implicitsolve.adapters._lifted_weights import astype, check_matrix, outer, times
-from implicitsolve.adapters.kernels import Activation, check_activation
+from implicitsolve.adapters.kernels import ACTIVATIONS, Activation, check_activation
 
 NARROW = 8  # unknowns in a level, on average, below which a sweep takes much longer than a product with A
 
@@ -102,14 +102,14 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
     ((6, 6), (5, 2))
     """
     xp = check_inputs("lifted_net", inputs, sample="p")
-    phi = check_activation("lifted_net", activation)
+    check_activation("lifted_net", activation)
     A = check_matrix("lifted_net", "A", A, (None, None), inputs)
     if A.shape[1] != A.shape[0]:
         raise ValueError(f"lifted_net: `A` must be square, got shape {tuple(A.shape)}")
     B = check_matrix("lifted_net", "B", B, (A.shape[0], inputs.shape[-1]), inputs)
     with np.errstate(over="ignore", invalid="ignore"):
         constant = times(B, inputs)
-    return _Net(A, B, xp.asarray(inputs, copy=True), constant, phi, sweep_of(A, inputs)).problem()
+    return _Net(A, B, xp.asarray(inputs, copy=True), constant, activation, sweep_of(A, inputs)).problem()
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class _Net:
     B: Matrix
     inputs: Array  # (*batch, p)
     constant: Array  # (*batch, n), B u
-    activation: Activation
+    activation: str
     sweep: Sweep | None
 
     def problem(self) -> Problem:
@@ -143,17 +143,21 @@ class _Net:
             name="lifted_net",
         )
 
+    @property
+    def phi(self) -> Activation:
+        return ACTIVATIONS[self.activation]
+
     def check(self, name: str, x: Array) -> Array:
         """Check a state, or an array like one."""
         return check_array("lifted_net", name, x, tuple(self.constant.shape), self.constant)
 
     def apply(self, x: Array) -> Array:
         """phi(A x + B u)."""
-        return self.activation.value(times(self.A, self.check("x", x)) + self.constant)
+        return self.phi.value(times(self.A, self.check("x", x)) + self.constant)
 
     def slope(self, x: Array) -> Array:
         """phi'(A x + B u)."""
-        return self.activation.slope(self.apply(x))
+        return self.phi.slope(self.apply(x))
 
     @quiet
     def residual(self, x: Array) -> Array:
@@ -163,7 +167,7 @@ class _Net:
     def linearize(self, x: Array) -> tuple[Array, LinearOperator]:
         value = self.apply(x)
         sweep = self.sweep if self.sweep is not None and self.sweep.width >= NARROW else None
-        return x - value, _jacobian(self.A, self.activation.slope(value), sweep)
+        return x - value, _jacobian(self.A, self.phi.slope(value), sweep)
 
     def jvp(self, x: Array, v: Array) -> Array:
         return self.linearize(x)[1].matvec(v)
@@ -210,7 +214,7 @@ class _Net:
     def substitute(self) -> Array:
         """The solution, level after level."""
         sweep: Any = self.sweep
-        return sweep(lambda product, constant: self.activation.value(product + constant), self.constant)
+        return sweep(lambda product, constant: self.phi.value(product + constant), self.constant)
 
     @quiet
     def initial_guess(self, kind: str, rng: np.random.Generator | None = None) -> Array:
@@ -218,7 +222,7 @@ class _Net:
         if kind in ("zeros", "default"):
             return zeros(shape, self.constant)
         if kind == "one-step":
-            return array_namespace(self.constant).asarray(self.activation.value(self.constant), copy=True)
+            return array_namespace(self.constant).asarray(self.phi.value(self.constant), copy=True)
         if kind == "random":
             return from_host(check_generator("initial_guess", rng).uniform(-1.0, 1.0, shape), self.constant)
         raise ValueError(f"initial_guess: `kind` must be 'zeros', 'one-step' or 'random', got {kind!r}")

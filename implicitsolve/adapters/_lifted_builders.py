@@ -309,8 +309,8 @@ def lifted_inputs(sequences: Array, *, initial: Array = None) -> Array:
         return flat
     check_array("lifted_inputs", "initial", initial, None, sequences)
     if initial.ndim not in (1, sequences.ndim - 1) or tuple(initial.shape[:-1]) not in ((), lead):
-        wanted = "(k,)" if not lead else f"({lead[0]}, k) or (k,)"
-        raise ValueError(f"lifted_inputs: `initial` must have shape {wanted}, got {tuple(initial.shape)}")
+        expected = "(k,)" if not lead else f"({lead[0]}, k) or (k,)"
+        raise ValueError(f"lifted_inputs: `initial` must have shape {expected}, got {tuple(initial.shape)}")
     return xp.concat([flat, xp.broadcast_to(initial, (*lead, initial.shape[-1]))], axis=-1)
 
 
@@ -346,7 +346,7 @@ def lifted_outputs(values: Array, T: int) -> Array:
     if not is_array(values):
         raise TypeError(f"lifted_outputs: `values` must be an array, got {type(values).__name__}")
     if values.ndim not in (1, 2) or values.shape[-1] % T:
-        wanted = f"(batch, {T} q) or ({T} q,)"
-        raise ValueError(f"lifted_outputs: `values` must have shape {wanted}, got {tuple(values.shape)}")
+        expected = f"(batch, {T} q) or ({T} q,)"
+        raise ValueError(f"lifted_outputs: `values` must have shape {expected}, got {tuple(values.shape)}")
     xp = array_namespace(values)
     return xp.flip(xp.reshape(values, (*values.shape[:-1], T, values.shape[-1] // T)), axis=-2)

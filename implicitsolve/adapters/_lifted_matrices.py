@@ -91,10 +91,9 @@ class LiftedMatrices:
         return times(C, g, adjoint=True), outer(C, g, x)
 
     def weight_gradients(self, dA: Matrix, dB: Matrix, dC: Matrix) -> dict[str, Array]:
-        """Return the gradients of the network's weights, from those of the matrices in which they stand.
+        """Return the gradients of the network's weights, from those of the matrices that contain them.
 
-        A weight's gradient is the sum of the matrices' gradients over the places where it stands; entries elsewhere are
-        not read.
+        A weight's gradient is the sum of the matrices' gradients over its occurrences; other entries are ignored.
 
         Parameters
         ----------

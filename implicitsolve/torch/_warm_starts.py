@@ -19,9 +19,9 @@ class WarmStarts:
 
     Notes
     -----
-    Every sample has one state and one adjoint, of the size of its output: copies, on its device. Only what converged is
-    kept. A sample may come in a batch with another padding, since sequences start at the first position; other samples
-    under an old key, or another layer, only start badly: a solve is never less accurate.
+    Every sample has one state and one adjoint, of the size of its output: copies, on its device. Only converged
+    results are stored. The padding of the batch may change, since sequences start at the first position. A wrong key,
+    or another layer, gives a bad start and never a less accurate solution.
 
     Examples
     --------

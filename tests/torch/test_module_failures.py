@@ -92,3 +92,8 @@ def test_unusable_settings():
         imt.ImplicitGRU(D, K, bias=True)
     with pytest.raises(ValueError, match="`kind` must be"):
         imt.ImplicitGRU(D, K, solve_options=imt.SolveOptions(initial_guess="warm"))(torch.ones(B, T, D))
+
+
+def test_a_boundary_state_that_a_layer_does_not_have_is_named():
+    with pytest.raises(TypeError, match="ImplicitGRU: unexpected keyword argument 'h0'"):
+        imt.ImplicitGRU(D, K)(torch.ones(B, T, D), h0=torch.ones(K))

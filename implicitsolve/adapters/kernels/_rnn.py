@@ -81,52 +81,25 @@ class RNN:
         return recurrence(step, x, begin, lags, plan, given)
 
 
-def _tanh(a: Array) -> Array:
-    return array_namespace(a).tanh(a)
-
-
-def _tanh_slope(h: Array) -> Array:
-    return 1.0 - h * h
-
-
 def _logistic(a: Array) -> Array:
     h = array_namespace(a).exp(-a)  # infinite where the value is 0
     h += 1.0
     return 1.0 / h
 
 
-def _logistic_slope(h: Array) -> Array:
-    return h - h * h
-
-
-def _relu(a: Array) -> Array:
-    xp = array_namespace(a)
-    return xp.maximum(a, xp.zeros_like(a))
-
-
-def _relu_slope(h: Array) -> Array:
-    return array_namespace(h).astype(h > 0.0, h.dtype)
-
-
-def _identity(a: Array) -> Array:
-    return a
-
-
-def _identity_slope(h: Array) -> Array:
-    return array_namespace(h).ones_like(h)
-
-
 ACTIVATIONS = {
-    "tanh": Activation(_tanh, _tanh_slope),
-    "logistic": Activation(_logistic, _logistic_slope),
-    "relu": Activation(_relu, _relu_slope),
-    "identity": Activation(_identity, _identity_slope),
+    "tanh": Activation(lambda a: array_namespace(a).tanh(a), lambda h: 1.0 - h * h),
+    "logistic": Activation(_logistic, lambda h: h - h * h),
+    "relu": Activation(
+        lambda a: array_namespace(a).maximum(a, array_namespace(a).zeros_like(a)),
+        lambda h: array_namespace(h).astype(h > 0.0, h.dtype),
+    ),
+    "identity": Activation(lambda a: a, lambda h: array_namespace(h).ones_like(h)),
 }
 
 
-def check_activation(caller: str, activation: object) -> Activation:
+def check_activation(caller: str, activation: object) -> None:
     """Check that `activation` is the name of one."""
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(repr(name) for name in ACTIVATIONS)
         raise ValueError(f"{caller}: `activation` must be one of {known}, got {activation!r}")
-    return ACTIVATIONS[activation]
