@@ -18,7 +18,8 @@ HEAD = """# Performance
 
 The cost of solves, first in counts (exact, the same on every machine) and then in time, and the cost of the same solves
 in other packages. All numbers of a table are from one run on one machine; ratios are more meaningful than times.
-Separate pages: [residual evaluations against SciPy](against_scipy.md), [methods for fixed points](fixed_points.md),
+Separate pages: [residual evaluations against SciPy](against_scipy.md), [small systems](small_systems.md),
+[methods for fixed points](fixed_points.md),
 [block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [a GPU](../how_to/gpu.md#figures), [many
 ranks](../how_to/mpi.md#scaling).
 
@@ -50,6 +51,7 @@ Use an idle machine, or the times mean little. The counts do not depend on the m
 :hidden:
 
 against_scipy
+small_systems
 fixed_points
 block_lu
 adapters

@@ -77,16 +77,25 @@ class Assembler:
         Whether differences are central: two residuals for each, and an error of rdiff^2 in place of rdiff.
     certifies : bool, optional
         Whether guessed lengths are checked by a second difference. Newton's method checks them by its step.
+    structure : BlockBanded, optional
+        Default: what the problem declares.
     """
 
     def __init__(
-        self, evaluator: Evaluator, rdiff: float | None = None, *, central: bool = False, certifies: bool = True
+        self,
+        evaluator: Evaluator,
+        rdiff: float | None = None,
+        *,
+        central: bool = False,
+        certifies: bool = True,
+        structure: BlockBanded | None = None,
     ) -> None:
         problem = evaluator.problem
-        if problem.block_structure is None:
+        structure = problem.block_structure if structure is None else structure
+        if structure is None:
             raise ValueError(f"the problem must declare its `structure` as BlockBanded, got {problem.structure!r}")
         self.problem = problem
-        self.structure: BlockBanded = problem.block_structure
+        self.structure: BlockBanded = structure
         self.length = self.structure.length(evaluator.size)
         self.colors = coloring(self.structure, self.length)
         if central and rdiff is None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from implicitsolve.globalize._inexact_newton import SearchResult, restored
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._loop import RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import HALVED, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._refactor_rule import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
@@ -29,6 +28,9 @@ ACCEPTED, POOR, GOOD = 1e-4, 0.1, 0.5  # actual over predicted reduction of ||F|
 IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a system has stagnated
 GROWTH = 10.0**0.5  # of ||F|| that the natural test may accept, as in `Backtracking.cautious`
 SINGULAR = int(Status.SINGULAR)
+WHOLE, KEPT = np.ones(1), np.zeros(1, dtype=bool)
+for shared in (WHOLE, KEPT):
+    shared.flags.writeable = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +87,8 @@ class _DenseLoop(IterationLoop[_DenseState]):
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
         self.patience, self.is_first = self.PATIENCE, True
-        whole = copy.copy(self.whole)
-        whole.problem = replace(whole.problem, structure=BlockBanded(0, 0, block_size=whole.size))
-        self.assembler = Assembler(whole, eps(np, whole.dtype) ** 0.5, certifies=False)
+        dense = BlockBanded(0, 0, block_size=self.whole.size)
+        self.assembler = Assembler(self.whole, eps(np, self.whole.dtype) ** 0.5, certifies=False, structure=dense)
         is_one = self.whole.rows.size == 1 and OneSystemDifferences.suits(self.assembler)
         self.differences = OneSystemDifferences(self.assembler, self.evaluator) if is_one else None
 
@@ -122,6 +123,9 @@ class _DenseLoop(IterationLoop[_DenseState]):
                 model, size = F + _times(J, step[limited]), norm2(step)
             x = state.x + step
         found = self._evaluated(x, step)
+        if size.size == 1 and not limited.size and not is_last[0] and found.norms[0] < HALVED * state.norms[0]:
+            self._take_good_step(found, step, float(size[0]))
+            return {"step_length": WHOLE, "factorized": fresh}
         with np.errstate(all="ignore"):
             reduction = 1 - (found.norms / state.norms) ** 2
             ratio = reduction
@@ -155,6 +159,27 @@ class _DenseLoop(IterationLoop[_DenseState]):
         finite = np.isfinite(norms)
         return SearchResult(x, F, norms, norms, finite, finite, None, measured)
 
+    def _take_good_step(self, found: SearchResult, step: Array, size: float) -> None:
+        """Take Newton's step of one system that has halved ||F||: what `_step` does then, in plain numbers."""
+        state = self.state
+        reduction = 1 - (found.norms[0] / state.norms[0]) ** 2
+        first = min(state.radius[0], size) if self.is_first else state.radius[0]
+        state.radius[0] = 2 * size if reduction >= 1 - POOR else max(first, 2 * size)
+        self.is_first = False
+        state.J[0] += (found.F[0] / size)[:, None] * (step[0] / size)
+        state.x, state.F, state.norms = found.x, found.F, found.norms
+        state.measure = self.stop.measured(Norms(found.F), self.whole.event_shape)
+        state.poor[0] = state.idle[0] = 0
+        state.good[0] = min(state.good[0] + 1, 2)
+        state.is_stale = KEPT
+        state.since[0] += 1
+        if state.measure[0] < self.NEW_BEST * state.best[0]:
+            state.since[0], state.best[0] = 0, state.measure[0]
+        elif state.since[0] >= self.patience:
+            state.status[0] = STAGNATED
+        self.solution.iterations[state.rows] += 1
+        self._mark_converged(step)
+
     def _test_correction(
         self,
         rows: Indices,
@@ -185,6 +210,9 @@ class _DenseLoop(IterationLoop[_DenseState]):
             mismatch[limited] -= model
         if not found.finite.all():
             mismatch = np.where(found.finite[:, None], mismatch, 0.0)
+        if step.shape[1] == 1:
+            self.state.J[:, 0] += mismatch / step
+            return
         per_size = (1 / size).astype(step.dtype, copy=False)[:, None]
         self.state.J += (mismatch * per_size)[:, :, None] * (step * per_size)[:, None, :]
 

@@ -1,0 +1,75 @@
+"""Small systems: Powell's hybrid method with a dense J, alone and in batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.optimize
+
+from implicitsolve import NonlinearStop, Problem, newton_krylov, root
+from implicitsolve.testing import burkardt_problems, classic_problems
+
+SMALL = [p for p in [*classic_problems(), *burkardt_problems()] if p.size <= 20]
+# Watson's functions and Burkardt's p01 depend on rounding; the valley jumps.
+MORE = {"mgh05-helical-valley", "burkardt-p05", "mgh06-watson-9", "burkardt-p01", "burkardt-p06"}
+TIGHT = NonlinearStop(atol=1e-12)
+
+
+@pytest.mark.parametrize("problem", [p for p in SMALL if p.name not in MORE], ids=str)
+def test_takes_no_more_than_hybr_plus_two(problem):
+    with np.errstate(all="ignore"):
+        theirs = scipy.optimize.root(problem.residual, problem.x0, method="hybr")
+        _, result = newton_krylov(problem.residual, problem.x0, f_tol=1e-8, full_output=True)
+    assert result.success
+    if np.max(np.abs(problem.residual(theirs.x))) <= 1e-8:
+        assert result.nfev <= theirs.nfev + 2
+
+
+def kepler(M, e, **functions):
+    return Problem(lambda E: E - e * np.sin(E) - M, batch_ndim=1, **functions)
+
+
+def test_keplers_equation():
+    """Broyden's update of one equation is the secant method: one derivative, then one evaluation a step."""
+    M, e = np.meshgrid(np.linspace(0.1, 6.2, 60), np.linspace(0.0, 0.9, 10))
+    M, e = M.reshape(-1, 1), e.reshape(-1, 1)
+    result = root(kepler(M, e), M, stop=TIGHT)
+    assert result.success.all()
+    assert np.abs(result.x - e * np.sin(result.x) - M).max() <= 1e-12
+    assert result.counts.residuals <= 13
+    exact = root(kepler(M, e, jvp=lambda E, v: v - e * np.cos(E) * v), M, stop=TIGHT)
+    assert exact.success.all()
+    assert (exact.counts.jvps, exact.counts.residuals <= 12) == (1, True)
+
+
+@pytest.mark.parametrize("N", [1, 3])
+def test_a_batch_is_its_systems(rng, N):
+    shift = rng.standard_normal((20, N))
+
+    def F(x, shift):
+        return x + 0.4 * np.sin(2 * x[..., ::-1]) + x**3 - shift
+
+    batch = root(Problem(lambda x: F(x, shift), batch_ndim=1), np.zeros((20, N)), stop=TIGHT)
+    assert batch.success.all()
+    for row, x in zip(shift, batch.x, strict=True):
+        alone = root(lambda x, row=row: F(x, row), np.zeros(N), stop=TIGHT)
+        np.testing.assert_allclose(x, alone.x, rtol=1e-9, atol=1e-11)
+
+
+def test_systems_without_a_root_fail_alone():
+    """One equation has no root, one a singular J at the start, one is NaN beyond its start; the others converge."""
+
+    def F(x):
+        square = x**2 + np.array([[-2.0], [1.0], [-3.0], [0.0]])
+        square[3] = np.where(x[3] == 1.0, 1.0, np.nan)
+        return square
+
+    with np.errstate(all="ignore"):
+        result = root(Problem(F, batch_ndim=1), np.array([[1.0], [1.0], [2.0], [1.0]]))
+    assert result.success.tolist() == [True, False, True, False]
+    np.testing.assert_allclose(result.x[[0, 2], 0], np.sqrt([2.0, 3.0]), rtol=1e-7)
+
+
+def test_singular_jacobian_at_the_start():
+    result = root(lambda x: np.stack([x[0] * x[1] - 2, x[0] + x[1] - 3]), np.array([1.0, 1.0]))
+    assert result.success
