@@ -23,8 +23,9 @@ from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 20  # of a system: with more, Krylov methods and detected patterns take fewer evaluations
 MOST_ENTRIES = 2**25  # of the Jacobians of a batch
-FIRST_RADIUS = 100.0  # of the trust region, over ||x0||; this and the next ones are MINPACK's
+FIRST_RADIUS = 100.0  # of the trust region, at most, over ||x0||; this and the next ones are MINPACK's
 ACCEPTED, POOR, GOOD = 1e-4, 0.1, 0.5  # actual over predicted reduction of ||F||^2
+UNRELATED = 1e6  # Newton's step over that radius, from which on x0 says nothing of the length of x
 IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a system has stagnated
 GROWTH = 10.0**0.5  # of ||F|| that the natural test may accept, as in `Backtracking.cautious`
 SINGULAR = int(Status.SINGULAR)
@@ -94,14 +95,11 @@ class _DenseLoop(IterationLoop[_DenseState]):
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> _DenseState:
         b, N = state.x.shape
-        size = norm2(state.x)
         counts = np.zeros((3, b), dtype=np.int8)
-        with np.errstate(over="ignore"):
-            radius = np.where(size > 0, FIRST_RADIUS * size, np.inf)
         return _DenseState(
             **vars(state),
             J=np.empty((b, N, N), dtype=state.x.dtype),
-            radius=radius,
+            radius=np.full(b, np.inf),
             poor=counts[0],
             good=counts[1],
             idle=counts[2],
@@ -115,6 +113,10 @@ class _DenseLoop(IterationLoop[_DenseState]):
         with np.errstate(all="ignore"):
             step = -_solved(state.J, state.F)
             newton_size = size = norm2(step)
+            if self.is_first:
+                length = FIRST_RADIUS * norm2(state.x)
+                state.radius = np.where((size <= length) | (size > UNRELATED * length), size, length)
+                self.is_first = False
             limited = np.flatnonzero(~(size <= state.radius))
             model = None
             if limited.size:
@@ -163,9 +165,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
         """Take Newton's step of one system that has halved ||F||: what `_step` does then, in plain numbers."""
         state = self.state
         reduction = 1 - (found.norms[0] / state.norms[0]) ** 2
-        first = min(state.radius[0], size) if self.is_first else state.radius[0]
-        state.radius[0] = 2 * size if reduction >= 1 - POOR else max(first, 2 * size)
-        self.is_first = False
+        state.radius[0] = 2 * size if reduction >= 1 - POOR else max(state.radius[0], 2 * size)
         state.J[0] += (found.F[0] / size)[:, None] * (step[0] / size)
         state.x, state.F, state.norms = found.x, found.F, found.norms
         state.measure = self.stop.measured(Norms(found.F), self.whole.event_shape)
@@ -219,8 +219,6 @@ class _DenseLoop(IterationLoop[_DenseState]):
     def _trust(self, poor: HostArray, ratio: HostArray, size: HostArray, finite: HostArray) -> None:
         """Change the trust regions by what came of their steps."""
         state = self.state
-        if self.is_first:
-            state.radius, self.is_first = np.minimum(state.radius, size), False
         state.poor = np.where(poor, state.poor + 1, 0)
         state.good = np.where(poor, 0, np.minimum(state.good + 1, 2))
         np.maximum(state.radius, 2 * size, out=state.radius, where=(ratio >= GOOD) | (state.good > 1))
