@@ -17,11 +17,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
 
-NOTHING, NO_COUNTS, NOWHERE = (
-    np.zeros(0),
-    np.zeros(0, dtype=int),
-    np.zeros(0, dtype=bool),
-)  # shared and read-only
+NOTHING, NO_COUNTS, NOWHERE = np.zeros(0), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)  # shared, read-only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,21 +41,11 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         """Calls of both."""
-        return Counts(
-            residuals=self.residuals + other.residuals,
-            jvps=self.jvps + other.jvps,
-            vjps=self.vjps + other.vjps,
-            linearizations=self.linearizations + other.linearizations,
-        )
+        return Counts(**{name: calls + getattr(other, name) for name, calls in vars(self).items()})
 
     def __sub__(self, other: Counts) -> Counts:
         """Calls since `other`."""
-        return Counts(
-            residuals=self.residuals - other.residuals,
-            jvps=self.jvps - other.jvps,
-            vjps=self.vjps - other.vjps,
-            linearizations=self.linearizations - other.linearizations,
-        )
+        return Counts(**{name: calls - getattr(other, name) for name, calls in vars(self).items()})
 
 
 DETAILS: dict[str, HostArray] = {  # of a step of which no more is known
@@ -252,8 +238,7 @@ class NonlinearResult(_Ending):
     steps : tuple of NewtonStep
         Every step, the starting point first.
     detection : Detection or None
-        The sparsity of J that was used: declared or detected, its entries, colors, and the evaluations of the
-        detection, or why that gave up. None where the method took no sparse J.
+        The sparsity of J, and how it was found, or why it was not; None where the method looked for none.
 
     Notes
     -----
@@ -295,15 +280,14 @@ class NonlinearResult(_Ending):
         norms and counts, the worst systems by their index, and a line for each step with the largest and the median
         norm. The middle of a long history is left out; `steps` has all of it.
 
-        `linear` is the relative residual that the linear solve reached, `eta` its tolerance, and `calls`
-        are residuals and Jacobian products since the line above.
+        `linear` is the relative residual that the linear solve reached, `eta` its tolerance, `calls` new evaluations.
 
         Examples
         --------
         >>> import numpy as np
         >>> import implicitsolve as ims
         >>> problem = ims.Problem(lambda x: x**2 - 2, jvp=lambda x, v: 2 * x * v)
-        >>> print(ims.root(problem, np.array(1.5)).summary())
+        >>> print(ims.root(problem, np.array(1.5), method="newton-krylov").summary())
         NonlinearResult: CONVERGED: the stopping criterion is met at the returned x, evaluated there
         <BLANKLINE>
         norm(F)  4.51e-12
