@@ -53,7 +53,7 @@ def test_a_double_root_is_suspicious():
 
 
 def test_a_wrong_jacobian_is_suspicious_though_it_converged():
-    result = ims.root(cubes(factor=5 / 3), np.full(3, 3.0))
+    result = ims.root(cubes(factor=5 / 3), np.full(3, 3.0), method="newton-krylov")
     assert result.success
     assert "J is not the derivative of F" in only(ims.diagnostics.explain(result)).what
     wrong, _ = ims.diagnostics.explain(result, cubes(factor=5 / 3)).findings
@@ -96,7 +96,9 @@ def test_last_steps_that_were_shortened_are_suspicious():
     ids=["exponential", "power"],
 )
 def test_steady_steps_far_from_the_solution_are_not_laid_to_the_jacobian_alone(F, slope, start, word):
-    result = ims.root(ims.Problem(lambda x: F(x) - 1e6, jvp=lambda x, v: slope(x) * v), np.asarray([start]))
+    result = ims.root(
+        ims.Problem(lambda x: F(x) - 1e6, jvp=lambda x, v: slope(x) * v), np.asarray([start]), method="newton-krylov"
+    )
     assert result.success
     finding = only(ims.diagnostics.explain(result))
     assert f"or x is still far from {'it' if 'power' in word else 'the solution'}" in finding.what
@@ -169,7 +171,7 @@ def test_a_solve_that_was_about_to_end_needs_a_few_steps():
 def test_a_solve_that_gathers_speed_needs_a_few_steps_and_no_other_start(tmp_path):
     problem, stop = ims.Problem(lambda x: x**3 - 2), NonlinearStop(max_iterations=2)
     results = [
-        ims.root(problem, np.ones(3), stop=stop),
+        ims.root(problem, np.ones(3), method="newton-krylov", stop=stop),
         ims.drivers.checkpointed(problem, np.ones(3), tmp_path / "x", stop=stop),
     ]
     for result in results:
@@ -177,7 +179,7 @@ def test_a_solve_that_gathers_speed_needs_a_few_steps_and_no_other_start(tmp_pat
         assert "converging fast" in finding.what
         assert "target 1.49e-08" in finding.what
         limit = int(finding.advice.split("max_iterations=")[1].split(")")[0])
-        assert ims.root(problem, np.ones(3), stop=NonlinearStop(max_iterations=limit)).success
+        assert ims.root(problem, np.ones(3), method="newton-krylov", stop=NonlinearStop(max_iterations=limit)).success
 
 
 def test_nobody_is_advised_to_take_a_million_steps():
@@ -312,7 +314,7 @@ def test_the_stationary_point_of_two_equations():
 
 def test_a_wrong_sign_is_named_with_the_problem():
     problem = cubes(factor=-1.0)
-    result = ims.root(problem, np.ones(3))
+    result = ims.root(problem, np.ones(3), method="newton-krylov")
     assert result.status == Status.LINE_SEARCH_FAILED
     assert "check_derivatives" in only(ims.diagnostics.explain(result)).advice
     wrong = ims.diagnostics.explain(result, problem).findings[0]
