@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve.diagnostics._history import Case, Cause, place
-from implicitsolve.diagnostics._slowness import LINEAR_ADVICE, faster, slowness
+from implicitsolve.diagnostics._history import LINEAR_ADVICE, Case, Cause, faster, place, slowness
 from implicitsolve.result import AdjointResult, LinearResult
 from implicitsolve.status import Status
 

@@ -13,9 +13,8 @@ from implicitsolve._namespace import array_namespace, check_whole, eps, gather, 
 from implicitsolve._summary import flat, named, worst_first
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._causes import cause_of, linear_cause
-from implicitsolve.diagnostics._history import Case, Cause, histories, largest, native
+from implicitsolve.diagnostics._history import Case, Cause, histories, largest, native, warning_of
 from implicitsolve.diagnostics._probe import probe
-from implicitsolve.diagnostics._slowness import warning_of
 from implicitsolve.drivers._batch import BatchResult
 from implicitsolve.problem import Problem
 from implicitsolve.result import AdjointResult, LinearResult, NonlinearResult, TangentResult

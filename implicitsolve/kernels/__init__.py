@@ -82,7 +82,7 @@ place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, {"numba": 
 place_groups: Kernel = Kernel("place_groups", _assembly.place_groups, {"numba": _some_rows}, "assembly")
 narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow})
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
-rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="broyden")
+rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="vectors")
 vectors: Kernel = Kernel("vectors", _vectors.Vectors)
 Norms.kernel = vectors
 

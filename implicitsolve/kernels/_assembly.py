@@ -97,7 +97,7 @@ def place_groups(
     xp = array_namespace(blocks)
     T, m = blocks.shape[1:3]
     blocks[...] = 0
-    told, size = xp.zeros_like(checked), xp.zeros_like(checked)
+    predicted, size = xp.zeros_like(checked), xp.zeros_like(checked)
     with np.errstate(all="ignore"):
         for remainder, part in enumerate(entries):
             for j, r, c, group in part.tolist():
@@ -109,6 +109,6 @@ def place_groups(
                     continue
                 change = changes[group, :, rows, r]
                 blocks[:, rows, j, r, c] = change * per_length[:, columns, c]
-                told[:, rows, r] += change * weights[None, columns, c]
+                predicted[:, rows, r] += change * weights[None, columns, c]
                 size[:, rows, r] += xp.abs(change)
-        return bool(xp.all(xp.abs(checked - told) <= tolerance * size))
+        return bool(xp.all(xp.abs(checked - predicted) <= tolerance * size))

@@ -79,9 +79,8 @@ class Kernel:
 
     Notes
     -----
-    Arithmetic is that of IEEE 754: NaN and infinity are kept, and products and sums are contracted only where a source
-    asks for a fused multiply-add. Sums over a whole vector may be taken in another order (Numba's ``reassoc`` and
-    ``contract``), the same in every call with the same sizes; no other ``fastmath`` flag is allowed.
+    Arithmetic is that of IEEE 754, without ``fastmath``: NaN and infinity are kept, and a product and a sum are
+    contracted only where a source requests a fused multiply-add.
 
     ``select(like, **facts)`` takes the first that is installed, pays and supports the case: backends of other names
     than the library's, the newest first; for NumPy arrays "numba", "lapack", for CuPy arrays "cupy", for others what

@@ -6,10 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.linalg import get_lapack_funcs
+from scipy.linalg import blas, get_lapack_funcs
 
 from implicitsolve._typing import HostArray
-from implicitsolve.kernels._largest import largest, largest_flat
+
+CHUNK = 1 << 15  # numbers of a piece
+IAMAX = {"f": blas.isamax, "d": blas.idamax, "F": blas.icamax, "D": blas.izamax}
+
+
+def largest_flat(x: HostArray) -> float:
+    """Largest magnitude in an array (n,), by one pass of BLAS; of complex numbers up to a factor sqrt(2) less."""
+    return float(abs(x[IAMAX[x.dtype.char](x)]))
+
+
+def largest(x: HostArray) -> float:
+    """Largest magnitude in an array, taken along its first axis."""
+    step = max(CHUNK * len(x) // max(x.size, 1), 1)
+    pieces = [np.abs(x[i : i + step]).max(initial=0.0) for i in range(0, len(x), step)]
+    return float(np.max(pieces, initial=0.0))  # NaN if there is one
 
 
 class BandSystem:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from implicitsolve._typing import HostArray
-from implicitsolve.kernels._largest import largest_flat
+from implicitsolve.kernels._lapack_band import largest_flat
 
 Row: TypeAlias = list[HostArray | None]  # blocks of a block row, from column t on; None is zero
 

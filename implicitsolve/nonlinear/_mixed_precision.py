@@ -29,7 +29,7 @@ LEAST_BLOCK = 64  # unknowns in a block from which on products in float32 take h
 
 @dataclass(frozen=True, kw_only=True)
 class MixedPrecision:
-    """A method in float32 until rounding is felt, then Newton–Krylov with float32 products and float64 F.
+    """A method in float32 until rounding errors dominate, then Newton–Krylov with float32 products and float64 F.
 
     For fixed-point problems in float64 that offer `Problem.astype`. From where the first phase ends, one Newton step
     whose linear system is solved as accurately as the target asks is nearly always enough; the target, and all that is

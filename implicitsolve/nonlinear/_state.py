@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, copied, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.operators._system_arrays import SystemArrays
+from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.result import NewtonStep
 from implicitsolve.status import Status
 

@@ -13,7 +13,7 @@ from implicitsolve.direct import DirectMethod
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._system_arrays import SystemArrays
+from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.precondition._batched import BatchedInverse
 from implicitsolve.precondition._diagonals import Preconditioner, build_inverse, builds_inverse
 from implicitsolve.status import Status

@@ -31,7 +31,7 @@ def _power_flow(name: str, Y: HostArray, power: HostArray, volts: HostArray, sou
     n = power.size
     Y = scipy.sparse.csr_array(Y)
     fixed = np.flatnonzero(np.isfinite(volts))
-    wanted = volts[fixed]
+    prescribed = volts[fixed]
 
     def residual(x: HostArray) -> HostArray:
         angle, size = x
@@ -39,7 +39,7 @@ def _power_flow(name: str, Y: HostArray, power: HostArray, volts: HostArray, sou
         mismatch = V * np.conj(Y @ V) - power
         out = np.stack([mismatch.real, mismatch.imag])
         out[0, 0] = angle[0]
-        out[1, fixed] = size[fixed] - wanted
+        out[1, fixed] = size[fixed] - prescribed
         return out
 
     x0 = np.zeros((2, n))

@@ -24,7 +24,7 @@ class Factors:
 
     def __init__(self, **arrays: Any) -> None:
         self.__dict__.update(arrays)
-        self.singular, self.growth = verdict(self.found.get())
+        self.singular, self.growth = singular_and_growth(self.found.get())
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +53,7 @@ class Factors:
         raise NotImplementedError
 
 
-def verdict(found: HostArray) -> tuple[HostArray, HostArray]:
+def singular_and_growth(found: HostArray) -> tuple[HostArray, HostArray]:
     """`singular` and `growth` of the contract."""
     singular = found[:, 0].astype(int)
     return singular, np.where(singular < 0, found[:, 1], np.inf)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import cupy
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._gates_arrays import (
+from implicitsolve.backends.cupy._gates import (
     elementwise,
     kept,
     matrix,

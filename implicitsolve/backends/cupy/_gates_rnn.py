@@ -7,7 +7,7 @@ import cupy
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import ACTIVATIONS
-from implicitsolve.backends.cupy._gates_arrays import MOST, elementwise, kept, matrix, neighbours, places, supports
+from implicitsolve.backends.cupy._gates import MOST, elementwise, kept, matrix, neighbours, places, supports
 from implicitsolve.backends.cupy._recurrence import run
 
 NUMBERS = {name: number for number, name in enumerate(ACTIVATIONS)}  # as the sources have them

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 import cupy
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._gates_arrays import elementwise, kept, matrix, stack
+from implicitsolve.backends.cupy._gates import elementwise, kept, matrix, stack
 from implicitsolve.backends.cupy._module import launch, limits
 
 FILE = "gru_cell.cu"

@@ -9,6 +9,7 @@ import cupy
 import numpy as np
 
 from implicitsolve.adapters import kernels
+from implicitsolve.backends.cupy._gates import THREADS, matrix, supports
 from implicitsolve.backends.cupy._module import launch, limits, strides
 
 WARP, BLOCKS = 32, 2048  # about sixteen warps for each multiprocessor of the largest devices
@@ -138,4 +139,27 @@ def _supports(like, *, size):
     return is_real and Layout(size, 3, 1, SHOWN["pull"], like.itemsize).fits
 
 
+def take_rows(x, source, none):
+    """Implements `kernels.take_rows`."""
+    found = cupy.empty((len(source), x.shape[1]), x.dtype)
+    x, _, step = matrix(x)
+    _launch("take_rows", found, (x, step, source, none, found))
+    return found
+
+
+def clear_rows(x, empty):
+    """Implements `kernels.clear_rows`; in place, unless the array has gaps."""
+    x = cupy.ascontiguousarray(x)
+    _launch("clear_rows", x, (len(empty), empty, x))
+    return x
+
+
+def _launch(function, found, arguments):
+    """For each number of a result."""
+    sizes = found.size, found.shape[-1]
+    launch("rows.cu", function, found.dtype.char, (-(-found.size // THREADS),), (THREADS,), sizes + arguments)
+
+
 kernels.gru_recurrence.implement("cupy", run_gru, _supports)
+kernels.take_rows.implement("cupy", take_rows, supports)
+kernels.clear_rows.implement("cupy", clear_rows, supports)

@@ -13,6 +13,9 @@ from implicitsolve import kernels
 from implicitsolve._namespace import array_namespace, is_safe, safe_range
 from implicitsolve.backends.cupy._module import dense, launch, strides
 
+# pyright: basic
+
+
 CHUNK = 8192  # entries of a vector that one block sums
 TILE, WARP = 4, 32  # as in vectors.cuh
 LONG = 2**20  # entries of a vector up to which one block for each system is faster than many launches
@@ -204,4 +207,21 @@ def _rows(x: Any) -> tuple[Any, int, int]:
     return x, systems, rows
 
 
+def rank_one(z: Any, w: Any, amount: Any, following: Any) -> Any:
+    """Add ``amount * w`` to z in place, and return ``following^H z``; see `implicitsolve.kernels`."""
+    w, other, parts = dense(w), z if following is None else dense(following), parts_of(z)
+    b, N = z.shape
+    partial = cupy.empty((b, parts, 1), z.dtype)
+    vectors = (z, stride_of(z), w, stride_of(w), amount, stride_of(amount), other, stride_of(other))
+    launch_for("rank_one", parts * b, N, z, (*vectors, partial, N, parts), TILE * WARP)
+    if following is None:
+        return None
+    return partial[:, 0, :] if parts == 1 else added_up(partial)
+
+
+def _supports(like: Any, **sizes: Any) -> bool:
+    return supports(like) and dense(like) is like
+
+
 kernels.vectors.implement("cupy", Vectors, supports)
+kernels.rank_one.implement("cupy", rank_one, _supports)

@@ -59,12 +59,12 @@ def place_groups(blocks, changes, per_length, entries, lower, weights, checked, 
 @kernel
 def _place_groups(blocks, changes, per_length, entries, starts, lower, weights, checked, tolerance, room, size):
     B, T, m, k = blocks.shape[:4]
-    told = room[0]
+    predicted = room[0]
     passed = True
     for b in range(B):
         for t in range(T):
             blocks[b, t] = 0
-            told[:] = 0
+            predicted[:] = 0
             size[:] = 0
             for e in range(starts[t % m], starts[t % m + 1]):
                 j, r, c, group = entries[e, 0], entries[e, 1], entries[e, 2], entries[e, 3]
@@ -72,10 +72,10 @@ def _place_groups(blocks, changes, per_length, entries, starts, lower, weights, 
                 if 0 <= s < T:
                     change = changes[group, b, t, r]
                     blocks[b, t, j, r, c] = change * per_length[b, s, c]
-                    told[r] += change * weights[s, c]
+                    predicted[r] += change * weights[s, c]
                     size[r] += abs(change)
             for r in range(k):
-                passed = passed and abs(checked[b, t, r] - told[r]) <= tolerance * size[r]
+                passed = passed and abs(checked[b, t, r] - predicted[r]) <= tolerance * size[r]
     return passed
 
 

@@ -8,11 +8,10 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve._typing import HostArray, Indices
-from implicitsolve.backends.numba import _elimination, _substitution, _tridiagonal
+from implicitsolve.backends.numba import _elimination, _tridiagonal
 from implicitsolve.backends.numba._factors import Batch, usable
-from implicitsolve.backends.numba._jit import static_size, supports
+from implicitsolve.backends.numba._jit import share, static_size, supports
 from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
-from implicitsolve.backends.numba._threads import share
 
 GROWTH_LIMIT = 8.0  # of an elimination without interchanges that "band" accepts; that of partial pivoting is 2
 
@@ -69,7 +68,7 @@ class BandFactors(Batch):
 
     def _solve_column(self, x: HostArray, adjoint: bool) -> None:
         size = static_size(self.F.shape[3])
-        loop = _substitution.solve_adjoint if adjoint else _substitution.solve
+        loop = _elimination.solve_adjoint if adjoint else _elimination.solve
 
         def run(part: slice) -> None:
             factors = self.F[part], self.pivots[part], self.reach[part]
@@ -117,8 +116,8 @@ class _Mixed(Batch):
         """Return the factors of some systems."""
         place = np.full(self.singular.size, -1)
         place[self.rows] = np.arange(self.rows.size)
-        wanted = place[np.asarray(indices)]
-        return _Mixed(self.plain.take(indices), np.flatnonzero(wanted >= 0), self.pivoted.take(wanted[wanted >= 0]))
+        chosen = place[np.asarray(indices)]
+        return _Mixed(self.plain.take(indices), np.flatnonzero(chosen >= 0), self.pivoted.take(chosen[chosen >= 0]))
 
     def solve_in_place(self, x: HostArray, adjoint: bool = False) -> None:
         """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x."""

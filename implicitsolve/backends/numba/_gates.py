@@ -8,8 +8,7 @@ from functools import reduce
 import numpy as np
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.numba._gates_loops import fused, supports
-from implicitsolve.backends.numba._gates_near import near, of_neighbours
+from implicitsolve.backends.numba._gates_loops import fused, near, of_neighbours, supports
 from implicitsolve.backends.numba._gates_numbers import exp, fma, gate, tanh, where
 
 

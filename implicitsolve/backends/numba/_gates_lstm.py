@@ -7,8 +7,7 @@ import numpy as np
 
 from implicitsolve.adapters import kernels
 from implicitsolve.backends.numba._gates import side_by_side, switch
-from implicitsolve.backends.numba._gates_loops import fused, supports
-from implicitsolve.backends.numba._gates_near import near, of_neighbours
+from implicitsolve.backends.numba._gates_loops import fused, near, of_neighbours, supports
 from implicitsolve.backends.numba._gates_numbers import fma, gate, tanh
 
 

@@ -1,14 +1,68 @@
 # pyright: basic
-"""The elementwise work of recurrent networks without gates: what `kernels._gates_rnn` defines."""
+"""Recurrent networks without gates, compiled: the elementwise work, and whole recurrences."""
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
+
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels._rnn import RNN as reference  # noqa: N811
-from implicitsolve.backends.numba._gates_loops import BODIES, fused, supports
-from implicitsolve.backends.numba._gates_near import of_neighbours
+from implicitsolve.backends.numba._blas import GEMM, address, call, calls
+from implicitsolve.backends.numba._gates_loops import BODIES, fused, loop, of_neighbours, supports
 from implicitsolve.backends.numba._gates_numbers import fma, gate, one, tanh, where
-from implicitsolve.backends.numba._gates_recurrence import run
+from implicitsolve.backends.numba._jit import kernel, share
+
+ALONE = 2**18  # m k^2 of a product that OpenBLAS leaves to the thread that calls it
+
+
+@cache
+def entry(name):
+    """The loop over all steps, for the name of a rule among the `BODIES`.
+
+    A rule gets the sum of the products, and both arguments; it returns the result, and the state for later steps.
+    """
+
+    @kernel
+    def run(blas, lags, runs, weights, x, other, carried, y, out):
+        (gemm, letter, sizes, scalars), (lengths, sources, targets, ways), depth = blas, runs, carried.shape[0]
+        N, k, zero, m = address(letter), address(sizes), address(scalars), len(lengths)
+        count, one = k + sizes.itemsize, zero + scalars.itemsize
+        for t in range(lengths[0]):
+            while lengths[m - 1] <= t:
+                m -= 1
+            sizes[1] = m
+            for j in range(len(lags)):
+                W = address(weights) + j * weights[0].size * weights.itemsize
+                previous = address(carried) + (t - lags[j]) % depth * y.size * y.itemsize
+                call(gemm, (N, N, k, count, k, one, W, k, previous, k, one if j else zero, address(y), k))
+            following = carried[t % depth]
+            for i in range(m):
+                row, target = sources[i] + t * ways[i], targets[i] + t * ways[i]
+                results = out[target : target + 1], following[i : i + 1]
+                loop(name, results, (y[i : i + 1], x[row : row + 1], other[row : row + 1]))
+
+    return run
+
+
+def run(rule, weights, x, begin, lags, plan):
+    """See `kernels.rnn`; the runs are shared out over threads, unless BLAS itself has work for several."""
+    (runs, _, k), dtype = begin.shape, begin.dtype
+    compiled, weights, order = entry(rule), np.ascontiguousarray(weights), plan.longest_first
+    out = (np.empty if plan.is_full else np.zeros)((plan.rows, k), dtype)
+
+    def some(part):
+        table, letters, _, _ = calls(dtype, k, k)
+        sizes, scalars, own = np.asarray([k, 0], np.int32), np.asarray([0, 1], dtype), order[part]
+        carried = np.array(begin[own, ::-1].transpose(1, 0, 2), order="C")  # overwritten
+        blas = table[GEMM], letters[3:4], sizes, scalars
+        rows = plan.lengths[own], plan.sources[own], plan.targets[own], plan.ways[own]
+        compiled(blas, np.asarray(lags), rows, weights, x[0], x[-1], carried, np.empty_like(carried[0]), out)
+
+    operations = 2.0 * len(lags) * float(plan.lengths.sum()) * k**2
+    share(some, runs, operations if runs * k**2 <= 2 * ALONE else 0.0)
+    return out
 
 
 def _argument(products, x):

@@ -1,12 +1,14 @@
-"""How every kernel here is compiled: without the GIL, IEEE arithmetic (sums apart: no fastmath), cached on disk."""
+"""How every kernel here is compiled (without the GIL, IEEE arithmetic, cached on disk), and shared out over threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import llvmlite.ir as ir
 import numba
+from numba.core import config
 from numba.extending import intrinsic
 
 from implicitsolve._typing import Array
@@ -25,14 +27,9 @@ def supports_real(like: Array, **sizes: Any) -> bool:
     return like.dtype.char in "fd" and like.dtype.isnative
 
 
-def kernel(function: Callable[..., Any], fastmath: Any = False) -> Any:
+def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` for the types it is called with, and keep the machine code on disk."""
-    return _cache.compiled(function, nogil=True, error_model="numpy", fastmath=fastmath)
-
-
-def summing_kernel(function: Callable[..., Any]) -> Any:
-    """A kernel whose sums may be taken in another order, the same in every call: else each waits for the last."""
-    return kernel(function, fastmath={"reassoc", "contract"})
+    return _cache.compiled(function, nogil=True, error_model="numpy")
 
 
 def inner(function: Callable[..., Any]) -> Any:
@@ -107,3 +104,22 @@ def row_pointer(typing_context: Any, array: Any, row: Any) -> Any:
         return builder.gep(matrix.data, [builder.mul(values[1], columns)])
 
     return numba.types.CPointer(array.dtype)(array, numba.types.intp), generate
+
+
+LEAST = 2_000_000  # operations below which starting threads costs more than they save
+
+
+def share(function: Callable[[slice], Any], items: int, operations: float, pieces: int = 1) -> None:
+    """Call ``function(slice)`` for slices that make up ``range(items)``: on one thread unless it is much work.
+
+    Each thread gets `pieces` slices, more than one where items may take very different times. Results do not depend on
+    the number of threads, since no item depends on another. NUMBA_NUM_THREADS limits them.
+    """
+    threads = min(getattr(config, "NUMBA_NUM_THREADS", 1), items) if operations >= LEAST else 1
+    if threads <= 1:
+        function(slice(0, items))
+        return
+    count = min(items, threads * pieces)
+    edges = [items * i // count for i in range(count + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(function, map(slice, edges[:-1], edges[1:])))

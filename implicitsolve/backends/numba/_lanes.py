@@ -1,19 +1,25 @@
 """A number type for Numba that holds one number of each of several systems, in vector registers.
 
 Code written for one system then solves all of them at once, if it does the same for each: comparisons give a `Mask`, on
-which nothing can branch but its `bits`. Lanes are independent. `_lanes_arithmetic` is what can be done with them.
+which nothing can branch but its `bits`. Lanes are independent. Importing this module registers their arithmetic with
+Numba.
 """
 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.ir as ir
 import numpy as np
 from numba.core import cgutils, types
 from numba.core.datamodel import models
+from numba.core.imputils import lower_builtin, lower_cast
 from numba.core.typeconv.castgraph import Conversion
+from numba.core.typing import templates
+from numba.core.typing.templates import AbstractTemplate, signature
 from numba.extending import register_model
 
 from implicitsolve._typing import HostArray
@@ -138,3 +144,164 @@ def pointer_to_lanes(typing_context: Any, pointer: Any) -> Any:
         return builder.bitcast(values[0], context.get_value_type(out))
 
     return out(pointer), generate
+
+
+typed: Any = templates.infer_global  # its type says that it returns None
+FUNCTIONS = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh")
+ARITHMETIC = {
+    (operator.add, operator.iadd): "fadd",
+    (operator.sub, operator.isub): "fsub",
+    (operator.mul, operator.imul): "fmul",
+    (operator.truediv, operator.itruediv): "fdiv",
+}
+COMPARISONS = {operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=", operator.eq: "=="}
+MASKS = {operator.and_: "and_", operator.or_: "or_"}
+
+
+# ----------------------------------------------------------------------------------------------------------- operators
+
+
+def _operator(key: Any, result: Callable[[Any], Any], arity: int = 2) -> None:
+    """Type `key` for numbers of which at least one is a Lanes: all become that Lanes."""
+
+    class Template(AbstractTemplate):
+        def generic(self, args: Any, kws: Any) -> Any:
+            lanes = next((a for a in args if isinstance(a, Lanes)), None)
+            if lanes is None or len(args) != arity:
+                return None
+            if not all(a == lanes or lanes.can_convert_from(None, a) for a in args):
+                return None
+            return signature(result(lanes), *[lanes] * arity)
+
+    typed(key)(Template)
+
+
+def _same(lanes: Any) -> Any:
+    return lanes
+
+
+def _mask(lanes: Any) -> Any:
+    return MASK
+
+
+for names, instruction in ARITHMETIC.items():
+    for name in names:
+        _operator(name, _same)
+
+        @lower_builtin(name, Lanes, Lanes)
+        def _arithmetic(context: Any, builder: Any, sig: Any, args: Any, instruction: str = instruction) -> Any:
+            return getattr(builder, instruction)(*args)
+
+
+for name, instruction in COMPARISONS.items():
+    _operator(name, _mask)
+
+    @lower_builtin(name, Lanes, Lanes)
+    def _comparison(context: Any, builder: Any, sig: Any, args: Any, instruction: str = instruction) -> Any:
+        return builder.fcmp_ordered(instruction, *args)
+
+
+def _unary(key: Any, implementation: Callable[[Any, Any], Any]) -> None:
+    _operator(key, _same, 1)
+
+    @lower_builtin(key, Lanes)
+    def _lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return implementation(builder, args)
+
+
+def _llvm(builder: Any, name: str, args: Any) -> Any:
+    """Call LLVM's intrinsic `name` on vectors of one type."""
+    kind = args[0].type
+    suffix = f"v{kind.count}{kind.element.intrinsic_name}"
+    function = ir.FunctionType(kind, [kind] * len(args))
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, f"llvm.{name}.{suffix}"), args)
+
+
+_unary(operator.neg, lambda builder, args: builder.fneg(args[0]))
+_unary(operator.pos, lambda builder, args: args[0])
+for function in (abs, math.fabs, np.abs):
+    _unary(function, lambda builder, args: _llvm(builder, "fabs", args))
+for function in (math.sqrt, np.sqrt):
+    _unary(function, lambda builder, args: _llvm(builder, "sqrt", args))
+
+
+class _MaskTemplate(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        return signature(MASK, *args) if all(a == MASK for a in args) else None
+
+
+for name, instruction in MASKS.items():
+    typed(name)(type("_Mask", (_MaskTemplate,), {}))
+
+    @lower_builtin(name, Mask, Mask)
+    def _logic(context: Any, builder: Any, sig: Any, args: Any, instruction: str = instruction) -> Any:
+        return getattr(builder, instruction)(*args)
+
+
+typed(operator.invert)(type("_Mask", (_MaskTemplate,), {}))
+
+
+@lower_builtin(operator.invert, Mask)
+def _invert(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.not_(args[0])
+
+
+@lower_cast(types.Integer, Lanes)
+@lower_cast(types.Float, Lanes)
+def _broadcast(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+    number = context.cast(builder, value, fromty, toty.number)
+    one = builder.insert_element(ir.Constant(context.get_value_type(toty), ir.Undefined), number, ir.IntType(32)(0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(one, one, zeros)
+
+
+# ----------------------------------------------------------------------------------------------------------- functions
+
+
+def _lane_by_lane(builder: Any, function: Any, args: Any) -> Any:
+    """Call a function of numbers for each lane; arguments that are no vectors go to all."""
+    out = args[0]
+    for i in range(LANES):
+        lane = ir.IntType(32)(i)
+        parts = [builder.extract_element(a, lane) if isinstance(a.type, ir.VectorType) else a for a in args]
+        out = builder.insert_element(out, function(builder, parts), lane)
+    return out
+
+
+def _function(key: Any, name: str) -> None:
+    _operator(key, _same, 1)
+
+    @lower_builtin(key, Lanes)
+    def _lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        number = sig.return_type.number
+        function = context.get_function(getattr(math, name), signature(number, number))
+        return _lane_by_lane(builder, function, args)
+
+
+for word in FUNCTIONS:
+    _function(getattr(math, word), word)
+    _function(getattr(np, word), word)
+
+
+@typed(operator.pow)
+class _Power(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        base, exponent = args
+        if not isinstance(base, Lanes) or not isinstance(exponent, types.Integer | types.Float):
+            return None
+        is_whole = isinstance(exponent, types.Integer)
+        return signature(base, base, types.unliteral(exponent) if is_whole else base.number)
+
+
+@lower_builtin(operator.pow, Lanes, types.Integer)
+@lower_builtin(operator.pow, Lanes, types.Float)
+def _power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    number, exponent = sig.args[0].number, sig.args[1]
+    function = context.get_function(operator.pow, signature(number, number, exponent))
+    return _lane_by_lane(builder, function, args)
+
+
+@_intrinsic
+def multiply_add(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """``a * b + c``, in one instruction where the processor has it."""
+    return a(a, a, a), lambda context, builder, signature, values: _llvm(builder, "fmuladd", values)

@@ -9,8 +9,7 @@ A singular matrix ends in Inf or NaN.
 from __future__ import annotations
 
 from implicitsolve.backends.numba._jit import inner
-from implicitsolve.backends.numba._lanes import bits, select
-from implicitsolve.backends.numba._lanes_arithmetic import multiply_add
+from implicitsolve.backends.numba._lanes import bits, multiply_add, select
 
 
 @inner

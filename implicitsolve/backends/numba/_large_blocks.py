@@ -16,8 +16,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba import _blas
 from implicitsolve.backends.numba._blas import address
 from implicitsolve.backends.numba._factors import Batch
-from implicitsolve.backends.numba._jit import kernel, magnitude
-from implicitsolve.backends.numba._threads import share
+from implicitsolve.backends.numba._jit import kernel, magnitude, share
 
 
 class LargeBlockFactors(Batch):

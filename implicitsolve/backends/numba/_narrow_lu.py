@@ -17,8 +17,7 @@ from numba.cpython.unsafe.tuple import tuple_setitem
 from implicitsolve import kernels
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba._factors import Batch, usable
-from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, static_size, supports
-from implicitsolve.backends.numba._threads import share
+from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, share, static_size, supports
 
 
 def narrow_lu(blocks: HostArray, growth_limit: float) -> tuple[Indices, Any]:

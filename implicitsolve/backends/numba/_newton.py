@@ -12,9 +12,8 @@ from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._factors import usable
-from implicitsolve.backends.numba._jit import static_size
+from implicitsolve.backends.numba._jit import share, static_size
 from implicitsolve.backends.numba._newton_residual import compiled, compiled_for_lanes
-from implicitsolve.backends.numba._threads import share
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._loop import IterationLoop

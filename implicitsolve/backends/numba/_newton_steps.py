@@ -11,8 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve.backends.numba._jit import inner, row_pointer
-from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, select
-from implicitsolve.backends.numba._lanes_arithmetic import multiply_add
+from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, multiply_add, select
 from implicitsolve.backends.numba._lanes_elimination import substitute
 from implicitsolve.globalize._inexact_newton import SUFFICIENT_DECREASE, Backtracking
 from implicitsolve.globalize._models import LENGTHS, PROMISING

@@ -200,13 +200,13 @@ def test_inputs_are_not_mutated_and_may_be_read_only(rng):
 
 
 def test_threads_change_nothing(rng, monkeypatch):
-    from implicitsolve.backends.numba import _threads
+    from implicitsolve.backends.numba import _jit
 
     blocks = random_blocks(rng, 20, 7, 3, 2, "float64")
     b = rng.standard_normal((20, 7, 2, 1))
     alone = factored(kernels.block_lu, blocks, 1, 1, pivoting="band").solve(b)
-    monkeypatch.setattr(_threads, "LEAST", 0)
-    monkeypatch.setattr(_threads.config, "NUMBA_NUM_THREADS", 3)
+    monkeypatch.setattr(_jit, "LEAST", 0)
+    monkeypatch.setattr(_jit.config, "NUMBA_NUM_THREADS", 3)
     np.testing.assert_array_equal(factored(kernels.block_lu, blocks, 1, 1, pivoting="band").solve(b), alone)
 
 

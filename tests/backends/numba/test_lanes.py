@@ -14,8 +14,7 @@ import numba
 from implicitsolve import BlockBanded, NonlinearStop, Status
 from implicitsolve.backends.numba import _newton, newton_batch
 from implicitsolve.backends.numba._jit import static_size
-from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
-from implicitsolve.backends.numba._lanes_arithmetic import multiply_add
+from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, multiply_add, select
 from implicitsolve.backends.numba._lanes_elimination import factor, substitute
 from implicitsolve.backends.numba._newton_residual import compiled_for_lanes
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("numba")
 
 from implicitsolve import BlockBandedMatrix, BlockLU, Status
-from implicitsolve.backends.numba import _threads
+from implicitsolve.backends.numba import _jit
 from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
 from implicitsolve.kernels import _contract, _lapack, block_lu, favors_band
 
@@ -129,8 +129,8 @@ def test_a_batch_changes_no_bit(k, K, rng, monkeypatch):
     A, b = random_matrix(rng, 3, 7, k), rng.normal(size=(3, 7 * k, K))
     inverse = BlockLU().factor(A)
     together, backwards = inverse.matmat(b), inverse.rmatmat(b)
-    monkeypatch.setattr(_threads, "LEAST", 0)
-    monkeypatch.setattr(_threads.config, "NUMBA_NUM_THREADS", 3)
+    monkeypatch.setattr(_jit, "LEAST", 0)
+    monkeypatch.setattr(_jit.config, "NUMBA_NUM_THREADS", 3)
     np.testing.assert_array_equal(BlockLU().factor(A).matmat(b), together)
     for i in range(3):
         alone = BlockLU().factor(BlockBandedMatrix(A.blocks[i], lower=1, upper=1))

@@ -75,12 +75,12 @@ def test_the_structure_saves_evaluations_and_changes_no_root(rng):
 
 
 def test_threads_change_nothing(rng, monkeypatch):
-    from implicitsolve.backends.numba import _threads
+    from implicitsolve.backends.numba import _jit
 
     x0, p = cells(40, rng)
     alone = newton_batch(brusselator, x0, p, structure=CELLS)
-    monkeypatch.setattr(_threads, "LEAST", 0)
-    monkeypatch.setattr(_threads.config, "NUMBA_NUM_THREADS", 3)
+    monkeypatch.setattr(_jit, "LEAST", 0)
+    monkeypatch.setattr(_jit.config, "NUMBA_NUM_THREADS", 3)
     shared = newton_batch(brusselator, x0, p, structure=CELLS)
     np.testing.assert_array_equal(alone.x, shared.x)
     assert alone.counts == shared.counts
