@@ -57,10 +57,10 @@ class DenseNewton:
     @staticmethod
     def suits(context: SolveContext, x0: Array) -> bool:
         """Whether the method applies: few unknowns, as real NumPy numbers, in one solve."""
-        evaluator = context.evaluator
-        is_small = evaluator.size <= MOST_UNKNOWNS and evaluator.size * x0.size <= MOST_ENTRIES
+        evaluator, problem = context.evaluator, context.evaluator.problem
         is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd" and context.scheduler is None
-        return is_small and is_plain and evaluator.problem.jac is None and evaluator.problem.linearize is None
+        is_small = is_plain and evaluator.size <= MOST_UNKNOWNS and evaluator.size * x0.size <= MOST_ENTRIES
+        return is_small and problem.jac is None and problem.linearize is None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""

@@ -304,8 +304,12 @@ def test_the_jacobian_on_its_own(layout, names, batch):
     np.testing.assert_allclose(J.todense(), family.dense(x), atol=1e-12 if names else 1e-8)
 
 
-def test_the_jacobian_needs_a_structure():
-    with pytest.raises(ValueError, match="jacobian: the problem must declare its `structure`"):
-        ims.jacobian(Problem(lambda x: x), np.ones(3))
-    with pytest.raises(TypeError, match="jacobian: `problem` must be a Problem"):
-        ims.jacobian(lambda x: x, np.ones(3))
+def test_the_jacobian_without_a_structure_is_dense():
+    rng = np.random.default_rng(0)
+    dense, x = rng.standard_normal((3, 3)), rng.standard_normal(3)
+    exact = dense + np.diag(2 * x)
+    problem = Problem(lambda x: dense @ x + x**2, jvp=lambda x, v: dense @ v + 2 * x * v)
+    for given in (problem, problem.residual):
+        np.testing.assert_allclose(ims.jacobian(given, x).todense(), exact, atol=1e-8)
+    with pytest.raises(TypeError, match="must be callable, got int"):
+        ims.jacobian(3, x)
