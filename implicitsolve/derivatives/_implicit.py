@@ -205,13 +205,12 @@ class _Point:
         structure = None if problem.structure == "none" else problem.structure
         ways = problem.vjp, problem.linearize, problem.jac, structure, problem.halves
         if needs_adjoint and all(way is None for way in ways):
-            raise TypeError(
-                "pull_back: the problem needs `vjp`, `linearize`, `jac` or `structure` for products with J^H"
-            )
+            raise TypeError("pull_back: the problem needs `vjp`, `linearize`, `jac` or `structure` for J^H")
         self.flat = evaluator.flatten(self.x)
         if not evaluator.has_exact_products:
             evaluator.length.follow(evaluator.rows, norm2(self.flat))
         self.F = evaluator.flatten(result.fun) if isinstance(result, NonlinearResult) else None
+        self.found = result.detection if isinstance(result, NonlinearResult) else None
         self.wrt = checked_wrt(problem, wrt) if needs_adjoint else None
         self.pulled: Mapping[str, Array] | None = None  # gradients, if the adjoint solve has computed them
 
@@ -289,7 +288,7 @@ class _Point:
     def _sparse(self) -> SparseMatrix | None:
         """J as a sparse matrix, where a sparse structure is declared or is to be detected."""
         known = self.evaluator.problem.sparse_structure is not None or self.evaluator.problem.structure == "detect"
-        return sparse_jacobian(self.caller, self.evaluator, self.flat, self._residual()) if known else None
+        return sparse_jacobian(self.caller, self.evaluator, self.flat, self._residual(), self.found) if known else None
 
     @property
     def _has_adjoint(self) -> bool:

@@ -86,3 +86,14 @@ def test_a_krylov_method_uses_the_assembled_adjoint():
     problem = system(GRID)
     lam = ims.pull_back(problem, np.ones(N * N), np.ones(N * N), method=ims.GMRES(), stop=ims.LinearStop(rtol=1e-8))
     assert lam.success
+
+
+def test_derivatives_use_the_pattern_that_the_solve_has_detected():
+    problem = ims.Problem(
+        lambda x: 3 * x + x**3 - np.roll(x, 1) - 1, structure="detect", parameters={}, parameter_vjp=lambda x, w: {}
+    )
+    result = ims.root(problem, np.zeros(100), stop=ims.NonlinearStop(rtol=1e-12))
+    assert result.detection.structure is not None
+    known, again = (ims.pull_back(problem, given, np.ones(100)) for given in (result, result.x))
+    assert known.counts.residuals < again.counts.residuals - 5
+    assert np.allclose(known.adjoint, again.adjoint, rtol=1e-8)
