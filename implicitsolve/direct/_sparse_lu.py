@@ -26,6 +26,8 @@ PIVOT_THRESHOLD = 0.1  # of SuperLU's symmetric mode: a smaller pivot on the dia
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
 ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
 CUBES, LINES = 5.0, 30.0  # operations: 5 w^3 + 30 N w, within a factor of 2 of nanoseconds in the plane and the cube
+DENSE = 0.25  # part of all entries from which on LAPACK's LU of the whole array is faster than SuperLU
+SPREAD = 10.0  # of the largest entries of rows, or of columns, above which they are scaled, as by LAPACK's `gesvx`
 DIRECT_LIMIT = (
     6e4  # operations for each unknown up to which kept factors were faster than ILU: cube of 26, torus of 200
 )
@@ -64,11 +66,13 @@ class SparsePlan:
     def __init__(self, structure: Sparse) -> None:
         self.structure = structure
         n = structure.unknowns
+        self.is_dense = structure.nnz > DENSE * n * n
         self.is_symmetric = structure.is_symmetric
         lower, upper = structure.bandwidth
         self.order: HostArray | None = None
         rows, columns = structure.indices, structure.columns
-        if max(lower, upper) > WIDEST_BAND or LENGTH_PER_WIDTH * max(lower, upper) > n:
+        is_wide = max(lower, upper) > WIDEST_BAND or LENGTH_PER_WIDTH * max(lower, upper) > n
+        if is_wide and not self.is_dense:
             graph: Any = structure.to_scipy().tocsr()
             if not self.is_symmetric:
                 graph = scipy.sparse.csr_array(graph + graph.T)
@@ -82,11 +86,12 @@ class SparsePlan:
         self.lower, self.upper = lower, upper
         width = max(lower, upper)
         self.is_band = width <= WIDEST_BAND and width * LENGTH_PER_WIDTH <= n
+        self.is_direct = self.is_band or self.is_dense
         if self.is_band:
             self.places = (lower + upper + rows - columns) + columns.astype(np.int64) * (2 * lower + upper + 1)
         operations = CUBES * float(width) ** 3 + LINES * n * width
         entries = ENTRIES_PER_ROW * n * width
-        self.fill = FillEstimate(width, entries, operations, self.is_band or operations <= DIRECT_LIMIT * n)
+        self.fill = FillEstimate(width, entries, operations, self.is_direct or operations <= DIRECT_LIMIT * n)
         self.known_order: HostArray | None = None  # that SuperLU found for the first factorization in symmetric mode
 
     @cached_property
@@ -136,6 +141,39 @@ class _Band:
         return out
 
 
+class _Dense:
+    """LAPACK's LU of the whole array with partial pivoting."""
+
+    def __init__(self, plan: SparsePlan, data: HostArray) -> None:
+        n = plan.structure.unknowns
+        array = np.zeros((n, n), dtype=data.dtype, order="F")
+        array[plan.structure.indices, plan.structure.columns] = data
+        lapack: Any = scipy.linalg.lapack
+        getrf, self._getrs = (lapack.zgetrf, lapack.zgetrs) if data.dtype.kind == "c" else (lapack.dgetrf, lapack.dgetrs)
+        self.factors, self.pivots, info = getrf(array, overwrite_a=True)
+        if info > 0:
+            raise RuntimeError("singular")
+        self.nbytes, self.is_complex = array.nbytes, data.dtype.kind == "c"
+
+    def solve(self, b: HostArray, trans: str) -> HostArray:
+        """Substitute."""
+        return self._getrs(self.factors, self.pivots, b, trans="NTH".index(trans))[0]
+
+
+class _Scaled:
+    """Factors of R A C, with positive diagonal matrices R and C, as those of A."""
+
+    def __init__(self, engine: Engine, rows: HostArray, columns: HostArray) -> None:
+        self.engine, self.rows, self.columns = engine, rows, columns
+        self.nbytes: int = engine.nbytes + rows.nbytes + columns.nbytes
+        self.is_complex: bool = engine.is_complex
+
+    def solve(self, b: HostArray, trans: str) -> HostArray:
+        """Scale, solve, scale."""
+        first, last = (self.rows, self.columns) if trans == "N" else (self.columns, self.rows)
+        return (self.engine.solve((first * b.T).T, trans).T * last).T
+
+
 class _SuperLU:
     """SuperLU: symmetric mode where the pattern is symmetric, with the order of the first factorization ever after."""
 
@@ -176,11 +214,12 @@ def _superlu(data: HostArray, indices: HostArray, indptr: HostArray, n: int, **o
 class SparseLU:
     """Sparse LU factorization.
 
-    A pattern that is a narrow band, as it stands or after reverse Cuthill-McKee, goes to LAPACK's band LU; others to
-    SuperLU [1]_, in symmetric mode with minimum degree on A + A^T where the pattern is symmetric (half the fill of
-    COLAMD in the plane), else with COLAMD and partial pivoting. After a factorization in symmetric mode, whose pivots
-    may be small, the residual of one solve is measured, and the matrix factorized again with partial pivoting where
-    that is not small.
+    Rows and columns of different sizes are scaled. A matrix with more than a quarter of all entries goes to LAPACK's LU
+    of the whole array; a pattern that is a narrow band, as it stands or after reverse Cuthill-McKee, to its band LU;
+    others to SuperLU [1]_, in symmetric mode with minimum degree on A + A^T where the pattern is symmetric (half the
+    fill of COLAMD in the plane), else with COLAMD and partial pivoting. After a factorization in symmetric mode, whose
+    pivots may be small, the residual of one solve is measured, and the matrix factorized again with partial pivoting
+    where that is not small.
 
     References
     ----------
@@ -212,7 +251,39 @@ def _engine(plan: SparsePlan, data: HostArray) -> Engine | None:
         data = data.astype(np.complex128 if data.dtype.kind == "c" else np.float64)
     if not np.isfinite(data).all():
         return None
+    scales = _scales(plan.structure, data)
+    if scales is None:
+        return _unscaled(plan, data)
+    rows, columns = scales
+    engine = _unscaled(plan, data * rows[plan.structure.indices] * columns[plan.structure.columns])
+    return None if engine is None else _Scaled(engine, rows, columns)
+
+
+def _scales(structure: Sparse, data: HostArray) -> tuple[HostArray, HostArray] | None:
+    """Powers of 2 that bring the largest entry of every row and column near 1; None if they are of one size."""
+    n, size = structure.unknowns, np.abs(data)
+    of_rows, of_columns = np.zeros(n), np.zeros(n)
+    np.maximum.at(of_rows, structure.indices, size)
+    np.maximum.at(of_columns, structure.columns, size)
+    if all(largest.max() <= SPREAD * largest.min() for largest in (of_rows, of_columns)):
+        return None
+    rows = _power_of_two(of_rows)
+    of_columns[:] = 0.0
+    np.maximum.at(of_columns, structure.columns, size * rows[structure.indices])
+    return rows, _power_of_two(of_columns)
+
+
+def _power_of_two(size: HostArray) -> HostArray:
+    """The power of 2 nearest to 1 / size; 1 where that is 0 (an empty row, whose matrix is singular)."""
+    _, exponent = np.frexp(np.where(size > 0, size, 0.5))
+    return np.ldexp(1.0, -exponent)
+
+
+def _unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
+    """Factors of these entries."""
     try:
+        if plan.is_dense:
+            return _Dense(plan, data)
         if plan.is_band:
             return _Band(plan, data)
         if plan.is_symmetric:
@@ -220,7 +291,7 @@ def _engine(plan: SparsePlan, data: HostArray) -> Engine | None:
             if _is_accurate(plan.structure, data, engine):
                 return engine
     except RuntimeError:  # SuperLU's word for a pivot that is exactly zero
-        if plan.is_band or not plan.is_symmetric:
+        if plan.is_direct or not plan.is_symmetric:
             return None
     try:
         return _SuperLU(plan, data, pivots=True)

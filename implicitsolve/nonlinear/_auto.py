@@ -28,6 +28,7 @@ from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.status import Status
 
 RETRIED = (Status.SINGULAR, Status.LINE_SEARCH_FAILED, Status.DIVERGED, Status.NONFINITE)
+MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
 POOR = 1e-3  # reduction of ||F|| short of which a system that stagnated is worth another attempt
 
 
@@ -45,8 +46,7 @@ class Auto:
       Anderson's method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly
       all of the rest, where Newton's method, tried in between, cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
-      dense J (`DenseNewton`), then `NewtonKrylov` for systems on which that fails; not where `jac` or `linearize` is
-      given.
+      dense J (`DenseNewton`), then `NewtonKrylov` for systems on which that fails.
     - No structure and no `linearize`, on NumPy arrays with more unknowns: `SparseNewton`, which takes the sparse
       matrix that `jac` returns, or detects diagonals and stencils in some ten evaluations. Graphs take 50 to 250 and
       are detected where `NewtonKrylov` needs more. `NewtonKrylov` follows if the Jacobian is dense, which takes two
@@ -85,14 +85,17 @@ class Auto:
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]
             return [*methods, NewtonKrylov()]
+        dense: list[NonlinearMethod] = []
         if problem.structure is None and DenseNewton.suits(context, x0):
-            return [DenseNewton(), NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())]
+            dense = [DenseNewton()]
+        if dense and evaluator.size <= MOST_DENSE:
+            return [*dense, NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())]
         is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
         if is_factorable and SparseNewton.suits(context):
             if problem.sparse_structure is not None or problem.structure == "detect":
                 return [SparseNewton(structure=problem.sparse_structure)]
             if problem.structure is None and problem.linearize is None and problem.blocks is None:
-                return [SparseNewton(bisection="late" if evaluator.size >= SMALLEST_GRAPH else False)]
+                return [SparseNewton(bisection="late" if evaluator.size >= SMALLEST_GRAPH else False), *dense]
         structure = problem.block_structure
         if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
             return [NewtonKrylov()]

@@ -14,6 +14,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._loop import HALVED, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._refactor_rule import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
@@ -21,7 +22,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
 
-MOST_UNKNOWNS = 20  # of a system: with more, Krylov methods and detected patterns take fewer evaluations
+MOST_UNKNOWNS = 100  # of a system
 MOST_ENTRIES = 2**25  # of the Jacobians of a batch
 FIRST_RADIUS = 100.0  # of the trust region, at most, over ||x0||; this and the next ones are MINPACK's
 ACCEPTED, POOR, GOOD = 1e-4, 0.1, 0.5  # actual over predicted reduction of ||F||^2
@@ -60,7 +61,7 @@ class DenseNewton:
         evaluator, problem = context.evaluator, context.evaluator.problem
         is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd" and context.scheduler is None
         is_small = is_plain and evaluator.size <= MOST_UNKNOWNS and evaluator.size * x0.size <= MOST_ENTRIES
-        return is_small and problem.jac is None and problem.linearize is None
+        return is_small and problem.linearize is None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
@@ -90,6 +91,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
         self.patience, self.is_first = self.PATIENCE, True
         dense = BlockBanded(0, 0, block_size=self.whole.size)
         self.assembler = Assembler(self.whole, eps(np, self.whole.dtype) ** 0.5, certifies=False, structure=dense)
+        self.offered = OfferedJacobians.of(self.evaluator, solution.x)
         is_one = self.whole.rows.size == 1 and OneSystemDifferences.suits(self.assembler)
         self.differences = OneSystemDifferences(self.assembler, self.evaluator) if is_one else None
 
@@ -236,7 +238,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
                 self.state.J = J
             else:
                 self.state.J[rows] = J
-            if self.assembler.is_certain(part.rows):
+            if self.offered is not None or self.assembler.is_certain(part.rows):
                 break
             with np.errstate(all="ignore"):
                 rows = rows[self.assembler.check(part.rows, _solved(J, F))]
@@ -245,6 +247,8 @@ class _DenseLoop(IterationLoop[_DenseState]):
 
     def _jacobian(self, part: Evaluator, x: Array, F: Array) -> HostArray:
         """J(x) as an array (b, N, N)."""
+        if self.offered is not None:
+            return np.array(self.offered.assemble(part, x, F).todense())
         make = None
         if self.differences is not None:
             make = self.differences.taken(x, F, float(self.state.norms[0]))
@@ -256,7 +260,12 @@ def _solved(J: HostArray, F: HostArray) -> HostArray:
     """J^-1 F for each system; the shortest least-squares solution where J is singular."""
     if J.shape[1] == 1:
         return F / J[:, :, 0]
+    rows = 1 / np.max(np.abs(J), axis=2, keepdims=True)  # scaled equations and unknowns: pivots are chosen among equals
+    columns = 1 / np.max(np.abs(J) * rows, axis=1, keepdims=True)
     try:
+        x = np.linalg.solve(J * rows * columns, F[:, :, None] * rows)[:, :, 0] * columns[:, 0]
+        if np.isfinite(x).all():
+            return x
         return np.linalg.solve(J, F[:, :, None])[:, :, 0]
     except np.linalg.LinAlgError:
         finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))

@@ -41,7 +41,7 @@ class SparseInverses:
         """The inverse of J."""
         if self.plan is None or self.plan.structure is not J.structure:
             self.plan = SparsePlan(J.structure)
-        if J.batch_shape == (1,) and not self.plan.is_band and self.limit(J) >= LEAST:
+        if J.batch_shape == (1,) and not self.plan.is_direct and self.limit(J) >= LEAST:
             return _Iterative(J, self)
         return self.factored(J)
 
