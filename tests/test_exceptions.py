@@ -84,7 +84,8 @@ def test_exceptions_of_other_functions(name, at):
 @pytest.mark.parametrize("name", ["jvp", "jac", "callback", "tol_norm"])
 def test_exceptions_through_the_scipy_entry(name):
     function = {"jvp": jvp, "jac": matrix, "callback": lambda x, F: None, "tol_norm": np.linalg.norm}[name]
-    passes(function, lambda bomb: newton_krylov(residual, START, f_tol=1e-12, **{name: bomb}), 1)
+    at = 0 if name == "jac" else 1  # one matrix serves a small system for several steps
+    passes(function, lambda bomb: newton_krylov(residual, START, f_tol=1e-12, **{name: bomb}), at)
 
 
 @pytest.mark.parametrize("at", [2, 7])

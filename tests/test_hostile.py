@@ -116,8 +116,8 @@ def test_residual_that_returns_a_view_of_state_it_changes():
 
 @pytest.mark.parametrize(
     "make",
-    [list, tuple, lambda F: F[:, None], lambda F: F[None, :], lambda F: F.astype(np.float32)],
-    ids=["list", "tuple", "column", "row", "float32"],
+    [list, tuple, lambda F: F.astype(np.float32)],
+    ids=["list", "tuple", "float32"],
 )
 def test_residuals_of_another_kind(make):
     result = root(lambda x: make(residual(x)), START, stop=NonlinearStop(rtol=1e-3))
@@ -196,8 +196,9 @@ def test_array_subclasses(tmp_path):
         result = root(lambda x: x**2 - 2, start)
         np.testing.assert_array_equal(result.x, clean.x)
         assert result.x.dtype == np.float64
-    for wrap in (lambda F: F.view(Subclass), np.asmatrix):
-        np.testing.assert_array_equal(root(lambda x, wrap=wrap: wrap(x**2 - 2), x0).x, clean.x)
+    np.testing.assert_array_equal(root(lambda x: (x**2 - 2).view(Subclass), x0).x, clean.x)
+    with pytest.raises(ValueError, match=r"`residual`.*\(3,\).*\(1, 3\)"):
+        root(lambda x: np.asmatrix(x**2 - 2), x0)
     with pytest.raises(TypeError, match="`x0`"):
         root(lambda x: x**2 - 2, np.ma.masked_array(x0, [True, False, False]))
 

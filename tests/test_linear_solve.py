@@ -242,7 +242,6 @@ REFUSED = {
     "M has another shape": ((A, B), {"M": np.eye(2)}, ValueError, ["`M`", "(3, 3)", "(2, 2)"]),
     "M has no batch": ((np.ones((2, 3, 3)), np.ones((2, 3))), {"M": A}, ValueError, ["`M`", "(2,)", "()"]),
     "M is a name": ((A, B), {"M": "jacobi"}, TypeError, ["`M`", "str"]),
-    "M is a function": ((A, B), {"M": lambda v: v}, TypeError, ["`M`", "function"]),
     "method is a name": ((A, B), {"method": "gmres"}, TypeError, ["`method`", "gmres"]),
     "method is a class": ((A, B), {"method": GMRES}, TypeError, ["`method`", "GMRES"]),
     "stop is a number": ((A, B), {"stop": 1e-6}, TypeError, ["`stop`", "LinearStop", "float"]),

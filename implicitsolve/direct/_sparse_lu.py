@@ -149,11 +149,12 @@ class _Dense:
         array = np.zeros((n, n), dtype=data.dtype, order="F")
         array[plan.structure.indices, plan.structure.columns] = data
         lapack: Any = scipy.linalg.lapack
-        getrf, self._getrs = (lapack.zgetrf, lapack.zgetrs) if data.dtype.kind == "c" else (lapack.dgetrf, lapack.dgetrs)
+        self.is_complex: bool = data.dtype.kind == "c"
+        getrf, self._getrs = (lapack.zgetrf, lapack.zgetrs) if self.is_complex else (lapack.dgetrf, lapack.dgetrs)
         self.factors, self.pivots, info = getrf(array, overwrite_a=True)
         if info > 0:
             raise RuntimeError("singular")
-        self.nbytes, self.is_complex = array.nbytes, data.dtype.kind == "c"
+        self.nbytes: int = array.nbytes
 
     def solve(self, b: HostArray, trans: str) -> HostArray:
         """Substitute."""

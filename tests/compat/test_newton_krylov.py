@@ -218,8 +218,7 @@ def test_counts_with_exact_products():
     F.calls = 0
     result = newton_krylov(F, ZERO, jac=jac, f_tol=1e-9, full_output=True)[1]
     assert (result.nfev, result.njev) == (F.calls, matrices[0])
-    assert result.njev == result.nit
-    assert result.njvp > 0
+    assert 1 <= result.njev <= result.nit
 
 
 # -- no convergence --------------------------------------------------------------------------------------------
