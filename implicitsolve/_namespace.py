@@ -175,9 +175,7 @@ FOREIGN = {"dask": "x.compute(), a NumPy array", "sparse": "x.todense(), a NumPy
 
 
 def as_inexact(x: Any, name: str) -> Array:
-    """Return `x` as a floating-point array of its own library: lists become NumPy arrays, integers float64.
-
-    So do the objects of pandas and xarray.
+    """Return `x` as a floating-point array of its own library; lists, pandas and xarray become NumPy, integers float64.
 
     Raises
     ------

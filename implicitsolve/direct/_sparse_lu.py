@@ -66,8 +66,8 @@ class SparsePlan:
     def __init__(self, structure: Sparse) -> None:
         self.structure = structure
         n = structure.unknowns
-        self.is_dense = structure.nnz > DENSE * n * n
-        self.is_symmetric = structure.is_symmetric
+        self.is_dense: bool = structure.nnz > DENSE * n * n
+        self.is_symmetric: bool = structure.is_symmetric
         lower, upper = structure.bandwidth
         self.order: HostArray | None = None
         rows, columns = structure.indices, structure.columns
@@ -83,15 +83,20 @@ class SparsePlan:
             lower, upper = int(max(0, offsets.max(initial=0))), int(max(0, -offsets.min(initial=0)))
             self.order = order
             rows, columns = place[rows], place[columns]
-        self.lower, self.upper = lower, upper
+        self.lower: int = lower
+        self.upper: int = upper
         width = max(lower, upper)
-        self.is_band = width <= WIDEST_BAND and width * LENGTH_PER_WIDTH <= n
-        self.is_direct = self.is_band or self.is_dense
+        self.is_band: bool = width <= WIDEST_BAND and width * LENGTH_PER_WIDTH <= n
+        self.is_direct: bool = self.is_band or self.is_dense
         if self.is_band:
-            self.places = (lower + upper + rows - columns) + columns.astype(np.int64) * (2 * lower + upper + 1)
+            self.places: HostArray = (lower + upper + rows - columns) + columns.astype(np.int64) * (
+                2 * lower + upper + 1
+            )
         operations = CUBES * float(width) ** 3 + LINES * n * width
         entries = ENTRIES_PER_ROW * n * width
-        self.fill = FillEstimate(width, entries, operations, self.is_direct or operations <= DIRECT_LIMIT * n)
+        self.fill: FillEstimate = FillEstimate(
+            width, entries, operations, self.is_direct or operations <= DIRECT_LIMIT * n
+        )
         self.known_order: HostArray | None = None  # that SuperLU found for the first factorization in symmetric mode
 
     @cached_property

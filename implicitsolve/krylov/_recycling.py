@@ -141,7 +141,12 @@ class RecycledSpace:
     """
 
     def __init__(self, U: Array, C: Array, D: Array, theta: HostArray, held: HostArray, base: Any = None) -> None:
-        self.U, self.C, self.D, self.theta, self.held, self.base = U, C, D, theta, held, base
+        self.U: Array = U
+        self.C: Array = C
+        self.D: Array = D
+        self.base: Any = base
+        self.theta: HostArray = theta
+        self.held: HostArray = held
         self._scale = from_host(theta, U)[:, None]
         self._combined: Array = None
 

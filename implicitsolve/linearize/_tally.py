@@ -34,7 +34,7 @@ class Tally:
     def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None, like: Any = None) -> None:
         self.residuals = self.jvps = self.vjps = self.linearizations = 0
         self.most = max_evaluations
-        self.until = None if max_seconds is None else time.monotonic() + max_seconds
+        self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
         self.ended: Status | None = None  # why systems that still run are given up
         self._comm: Any = getattr(like, "comm", None)
         self._is_enforced = False

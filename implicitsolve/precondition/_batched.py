@@ -18,7 +18,7 @@ class BatchedInverse:
     """
 
     def __init__(self, parts: list[tuple[Indices, Any]] | None = None) -> None:
-        self.parts = [] if parts is None else parts
+        self.parts: list[tuple[Indices, Any]] = [] if parts is None else parts
 
     def __copy__(self) -> BatchedInverse:
         """The same for another solve, which may replace parts."""

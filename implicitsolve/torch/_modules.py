@@ -197,7 +197,7 @@ class ImplicitLSTM(_Recurrent):
 
     adapter = "implicit_lstm"
     drawn_by = "lstm_parameters"
-    boundaries = ("hs", "cs", "he", "ce")
+    boundaries: tuple[str, ...] = ("hs", "cs", "he", "ce")
 
 
 class Elman(_Recurrent):
@@ -228,7 +228,7 @@ class Elman(_Recurrent):
 
     adapter = "elman"
     drawn_by = "elman_parameters"
-    boundaries = ("h0",)
+    boundaries: tuple[str, ...] = ("h0",)
     initial_scale: float = 0.05
 
     def __init__(
