@@ -75,10 +75,10 @@ TABLE: dict[str, dict[str, Row]] = {
     "Nonlinear methods and their parts": {
         "NewtonKrylov": Row(bridge=METHOD),
         "BlockNewton": Row(numba=KERNELS, bridge=METHOD),
-        "SparseNewton": Row(numba=KERNELS, bridge=METHOD),
-        "Anderson": Row(numba=KERNELS, bridge=METHOD),
+        "SparseNewton": Row(bridge=METHOD),
+        "Anderson": Row(bridge=METHOD),
         "Picard": Row(bridge=METHOD),
-        "Broyden": Row(numba=KERNELS, bridge=METHOD),
+        "Broyden": Row(bridge=METHOD),
         "Homotopy": Row(split=ONE_PATH, bridge=METHOD),
         "Substitution": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`Elman`"),
         "Backtracking": Row(bridge=METHOD),
