@@ -168,7 +168,8 @@ class _DenseLoop(IterationLoop[_DenseState]):
         state = self.state
         reduction = 1 - (found.norms[0] / state.norms[0]) ** 2
         state.radius[0] = 2 * size if reduction >= 1 - POOR else max(state.radius[0], 2 * size)
-        state.J[0] += (found.F[0] / size)[:, None] * (step[0] / size)
+        per_size = step.dtype.type(1 / size)
+        state.J[0] += (found.F[0] * per_size)[:, None] * (step[0] * per_size)
         state.x, state.F, state.norms = found.x, found.F, found.norms
         state.measure = self.stop.measured(Norms(found.F), self.whole.event_shape)
         state.poor[0] = state.idle[0] = 0
@@ -268,6 +269,8 @@ def _solved(J: HostArray, F: HostArray) -> HostArray:
             return x
         return np.linalg.solve(J, F[:, :, None])[:, :, 0]
     except np.linalg.LinAlgError:
+        if len(J) > 1:  # each system's answer is its own
+            return np.concatenate([_solved(J[i : i + 1], F[i : i + 1]) for i in range(len(J))])
         finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
         J = np.where(finite[:, None, None], J, 0.0)
         return np.where(finite[:, None], _times(np.linalg.pinv(J), F), np.nan)

@@ -70,6 +70,21 @@ def test_systems_without_a_root_fail_alone():
     np.testing.assert_allclose(result.x[[0, 2], 0], np.sqrt([2.0, 3.0]), rtol=1e-7)
 
 
+def test_a_singular_neighbour_changes_no_bit_of_a_solution(rng):
+    """Where J of one system is singular, the others are not solved by least squares too."""
+    A, b = rng.standard_normal((3, 4, 4)) + 4 * np.eye(4), rng.standard_normal((3, 4))
+    A[1, 1] = A[1, 0]
+
+    def solved(rows):
+        F = lambda x: (A[rows] @ x[..., None])[..., 0] + 0.1 * x**3 - b[rows]  # noqa: E731
+        jvp = lambda x, v: (A[rows] @ v[..., None])[..., 0] + 0.3 * x**2 * v  # noqa: E731
+        return root(Problem(F, jvp=jvp, batch_ndim=1), np.zeros((len(rows), 4)), stop=TIGHT)
+
+    whole, others = solved([0, 1, 2]), solved([0, 2])
+    assert others.success.all()
+    np.testing.assert_array_equal(whole.x[[0, 2]], others.x)
+
+
 def test_singular_jacobian_at_the_start():
     result = root(lambda x: np.stack([x[0] * x[1] - 2, x[0] + x[1] - 3]), np.array([1.0, 1.0]))
     assert result.success

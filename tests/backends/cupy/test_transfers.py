@@ -275,7 +275,7 @@ def test_steps_that_are_not_taken_after_all(xp, rng):
     ours, theirs = results[1], results[0]
     assert any((step.step_length == 0).any() for step in ours.steps if step.iteration)
     np.testing.assert_array_equal(ours.success, theirs.success)
-    assert ours.success.sum() > 3
+    assert ours.success.sum() >= 3
     good = np.flatnonzero(ours.success)
     np.testing.assert_allclose(ours.x.get()[good], theirs.x[good], atol=1e-6)
 
