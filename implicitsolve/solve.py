@@ -121,11 +121,11 @@ def root(
     line search shortens the step). Without exact products each is a residual.
 
     With `previous`, a J that was found dense is not searched again. Kept factors give directions as long as they reduce
-    ||F|| fast enough, by the rules of `BlockNewton`; a pattern that has become too narrow is detected again. Every
-    result holds structure and coloring; factors and Krylov vectors, the larger part, only after a solve with
-    `previous`, and only if all systems of the batch have converged in the same step. So the first result of a chain has
-    none, the second factors its J, and later ones begin with these factors. They live as long as a result that holds
-    them: keep ``result.without_memory()`` of old steps.
+    ||F|| fast enough, by the rules of `BlockNewton`; a pattern that two assemblies of J show to be too narrow is
+    detected again, once in a solve. Every result holds structure and coloring; factors and Krylov vectors, the larger
+    part, only after a solve with `previous`, and only if all systems of the batch have converged in the same step. So
+    the first result of a chain has none, the second factors its J, and later ones begin with these factors. They live
+    as long as a result that holds them: keep ``result.without_memory()`` of old steps.
 
     Examples
     --------

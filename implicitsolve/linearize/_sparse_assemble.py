@@ -40,9 +40,10 @@ class SparseAssembler:
         Colors of the columns; full rows are not respected.
     cost : int
         Differences, or products, that one assembly takes.
-    surprises : int
-        Rows that changed in the last assembly by differences although the color has no column in them: the pattern
-        is too narrow where there are any.
+    surprises : ndarray (n, 2) of int
+        Colors and rows in which the last assembly found changes although the color has no column in the row: the
+        pattern is too narrow where there are any. Changes up to ``eps^(3/8)`` of the largest in the row, and
+        ``eps^(5/8)`` of the largest of all, are taken for rounding.
 
     Notes
     -----
@@ -62,7 +63,7 @@ class SparseAssembler:
         coloring = Coloring(colors, least, NONE) if is_best and colors is not None else color_columns(structure)
         self.coloring: Coloring = coloring
         self.cost: int = coloring.count
-        self.surprises: int = 0
+        self.surprises: HostArray = np.zeros((0, 2), dtype=np.intp)
         self.is_exact: bool = not coloring.full_rows.size
         colors, rows, columns = coloring.colors, structure.indices, structure.columns
         self._place = colors[columns].astype(np.int64) * n + rows  # in the changes (colors, N) of one system
@@ -103,7 +104,6 @@ class SparseAssembler:
         changes = np.empty((self.cost, systems, n), dtype=F.dtype)
         steps = np.broadcast_to(h, (systems, n)).astype(x.dtype)
         steps = (x + steps) - x  # as rounded
-        self.surprises = 0
         with np.errstate(all="ignore"):
             for color, members in enumerate(self._members):
                 change = self._change(residual, x, F, members, steps)
@@ -116,7 +116,7 @@ class SparseAssembler:
                     change[better] = other[better]
                     steps[np.ix_(better, members)] *= -1.0
                 changes[color] = change
-                self.surprises += int(np.count_nonzero((change != 0).any(axis=0) & self._unknown[color]))
+            self._look_outside(changes)
             data = self._entries(changes) / steps[:, self.structure.columns]
             self._spread(data, changes, steps)
         return SparseMatrix(data, self.structure)
@@ -132,6 +132,7 @@ class SparseAssembler:
             seed[:, members] = 1
             changes[color] = jvp(seed)
             seed[:, members] = 0
+        self._look_outside(changes)
         data = self._entries(changes)
         if vjp is None:
             self._spread(data, changes, np.ones_like(like))
@@ -148,6 +149,16 @@ class SparseAssembler:
         shifted = x.copy()
         shifted[:, members] += steps[:, members]
         return residual(shifted) - F
+
+    def _look_outside(self, changes: HostArray) -> None:
+        """Note changes (colors, B, N) outside the pattern."""
+        outside = (changes != 0).any(axis=1) & self._unknown
+        if outside.any():
+            size, precision = np.abs(changes), float(np.finfo(changes.dtype).eps)
+            size[~np.isfinite(size)] = 0.0
+            rounding = precision**0.375 * size.max(axis=0) + precision**0.625 * size.max(axis=(0, 2))[:, None]
+            outside &= (size > rounding).any(axis=1)
+        self.surprises = np.argwhere(outside)
 
     def _entries(self, changes: HostArray) -> HostArray:
         """Changes (colors, B, N) at the entries (B, nnz)."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -28,6 +30,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
+MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices
 LASTING = ("dense", "budget", "contradiction", "irregular")  # reasons that a search at another point would only repeat
 
 
@@ -54,6 +57,11 @@ class SparseNewton:
     -----
     A matrix that the problem's `jac` or `linearize` returns (SciPy's sparse matrices and arrays, NumPy arrays) is
     factored as it is: it has its own pattern, and takes neither detection nor coloring.
+
+    Where an assembly shows that F changes with unknowns outside its row of a declared pattern, the solve goes on with
+    the approximate J and warns once (`RuntimeWarning`); a detected pattern that misses entries in two assemblies is
+    detected again, once. Columns of one color are not told apart: a missing entry goes unnoticed where its row has
+    another of that color, and so in the inner rows of three diagonals, which have all three colors.
 
     Directions and renewals are those of `BlockNewton`. A single system is solved by BiCGSTAB with the assembled J,
     which takes no evaluations, until that has cost as much as factors would; and where factors would fill too much
@@ -121,7 +129,8 @@ class SparseNewton:
             memory.detection = replace(found, values=None, evaluations=first.evaluations + found.evaluations)
         if found.structure is None:
             return NewtonKrylov().solve(context, start, rows)
-        jacobians = _Jacobians(evaluator, found, memory, context.previous.assembler)
+        search = None if found.how == "declared" else partial(self._search, bisection=found.how == "bisection")
+        jacobians = _Jacobians(evaluator, found, memory, context.previous.assembler, search)
         memory.detection = replace(memory.detection, colors=jacobians.colors)
         return self._solved(jacobians, context, start, rows)
 
@@ -140,8 +149,11 @@ class SparseNewton:
         return self._detected(evaluator, x, self.bisection is True)
 
     def _detected(self, evaluator: Evaluator, x: HostArray, bisection: bool | Literal["only"]) -> Detection:
-        return evaluator.tally.enforced(
-            detect,
+        return evaluator.tally.enforced(self._search, evaluator, x, bisection)
+
+    def _search(self, evaluator: Evaluator, x: HostArray, bisection: bool | Literal["only"]) -> Detection:
+        """Detect the pattern near x."""
+        return detect(
             lambda x: evaluator.residual(x, keep=True),
             x,
             shape=evaluator.event_shape,
@@ -204,12 +216,22 @@ class _Parts:
 
 
 class _Jacobians:
-    """Jacobians as `BlockLoop` asks for them."""
+    """Jacobians as `BlockLoop` asks for them.
+
+    A pattern that misses entries in two assemblies is detected again, once, by `search`; a declared one, for which
+    there is no `search`, is kept with a warning.
+    """
 
     def __init__(
-        self, evaluator: Evaluator, found: Detection, memory: SolveMemory, known: SparseAssembler | None
+        self,
+        evaluator: Evaluator,
+        found: Detection,
+        memory: SolveMemory,
+        known: SparseAssembler | None,
+        search: Callable[[Evaluator, HostArray], Detection] | None,
     ) -> None:
         self._found, self._memory, self._known = found, memory, known
+        self._search, self._incomplete = search, 0
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         is_whole = found.values is not None and not found.full_rows.size
         self._first: HostArray | None = found.values if is_whole else None
@@ -236,6 +258,45 @@ class _Jacobians:
         first, self._first = self._first, None
         if first is not None and first.shape[0] == x.shape[0]:
             return SparseMatrix(first, self._found.structure)  # type: ignore[arg-type]
+        J = self._assembled(evaluator, x, F)
+        if not self.assembler.surprises.size:
+            return J
+        self._incomplete += 1
+        if self._search is None:
+            if self._incomplete == 1:
+                warnings.warn(self._evidence(), RuntimeWarning, stacklevel=2)
+        elif self._incomplete == MOST_INCOMPLETE and self._widened(self._search(evaluator, x)):
+            return self._assembled(evaluator, x, F)
+        return J
+
+    def _widened(self, again: Detection) -> bool:
+        """Whether another detection adds entries to the pattern."""
+        known, memory = self._found, self._memory
+        evaluations = again.evaluations + (memory.detection or again).evaluations
+        memory.detection = replace(memory.detection or known, evaluations=evaluations)
+        if again.structure is None or known.structure is None:
+            return False
+        structure, full_rows = known.structure.union(again.structure), np.union1d(known.full_rows, again.full_rows)
+        if structure.nnz == known.structure.nnz and full_rows.size == known.full_rows.size:
+            return False
+        self._found = replace(again, structure=structure, full_rows=full_rows, values=None, colors=None)
+        del self.assembler
+        memory.detection = replace(self._found, evaluations=evaluations, colors=self.assembler.coloring.colors)
+        return True
+
+    def _evidence(self) -> str:
+        """What an assembly shows outside the pattern."""
+        surprises, colors = self.assembler.surprises, self.assembler.coloring.colors
+        color, row = surprises[0]
+        rows, members = np.unique(surprises[:, 1]), np.flatnonzero(colors == color)
+        columns = ", ".join(map(str, members[:3])) + (", ..." if members.size > 3 else "")
+        return (
+            f"SparseNewton: `structure` is too narrow: at least {rows.size} of {colors.size} rows of F change with "
+            f"unknowns outside their pattern (row {row} with unknowns of color {color}: {columns}); "
+            'extend the pattern, or let it be detected by structure="detect"'
+        )
+
+    def _assembled(self, evaluator: Evaluator, x: HostArray, F: HostArray) -> SparseMatrix:
         problem = evaluator.problem
         if problem.jvp is not None or problem.linearize is not None or problem.jac is not None:
             J = evaluator.jacobian(x, F)

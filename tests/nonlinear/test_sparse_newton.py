@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -57,13 +59,18 @@ def test_products_assemble_where_there_are_any():
     assert result.counts.residuals <= 12
 
 
+def warning(expected):
+    return pytest.warns(RuntimeWarning, match="`structure` is too narrow") if expected else nullcontext()
+
+
 @pytest.mark.parametrize(
-    "pattern",
-    [np.eye(100, dtype=bool), np.ones((100, 100), dtype=bool), np.tri(100, k=0, dtype=bool)],
+    ("pattern", "warns"),
+    [(np.eye(100, dtype=bool), False), (np.ones((100, 100), dtype=bool), False), (np.tri(100, dtype=bool), True)],
     ids=["too narrow", "too wide", "half"],
 )
-def test_wrong_patterns_never_make_a_false_root(pattern):
-    solved(planes.bratu(1, 100), SparseNewton(structure=Sparse(pattern)))
+def test_wrong_patterns_never_make_a_false_root(pattern, warns):
+    with warning(warns):
+        solved(planes.bratu(1, 100), SparseNewton(structure=Sparse(pattern)))
 
 
 def test_dense_problems_cost_two_evaluations_more():
@@ -227,10 +234,60 @@ def test_declared_patterns_that_are_wrong_still_give_the_root(wrong):
         "transposed": Sparse(right.to_scipy().T),
         "empty": Sparse(scipy.sparse.csc_array((n, n))),
     }[wrong]
-    result = ims.root(ims.Problem(residual, structure=pattern), np.zeros(n), method="sparse-newton")
+    with warning(wrong in ("transposed", "empty")):  # columns of one color, as on the diagonal, are not told apart
+        result = ims.root(ims.Problem(residual, structure=pattern), np.zeros(n), method="sparse-newton")
     assert result.success
     assert np.abs(residual(result.x)).max() <= 1e-5
     assert result.counts.residuals <= 200
+
+
+def ring(n, far, by_fft=False):
+    """A system on a ring, with another neighbor at distance 7; by FFT, every F_i changes with all x by rounding."""
+    wave = 2 - 2 * np.cos(2 * np.pi * np.arange(n) / n)
+
+    def residual(x):
+        second = np.fft.ifft(wave * np.fft.fft(x)).real if by_fft else 2 * x - np.roll(x, 1) - np.roll(x, -1)
+        return 2 * x + x**3 + second - far * np.sin(np.roll(x, 7)) - 1 - 0.1 * np.sin(np.arange(n))
+
+    return residual
+
+
+def test_a_declared_pattern_that_is_too_narrow_is_named_with_its_evidence_once():
+    """It converged slowly without a word."""
+    n = 400
+    stop, grid = ims.NonlinearStop(atol=1e-9, rtol=0.0), Grid(shape=(n,), periodic=True)
+    evidence = r"at least \d+ of 400 rows .*\(row \d+ .* color \d+: .*structure=\"detect\""
+
+    def jvp(x, v):
+        far = 1.5 * np.cos(np.roll(x, 7)) * np.roll(v, 7)
+        return (4 + 3 * x**2) * v - np.roll(v, 1) - np.roll(v, -1) - far
+
+    for product in (None, jvp):
+        problem = ims.Problem(ring(n, 1.5), structure=grid, jvp=product)
+        with pytest.warns(RuntimeWarning, match=evidence) as seen:
+            result = ims.root(problem, np.zeros(n), stop=stop)
+        assert len(seen) == 1
+        assert np.abs(problem.residual(result.x)).max() <= 1e-9
+
+
+def test_rounding_is_no_reason_to_warn():
+    stop, grid = ims.NonlinearStop(atol=1e-9, rtol=0.0), Grid(shape=(400,), periodic=True)
+    problem = ims.Problem(ring(400, 0.0, by_fft=True), structure=grid)
+    assert ims.root(problem, np.full(400, 3.0), stop=stop).success
+
+
+def test_a_reused_pattern_that_has_become_too_narrow_is_detected_again():
+    """The solve began again with products: 297 evaluations instead of 47."""
+    n = 400
+    stop = ims.NonlinearStop(atol=1e-9, rtol=0.0)
+    first = ims.root(ring(n, 0.0), np.zeros(n), stop=stop)
+    second = ims.root(ring(n, 1.5), np.zeros(n), stop=stop, previous=first)
+    assert second.success
+    assert second.counts.residuals <= 80
+    assert (first.detection.structure.nnz, second.detection.structure.nnz) == (3 * n, 4 * n)
+    third = ims.root(ring(n, 1.5), np.zeros(n), stop=stop, previous=second)
+    assert third.counts.residuals < second.counts.residuals - second.detection.evaluations
+    assert third.detection.structure.nnz == 4 * n
 
 
 def test_none_forbids_detection():
