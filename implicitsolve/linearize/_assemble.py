@@ -44,7 +44,7 @@ Rows: TypeAlias = slice | Indices
 MOST_PRODUCTS = 64  # of one assembly, for which direct solves are the first choice
 LARGEST_BLOCK = 64  # the same, of a block that is factorized
 TOGETHER = 2  # unknowns of a block up to which all colors are written in one pass over the blocks
-FELT = 8  # units of roundoff of F by which an entry of F must have changed
+LEAST_CHANGE = 8  # units of roundoff of F by which an entry of F must have changed
 AFFINE = 1e-3  # mismatch between a difference and twice the one of half the length, up to which it is a derivative
 
 
@@ -278,16 +278,16 @@ class Assembler:
         with np.errstate(all="ignore"):
             change = xp.abs(evaluator.residual(shifted, keep=False) - F)
             changed = to_host(xp.any(self.in_blocks(change) != 0, axis=0))
-            felt = to_host(xp.any(self.in_blocks(change > FELT * eps(xp, x.dtype) * xp.abs(F)), axis=0))
+            changed = to_host(xp.any(self.in_blocks(change > LEAST_CHANGE * eps(xp, x.dtype) * xp.abs(F)), axis=0))
         if (
             not np.isfinite(norm2(change)).all()
-            or not pattern_of(felt, structure.lower, structure.width).any((0, 1)).all()
+            or not pattern_of(changed, structure.lower, structure.width).any((0, 1)).all()
         ):
             return None
         groups = Groups(pattern_of(changed, structure.lower, structure.width), structure.lower)
         if len(groups.members) + 2 > WORTHWHILE * self.cost:
             return None
-        self.steps.is_felt[evaluator.rows] = True
+        self.steps.has_changed[evaluator.rows] = True
         return groups
 
     def _place(self, blocks: Array, color: int, stacked: Array, h: Array) -> None:
@@ -318,17 +318,17 @@ class Assembler:
         sizes = norm2(change)
         for attempt in range(MAX_ADJUSTMENTS + 1):
             finite = np.isfinite(sizes)
-            if finite.all() and steps.is_felt[rows, c].all():
+            if finite.all() and steps.has_changed[rows, c].all():
                 break
-            least = FELT * eps(xp, x.dtype)
-            felt = sizes > least * norms  # then it holds for one entry at least
-            if finite.all() and felt.all():
-                steps.is_felt[rows, c] = True
+            least = LEAST_CHANGE * eps(xp, x.dtype)
+            changed = sizes > least * norms  # then it holds for one entry at least
+            if finite.all() and changed.all():
+                steps.has_changed[rows, c] = True
                 break
-            if not felt.all():
+            if not changed.all():
                 with np.errstate(invalid="ignore"):
-                    felt |= to_host(xp.any(xp.abs(change) > least * xp.abs(F), axis=1))
-            again = np.flatnonzero(steps.adjust(rows, c, felt, finite, attempt))
+                    changed |= to_host(xp.any(xp.abs(change) > least * xp.abs(F), axis=1))
+            again = np.flatnonzero(steps.adjust(rows, c, changed, finite, attempt))
             if not again.size:
                 break
             h = steps.lengths(rows, self.in_blocks(x))

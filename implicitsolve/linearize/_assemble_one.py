@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._namespace import eps
 from implicitsolve._typing import HostArray
 from implicitsolve.kernels import place_colors
-from implicitsolve.linearize._assemble import FELT, TOGETHER, Assembler
+from implicitsolve.linearize._assemble import LEAST_CHANGE, TOGETHER, Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 
 ALL = slice(None)
@@ -53,7 +53,7 @@ class OneSystemDifferences:
         steps.follow(ALL, states)
         h, relative = steps.lengths(ALL, states), steps.relative(states)
         changes = np.empty(self.shape, dtype=x.dtype)
-        least, largest = FELT * eps(np, x.dtype) * norm, 0.0
+        least, largest = LEAST_CHANGE * eps(np, x.dtype) * norm, 0.0
         for color, c, change in zip(self.colors, self.unknowns, changes.reshape((-1, *x.shape))):
             point = x.copy()
             with np.errstate(all="ignore"):
@@ -65,7 +65,7 @@ class OneSystemDifferences:
             if not least < size < math.inf:
                 return None
             largest = max(largest, size)
-        steps.is_felt[:] = True
+        steps.has_changed[:] = True
         self.assembler.sensitivity[0] = largest / relative
         with np.errstate(all="ignore"):
             np.divide(1, h, out=h)

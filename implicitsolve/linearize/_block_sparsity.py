@@ -63,16 +63,16 @@ def is_worthwhile(length: int, width: int, k: int) -> bool:
     return k >= LEAST_BLOCK and length >= LEAST_SITES * width * k
 
 
-def pattern_of(felt: HostArray, lower: int, width: int) -> HostArray:
+def pattern_of(changed: HostArray, lower: int, width: int) -> HostArray:
     """Pattern (m, k, k) from the equations (T, k) that changed as the unknowns at `sites` did."""
-    T, k = felt.shape
+    T, k = changed.shape
     pattern = np.zeros((width, k, k), dtype=bool)
     count = sites(T, width, k)[0].size
     rounds = -(-count // k)  # of all kinds of unknowns
     for j in range(width):
         offset = lower - j  # the row coupled to block t in diagonal j is t + offset
         first = -(-max(-offset, 0) // width)
-        rows = felt[first * width + offset :: width]
+        rows = changed[first * width + offset :: width]
         seen = np.zeros((rounds * k, k), dtype=bool)  # by each site in turn
         seen[first : first + min(len(rows), count - first)] = rows[: count - first]
         pattern[j] = seen.reshape((rounds, k, k)).any(axis=0).T

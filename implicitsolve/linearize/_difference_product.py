@@ -75,8 +75,8 @@ class DifferenceLength:
             too_large &= F_norm > 0
             self.short[rows] = np.where(too_small, np.maximum(sigma, self.short[rows]), self.short[rows])
             self.long[rows] = np.where(too_large, np.minimum(sigma, self.long[rows]), self.long[rows])
-            is_felt = np.isfinite(ratio) & (ratio > 10 * precision)
-            factor = np.where(is_felt, precision**0.5 / ratio, np.where(ratio <= 10 * precision, far, 1 / far))
+            is_visible = np.isfinite(ratio) & (ratio > 10 * precision)
+            factor = np.where(is_visible, precision**0.5 / ratio, np.where(ratio <= 10 * precision, far, 1 / far))
             middle = np.sqrt(self.short[rows]) * np.sqrt(self.long[rows])
             wanted = np.clip(sigma * factor, SHORTEST, LONGEST)
             is_inside = (self.short[rows] < wanted) & (wanted < self.long[rows])

@@ -43,7 +43,7 @@ class DifferenceSteps:
         self.boost: HostArray = np.ones(shape)  # of the floor, where F did not feel the step
         self.sign: HostArray = np.ones(shape)  # of the step, and how much shorter it is where F was not finite
         self.is_guess: HostArray = np.ones(shape, dtype=bool)
-        self.is_felt: HostArray = np.zeros(shape, dtype=bool)
+        self.has_changed: HostArray = np.zeros(shape, dtype=bool)
         self.rdiff, self.least = rdiff, least
 
     def follow(self, rows: Indices | slice, x: Array) -> None:
@@ -97,26 +97,26 @@ class DifferenceSteps:
         better = np.where(finite, np.maximum(size, shorter), shorter)
         self.floor[rows] = np.where(wrong, better, self.floor[rows])
         self.is_guess[rows] = wrong
-        self.is_felt[rows] &= ~wrong
+        self.has_changed[rows] &= ~wrong
         return np.any(wrong, axis=1)
 
-    def adjust(self, rows: Indices, c: int, felt: HostArray, finite: HostArray, attempt: int) -> HostArray:
+    def adjust(self, rows: Indices, c: int, changed: HostArray, finite: HostArray, attempt: int) -> HostArray:
         """Check a difference along unknown c; return which systems must repeat it.
 
         Steps that no equation feels grow, until it is clear that none ever does. Where F is not finite they turn round,
         and then shrink.
         """
-        unfelt = finite & ~felt & ~self.is_felt[rows, c]
-        self.is_felt[rows, c] |= finite & felt
+        unchanged = finite & ~changed & ~self.has_changed[rows, c]
+        self.has_changed[rows, c] |= finite & changed
         if attempt == MAX_ADJUSTMENTS:
-            back = np.where(unfelt, FARTHER**-attempt, 1.0)
-            self.is_felt[rows, c] |= unfelt  # it is not tried again
+            back = np.where(unchanged, FARTHER**-attempt, 1.0)
+            self.has_changed[rows, c] |= unchanged  # it is not tried again
         else:
-            back = np.where(unfelt, FARTHER, 1.0)
+            back = np.where(unchanged, FARTHER, 1.0)
             self.sign[rows, c] *= np.where(finite, 1.0, -1.0 if attempt == 0 else -1.0 / FARTHER)
         self.boost[rows, c] *= back
         self.floor[rows, c] *= back
-        return np.logical_and(unfelt | ~finite, attempt < MAX_ADJUSTMENTS)
+        return np.logical_and(unchanged | ~finite, attempt < MAX_ADJUSTMENTS)
 
     def shrink(self, rows: Indices, c: int, where: HostArray) -> None:
         """Take shorter guesses along unknown c; those of other systems are good."""

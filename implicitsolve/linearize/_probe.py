@@ -12,7 +12,7 @@ from implicitsolve._typing import HostArray
 Flat = Callable[[HostArray], HostArray]
 """A residual on arrays (B, N)."""
 
-GENERIC = 1e-3  # relative distance of the generic point: a product of three factors that vanished is felt as 1e-9
+GENERIC = 1e-3  # relative distance of the generic point: a product of three factors that vanished differs by 1e-9
 STEP = 2.0**-13  # relative displacement, eps^(1/4): the changes are good entries of J as well
 SEED = 20190622
 

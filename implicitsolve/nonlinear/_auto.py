@@ -1,4 +1,4 @@
-"""Auto: the method that a problem's structure asks for."""
+"""Auto: the method by what the problem declares."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Auto:
       evaluations to see, and for systems on which the factored J fails.
     - No structure otherwise, or extended precision: `NewtonKrylov`.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
-      `blocks`: `BlockNewton`. Systems on which it fails begin again with `NewtonKrylov`.
+      `blocks`: `BlockNewton`. Systems on which it fails are solved by `NewtonKrylov` from x0.
     - Blocks of k <= 128 unknowns: `NewtonKrylov`, which is preconditioned by a lagged `BlockLU` as soon as it has spent
       on Krylov products what the assembly takes.
     - Larger blocks: `NewtonKrylov` with products alone; a factorization would cost more than the whole solve.

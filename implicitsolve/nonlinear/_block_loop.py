@@ -36,7 +36,7 @@ LINE_SEARCH_FAILED, SINGULAR = int(Status.LINE_SEARCH_FAILED), int(Status.SINGUL
 
 
 class JacobianAssembler(Protocol):
-    """What Newton's method with a factorized J asks of an assembler, whatever the structure of J.
+    """Assembles J for Newton's method with a factorized J, whatever the structure of J.
 
     Attributes
     ----------

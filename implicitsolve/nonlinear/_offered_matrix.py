@@ -17,7 +17,7 @@ LARGEST_DENSE, DENSE = 100, 0.25  # unknowns from which on, and part of its entr
 
 
 class OfferedJacobians:
-    """Jacobians as `BlockLoop` asks for them, from a function of the problem that returns matrices.
+    """The assembler of `BlockLoop` from a function of the problem that returns matrices.
 
     Attributes
     ----------

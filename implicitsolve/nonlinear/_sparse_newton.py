@@ -164,7 +164,7 @@ class SparseNewton:
     def _solved(
         self, jacobians: JacobianAssembler, context: SolveContext, start: Solution, rows: Indices | None
     ) -> Solution:
-        """Solve with these Jacobians; begin again with products where that fails."""
+        """Solve with these Jacobians; systems on which that fails are solved by products from x0."""
         known = context.previous.inverses
         inverses = context.memory.inverses = SparseInverses() if known is None else copy.copy(known)
         solution = BlockLoop(_Parts(self.line_search, jacobians, inverses), context, start, rows).run()
@@ -176,7 +176,7 @@ class SparseNewton:
 
 
 class _Rental:
-    """Whether a solve by products has cost, or will cost, more than another way: renting a ski, or buying it.
+    """Whether a solve by products has cost, or will cost, more than another way: the ski rental rule.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class _Rental:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What `BlockLoop` asks of a method, with a sparse J."""
+    """The settings of `BlockLoop` with a sparse J."""
 
     line_search: LineSearch
     jacobians: JacobianAssembler
@@ -216,7 +216,7 @@ class _Parts:
 
 
 class _Jacobians:
-    """Jacobians as `BlockLoop` asks for them.
+    """The assembler of `BlockLoop` for a sparsity pattern.
 
     A pattern that misses entries in two assemblies is detected again, once, by `search`; a declared one, for which
     there is no `search`, is kept with a warning.

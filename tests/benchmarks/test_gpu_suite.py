@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 def test_dry_run(double, tmp_path):
     command = [sys.executable, "benchmarks/gpu_suite.py", "--dry-run", "--json", str(tmp_path / "gpu.json")]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
