@@ -168,8 +168,8 @@ class _DenseLoop(IterationLoop[_DenseState]):
         state = self.state
         reduction = 1 - (found.norms[0] / state.norms[0]) ** 2
         state.radius[0] = 2 * size if reduction >= 1 - POOR else max(state.radius[0], 2 * size)
-        per_size = step.dtype.type(1 / size)
-        state.J[0] += (found.F[0] * per_size)[:, None] * (step[0] * per_size)
+        length = step.dtype.type(size)
+        state.J[0] += (found.F[0] / length)[:, None] * (step[0] / length)
         state.x, state.F, state.norms = found.x, found.F, found.norms
         state.measure = self.stop.measured(Norms(found.F), self.whole.event_shape)
         state.poor[0] = state.idle[0] = 0
@@ -216,8 +216,8 @@ class _DenseLoop(IterationLoop[_DenseState]):
         if step.shape[1] == 1:
             self.state.J[:, 0] += mismatch / step
             return
-        per_size = (1 / size).astype(step.dtype, copy=False)[:, None]
-        self.state.J += (mismatch * per_size)[:, :, None] * (step * per_size)[:, None, :]
+        length = size.astype(step.dtype, copy=False)[:, None]  # its reciprocal may overflow
+        self.state.J += (mismatch / length)[:, :, None] * (step / length)[:, None, :]
 
     def _trust(self, poor: HostArray, ratio: HostArray, size: HostArray, finite: HostArray) -> None:
         """Change the trust regions by what came of their steps."""
@@ -265,9 +265,10 @@ def _solved(J: HostArray, F: HostArray) -> HostArray:
     columns = 1 / np.max(np.abs(J) * rows, axis=1, keepdims=True)
     try:
         x = np.linalg.solve(J * rows * columns, F[:, :, None] * rows)[:, :, 0] * columns[:, 0]
-        if np.isfinite(x).all():
-            return x
-        return np.linalg.solve(J, F[:, :, None])[:, :, 0]
+        lost = ~np.isfinite(x).all(axis=1)
+        if lost.any():  # an empty row or column, or a scale out of range
+            x[lost] = np.linalg.solve(J[lost], F[lost][:, :, None])[:, :, 0]
+        return x
     except np.linalg.LinAlgError:
         if len(J) > 1:  # each system's answer is its own
             return np.concatenate([_solved(J[i : i + 1], F[i : i + 1]) for i in range(len(J))])
