@@ -55,9 +55,9 @@ def pull_back(
     Parameters
     ----------
     problem : Problem
-        Needs `vjp`, `linearize` or `jac` (with adjoint products), or `structure`, and `parameter_vjp` if it has
-        parameters. With a structure and nothing but the residual, J is assembled from central differences, and the
-        gradients are accurate to about eps^(2/3).
+        Needs `vjp`, `linearize` or `jac` (with adjoint products), or `structure`, or a `result` whose solve has
+        detected the sparsity of J, and `parameter_vjp` if it has parameters. With a structure and nothing but the
+        residual, J is assembled from central differences, and the gradients are accurate to about eps^(2/3).
     result : NonlinearResult or array_like
         What `root` returned, or a solution.
     cotangent : array_like
@@ -203,14 +203,17 @@ class _Point:
         self.needs_adjoint = needs_adjoint
         self.J: BlockBandedMatrix | None = None
         structure = None if problem.structure == "none" else problem.structure
-        ways = problem.vjp, problem.linearize, problem.jac, structure, problem.halves
+        found = (
+            result.detection if isinstance(result, NonlinearResult) and problem.structure in (None, "detect") else None
+        )
+        self.found = None if found is None or found.structure is None else found
+        ways = problem.vjp, problem.linearize, problem.jac, structure, problem.halves, self.found
         if needs_adjoint and all(way is None for way in ways):
             raise TypeError("pull_back: the problem needs `vjp`, `linearize`, `jac` or `structure` for J^H")
         self.flat = evaluator.flatten(self.x)
         if not evaluator.has_exact_products:
             evaluator.length.follow(evaluator.rows, norm2(self.flat))
         self.F = evaluator.flatten(result.fun) if isinstance(result, NonlinearResult) else None
-        self.found = result.detection if isinstance(result, NonlinearResult) else None
         self.wrt = checked_wrt(problem, wrt) if needs_adjoint else None
         self.pulled: Mapping[str, Array] | None = None  # gradients, if the adjoint solve has computed them
 
@@ -286,15 +289,11 @@ class _Point:
         return None if self.evaluator.problem.block_structure is None else Assembler(self.evaluator, central=True)
 
     def _sparse(self) -> SparseMatrix | None:
-        """J as a sparse matrix, where a sparse structure is declared or is to be detected."""
-        known = self.evaluator.problem.sparse_structure is not None or self.evaluator.problem.structure == "detect"
-        return sparse_jacobian(self.caller, self.evaluator, self.flat, self._residual(), self.found) if known else None
-
-    @property
-    def _has_adjoint(self) -> bool:
-        """Whether the problem has products with J^H of its own."""
+        """J as a sparse matrix, where a sparse structure is declared or was detected, or is to be."""
         problem = self.evaluator.problem
-        return any(part is not None for part in (problem.vjp, problem.linearize, problem.jac))
+        if problem.sparse_structure is None and problem.structure != "detect" and self.found is None:
+            return None
+        return sparse_jacobian(self.caller, self.evaluator, self.flat, self._residual(), self.found)
 
     def _matrix(self, wanted_by: str) -> BlockBandedMatrix:
         """The assembled J."""
@@ -323,11 +322,12 @@ class _Point:
     def _operator(self) -> LinearOperator:
         """J, or J^H: by the problem's own products, else assembled, else by differences."""
         problem, evaluator = self.evaluator.problem, self.evaluator
+        has_adjoint = any(part is not None for part in (problem.vjp, problem.linearize, problem.jac))
         if self.assembler is not None and all(
             part is None for part in (self._own_product, problem.linearize, problem.jac)
         ):
             J = self._matrix("the operator").flat()
-        elif self.needs_adjoint and not self._has_adjoint and (sparse := self._sparse()) is not None:
+        elif self.needs_adjoint and not has_adjoint and (sparse := self._sparse()) is not None:
             J = sparse
         else:
             J = evaluator.jacobian(self.flat, None if self.needs_adjoint else self._residual())

@@ -66,7 +66,8 @@ def jacobian(problem: Problem | Any, x: Any) -> Any:
     flat = evaluator.flatten(x)
     F = None if evaluator.has_exact_products else evaluator.residual(flat)
     if problem.block_structure is None:
-        found = sparse_jacobian("jacobian", evaluator, flat, F)
+        is_sparse = problem.sparse_structure is not None or problem.structure == "detect"
+        found = sparse_jacobian("jacobian", evaluator, flat, F) if is_sparse else None
         if found is not None:
             return SparseMatrix(found.data.reshape(*evaluator.batch_shape, -1), found.structure)
         problem = replace(problem, structure=BlockBanded(0, 0, max(evaluator.size, 1)))

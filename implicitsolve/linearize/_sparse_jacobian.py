@@ -18,7 +18,7 @@ MISMATCH = 1e-4  # of J v, over the largest (|J| |v|)_i; central differences lea
 def sparse_jacobian(
     caller: str, evaluator: Evaluator, x: HostArray, F: HostArray | None, known: Detection | None = None
 ) -> SparseMatrix | None:
-    """J(x), for x (B, N), by the colors of the declared or detected pattern; None if there is no pattern.
+    """J(x), for x (B, N), by the colors of the declared pattern, or else of a detected one; None if there is none.
 
     A pattern that the solve has detected, `known`, is used unless it misses entries at x.
 
@@ -28,7 +28,7 @@ def sparse_jacobian(
         If the declared pattern misses entries: J v is not what the problem's product, or a difference, gives.
     """
     problem = evaluator.problem
-    if (problem.sparse_structure is None and problem.structure != "detect") or not isinstance(x, np.ndarray):
+    if not isinstance(x, np.ndarray):
         return None
 
     def residual(z: HostArray) -> HostArray:
@@ -65,6 +65,8 @@ def sparse_jacobian(
     if (error > tolerance * sizes.max(axis=1)).any():
         if found is known:
             return sparse_jacobian(caller, evaluator, x, F)
+        if problem.sparse_structure is None:
+            return None
         raise ValueError(
             f"{caller}: `structure` must hold every entry of J, but J v differs from the pattern's by {error.max():.1e}"
         )

@@ -97,3 +97,17 @@ def test_derivatives_use_the_pattern_that_the_solve_has_detected():
     known, again = (ims.pull_back(problem, given, np.ones(100)) for given in (result, result.x))
     assert known.counts.residuals < again.counts.residuals - 5
     assert np.allclose(known.adjoint, again.adjoint, rtol=1e-8)
+
+
+def test_a_plain_residual_has_derivatives_by_the_sparsity_that_the_solve_has_detected():
+    problem = system(None)
+    result = ims.root(problem, np.zeros(N * N), stop=ims.NonlinearStop(rtol=1e-12))
+    assert result.detection.structure is not None
+    J = A.toarray() + np.diag(3 * result.x**2)
+    c = np.random.default_rng(0).standard_normal(N * N)
+    reverse = ims.pull_back(problem, result, c)
+    np.testing.assert_allclose(reverse.adjoint, np.linalg.solve(J.T, c), rtol=1e-7)
+    forward = ims.push_forward(problem, result, {"theta": np.array(1.0)})
+    np.testing.assert_allclose(forward.tangent, np.linalg.solve(J, np.ones(N * N)), rtol=1e-7)
+    with pytest.raises(TypeError, match="`structure`"):
+        ims.pull_back(problem, result.x, c)  # an array does not carry it
