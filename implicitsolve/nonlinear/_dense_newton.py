@@ -261,8 +261,8 @@ def _solved(J: HostArray, F: HostArray) -> HostArray:
     """J^-1 F for each system; the shortest least-squares solution where J is singular."""
     if J.shape[1] == 1:
         return F / J[:, :, 0]
-    rows = 1 / np.max(np.abs(J), axis=2, keepdims=True)  # scaled equations and unknowns: pivots are chosen among equals
-    columns = 1 / np.max(np.abs(J) * rows, axis=1, keepdims=True)
+    rows = _scales(J, 2)  # of equations, and then of unknowns: pivots are chosen among numbers of one size
+    columns = _scales(J * rows, 1)
     try:
         x = np.linalg.solve(J * rows * columns, F[:, :, None] * rows)[:, :, 0] * columns[:, 0]
         lost = ~np.isfinite(x).all(axis=1)
@@ -275,6 +275,12 @@ def _solved(J: HostArray, F: HostArray) -> HostArray:
         finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
         J = np.where(finite[:, None, None], J, 0.0)
         return np.where(finite[:, None], _times(np.linalg.pinv(J), F), np.nan)
+
+
+def _scales(J: HostArray, axis: int) -> HostArray:
+    """Powers of 2, which round nothing, that bring the largest entries along an axis near 1."""
+    _, exponents = np.frexp(np.max(np.abs(J), axis=axis, keepdims=True))
+    return np.ldexp(J.dtype.type(1.0), -exponents)
 
 
 def _dogleg(J: HostArray, F: HostArray, newton: HostArray, radius: HostArray) -> HostArray:
