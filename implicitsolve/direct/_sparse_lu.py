@@ -276,16 +276,16 @@ def _scales(structure: Sparse, data: HostArray) -> tuple[HostArray, HostArray] |
     np.maximum.at(of_columns, structure.columns, size)
     if all(largest.max() <= SPREAD * largest.min() for largest in (of_rows, of_columns)):
         return None
-    rows = _power_of_two(of_rows)
+    rows = near_reciprocals(of_rows)
     of_columns[:] = 0.0
     np.maximum.at(of_columns, structure.columns, size * rows[structure.indices])
-    return rows, _power_of_two(of_columns)
+    return rows, near_reciprocals(of_columns)
 
 
-def _power_of_two(size: HostArray) -> HostArray:
-    """The power of 2 nearest to 1 / size; 1 where that is 0 (an empty row, whose matrix is singular)."""
-    _, exponent = np.frexp(np.where(size > 0, size, 0.5))
-    return np.ldexp(1.0, -exponent)
+def near_reciprocals(size: HostArray) -> HostArray:
+    """Powers of 2, which round nothing, nearest to 1 / size; 1 where that is 0 (an empty row of a singular matrix)."""
+    _, exponents = np.frexp(size)
+    return np.ldexp(size.dtype.type(1.0), -exponents)
 
 
 def _unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:

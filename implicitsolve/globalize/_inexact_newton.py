@@ -199,9 +199,8 @@ class Backtracking:
         found = full_step(evaluator, x, norms, step) if whole is None else whole
         is_direct = whole is not None
         eta = np.clip(linear_residual, 0.0, 1.0)
-        slope = -2 * (
-            1 - eta**2
-        )  # of ||F||^2 / ||F(x)||^2 along the step, since GMRES leaves a residual orthogonal to J s
+        # Of ||F||^2 / ||F(x)||^2 along the step, since GMRES leaves a residual orthogonal to J s.
+        slope = -2 * (1 - eta**2)
         length = np.ones(norms.shape)
         ratio = squared_ratio(found.norms, norms)
         older_length, older_ratio = np.full(norms.shape, np.nan), np.full(norms.shape, np.nan)

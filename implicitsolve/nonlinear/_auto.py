@@ -20,7 +20,7 @@ from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext, retried
+from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.nonlinear._substitution import Substitution
@@ -68,8 +68,10 @@ class Auto:
         first, *others = self._methods(context, start.x)
         solution = first.solve(context, start, rows)
         for method in others:
-            failed = _failed(solution, isinstance(first, BlockNewton))
-            again = np.flatnonzero(failed & (context.stop.remaining(1, solution.iterations) > 0))
+            failed = unsolved(context, solution)
+            if isinstance(first, BlockNewton):
+                failed &= _is_poor(solution)
+            again = np.flatnonzero(failed)
             if not again.size:
                 break
             solution = retried(method, context, solution, again)
@@ -104,11 +106,8 @@ class Auto:
         return [BlockNewton(), NewtonKrylov()]
 
 
-def _failed(solution: Solution, is_direct: bool) -> HostArray:
-    """Systems that another method may solve; after a direct method not those that are nearly solved."""
-    finite = np.isfinite(solution.first_norm)
-    if not is_direct:
-        return finite & (solution.status != Status.CONVERGED) & (solution.status != Status.STOPPED)
+def _is_poor(solution: Solution) -> HostArray:
+    """Which failures of a direct method another method may mend: not those that are nearly solved."""
     with np.errstate(invalid="ignore"):
         is_stuck = (solution.status == Status.STAGNATED) & (solution.norm > POOR * solution.first_norm)
-    return finite & (np.isin(solution.status, RETRIED) | is_stuck)
+    return np.isin(solution.status, RETRIED) | is_stuck

@@ -9,6 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import Norms, eps, norm2
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.direct._sparse_lu import near_reciprocals
 from implicitsolve.globalize._inexact_newton import SearchResult, restored
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
@@ -261,8 +262,9 @@ def _solved(J: HostArray, F: HostArray) -> HostArray:
     """J^-1 F for each system; the shortest least-squares solution where J is singular."""
     if J.shape[1] == 1:
         return F / J[:, :, 0]
-    rows = _scales(J, 2)  # of equations, and then of unknowns: pivots are chosen among numbers of one size
-    columns = _scales(J * rows, 1)
+    # Of equations, and then of unknowns: pivots are chosen among numbers of one size.
+    rows = near_reciprocals(np.abs(J).max(axis=2, keepdims=True))
+    columns = near_reciprocals(np.abs(J * rows).max(axis=1, keepdims=True))
     try:
         x = np.linalg.solve(J * rows * columns, F[:, :, None] * rows)[:, :, 0] * columns[:, 0]
         lost = ~np.isfinite(x).all(axis=1)
@@ -275,12 +277,6 @@ def _solved(J: HostArray, F: HostArray) -> HostArray:
         finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
         J = np.where(finite[:, None, None], J, 0.0)
         return np.where(finite[:, None], _times(np.linalg.pinv(J), F), np.nan)
-
-
-def _scales(J: HostArray, axis: int) -> HostArray:
-    """Powers of 2, which round nothing, that bring the largest entries along an axis near 1."""
-    _, exponents = np.frexp(np.max(np.abs(J), axis=axis, keepdims=True))
-    return np.ldexp(J.dtype.type(1.0), -exponents)
 
 
 def _dogleg(J: HostArray, F: HostArray, newton: HostArray, radius: HostArray) -> HostArray:

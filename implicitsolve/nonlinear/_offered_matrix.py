@@ -10,10 +10,11 @@ import scipy.sparse
 
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.direct._sparse_lu import DENSE
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._sparse import SparseMatrix
 
-LARGEST_DENSE, DENSE = 100, 0.25  # unknowns from which on, and part of its entries with which, a matrix is dense
+LARGEST_DENSE = 100  # unknowns up to which the factors of a dense matrix cost less than the products in their place
 
 
 class OfferedJacobians:

@@ -132,6 +132,12 @@ class NonlinearMethod(Protocol):
         ...
 
 
+def unsolved(context: SolveContext, solution: Solution) -> HostArray:
+    """Which systems have failed, from a finite start, with iterations left."""
+    failed = (solution.status != Status.CONVERGED) & (solution.status != Status.STOPPED)
+    return failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
+
+
 def retried(method: NonlinearMethod, context: SolveContext, first: Solution, rows: Indices) -> Solution:
     """Solve some systems again from their start by another method, and take over what improved."""
     tally = context.evaluator.tally

@@ -22,7 +22,7 @@ from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
-from implicitsolve.nonlinear._scheduler import SolveContext, retried
+from implicitsolve.nonlinear._scheduler import SolveContext, retried, unsolved
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators._sparse import SparseMatrix
@@ -168,10 +168,7 @@ class SparseNewton:
         known = context.previous.inverses
         inverses = context.memory.inverses = SparseInverses() if known is None else copy.copy(known)
         solution = BlockLoop(_Parts(self.line_search, jacobians, inverses), context, start, rows).run()
-        failed = (solution.status != Status.CONVERGED) & (solution.status != Status.STOPPED)
-        again = np.flatnonzero(
-            failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
-        )
+        again = np.flatnonzero(unsolved(context, solution))
         return retried(NewtonKrylov(), context, solution, again) if again.size else solution
 
 
