@@ -27,9 +27,9 @@ import numpy as np
 import scipy.optimize
 
 import implicitsolve
+from benchmarks.sparse_problems import sparse_gallery
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.testing._problem_set import GalleryProblem
-from implicitsolve.testing._sparse_gallery import sparse_gallery
 
 RIVALS = [(method, search) for method in ("lgmres", "gmres", "bicgstab") for search in ("armijo", "wolfe")]
 

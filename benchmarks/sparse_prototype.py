@@ -21,12 +21,13 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
+from benchmarks.sparse_problems import SparseProblem, sparse_gallery
+from benchmarks.sparse_problems.planes import brusselator
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.linearize._detect import Detection, detect
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.testing._sparse_gallery import SparseProblem, brusselator, sparse_gallery
 
 POOR = 0.5  # reduction of the residual by a step, above which the Jacobian is renewed if that is worth while
 MOST_CORRECTIONS = 20

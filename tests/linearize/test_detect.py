@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.sparse_problems import networks, planes
 from implicitsolve.linearize._detect import detect
-from implicitsolve.testing import _network_gallery as networks
-from implicitsolve.testing import _sparse_gallery as planes
 
 
 def sparse_function(pattern, seed=0):

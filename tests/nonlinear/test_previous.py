@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.testing import _sparse_gallery as planes
+from benchmarks.sparse_problems import planes
 
 SIZE = 24
 STOP = ims.NonlinearStop(rtol=1e-8)

@@ -9,10 +9,8 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
+from benchmarks.sparse_problems import lines, networks, planes
 from implicitsolve import Grid, Sparse, SparseNewton
-from implicitsolve.testing import _line_gallery as lines
-from implicitsolve.testing import _network_gallery as networks
-from implicitsolve.testing import _sparse_gallery as planes
 
 
 def solved(problem, method, **declared):

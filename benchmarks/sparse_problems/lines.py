@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve._typing import HostArray
-from implicitsolve.testing._problem_set import GalleryProblem as SparseProblem
+from implicitsolve.testing import GalleryProblem as SparseProblem
 
 RTOL = 1e-8
 

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._typing import HostArray
-from implicitsolve.testing._problem_set import GalleryProblem as SparseProblem
+from implicitsolve.testing import GalleryProblem as SparseProblem
 
 RTOL = 1e-8
 # The IEEE 14-bus test case: demand (MW, Mvar) of each bus; generators with MW, volts; lines with r, x, charging, tap.

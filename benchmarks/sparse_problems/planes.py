@@ -1,8 +1,4 @@
-"""Systems with sparse Jacobians, in the plane and in the volume, that declare nothing: residuals as callers bring them.
-
-Unlike the entries of `pde_gallery` these are plain NumPy functions, as cheap as NumPy makes them, so that elapsed times
-show what a solver itself takes. The lists of all are `sparse_gallery` and its sizes.
-"""
+"""Systems in the plane and in the volume."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from implicitsolve._typing import HostArray
-from implicitsolve.testing._problem_set import GalleryProblem as SparseProblem
+from implicitsolve.testing import GalleryProblem as SparseProblem
 
 RTOL = 1e-8
 
@@ -343,41 +339,3 @@ def reaction_cube(n: int) -> SparseProblem:
         np.ones((n, n, n)),
         "Chafee and Infante (1974)",
     )
-
-
-def sparse_gallery(size: str = "small") -> list[SparseProblem]:
-    """Return all: about 30 problems with some hundreds ("quick"), thousands ("small") or ten thousands of unknowns."""
-    from implicitsolve.testing import _line_gallery as lines
-    from implicitsolve.testing import _network_gallery as networks
-
-    n = {"quick": 24, "small": 48, "full": 128}[size]
-    line = {"quick": 400, "small": 1000, "full": 10000}[size]
-    cube = {"quick": 9, "small": 16, "full": 32}[size]
-    plane: list[Callable[[int], SparseProblem]] = [
-        p_laplacian,
-        allen_cahn,
-        gray_scott,
-        cahn_hilliard,
-        swift_hohenberg,
-        brusselator,
-        convection_diffusion,
-        upwind,
-        minimal_surface,
-        poisson_boltzmann,
-        radiation,
-        obstacle,
-        porous_medium,
-        ginzburg_landau,
-        food_web,
-        driven_cavity,
-    ]
-    return [
-        bratu(1, line),
-        bratu(2, n),
-        bratu(3, cube),
-        permuted_bratu(line),
-        reaction_cube(cube),
-        *(make(n) for make in plane),
-        *lines.line_problems(line),
-        *networks.network_problems(line),
-    ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from implicitsolve.testing._network_gallery import ieee14
-from implicitsolve.testing._sparse_gallery import sparse_gallery
+from benchmarks.sparse_problems import sparse_gallery
+from benchmarks.sparse_problems.networks import ieee14
 
 
 @pytest.mark.parametrize("problem", sparse_gallery("quick"), ids=str)
