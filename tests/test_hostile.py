@@ -317,7 +317,7 @@ def test_callback_that_solves():
         ims.EisenstatWalker(),
         ims.ConstantForcing(eta=0.2),
         ims.Wolfe(),
-        ims.Backtracking(growth=2.0),
+        ims.Backtracking(growth_limit=2.0),
         ims.ScipyKrylov(function="cgs", options={"atol": 0.0}),
         ims.Status.SINGULAR,
         ims.Counts(residuals=3),

@@ -134,7 +134,7 @@ def _diverged(case: Case) -> Cause:
     if (lengths == 1).all():
         advice = "NewtonKrylov(line_search=Backtracking()), if it was switched off, or start closer to the solution."
         return Cause("whole steps", f"{what} All steps were full steps.", advice)
-    return Cause("steps", what, "Backtracking(growth=1), which lets no step increase ||F||, or start elsewhere.")
+    return Cause("steps", what, "Backtracking(growth_limit=1), which lets no step increase ||F||, or start elsewhere.")
 
 
 def _line_search(case: Case) -> Cause:

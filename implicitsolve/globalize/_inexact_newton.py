@@ -137,9 +137,9 @@ class Backtracking:
     """Shorten the step until the residual, or the Newton correction, has become smaller.
 
     A length lam is accepted when ``||F(x + lam s)|| <= (1 - t lam (1 - eta)) ||F(x)||``, t = 1e-4 [1]_, or when
-    ``||J(x)^-1 F(x + lam s)|| <= (1 - lam / 4) ||s||`` and ||F|| has grown by less than `growth` [3]_. The second test
-    does not depend on how the equations are scaled against each other, and goes through curved valleys in which the
-    first creeps; J^-1 is approximated in the last Krylov space, so that the test costs no product.
+    ``||J(x)^-1 F(x + lam s)|| <= (1 - lam / 4) ||s||`` and ||F|| has grown by less than `growth_limit` [3]_. The second
+    test does not depend on how the equations are scaled against each other, and goes through curved valleys in which
+    the first creeps; J^-1 is approximated in the last Krylov space, so that the test costs no product.
 
     The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. With a
     direct solve the first comes from a model of ||J^-1 F||, J^-1 F(x + lam s) = -(1 - lam) s + lam^2 J^-1 F(x + s),
@@ -150,7 +150,7 @@ class Backtracking:
     ----------
     max_trials : int, optional
         Shortenings of one step before the search fails. Default 20: by then lam is below 1e-6.
-    growth : float, optional
+    growth_limit : float, optional
         Largest growth of ||F|| that the second test may accept. Default 1000; 1 switches the second test off.
 
     References
@@ -175,14 +175,14 @@ class Backtracking:
     kind: ClassVar[str] = "line search"
 
     max_trials: int = 20
-    growth: float = 1e3
+    growth_limit: float = 1e3
 
     def __post_init__(self) -> None:
         """Check the settings."""
         check_limit("Backtracking", "max_trials", self.max_trials)
-        check_number("Backtracking", "growth", self.growth)
-        if not self.growth >= 1:
-            raise ValueError(f"Backtracking: `growth` must be at least 1, got {self.growth}")
+        check_number("Backtracking", "growth_limit", self.growth_limit)
+        if not self.growth_limit >= 1:
+            raise ValueError(f"Backtracking: `growth_limit` must be at least 1, got {self.growth_limit}")
 
     def search(
         self,
@@ -226,7 +226,7 @@ class Backtracking:
 
     def cautious(self) -> Backtracking:
         """Return the same with less growth of ||F||."""
-        return replace(self, growth=CAUTIOUS_GROWTH)
+        return replace(self, growth_limit=CAUTIOUS_GROWTH)
 
     def _accepts(
         self,
@@ -240,12 +240,12 @@ class Backtracking:
         """Where one of the two tests holds; NaN passes neither. Also J^-1 F, where it was needed."""
         with np.errstate(all="ignore"):
             decreased = np.sqrt(ratio) <= 1 - SUFFICIENT_DECREASE * length * (1 - eta)
-            if decreased.all() or correction is None or self.growth <= 1:
+            if decreased.all() or correction is None or self.growth_limit <= 1:
                 return decreased, None
             natural = correction(F)
             measured = Norms(natural, step)
             is_smaller = measured.two(0) <= (1 - length / 4) * measured.two(1)
-            return decreased | (is_smaller & (ratio < self.growth**2)), natural
+            return decreased | (is_smaller & (ratio < self.growth_limit**2)), natural
 
     def _evaluate(
         self, evaluator: Evaluator, found: SearchResult, rows: Indices, x: Array, length: HostArray, step: Array

@@ -24,7 +24,13 @@ from implicitsolve._namespace import (
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
 from implicitsolve.linearize._evaluator import FEW
-from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, check_damping, check_growth, scaled
+from implicitsolve.nonlinear._fixed_point import (
+    FixedPointLoop,
+    FixedPointState,
+    check_damping,
+    check_growth_limit,
+    scaled,
+)
 from implicitsolve.nonlinear._least_squares import newest_first
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import Solution
@@ -53,7 +59,7 @@ class Anderson:
     regularization : float, optional
         Steps whose change of F lies in the span of the newer ones', but for this part of its squared length, are left
         out of the mixture. Default 1e-10, and never less than 100 times the unit roundoff.
-    growth : float, optional
+    growth_limit : float, optional
         Largest ||F|| that a step may lead to, over the smallest so far. Default 10.
     patience : int, optional
         Steps in which the norm of F must be halved; a system that takes longer has stagnated. Default 50.
@@ -75,12 +81,12 @@ class Anderson:
     Meant for problems whose residual is x - G(x) (``Problem.fixed_point``): F is taken for a step of x, whatever its
     units are.
 
-    A system forgets its past in two cases. A step after which F is not finite, or has grown beyond `growth`, is not
-    taken: the system goes back to its best point, and on without M and with half the damping, which recovers step by
-    step; after ten such steps in a row it has failed (STAGNATED, or NONFINITE). And where the mixed residuals are less
-    than half of F on the average over 5 steps, but F itself does not fall by a tenth in them, the past misleads: on a
-    linear problem only a map that doubles residuals could do that. A system that fails ends at the best of its points.
-    At most 500 steps unless `max_iterations` is set.
+    The history of a system is discarded in two cases. A step after which F is not finite, or has grown beyond
+    `growth_limit`, is rejected: the iteration resumes from the best point, without M and with half the damping, which
+    recovers step by step; after ten rejections in a row the system has failed (STAGNATED, or NONFINITE). And where the
+    mixed residuals average less than half of F over 5 steps, in which F itself does not fall by a tenth, the history
+    misleads: on a linear problem only a map that doubles residuals could do that. A system that fails ends at the best
+    of its points. At most 500 steps unless `max_iterations` is set.
 
     M is built at the start and after 8, 32 and 128 steps. Measured on implicit GRUs, this saves as many residuals as
     building it at each point.
@@ -108,7 +114,7 @@ class Anderson:
     memory: int = 60
     damping: float = 1.0
     regularization: float = 1e-10
-    growth: float = 10.0
+    growth_limit: float = 10.0
     patience: int = 50
     preconditioned: bool = True
 
@@ -121,7 +127,7 @@ class Anderson:
         check_limit("Anderson", "memory", self.memory)
         check_damping("Anderson", self.damping)
         check_tolerance("Anderson", "regularization", self.regularization)
-        check_growth("Anderson", self.growth)
+        check_growth_limit("Anderson", self.growth_limit)
         check_limit("Anderson", "patience", self.patience, least=1)
         check_flag("Anderson", "preconditioned", self.preconditioned)
 

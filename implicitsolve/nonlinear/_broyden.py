@@ -10,7 +10,13 @@ import numpy as np
 from implicitsolve._namespace import Norms
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
-from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, check_damping, check_growth, scaled
+from implicitsolve.nonlinear._fixed_point import (
+    FixedPointLoop,
+    FixedPointState,
+    check_damping,
+    check_growth_limit,
+    scaled,
+)
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.stopping import check_flag, check_limit
@@ -26,7 +32,7 @@ class Broyden:
         Rank-one updates after which a system drops them and restarts. Default 50.
     damping : float, optional
         The first J is I / damping. Default 1.
-    growth : float, optional
+    growth_limit : float, optional
         Largest ||F|| that a step may lead to, over the smallest so far. Default 10.
     patience : int, optional
         Steps in which the norm of F must be halved; a system that takes longer has stagnated. Default 50.
@@ -43,10 +49,10 @@ class Broyden:
     -----
     Meant for problems whose residual is x - G(x) (``Problem.fixed_point``): J begins as I, whatever the units are.
 
-    A step after which F is not finite, or has grown beyond `growth`, is not taken: the system goes back to its best
-    point, drops its updates, and continues with half the damping, which recovers step by step. After ten such steps in
-    a row it has failed (STAGNATED, or NONFINITE). A system that fails ends at the best of its points. At most 500 steps
-    unless `max_iterations` is set.
+    A step after which F is not finite, or has grown beyond `growth_limit`, is rejected: the iteration resumes from the
+    best point, without the updates and with half the damping, which recovers step by step. After ten rejections in a
+    row the system has failed (STAGNATED, or NONFINITE). A system that fails ends at the best of its points. At most
+    500 steps unless `max_iterations` is set.
 
     Cost per step: 1 residual, and 2 passes over 2 vectors for each update. Holds 2 vectors per system for each update,
     and about eight others.
@@ -67,7 +73,7 @@ class Broyden:
 
     memory: int = 50
     damping: float = 1.0
-    growth: float = 10.0
+    growth_limit: float = 10.0
     patience: int = 50
     preconditioned: bool = True
 
@@ -79,7 +85,7 @@ class Broyden:
         """Check the settings."""
         check_limit("Broyden", "memory", self.memory, least=1)
         check_damping("Broyden", self.damping)
-        check_growth("Broyden", self.growth)
+        check_growth_limit("Broyden", self.growth_limit)
         check_limit("Broyden", "patience", self.patience, least=1)
         check_flag("Broyden", "preconditioned", self.preconditioned)
 

@@ -10,7 +10,7 @@ import numpy as np
 from implicitsolve._namespace import Norms, eps, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._sparse_lu import near_reciprocals
-from implicitsolve.globalize._inexact_newton import SearchResult, restored
+from implicitsolve.globalize._inexact_newton import CAUTIOUS_GROWTH, SearchResult, restored
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
@@ -29,7 +29,6 @@ FIRST_RADIUS = 100.0  # of the trust region, at most, over ||x0||; this and the 
 ACCEPTED, POOR, GOOD = 1e-4, 0.1, 0.5  # actual over predicted reduction of ||F||^2
 UNRELATED = 1e6  # Newton's step over that radius, from which on x0 says nothing of the length of x
 IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a system has stagnated
-GROWTH = 10.0**0.5  # of ||F|| that the natural test may accept, as in `Backtracking.cautious`
 SINGULAR = int(Status.SINGULAR)
 WHOLE, KEPT = np.ones(1), np.zeros(1, dtype=bool)
 for shared in (WHOLE, KEPT):
@@ -194,7 +193,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
         size: HostArray,
     ) -> None:
         """Judge some systems' steps by ||J^-1 F|| too; where it has become smaller, its reductions are taken over."""
-        rows = rows[found.norms[rows] < GROWTH * self.state.norms[rows]]
+        rows = rows[found.norms[rows] < CAUTIOUS_GROWTH * self.state.norms[rows]]
         if not rows.size:
             return
         length = np.minimum(size[rows] / newton_size[rows], 1.0)

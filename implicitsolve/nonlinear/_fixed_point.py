@@ -26,7 +26,7 @@ class Settings(Protocol):
     @property
     def damping(self) -> float: ...
     @property
-    def growth(self) -> float: ...
+    def growth_limit(self) -> float: ...
     @property
     def patience(self) -> int: ...
     @property
@@ -51,8 +51,8 @@ State = TypeVar("State", bound=FixedPointState)
 class FixedPointLoop(IterationLoop[State], Generic[State]):
     """Steps ``-damping M F(x)`` with a method's corrections; each costs one residual.
 
-    A step after which F is not finite, or larger than `growth` times its smallest norm so far, is rejected: the system
-    returns to that point, its history is dropped, and its damping halved, which recovers step by step.
+    A step after which F is not finite, or larger than `growth_limit` times its smallest norm so far, is rejected: the
+    system returns to that point, its history is dropped, and its damping halved, which recovers step by step.
 
     M is the approximate inverse that J offers, else I. It is rebuilt when the method asks for that, until a step is
     rejected: from then on M is I for that system.
@@ -141,7 +141,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         norms = measured.two(0)
         finite = np.isfinite(norms)
         with np.errstate(over="ignore"):
-            rejected = ~(finite & (norms <= self.method.growth * state.least))
+            rejected = ~(finite & (norms <= self.method.growth_limit * state.least))
         length = np.where(rejected, 0.0, state.damping)
         found = SearchResult(x, F, norms, length, ~rejected, finite, None, measured)
         self._return_to_best(found, rejected)
@@ -194,8 +194,8 @@ def check_damping(owner: str, damping: float) -> None:
         raise ValueError(f"{owner}: `damping` must be positive and finite, got {damping}")
 
 
-def check_growth(owner: str, growth: float) -> None:
+def check_growth_limit(owner: str, growth_limit: float) -> None:
     """Raise unless a growth factor is at least 1."""
-    check_number(owner, "growth", growth)
-    if not growth >= 1:
-        raise ValueError(f"{owner}: `growth` must be at least 1, got {growth}")
+    check_number(owner, "growth_limit", growth_limit)
+    if not growth_limit >= 1:
+        raise ValueError(f"{owner}: `growth_limit` must be at least 1, got {growth_limit}")

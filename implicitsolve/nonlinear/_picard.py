@@ -65,7 +65,7 @@ class Picard:
         check_damping("Picard", self.damping)
 
     @property
-    def growth(self) -> float:
+    def growth_limit(self) -> float:
         """No iterate is rejected for its residual."""
         return np.inf
 

@@ -64,7 +64,7 @@ def test_full_step_takes_everything_finite():
 def test_backtracking_shortens_until_the_residual_falls():
     """arctan from 3: the Newton step overshoots far."""
     x, F = 3.0, np.arctan
-    found, used = along(Backtracking(growth=1.0), F, [x], [-F(x) * (1 + x * x)])
+    found, used = along(Backtracking(growth_limit=1.0), F, [x], [-F(x) * (1 + x * x)])
     assert found.accepted[0]
     assert 0 < found.length[0] < 1
     assert found.norms[0] <= (1 - 1e-4 * found.length[0]) * F(x)
@@ -73,7 +73,7 @@ def test_backtracking_shortens_until_the_residual_falls():
 
 @given(x=st.floats(1.0, 50.0))
 def test_sufficient_decrease_holds(x):
-    found, _ = along(Backtracking(growth=1.0), np.arctan, [x], [-np.arctan(x) * (1 + x * x)])
+    found, _ = along(Backtracking(growth_limit=1.0), np.arctan, [x], [-np.arctan(x) * (1 + x * x)])
     assert found.accepted[0]
     assert found.norms[0] <= (1 - 1e-4 * found.length[0]) * np.arctan(x)
 
@@ -135,7 +135,7 @@ def test_each_system_has_its_own_length():
 
 
 def test_natural_test_accepts_growth_that_brings_x_closer():
-    """With J^-1 known, ||F|| may grow, up to `growth`."""
+    """With J^-1 known, ||F|| may grow, up to `growth_limit`."""
 
     def F(x):
         return x * np.array([1.0, 1000.0])
@@ -143,8 +143,8 @@ def test_natural_test_accepts_growth_that_brings_x_closer():
     J_inverse = np.array([1.0, 1e-3])
     arguments = (F, [1.0, 0.0], [-1.0, 0.1], 0.0, lambda v: v * J_inverse)
     assert along(Backtracking(), *arguments)[0].length[0] == 1.0  # ||F|| grows 100-fold, ||J^-1 F|| falls tenfold
-    assert along(Backtracking(growth=10.0), *arguments)[0].length[0] < 1.0
-    assert along(Backtracking(growth=1.0), *arguments)[0].length[0] < 1.0
+    assert along(Backtracking(growth_limit=10.0), *arguments)[0].length[0] < 1.0
+    assert along(Backtracking(growth_limit=1.0), *arguments)[0].length[0] < 1.0
 
 
 # -- the model -------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_a_length_is_accepted_by_one_of_two_inequalities(length, eta, decrease, 
     bound = 1 - 1e-4 * length * (1 - eta)
     ratio = (decrease * bound if grown is None else grown * growth) ** 2
     natural = correction * (1 - length / 4)
-    accepts, _ = Backtracking(growth=growth)._accepts(
+    accepts, _ = Backtracking(growth_limit=growth)._accepts(
         np.zeros((1, 1)), *(np.asarray([v]) for v in (ratio, length, eta)), np.ones((1, 1)), lambda F: F + natural
     )
     closer = correction < 1 and ratio < growth**2 and growth > 1
@@ -263,9 +263,9 @@ def test_wolfe_holds_where_it_says_so(x):
     [
         ({"max_trials": -1}, ValueError, "`max_trials`"),
         ({"max_trials": 1.5}, TypeError, "`max_trials`"),
-        ({"growth": 0.5}, ValueError, "`growth`"),
-        ({"growth": np.nan}, ValueError, "`growth`"),
-        ({"growth": "large"}, TypeError, "`growth`"),
+        ({"growth_limit": 0.5}, ValueError, "`growth_limit`"),
+        ({"growth_limit": np.nan}, ValueError, "`growth_limit`"),
+        ({"growth_limit": "large"}, TypeError, "`growth_limit`"),
     ],
 )
 def test_wrong_settings_raise(settings, error, match):

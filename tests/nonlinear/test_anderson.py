@@ -61,7 +61,7 @@ def test_points_are_those_of_the_definition(seed, n, memory, damping, is_complex
     root(
         Problem(F, linearize=linearize if has_inverse else None, fixed_point=True),
         x0,
-        method=Anderson(memory=memory, damping=damping, growth=1e6),
+        method=Anderson(memory=memory, damping=damping, growth_limit=1e6),
         stop=NonlinearStop(rtol=1e-5, max_iterations=12),
         monitor=lambda step, x, F: seen.append(x),
     )
@@ -109,7 +109,7 @@ def test_nor_is_one_on_which_the_mixtures_promise_nothing(c):
     """The residual stays as it is until the space is that of all unknowns."""
     n = 12
     J, b = np.roll(np.eye(n), 1, axis=0) + c * np.eye(n), np.eye(n)[0]
-    result = root(Problem(lambda x: J @ x - b, fixed_point=True), np.zeros(n), method=Anderson(growth=1e9))
+    result = root(Problem(lambda x: J @ x - b, fixed_point=True), np.zeros(n), method=Anderson(growth_limit=1e9))
     assert result.success
     assert result.iterations <= n + 2
 
@@ -136,7 +136,7 @@ def test_it_needs_fewer_residuals_than_picard_and_converges_where_that_does_not(
 
 def test_growth_sends_a_system_back_to_its_best_point():
     problem = Problem(lambda x: np.where(np.abs(x) < 2, 5 * x, 1e3 * x), fixed_point=True)
-    result = root(problem, np.asarray([1.0]), method=Anderson(growth=10))
+    result = root(problem, np.asarray([1.0]), method=Anderson(growth_limit=10))
     lost = [step for step in result.steps[1:] if step.step_length[0] == 0]
     assert result.success
     assert len(lost) == 1
@@ -151,7 +151,7 @@ def test_a_past_that_misleads_is_forgotten():
     b = rng.standard_normal((40, 6))
     problem = Problem(lambda x: x - np.tanh((A @ x[..., None])[..., 0] + b), batch_ndim=1, fixed_point=True)
     for growth in (10.0, np.inf):
-        result = root(problem, np.zeros((40, 6)), method=Anderson(growth=growth), stop=NonlinearStop(rtol=1e-8))
+        result = root(problem, np.zeros((40, 6)), method=Anderson(growth_limit=growth), stop=NonlinearStop(rtol=1e-8))
         counts[growth] = result.success.sum()
         assert set(result.status) <= {Status.CONVERGED, Status.STAGNATED}
     assert counts[10.0] >= 34

@@ -48,7 +48,7 @@ def test_a_linear_problem_ends_after_twice_as_many_steps_as_unknowns():
     n = 8
     J, b = np.eye(n) + 0.5 * rng.standard_normal((n, n)), rng.standard_normal(n)
     problem = Problem(lambda x: J @ x - b, fixed_point=True)
-    result = root(problem, np.zeros(n), method=Broyden(growth=1e9), stop=NonlinearStop(rtol=1e-6))
+    result = root(problem, np.zeros(n), method=Broyden(growth_limit=1e9), stop=NonlinearStop(rtol=1e-6))
     assert result.success
     assert result.iterations <= 2 * n + 1  # Gay, SIAM J. Numer. Anal. 16 (1979)
 

@@ -81,10 +81,10 @@ def test_the_inverse_is_built_anew_at_ages_8_and_32_and_128(steps, linearization
 
 @pytest.mark.parametrize("method", [Anderson, Broyden])
 def test_the_least_settings_are_settings_and_less_is_not(method):
-    assert method(growth=1, patience=1, memory=1).patience == 1
-    with pytest.raises(TypeError, match="`growth`"):
-        method(growth="large")
-    with pytest.raises(ValueError, match="`growth`"):
-        method(growth=0.99)
+    assert method(growth_limit=1, patience=1, memory=1).patience == 1
+    with pytest.raises(TypeError, match="`growth_limit`"):
+        method(growth_limit="large")
+    with pytest.raises(ValueError, match="`growth_limit`"):
+        method(growth_limit=0.99)
     with pytest.raises(ValueError, match="`patience`"):
         method(patience=0)

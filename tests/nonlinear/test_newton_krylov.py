@@ -221,7 +221,7 @@ METHODS = {
     "tight forcing": NewtonKrylov(forcing=ims.ConstantForcing(eta=1e-10)),
     "full step": NewtonKrylov(line_search=ims.FullStep()),
     "wolfe": NewtonKrylov(line_search=ims.Wolfe()),
-    "monotone": NewtonKrylov(line_search=ims.Backtracking(growth=1.0)),
+    "monotone": NewtonKrylov(line_search=ims.Backtracking(growth_limit=1.0)),
     **{name: NewtonKrylov(krylov=ims.ScipyKrylov(function=name)) for name in ("cgs", "tfqmr", "gcrotmk", "lgmres")},
 }
 

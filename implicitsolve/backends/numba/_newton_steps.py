@@ -25,7 +25,7 @@ FLOOR, GUESS = np.arange(2)  # rows of `lengths`
 # Rows of the lanes' states S; norms are squares of ||F|| in units of 1 / UNIT
 TARGET, UNIT, START, NORM, MEASURE, FIRST, BEST, SINCE, RATE, STEPS, EVALUATIONS = np.arange(11)
 STATES = 11
-TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth
+TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth_limit
 
 
 @inner

@@ -265,7 +265,7 @@ def test_steps_that_are_not_taken_after_all(xp, rng):
     """On a device Anderson's method remembers a step before it knows whether the step is good enough to be taken."""
     A = rng.standard_normal((6, 12, 12)) * np.linspace(0.3, 0.8, 6)[:, None, None]
     b = rng.standard_normal((6, 12))
-    method, stop = ims.Anderson(growth=1.0, memory=6), ims.NonlinearStop(rtol=1e-9, max_iterations=200)
+    method, stop = ims.Anderson(growth_limit=1.0, memory=6), ims.NonlinearStop(rtol=1e-9, max_iterations=200)
     results = []
     for module in (np, xp):
         weights, offsets = module.asarray(A), module.asarray(b)
