@@ -2,7 +2,7 @@
 
 from implicitsolve.diagnostics._condition import Condition, condition
 from implicitsolve.diagnostics._explain import Explanation, Finding, explain
-from implicitsolve.diagnostics._plots import plot_convergence, plot_spectrum
+from implicitsolve.diagnostics._plots import plot_convergence, plot_jacobian, plot_spectrum, plot_structure
 from implicitsolve.diagnostics._spectrum import Contraction, Spectrum, contraction, spectrum
 
 __all__ = [
@@ -15,6 +15,8 @@ __all__ = [
     "contraction",
     "explain",
     "plot_convergence",
+    "plot_jacobian",
     "plot_spectrum",
+    "plot_structure",
     "spectrum",
 ]

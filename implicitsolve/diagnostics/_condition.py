@@ -208,7 +208,7 @@ class System:
         x = as_inexact(x.x if isinstance(x, NonlinearResult) else x, "x")
         check_whole(caller, x, "the functions of one rank's part")
         whole = Evaluator(problem, x)
-        row = np.asarray([_position(caller, system, whole.batch_shape)])
+        row = np.asarray([position(caller, system, whole.batch_shape)])
         flat = whole.flatten(x)
         self.problem, self.x, self.xp = problem, gather(flat, row), whole.xp
         self.whole, self.evaluator = whole, whole.take(row, flat)
@@ -250,7 +250,7 @@ class System:
         return normal(rng, tuple(self.x.shape), self.x)
 
 
-def _position(caller: str, system: Any, batch_shape: tuple[int, ...]) -> int:
+def position(caller: str, system: Any, batch_shape: tuple[int, ...]) -> int:
     """Position in the flattened batch."""
     index = () if system is None else tuple(system) if isinstance(system, tuple | list) else (system,)
     if len(index) != len(batch_shape):

@@ -10,6 +10,7 @@ import numpy as np
 from implicitsolve._summary import where
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import History, histories, native
+from implicitsolve.diagnostics._picture import assembled, count, filled, magnitudes, shade, structure_of
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
@@ -17,6 +18,7 @@ from implicitsolve.status import Status
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # Okabe and Ito: safe for the color-blind
 MARKERS = "osD^vP"
 FAILED = 5  # systems drawn singly
+CELLS = 200  # of the picture of a matrix, along each side
 LOOKED_AT = 1000  # systems of the band, evenly chosen
 
 
@@ -139,6 +141,117 @@ def plot_spectrum(problem: Any, x: Array = None, *, ax: Any = None, **options: A
     ax.set_ylabel("imaginary part")
     ax.set_title(f"I - J: spectral radius {'' if found.exact else 'about '}{found.radius:.3g}")
     ax.legend(loc="upper right", fontsize="small")
+    return ax
+
+
+def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = None) -> Any:
+    """Plot where a Jacobian has entries.
+
+    Parameters
+    ----------
+    structure : BlockBanded, Sparse, Grid, Detection or NonlinearResult
+        A structure, what `detect_structure` found, or a result, whose `detection` is drawn.
+    unknowns : int, optional
+        Number of unknowns N. Needed for a `BlockBanded`, which fits several.
+    ax : matplotlib.axes.Axes, optional
+        Where to plot. Default: a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        One square for each entry; above 200 unknowns one for the entries of several rows and columns, the darker the
+        more of them there are.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    TypeError
+        If `structure` is none of these, or `unknowns` is missing.
+    ValueError
+        If `unknowns` does not fit, or no sparsity was found.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> ax = ims.diagnostics.plot_structure(ims.Grid(shape=(8, 8)))
+    >>> ax.get_title()
+    '64 × 64, 288 entries'
+    """
+    found, full, n = structure_of("plot_structure", structure, unknowns)
+    table = filled(found, full, n, CELLS)
+    ax = _matrix_axes("plot_structure", ax)
+    ax.imshow(
+        np.where(table > 0, shade(table), np.nan),
+        cmap="Blues",
+        vmin=0,
+        vmax=1.2,
+        extent=(0, n, n, 0),
+        interpolation="nearest",
+    )
+    ax.set_title(f"{n} × {n}, {count(found, full, n)} entries")
+    return ax
+
+
+def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | None = None, ax: Any = None) -> Any:
+    """Plot the moduli of the entries of J(x), on a logarithmic scale of colors.
+
+    Parameters
+    ----------
+    problem : Problem or callable
+        The system. J is assembled by `jacobian`.
+    x : array_like or NonlinearResult
+        Where.
+    system : int or tuple of int, optional
+        Which system, by its index in the batch. Needed where there is a batch.
+    ax : matplotlib.axes.Axes, optional
+        Where to plot. Default: a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        One square for each entry, above 200 unknowns for the largest of several; zeros are white.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    TypeError, ValueError
+        If an argument is not usable.
+
+    Notes
+    -----
+    Costs what `jacobian` does: N products where the problem declares no structure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> ax = ims.diagnostics.plot_jacobian(lambda x: x**2 - np.roll(x, 1), np.ones(6))
+    >>> ax.get_title()
+    'modulus of the entries of J: 1 to 2'
+    """
+    J = assembled("plot_jacobian", problem, x, system)
+    table = magnitudes(J, CELLS)
+    ax = _matrix_axes("plot_jacobian", ax)
+    shown = np.where((table > 0) & np.isfinite(table), table, np.nan)
+    known = shown[~np.isnan(shown)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
+    n = J.shape[0]
+    options = {"norm": "log", "cmap": "viridis", "extent": (0, n, n, 0), "interpolation": "nearest"}
+    picture = ax.imshow(shown, clim=(low, max(high, low * (1 + 1e-12))), **options)
+    ax.figure.colorbar(picture, ax=ax, shrink=0.8)
+    ax.set_title(f"modulus of the entries of J: {low:.3g} to {high:.3g}")
+    return ax
+
+
+def _matrix_axes(caller: str, ax: Any) -> Any:
+    """Axes with the labels of a matrix."""
+    ax = _axes(caller, ax)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+    ax.set_xlabel("unknown")
+    ax.set_ylabel("equation")
     return ax
 
 

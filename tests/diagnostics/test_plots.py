@@ -120,6 +120,91 @@ def test_a_spectrum_has_the_unit_circle_and_open_markers_for_what_is_not_accurat
     assert ax.get_aspect() == 1.0
 
 
+def drawn(ax) -> np.ndarray:
+    """Where the picture of a matrix has entries."""
+    return ~np.ma.getmaskarray(np.ma.masked_invalid(ax.get_images()[0].get_array()))
+
+
+@pytest.mark.parametrize(
+    ("structure", "unknowns"),
+    [
+        (ims.BlockBanded(2, 1, 3), 30),
+        (ims.BlockBanded(2, 1, 3, periodic=True), 30),
+        (ims.BlockBanded(5, 7), 4),
+        (ims.Grid(shape=(5, 4), fields=2), None),
+        (ims.Sparse(np.eye(7)), 7),
+    ],
+    ids=str,
+)
+def test_a_structure_is_drawn_entry_by_entry(structure, unknowns):
+    ax = ims.diagnostics.plot_structure(structure, unknowns)
+    if isinstance(structure, ims.BlockBanded):
+        T, k = unknowns // structure.block_size, structure.block_size
+        d = np.subtract.outer(np.arange(T), np.arange(T))
+        if structure.periodic:
+            d = (d + structure.upper) % T - structure.upper
+        expected = np.kron((d <= structure.lower) & (-d <= structure.upper), np.ones((k, k), dtype=bool))
+    else:
+        expected = getattr(structure, "sparse", structure).to_scipy().toarray().astype(bool)
+    np.testing.assert_array_equal(drawn(ax), expected)
+    n = len(expected)
+    assert ax.get_title() == f"{n} × {n}, {expected.sum()} entries"
+
+
+def test_a_large_structure_is_drawn_in_cells_that_share_entries():
+    ax = ims.diagnostics.plot_structure(ims.BlockBanded(1, 1), 10_001)
+    shown = drawn(ax)
+    assert shown.shape == (200, 200)
+    assert np.array_equal(shown, np.abs(np.subtract.outer(np.arange(200), np.arange(200))) <= 1)
+    assert (
+        ims.diagnostics.plot_structure(ims.BlockBanded(1, 1, 10_000), 30_000).get_title().endswith(" 700000000 entries")
+    )
+
+
+def test_what_a_solve_detected_is_drawn_with_its_full_rows():
+    def F(x):
+        y = 3 * x - np.roll(x, 1) ** 2
+        y[7] = x.sum() - 1
+        return y
+
+    found = ims.detect_structure(F, np.ones(60))
+    assert found.full_rows.tolist() == [7]
+    shown = drawn(ims.diagnostics.plot_structure(found))
+    assert shown[7].all()
+    assert shown.sum() == 60 + 59 * 2
+    result = ims.root(lambda u: np.diff(u, 2, prepend=0.0, append=0.0) + np.exp(u) / 900, np.zeros(30))
+    np.testing.assert_array_equal(
+        drawn(ims.diagnostics.plot_structure(result)), np.abs(np.subtract.outer(range(30), range(30))) < 2
+    )
+
+
+def test_a_jacobian_is_drawn_by_the_moduli_of_its_entries():
+    targets = np.asarray([[1.0, 2.0], [30.0, 4.0]])
+    problem = ims.Problem(lambda x: x**2 - targets, jvp=lambda x, v: -2 * x * v, batch_ndim=1)
+    ax = ims.diagnostics.plot_jacobian(problem, targets, system=1)
+    np.testing.assert_array_equal(ax.get_images()[0].get_array().filled(0), np.diag([60.0, 8.0]))
+    sparse = ims.Problem(problem.residual, jvp=problem.jvp, batch_ndim=1, structure=ims.Sparse(np.eye(2)))
+    np.testing.assert_array_equal(drawn(ims.diagnostics.plot_jacobian(sparse, targets, system=0)), np.eye(2) > 0)
+    ims.diagnostics.plot_jacobian(lambda x: 0 * x, np.zeros(2)).figure.canvas.draw()  # nothing to be drawn
+    with pytest.raises(ValueError, match="plot_jacobian: `system` must be an index of 1 numbers"):
+        ims.diagnostics.plot_jacobian(problem, targets)
+
+
+def test_structures_that_are_none_are_refused():
+    with pytest.raises(TypeError, match="a BlockBanded needs `unknowns`"):
+        ims.diagnostics.plot_structure(ims.BlockBanded(1, 1))
+    with pytest.raises(
+        TypeError, match="`structure` must be a BlockBanded, Sparse, Grid, Detection or a result, got int"
+    ):
+        ims.diagnostics.plot_structure(3)
+    with pytest.raises(ValueError, match="a system has 5"):
+        ims.diagnostics.plot_structure(ims.Sparse(np.eye(4)), 5)
+    with pytest.raises(ValueError, match="looked for no sparsity"):
+        ims.diagnostics.plot_structure(one())
+    with pytest.raises(ValueError, match="no sparsity was used, since few unknowns"):
+        ims.diagnostics.plot_structure(ims.Detection(how="small", evaluations=0, unknowns=3))
+
+
 def test_the_arguments_are_checked():
     with pytest.raises(ValueError, match='`against` must be "steps" or "products"'):
         ims.diagnostics.plot_convergence(one(), against="time")

@@ -1,0 +1,112 @@
+"""Where a matrix has entries, and how large they are, in at most a few hundred cells along each side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._sparse_structure import Detection
+from implicitsolve._typing import HostArray
+from implicitsolve.diagnostics._condition import position
+from implicitsolve.diagnostics._history import native
+from implicitsolve.linearize._jacobian import jacobian
+from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.result import NonlinearResult
+from implicitsolve.structure import BlockBanded, Grid, Sparse
+
+
+def structure_of(caller: str, given: Any, unknowns: int | None = None) -> tuple[BlockBanded | Sparse, HostArray, int]:
+    """The structure that was given or found, the rows that are full beside it, and the number of unknowns."""
+    found: Any = native(given)
+    if isinstance(found, NonlinearResult):
+        if found.detection is None:
+            raise ValueError(f"{caller}: the solve that led to this result looked for no sparsity of J")
+        found = found.detection
+    full = np.zeros(0, dtype=np.intp)
+    if isinstance(found, Detection):
+        if found.structure is None:
+            raise ValueError(f"{caller}: no sparsity was used, since {found.reason}")
+        full, found = found.full_rows, found.structure
+    if isinstance(found, Grid):
+        found = found.sparse
+    if isinstance(found, Sparse):
+        if unknowns is not None:
+            found.check_size(unknowns)
+        return found, full, found.unknowns
+    if not isinstance(found, BlockBanded):
+        raise TypeError(
+            f"{caller}: `structure` must be a BlockBanded, Sparse, Grid, Detection or a result, "
+            f"got {type(given).__name__}"
+        )
+    if unknowns is None:
+        raise TypeError(f"{caller}: a BlockBanded needs `unknowns`")
+    return found, full, unknowns
+
+
+def filled(structure: BlockBanded | Sparse, full_rows: HostArray, unknowns: int, most: int) -> HostArray:
+    """The share of entries in each of at most `most` cells along each side."""
+    if isinstance(structure, Sparse):
+        table = _counted(structure.indices, structure.columns, unknowns, most)
+    else:
+        table = _counted(*_band(structure, unknowns, most), most)
+    table[full_rows.astype(np.int64) * len(table) // max(unknowns, 1)] = 1.0
+    return table
+
+
+def shade(table: HostArray) -> HostArray:
+    """How dark each cell is, up to 1: the fullest is the darkest, and one with a single entry can still be seen."""
+    return np.where(table > 0, 0.4 + 0.6 * np.sqrt(table / (table.max(initial=0.0) or 1.0)), 0.0)
+
+
+def count(structure: BlockBanded | Sparse, full_rows: HostArray, unknowns: int) -> int:
+    """Entries of the structure."""
+    if isinstance(structure, Sparse):
+        return structure.nnz + full_rows.size * unknowns
+    length = structure.length(unknowns)
+    outside = sum(min(d, length) for side in (structure.lower, structure.upper) for d in range(1, side + 1))
+    blocks = length * structure.width - (0 if structure.periodic else outside)
+    return blocks * structure.block_size**2
+
+
+def assembled(caller: str, problem: Any, x: Any, system: Any) -> Any:
+    """J of one system at x, as a SciPy sparse array."""
+    x = native(x)
+    J = jacobian(problem, x.x if isinstance(x, NonlinearResult) else x)
+    row = position(caller, system, J.batch_shape)
+    if isinstance(J, SparseMatrix):
+        return J.to_scipy(row)
+    return (J.take(np.array([row])) if J.batch_shape else J).to_sparse("csr")
+
+
+def magnitudes(A: Any, most: int) -> HostArray:
+    """The largest modulus in each cell of a SciPy sparse array."""
+    entries, n = A.tocoo(), A.shape[0]
+    side = min(n, most)
+    table = np.zeros((side, side))
+    np.maximum.at(table, (_cells(entries.row, n, side), _cells(entries.col, n, side)), np.abs(entries.data))
+    return table
+
+
+def _counted(rows: HostArray, columns: HostArray, n: int, most: int) -> HostArray:
+    side = min(n, most)
+    size = np.bincount(_cells(np.arange(n), n, side), minlength=side)
+    places = _cells(rows, n, side) * side + _cells(columns, n, side)
+    return np.bincount(places, minlength=side * side).reshape(side, side) / np.outer(size, size)
+
+
+def _cells(indices: HostArray, n: int, side: int) -> HostArray:
+    return indices.astype(np.int64) * side // max(n, 1)
+
+
+def _band(structure: BlockBanded, unknowns: int, most: int) -> tuple[HostArray, HostArray, int]:
+    """Rows and columns of the entries, in blocks no larger than the picture can show, and the number of rows."""
+    length = structure.length(unknowns)
+    size = min(structure.block_size, max(1, most // max(length, 1)))
+    rows, offsets = np.meshgrid(np.arange(length), np.arange(-structure.lower, structure.upper + 1), indexing="ij")
+    columns = rows + offsets
+    columns = columns % length if structure.periodic else columns
+    inside = (columns >= 0) & (columns < length)
+    a, b = np.divmod(np.arange(size * size), size)
+    rows, columns = (part[inside][:, None] * size + within for part, within in ((rows, a), (columns, b)))
+    return rows.ravel(), columns.ravel(), length * size
