@@ -154,7 +154,7 @@ def colored_newton(problem: SparseProblem, structure: Detection, f_tol: float) -
     F = flat(x)
     n = x.size
     while (norm := float(np.max(np.abs(F)))) > f_tol and run.factorizations < 50:
-        A = assembler.differences(flat, x, F).to_scipy()
+        A = assembler.differences(flat, x, F).to_sparse()
         lu = scipy.sparse.linalg.splu(
             scipy.sparse.csc_matrix(A),
             permc_spec="MMD_AT_PLUS_A",

@@ -16,9 +16,12 @@ from implicitsolve._namespace import as_inexact, check_whole, from_host, gather,
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import native
 from implicitsolve.direct import BlockLU
+from implicitsolve.direct._sparse_lu import SparseLU
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import linear_solve
@@ -134,10 +137,14 @@ def _of_dense(part: System) -> Condition:
         return Condition(norm * inverse_norm, norm, inverse_norm, float(np.linalg.norm(inverse @ F)))
 
 
-def _of_matrix(part: System, J: BlockBandedMatrix) -> Condition:
+def _of_matrix(part: System, J: BlockBandedMatrix | SparseMatrix) -> Condition:
     """J of a declared structure, by its factors."""
-    norm = float(J.norm(1)[0])
-    inverse = BlockLU().factor(J).flat()
+    if isinstance(J, SparseMatrix):
+        norm = float(np.abs(J.to_sparse()).sum(axis=0).max())
+        inverse: LinearOperator = SparseLU().factor(J)
+    else:
+        norm = float(J.norm(1)[0])
+        inverse = BlockLU().factor(J).flat()
     with np.errstate(all="ignore"):
         error = float(norm2(inverse.matvec(part.F))[0])
         if not math.isfinite(error):
@@ -210,7 +217,7 @@ class System:
         whole = Evaluator(problem, x)
         row = np.asarray([position(caller, system, whole.batch_shape)])
         flat = whole.flatten(x)
-        self.problem, self.x, self.xp = problem, gather(flat, row), whole.xp
+        self.caller, self.problem, self.x, self.xp = caller, problem, gather(flat, row), whole.xp
         self.whole, self.evaluator = whole, whole.take(row, flat)
         if not whole.has_exact_products:
             whole.length.follow(self.evaluator.rows, norm2(self.x))
@@ -223,8 +230,10 @@ class System:
         """Unknowns, N."""
         return self.x.shape[1]
 
-    def assembled(self, most: int | None = None) -> BlockBandedMatrix | None:
+    def assembled(self, most: int | None = None) -> BlockBandedMatrix | SparseMatrix | None:
         """J as a matrix of the declared structure, if there is one and it takes no more than `most` products."""
+        if self.problem.sparse_structure is not None or self.problem.structure == "detect":
+            return sparse_jacobian(self.caller, self.evaluator, self.x, self.F)
         if self.problem.block_structure is None:
             return None
         assembler = Assembler(self.whole, central=True)
@@ -237,7 +246,9 @@ class System:
         if self.J._rmatvec is not None:
             return self.J.H
         J = self.assembled()
-        return None if J is None else J.flat().H
+        if isinstance(J, BlockBandedMatrix):
+            return J.flat().H
+        return None if J is None else J.H
 
     @functools.cached_property
     def dense(self) -> HostArray:

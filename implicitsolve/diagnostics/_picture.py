@@ -75,7 +75,7 @@ def assembled(caller: str, problem: Any, x: Any, system: Any) -> Any:
     J = jacobian(problem, x.x if isinstance(x, NonlinearResult) else x)
     row = position(caller, system, J.batch_shape)
     if isinstance(J, SparseMatrix):
-        return J.to_scipy(row)
+        return J.to_sparse(system=row)
     return (J.take(np.array([row])) if J.batch_shape else J).to_sparse("csr")
 
 

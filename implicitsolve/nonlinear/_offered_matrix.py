@@ -78,7 +78,7 @@ class OfferedJacobians:
         """Entries (..., nnz) at the places of `structure`, to which those are added that are new."""
         pattern = _pattern(J)
         if isinstance(J, SparseMatrix):
-            J = J.to_scipy() if not J.batch_shape else J.todense()
+            J = J.to_sparse() if not J.batch_shape else J.todense()
         is_same = np.array_equal(pattern.indptr, self.structure.indptr)
         if not is_same or not np.array_equal(pattern.indices, self.structure.indices):
             union = self.structure.union(pattern)

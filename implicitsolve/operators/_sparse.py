@@ -81,15 +81,24 @@ class SparseMatrix(LinearOperator):
         """Entries (B, nnz) of the flattened batch."""
         return self.data.reshape(math.prod(self.data.shape[:-1]), self.structure.nnz)
 
+    def __repr__(self) -> str:
+        """Shape, entries, batch and dtype."""
+        batch = f", batch_shape={self.batch_shape}" if self.batch_shape else ""
+        n, nnz = self.structure.unknowns, self.structure.nnz
+        return f"<SparseMatrix {n}x{n}, {nnz} entries{batch}, dtype={self.dtype}>"
+
     def matmat(self, columns: Array) -> Array:
         """Return A V for the columns of V, shape ``batch_shape + (N, K)``, all at once."""
         if self.batch_shape:
             return super().matmat(columns)
-        return self.to_scipy() @ np.asarray(columns)
+        return self.to_sparse() @ np.asarray(columns)
 
-    def to_scipy(self, system: int = 0) -> Any:
-        """Return one system's matrix as a `scipy.sparse.csc_array` that shares its entries."""
-        return _columns(self.flat_data[system], self.structure)
+    def to_sparse(self, format: str = "csc", *, system: int = 0) -> Any:
+        """Return one system's matrix, by its place in the flattened batch, as a SciPy sparse array.
+
+        In the default format, compressed columns, the array shares its entries with this matrix.
+        """
+        return _columns(self.flat_data[system], self.structure).asformat(format)
 
     def todense(self) -> Array:
         """Return the matrix, or matrices, with all its zeros."""

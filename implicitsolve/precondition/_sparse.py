@@ -133,7 +133,7 @@ class _Inverse:
 
 def _systems(A: SparseMatrix) -> list[Any]:
     count = int(np.prod(A.batch_shape))
-    return [scipy.sparse.csc_matrix(A.to_scipy(system)) for system in range(count)]
+    return [scipy.sparse.csc_matrix(A.to_sparse(system=system)) for system in range(count)]
 
 
 def _diagonal(A: Any) -> _Inverse:

@@ -27,10 +27,22 @@ def test_a_small_matrix_is_written_out(rng, is_complex):
     assert found.number == found.norm * found.inverse_norm
 
 
+STRUCTURES = {"bands": ims.BlockBanded(1, 1), "sparse": ims.Sparse(tridiagonal(400, 3.0)), "detected": "detect"}
+
+
 @pytest.mark.parametrize("diagonal", [3.0, 2.5, 2.45])
-def test_a_declared_structure_is_factored(diagonal):
+@pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
+def test_a_structure_is_factored(structure, diagonal):
     A = tridiagonal(400, diagonal)
-    found = ims.diagnostics.condition(linear(A, structure=ims.BlockBanded(1, 1)), np.ones(400))
+    products = None if structure == "detect" else (lambda x, v: v @ A.T)
+
+    def residual(x):
+        y = diagonal * x
+        y[:-1] -= x[1:]
+        y[1:] -= 1.5 * x[:-1]
+        return y
+
+    found = ims.diagnostics.condition(ims.Problem(residual, jvp=products, structure=structure), np.ones(400))
     exact = np.linalg.cond(A, 1)
     assert exact / 3 <= found.number <= exact * (1 + 1e-8)
 

@@ -39,7 +39,7 @@ def test_from_scipy_adds_duplicates():
     A = scipy.sparse.coo_array(([1.0, 2.0, 4.0], ([0, 0, 1], [0, 0, 1])), (2, 2))
     ours = SparseMatrix.from_scipy(A)
     assert ours.data.tolist() == [3.0, 4.0]
-    assert np.array_equal(ours.to_scipy().toarray(), A.toarray())
+    assert np.array_equal(ours.to_sparse().toarray(), A.toarray())
 
 
 def test_wrong_number_of_entries():
