@@ -44,7 +44,8 @@ def test_a_structure_is_factored(structure, diagonal):
 
     found = ims.diagnostics.condition(ims.Problem(residual, jvp=products, structure=structure), np.ones(400))
     exact = np.linalg.cond(A, 1)
-    assert exact / 3 <= found.number <= exact * (1 + 1e-8)
+    rounding = 1e-5 if structure == "detect" else 1e-8  # of central differences, and of LU
+    assert exact / 3 <= found.number <= exact * (1 + rounding)
 
 
 def test_products_alone(monkeypatch, rng):
