@@ -1,15 +1,19 @@
 """Check the links of the built documentation, offline: ``python docs/check_links.py build/docs``.
 
-Each href and src that stays inside the site must name a file there, and each fragment an element of that file.
+Each href and src that stays inside the site must name a file there, and each fragment an element of that file. No page
+may load anything from another host: scripts, styles, fonts and images are files of the site.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+CSS_LOAD = re.compile(r"""(?:url\(|@import\s)\s*["']?([^"')]+)""")
 
 
 class Page(HTMLParser):
@@ -18,6 +22,7 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: set[str] = set()
+        self.loads: set[str] = set()
         self.anchors = {"", "top"}  # of every page
         self.feed(text)
 
@@ -26,6 +31,8 @@ class Page(HTMLParser):
         for name, value in attrs:
             if value and name in ("href", "src"):
                 self.links.add(value)
+                if name == "src" or tag == "link":
+                    self.loads.add(value)
             elif value and (name == "id" or (name == "name" and tag == "a")):
                 self.anchors.add(value)
 
@@ -47,12 +54,21 @@ def broken_links(site: Path) -> Iterator[str]:
                 yield f"{path.relative_to(site)}: no element for {link}"
 
 
+def loaded_from_elsewhere(site: Path) -> Iterator[str]:
+    """Yield a line for each script, style, font or image that a page or a style sheet loads from another host."""
+    for path in sorted([*site.rglob("*.html"), *site.rglob("*.css")]):
+        text = path.read_text(encoding="utf-8")
+        loads = Page(text).loads if path.suffix == ".html" else set(CSS_LOAD.findall(text))
+        for link in sorted(link for link in loads if urlsplit(link).netloc):
+            yield f"{path.relative_to(site)}: loads {link}"
+
+
 def main() -> None:
     """Print what is broken, and exit with 1 if anything is."""
     site = Path(sys.argv[1])
     if not (site / "index.html").is_file():
         sys.exit(f"{site} has no index.html")
-    if found := list(broken_links(site)):
+    if found := [*broken_links(site), *loaded_from_elsewhere(site)]:
         sys.exit("\n".join(found))
 
 

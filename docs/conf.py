@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import html
+import importlib.util
+import re
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
+from docutils.nodes import SkipNode
+from math_core import LatexError, LatexToMathML
+from sphinx.util import logging
+
 import implicitsolve
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+from _tagging.errors import UserError
+from _tagging.files import find_treebank
 
 project = "implicitsolve"
 author = "implicitsolve developers"
@@ -17,7 +31,6 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
@@ -53,9 +66,28 @@ numpydoc_validation_exclude = {
     r"\.(ConvergenceWarning|ImplicitLayer|Status|Trace)$",
     r"^implicitsolve\.torch\.Implicit(GRU|LSTM)$",  # whose signature is that of their base class
 }
+if importlib.util.find_spec("numba") is None:
+    numpydoc_validation_exclude.add(r"^implicitsolve\.newton_batch$")  # a substitute, which says that Numba is missing
 MADE_BY_THE_LIBRARY = r"Attributes\n\s*---"
 numpydoc_validation_overrides = {"EX01": [MADE_BY_THE_LIBRARY], "PR01": [MADE_BY_THE_LIBRARY]}
 suppress_warnings = ["config.cache"]  # a function among the settings of sphinx-gallery
+
+# Formulas become MathML, which browsers render themselves: no page loads JavaScript or fonts from another host.
+html_math_renderer = "mathml"
+to_mathml = LatexToMathML()
+
+
+def visit_math(translator: Any, node: Any) -> None:
+    """Write a formula; one that cannot be converted is a warning."""
+    display = node.tagname == "math_block"
+    try:
+        formula = to_mathml.convert_with_local_state(node.astext(), displaystyle=display)
+    except LatexError as error:
+        logging.getLogger(__name__).warning("%s", error, location=node)
+        formula = f"<code>{html.escape(node.astext())}</code>"
+    translator.body.append(f'<div class="formula">{formula}</div>' if display else formula)
+    raise SkipNode
+
 
 copybutton_exclude = ".linenos, .gp, .go"  # neither prompts nor what is printed
 
@@ -65,10 +97,34 @@ def strict(gallery_conf: dict[str, Any], file: str, when: str) -> None:
     warnings.simplefilter("error" if when == "before" else "ignore")
 
 
+def missing(tutorial: str) -> str:
+    """Return what a tutorial needs and this build does not have, or nothing."""
+    if re.search("^import numba", tutorial, re.MULTILINE) and importlib.util.find_spec("numba") is None:
+        return "Numba"
+    if "find_treebank()" in tutorial:
+        try:
+            find_treebank()
+        except UserError:
+            return "the treebank"
+    return ""
+
+
+tutorials = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
+skipped = {path.stem: need for path in tutorials if (need := missing(path.read_text(encoding="utf-8")))}
+executed = "|".join(path.stem for path in tutorials if path.stem not in skipped)
+
+
+def note_skipped(app: Any, page: str, source: list[str]) -> None:
+    """Say below its title that a tutorial was not run."""
+    if need := skipped.get(page.removeprefix("tutorials/")):
+        note = f"\n\n.. note:: This tutorial was not run for this build, which lacks {need}: its output is missing.\n"
+        source[0] = re.sub(r"\n={4,}\n", lambda line: line[0] + note, source[0], count=1)
+
+
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/tutorials",
     "gallery_dirs": "tutorials",
-    "filename_pattern": r"\.py$",  # all are executed
+    "filename_pattern": rf"({executed})\.py$",  # those that have what they need
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "backreferences_dir": "reference/generated/tutorials",  # which tutorials use a name: for its page in the reference
@@ -97,3 +153,9 @@ html_theme_options = {
     "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "show_prev_next": False,
 }
+
+
+def setup(app: Any) -> None:
+    """Register the renderer of formulas, and the notes."""
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    app.connect("source-read", note_skipped)

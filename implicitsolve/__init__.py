@@ -135,6 +135,7 @@ def _unavailable(message: str) -> Any:
     def unavailable(*arguments: Any, **keywords: Any) -> Any:
         raise BackendUnavailable(message)
 
+    unavailable.__doc__ = message
     return unavailable
 
 

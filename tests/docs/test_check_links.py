@@ -1,4 +1,4 @@
-"""The link checker finds what is broken, and nothing else."""
+"""The link checker finds what is broken or loaded from another host, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.check_links import broken_links, main
+from docs.check_links import broken_links, loaded_from_elsewhere, main
 
 INDEX = """
 <a href="sub/page.html#here">there</a> <a href="sub/page.html?v=1#named">there</a>
@@ -56,6 +56,27 @@ def test_what_is_broken_is_found(site: Path, html: str, message: str, monkeypatc
     assert list(broken_links(site)) == [f"sub/page.html: {message}"]
     monkeypatch.setattr(sys, "argv", ["check_links.py", str(site)])
     with pytest.raises(SystemExit, match=re.escape(message)):
+        main()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "link"),
+    [
+        ("page.html", '<script src="https://cdn.example.org/math.js"></script>', "https://cdn.example.org/math.js"),
+        ("page.html", '<link rel="stylesheet" href="//example.org/a.css">', "//example.org/a.css"),
+        ("page.html", '<img src="http://example.org/a.png">', "http://example.org/a.png"),
+        ("a.css", '@font-face { src: url("https://example.org/a.woff2") }', "https://example.org/a.woff2"),
+        ("a.css", "@import 'https://example.org/b.css'", "https://example.org/b.css"),
+    ],
+)
+def test_what_is_loaded_from_another_host_is_found(
+    site: Path, file: str, text: str, link: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(loaded_from_elsewhere(site)) == []
+    (site / file).write_text(text, encoding="utf-8")
+    assert list(loaded_from_elsewhere(site)) == [f"{file}: loads {link}"]
+    monkeypatch.setattr(sys, "argv", ["check_links.py", str(site)])
+    with pytest.raises(SystemExit, match="loads"):
         main()
 
 
