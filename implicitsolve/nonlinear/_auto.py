@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from implicitsolve._namespace import host_dtype
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
 from implicitsolve.linearize._assemble import LARGEST_BLOCK, favors_direct
@@ -25,11 +25,8 @@ from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.nonlinear._substitution import Substitution
 from implicitsolve.precondition._lagged import Lagged
-from implicitsolve.status import Status
 
-RETRIED = (Status.SINGULAR, Status.LINE_SEARCH_FAILED, Status.DIVERGED, Status.NONFINITE)
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
-POOR = 1e-3  # reduction of ||F|| short of which a system that stagnated is worth another attempt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +65,7 @@ class Auto:
         first, *others = self._methods(context, start.x)
         solution = first.solve(context, start, rows)
         for method in others:
-            failed = unsolved(context, solution)
-            if isinstance(first, BlockNewton):
-                failed &= _is_poor(solution)
-            again = np.flatnonzero(failed)
+            again = np.flatnonzero(unsolved(context, solution, is_direct=isinstance(first, BlockNewton)))
             if not again.size:
                 break
             solution = retried(method, context, solution, again)
@@ -104,10 +98,3 @@ class Auto:
         if not favors_direct(problem, structure.length(evaluator.size)):
             return [NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))]
         return [BlockNewton(), NewtonKrylov()]
-
-
-def _is_poor(solution: Solution) -> HostArray:
-    """Which failures of a direct method another method may mend: not those that are nearly solved."""
-    with np.errstate(invalid="ignore"):
-        is_stuck = (solution.status == Status.STAGNATED) & (solution.norm > POOR * solution.first_norm)
-    return np.isin(solution.status, RETRIED) | is_stuck

@@ -16,6 +16,8 @@ from implicitsolve.nonlinear._state import CONVERGED, LoopState, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
+POOR = 1e-3  # reduction of ||F|| short of which a system that stagnated is worth another attempt
+
 
 class Scheduler:
     """Which systems of a batch iterate, and which wait or have been beaten.
@@ -132,9 +134,16 @@ class NonlinearMethod(Protocol):
         ...
 
 
-def unsolved(context: SolveContext, solution: Solution) -> HostArray:
-    """Which systems have failed, from a finite start, with iterations left."""
+def unsolved(context: SolveContext, solution: Solution, *, is_direct: bool) -> HostArray:
+    """Which systems have failed, from a finite start, with iterations left.
+
+    Those that stagnated nearly solved are left out if `is_direct`: Newton's method with an assembled J has met rounding
+    errors, which no other method would pass.
+    """
     failed = (solution.status != Status.CONVERGED) & (solution.status != Status.STOPPED)
+    with np.errstate(invalid="ignore"):
+        if is_direct:
+            failed &= (solution.status != Status.STAGNATED) | (solution.norm > POOR * solution.first_norm)
     return failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
 
 

@@ -330,3 +330,12 @@ def test_network_is_searched_only_where_products_are_slow(conductance, most, rng
 def test_setting_of_bisection():
     with pytest.raises(ValueError, match='`bisection` must be True, False or "late", got 3'):
         SparseNewton(bisection=3)
+
+
+def test_a_tolerance_below_rounding_error_costs_no_second_attempt():
+    """Where the factored J has brought F down to rounding error, Krylov iterations from x0 took 800 evaluations."""
+    problem = planes.bratu(2, 30)
+    result = ims.root(problem.residual, problem.x0, stop=ims.NonlinearStop(atol=1e-25, rtol=0.0))
+    assert result.status == ims.Status.STAGNATED
+    assert result.residual_norm < 1e-9 * result.initial_norm
+    assert result.counts.residuals < 60
