@@ -138,6 +138,8 @@ def shaped(residual: Any) -> Any:
 
     def in_shape(x: Array) -> Any:
         F: Any = residual(x)
+        if type(F) is np.ndarray and F.shape == x.shape:
+            return F
         F = np.asarray(F) if isinstance(F, np.matrix) else F
         shape = getattr(F, "shape", x.shape)
         return F if shape == x.shape or math.prod(shape) != math.prod(x.shape) else F.reshape(x.shape)

@@ -84,6 +84,7 @@ narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow}
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
 rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="vectors")
 vectors: Kernel = Kernel("vectors", _vectors.Vectors)
+vectors.implement("lapack", _vectors.Row, _vectors.Row.supports)
 Norms.kernel = vectors
 
 

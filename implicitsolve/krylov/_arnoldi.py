@@ -29,6 +29,7 @@ from implicitsolve.status import Status
 
 GOOD_GAIN = 0.5  # reduction by the last vector from which on a polish is tried: tests/krylov/test_gmres_cost.py
 WORSE = 1.1  # reduction expected of a polish, relative to that of the last vector: 1.02 to 1.07 on implicit GRUs
+SYSTEMWISE = "rows", "alive", "target", "limits", "count", "estimate", "expected", "broken", "nonfinite"
 FIRST_COLUMNS = 16  # room of a basis at first; it doubles as needed
 
 
@@ -109,8 +110,8 @@ class Cycle:
         self.columns[systems] += other.columns
 
 
-class HessenbergQR:
-    """The problems min ||beta e_1 - H y||, by Givens rotations; Q^H is kept, so that a column costs one product.
+class Hessenberg:
+    """The problems min ||beta e_1 - H y||, for each system.
 
     Parameters
     ----------
@@ -125,68 +126,66 @@ class HessenbergQR:
     def __init__(self, beta: HostArray, columns: int, dtype: Any) -> None:
         size = beta.shape[0]
         self.H = np.zeros((size, columns + 1, columns), dtype)
-        self.R = np.zeros((size, columns, columns), dtype)
-        self.Qh = np.zeros((size, columns + 1, columns + 1), dtype)
-        self.Qh[:, 0, 0] = 1
-        self.g = np.zeros((size, columns + 1), dtype)
-        self.g[:, 0] = beta
+        self.beta = self.norm = beta  # of the residuals before and after the columns so far
+        self.null = np.zeros((size, columns + 1), dtype)  # unit vector with null^T H = 0: the residual's direction
+        self.null[:, 0] = 1
+        self.largest: HostArray = np.zeros(size)  # entry of H
         self.columns = 0
 
     def grow(self, columns: int) -> None:
         """Make room for more columns."""
-        more = columns - self.R.shape[2]
-        self.H, self.R, self.Qh = (np.pad(x, ((0, 0), (0, more), (0, more))) for x in (self.H, self.R, self.Qh))
-        self.g = np.pad(self.g, ((0, 0), (0, more)))
+        more = columns - self.H.shape[2]
+        self.H, self.null = np.pad(self.H, ((0, 0), (0, more), (0, more))), np.pad(self.null, ((0, 0), (0, more)))
 
     def append(self, h: HostArray, below: HostArray, negligible: float) -> tuple[HostArray, HostArray]:
         """Add the column (h, below); return the residual norms of the larger problems, and where it added nothing.
 
-        A column whose component outside the span of the others is at most `negligible` times the largest entry of R
+        A column whose component outside the span of the others is at most `negligible` times the largest entry of H
         is a direction that A maps into the space already spanned: it is dropped, and the residual is unchanged.
         """
-        j = self.columns
-        rotated = np.matmul(self.Qh[:, : j + 1, : j + 1], h[:, :, None])[:, :, 0]
-        radius = np.hypot(np.abs(rotated[:, j]), below)
-        largest = np.maximum(np.abs(self.R[:, :j, :j]).max(axis=(1, 2), initial=0.0), np.abs(rotated).max(axis=1))
+        j, null = self.columns, self.null[:, : self.columns + 1]
+        last = (null * h).sum(axis=1)
+        radius = np.hypot(np.abs(last), below)
+        largest = np.maximum(self.largest, np.abs(h).max(axis=1))
         is_void = radius <= negligible * largest
-        used = ~is_void
-        h, below, rotated = h * used[:, None], below * used, rotated * used[:, None]
-        radius = radius * used
+        if is_void.any():
+            used = ~is_void
+            h, below, largest = h * used[:, None], below * used, np.where(used, largest, self.largest)
+            last, radius = np.where(used, last, 0.0), np.where(used, radius, 1.0)
         self.H[:, : j + 1, j], self.H[:, j + 1, j] = h, below
-        safe = np.where(used, radius, 1.0)
-        c, s = np.where(used, np.conj(rotated[:, j]) / safe, 1.0), below / safe
-        self.R[:, :j, j], self.R[:, j, j] = rotated[:, :j], radius
-        upper = self.Qh[:, j, : j + 1].copy()
-        self.Qh[:, j, : j + 1] = c[:, None] * upper
-        self.Qh[:, j, j + 1] = s
-        self.Qh[:, j + 1, : j + 1] = -s[:, None] * upper
-        self.Qh[:, j + 1, j + 1] = np.conj(c)
-        self.g[:, j + 1] = -s * self.g[:, j]
-        self.g[:, j] *= c
+        self.largest = np.maximum(largest, below)
+        sine = below / radius
+        norm = sine * self.norm
+        null *= -sine[:, None]
+        self.null[:, j + 1] = last / radius
+        self.norm = np.where(is_void, self.norm, norm)
         self.columns = j + 1
-        return np.where(is_void, np.abs(self.g[:, j]), np.abs(self.g[:, j + 1])), is_void
+        return self.norm, is_void
 
     def solve(self, columns: HostArray) -> HostArray:
         """Minimizers y (B, m) for the first `columns` (B,) of each system, zero beyond them."""
         m = self.columns
         used = np.arange(m)[None, :] < columns[:, None]
-        R = np.where(used[:, :, None] & used[:, None, :], self.R[:, :m, :m], np.eye(m))
-        y = np.linalg.solve(R, np.where(used, self.g[:, :m], 0.0)[:, :, None])[:, :, 0]
-        return np.where(used, y, 0.0)
+        Q, R = np.linalg.qr(self.H[:, : m + 1, :m])
+        R = np.where(used[:, :, None] & used[:, None, :], R, np.eye(m))
+        g = np.where(used, np.conj(Q[:, 0, :]) * self.beta[:, None], 0.0)
+        return np.where(used, np.linalg.solve(R, g[:, :, None])[:, :, 0], 0.0)
 
-    def residual_coordinates(self, columns: HostArray) -> HostArray:
-        """Coordinates (B, m+1) in the basis of the residual after `columns` columns."""
-        rows = np.arange(self.g.shape[0])
-        return np.conj(self.Qh[rows, columns, : self.columns + 1]) * self.g[rows, columns][:, None]
+    def residual_coordinates(self, y: HostArray) -> HostArray:
+        """Coordinates (B, m+1) in the basis of the residual of y."""
+        coordinates = -np.matmul(self.H[:, : self.columns + 1, : self.columns], y[:, :, None])[:, :, 0]
+        coordinates[:, 0] += self.beta
+        return coordinates
 
-    def take(self, indices: Indices) -> HessenbergQR:
+    def take(self, indices: Indices) -> Hessenberg:
         """Return the problems of some systems."""
         part = copy.copy(self)
-        part.H, part.R, part.Qh, part.g = (x[indices] for x in (self.H, self.R, self.Qh, self.g))
+        for name in ("H", "beta", "norm", "null", "largest"):
+            setattr(part, name, getattr(self, name)[indices])
         return part
 
 
-OnFinish: TypeAlias = Callable[[Indices, Array, Array, HessenbergQR, HostArray], None]
+OnFinish: TypeAlias = Callable[[Indices, Array, Array, Hessenberg, HostArray], None]
 
 
 class Arnoldi:
@@ -218,9 +217,9 @@ class Arnoldi:
 
     Notes
     -----
-    Per step: 1 product, 1 preconditioner, 4 passes over the basis (classical Gram-Schmidt, twice) and 1 transfer to the
-    host. Holds ``columns + 1`` vectors per system, twice that with M or `augment`; storage grows by doubling from 16.
-    Finished systems are multiplied as zeros, and the batch is compacted once half of its systems have finished.
+    Per step: 1 product, 1 preconditioner, 1 transfer to the host, and 4 passes over the basis (Gram-Schmidt, twice; for
+    one real system on NumPy 2, where the first cancels little). Holds ``columns + 1`` vectors per system, twice that
+    with M or `augment`; storage doubles from 16. Finished systems are multiplied as zeros, and leave in halves.
     """
 
     def __init__(
@@ -252,7 +251,7 @@ class Arnoldi:
         self.estimate, self.expected = norms.copy(), norms.copy()  # of the residual norm, without and with a polish
         self.broken, self.nonfinite = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         columns = min(capacity, FIRST_COLUMNS)
-        self.small = HessenbergQR(norms, columns, np.complex128 if is_complex(r) else np.float64)
+        self.small = Hessenberg(norms, columns, np.complex128 if is_complex(r) else np.float64)
         self.V = _room(r, size, columns + 1)
         self.work: Any = vectors.select(r, size=r.shape[1])
         self.work.start(self.V, r, norms, self.alive)
@@ -277,35 +276,40 @@ class Arnoldi:
         z = self.V[:, j, :]
         if self.is_flexible:
             self.Z[:, j, :] = z = self._direction(j)
-        h, length = self._orthonormalize(self.A.matvec(z))
-        is_finite = np.isfinite(h).all(axis=1) & np.isfinite(length)
-        self.nonfinite |= self.alive & ~is_finite
-        self.alive &= is_finite
-        h, below = np.where(self.alive[:, None], h, 0.0), np.where(self.alive, length, 0.0)
+        w = self.A.matvec(z)
         with np.errstate(all="ignore"):
+            h, below = h, length = self._orthonormalize(w)
+            is_regular = self.alive.all() and np.isfinite(h.sum() + length.sum())
+            if not is_regular:
+                is_finite = np.isfinite(h).all(axis=1) & np.isfinite(length)
+                self.nonfinite |= self.alive & ~is_finite
+                self.alive &= is_finite
+                h, below = np.where(self.alive[:, None], h, 0.0), np.where(self.alive, length, 0.0)
             estimate, is_void = self.small.append(h, below, 64 * self.precision)
         # the space is exhausted when what is new in A z is rounding error
-        is_exhausted = is_void | (below <= 4 * self.precision * np.maximum(np.abs(h).max(axis=1), below))
-        self.count = np.where(self.alive & ~is_void, j + 1, self.count)
-        self.broken |= self.alive & is_void & (estimate > self.target)
-        ended = (~self.alive | is_exhausted) & ~(length == 0)  # their bases end here
-        if ended.any():
-            clear(self.V[:, j + 1, :], ended)
+        is_exhausted = is_void | (below <= 4 * self.precision * np.abs(h).max(axis=1))
         expected = self._after_polish(estimate) if self.polish else estimate
-        self.estimate = np.where(self.alive, estimate, self.estimate)
-        self.expected = np.where(self.alive, expected, self.expected)
-        self.alive &= ~is_exhausted & (self.expected > self.target) & (self.count < self.limits)
+        if is_regular and not is_exhausted.any():
+            self.count[:], self.estimate, self.expected = j + 1, estimate, expected
+        else:
+            self.count = np.where(self.alive & ~is_void, j + 1, self.count)
+            self.broken |= self.alive & is_void & (estimate > self.target)
+            ended = (~self.alive | is_exhausted) & ~(length == 0)  # their bases end here
+            if ended.any():
+                clear(self.V[:, j + 1, :], ended)
+            self.estimate = np.where(self.alive, estimate, self.estimate)
+            self.expected = np.where(self.alive, expected, self.expected)
+            self.alive &= ~is_exhausted
+        self.alive &= (self.expected > self.target) & (self.count < self.limits)
 
     def _orthonormalize(self, w: Array) -> tuple[HostArray, HostArray]:
         """Store the next basis vector; return the coefficients of w in the basis, and the norm of the rest."""
         V = self.V[:, : self.small.columns + 2, :]
-        with np.errstate(all="ignore"):
-            numbers = to_host(self.work.orthonormalize(V, w))
-            h, squares = numbers[:, :-1], np.abs(numbers[:, -1])
-            below = np.sqrt(squares.astype(np.float64))
-            sizes, (low, high) = np.sqrt(squares), self.safe_range  # in the precision of that kernel
-            is_good = (sizes > low) & (sizes < high)
-        if not is_good[self.alive].all():
+        numbers = to_host(self.work.orthonormalize(V, w))
+        h, squares = numbers[:, :-1], np.abs(numbers[:, -1])
+        sizes, (low, high) = np.sqrt(squares), self.safe_range  # in the precision of that kernel
+        is_good, below = (sizes > low) & (sizes < high), sizes.astype(np.float64)
+        if not (is_good | ~self.alive).all():
             v = V[:, -1, :]
             below = np.where(is_good, below, norm2(v))
             usable = ~is_good & (below > 0)
@@ -349,11 +353,11 @@ class Arnoldi:
             small, V = self.small.take(which), gather(self.V[:, : m + 1, :], which)
             Z = gather(self.Z[:, :m, :], which) if self.is_flexible else V[:, :m, :]
         with np.errstate(all="ignore"):
-            dx = self.work.combine(from_host(small.solve(count), Z), Z)
-            is_wanted = self.wants_residual
-            residual = self.work.combine(from_host(small.residual_coordinates(count), V), V) if is_wanted else None
-            cycle.put(systems, dx, residual)
-        cycle.norm[systems] = np.abs(small.g[np.arange(which.size), count])
+            y = small.solve(count)
+            dx = self.work.combine(from_host(y, Z), Z)
+            r = self.work.combine(from_host(small.residual_coordinates(y), V), V) if self.wants_residual else None
+            cycle.put(systems, dx, r)
+        cycle.norm[systems] = self.estimate[which]
         self._polish(which)
         if self.on_finish is not None:
             self.on_finish(systems, V, Z, small, count)
@@ -379,11 +383,8 @@ class Arnoldi:
         self.M = None if self.M is None else self.M.take(keep)
         self.augment = None if self.augment is None else gather(self.augment, keep)
         self.has_one = None if self.has_one is None else self.has_one[keep]
-        self.rows, self.alive, self.target, self.limits = (
-            x[keep] for x in (self.rows, self.alive, self.target, self.limits)
-        )
-        self.count, self.estimate, self.expected = (x[keep] for x in (self.count, self.estimate, self.expected))
-        self.broken, self.nonfinite = self.broken[keep], self.nonfinite[keep]
+        for name in SYSTEMWISE:
+            setattr(self, name, getattr(self, name)[keep])
 
 
 def _room(like: Array, systems: int, columns: int) -> Array:

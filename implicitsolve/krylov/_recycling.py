@@ -11,12 +11,12 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, zero_vectors
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
-from implicitsolve.krylov._arnoldi import Arnoldi, HessenbergQR
+from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
 from implicitsolve.krylov._base import KrylovOutcome
 from implicitsolve.operators import LinearOperator
 
 BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64
-RECYCLED_MEMORY = 2**21  # for each of U, C, D and their combination: every product reads two of them
+RECYCLED_MEMORY = 2**19  # entries of U, C, D each, of which a product reads two: 2**21 saves 0.4 % of the evaluations
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
 EASY = 8  # iterations up to which a solve gains less by recycling than the recycled vectors cost
 SOLVED = 1  # iterations of a solve by a preconditioner that leaves nothing to learn
@@ -42,12 +42,25 @@ class RecyclingGMRES:
     def __init__(self, size: int, recycle: int, systems: int, space: RecycledSpace | None = None) -> None:
         self.sizes, self.recycle = np.full(systems, size), recycle
         self.grew = np.zeros(systems, dtype=bool)  # to a size, after the last solve, that may become all of R^N
-        self.space: RecycledSpace | None = copy.copy(space)  # whose `base` changes
+        self._space: RecycledSpace | None = copy.copy(space)  # whose `base` changes
+        self._new: tuple[SpaceCollector, Any] | None = None  # of the last solve, and its M
+
+    @property
+    def space(self) -> RecycledSpace | None:
+        """The recycled space; that of the last solve joins it when it is needed: the last one of all is not."""
+        if self._new is not None:
+            collector, M = self._new
+            self._space, self._new = collector.joined(self._space, M), None
+        return self._space
 
     @property
     def correction(self) -> Callable[[Array], Array] | None:
         """Approximation of J^-1 in the recycled spaces."""
-        return None if self.space is None else self.space.matvec
+        return None if self._space is None and self._new is None else self._corrected
+
+    def _corrected(self, F: Array) -> Array:
+        space: Any = self.space
+        return space.matvec(F)
 
     def direction(
         self, J: LinearOperator, F: Array, norms: HostArray, eta: HostArray, M: Any, limit: HostArray | None = None
@@ -55,8 +68,9 @@ class RecyclingGMRES:
         """Newton direction, for each system by no more iterations than its `limit`."""
         systems, length = F.shape
         largest = max(20, BASIS_MEMORY // max(1, systems * length))
-        if self.space is not None:
-            self.space.base = M
+        space = self.space
+        if space is not None:
+            space.base = M
         collector = self._collector(F, least=0 if M is None else SOLVED) if self.recycle else None
         target = eta * norms
         sizes = np.minimum(self.sizes, largest)
@@ -69,16 +83,16 @@ class RecyclingGMRES:
             target=target,
             columns=int(sizes.max()),
             limits=sizes,
-            M=M if self.space is None else self.space,
+            M=M if space is None else space,
             on_finish=collector,
             wants_residual=False,
         ).run()
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
-        if lost.size and self.space is not None:
+        if lost.size and space is not None:
             # what was kept may be singular where J has changed beyond recognition: those systems begin afresh
-            held = self.space.held.copy()
+            held = space.held.copy()
             held[lost] = False
-            self.space = self.space.limited(held)
+            self._space = space.limited(held)
             again = Arnoldi(
                 J.take(lost),
                 gather(-F, lost),
@@ -94,21 +108,22 @@ class RecyclingGMRES:
         larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
         sizes = np.where((cycle.norm > target) & (sizes == self.sizes), larger, self.sizes)
         self.grew, self.sizes = (sizes > self.sizes) & (self.sizes < length) & (length <= LARGEST_SPACE), sizes
-        if collector is not None:
-            self.space = collector.joined(self.space, M)
+        if collector is not None and collector.bases:
+            self._new = collector, M
         return KrylovOutcome(cycle.dx, cycle.norm, cycle.status(target), cycle.columns)
 
     def _collector(self, F: Array, least: int) -> SpaceCollector:
         systems, length = F.shape
         keep = min(self.recycle, max(20, RECYCLED_MEMORY // max(1, systems * length)))
-        has_some = np.zeros(systems, dtype=bool) if self.space is None else self.space.held.any(axis=1)
+        has_some = np.zeros(systems, dtype=bool) if self._space is None else self._space.held.any(axis=1)
         return SpaceCollector(F, keep, least=np.where(has_some | (length <= SMALL), least, EASY))
 
     def take(self, rows: Indices) -> RecyclingGMRES:
         """Return the method of some systems."""
         part = copy.copy(self)
         part.sizes, part.grew = self.sizes[rows], self.grew[rows]
-        part.space = None if self.space is None else self.space.take(rows)
+        part._space = None if self.space is None else self.space.take(rows)
+        part._new = None
         return part
 
     def concat(self, other: RecyclingGMRES, systems: int) -> RecyclingGMRES:
@@ -116,7 +131,8 @@ class RecyclingGMRES:
         whole = copy.copy(self)
         whole.sizes = np.concatenate([self.sizes, other.sizes])
         whole.grew = np.concatenate([self.grew, other.grew])
-        whole.space = None if self.space is None else self.space.extended(other.sizes.size)
+        whole._space = None if self.space is None else self.space.extended(other.sizes.size)
+        whole._new = None
         return whole
 
 
@@ -149,10 +165,11 @@ class RecycledSpace:
         self.held: HostArray = held
         self._scale = from_host(theta, U)[:, None]
         self._combined: Array = None
+        self._work: Any = vectors.select(U, size=U.shape[-1])
 
     def matvec(self, v: Array) -> Array:
         """Product with M."""
-        work: Any = vectors.select(v, size=v.shape[1])
+        work = self._work
         with np.errstate(all="ignore"):
             a = work.project(self.D, v)
             if self.base is not None:
@@ -164,10 +181,12 @@ class RecycledSpace:
     def limited(self, held: HostArray) -> RecycledSpace:
         """Return the same with fewer rows: those of `held`."""
         rows = np.flatnonzero(held.any(axis=0))
-        factor = from_host(held[:, rows].astype(np.float64), self.U)[:, :, None]
-        xp = array_namespace(self.U)
-        U, C, D = (xp.take(x, from_host(rows, x), axis=1) * factor for x in (self.U, self.C, self.D))
-        return RecycledSpace(U, C, D, self.theta, held[:, rows], self.base)
+        xp, held = array_namespace(self.U), held[:, rows]
+        U, C, D = (xp.take(x, from_host(rows, x), axis=1) for x in (self.U, self.C, self.D))
+        if not held.all():
+            factor = from_host(held.astype(np.float64), self.U)[:, :, None]
+            U, C, D = U * factor, C * factor, D * factor
+        return RecycledSpace(U, C, D, self.theta, held, self.base)
 
     def take(self, indices: Indices) -> RecycledSpace:
         """Return the part of some systems."""
@@ -201,14 +220,19 @@ class SpaceCollector:
     def __init__(self, like: Array, keep: int, least: HostArray) -> None:
         self.like, self.keep, self.least = like, keep, least
         self.theta = np.ones(like.shape[0])
-        self.found: list[tuple[Indices, Array, Array, HostArray]] = []
+        self.bases: list[tuple[Indices, Array, Array, Hessenberg, HostArray]] = []
 
-    def __call__(self, systems: Indices, V: Array, Z: Array, small: HessenbergQR, columns: HostArray) -> None:
-        """See the bases of some systems: J Z = V H, and with H = P S W^H, U = Z W / S and C = V P."""
-        m = small.columns
+    def __call__(self, systems: Indices, V: Array, Z: Array, small: Hessenberg, columns: HostArray) -> None:
+        """See the bases of some systems."""
         columns = np.where(columns > self.least[systems], columns, 0)
-        if not columns.any():
-            return
+        if columns.any():
+            self.bases.append((systems, V, Z, small, columns))
+
+    def _pairs(
+        self, systems: Indices, V: Array, Z: Array, small: Hessenberg, columns: HostArray
+    ) -> tuple[Indices, Array, Array, HostArray]:
+        """The pairs of some systems: J Z = V H, and with H = P S W^H, U = Z W / S and C = V P."""
+        m = small.columns
         used = np.arange(m)[None, :] < columns[:, None]
         P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
         xp = array_namespace(V)
@@ -225,37 +249,36 @@ class SpaceCollector:
         with np.errstate(all="ignore"):
             U = xp.matmul(from_host(W, V), Z[:, :m, :])
             C = xp.matmul(from_host(np.ascontiguousarray(P.transpose(0, 2, 1)), V), V[:, : m + 1, :])
-        self.found.append((systems, U, C, chosen))
+        return systems, U, C, chosen
 
-    def renumbered(self, places: Indices) -> Callable[[Indices, Array, Array, HessenbergQR, HostArray], None]:
+    def renumbered(self, places: Indices) -> Callable[[Indices, Array, Array, Hessenberg, HostArray], None]:
         """Return a collector for a part of the batch, whose systems have these places in the whole."""
         return lambda systems, V, Z, small, columns: self(places[systems], V, Z, small, columns)
 
-    def joined(self, old: RecycledSpace | None, base: Any) -> RecycledSpace | None:
+    def joined(self, old: RecycledSpace | None, base: Any) -> RecycledSpace:
         """Put the new pairs before the older ones, and forget the oldest."""
-        if not self.found:
-            return old
         xp = array_namespace(self.like)
         U, C, held = self._gathered()
         if old is None:
             return RecycledSpace(U, C, C, self.theta, held, base)
+        theta = np.where(old.held.any(axis=1), old.theta, self.theta)
+        wanted = old.held & (held.sum(axis=1)[:, None] + np.cumsum(old.held, axis=1) <= self.keep)
+        if not wanted.all():
+            old = old.limited(wanted)
         D = xp.concat([C, old.D - xp.matmul(project_many(C, old.D), C)], axis=1)
         U, C = xp.concat([U, old.U], axis=1), xp.concat([C, old.C], axis=1)
-        theta = np.where(old.held.any(axis=1), old.theta, self.theta)
-        held = np.concatenate([held, old.held], axis=1)
-        space = RecycledSpace(U, C, D, theta, held, base)
-        wanted = held & (np.cumsum(held, axis=1) <= self.keep)
-        return space if wanted.all() else space.limited(wanted)
+        return RecycledSpace(U, C, D, theta, np.concatenate([held, old.held], axis=1), base)
 
     def _gathered(self) -> tuple[Array, Array, HostArray]:
         """The new pairs as arrays for the whole batch."""
-        if len(self.found) == 1 and self.found[0][0].size == self.like.shape[0]:
-            return self.found[0][1:]
+        found = [self._pairs(*basis) for basis in self.bases]
+        if len(found) == 1 and found[0][0].size == self.like.shape[0]:
+            return found[0][1:]
         size = self.like.shape[0]
-        rank = max(held.shape[1] for *_, held in self.found)
+        rank = max(held.shape[1] for *_, held in found)
         pair = tuple(zero_vectors(self.like, size, rank) for _ in range(2))
         all_held = np.zeros((size, rank), dtype=bool)
-        for systems, *parts, held in self.found:
+        for systems, *parts, held in found:
             for whole, part in zip(pair, parts, strict=True):
                 padded = zero_vectors(whole, systems.size, rank)
                 padded[:, : held.shape[1], :] = part

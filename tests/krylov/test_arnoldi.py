@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve.krylov._arnoldi import HessenbergQR
+from implicitsolve.krylov._arnoldi import Hessenberg
 
 NEGLIGIBLE = 64 * np.finfo(float).eps
 
@@ -21,11 +21,15 @@ def hessenberg(seed: int, size: int, m: int, is_complex: bool) -> tuple[np.ndarr
     return H, rng.uniform(0.5, 2, size)
 
 
-def filled(H: np.ndarray, beta: np.ndarray) -> HessenbergQR:
-    small = HessenbergQR(beta, H.shape[2], H.dtype)
+def filled(H: np.ndarray, beta: np.ndarray) -> Hessenberg:
+    small = Hessenberg(beta, H.shape[2], H.dtype)
     for j in range(H.shape[2]):
         small.append(H[:, : j + 1, j], H[:, j + 1, j].real, NEGLIGIBLE)
     return small
+
+
+def rest(small: Hessenberg, columns: np.ndarray) -> np.ndarray:
+    return small.residual_coordinates(small.solve(columns))
 
 
 def minimum(H: np.ndarray, beta: float) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +46,7 @@ CASES = {"seed": st.integers(0, 2**20), "size": st.integers(1, 3), "m": st.integ
 @given(**CASES)
 def test_every_column_gives_the_least_squares_residual(seed, size, m, is_complex):
     H, beta = hessenberg(seed, size, m, is_complex)
-    small = HessenbergQR(beta, m, H.dtype)
+    small = Hessenberg(beta, m, H.dtype)
     before = beta
     for j in range(m):
         norms, is_void = small.append(H[:, : j + 1, j], H[:, j + 1, j].real, NEGLIGIBLE)
@@ -59,15 +63,15 @@ def test_each_system_may_use_its_own_number_of_columns(seed, size, m, is_complex
     H, beta = hessenberg(seed, size, m, is_complex)
     small = filled(H, beta)
     columns = np.random.default_rng(seed).integers(0, m + 1, size)
-    y, rest = small.solve(columns), small.residual_coordinates(columns)
+    y = small.solve(columns)
+    left = small.residual_coordinates(y)
     assert y.shape == (size, m)
-    assert rest.shape == (size, m + 1)
+    assert left.shape == (size, m + 1)
     for i, k in enumerate(columns):
         expected_y, expected_rest = minimum(H[i, : k + 1, :k], beta[i])
         np.testing.assert_allclose(y[i, :k], expected_y, rtol=1e-9, atol=1e-11)
         assert (y[i, k:] == 0).all()
-        if k == m:  # with fewer columns the coordinates describe what the later rotations left untouched
-            np.testing.assert_allclose(rest[i], expected_rest, atol=1e-12)
+        np.testing.assert_allclose(left[i, : k + 1], expected_rest, atol=1e-12)
 
 
 @given(**CASES)
@@ -77,7 +81,7 @@ def test_a_part_is_the_same_problem(seed, size, m, is_complex):
     part, alone = filled(H, beta).take(indices), filled(H[indices], beta[indices])
     columns = np.full(2, m)
     np.testing.assert_array_equal(part.solve(columns), alone.solve(columns))
-    np.testing.assert_array_equal(part.residual_coordinates(columns), alone.residual_coordinates(columns))
+    np.testing.assert_array_equal(rest(part, columns), rest(alone, columns))
 
 
 @given(**CASES, power=st.integers(-400, 400))
@@ -85,14 +89,14 @@ def test_powers_of_two_change_nothing_but_the_exponent(seed, size, m, is_complex
     H, beta = hessenberg(seed, size, m, is_complex)
     small, scaled = filled(H, beta), filled(H * 2.0**power, beta)
     columns = np.full(size, m)
-    np.testing.assert_array_equal(scaled.residual_coordinates(columns), small.residual_coordinates(columns))
+    np.testing.assert_array_equal(rest(scaled, columns), rest(small, columns))
     np.testing.assert_array_equal(scaled.solve(columns) * 2.0**power, small.solve(columns))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_a_column_inside_the_span_of_the_others_is_void_and_changes_nothing(dtype):
     H, beta = hessenberg(3, 2, 3, dtype is np.complex128)
-    small, shorter = HessenbergQR(beta, 3, dtype), filled(H[:, :3, :2], beta)
+    small, shorter = Hessenberg(beta, 3, dtype), filled(H[:, :3, :2], beta)
     for j in range(2):
         norms, _ = small.append(H[:, : j + 1, j], H[:, j + 1, j].real, NEGLIGIBLE)
     combination = H[:, :3, 0] * 2 - H[:, :3, 1]  # e.g. a singular operator
@@ -101,14 +105,14 @@ def test_a_column_inside_the_span_of_the_others_is_void_and_changes_nothing(dtyp
     np.testing.assert_array_equal(after, norms)
     columns = np.full(2, 2)
     np.testing.assert_array_equal(small.solve(columns)[:, :2], shorter.solve(columns))
-    np.testing.assert_allclose(small.residual_coordinates(columns)[:, :3], shorter.residual_coordinates(columns))
-    assert (small.residual_coordinates(columns)[:, 3] == 0).all()
+    np.testing.assert_allclose(rest(small, columns)[:, :3], rest(shorter, columns))
+    assert (rest(small, columns)[:, 3] == 0).all()
 
 
 def test_the_zero_matrix():
-    small = HessenbergQR(np.ones(1), 2, np.float64)
+    small = Hessenberg(np.ones(1), 2, np.float64)
     norms, is_void = small.append(np.zeros((1, 1)), np.zeros(1), NEGLIGIBLE)
     assert norms.tolist() == [1.0]
     assert is_void.tolist() == [True]
     assert small.solve(np.zeros(1, int)).tolist() == [[0.0]]
-    np.testing.assert_array_equal(small.residual_coordinates(np.zeros(1, int)), [[1.0, 0.0]])
+    np.testing.assert_array_equal(small.residual_coordinates(np.zeros((1, 1))), [[1.0, 0.0]])
