@@ -65,7 +65,7 @@ class Auto:
         first, *others = self._methods(context, start.x)
         solution = first.solve(context, start, rows)
         for method in others:
-            again = np.flatnonzero(unsolved(context, solution, is_direct=isinstance(first, BlockNewton)))
+            again = np.flatnonzero(unsolved(context, solution))
             if not again.size:
                 break
             solution = retried(method, context, solution, again)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, eps, gather, norm2, norm_max, scatter
+from implicitsolve._namespace import Norms, eps, gather, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._inexact_newton import SearchResult
 from implicitsolve.linearize._evaluator import Evaluator
@@ -18,12 +18,11 @@ from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._refactor_rule import (
     MAX_AGE,
     MAX_ASSEMBLIES,
-    ROUNDING,
     is_fast,
     largest_ratio,
     slowest_rate,
 )
-from implicitsolve.nonlinear._scheduler import SolveContext
+from implicitsolve.nonlinear._scheduler import SolveContext, is_rounding
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._batched import BatchedInverse
@@ -215,12 +214,8 @@ class BlockLoop(IterationLoop[BlockState]):
         if is_far.all():
             return ~is_far
         part, x, F = self._part(rows)
-        xp = part.xp
-        sign = xp.asarray(1 - 2 * (np.arange(x.shape[1]) % 2), dtype=x.dtype, device=x.device)
-        neighbour = part.residual(x * (1 + eps(xp, x.dtype) * sign), keep=False)
-        is_rounding = norm2(neighbour - F) >= ROUNDING * self.state.norms[rows]
-        self.state.is_exhausted[rows] = is_rounding
-        return is_rounding
+        self.state.is_exhausted[rows] = found = is_rounding(part, x, F)
+        return found
 
     def _age(self, fresh: HostArray, accepted: HostArray, previous: HostArray) -> None:
         """Decide which systems refactor at the next step."""

@@ -8,15 +8,17 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from implicitsolve._typing import HostArray, Indices
+from implicitsolve._namespace import eps, gather, norm2
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear._memory import SolveMemory
+from implicitsolve.nonlinear._refactor_rule import ROUNDING
 from implicitsolve.nonlinear._state import CONVERGED, LoopState, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
-POOR = 1e-3  # reduction of ||F|| short of which a system that stagnated is worth another attempt
+ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
 
 
 class Scheduler:
@@ -134,25 +136,43 @@ class NonlinearMethod(Protocol):
         ...
 
 
-def unsolved(context: SolveContext, solution: Solution, *, is_direct: bool) -> HostArray:
-    """Which systems have failed, from a finite start, with iterations left.
-
-    Those that stagnated nearly solved are left out if `is_direct`: Newton's method with an assembled J has met rounding
-    errors, which no other method would pass.
-    """
+def unsolved(context: SolveContext, solution: Solution) -> HostArray:
+    """Which systems have failed, from a finite start, with iterations left."""
     failed = (solution.status != Status.CONVERGED) & (solution.status != Status.STOPPED)
-    with np.errstate(invalid="ignore"):
-        if is_direct:
-            failed &= (solution.status != Status.STAGNATED) | (solution.norm > POOR * solution.first_norm)
     return failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
 
 
 def retried(method: NonlinearMethod, context: SolveContext, first: Solution, rows: Indices) -> Solution:
-    """Solve some systems again from their start by another method, and take over what improved."""
+    """Solve some systems again from their start by another method, and take over what improved.
+
+    Systems that ended with nothing left in F but rounding errors, which no method would reduce, are left as they are.
+    """
     tally = context.evaluator.tally
     solution = first
     if not tally.is_spent():
+        rows = rows[~_is_exhausted(context, first, rows)]
+    if rows.size and not tally.is_spent():
         solution = first.improved(rows, method.solve(context, first.restarted(rows), rows))
     if tally.ended is not None:
         solution.status[rows] = np.where(solution.status[rows] == CONVERGED, CONVERGED, tally.ended)
     return solution
+
+
+def _is_exhausted(context: SolveContext, solution: Solution, rows: Indices) -> HostArray:
+    """Which systems ended where F is rounding error; takes an evaluation if any may have."""
+    exhausted = np.isin(solution.status[rows], ENDS)
+    ended = rows[exhausted]
+    if ended.size:
+        x = gather(solution.x, ended)
+        part = context.evaluator.take(ended, solution.x)
+        exhausted[exhausted] = is_rounding(part, x, gather(solution.F, ended))
+    return exhausted
+
+
+def is_rounding(part: Evaluator, x: Array, F: Array) -> HostArray:
+    """Whether F(x) is no larger than its change between neighbouring floating-point numbers; takes an evaluation."""
+    xp = part.xp
+    sign = xp.asarray(1 - 2 * (np.arange(x.shape[1]) % 2), dtype=x.dtype, device=x.device)
+    neighbour = part.residual(x * (1 + eps(xp, x.dtype) * sign), keep=False)
+    with np.errstate(all="ignore"):
+        return norm2(neighbour - F) >= ROUNDING * norm2(F)

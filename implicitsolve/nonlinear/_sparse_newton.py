@@ -168,7 +168,7 @@ class SparseNewton:
         known = context.previous.inverses
         inverses = context.memory.inverses = SparseInverses() if known is None else copy.copy(known)
         solution = BlockLoop(_Parts(self.line_search, jacobians, inverses), context, start, rows).run()
-        again = np.flatnonzero(unsolved(context, solution, is_direct=True))
+        again = np.flatnonzero(unsolved(context, solution))
         return retried(NewtonKrylov(), context, solution, again) if again.size else solution
 
 

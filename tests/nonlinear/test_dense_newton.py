@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from implicitsolve import NonlinearStop, Problem, newton_krylov, root
+from implicitsolve import NonlinearStop, Problem, Status, newton_krylov, root
 from implicitsolve.testing import burkardt_problems, classic_problems
 
 SMALL = [p for p in [*classic_problems(), *burkardt_problems()] if p.size <= 20]
@@ -88,3 +88,14 @@ def test_a_singular_neighbour_changes_no_bit_of_a_solution(rng):
 def test_singular_jacobian_at_the_start():
     result = root(lambda x: np.stack([x[0] * x[1] - 2, x[0] + x[1] - 3]), np.array([1.0, 1.0]))
     assert result.success
+
+
+def test_a_root_known_to_rounding_error_is_not_sought_again():
+    """With an unreachable tolerance three more methods took 80 evaluations after the first had found the root."""
+    result = root(
+        lambda x: np.array([x[0] ** 2 + x[1] - 3, x[0] - x[1] ** 3, np.exp(x[2]) - 2 - x[0]]),
+        np.ones(3),
+        stop=NonlinearStop(atol=1e-30),
+    )
+    assert result.success or (result.status == Status.STAGNATED and result.residual_norm < 1e-14)
+    assert result.counts.residuals < 60
