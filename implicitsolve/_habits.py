@@ -15,7 +15,6 @@ from implicitsolve.problem import Problem
 from implicitsolve.stopping import NonlinearStop, check_tolerance
 
 WAYS = {
-    "bounds": "there are none: substitute variables, such as x = exp(y), or use scipy.optimize.least_squares",
     "callback": "pass monitor=f, which is called as f(step, x, F)",
     "disp": "pass monitor=implicitsolve.monitor.table()",
     "eps": "pass method=NewtonKrylov(rdiff=...)",
@@ -48,7 +47,6 @@ DROP_IN_WAYS = {
     "M": "inner_M=",
     "args": "a function that has them: newton_krylov(lambda x: F(x, *args), x0)",
     "atol": "f_tol=",
-    "bounds": "variables that respect them, or scipy.optimize.least_squares",
     "disp": "verbose=",
     "fatol": "f_tol=",
     "fprime": "jac=",

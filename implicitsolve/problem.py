@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from implicitsolve._html import Shown
+from implicitsolve._namespace import is_array, to_host
 from implicitsolve._typing import Array, Indices, Product, Residual
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
@@ -48,6 +49,10 @@ class Problem(Shown):
         Whether `blocks` gives more than differences of the residual. Default True.
     batch_ndim : int, optional
         The first `batch_ndim` axes of x index independent systems. Default 0: one system.
+    bounds : tuple of two array_like, or scipy.optimize.Bounds, optional
+        ``(lower, upper)``: numbers or arrays that broadcast to x, so that each system of a batch may have its own;
+        -inf and inf where there are none. x0 must lie within them, and no function of the problem is ever called
+        outside (`keep_feasible` of SciPy's Bounds is always true). Default None. See the notes of `root`.
     parameters : mapping of str to Array, optional
         What the residual depends on in addition to x, by name.
     parameter_jvp : callable, optional
@@ -102,6 +107,7 @@ class Problem(Shown):
     blocks_cost: int = field(default=1, kw_only=True)
     blocks_exact: bool = field(default=True, kw_only=True)
     batch_ndim: int = field(default=0, kw_only=True)
+    bounds: Any = field(default=None, kw_only=True)
     parameters: Mapping[str, Array] | None = field(default=None, kw_only=True, repr=False)
     parameter_jvp: Callable[[Array, Mapping[str, Array]], Array] | None = field(default=None, kw_only=True)
     parameter_vjp: Callable[[Array, Array], Mapping[str, Array]] | None = field(default=None, kw_only=True)
@@ -144,6 +150,7 @@ class Problem(Shown):
         if self.blocks is not None and self.block_structure is None:
             raise ValueError("Problem: `blocks` needs `structure`, a BlockBanded with the positions of the blocks")
         check_limit("Problem", "batch_ndim", self.batch_ndim)
+        object.__setattr__(self, "bounds", _checked_bounds(self.bounds))
 
     @property
     def block_structure(self) -> BlockBanded | None:
@@ -159,6 +166,28 @@ class Problem(Shown):
     def has_exact_blocks(self) -> bool:
         """Whether `blocks` is there, and gives more than differences of the residual."""
         return self.blocks is not None and self.blocks_exact
+
+
+def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:
+    """The lower and the upper bounds, or None where there are none."""
+    if bounds is None:
+        return None
+    pair = (bounds.lb, bounds.ub) if hasattr(bounds, "lb") and hasattr(bounds, "ub") else bounds
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise TypeError(f"Problem: `bounds` must be (lower, upper), or a scipy.optimize.Bounds, got {bounds!r}")
+    lower, upper = (np.asarray(to_host(side) if is_array(side) else side) for side in pair)
+    if lower.dtype.kind not in "iuf" or upper.dtype.kind not in "iuf":
+        raise TypeError(f"Problem: `bounds` must be real numbers, got {lower.dtype} and {upper.dtype}")
+    try:
+        is_less = lower < upper
+    except ValueError:
+        message = "Problem: the lower and the upper `bounds` must broadcast against each other"
+        raise ValueError(f"{message}, got shapes {lower.shape} and {upper.shape}") from None
+    if not is_less.all():
+        first = np.flatnonzero(~is_less)[0]
+        low, high = (np.broadcast_to(side, is_less.shape).reshape(-1)[first] for side in (lower, upper))
+        raise ValueError(f"Problem: `bounds` must have lower < upper everywhere, got {low:g} and {high:g}")
+    return pair[0], pair[1]
 
 
 def _check_structure(structure: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ def root(
     stop: NonlinearStop | None = None,
     monitor: Monitor | None = None,
     previous: NonlinearResult | None = None,
+    bounds: Any = None,
     **habits: Any,
 ) -> NonlinearResult:
     """Solve F(x) = 0, for one system or a batch of independent ones.
@@ -83,6 +85,8 @@ def root(
         Result of a related solve with as many unknowns, such as the last time step or the neighboring parameter: the
         detected sparsity, the coloring, the factors and the recycled Krylov vectors are the first ones of this solve.
         They cost evaluations where J has changed much, and never accuracy. x0 is not taken from it. See the notes.
+    bounds : tuple of two array_like, or scipy.optimize.Bounds, optional
+        ``(lower, upper)``, in place of those that the problem declares. See `Problem` and the notes.
     **habits
         `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
         ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
@@ -120,6 +124,14 @@ def root(
     One step of `NewtonKrylov` costs one Jacobian product for each Krylov iteration, and one residual (more where the
     line search shortens the step). Without exact products each is a residual.
 
+    With `bounds`, iterates and all points of evaluation lie within them: differences are taken inwards, and a step
+    leaves the part min(0.1, ||F|| / ||F(x0)||) of the distance to a bound, so that a root on a bound is approached as
+    fast as ||F|| falls. Where a step shortened so gains little, the unknowns at bounds are held and ||F + J s|| is
+    minimized over the others. Convergence is the same inequality as without bounds; a system that comes to rest on a
+    bound without a root ends as STATIONARY_ON_BOUND. `NewtonKrylov`, `SparseNewton` and `BlockNewton` keep
+    bounds, and "auto" takes no others; the other methods refuse them. A difference product next to a bound may take two
+    residuals.
+
     With `previous`, a J that was found dense is not searched again. Kept factors give directions as long as they reduce
     ||F|| fast enough, by the rules of `BlockNewton`; a pattern that two assemblies of J show to be too narrow is
     detected again, once in a solve. Every result holds structure and coloring; factors and Krylov vectors, the larger
@@ -144,6 +156,8 @@ def root(
     if habits:
         problem, stop = adapted(problem, stop, habits, (NewtonKrylov, NonlinearStop, Problem))
     problem = problem if isinstance(problem, Problem) else Problem(problem)
+    if bounds is not None:
+        problem = replace(problem, bounds=bounds)
     solver, stop, monitor = check_settings("root", method, stop, monitor)
     if x0 is None:
         if problem.initial_guess is None:
@@ -163,9 +177,12 @@ def solve_root(
 ) -> NonlinearResult:
     """`root` with checked settings; without a scheduler all systems iterate at once."""
     x0 = as_inexact(x0, "x0")
+    if problem.bounds is not None and not getattr(solver, "keeps_bounds", False):
+        raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
     known = memory_of("root", problem, x0, previous)
     memory = SolveMemory(declared=problem.structure, keeps=previous is not None)
-    reduced = EvenOdd.of(problem, x0) if problem.halves is not None and solver.eliminates else None
+    is_reducible = problem.halves is not None and problem.bounds is None and solver.eliminates
+    reduced = EvenOdd.of(problem, x0) if is_reducible else None
     if reduced is not None:
         problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0

@@ -115,6 +115,13 @@ class Status(enum.IntEnum):
         "the time limit was reached before the stopping criterion was met",
         "x is the best point so far. Raise `max_seconds`, precondition, or start closer to the solution.",
     )
+    STATIONARY_ON_BOUND = (
+        17,
+        "x has come to a bound across which the Newton direction points, and no step within the bounds reduces the "
+        "residual: a stationary point of ||F||, no root",
+        "There may be no root within `bounds`, or none that this start leads to: start elsewhere, or widen the bounds "
+        "that x touches.",
+    )
 
 
 CUT = (Status.STOPPED_BY_MONITOR, Status.EVALUATION_LIMIT, Status.TIME_LIMIT)  # ended by the caller's wish

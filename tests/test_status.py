@@ -17,7 +17,8 @@ def test_codes_never_change():
     """They stand in checkpoints and in other people's tables; the first two are SciPy's."""
     names = (
         "RUNNING CONVERGED ITERATION_LIMIT STAGNATED DIVERGED LINE_SEARCH_FAILED LINEAR_SOLVE_FAILED NONFINITE "
-        "BREAKDOWN SINGULAR STOPPED FORWARD_NOT_CONVERGED LOST CANCELLED STOPPED_BY_MONITOR EVALUATION_LIMIT TIME_LIMIT"
+        "BREAKDOWN SINGULAR STOPPED FORWARD_NOT_CONVERGED LOST CANCELLED STOPPED_BY_MONITOR EVALUATION_LIMIT "
+        "TIME_LIMIT STATIONARY_ON_BOUND"
     )
     assert [status.name for status in sorted(Status)] == names.split()
 

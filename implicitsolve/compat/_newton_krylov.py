@@ -71,6 +71,7 @@ def newton_krylov(
     max_seconds: float | None = None,
     full_output: bool = False,
     previous: Any = None,
+    bounds: Any = None,
     **inner_options: Any,
 ) -> Any:
     """Find a root of a function by an inexact Newton–Krylov method, as `scipy.optimize.newton_krylov`.
@@ -127,6 +128,8 @@ def newton_krylov(
         Return ``(x, result)``, and do not raise when a system does not converge.
     previous : OptimizeResult or NonlinearResult, optional
         Result of a related solve, such as the last time step: its sparsity, coloring and factors are used; see `root`.
+    bounds : tuple or scipy.optimize.Bounds, optional
+        ``(lower, upper)``, which no evaluation violates; see `root`.
     **inner_options
         Options ``inner_...`` of the linear method, as in SciPy; given one, the methods that SciPy has are SciPy's.
 
@@ -161,9 +164,7 @@ def newton_krylov(
     check_limit("newton_krylov", "inner_maxiter", inner_maxiter, least=1)
     check_limit("newton_krylov", "outer_k", outer_k)
     x0 = as_inexact(x0, "x0")
-    if jac is not None and not callable(jac):
-        raise TypeError(f"newton_krylov: `jac` must be callable, got {type(jac).__name__}")
-    problem = Problem(shaped(function), jvp=jvp, jac=jac, structure=structure, batch_ndim=batch_ndim)
+    problem = Problem(shaped(function), jvp=jvp, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
     krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
     is_own = krylov is None
     solver = NewtonKrylov(
@@ -181,14 +182,13 @@ def newton_krylov(
     stop = _ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
     is_plain = is_own and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
     chooses = is_plain and structure != "none"
-    observer = _monitor(verbose, callback, batch_ndim)
     chosen, known = "auto" if chooses else solver, getattr(previous, "native", previous)
+    observer = _monitor(verbose, callback, batch_ndim)
     result = root(problem, x0, method=chosen, stop=stop, monitor=observer, previous=known)
-    if iter is not None:
-        result = _stopped(result)
-    is_wanted = (
+    result = result if iter is None else _stopped(result)
+    is_wanted = iter is not None or (
         np.all(result.success) and (maxiter is None or np.all(result.iterations < maxiter))
-    ) or iter is not None
+    )
     if full_output:
         return result.x, _optimize_result(result, 0 if jac is None else result.counts.linearizations)
     if not is_wanted:

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, from_host, gather, norm2, scatter
+from implicitsolve._namespace import Norms, gather, norm2, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._models import model_minimizer, natural_minimizer
 from implicitsolve.linearize._evaluator import Evaluator
@@ -89,8 +89,7 @@ class LineSearch(Protocol):
 
 def full_step(evaluator: Evaluator, x: Array, norms: HostArray, step: Array) -> SearchResult:
     """Try the whole step of every system, and accept it wherever F is finite there."""
-    with np.errstate(all="ignore"):
-        new_x = x + step
+    new_x = evaluator.moved(x, step)
     F, J = evaluator.trial(new_x)
     measured = Norms(F, step, new_x)
     new_norms = measured.two(0)
@@ -252,15 +251,13 @@ class Backtracking:
     ) -> None:
         """Evaluate new trial points of some systems."""
         if rows.size == length.size:
-            with np.errstate(all="ignore"):
-                found.x = x + from_host(length, x)[:, None] * step
+            found.x = evaluator.moved(x, step, length)
             found.F, found.jacobian, found.measured = evaluator.residual(found.x), None, None
             found.norms = norm2(found.F)
             found.finite |= np.isfinite(found.norms)
             return
         part = evaluator.take(rows, x)
-        with np.errstate(all="ignore"):
-            trial = gather(x, rows) + from_host(length[rows], x)[:, None] * gather(step, rows)
+        trial = part.moved(gather(x, rows), gather(step, rows), length[rows])
         F = part.residual(trial)
         found.jacobian = found.measured = None
         scatter(found.x, rows, trial)

@@ -74,8 +74,7 @@ class Wolfe:
         short, long, length = 0.0, np.inf, 1.0
         for trial in range(self.max_trials):
             if trial:
-                with np.errstate(all="ignore"):
-                    found.x = x + length * step
+                found.x = evaluator.moved(x, step, np.asarray([length]))
                 found.F, found.jacobian, found.measured = evaluator.residual(found.x), None, None
                 found.norms = norm2(found.F)
             value = self._merit(found.norms, norms)
@@ -102,6 +101,5 @@ class Wolfe:
         self, evaluator: Evaluator, x: Array, step: Array, first: HostArray, length: float, value: float
     ) -> float:
         width = float(eps(evaluator.xp, x.dtype)) ** 0.5 * (1 + length)
-        with np.errstate(all="ignore"):
-            beyond = x + (length + width) * step
+        beyond = evaluator.moved(x, step, np.asarray([length + width]))
         return (self._merit(norm2(evaluator.residual(beyond)), first) - value) / width

@@ -206,7 +206,7 @@ class Assembler:
         k = self.structure.block_size
         blocks = self._room(x)
         self.steps.follow(rows, states)
-        h = self.steps.lengths(rows, states)
+        h = evaluator.inward(x, self.steps.lengths(rows, states))
         if self.seeks_zeros and self._by_groups(evaluator, x, F, h, blocks):
             return self._matrix(blocks)
         norms, largest = norm2(F), np.zeros(rows.size)
@@ -256,6 +256,7 @@ class Assembler:
                 _add(self.in_blocks(shifted), self.colors[color], c, h)
             change(shifted, changes[group, ...])
         weight = from_host(weights(self.length, k), x)
+        weight = weight if evaluator.box is None else xp.abs(weight)  # h points inwards
         checked = xp.empty_like(x)
         change(xp.reshape(states + weight * h, x.shape), checked)
         place = place_groups.select(blocks, length=self.length, block_size=k)
@@ -331,7 +332,7 @@ class Assembler:
             again = np.flatnonzero(steps.adjust(rows, c, changed, finite, attempt))
             if not again.size:
                 break
-            h = steps.lengths(rows, self.in_blocks(x))
+            h = evaluator.inward(x, steps.lengths(rows, self.in_blocks(x)))
             scatter(change, again, gather(self._difference(evaluator, x, F, color, c, h, xp.empty_like(change)), again))
             sizes = norm2(change)
         return h, sizes
@@ -351,14 +352,15 @@ class Assembler:
             steps.shrink(rows, c, wrong)
             again = np.flatnonzero(wrong)
             if again.size:
-                h = steps.lengths(rows, self.in_blocks(x))
+                h = evaluator.inward(x, steps.lengths(rows, self.in_blocks(x)))
                 scatter(
                     change, again, gather(self._difference(evaluator, x, F, color, c, h, xp.empty_like(change)), again)
                 )
         return h
 
     def _difference(self, evaluator: Evaluator, x: Array, F: Array, color: Rows, c: int, h: Array, out: Array) -> Array:
-        """F(x + h v) - F(x), in `out`; if central, half of F(x + h v) - F(x - h v)."""
+        """F(x + h v) - F(x), in `out`; if central, half of F(x + h v) - F(x - h v), or as accurate on one side."""
+        is_bounded = self.central and evaluator.box is not None
 
         def at(h: Array) -> Array:
             shifted = evaluator.xp.asarray(x, copy=True)
@@ -366,11 +368,12 @@ class Assembler:
                 _add(self.in_blocks(shifted), color, c, h)
             return evaluator.residual(shifted, keep=self.central)  # with the caller's floating-point warnings
 
-        forward = at(h)
-        backward = at(-h) if self.central else F
+        forward, other = at(h), at(0.5 * h if is_bounded else -h) if self.central else F
         with np.errstate(all="ignore"):
-            _subtract(forward, backward, out)
-            if self.central:
+            if is_bounded:
+                forward, other = 4 * (other - F), forward - F
+            _subtract(forward, other, out)
+            if self.central and not is_bounded:
                 out *= 0.5
         return out
 

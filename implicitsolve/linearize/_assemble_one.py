@@ -51,7 +51,7 @@ class OneSystemDifferences:
         steps, k = self.assembler.steps, self.k
         states = x.reshape((1, self.length, k))
         steps.follow(ALL, states)
-        h, relative = steps.lengths(ALL, states), steps.relative(states)
+        h, relative = self.evaluator.inward(x, steps.lengths(ALL, states)), steps.relative(states)
         changes = np.empty(self.shape, dtype=x.dtype)
         least, largest = LEAST_CHANGE * eps(np, x.dtype) * norm, 0.0
         for color, c, change in zip(self.colors, self.unknowns, changes.reshape((-1, *x.shape))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ def detect(
     budget: int = BUDGET,
     scale: HostArray | None = None,
     bisection: bool | Literal["only"] = True,
+    inward: Callable[[HostArray, HostArray], HostArray] | None = None,
 ) -> Detection:
     """Find the sparsity of a residual's Jacobian near x.
 
@@ -53,11 +55,13 @@ def detect(
     bisection : bool or "only", optional
         Whether patterns without diagonals are sought, which takes between 50 and several hundred evaluations, or
         nothing else. Default True.
+    inward : callable, optional
+        ``inward(x, h)``: displacements as long as h that stay within bounds.
     """
     n = x.shape[1]
     if n < LEAST_UNKNOWNS:
         return Detection(how="small", evaluations=0, unknowns=n)
-    probe = Probe(residual, x, budget, scale)
+    probe = Probe(residual, x, budget, scale, inward)
     try:
         probe.approach()
         if not probe.is_finite:
@@ -127,6 +131,7 @@ def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, Host
         return Detection(how="not finite", evaluations=probe.evaluations, unknowns=probe.size), np.arange(probe.size)
     random = np.random.default_rng(probe.evaluations)
     d = probe.h * _sizes(entries.colors, random, probe.size) * random.choice((-1.0, 1.0), probe.size)
+    d = probe.inward(probe.x, d)
     wrong = np.flatnonzero(_wrong_rows(probe, structure, values, d, entries.full_rows))
     if wrong.size > MOST_WRONG * probe.size:
         return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=probe.size), wrong

@@ -24,6 +24,7 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, eps, from_host, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
+from implicitsolve.linearize._box import Box
 
 MAX_CALIBRATIONS = 20  # evaluations at most that one solve spends to find the length of x
 SHORTEST, LONGEST = 1e-290, 1e290  # lengths beyond which a step or a difference would leave the range of float64
@@ -90,12 +91,18 @@ class DifferenceLength:
 
 
 def difference_product(
-    residual: Callable[[Array], Array], length: DifferenceLength, rows: Indices, x: Array, F: Array
+    residual: Callable[[Array], Array],
+    length: DifferenceLength,
+    rows: Indices,
+    x: Array,
+    F: Array,
+    box: Box | None = None,
 ) -> Callable[[Array], Array]:
     """Return ``v -> J(x) v`` for arrays (b, N), where `F` is F(x): one residual a product.
 
     The first product of a solve may take a few more to find the step, and `length` learns it for the systems `rows`. It
     also notices a residual that computes in float32 for x in float64, whose differences must be as long as float32's.
+    Entries of v that lead out of `box` are taken backwards, by one more residual.
     """
     unit = eps(array_namespace(x), x.dtype)
     work: Any = vectors.select(x, size=x.shape[1])
@@ -112,8 +119,10 @@ def difference_product(
                     sigma = length.sigma[rows]
                     reach = from_host(relative * sigma, x)
                 shifted, scale = work.nearby(x, v, reach)
-            value = residual(shifted)
+            value, outside = (residual(shifted), None) if box is None else _split(residual, box, x, shifted)
             change = value - F
+            if outside is not None:
+                change = change - (residual(outside) - F)
             if length.is_known[rows].all() or attempt > MAX_CALIBRATIONS:
                 break
             coarse = in_single(value, F) & (precision < SINGLE)
@@ -130,6 +139,15 @@ def difference_product(
             return change * scale
 
     return matvec
+
+
+def _split(residual: Callable[[Array], Array], box: Box, x: Array, shifted: Array) -> tuple[Array, Array | None]:
+    """F after the displacements that stay in the box, and the point of the others, turned round."""
+    xp = array_namespace(x)
+    leaves = (shifted < box.lower) | (shifted > box.upper)
+    if not bool(xp.any(leaves)):
+        return residual(shifted), None
+    return residual(xp.where(leaves, x, shifted)), xp.where(leaves, 2 * x - shifted, x)
 
 
 def in_single(value: Array, F: Array) -> HostArray:

@@ -19,13 +19,15 @@ import numpy as np
 from implicitsolve._namespace import (
     array_namespace,
     copied,
+    from_host,
     gather,
     numpy_namespace,
     scatter,
     sent,
     traits_of,
 )
-from implicitsolve._typing import Array, Indices, Namespace
+from implicitsolve._typing import Array, HostArray, Indices, Namespace
+from implicitsolve.linearize._box import Box
 from implicitsolve.linearize._checks import checked_array, checked_blocks, checked_inverse, checked_jacobian, no_product
 from implicitsolve.linearize._difference_product import DifferenceLength, difference_product
 from implicitsolve.linearize._tally import Tally
@@ -65,6 +67,7 @@ class Evaluator:
             problem.block_structure.length(self.size)  # raises where the blocks do not fit
         if problem.sparse_structure is not None:
             problem.sparse_structure.check_size(self.size)
+        self.box: Box | None = Box.of(problem.bounds, like, self.flat_shape)
         self.tally: Tally = Tally()
         count = self.flat_shape[0]
         self.rows: Indices = np.arange(count)  # places in the whole batch
@@ -107,8 +110,8 @@ class Evaluator:
         systems = indices if self.systems is None else self.systems[indices]
         if self.problem.take is not None and len(systems) <= self.few * self.flat_shape[0]:
             return self.chosen(indices)
-        part = copy.copy(self)
-        part.rows, part.systems, part.places = self.rows[indices], systems, sent(systems, x)
+        part = self._of(indices)
+        part.systems, part.places = systems, sent(systems, x)
         if self.systems is None:
             part.background = self.xp.asarray(x, copy=True)
         else:
@@ -117,8 +120,7 @@ class Evaluator:
 
     def chosen(self, indices: Indices) -> Evaluator:
         """Evaluator of systems by a problem of their own, for problems with `take`; indices may repeat."""
-        part = copy.copy(self)
-        part.rows = self.rows[indices]
+        part = self._of(indices)
         problem: Any = self.problem.take(indices if self.systems is None else self.systems[indices])  # type: ignore[misc]
         if not isinstance(problem, Problem):
             raise TypeError(f"`take` must return a Problem, got {type(problem).__name__}")
@@ -126,6 +128,12 @@ class Evaluator:
             raise ValueError(f"`take` must return a Problem with batch_ndim=1, got {problem.batch_ndim}")
         part._set_shape(problem, (len(indices),))
         part.systems = part.background = None
+        return part
+
+    def _of(self, indices: Indices) -> Evaluator:
+        """What some systems keep of this evaluator."""
+        part = copy.copy(self)
+        part.rows, part.box = self.rows[indices], None if self.box is None else self.box.take(indices)
         return part
 
     def astype(self, dtype: Any) -> Evaluator:
@@ -137,6 +145,22 @@ class Evaluator:
         other = copy.copy(self)
         other.problem, other.dtype = problem, dtype
         return other
+
+    # Points of evaluation
+
+    def moved(self, x: Array, step: Array, length: HostArray | None = None) -> Array:
+        """``x + length step`` for x, step (b, N) and length (b,), 1 by default; within the bounds."""
+        with np.errstate(all="ignore"):
+            new_x = x + (step if length is None else from_host(length, x)[:, None] * step)
+        if self.box is None:
+            return new_x
+        return self.box.clipped(self.xp.where(self.xp.isnan(new_x), x, new_x))
+
+    def inward(self, x: Array, h: Array) -> Array:
+        """Displacements h of x (b, N), in any shape, turned round where they would leave the bounds."""
+        if self.box is None:
+            return h
+        return self.xp.reshape(self.box.inward(x, self.xp.reshape(h, x.shape)), h.shape)
 
     # The problem's functions
 
@@ -208,6 +232,8 @@ class Evaluator:
     # Shapes, copies and checks
 
     def _argument(self, x: Array, *, copy: bool) -> Array:
+        if self.box is not None:
+            x, copy = self.box.clipped(x), False  # at the bound, where rounding has carried x beyond it
         if self.systems is not None:
             full = self.xp.asarray(self.background, copy=True)
             scatter(full, self.places, x)
@@ -255,7 +281,7 @@ class JacobianProducts(LinearOperator):
             self._matvec = evaluator._product(problem.jvp, x, "jvp")
         elif F is not None:
             residual = partial(evaluator.residual, keep=False)
-            self._matvec = difference_product(residual, evaluator.length, evaluator.rows, x, F)
+            self._matvec = difference_product(residual, evaluator.length, evaluator.rows, x, F, evaluator.box)
         else:
             self._matvec = no_product
         self._rmatvec = None if problem.vjp is None else evaluator._product(problem.vjp, x, "vjp")

@@ -136,4 +136,5 @@ def detect_structure(problem: Problem | Any, x0: Any, *, budget: int = BUDGET, b
     def residual(x: HostArray) -> HostArray:
         return evaluator.residual(x, keep=True)
 
-    return detect(residual, evaluator.flatten(x0), shape=evaluator.event_shape, budget=budget, bisection=bisection)
+    flat, shape = evaluator.flatten(x0), evaluator.event_shape
+    return detect(residual, flat, shape=shape, budget=budget, bisection=bisection, inward=evaluator.inward)

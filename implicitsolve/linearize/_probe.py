@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,8 @@ class Probe:
         Evaluations at most.
     scale : ndarray (B, N), optional
         Sizes of the unknowns. Default: |x|, at least the root mean square of its system; 1 where x is zero.
+    inward : callable, optional
+        ``inward(x, h)`` returns displacements as long as h that stay within the bounds of x.
 
     Attributes
     ----------
@@ -49,7 +52,10 @@ class Probe:
         Residual evaluations so far.
     """
 
-    def __init__(self, residual: Flat, x: HostArray, budget: int, scale: HostArray | None = None) -> None:
+    def __init__(
+        self, residual: Flat, x: HostArray, budget: int, scale: HostArray | None = None, inward: Any = None
+    ) -> None:
+        self.inward: Callable[[HostArray, HostArray], HostArray] = inward or (lambda x, h: h)
         self._residual, self.budget, self.evaluations = residual, budget, 0
         self.systems, self.size = x.shape
         if scale is None:
@@ -65,13 +71,13 @@ class Probe:
         spread = random.uniform(0.5, 1.0, self.size)
         away = np.where(x < 0, -1.0, 1.0) if x.dtype.kind != "c" else 1.0  # no unknown changes its sign
         for distance in (GENERIC * away, -GENERIC * away, 1e-3 * GENERIC * away, 0.0):
-            self.x = (x + distance * spread * scale).astype(x.dtype)
+            self.x = x + self.inward(x, (distance * spread * scale).astype(x.dtype))
             self.F = self.evaluate(self.x)
             self.is_finite = bool(np.isfinite(self.F).all())
             if self.is_finite:
                 break
         towards = away * random.uniform(0.5, 1.0, self.size)  # all different: no change of two unknowns cancels
-        self.shifted = self.x + (STEP * towards * scale).astype(x.dtype)
+        self.shifted = self.x + self.inward(self.x, (STEP * towards * scale).astype(x.dtype))
         self.h = self.shifted - self.x
 
     def evaluate(self, x: HostArray) -> HostArray:

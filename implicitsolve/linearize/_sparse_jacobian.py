@@ -42,7 +42,8 @@ def sparse_jacobian(
             unknowns=evaluator.size,
         )
     else:
-        found = detect(residual, x, shape=evaluator.event_shape) if known is None or known.structure is None else known
+        known = None if known is None or known.structure is None else known
+        found = known or detect(residual, x, shape=evaluator.event_shape, inward=evaluator.inward)
     if found.structure is None:
         return None
     assembler = SparseAssembler.of(found)
@@ -53,8 +54,9 @@ def sparse_jacobian(
             J = assembler.products(product.matvec, x, vjp)
     elif assembler.is_exact and F is not None:
         h = eps(evaluator.xp, evaluator.dtype) ** (1 / 3) * np.maximum(np.abs(x), 1.0)
-        forward, backward = (assembler.differences(residual, x, F, side) for side in (h, -h))
-        J = SparseMatrix(0.5 * (forward.data + backward.data), forward.structure)
+        h, is_free = evaluator.inward(x, h), evaluator.box is None
+        one, other = (assembler.differences(residual, x, F, side) for side in (h, -h if is_free else 0.5 * h))
+        J = SparseMatrix(0.5 * (one.data + other.data) if is_free else 2 * other.data - one.data, one.structure)
     if J is None:
         return None
     v = np.random.default_rng(0).choice((-1.0, 1.0), x.shape) * np.maximum(np.abs(x), 1.0)

@@ -57,6 +57,7 @@ class Auto:
     """
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = True
     eliminates = True
     rdiff = None
 
@@ -74,9 +75,10 @@ class Auto:
     def _methods(self, context: SolveContext, x0: Array) -> Sequence[NonlinearMethod]:
         """The methods for a problem, each for the systems on which those before it have failed."""
         evaluator, problem = context.evaluator, context.evaluator.problem
-        if problem.substitute is not None:
+        is_bounded = problem.bounds is not None
+        if problem.substitute is not None and not is_bounded:
             return [Substitution(), NewtonKrylov()]
-        if problem.fixed_point:
+        if problem.fixed_point and not is_bounded:
             methods: Sequence[NonlinearMethod] = [Anderson()] if evaluator.is_partitioned else [Anderson(), Homotopy()]
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, eps, gather, norm_max, scatter
+from implicitsolve._namespace import Norms, array_namespace, eps, gather, norm_max, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._bounds import kept_part
 from implicitsolve.globalize._inexact_newton import SearchResult
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
@@ -81,6 +82,7 @@ class BlockLoop(IterationLoop[BlockState]):
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.evaluator)
+        self.newton: Array | None = None  # the last direction, before it was shortened at bounds
         self.first_direction: Array | None = None  # -J^-1 F, where the check of a new J has computed it for all
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> BlockState:
@@ -110,11 +112,15 @@ class BlockLoop(IterationLoop[BlockState]):
 
     def _trial(self) -> tuple[Array, Array]:
         """The direction -J^-1 F by the stale or new J, and the trial point."""
+        state, box = self.state, self.evaluator.box
         with np.errstate(all="ignore"):
             direction = self._solved()
             if self.method.reuse == "broyden":
-                direction = self.state.updates.corrected(direction)
-            return direction, self.state.x + direction
+                direction = state.updates.corrected(direction)
+            self.newton = direction
+            if box is not None:
+                direction = box.shortened(state.x, direction, kept_part(state.norms, state.start_norms))
+            return direction, self.evaluator.moved(state.x, direction)
 
     def _take(
         self, x: Array, F: Array, measured: Norms, direction: Array, fresh: HostArray, is_last: HostArray
@@ -126,8 +132,10 @@ class BlockLoop(IterationLoop[BlockState]):
         found = self._search(whole, direction, fresh)
         moved, is_still = self._accept(found, direction)
         failed = self._failed(found, direction, fresh, previous)
-        self._update_status(found.accepted, moved, is_still & fresh, is_last, failed)
+        self._update_status(found.accepted, moved, is_still & fresh, is_last, failed, self.newton)
         self._age(fresh, found.accepted, previous)
+        if self.evaluator.box is not None:  # the updates are of Newton's steps
+            self.state.is_stale |= to_host(array_namespace(x).any(direction != self.newton, axis=1))
         if not self.state.is_stale.all():
             self.state.updates.step(moved, direction, found.length)
         return found.length

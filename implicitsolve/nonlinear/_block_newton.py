@@ -73,6 +73,7 @@ class BlockNewton:
     rdiff: float | None = None
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = True
     eliminates = False
 
     def __post_init__(self) -> None:

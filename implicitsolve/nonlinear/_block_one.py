@@ -48,6 +48,7 @@ class OneSystemLoop(BlockLoop):
             and type(x0) is np.ndarray
             and x0.dtype.char in "fd"
             and x0.dtype.isnative
+            and evaluator.box is None
         )
 
     def __init__(self, *arguments: Any) -> None:

@@ -10,9 +10,11 @@ import numpy as np
 from implicitsolve._namespace import Norms, eps, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._sparse_lu import near_reciprocals
+from implicitsolve.globalize._bounds import kept_part, least_squares_step
 from implicitsolve.globalize._inexact_newton import CAUTIOUS_GROWTH, SearchResult, restored
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
+from implicitsolve.linearize._box import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._loop import HALVED, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
@@ -52,6 +54,7 @@ class DenseNewton:
     """
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = True
     eliminates = False
     rdiff = None
 
@@ -113,7 +116,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
         if fresh.any():
             self._assemble(np.flatnonzero(fresh))
         with np.errstate(all="ignore"):
-            step = -_solved(state.J, state.F)
+            newton = step = -_solved(state.J, state.F)
             newton_size = size = norm2(step)
             if self.is_first:
                 length = FIRST_RADIUS * norm2(state.x)
@@ -122,11 +125,13 @@ class _DenseLoop(IterationLoop[_DenseState]):
             limited = np.flatnonzero(~(size <= state.radius))
             model = None
             if limited.size:
-                J, F = state.J[limited], state.F[limited]
-                step[limited] = _dogleg(J, F, step[limited], state.radius[limited])
-                model, size = F + _times(J, step[limited]), norm2(step)
-            x = state.x + step
-        found = self._evaluated(x, step)
+                step = step.copy()
+                step[limited] = _dogleg(state.J[limited], state.F[limited], step[limited], state.radius[limited])
+            if self.evaluator.box is not None:
+                step, limited = self._bounded(self.evaluator.box, step, limited)
+            if limited.size:
+                model, size = state.F[limited] + _times(state.J[limited], step[limited]), norm2(step)
+        found = self._evaluated(self.evaluator.moved(state.x, step), step)
         if size.size == 1 and not limited.size and not is_last[0] and found.norms[0] < HALVED * state.norms[0]:
             self._take_good_step(found, step, float(size[0]))
             return {"step_length": WHOLE, "factorized": fresh}
@@ -149,11 +154,23 @@ class _DenseLoop(IterationLoop[_DenseState]):
             state.idle = np.where(reduction < IDLE, state.idle + 1, 0)
             failed = np.where(state.idle < IDLE_STEPS, RUNNING, STAGNATED)
             failed[~(size > 0) | ~np.isfinite(size)] = SINGULAR
-            self._update_status(found.accepted, moved, is_still, is_last, failed)
+            self._update_status(found.accepted, moved, is_still, is_last, failed, newton)
             state.is_stale = state.poor > 1
             state.poor[state.is_stale] = 0
             length = np.where(found.accepted, size / newton_size, 0.0)
         return {"step_length": length, "factorized": fresh}
+
+    def _bounded(self, box: Box, step: Array, limited: Indices) -> tuple[Array, Indices]:
+        """Steps within the bounds, and which of them are not Newton's."""
+        state = self.state
+        low, high = box.room(state.x, kept_part(state.norms, state.start_norms))
+        leaves = np.flatnonzero(((step < low) | (step > high)).any(axis=1))
+        if leaves.size:
+            step = step.copy()
+        for i in leaves:
+            within = np.maximum(low[i], -state.radius[i]), np.minimum(high[i], state.radius[i])
+            step[i] = least_squares_step(state.J[i], state.F[i], *within, step[i])
+        return step, np.union1d(limited, leaves)
 
     def _evaluated(self, x: Array, step: Array) -> SearchResult:
         """F at the trial points."""

@@ -26,7 +26,9 @@ BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
 PATIENCE = 20  # steps without progress after which a system has stagnated
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
+STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
 STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
+BLOCKED = [int(s) for s in (Status.STAGNATED, Status.LINE_SEARCH_FAILED, Status.LINEAR_SOLVE_FAILED, Status.SINGULAR)]
 
 State = TypeVar("State", bound=LoopState)
 Result = TypeVar("Result")
@@ -173,11 +175,18 @@ class IterationLoop(Generic[State]):
         return moved, is_still
 
     def _update_status(
-        self, accepted: HostArray, moved: Array | None, is_still: HostArray, is_last: HostArray, failed: HostArray
+        self,
+        accepted: HostArray,
+        moved: Array | None,
+        is_still: HostArray,
+        is_last: HostArray,
+        failed: HostArray,
+        newton: Array | None = None,
     ) -> None:
         """Set the status of systems that have ended; a later line overrules an earlier one, and convergence all.
 
-        `failed` is the method's own status of systems that have failed, and RUNNING elsewhere.
+        `failed` is the method's own status of systems that have failed, and RUNNING elsewhere; `newton` is the Newton
+        step before it was shortened at bounds.
         """
         state, status = self.state, self.state.status
         is_best = state.measure < self.NEW_BEST * state.best
@@ -188,6 +197,8 @@ class IterationLoop(Generic[State]):
         with np.errstate(over="ignore"):
             status[state.norms > BLOWN_UP * state.start_norms] = DIVERGED
         np.copyto(status, failed, where=failed != RUNNING)
+        if newton is not None and self.evaluator.box is not None and np.isin(status, BLOCKED).any():
+            status[np.isin(status, BLOCKED) & self.evaluator.box.blocks(state.x, newton)] = STATIONARY_ON_BOUND
         self._mark_converged(moved)
 
     def _mark_converged(self, moved: Array | None) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import eps, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._bounds import bounded_direction, kept_part
 from implicitsolve.globalize._inexact_newton import Backtracking, EisenstatWalker, Forcing, LineSearch, SearchResult
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import RecyclingGMRES
@@ -98,6 +99,7 @@ class NewtonKrylov:
     retry: bool = True
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -195,23 +197,28 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
         limit = None if state.lagged is None else state.lagged.limit
         outcome = state.linear.direction(J, state.F, state.norms, eta, M, limit)
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
-        previous = state.norms
+        previous, direction, remaining = state.norms, outcome.x, linear_residual
+        if evaluator.box is not None:
+            kept, most = kept_part(state.norms, state.start_norms), self.method.max_krylov
+            direction, remaining = bounded_direction(
+                evaluator.box, J, state.x, state.F, previous, kept, outcome.x, linear_residual, most
+            )
         found = self.method.line_search.search(
-            evaluator, state.x, state.F, previous, outcome.x, linear_residual, state.linear.correction
+            evaluator, state.x, state.F, previous, direction, remaining, state.linear.correction
         )
-        size = norm_max(outcome.x) if found.measured is None else found.measured.largest(1)
+        size = norm_max(direction) if found.measured is None else found.measured.largest(1)
         found.accepted &= size > 0  # a zero step is none, though ||F|| has not grown
         state.J = found.jacobian if found.accepted.any() else J
         measured = None if isinstance(state.x, np.ndarray) else found.measured
         state.x_norms = None if measured is None else measured.two(2)
-        moved, is_still = self._accept(found, outcome.x)
+        moved, is_still = self._accept(found, direction)
         self.solution.krylov_iterations[state.rows] += outcome.iterations
         failed = self._failed(found, outcome, size, linear_residual)
         is_idle = ~(state.measure < self.NEW_BEST * state.best)
         state.idle = np.where(is_idle, state.idle + outcome.iterations, 0)
         given_up = (state.since + is_idle >= IDLE_STEPS) & (state.idle >= IDLE_ITERATIONS) & (failed == RUNNING)
         failed[given_up] = STAGNATED
-        self._update_status(found.accepted, moved, is_still, is_last, failed)
+        self._update_status(found.accepted, moved, is_still, is_last, failed, outcome.x)
         if state.lagged is not None:
             state.lagged.count(outcome.iterations)
         state.eta = self._next_eta(eta, previous, linear_residual, found)

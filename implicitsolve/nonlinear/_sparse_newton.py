@@ -85,6 +85,7 @@ class SparseNewton:
     bisection: bool | Literal["late"] = True
     line_search: LineSearch = Backtracking()
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = True
     eliminates = False
     rdiff = None
 
@@ -159,6 +160,7 @@ class SparseNewton:
             shape=evaluator.event_shape,
             budget=self.budget,
             bisection=bisection,
+            inward=evaluator.inward,
         )
 
     def _solved(
@@ -299,7 +301,8 @@ class _Jacobians:
             J = evaluator.jacobian(x, F)
             vjp = J.rmatvec if problem.vjp is not None else None
             return self.assembler.products(J.matvec, x, vjp)
-        return self.assembler.differences(lambda z: evaluator.residual(z, keep=True), x, F)
+        h = evaluator.inward(x, self.assembler.lengths(x))
+        return self.assembler.differences(lambda z: evaluator.residual(z, keep=True), x, F, h)
 
     def is_certain(self, rows: Indices) -> bool:
         """Whether lengths of differences need no check."""
