@@ -25,6 +25,7 @@ from implicitsolve.nonlinear import (
     Homotopy,
     NewtonKrylov,
     Picard,
+    Preconditioned,
     SparseNewton,
     Substitution,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "NonlinearResult",
     "NonlinearStop",
     "Picard",
+    "Preconditioned",
     "Problem",
     "ScipyKrylov",
     "Sparse",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._habits import adapted, method_hint
-from implicitsolve._namespace import array_namespace, as_inexact, copied, is_array, is_complex, norm2
+from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
 from implicitsolve.elimination._even_odd import EvenOdd
@@ -191,28 +191,10 @@ def solve_root(
     if 0 in x0.shape:
         result = _empty(x0, evaluator)
     else:
-        start = _start(evaluator.flatten(x0))
+        start = Solution.at(evaluator.flatten(x0))
         context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
         result = _result(solver.solve(context, start), evaluator, memory)
     return result if reduced is None else reduced.expanded(result)
-
-
-def _start(x0: Array) -> Solution:
-    """Every system of x0 (B, N) at its start."""
-    B = x0.shape[0]
-    counts = np.zeros(B, dtype=int)
-    return Solution(
-        start=x0,
-        x=copied(x0),
-        F=array_namespace(x0).zeros_like(x0),
-        status=counts,
-        norm=np.zeros(B),
-        first_norm=np.full(B, np.nan),
-        target=np.full(B, np.nan),
-        iterations=counts.copy(),
-        krylov_iterations=counts.copy(),
-        steps=[],
-    )
 
 
 def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory) -> NonlinearResult:

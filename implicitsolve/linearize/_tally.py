@@ -68,8 +68,8 @@ class Tally:
 
     def enforced(self, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
         """Call a function whose evaluations respect the limits: LimitReached ends it."""
-        self._is_enforced = self.most is not None or self.until is not None
+        before, self._is_enforced = self._is_enforced, self.most is not None or self.until is not None
         try:
             return function(*arguments, **options)
         finally:
-            self._is_enforced = False
+            self._is_enforced = before

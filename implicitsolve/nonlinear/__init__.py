@@ -7,6 +7,7 @@ from implicitsolve.nonlinear._broyden import Broyden
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._picard import Picard
+from implicitsolve.nonlinear._preconditioned import Preconditioned
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._substitution import Substitution
 
@@ -18,6 +19,7 @@ __all__ = [
     "Homotopy",
     "NewtonKrylov",
     "Picard",
+    "Preconditioned",
     "SparseNewton",
     "Substitution",
 ]

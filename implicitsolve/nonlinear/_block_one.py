@@ -21,7 +21,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import silent
 from implicitsolve.nonlinear._block_loop import BlockLoop
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse, broyden_direction
-from implicitsolve.nonlinear._loop import CONVERGED, HALVED, RUNNING, STAGNATED
+from implicitsolve.nonlinear._loop import HALVED, RUNNING, STAGNATED
 from implicitsolve.nonlinear._refactor_rule import MAX_AGE, MAX_ASSEMBLIES, is_fast, slowest_rate
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.result import NewtonStep
@@ -130,7 +130,7 @@ class OneSystemLoop(BlockLoop):
                 x,
                 F,
                 norms,
-                stop.measure(F, self.whole.event_shape),
+                self._measured_by_stop(Norms(F), x, self.state.rows),
             )
             self.solution.iterations[0] += 1
             held = (
@@ -138,9 +138,8 @@ class OneSystemLoop(BlockLoop):
                 if is_simple
                 else stop.holds(self.state.measure, self.state.target, x, direction)
             )
-            if size == 0 or held[0]:
-                self.state.status[0] = CONVERGED
-            else:
+            self._note_converged(self.state.status, norms, held)
+            if self.state.status[0] == RUNNING:
                 self._grow_old(size / previous, direction, fresh)
             self._record(iteration, step_length=WHOLE, factorized=fresh)
             is_ended = self.state.status[0] != RUNNING or self.whole.tally.ended is not None

@@ -188,7 +188,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
         length = step.dtype.type(size)
         state.J[0] += (found.F[0] / length)[:, None] * (step[0] / length)
         state.x, state.F, state.norms = found.x, found.F, found.norms
-        state.measure = self.stop.measured(Norms(found.F), self.whole.event_shape)
+        state.measure = self._measured_by_stop(Norms(found.F), state.x, state.rows)
         state.poor[0] = state.idle[0] = 0
         state.good[0] = min(state.good[0] + 1, 2)
         state.is_stale = KEPT

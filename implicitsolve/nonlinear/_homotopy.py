@@ -158,7 +158,8 @@ class _HomotopyLoop(IterationLoop[_PathState]):
             iterations = self._advance()
             state.F, state.J = self.evaluator.trial(state.x)
             measured = Norms(state.F)
-            state.norms, state.measure = measured.two(0), self.stop.measured(measured, self.whole.event_shape)
+            state.norms = measured.two(0)
+            state.measure = self._measured_by_stop(measured, state.x, state.rows)
         self.solution.krylov_iterations[state.rows] += iterations
         self.solution.iterations[state.rows] += 1
         state.status[is_last] = ITERATION_LIMIT

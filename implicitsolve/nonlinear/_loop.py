@@ -49,7 +49,7 @@ class IterationLoop(Generic[State]):
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution
         self.stop, self.monitor, self.scheduler = context.stop, context.monitor, context.scheduler
-        self.leave = context.leave
+        self.leave, self.truth = context.leave, context.truth
         self.whole, self.is_retry, self.memory = context.evaluator, rows is not None, context.memory
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
@@ -125,7 +125,7 @@ class IterationLoop(Generic[State]):
         x = gather(solution.x, rows) if x is None else x
         F, J = self._first_residual(x)
         measured = Norms(F)
-        norms, measure = measured.two(0), stop.measured(measured, self.whole.event_shape)
+        norms, measure = measured.two(0), self._measured_by_stop(measured, x, rows)
         first = solution.first_norm[rows]  # known if this solve continues another one
         solution.first_norm[rows] = first = np.where(np.isnan(first), measure, first)
         if self.scheduler is not None:
@@ -134,13 +134,18 @@ class IterationLoop(Generic[State]):
         limit = stop.remaining(self.STEPS, solution.iterations[rows])
         status = np.where(np.isfinite(norms), RUNNING, NONFINITE)
         status[(limit <= 0) & (status == RUNNING)] = ITERATION_LIMIT
-        status[stop.holds(measure, target, x, None) | (norms == 0)] = CONVERGED
+        self._note_converged(status, norms, stop.holds(measure, target, x, None))
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
         since = np.zeros(rows.size, dtype=int)
         best = x, F, np.where(np.isfinite(measure), measure, np.inf)
         state = LoopState(rows, x, F, norms, norms.copy(), measure, target, measure.copy(), *best, since, limit, status)
         return self._extended(state, J)
+
+    def _measured_by_stop(self, measured: Norms, x: Array, rows: Indices) -> HostArray:
+        """Norms of F in the norm of the stopping rule."""
+        truth = self.truth
+        return self.stop.measured(measured, self.whole.event_shape) if truth is None else truth(x, rows)
 
     def _admit(self, scheduler: Scheduler, age: int) -> None:
         """Start waiting systems; the loop is `age` steps old."""
@@ -170,7 +175,7 @@ class IterationLoop(Generic[State]):
             if is_still.any():  # two passes over memory, which a step that halves ||F|| is spared
                 is_still &= measured.largest(1) <= eps(self.evaluator.xp, state.x.dtype) * measured.largest(2)
         state.x, state.F, state.norms = found.x, found.F, found.norms
-        state.measure = self.stop.measured(measured, self.whole.event_shape)
+        state.measure = self._measured_by_stop(measured, state.x, state.rows)
         self.solution.iterations[state.rows] += found.accepted
         return moved, is_still
 
@@ -205,9 +210,14 @@ class IterationLoop(Generic[State]):
         """Set the status of systems for which the stopping rule holds; `moved` is their last step."""
         state = self.state
         held = self.stop.holds(state.measure, state.target, state.x, moved)
-        state.status[held | (state.norms == 0)] = CONVERGED
+        self._note_converged(state.status, state.norms, held)
         if self.scheduler is not None:
             self.scheduler.stop_beaten(state.status, state.rows)
+
+    def _note_converged(self, status: HostArray, norms: HostArray, held: HostArray) -> None:
+        """Set the status of systems for which the stopping rule `held`, or that have reached ||F|| = 0."""
+        status[norms == 0] = CONVERGED if self.truth is None else STAGNATED
+        status[held] = CONVERGED
 
     def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
         """Evaluator, x and F of some of the running systems."""

@@ -51,6 +51,24 @@ class Solution:
     krylov_iterations: HostArray
     steps: list[NewtonStep]
 
+    @classmethod
+    def at(cls, x0: Array) -> Solution:
+        """Every system of x0 (B, N) at its start."""
+        B = x0.shape[0]
+        counts = np.zeros(B, dtype=int)
+        return cls(
+            start=x0,
+            x=copied(x0),
+            F=array_namespace(x0).zeros_like(x0),
+            status=counts,
+            norm=np.zeros(B),
+            first_norm=np.full(B, np.nan),
+            target=np.full(B, np.nan),
+            iterations=counts.copy(),
+            krylov_iterations=counts.copy(),
+            steps=[],
+        )
+
     def copy(self) -> Solution:
         """A copy that shares no array with this one but the start."""
         arrays = {name: copied(part) for name, part in vars(self).items() if name not in ("start", "steps")}

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import norm2
+from implicitsolve._namespace import Norms, norm2
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.nonlinear._loop import NONFINITE, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._scheduler import SolveContext
@@ -56,7 +56,7 @@ class _SubstitutionLoop(IterationLoop[LoopState]):
         evaluator, state = self.evaluator, self.state
         state.x = evaluator.substituted()
         state.F = evaluator.residual(state.x)
-        state.measure = self.stop.measure(state.F, self.whole.event_shape)
+        state.measure = self._measured_by_stop(Norms(state.F), state.x, state.rows)
         state.norms = norm2(state.F) if callable(self.stop.norm) else state.measure
         self.solution.iterations[state.rows] += 1
         state.status[:] = np.where(np.isfinite(state.norms), STAGNATED, NONFINITE)

@@ -230,6 +230,7 @@ METHODS: dict[str, Any] = {
     "Picard": ims.Picard(),
     "Broyden": ims.Broyden(),
     "Homotopy": ims.Homotopy(),
+    "Preconditioned": ims.Preconditioned(inner=ims.Picard()),
     "Backtracking": ims.NewtonKrylov(line_search=ims.Backtracking()),
     "FullStep": ims.NewtonKrylov(line_search=ims.FullStep()),
     "EisenstatWalker": ims.NewtonKrylov(forcing=ims.EisenstatWalker()),

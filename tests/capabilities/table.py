@@ -80,6 +80,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "Picard": Row(bridge=METHOD),
         "Broyden": Row(bridge=METHOD),
         "Homotopy": Row(split=ONE_PATH, bridge=METHOD),
+        "Preconditioned": Row(bridge=METHOD),
         "Substitution": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`Elman`"),
         "Backtracking": Row(bridge=METHOD),
         "FullStep": Row(bridge=METHOD),

@@ -1,0 +1,303 @@
+"""Nonlinear preconditioning: a method solves another system with the same roots, and F alone decides when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, copied, from_host, gather, scatter
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.linearize._checks import checked_array
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._tally import Tally
+from implicitsolve.monitor import Monitor, silent
+from implicitsolve.nonlinear._anderson import Anderson
+from implicitsolve.nonlinear._memory import SolveMemory
+from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext
+from implicitsolve.nonlinear._state import CONVERGED, Solution
+from implicitsolve.operators import LinearOperator
+from implicitsolve.problem import Problem
+from implicitsolve.result import NewtonStep
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop, check_kind, check_limit, kind_of
+
+ANDERSON = Anderson()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preconditioned:
+    """Precondition nonlinearly: an inner solver M maps x to a better point M(x), and an outer method accelerates it.
+
+    From the left, the outer method solves ``x - M(x) = 0`` [1]_; from the right, ``F(M(y)) = 0``, and x is M(y). With
+    `Anderson` outside and from the left this is NGMRES [2]_ up to the residual that is mixed; with `NewtonKrylov`
+    outside and a Schwarz method inside, ASPIN [3]_ or RASPEN [4]_; from the right, nonlinear elimination.
+
+    Parameters
+    ----------
+    inner : callable, Problem or a nonlinear method
+        The inner solver M, which must leave the solutions where they are. A callable ``inner(x)`` returns M(x), of the
+        shape of x, for the whole batch. A `Problem` has the residual x - M(x) and, with `jvp`, `jac` or `linearize`,
+        its exact products; from the left, its residual may be any function with the roots of F, such as G(F(x)). A
+        method, such as ``Picard()`` or ``NewtonKrylov()``, takes `sweeps` steps on the problem itself from x.
+    outer : nonlinear method, optional
+        What solves the preconditioned system. Default ``Anderson()``, which needs no derivatives of M.
+    side : {"left", "right"}, optional
+        Default "left".
+    sweeps : int, optional
+        Steps of an inner method in one M(x). Default 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a setting is not usable, `inner` returns something else than an array like x, or it has another `batch_ndim`.
+
+    Notes
+    -----
+    Whatever is iterated, `stop` is tested on the problem's own F, and a system has converged when a fresh residual at
+    the returned x satisfies it. A root of the preconditioned system that is none of F ends as STAGNATED. The trace and
+    the monitor show the norms of F; systems that fail end at the best point by that norm, never one worse than x0.
+
+    Gradients by `pull_back` and `push_forward` are those of the problem: `inner` takes no part in them.
+
+    Products with the preconditioned Jacobian are exact where `inner` offers them (from the right, where the problem
+    does too), else differences, which an inner solver's own tolerance limits: solve it accurately, or raise ``rdiff``
+    of the outer method. Inner systems without `Problem.take` are evaluated with the whole batch to the end.
+
+    Cost: one residual of F for each outer step from the left, two more for the whole solve, and one for each step shown
+    to a monitor. `result.counts` counts each evaluation of M as a residual, and the residuals of an inner method too.
+
+    References
+    ----------
+    .. [1] P. R. Brune, M. G. Knepley, B. F. Smith and X. Tu, "Composing scalable nonlinear algebraic solvers", SIAM
+           Rev. 57 (2015) 535-565.
+    .. [2] C. W. Oosterlee and T. Washio, "Krylov subspace acceleration of nonlinear multigrid with application to
+           recirculating flows", SIAM J. Sci. Comput. 21 (2000) 1670-1690.
+    .. [3] X.-C. Cai and D. E. Keyes, "Nonlinearly preconditioned inexact Newton algorithms", SIAM J. Sci. Comput. 24
+           (2002) 183-200.
+    .. [4] V. Dolean, M. J. Gander, W. Kheriji, F. Kwok and R. Masson, "Nonlinear preconditioning: how to use a
+           nonlinear Schwarz method to precondition Newton's method", SIAM J. Sci. Comput. 38 (2016) A3357-A3380.
+
+    Examples
+    --------
+    Nonlinear Jacobi sweeps, each unknown from its own equation x_i^3 + 4 x_i = 1 + neighbours, accelerated:
+
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> def neighbours(x):
+    ...     return np.pad(x, 1)[:-2] + np.pad(x, 1)[2:]
+    >>> def F(x):
+    ...     return x**3 + 4 * x - neighbours(x) - 1
+    >>> def jacobi(x):
+    ...     s = neighbours(x) + 1
+    ...     for _ in range(8):
+    ...         x = (2 * x**3 + s) / (3 * x**2 + 4)
+    ...     return x
+    >>> result = ims.root(F, np.zeros(50), method=ims.Preconditioned(inner=jacobi))
+    >>> result.success, bool(np.abs(F(result.x)).max() <= result.target)
+    (True, True)
+    """
+
+    inner: Callable[[Array], Array] | Problem | NonlinearMethod
+    outer: NonlinearMethod = ANDERSON
+    side: Literal["left", "right"] = "left"
+    sweeps: int = 1
+
+    kind: ClassVar[str] = "nonlinear"
+    eliminates = False
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        inner, offered = self.inner, kind_of(self.inner)
+        if isinstance(inner, type) or not (offered == "nonlinear" or isinstance(inner, Problem) or callable(inner)):
+            raise TypeError(f"Preconditioned: `inner` must be callable, a Problem or a nonlinear method, got {inner!r}")
+        check_kind("Preconditioned", "outer", self.outer, "nonlinear")
+        if self.side not in ("left", "right"):
+            raise ValueError(f'Preconditioned: `side` must be "left" or "right", got {self.side!r}')
+        check_limit("Preconditioned", "sweeps", self.sweeps, least=1)
+
+    @property
+    def rdiff(self) -> float | None:
+        """Relative step of difference products."""
+        return self.outer.rdiff
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        return _Solve(self, context, start, rows).run()
+
+
+class _Solve:
+    """One preconditioned solve: the caller's system in `whole`, the displacement x - M(x) in `inner`."""
+
+    def __init__(
+        self, method: Preconditioned, context: SolveContext, start: Solution, rows: Indices | None = None
+    ) -> None:
+        self.method, self.context, self.start, self.rows = method, context, start, rows
+        self.whole, self.is_left = context.evaluator, method.side == "left"
+        self.systems: Indices = np.arange(start.status.size) if rows is None else rows
+        self.displacement = _displacement(method, self.whole.problem, self.whole.tally)
+        self.inner = self._evaluator(self.displacement)
+        self.part: Evaluator = self.whole
+        self.part_rows: Indices = self.whole.rows
+
+    def _evaluator(self, problem: Problem) -> Evaluator:
+        like = self.whole.unflatten(self.start.x)
+        evaluator = Evaluator(problem, like, self.method.rdiff, few=self.whole.few)
+        evaluator.tally = self.whole.tally
+        return evaluator
+
+    def run(self) -> Solution:
+        """Solve, and judge where that ended by F."""
+        x0, F0, norm0 = gather(self.start.x, self.systems), None, None
+        outer = self.inner
+        if not self.is_left:
+            F0 = self._residual(x0, self.systems)
+            norm0 = self.context.stop.measure(F0, self.whole.event_shape)
+            first = self.start.first_norm[self.systems]
+            self.start.first_norm[self.systems] = np.where(np.isnan(first), norm0, first)
+            outer = self._evaluator(_composed(self.whole.problem, self.displacement))
+        context = replace(
+            self.context,
+            evaluator=outer,
+            monitor=self._monitor(self.context.monitor),
+            previous=SolveMemory(),
+            memory=SolveMemory(declared=outer.problem.structure),
+            truth=self._truth if self.is_left else None,
+        )
+        solution = self.method.outer.solve(context, self.start, self.rows)
+        self._judge(solution, x0, F0, norm0)
+        return solution
+
+    def _residual(self, x: Array, rows: Indices) -> Array:
+        """The caller's F for some systems."""
+        if not np.array_equal(rows, self.part_rows):
+            self.part, self.part_rows = self.whole.take(rows, self.start.start), rows.copy()
+        return self.part.residual(x)
+
+    def _truth(self, x: Array, rows: Indices) -> HostArray:
+        """Norms of the caller's F."""
+        return self.context.stop.measure(self._residual(x, rows), self.whole.event_shape)
+
+    def _moved(self, x: Array, rows: Indices) -> Array:
+        """M(x) where the outer method iterates on y, x where it iterates on x."""
+        return x if self.is_left else x - self.inner.take(rows, self.start.start).residual(x)
+
+    def _judge(self, solution: Solution, x0: Array, F0: Array | None, norm0: HostArray | None) -> None:
+        """Measure F afresh where systems ended; that alone says which have converged."""
+        rows, stop = self.systems, self.context.stop
+        x = self._moved(gather(solution.x, rows), rows)
+        F = self._residual(x, rows)
+        norm = stop.measure(F, self.whole.event_shape)
+        if F0 is not None and norm0 is not None:
+            worse = np.flatnonzero(~(norm <= norm0))
+            scatter(x, worse, gather(x0, worse))
+            scatter(F, worse, gather(F0, worse))
+            norm[worse] = norm0[worse]
+        holds = stop.holds(norm, solution.target[rows], x, None) | (norm == 0)
+        claimed = np.where(solution.status[rows] == CONVERGED, int(Status.STAGNATED), solution.status[rows])
+        solution.status[rows], solution.norm[rows] = np.where(holds, CONVERGED, claimed), norm
+        solution.x, solution.F = copied(solution.x), copied(solution.F)
+        scatter(solution.x, rows, x)
+        scatter(solution.F, rows, F)
+
+    def _monitor(self, monitor: Monitor) -> Monitor:
+        """A monitor that is shown the caller's x and F."""
+        if monitor is silent:
+            return monitor
+        every = self.whole.rows
+
+        def shown(step: NewtonStep, x: Array, F: Array) -> Any:
+            point = self._moved(self.whole.flatten(x), every)
+            F = self.whole.unflatten(self.whole.residual(point)) if self.is_left else F
+            return monitor(step, self.whole.unflatten(point), F)
+
+        return shown
+
+
+def _displacement(method: Preconditioned, problem: Problem, tally: Tally) -> Problem:
+    """The problem x - M(x) = 0 on the states of `problem`."""
+    inner: Any = method.inner
+    if isinstance(inner, Problem):
+        if inner.batch_ndim != problem.batch_ndim:
+            expected = f"Preconditioned: `inner` must have the problem's `batch_ndim`, {problem.batch_ndim}"
+            raise ValueError(f"{expected}, got {inner.batch_ndim}")
+        return inner
+    is_method = kind_of(inner) == "nonlinear"
+    move: Callable[[Array], Any] = partial(_swept, inner, method.sweeps, problem, tally) if is_method else inner
+
+    def residual(x: Array) -> Array:
+        xp, shape = array_namespace(x), tuple(x.shape)
+        return x - xp.reshape(checked_array(move(copied(x)), "inner", xp, x.dtype, shape), shape)
+
+    def take(indices: Indices) -> Problem:
+        return _displacement(method, problem.take(indices), tally)  # type: ignore[misc]
+
+    takes = take if is_method and problem.take is not None else None
+    return Problem(residual, batch_ndim=problem.batch_ndim, take=takes, fixed_point=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sweeps(NonlinearStop):
+    """A number of steps, whatever they lead to."""
+
+    @property
+    def keeps_last(self) -> bool:
+        return True
+
+
+def _swept(inner: NonlinearMethod, sweeps: int, problem: Problem, tally: Tally, x: Array) -> Array:
+    """Where a few steps of a method lead from x; NaN where F is not finite there."""
+    evaluator = Evaluator(problem, x, inner.rdiff)
+    evaluator.tally = tally
+    stop = _Sweeps(rtol=0.0, max_iterations=sweeps)
+    end = inner.solve(SolveContext(evaluator, stop), Solution.at(evaluator.flatten(x)))
+    lost = np.where(np.isfinite(end.norm), 0.0, np.nan)
+    return evaluator.unflatten(end.x + from_host(lost, end.x)[:, None])
+
+
+def _composed(problem: Problem, displacement: Problem) -> Problem:
+    """F(M(y)) = 0, with M(y) = y - displacement(y)."""
+
+    def residual(y: Array) -> Array:
+        return problem.residual(y - array_namespace(y).reshape(displacement.residual(copied(y)), y.shape))
+
+    def linearize(y: Array) -> tuple[Array, LinearOperator]:
+        batch_shape = tuple(y.shape[: problem.batch_ndim])
+        step, D = _linearized(displacement, y)
+        F, J = _linearized(problem, y - step)
+        return F, _chained(J, D, batch_shape)
+
+    def take(indices: Indices) -> Problem:
+        return _composed(problem.take(indices), displacement.take(indices))  # type: ignore[misc]
+
+    takes = None if problem.take is None or displacement.take is None else take
+    is_exact = all(part.linearize or part.jac or part.jvp for part in (problem, displacement))
+    offered = linearize if is_exact else None
+    return Problem(residual, linearize=offered, batch_ndim=problem.batch_ndim, take=takes)
+
+
+def _linearized(problem: Problem, x: Array) -> tuple[Array, LinearOperator]:
+    """F(x) and J(x), on arrays (B, N)."""
+    evaluator = Evaluator(problem, x)
+    F, J = evaluator.trial(evaluator.flatten(x))
+    return evaluator.unflatten(F), evaluator.jacobian(evaluator.flatten(x), F) if J is None else J
+
+
+def _chained(J: LinearOperator, D: LinearOperator, batch_shape: tuple[int, ...]) -> LinearOperator:
+    """J (I - D) for systems of this batch shape."""
+
+    def matvec(v: Array) -> Array:
+        xp = array_namespace(v)
+        w = xp.reshape(v, (J.batch_shape[0], J.shape[1]))
+        return xp.reshape(J.matvec(w - D.matvec(w)), v.shape)
+
+    return LinearOperator(
+        matvec,
+        in_shape=J.shape[1],
+        batch_shape=batch_shape,
+        dtype=J.dtype,
+        take=(lambda i: _chained(J.take(i), D.take(i), (len(i),))) if batch_shape else None,
+    )
