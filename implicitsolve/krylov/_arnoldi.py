@@ -155,10 +155,9 @@ class Hessenberg:
         self.H[:, : j + 1, j], self.H[:, j + 1, j] = h, below
         self.largest = np.maximum(largest, below)
         sine = below / radius
-        norm = sine * self.norm
         null *= -sine[:, None]
         self.null[:, j + 1] = last / radius
-        self.norm = np.where(is_void, self.norm, norm)
+        self.norm = np.where(is_void, self.norm, sine * self.norm)
         self.columns = j + 1
         return self.norm, is_void
 

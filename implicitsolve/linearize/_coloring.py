@@ -91,27 +91,30 @@ def periodic_colors(structure: Sparse, least: int) -> HostArray | None:
         return None
     steps = _line_lengths(common)
     every = np.arange(n, dtype=np.int32)
-    tried, best, count = 0, None, min(n, int(MOST_COLORS * least) + 3, MOST_BITS)
-    for p in range(least, min(count, int(SLACK * least) + 2)):
+    best, count = None, min(n, int(MOST_COLORS * least) + 3, MOST_BITS)
+    periods = range(least, min(count, int(SLACK * least) + 2))
+    whole = next((p for p in periods if np.unique(offsets % p).size == offsets.size), None)
+    tried = 0
+    for p in periods if whole is None else range(least, whole):
         if p >= count or (tried > 1 and best is not None):
             break
         if common.size > p or np.unique(common % p).size == common.size:
             colors = every % p
-            if np.unique(offsets % p).size == offsets.size:
-                return colors
         else:
             factors = _lattice(common, steps, p) if steps else None
             if factors is None:
                 continue
             colors = (_numbered(every, steps, factors) % p).astype(np.int32)
-        repaired, tried = _repaired(structure, colors, p), tried + 1
+        repaired, tried = _repaired(structure, colors, p, MOST_REPAIRED if whole is None else 0.0), tried + 1
         if repaired is not None and int(repaired.max()) + 1 < count:
             best, count = repaired, int(repaired.max()) + 1
-    return best
+    return every % whole if best is None and whole is not None else best
 
 
-def _repaired(structure: Sparse, colors: HostArray, p: int) -> HostArray | None:
+def _repaired(structure: Sparse, colors: HostArray, p: int, most: float) -> HostArray | None:
     """Proper colors where few columns have one that is taken, which are colored anew; None where these are many.
+
+    Many are those in the rows of more than the part `most` of the entries.
 
     A row whose colors are p different ones has as many bits in the sum of 2^color; equal ones carry.
     """
@@ -121,7 +124,7 @@ def _repaired(structure: Sparse, colors: HostArray, p: int) -> HostArray | None:
     if not bad.any():
         return colors
     entries = np.flatnonzero(bad[rows])
-    if entries.size > MOST_REPAIRED * rows.size:
+    if entries.size > most * rows.size:
         return None
     columns = structure.columns[entries]
     keys = rows[entries] * np.int64(p) + colors[columns]
