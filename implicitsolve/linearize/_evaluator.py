@@ -76,6 +76,7 @@ class Evaluator:
         self.places: Any = None  # these, where the arrays are
         self.background: Array = None
         self.few: float = few
+        self._kept: tuple[Array, Any] | None = None  # x, and what `jac` or `linearize` returned there
         self.is_partitioned: bool = traits_of(like).is_partitioned  # across ranks; no arrays (B, N + 1) exist then
         if self.is_partitioned and (problem.sparse_structure is not None or problem.structure == "detect"):
             message = "the problem must declare its `structure` as BlockBanded where x0 is partitioned across ranks"
@@ -188,6 +189,8 @@ class Evaluator:
 
     def _linearize(self, x: Array) -> tuple[Any, Any]:
         """What `linearize` returns."""
+        if (kept := self._kept_at(x)) is not None:
+            return kept
         self.tally.add("residuals")
         self.tally.add("linearizations")
         value: Any = self.problem.linearize(self._argument(x, copy=True))  # type: ignore[misc]
@@ -195,15 +198,28 @@ class Evaluator:
             raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
         return value
 
-    def matrix(self, x: Array) -> Any:
-        """J(x) as the problem's `blocks`, `jac` or `linearize` gives it."""
+    def matrix(self, x: Array, *, keep: bool = False) -> Any:
+        """J(x) as the problem's `blocks`, `jac` or `linearize` gives it; with `keep` for the next request at x too."""
         problem = self.problem
-        if problem.blocks is None and problem.linearize is not None:
-            return self._linearize(x)[1]
-        self.tally.add("linearizations")
         if problem.blocks is not None:
+            self.tally.add("linearizations")
             return self._from_blocks(problem.blocks(self._argument(x, copy=True)))
-        return problem.jac(self._argument(x, copy=True))  # type: ignore[misc]
+        value = self._jac(x) if problem.linearize is None else self._linearize(x)
+        if keep:
+            self._kept = copied(x), value
+        return value if problem.linearize is None else value[1]
+
+    def _jac(self, x: Array) -> Any:
+        """What `jac` returns."""
+        if (kept := self._kept_at(x)) is not None:
+            return kept
+        self.tally.add("linearizations")
+        return self.problem.jac(self._argument(x, copy=True))  # type: ignore[misc]
+
+    def _kept_at(self, x: Array) -> Any:
+        """What `jac` or `linearize` has returned at x, once, if `matrix` has kept it."""
+        kept, self._kept = self._kept, None
+        return kept[1] if kept is not None and np.array_equal(kept[0], x) else None
 
     def selected(self, rows: Array) -> Array:
         """The evaluated systems' part of an array with a row for each system of the user's functions."""
@@ -214,9 +230,9 @@ class Evaluator:
         problem = self.problem
         if problem.linearize is not None:
             return self._linearized(x)[1]
-        self.tally.add("linearizations")
         if problem.jac is not None:
-            return self.as_operator(problem.jac(self._argument(x, copy=True)), "jac")
+            return self.as_operator(self._jac(x), "jac")
+        self.tally.add("linearizations")
         if problem.blocks is not None and problem.has_exact_blocks and problem.jvp is None:
             return self.as_operator(self._from_blocks(problem.blocks(self._argument(x, copy=True))), "blocks")
         return JacobianProducts(self, x, F)

@@ -28,11 +28,10 @@ class OfferedJacobians:
 
     cost: int = 1
 
-    def __init__(self, evaluator: Evaluator, x: HostArray, J: Any) -> None:
+    def __init__(self, evaluator: Evaluator, J: Any) -> None:
         self.name = "jac" if evaluator.problem.linearize is None else "linearize"
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         self.structure: Sparse = _pattern(J)
-        self._start, self._first = x.copy(), J
 
     @classmethod
     def of(cls, evaluator: Evaluator, x: HostArray) -> OfferedJacobians | None:
@@ -40,9 +39,9 @@ class OfferedJacobians:
         problem = evaluator.problem
         if (problem.linearize is None and problem.jac is None) or problem.blocks is not None:
             return None
-        J = evaluator.matrix(x)
+        J = evaluator.matrix(x, keep=True)
         evaluator.as_operator(J, "jac" if problem.linearize is None else "linearize")  # raises where the shape is wrong
-        return cls(evaluator, x, J) if _is_matrix(J) else None
+        return cls(evaluator, J) if _is_matrix(J) else None
 
     @property
     def is_dense(self) -> bool:
@@ -52,9 +51,7 @@ class OfferedJacobians:
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
         """J(x) for x (b, N)."""
-        J, self._first = self._first, None
-        if J is None or not np.array_equal(x, self._start):
-            J = evaluator.matrix(x)
+        J = evaluator.matrix(x)
         evaluator.as_operator(J, self.name)  # raises where its shape is wrong
         if not _is_matrix(J):
             raise TypeError(f"`{self.name}` returned a matrix first, and then {type(J).__name__}")

@@ -382,3 +382,19 @@ def test_sparsity_is_detected_for_exact_products_too():
     plain, exact = root(bratu, np.zeros(100)), root(Problem(bratu, jvp=jvp), np.zeros(100))
     assert exact.success
     assert exact.counts.residuals + exact.counts.jvps <= plain.counts.residuals + 3
+
+
+@pytest.mark.parametrize("kind", ["dense", "operator"])
+def test_jac_was_evaluated_twice_at_x0(kind):
+    n = 120
+    A = np.random.default_rng(0).standard_normal((n, n)) / (2 * np.sqrt(n))
+    points = []
+
+    def jac(x):
+        points.append(x.copy())
+        J = np.eye(n) + A / np.cosh(A @ x)[:, None] ** 2
+        return J if kind == "dense" else scipy.sparse.linalg.aslinearoperator(J)
+
+    result = root(Problem(lambda x: x + np.tanh(A @ x) - 1.0, jac=jac), np.zeros(n))
+    assert result.success
+    assert len({x.tobytes() for x in points}) == len(points) == result.counts.linearizations
