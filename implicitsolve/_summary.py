@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ LINES = 40  # of a summary, about
 WIDTH = 100
 WORST = 5  # systems shown by their index
 GRADIENTS = 8
+Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
 QUANTILES = {"min": 0.0, "quarter": 0.25, "median": 0.5, "3 quarters": 0.75, "max": 1.0}
 
 
@@ -182,15 +183,22 @@ def _batch(status: HostArray, known: dict[str, Any], work: dict[str, Any]) -> li
     """Counts of each status, quantiles and the worst systems of a batch."""
     if not status.size:
         return ["", "the batch is empty"]
-    flat = {name: np.broadcast_to(value, status.shape).reshape(-1) for name, value in (known | work).items()}
-    quantiles = [[name, *_quantiles(values)] for name, values in flat.items()]
-    lines = ["", table(["status", "systems"], _by_status(status)), "", table(["", *QUANTILES], quantiles)]
+    return [line for part in batch_tables(status, known | work, WORST).values() for line in ("", table(*part))]
+
+
+def batch_tables(status: HostArray, values: Mapping[str, Any], most: int) -> dict[str, Table]:
+    """Header and rows: how many systems ended how, the quantiles of norms and counts, and the worst systems."""
+    flat = {name: np.broadcast_to(each, status.shape).reshape(-1) for name, each in values.items()}
     norms, target = list(flat.values())[:2]
     rows: list[list[str]] = []
-    for i in worst_first(status.reshape(-1), norms, target)[:WORST].tolist():
-        values = [number(values[i].item()) for values in flat.values()]
-        rows.append([str(where(i, status.shape)), Status(int(status.reshape(-1)[i])).name, *values])
-    return [*lines, "", table(["worst systems", "status", *flat], rows)]
+    for i in worst_first(status.reshape(-1), norms, target)[:most].tolist():
+        numbers = [number(each[i].item()) for each in flat.values()]
+        rows.append([str(where(i, status.shape)), Status(int(status.reshape(-1)[i])).name, *numbers])
+    return {
+        "status": (["status", "systems"], _by_status(status)),
+        "quantiles": (["", *QUANTILES], [[name, *_quantiles(each)] for name, each in flat.items()]),
+        "systems": (["worst systems", "status", *flat], rows),
+    }
 
 
 def _by_status(status: HostArray) -> list[list[str]]:
@@ -241,13 +249,15 @@ COLUMNS = {
 
 def _history(steps: Sequence[Step], used: int, *, is_batch: bool) -> list[str]:
     """The steps as a table; the middle of a long one is left out."""
-    if not steps:
-        return []
+    return ["", table(*step_table(steps, max(4, LINES - used - 2), is_batch=is_batch))] if steps else []
+
+
+def step_table(steps: Sequence[Step], room: int, *, is_batch: bool) -> Table:
+    """Header and rows of the steps, at most so many."""
     columns = {name: part for name, part in COLUMNS.items() if any(getattr(step, part[0]).size for step in steps)}
     norms = ["running", "max norm(F)", "median"] if is_batch else ["norm(F)"]
     extremes = {"length": "min length", "eta": "max eta", "linear": "max linear", "Krylov": "max Krylov"}
     header = ["step", *norms, *(extremes[name] if is_batch else name for name in columns), "calls"]
-    room = max(4, LINES - used - 2)
     chosen = list(range(len(steps)))
     if len(steps) > room:
         chosen = [*chosen[: room // 2], *chosen[-(room - room // 2) + 1 :]]
@@ -256,7 +266,7 @@ def _history(steps: Sequence[Step], used: int, *, is_batch: bool) -> list[str]:
         if rows and i > chosen[len(rows) - 1] + 1 and not any(row[0] == "..." for row in rows):
             rows.append(["...", *("" for _ in header[1:])])
         rows.append(_step(steps, i, columns, is_batch=is_batch))
-    return ["", table(header, rows)]
+    return header, rows
 
 
 def _step(steps: Sequence[Step], i: int, columns: dict[str, Any], *, is_batch: bool) -> list[str]:

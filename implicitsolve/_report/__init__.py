@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -80,7 +80,7 @@ def answered(question: Callable[[], str]) -> str:
         return reason(error)
 
 
-def versions() -> Section:
+def versions(optional: Sequence[str] | None = None) -> Section:
     """Of this package, of what it needs and of what it can use."""
     return {
         "implicitsolve": implicitsolve.__version__,
@@ -88,7 +88,7 @@ def versions() -> Section:
         "NumPy": f"{np.__version__} ({answered(lambda: _blas(np))})",
         "SciPy": f"{scipy.__version__} ({answered(lambda: _blas(scipy))})",
         "array-api-compat": array_api_compat.__version__,
-        **{name: package(name) for name in OPTIONAL},
+        **{name: package(name) for name in (OPTIONAL if optional is None else optional)},
     }
 
 
@@ -172,10 +172,10 @@ def backend(name: str) -> str:
     return f"{count} of {len(declared)} kernels"
 
 
-def threads() -> Section:
+def threads(libraries: Sequence[str] = ("numba", "torch")) -> Section:
     """What limits the threads of each library; those of BLAS only where threadpoolctl is installed."""
     found = {name: os.environ.get(name, "not set") for name in THREAD_VARIABLES}
-    for name in filter(is_installed, ("numba", "torch")):
+    for name in filter(is_installed, libraries):
         found[name] = answered(partial(_thread_count, name))
     if is_installed("threadpoolctl"):
         found["BLAS and OpenMP"] = answered(_pools)

@@ -3,6 +3,7 @@
 from implicitsolve.diagnostics._condition import Condition, condition
 from implicitsolve.diagnostics._explain import Explanation, Finding, explain
 from implicitsolve.diagnostics._plots import plot_convergence, plot_jacobian, plot_spectrum, plot_structure
+from implicitsolve.diagnostics._report import report
 from implicitsolve.diagnostics._spectrum import Contraction, Spectrum, contraction, spectrum
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "plot_jacobian",
     "plot_spectrum",
     "plot_structure",
+    "report",
     "spectrum",
 ]

@@ -50,7 +50,7 @@ def filled(structure: BlockBanded | Sparse, full_rows: HostArray, unknowns: int,
         table = _counted(structure.indices, structure.columns, unknowns, most)
     else:
         table = _counted(*_band(structure, unknowns, most), most)
-    table[full_rows.astype(np.int64) * len(table) // max(unknowns, 1)] = 1.0
+    table[full_rows // _step(unknowns, most)] = 1.0
     return table
 
 
@@ -81,22 +81,22 @@ def assembled(caller: str, problem: Any, x: Any, system: Any) -> Any:
 
 def magnitudes(A: Any, most: int) -> HostArray:
     """The largest modulus in each cell of a SciPy sparse array."""
-    entries, n = A.tocoo(), A.shape[0]
-    side = min(n, most)
-    table = np.zeros((side, side))
-    np.maximum.at(table, (_cells(entries.row, n, side), _cells(entries.col, n, side)), np.abs(entries.data))
+    entries, step = A.tocoo(), _step(A.shape[0], most)
+    table = np.zeros((-(-A.shape[0] // step),) * 2)
+    np.maximum.at(table, (entries.row // step, entries.col // step), np.abs(entries.data))
     return table
 
 
+def _step(n: int, most: int) -> int:
+    """Rows that share a cell."""
+    return max(1, -(-n // most))
+
+
 def _counted(rows: HostArray, columns: HostArray, n: int, most: int) -> HostArray:
-    side = min(n, most)
-    size = np.bincount(_cells(np.arange(n), n, side), minlength=side)
-    places = _cells(rows, n, side) * side + _cells(columns, n, side)
-    return np.bincount(places, minlength=side * side).reshape(side, side) / np.outer(size, size)
-
-
-def _cells(indices: HostArray, n: int, side: int) -> HostArray:
-    return indices.astype(np.int64) * side // max(n, 1)
+    step = _step(n, most)
+    size = np.bincount(np.arange(n) // step)
+    places = rows.astype(np.int64) // step * size.size + columns // step
+    return np.bincount(places, minlength=size.size**2).reshape(size.size, size.size) / np.outer(size, size)
 
 
 def _band(structure: BlockBanded, unknowns: int, most: int) -> tuple[HostArray, HostArray, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -282,7 +283,7 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
         return
     shown = histories(result, chosen.tolist())
     longest = max(shown, key=lambda history: history.steps)
-    norms = _norms(shown, len(longest.norms))
+    norms = norms_of(shown, len(longest.norms))
     at = np.asarray(longest.spent) if against == "products" else np.arange(norms.shape[0])
     every = max(1, norms.shape[0] // 12)
     options: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "markevery": every, "linewidth": 1.5}
@@ -297,7 +298,7 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
     ax.plot(at, middle, label=f"{own}median of {status.size}, min to max", **options)
     failed = np.flatnonzero((status != Status.CONVERGED) & (status != Status.STOPPED))
     for i, row in enumerate(failed[:FAILED].tolist()):
-        alone = _norms(histories(result, [row]), length)[drawn, 0]
+        alone = norms_of(histories(result, [row]), length)[drawn, 0]
         index = where(row, np.shape(result.status))
         text = f"{own}{index}: {Status(int(status[row])).name}"
         more = failed.size - FAILED
@@ -305,12 +306,12 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
         ax.plot(at, alone, color="black", linewidth=1, linestyle=(0, (1 + i, 1)), label=text)
 
 
-def _norms(shown: list[History], length: int) -> HostArray:
+def norms_of(shown: list[History], length: int, *, pad: bool = True) -> HostArray:
     """Norms (steps, systems); a system that has ended keeps its last one, and what is not positive is not drawn."""
     table = np.full((length, len(shown)), np.nan)
     for column, history in enumerate(shown):
         used = history.norms[:length]
-        table[:, column] = [*used, *[used[-1]] * (length - len(used))]
+        table[:, column] = [*used, *[used[-1] if pad else math.nan] * (length - len(used))]
     return np.where(np.isfinite(table) & (table > 0), table, np.nan)
 
 

@@ -1,0 +1,141 @@
+"""The page that `report` writes: what it says, and that it is whole and stands alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from tests.diagnostics.pages import CASES, solved
+
+VOID = {"meta", "link", "br"}
+
+
+class Page(HTMLParser):
+    """A document whose elements must be closed in order; its text, ids, and references."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID and f"</{tag}" not in (self.get_starttag_text() or "") and not self.is_empty():
+            self.open.append(tag)
+
+    def is_empty(self) -> bool:
+        return (self.get_starttag_text() or "").endswith("/>")
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text.append(data)
+
+    def values(self, attribute: str) -> list[str]:
+        return [value for _, attributes in self.elements if (value := attributes.get(attribute)) is not None]
+
+    def count(self, tag: str, kind: str) -> int:
+        return sum(name == tag and kind in (each.get("class") or "").split() for name, each in self.elements)
+
+
+def written(folder, name: str, **options) -> tuple[str, Page]:
+    result, problem = solved(name)
+    path = ims.diagnostics.report(result, folder / "solve.html", problem=problem, **options)
+    text = path.read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_page_is_whole_and_refers_to_nothing_outside(name, tmp_path):
+    text, page = written(tmp_path, name)
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    assert all(link == "data:," or link[1:] in ids for link in page.values("href"))
+    assert set(page.values("aria-labelledby")) <= set(ids)
+    assert not page.values("src")
+    assert not re.search(r"<script|@import|url\(|https?:|None|=\"[^\"]*\bnan\b", text)
+    assert ims.diagnostics.explain(*solved(name)).summary.rstrip(".") in text
+    assert f"implicitsolve {ims.__version__}" in text
+    assert text == written(tmp_path, name)[0]  # the same each time
+
+
+def test_one_solve_has_its_norms_its_structure_and_its_spectrum(tmp_path):
+    result, _ = solved("grid")
+    text, page = written(tmp_path, "grid")
+    titles = [part for part in page.text if part.startswith("step ")]
+    assert titles == [f"step {step.iteration}: {step.worst:.3g}" for step in result.native.steps]
+    assert str(result.native.detection) in text
+    assert page.count("path", "cells") > 1
+    assert sum(each.get("r") == "3.5" for _, each in page.elements) == len(titles) + 50
+    assert f"<td>{result.native.counts.residuals}</td>" in text
+
+
+def test_systems_of_a_small_batch_are_curves_and_those_that_failed_are_named(tmp_path):
+    text, page = written(tmp_path, "batch")
+    status = solved("batch")[0].status[2].name
+    assert page.count("polyline", "thin") == 3
+    assert page.count("polyline", "failed") == 1
+    assert f"system 2: {status}" in page.text
+    assert f'<li class="good">CONVERGED 3</li><li class="bad">{status} 1</li>' in text
+
+
+def test_many_systems_are_quantiles_and_five_that_failed(tmp_path):
+    text, page = written(tmp_path, "many")
+    assert page.count("polygon", "band") == 2
+    assert page.count("polyline", "failed") == 5
+    assert "and 5 more that failed" in page.text
+    assert text.count("<tr>") > 300  # every system is in a table
+
+
+def test_a_fixed_point_problem_has_the_circle_in_which_picard_converges(tmp_path):
+    text, page = written(tmp_path, "layer")
+    assert page.count("polyline", "circle") == 1
+    assert "BlockBanded(lower=1, upper=1, block_size=4" in text
+
+
+def test_without_the_problem_no_function_is_called(tmp_path):
+    calls = []
+    result = ims.root(lambda x: calls.append(1) or x**2 - 2, np.ones(3))
+    known = len(calls)
+    path = ims.diagnostics.report(result, str(tmp_path / "a.html"))
+    assert len(calls) == known
+    assert "Spectrum of J" not in path.read_text(encoding="utf-8")
+
+
+def test_the_arguments_are_checked_before_a_file_is_written(tmp_path):
+    report = ims.diagnostics.report
+    with pytest.raises(TypeError, match=r"explain: `result` must be the result of a solve, got int"):
+        report(3, tmp_path / "a.html")
+    with pytest.raises(TypeError, match=r"`problem` is for results of `root`, got a LinearResult"):
+        report(solved("linear")[0], tmp_path / "a.html", problem=abs)
+    with pytest.raises(FileNotFoundError):
+        report(solved("linear")[0], tmp_path / "no folder" / "a.html")
+    with pytest.raises(TypeError):
+        report(solved("linear")[0], 3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_optional_package_is_imported(tmp_path):
+    program = (
+        "import sys, implicitsolve as ims\n"
+        "result = ims.root(lambda x: x**2 - 2, 1.0)\n"
+        f"ims.diagnostics.report(result, {str(tmp_path / 'a.html')!r})\n"
+        "print({'torch', 'matplotlib', 'cupy'} & set(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "set()"
