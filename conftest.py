@@ -10,6 +10,7 @@ import pytest
 OPTIONAL = {
     "matplotlib": "implicitsolve/diagnostics/_plots.py",
     "torch": "implicitsolve/torch/*",
+    "jax": "implicitsolve/jax/*",
     "numba": "implicitsolve/backends/numba/*",
     "cupy": "implicitsolve/backends/cupy/*",
 }

@@ -26,8 +26,7 @@ _known: dict[type, Namespace] = {}
 def array_namespace(*arrays: Array) -> Namespace:
     """Return the namespace of the arrays' common library; different libraries raise a TypeError."""
     for x in arrays:
-        kind = type(x)
-        if kind is not np.ndarray:
+        if (kind := type(x)) is not np.ndarray:
             if any(type(y) is not kind for y in arrays):
                 return _common_namespace(arrays)
             if kind not in _known:
@@ -172,6 +171,7 @@ def _eps(xp: Namespace, dtype: Any) -> float:
 
 
 FOREIGN = {"dask": "x.compute(), a NumPy array", "sparse": "x.todense(), a NumPy array"}  # lazy, or without storage
+FOREIGN |= dict.fromkeys(("jax", "jaxlib"), "np.asarray(x), or use implicitsolve.jax.root")  # immutable
 
 
 def as_inexact(x: Any, name: str) -> Array:

@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, check_tensor, is_array, is_complex, library
+from implicitsolve._namespace import (
+    array_namespace,
+    as_inexact,
+    check_tensor,
+    is_array,
+    is_complex,
+    library,
+    numpy_namespace,
+)
 from implicitsolve._typing import Array, Namespace
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
@@ -20,6 +28,8 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
     """What `name` returned as an array of this library and dtype, if it has this shape or is flat."""
     if value is None:
         raise TypeError(f"`{name}` returned None; it must return an array of shape {shape}")
+    if xp is numpy_namespace:
+        value = on_host(value, name, dtype)
     if not is_array(value) or isinstance(value, np.matrix | np.ma.MaskedArray):
         value = as_inexact(value, name)
     check_tensor(value, name)
@@ -34,6 +44,19 @@ def checked_array(value: Any, name: str, xp: Namespace, dtype: Any, shape: tuple
     size = math.prod(shape)
     if value.shape != shape and value.shape != (size,) and not (size == math.prod(value.shape) == 1):
         raise ValueError(f"`{name}` must return an array of shape {shape}, got {value.shape}")
+    return value
+
+
+def on_host(value: Any, name: str, dtype: Any) -> Any:
+    """`value` as a NumPy array where it is one of JAX, and of the precision of `dtype`, that of x0."""
+    if type(value).__module__.partition(".")[0] != "jaxlib":
+        return value
+    value = np.asarray(value)
+    if value.dtype.kind in "fc" and np.finfo(value.dtype).eps > np.finfo(dtype).eps:
+        raise TypeError(
+            f"`{name}` returned an array of JAX of dtype {value.dtype} for x0 of dtype {dtype}: call "
+            "jax.config.update('jax_enable_x64', True), or pass a float32 x0"
+        )
     return value
 
 

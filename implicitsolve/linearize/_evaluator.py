@@ -28,7 +28,14 @@ from implicitsolve._namespace import (
 )
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
 from implicitsolve.linearize._box import Box
-from implicitsolve.linearize._checks import checked_array, checked_blocks, checked_inverse, checked_jacobian, no_product
+from implicitsolve.linearize._checks import (
+    checked_array,
+    checked_blocks,
+    checked_inverse,
+    checked_jacobian,
+    no_product,
+    on_host,
+)
 from implicitsolve.linearize._difference_product import DifferenceLength, difference_product
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
@@ -214,7 +221,8 @@ class Evaluator:
         if (kept := self._kept_at(x)) is not None:
             return kept
         self.tally.add("linearizations")
-        return self.problem.jac(self._argument(x, copy=True))  # type: ignore[misc]
+        J = self.problem.jac(self._argument(x, copy=True))  # type: ignore[misc]
+        return on_host(J, "jac", self.dtype) if self.xp is numpy_namespace else J
 
     def _kept_at(self, x: Array) -> Any:
         """What `jac` or `linearize` has returned at x, once, if `matrix` has kept it."""

@@ -1,0 +1,17 @@
+"""Roots as JAX functions: `root` for residuals written in JAX, under `jit`, `grad`, `jvp` and `vmap`.
+
+The solver runs on the host; residuals and Jacobian products run where JAX runs them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from implicitsolve.errors import BackendUnavailable
+
+if importlib.util.find_spec("jax") is None:
+    raise BackendUnavailable("implicitsolve.jax needs JAX, which is not installed: pip install 'implicitsolve[jax]'")
+
+from implicitsolve.jax._root import RootResult, root
+
+__all__ = ["RootResult", "root"]

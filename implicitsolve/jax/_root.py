@@ -1,0 +1,125 @@
+"""`root`: the solution of F(x) = 0 for a residual written in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from implicitsolve.jax._exchange import is_traced
+from implicitsolve.jax._residual import traced
+from implicitsolve.jax._systems import Settings
+from implicitsolve.krylov import LGMRES
+from implicitsolve.solve import check_linear, check_settings
+from implicitsolve.status import Status
+from implicitsolve.stopping import LinearStop, NonlinearStop
+
+
+class RootResult(NamedTuple):
+    """What `root` returns, a pytree; below `jax.vmap` everything has the axis of the batch.
+
+    Attributes
+    ----------
+    x : pytree
+        The solution, in the form of x0.
+    success : Array of bool
+        Whether the stopping criterion holds at x.
+    status : Array of int32
+        How the solve ended, a code of `implicitsolve.Status`.
+    residual_norm, target : Array
+        The two sides of the stopping inequality at x.
+    iterations : Array of int32
+        Steps.
+    residuals, products : Array of int32
+        Calls of the residual, and products with J or J^H; below `jax.vmap` each is one for the whole batch.
+    """
+
+    x: Any
+    success: Any
+    status: Any
+    residual_norm: Any
+    target: Any
+    iterations: Any
+    residuals: Any
+    products: Any
+
+
+def root(
+    residual: Callable[..., Any],
+    x0: Any,
+    *args: Any,
+    method: Any = "auto",
+    stop: NonlinearStop | None = None,
+    adjoint_method: Any = None,
+    adjoint_stop: LinearStop | None = None,
+    structure: Any = None,
+) -> RootResult:
+    """Solve ``residual(x, *args) = 0``, under `jax.jit`, `grad`, `jvp`, `vmap` and their compositions.
+
+    Parameters
+    ----------
+    residual : callable
+        ``residual(x, *args)`` returns a pytree like x, by operations of JAX. It is compiled once for each form of its
+        arguments, and like any function under `jax.jit` must be pure.
+    x0 : pytree of arrays
+        Start, real or complex (then the residual must be holomorphic in x). Under `jax.vmap` the start of each system.
+        The root does not depend on it: it gets no gradient.
+    *args : pytrees
+        What else the residual is given. Leaves that are arrays or numbers are parameters, others constants, which must
+        be hashable: an Equinox module may be passed as it is.
+    method : NewtonKrylov, BlockNewton or str, optional
+        That of `implicitsolve.root`. Default "auto".
+    stop : NonlinearStop, optional
+        When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|.
+    adjoint_method, adjoint_stop : optional
+        `method` and `stop` of `implicitsolve.pull_back`, for reverse mode, and of `push_forward`, for forward mode.
+        Default: ||c - J^H lam||_2 <= 1e-6 ||c||_2 (1.2e-5 in float32) for the cotangent c.
+    structure : BlockBanded, Sparse, Grid, "detect" or "none", optional
+        What is known of the Jacobian by the flattened x, as of `implicitsolve.Problem`.
+
+    Returns
+    -------
+    RootResult
+        Solution, status and counts. A numerical failure is a status, never an exception, also under `jax.jit`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument, or what the residual returns, is not usable.
+
+    Notes
+    -----
+    The solver runs on the host. Called with known arrays it calls the compiled residual; inside a traced program it is
+    a loop with a callback, in which the program evaluates what the solver asks for, so that no callback calls JAX.
+    Arrays on the CPU share their memory with NumPy, those on a CUDA device with CuPy.
+
+    Derivatives of any order are by implicit differentiation, exact to the tolerances of the solves: one linear solve at
+    the root for each tangent or cotangent. Where that fails they are NaN. Tracers that the residual captures from its
+    scope are parameters like `args`, but such a residual is traced anew in each call.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import implicitsolve.jax as imj
+    >>> def square(x, a):
+    ...     return x**2 - a
+    >>> def square_root(a):
+    ...     return imj.root(square, jnp.ones(()), a).x
+    >>> round(float(jax.jit(square_root)(9.0)), 3)
+    3.0
+    >>> jax.vmap(jax.grad(square_root))(jnp.array([4.0, 16.0])).round(3)
+    Array([0.25 , 0.125], dtype=float32)
+    """
+    if not callable(residual):
+        raise TypeError(f"root: `residual` must be callable, got {type(residual).__name__}")
+    check_settings("root", method, stop, None)
+    if adjoint_stop is not None or adjoint_method is not None:
+        check_linear("root", adjoint_method or LGMRES(), adjoint_stop or LinearStop())
+    settings = Settings(method, stop, adjoint_method, adjoint_stop, structure)
+    equations, start, parameters, unravel = traced(residual, x0, args, settings)
+    x, status, *numbers = equations.solve(*jax.lax.stop_gradient((start, *parameters)))
+    if is_traced(x, *parameters):
+        x = equations.solution(x, tuple(parameters))
+    return RootResult(unravel(x), status == int(Status.CONVERGED), status, *numbers)
