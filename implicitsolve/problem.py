@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -168,6 +168,21 @@ class Problem(Shown):
         return self.blocks is not None and self.blocks_exact
 
 
+def chosen(problem: Problem, indices: Indices, shape: tuple[int, ...]) -> Any:
+    """What the problem's `take` returns, with the bounds of those systems of states of this shape."""
+    part: Any = problem.take(indices)  # type: ignore[misc]
+    if problem.bounds is None or not isinstance(part, Problem):
+        return part
+    flat_shape = (-1, *shape[problem.batch_ndim :])
+    rows = [np.broadcast_to(host(side), shape).reshape(flat_shape)[indices] for side in problem.bounds]
+    return replace(part, bounds=tuple(rows))
+
+
+def host(values: Any) -> Any:
+    """An array of numbers on the host."""
+    return np.asarray(to_host(values) if is_array(values) else values)
+
+
 def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:
     """The lower and the upper bounds, or None where there are none."""
     if bounds is None:
@@ -175,7 +190,7 @@ def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:
     pair = (bounds.lb, bounds.ub) if hasattr(bounds, "lb") and hasattr(bounds, "ub") else bounds
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise TypeError(f"Problem: `bounds` must be (lower, upper), or a scipy.optimize.Bounds, got {bounds!r}")
-    lower, upper = (np.asarray(to_host(side) if is_array(side) else side) for side in pair)
+    lower, upper = (host(side) for side in pair)
     if lower.dtype.kind not in "iuf" or upper.dtype.kind not in "iuf":
         raise TypeError(f"Problem: `bounds` must be real numbers, got {lower.dtype} and {upper.dtype}")
     try:

@@ -103,7 +103,7 @@ root, drop_in = partial(ims.root, squares, [1.0]), partial(ims.newton_krylov, sq
 NAMES_THE_WAY = {
     # what: (call, exception, words of the message)
     "callback": (partial(root, callback=print), TypeError, "`callback`.*monitor="),
-    "bounds": (partial(root, bounds=(0, 1)), TypeError, "`bounds`.*least_squares"),
+    "bounds": (partial(root, bounds=(2, 3)), ValueError, "`x0` must lie within `bounds`.*np.clip"),
     "options": (partial(root, options={"maxiter": 3}), TypeError, "`options`.*max_iterations"),
     "maxfev": (partial(root, maxfev=3), TypeError, "`maxfev`.*max_evaluations"),
     "xtol": (partial(root, xtol=1e-3), TypeError, "`xtol`.*NonlinearStop"),

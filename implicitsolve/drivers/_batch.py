@@ -14,7 +14,7 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, as_inexact, gather
 from implicitsolve._typing import Array, Indices
 from implicitsolve.drivers._dispatch import Cancel, Chunk, Dispatch, Pool, Task
-from implicitsolve.problem import Problem
+from implicitsolve.problem import Problem, chosen
 from implicitsolve.result import PER_SYSTEM, Counts, NonlinearResult, concatenated
 from implicitsolve.solve import NonlinearMethod, check_settings, root
 from implicitsolve.status import Status
@@ -225,7 +225,10 @@ class _Batch:
 
     def chunk(self, systems: Indices, method: NonlinearMethod, stop: NonlinearStop) -> Chunk:
         """Some of them as a chunk."""
-        problem = self.problem.take(systems) if isinstance(self.problem, Problem) else self.problem  # type: ignore[misc]
+        problem = self.problem
+        if isinstance(problem, Problem):
+            shape = self.batch_shape if self.x0 is None else tuple(self.x0.shape)
+            problem = chosen(problem, systems, shape)
         return Chunk(systems, problem, self.start(systems), method, stop)
 
     def joined(self, tasks: list[Task]) -> BatchResult:

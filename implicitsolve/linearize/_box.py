@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, is_array, is_complex, to_host, traits_of
+from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, to_host, traits_of
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.problem import host
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class Box:
         xp = array_namespace(x0)
         sides: list[Array] = []
         for name, bound in zip(("lower", "upper"), bounds):
-            host = np.asarray(to_host(bound) if is_array(bound) else bound, dtype=float)
+            values = host(bound)
             try:
-                host = np.broadcast_to(host, tuple(x0.shape))
+                whole = np.broadcast_to(values, tuple(x0.shape)).astype(float)
             except ValueError:
                 message = f"`bounds`: the {name} one must broadcast to the shape {tuple(x0.shape)} of x0"
-                raise ValueError(f"{message}, got {host.shape}") from None
-            sides.append(xp.reshape(from_host(np.array(host), x0), flat_shape))
+                raise ValueError(f"{message}, got {values.shape}") from None
+            sides.append(xp.reshape(from_host(whole, x0), flat_shape))
         flat = xp.reshape(x0, flat_shape)
         outside = np.flatnonzero(to_host((flat < sides[0]) | (flat > sides[1])))
         if outside.size:

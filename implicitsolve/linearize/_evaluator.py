@@ -41,7 +41,7 @@ from implicitsolve.linearize._tally import Tally
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._base import embedded
 from implicitsolve.operators._wrappers import guarded
-from implicitsolve.problem import Problem
+from implicitsolve.problem import Problem, chosen
 
 FEW = 0.75  # fraction of the systems below which gathering their data pays
 
@@ -129,7 +129,7 @@ class Evaluator:
     def chosen(self, indices: Indices) -> Evaluator:
         """Evaluator of systems by a problem of their own, for problems with `take`; indices may repeat."""
         part = self._of(indices)
-        problem: Any = self.problem.take(indices if self.systems is None else self.systems[indices])  # type: ignore[misc]
+        problem = chosen(self.problem, indices if self.systems is None else self.systems[indices], self.shape)
         if not isinstance(problem, Problem):
             raise TypeError(f"`take` must return a Problem, got {type(problem).__name__}")
         if problem.batch_ndim != 1:

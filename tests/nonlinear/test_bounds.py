@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -137,6 +138,29 @@ def test_bounds_follow_the_systems_that_are_taken():
     result = ims.root(problem, np.full((4, 1), 0.5), method="newton-krylov", stop=ims.NonlinearStop(rtol=1e-3))
     assert not any(outside)
     assert (result.x <= targets[:, None]).all()
+
+
+def test_chunks_and_rivals_keep_the_bounds_of_their_systems():
+    """Drivers take the problem of some systems, whose `take` knows nothing of the bounds."""
+    outside: list[bool] = []
+
+    def batch(b):
+        def F(x):
+            outside.append(bool((x < 0).any()))
+            return x**2 - b
+
+        return ims.Problem(F, batch_ndim=1, take=lambda rows: batch(b[rows]))
+
+    b = np.array([4.0, 9.0, 16.0])[:, None]
+    problem = replace(batch(b), bounds=(np.zeros((3, 1)), np.full((3, 1), 50.0)))
+    with ThreadPoolExecutor(1) as threads:
+        solved = ims.drivers.solve_batch(problem, np.full((3, 1), 0.1), chunks=2, executor=threads)
+    np.testing.assert_allclose(solved.x, b**0.5, rtol=1e-6)
+    raced = ims.drivers.race(problem, [np.full((3, 1), 0.1), np.full((3, 1), 1.0)])
+    np.testing.assert_allclose(raced.x, b**0.5, rtol=1e-6)
+    streamed = ims.drivers.solve_stream(problem, np.full((3, 1), 0.1), batch_size=2)
+    np.testing.assert_allclose(streamed.x, b**0.5, rtol=1e-6)
+    assert not any(outside)
 
 
 @pytest.mark.parametrize("name", ["dense", "newton-krylov", "sparse"])
