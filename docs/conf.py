@@ -63,7 +63,7 @@ numpydoc_validation_checks = {
 numpydoc_validation_exclude = {
     r"\.[A-Z]\w*\.\w+$",  # members of classes, of which most need a line only
     r"\.(Communicator|Coupling|Monitor|silent)$",  # protocols, and a function that follows one
-    r"\.(ConvergenceWarning|ImplicitLayer|Status|Trace)$",
+    r"\.(ConvergenceWarning|ImplicitLayer|ProgressBar|Status|Trace)$",
     r"^implicitsolve\.torch\.Implicit(GRU|LSTM)$",  # whose signature is that of their base class
 }
 if importlib.util.find_spec("numba") is None:

@@ -70,6 +70,8 @@ class NewtonStep:
         Positions of those systems in the flattened batch; the arrays below follow it.
     residual_norm : ndarray of float
         Norm of F after the step, in the norm of the stopping rule.
+    target : ndarray of float
+        What it must fall to; empty where the method does not say.
     step_length : ndarray of float
         Accepted fraction of the Newton step; 0 where none was.
     forcing : ndarray of float
@@ -93,6 +95,7 @@ class NewtonStep:
     iteration: int
     systems: HostArray
     residual_norm: HostArray
+    target: HostArray = field(default_factory=lambda: NOTHING)
     step_length: HostArray = field(default_factory=lambda: NOTHING)
     forcing: HostArray = field(default_factory=lambda: NOTHING)
     linear_residual: HostArray = field(default_factory=lambda: NOTHING)

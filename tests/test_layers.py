@@ -60,7 +60,6 @@ FRONT = ("__main__", "_report")  # the command, which tries every part; nothing 
 FOR_AN_OPTIONAL_PACKAGE = ("backends", "torch", "jax", "petsc")
 DEPENDENCIES = frozenset({"numpy", "scipy", "array_api_compat"})
 ON_DEMAND = {
-    "implicitsolve.monitor": frozenset({"tqdm"}),
     "implicitsolve.diagnostics._plots": frozenset({"matplotlib"}),
 }
 ASKS_FOR_THE_LIBRARY = "implicitsolve._namespace"

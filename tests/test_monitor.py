@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
-import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -132,33 +132,84 @@ def test_combine_calls_all_in_order():
     ims.root(problem(), X0, monitor=monitor.combine())
 
 
-def test_progress_bar_counts_steps_and_closes():
-    pytest.importorskip("tqdm", reason="tqdm is not installed")
-    stream = io.StringIO()
-    bar = monitor.progress_bar(file=stream, mininterval=0, ascii=True)
-    for _ in range(2):  # one monitor may serve several solves
-        stream.truncate(0)
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def contraction(rate: float) -> ims.Problem:
+    return ims.Problem(lambda x: (1 - rate) * (x - 1), fixed_point=True)
+
+
+def test_progress_bar_has_the_share_of_digits_and_the_steps_left_at_the_pace_of_the_last():
+    stream, trace = io.StringIO(), monitor.collect()
+    both = monitor.combine(trace, monitor.progress_bar(stream, label="model"))
+    stop = ims.NonlinearStop(atol=1e-8, max_iterations=1000)
+    result = ims.root(contraction(0.1**0.1), np.zeros(3), method="picard", stop=stop, monitor=both)
+    lines = stream.getvalue().splitlines()
+    assert 10 <= len(lines) <= 12  # one for each tenth
+    digits = np.log10(trace[0].worst / 1e-8)
+    for line in lines[1:-1]:
+        found = re.fullmatch(
+            r"model \[(#*)\.*\] +(\d+) %  step (\d+), norm (\S+), target 1e-08, about (\d+) steps? left", line
+        )
+        share, step, left = int(found[2]), int(found[3]), int(found[5])
+        assert share == int(100 * (1 - np.log10(trace[step].worst / 1e-8) / digits))
+        assert len(found[1]) == share // 5
+        assert abs(step + left - result.iterations) <= 1
+    assert "100 %" in lines[-1]
+    assert "left" not in lines[-1]
+
+
+def test_progress_bar_on_a_terminal_is_one_line_for_each_solve():
+    stream = Terminal()
+    bar = monitor.progress_bar(stream)
+    for name in ("solve [", "solve 2 ["):  # one monitor may serve several solves
+        stream.seek(stream.truncate(0))
         result = ims.root(problem(1), X0, monitor=bar)
         text = stream.getvalue()
-        assert "Newton" in text
-        assert re.search(rf"{len(result.steps) - 1}step", text)
-        assert "running=0" in text
+        assert text.count("\r") == len(result.steps)
+        assert text.count(name) == len(result.steps)
+        assert text.count("\n") == 1
         assert text.endswith("\n")
+        assert "0 of 2 running" in text
 
 
-def test_progress_bar_ends_with_a_solve_that_fails():
-    pytest.importorskip("tqdm", reason="tqdm is not installed")
+def test_progress_bar_does_not_call_a_solve_that_fails_complete():
     stream = io.StringIO()
-    bar = monitor.progress_bar(file=stream, mininterval=0)
-    result = ims.root(ims.Problem(lambda x: x**2 - 2), 100.0, monitor=bar, stop=ims.NonlinearStop(max_iterations=2))
-    assert not result.success
-    assert stream.getvalue().endswith("\n")
+    ims.root(ims.Problem(lambda x: x**2 + 1), 3.0, monitor=monitor.progress_bar(stream))
+    assert "100 %" not in stream.getvalue()
+    nothing = io.StringIO()
+    ims.root(ims.Problem(lambda x: x * np.nan), np.ones(2), monitor=monitor.progress_bar(nothing))
+    assert re.search(r" 0 %  step 0, norm nan", nothing.getvalue())
 
 
-def test_progress_bar_is_a_table_without_tqdm(monkeypatch, capsys):
-    for name in ("tqdm", "tqdm.auto"):
-        monkeypatch.setitem(sys.modules, name, None)
+def test_progress_bar_goes_to_standard_error_of_the_moment(capsys):
     ims.root(problem(), X0, monitor=monitor.progress_bar())
     out, err = capsys.readouterr()
     assert out == ""
-    assert "norm(F)" in err
+    assert "100 %" in err
+
+
+def test_progress_bar_shows_steps_without_a_target():
+    stream = io.StringIO()
+    bar = monitor.progress_bar(stream)
+    for iteration, running in ((0, 3), (1, 0)):
+        bar(
+            ims.NewtonStep(iteration=iteration, systems=np.arange(3), residual_norm=np.ones(3), running=running), X0, X0
+        )
+    assert [line.split("]")[1].split() for line in stream.getvalue().splitlines()] == [
+        ["0", "%", "step", "0,", "norm", "1,", "3", "of", "3", "running"],
+        ["100", "%", "step", "1,", "norm", "1,", "0", "of", "3", "running"],
+    ]
+
+
+def test_progress_bar_counts_the_systems_of_solve_batch():
+    def batch(rows):
+        return ims.Problem(lambda x: x**2 - 2, batch_ndim=1, take=lambda indices: batch(rows[indices]))
+
+    stream = io.StringIO()
+    bar = monitor.progress_bar(stream, label="batch")
+    with ThreadPoolExecutor(1) as executor:
+        ims.drivers.solve_batch(batch(np.arange(20)), np.ones((20, 1)), executor=executor, progress=bar.count)
+    assert stream.getvalue().splitlines()[-1] == f"batch [{20 * '#'}] 100 %  20 of 20 systems"

@@ -181,6 +181,7 @@ class OneSystemLoop(BlockLoop):
                 iteration=iteration,
                 systems=ROW,
                 residual_norm=self.state.measure,
+                target=self.state.target,
                 running=running,
                 counts=counts,
                 sparsity="" if iteration else self.memory.described,

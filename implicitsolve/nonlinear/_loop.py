@@ -289,6 +289,7 @@ class IterationLoop(Generic[State]):
             iteration=iteration,
             systems=state.rows.copy(),
             residual_norm=state.measure.copy(),
+            target=state.target,
             running=int((state.status == RUNNING).sum()) + waiting,
             counts=self.evaluator.tally.counts(),
             sparsity="" if iteration else self.memory.described,

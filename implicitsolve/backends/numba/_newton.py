@@ -195,7 +195,11 @@ class _Solver:
         """What `newton_batch` returns."""
         B = len(self.x)
         start = NewtonStep(
-            iteration=0, systems=np.arange(B), residual_norm=self.norms[:, 1], counts=Counts(residuals=1)
+            iteration=0,
+            systems=np.arange(B),
+            residual_norm=self.norms[:, 1],
+            target=self.target,
+            counts=Counts(residuals=1),
         )
         return NonlinearResult(
             x=self.x.reshape(self.shape),
