@@ -113,9 +113,9 @@ def table(stream: TextIO | None = None) -> Monitor:
     Returns
     -------
     Monitor
-        For the argument `monitor` of `root`. The columns are the step, the largest norm of F in the batch, the systems
-        that still run, the smallest step length, the largest forcing term, and the residuals and products so far;
-        above them stands the sparsity of J that the solve has found, or why none.
+        For the argument `monitor` of `root`. The columns are the step, the largest norm of F in the batch, the active
+        systems, the smallest step length, the largest forcing term, and the residuals and products so far.
+        Above them is the sparsity of J that the solve has found, or the reason why it found none.
 
     Examples
     --------

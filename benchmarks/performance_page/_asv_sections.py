@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.performance_page._asv import Results
+from benchmarks.performance_page._names import name as workload
+from benchmarks.performance_page._names import place
 from benchmarks.performance_page._table import count, number, table
 
 MILLISECONDS, MEGABYTES = 1e3, 1e-6
@@ -34,11 +36,11 @@ code with the library, over the tolerance."""
 def forward(results: Results) -> str:
     """One row for each workload."""
     name = "solves.Forward.track_"
-    keys = results.first(f"{name}residuals", "solves.ForwardTime.time_solve")
+    keys = sorted(results.first(f"{name}residuals", "solves.ForwardTime.time_solve"), key=place)
     header = ("workload", "residuals", "J v", "of each", "Krylov iterations", "peak MB", "ms", "max\\|F\\| / target")
     rows = [
         (
-            key,
+            workload(key),
             count(results[f"{name}residuals"].get((key,))),
             count(results[f"{name}jvps"].get((key,))),
             number(results[f"{name}products_of_each"].get((key,))),
@@ -60,11 +62,11 @@ missed that tolerance."""
 def gradient(results: Results) -> str:
     """One row for each workload."""
     name = "solves.Gradient.track_"
-    keys = results.first(f"{name}vjps", "solves.GradientTime.time_pull_back")
+    keys = sorted(results.first(f"{name}vjps", "solves.GradientTime.time_pull_back"), key=place)
     header = ("workload", "Jᵀ w", "products of the adjoint solve", "residuals", "failed", "peak MB", "ms")
     rows = [
         (
-            key,
+            workload(key),
             *(count(results[name + what].get((key,))) for what in ("vjps", "linear_products", "residuals", "failures")),
             number(results[f"{name}peak_bytes"].get((key,)), scale=MEGABYTES),
             number(results["solves.GradientTime.time_pull_back"].get((key,)), scale=MILLISECONDS),

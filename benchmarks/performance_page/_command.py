@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.performance_page import _asv_sections, _peer_sections
 from benchmarks.performance_page._asv import Results
+from benchmarks.performance_page._names import place
 from benchmarks.performance_page._plots import figures
 
 HEAD = """# Performance
@@ -25,11 +26,15 @@ ranks](../how_to/mpi.md#scaling).
 
 {about}
 
-The workloads are defined in `benchmarks/benchmarks/workloads`: W1 is an implicit GRU on 20 sequences of 40 positions
-(25 for k = 448) with k states and 100 inputs, its recurrent weights s times as large as the others, from zero; W2 are
-the 1-D Bratu problem and the steady Burgers equation with 10⁴ and 10⁵ unknowns, for which the user gives F and declares
-it tridiagonal; W3 is the steady Brusselator on 2·10⁴ cells; W4 are 10⁴ Brusselators of 8 cells; W5 is an Elman network
-on 20 sequences of 1000 positions.
+The workloads are defined in `benchmarks/benchmarks/workloads`:
+
+- **Bratu** and **Burgers**: the 1-D Bratu problem and the steady Burgers equation with 10⁴ and 10⁵ unknowns. The user
+  gives F and declares that J is tridiagonal.
+- **Brusselator**: steady states on 2·10⁴ cells with 2 species each, or with 8, which are 4 coupled Brusselators.
+- **Batch of 10⁴ Brusselators**: 8 cells each.
+- **Implicit GRU**: 20 sequences of 40 positions (25 for 448 states) with 100 inputs, from zero. "recurrent weights × s"
+  are s times as large as the others.
+- **Elman network**: 20 sequences of 1000 positions with 100 states.
 """
 
 AGAIN = """## To measure again
@@ -45,7 +50,8 @@ python -m benchmarks.peers --threads 2 --json peers_2.json
 python -m benchmarks.performance_page --peers peers_1.json peers_2.json
 ```
 
-Use an idle machine, or the times mean little. The counts do not depend on the machine.
+Use an idle machine, or the times mean little. The counts do not depend on the machine. `benchmarks.peers` also prints
+its results beside the project's targets.
 
 ```{toctree}
 :hidden:
@@ -104,4 +110,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     results = Results.read(arguments.asv) if arguments.asv.exists() else None
     runs = [{"workloads": []} | json.loads(path.read_text(encoding="utf-8")) for path in arguments.peers]
+    for run in runs:
+        run["workloads"].sort(key=lambda record: place(record["key"]))
     arguments.write.write_text(page(results, runs, arguments.write.parent), encoding="utf-8")

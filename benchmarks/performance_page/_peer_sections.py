@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks.performance_page._names import name
 from benchmarks.performance_page._table import number, table
 
 Record = dict[str, Any]
 
 
 def sections(runs: Sequence[Record]) -> Iterator[str]:
-    """Summary and targets, then details; one run for each number of threads."""
+    """The summary, then details; one run for each number of threads."""
     if not runs:
         return
     yield f"## Against other packages\n\n{ABOUT}\n\n{summary(runs)}"
     for title, about, key, rows in (
-        ("Targets", "The goals, and the current measurements.", "targets", targets),
         ("One product of a layer", PRODUCTS, "products", products),
         ("A training step", TRAINING, "training", training),
         ("Adjoint solves", ADJOINTS, "adjoints", adjoints),
@@ -25,28 +25,33 @@ def sections(runs: Sequence[Record]) -> Iterator[str]:
             yield f"### {title}\n\n{about}\n\n{rows(runs)}"
     for run in runs:
         for record in run["workloads"]:
-            yield f"### {record['name']}, {threads(run)}\n\n{solvers(record, run['clock'])}"
+            yield f"### {heading(record)}, {threads(run)}\n\n{solvers(record, run['clock'])}"
 
 
 ABOUT = """Every solver starts at the same x and runs until max|F| is below the same target, as measured independently
 by one NumPy residual. Solvers alternate in one process, compiled and warm; medians are compared. "over ours" is the
-other solver's time over that of `root` with its defaults: above 1 `root` is faster. Products are residuals and
-Jacobian products of all systems at a time, where the solver reports them. "failed" counts other packages' solvers;
-each is in the table with its final residual."""
+other solver's time over that of `root` with its defaults: if it exceeds 1, `root` is faster. A product is a residual or
+a Jacobian product of all systems at once, where the solver reports them. "failed" counts the solvers of other packages
+that did not reach the target; the tables below list each of them with its final residual."""
 
 
-PRODUCTS = """Residuals and products of the layer of W1, and its matrix products alone: three GEMMs, one for the
+PRODUCTS = """Residuals and products of the implicit GRU, and its matrix products alone: three GEMMs, one for the
 weights of one vector. "halves" are those of the reduced system of every second position, over both halves: the same
 work."""
 TRAINING = """One step of training: forward to 1e-4, and the gradients of all parameters, adjoint to 1e-3, in
 float32, against torch's bidirectional LSTM of the same size. A warm start uses the states and the adjoint of the
 previous visit, one step of that optimizer ago."""
-ADJOINTS = """To 1e-6, at the solution of W1. The residual is that of the worst system, measured independently."""
+ADJOINTS = """To 1e-6, at the forward solution. The residual is that of the worst system, measured independently."""
 
 
 def threads(run: Record) -> str:
     """How many, in words."""
     return "one thread" if run["threads"] == 1 else f"{run['threads']} threads"
+
+
+def heading(record: Record) -> str:
+    """The name of a workload, as a heading."""
+    return name(record["key"])[0].upper() + name(record["key"])[1:]
 
 
 def default(record: Record) -> Record | None:
@@ -81,7 +86,7 @@ def summary(runs: Sequence[Record]) -> str:
             failures = sum(map(failed, record["rows"]))
             rows.append(
                 (
-                    record["name"],
+                    name(record["key"]),
                     str(run["threads"]),
                     solver(best) if best else "none",
                     *timed(best),
@@ -116,21 +121,10 @@ def solvers(record: Record, clock: str) -> str:
     return table(header, rows, texts=2, notes=1)
 
 
-def targets(runs: Sequence[Record]) -> str:
-    """What was aimed at, and what was measured."""
-    rows = [
-        (target["target"], str(run["threads"]), target["goal"], number(target["measured"]), target["verdict"])
-        for run in runs
-        for target in run.get("targets") or ()
-        if target["verdict"] != "not measured"
-    ]
-    return table(("target", "threads", "goal", "measured", "verdict"), rows, texts=3, notes=1)
-
-
 def products(runs: Sequence[Record]) -> str:
     """Every function by the matrix products in it."""
     rows = [
-        (record["key"], str(run["threads"]), row["what"], number(row["median"], scale=1e3), number(row["ratio"]))
+        (name(record["key"]), str(run["threads"]), row["what"], number(row["median"], scale=1e3), number(row["ratio"]))
         for run in runs
         for record in run.get("products") or ()
         for row in record["rows"]
@@ -142,7 +136,7 @@ def training(runs: Sequence[Record]) -> str:
     """Every way to take the step, by that of torch's LSTM."""
     rows = [
         (
-            record["key"],
+            name(record["key"]),
             str(run["threads"]),
             row["what"],
             number(row["median"], scale=1e3),
@@ -162,7 +156,7 @@ def adjoints(runs: Sequence[Record]) -> str:
     """Counts do not depend on the threads: those of the first run that has them."""
     records = next(run["adjoints"] for run in runs if run.get("adjoints"))
     rows = [
-        (record["key"], number(record["products"]), number(record["iterations"]), number(record["residual"], 2))
+        (name(record["key"]), number(record["products"]), number(record["iterations"]), number(record["residual"], 2))
         for record in records
     ]
     return table(("layer", "products", "iterations", "residual"), rows)

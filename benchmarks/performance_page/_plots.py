@@ -13,6 +13,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from benchmarks.performance_page._asv import Results
+from benchmarks.performance_page._names import name
 from benchmarks.performance_page._peer_sections import default, rivals, solver, threads
 
 BLACK, COLORS = "0.15", mpl.colormaps["tab10"]
@@ -42,7 +43,7 @@ def ratios(run: dict[str, Any], path: Path) -> Path | None:
         axes.plot([], [], "o", color=COLORS(index % 10), label=package)
     axes.axvline(1.0, color=BLACK, linewidth=1.0)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(records)), [record["name"] for record in records], fontsize=8)
+    axes.set_yticks(range(len(records)), [name(record["key"]) for record in records], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(f"time over that of implicitsolve, {threads(run)}; each workload's fastest rival is named")
     axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

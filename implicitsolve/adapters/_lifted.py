@@ -57,10 +57,10 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
         its gradient returned, in CSR format, or BSR if it came in BSR; entry i of the gradient's ``data`` belongs to
         entry i of ``problem.parameters["A"].data``.
 
-        ``substitute`` is available where the graph of A's non-zero entries is acyclic, as for the networks above: it
-        returns the solution after one sweep, which costs one product with A, and the Jacobian's operator offers its
-        exact inverse, for `pull_back` and others, at the same cost (where there are 8 unknowns or more in a level of
-        the graph, on average). The unknowns need no particular order.
+        ``substitute`` is available where the graph of A's non-zero entries is acyclic, as for the networks above. It
+        returns the solution after one sweep, which costs one product with A. The Jacobian's operator then offers its
+        exact inverse, for `pull_back` and others, at the same cost (if a level of the graph has 8 unknowns or more on
+        average). The unknowns need no particular order.
 
         ``initial_guess`` offers the kinds "zeros" (default), "one-step", which is phi(B u), and "random", uniform in
         [-1, 1].

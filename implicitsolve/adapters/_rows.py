@@ -133,7 +133,7 @@ class Rows(ByFields):
         return np.flatnonzero(slot < self.lengths[system])
 
     def parts(self, like: Array) -> list[slice]:
-        """Equal blocks of at most PART_ROWS rows; on a GPU all rows at once."""
+        """Equal blocks of at most PART_ROWS each; on a GPU all rows at once."""
         parts = 1 if is_cupy_array(like) else -(-self.count // PART_ROWS)
         size = -(-self.count // parts)
         return [slice(start, min(start + size, self.count)) for start in range(0, self.count, size)]
@@ -213,7 +213,7 @@ def taken(x: Array, source: Array, none: int) -> Array:
 
 
 def _without(rows: Array, empty: Array) -> Array:
-    """Rows (..., n, k) with zeros where `empty` (n,) says so; a GPU would wait at an assignment to a mask."""
+    """Rows (..., n, k) with zeros where `empty` (n,) is True; assignment to a mask would synchronize a GPU."""
     if isinstance(rows, np.ndarray):
         rows[..., empty, :] = 0.0
         return rows

@@ -30,7 +30,7 @@ def difference(x: Array, y: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Map(ByFields):
-    """From which rows which rows are computed: of the whole layer, or from one half of the positions the other.
+    """Rows that are computed, and those they depend on: of the whole layer, or of one half of the positions.
 
     Attributes
     ----------

@@ -224,11 +224,11 @@ class SparseLU:
     """Sparse LU factorization.
 
     Rows and columns of different sizes are scaled. A matrix with more than a quarter of all entries goes to LAPACK's LU
-    of the whole array; a pattern that is a narrow band, as it stands or after reverse Cuthill-McKee, to its band LU;
-    others to SuperLU [1]_, in symmetric mode with minimum degree on A + A^T where the pattern is symmetric (half the
-    fill of COLAMD in the plane), else with COLAMD and partial pivoting. After a factorization in symmetric mode, whose
-    pivots may be small, the residual of one solve is measured, and the matrix factorized again with partial pivoting
-    where that is not small.
+    of the whole array; a pattern that is a narrow band, as it is or after reverse Cuthill-McKee, to its band LU. Any
+    other goes to SuperLU [1]_, in symmetric mode with minimum degree on A + A^T where the pattern is symmetric (half
+    the fill of COLAMD in the plane), else with COLAMD and partial pivoting. After a factorization in symmetric mode,
+    whose pivots may be small, the residual of one solve is measured, and the matrix is factorized again with partial
+    pivoting if it is not small.
 
     References
     ----------

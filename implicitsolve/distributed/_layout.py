@@ -203,7 +203,7 @@ class Part:
 
     @property
     def is_first(self) -> bool:
-        """Whether it owns the first of all blocks."""
+        """Whether it owns the first block."""
         return self.first == 0
 
     @property

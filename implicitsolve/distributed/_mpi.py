@@ -38,12 +38,12 @@ class MPI:
     Notes
     -----
     Use it as a context manager around the program: an exception that leaves the block on one rank is printed with the
-    rank's number, and ends all ranks at once with exit status 1. Otherwise the others would wait for it for ever.
+    rank's number, and ends all ranks at once with exit status 1. Otherwise the others would wait for it indefinitely.
 
     Numbers go as buffers, nothing is pickled. A maximum keeps NaN, which MPI's own does not promise.
 
-    All ranks decide by the same numbers, each for itself. That they get the same bits from a sum is what MPI's standard
-    advises and its implementations do on machines of one kind; what ranks compute from these has the same bits where
+    Every rank bases its decisions on the same numbers. MPI's standard recommends that all ranks obtain the same bits
+    from a sum, and implementations comply on machines of one kind. What ranks compute from these has the same bits if
     they have the same processors, libraries and numbers of threads.
 
     Programs are run as ``mpiexec -n 4 python program.py``.

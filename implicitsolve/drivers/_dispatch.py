@@ -248,7 +248,7 @@ class Dispatch:
 
     `make` gives the chunk of some systems; `progress` and `cancel` are those of `solve_batch`. A pool of processes that
     breaks does not report which chunk it was: all chunks that had been submitted are retried at the end, one at a time
-    in a pool used for nothing else. One that breaks it again is lost.
+    in a pool of its own. One that breaks it again is lost.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class Dispatch:
             self.pool.end(started, kill=bool(self.running))
 
     def _pass(self, tasks: list[Task], places: int, *, is_last: bool) -> None:
-        """Hand over chunks, `places` at a time; in the last pass those that fail are lost, else suspected."""
+        """Submit chunks, `places` at a time; in the last pass those that fail are lost, else suspected."""
         waiting = deque(tasks)
         while waiting or self.running:
             if self.cancel is not None and self.cancel.is_set():

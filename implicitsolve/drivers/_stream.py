@@ -170,7 +170,7 @@ def solve_sequences(
 
     Notes
     -----
-    The sequences of a window are sorted, and cut into buckets of one or more whole batches: a batch begins a new bucket
+    The sequences of a window are sorted, and cut into buckets of complete batches: a batch begins a new bucket
     where its longest sequence has less than 0.8 of the length of the bucket's longest. `build` is called once for each
     bucket, and memory is that of `solve_stream` for one.
 

@@ -7,11 +7,11 @@ kernel                 call (returns `Factors`)                                 
 ``cyclic_reduction``   ``factor(blocks, *, overwrite=False)``, three blocks in a row                         tridiagonal
 =====================  ====================================================================================  ==========
 
-and for Newton's method ``place_colors(blocks, changes, per_length, first, lower)``, which writes the differences of
-some colors into `blocks`, or ``place_groups``, where zeros in the blocks are known; ``rank_one(z, w, amount,
-following)``, an update of vectors; and ``narrow_lu(blocks, growth_limit)``, which factors those systems of a block
-tridiagonal batch whose outer blocks are triangular as scalar bands without interchanges, where entries grow by no more
-than `growth_limit`, and returns their places and `Factors`.
+Newton's method uses ``place_colors(blocks, changes, per_length, first, lower)``, which writes the differences of some
+colors into `blocks`, or ``place_groups``, where zeros in the blocks are known, and ``rank_one(z, w, amount,
+following)``, an update of vectors. ``narrow_lu(blocks, growth_limit)`` factors those systems of a block tridiagonal
+batch whose outer blocks are triangular as scalar bands without interchanges, where entries grow by no more than
+`growth_limit`, and returns their places and `Factors`.
 
 `blocks` has shape (B, T, lower + upper + 1, k, k), ``blocks[:, t, j] = A[t, t + j - lower]``; entries outside the
 matrix are never read. The caller ensures that `lower` and `upper` are less than T (or 0). ``pivoting="block"``

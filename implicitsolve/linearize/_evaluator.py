@@ -1,7 +1,7 @@
 """The one place that calls the user's functions: a problem seen as arrays (B, N), checked and counted.
 
 The user's functions receive copies, unless the problem is `pure`, so that a residual which changes its argument or
-hands out one buffer again and again does no harm; exceptions they raise pass through unchanged.
+returns the same buffer every time does no harm; exceptions they raise pass through unchanged.
 
 Products without `jvp`, `jac` or `linearize` are differences: see `difference_product`.
 """

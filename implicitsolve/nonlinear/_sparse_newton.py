@@ -60,7 +60,7 @@ class SparseNewton:
 
     Where an assembly shows that F changes with unknowns outside its row of a declared pattern, the solve goes on with
     the approximate J and warns once (`RuntimeWarning`); a detected pattern that misses entries in two assemblies is
-    detected again, once. Columns of one color are not told apart: a missing entry goes unnoticed where its row has
+    detected again, once. Columns of one color cannot be distinguished: a missing entry goes unnoticed where its row has
     another of that color, and so in the inner rows of three diagonals, which have all three colors.
 
     Directions and renewals are those of `BlockNewton`. A single system is solved by BiCGSTAB with the assembled J,

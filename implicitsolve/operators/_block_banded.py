@@ -61,9 +61,9 @@ class BlockBandedMatrix(LinearOperator):
     Notes
     -----
     Vectors have the shape ``(*batch, T, k)`` or ``(*batch, T k)``. A product costs 2 T (lower + upper + 1) k^2 flops
-    for each system. NumPy's few columns (fewer than 4; any number for k = 1) are multiplied by SciPy's compiled BSR
-    product, which needs 4 bytes a block more (a copy of the blocks where some outside the matrix are not zero), more
-    columns and other libraries by a batched product of dense blocks for each block diagonal. On NumPy arrays the first
+    for each system. On NumPy arrays, fewer than 4 columns (any number for k = 1) are multiplied by SciPy's compiled BSR
+    product, which needs 4 more bytes per block (and a copy of the blocks if some outside the matrix are not zero). More
+    columns and other libraries use a batched product of dense blocks for each block diagonal. On NumPy arrays the first
     adjoint product stores the blocks of A^H: as much again. Of a band of more than 8 block diagonals SciPy's product
     skips those that hold zeros alone, if they are most.
 

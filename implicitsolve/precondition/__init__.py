@@ -5,7 +5,7 @@ the M of `linear_solve`, or, built from the Jacobian and kept over several steps
 `BlockLU` can take the place of one: its inverse is exact.
 
 ======================  =========================================  ===============================================
-settings                flops of a product                         pays where
+settings                flops of a product                         used where
 ======================  =========================================  ===============================================
 `BlockJacobi`           1 / (lower + upper + 1) of one with A      blocks are coupled weakly; on a GPU
 `Neumann`               `order` products with A more               products are cheap beside a Krylov step

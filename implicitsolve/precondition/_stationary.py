@@ -73,7 +73,7 @@ class Neumann:
     is kept, and n + 1 with D^-1.
 
     The error is (I - D^-1 A)^(n + 1): small only where the diagonal blocks dominate. Each order saves a Krylov method
-    at most about one product, so that this pays where products are cheaper than the Krylov method's own vector
+    at most about one product, so that this helps where products are cheaper than the Krylov method's own vector
     operations: high orders on a GPU, or long Krylov spaces. Without scaling A has to be near the identity.
 
     References

@@ -125,10 +125,10 @@ def check_derivatives(
     products are compared with products by ``<w, J v> = <J^H w, v>``, and parameter gradients against `parameter_jvp`,
     each parameter separately. Two directions are tried, one of them in proportion to the entries of x.
 
-    It is also checked that the functions do not write into their arguments, that F(x) is the same when it is computed
-    again, that `linearize` returns the residual, that systems of a batch do not depend on each other, that `take` and
-    `halves` are parts of the whole. A random direction does not detect an error in a single entry of a large J that is
-    small in comparison with F's change, relatively 1e-7.
+    Further checks: the functions do not write into their arguments, that F(x) is the same when it is computed
+    again, that `linearize` returns the residual, that the systems of a batch are independent, and that `take` and
+    `halves` agree with the whole. A random direction does not detect an error in a single entry of a large J that is
+    small relative to the change of F (1e-7).
 
     Costs about 30 residuals, two products of each kind, and one assembly of a declared structure.
 

@@ -1,8 +1,8 @@
 """Discretized differential and integral equations, and one stacked economic model, as test problems.
 
 Every equation is multiplied by the square of its mesh width (by 1 where there is none), so that the main
-diagonal of the Jacobian is of order one and an unpreconditioned Krylov method has a fair task; the entries' notes
-say so. Proposed tolerances are relative to the residual at the start. All have a hand-written jvp.
+diagonal of the Jacobian is of order one and the task is fair to an unpreconditioned Krylov method. The notes of the
+entries mention it. Proposed tolerances are relative to the residual at the start. All have a hand-written jvp.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_a_quick_run_says_so(asv: Path, page: str, tmp_path: Path) -> None:
 
 
 def test_the_page_says_when_and_where(page: str) -> None:
-    library, others = (line for line in page.splitlines() if line.startswith("- "))
+    library, others, *_ = (line for line in page.splitlines() if line.startswith("- "))
     assert "asv on a processor, 2 cores" in library
     assert library.endswith("commit 01234567; 1970-01-16.")  # the last of 16 benchmarks, one a day
     assert "a processor, 2 cores" in others
@@ -185,17 +185,16 @@ def test_no_results_are_an_error(tmp_path: Path) -> None:
     "line",
     [
         "| W1 | 9 | 0 | 9 | 0 | 2.5 | 125 | 0.5 |",  # counts, MB and ms
-        "| W5 | 3 | 5 | 7.5 | 5 |  |  | 0.25 |",  # what failed is empty
+        "| Elman network | 3 | 5 | 7.5 | 5 |  |  | 0.25 |",  # what failed is empty
         "| BlockLU | 64 | 30 | 3 | 10 | 0.5 |  |  |",  # over LAPACK
         "| bratu | yes | 4 |  |  | 10 |",
         "| 2 classic problems | 1 of 2 | 30 | 0 | 0 |  |",
         "Not solved: watson.",
         "| elman | 200 | float32 | 1.1 |  |  |  |",
         "| import implicitsolve | 250 |",
-        "| W1 k=200 | 1 | fast gmres | 250 | 7 | 100 | 7 | 2.5 | 1 |",  # the best rival, and one failure
+        "| W1 | 1 | fast gmres | 250 | 7 | 100 | 7 | 2.5 | 1 |",  # the best rival, and one failure
         "| implicitsolve auto | solved | 1.0e-09 | 7 | 100 | 1 |  |",
         "| lost | failed: 1\\|2 | 0.5 |  |  |  |  |",
-        "| W1: best rival / ours | 1 | >= 3 | 2.5 | missed |",
         "| W1 | 1 | JVP | 11 | 1.1 |",
         "| W1 | 1 | nn.LSTM | 30 | 1 |  |  |",
         "| W1 | 1 | cold start | 90 | 3 | 8 | 5.0e-05 |",
@@ -211,7 +210,7 @@ def test_what_was_not_measured_is_left_out(page: str) -> None:
 
 
 def test_ours_comes_first_then_by_time_then_failures(page: str) -> None:
-    solvers = page.split("### W1 k=200")[1]
+    solvers = page.split("### W1, one thread")[1]
     places = [solvers.index(f"\n| {name}") for name in ("implicitsolve", "fast", "slow", "lost")]
     assert places == sorted(places)
 

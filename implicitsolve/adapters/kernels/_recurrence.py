@@ -109,5 +109,5 @@ def take_rows(x: Array, source: Array, none: int) -> Array:
 
 
 def clear_rows(x: Array, empty: Array) -> Array:
-    """Rows (..., n, k) with zeros where `empty` (n,) says so; perhaps in the same memory."""
+    """Rows (..., n, k) with zeros where `empty` (n,) is True; perhaps in the same memory."""
     return array_namespace(x).where(empty[:, None], 0.0, x)

@@ -112,7 +112,7 @@ LEAST = 2_000_000  # operations below which starting threads costs more than the
 def share(function: Callable[[slice], Any], items: int, operations: float, pieces: int = 1) -> None:
     """Call ``function(slice)`` for slices that make up ``range(items)``: on one thread unless it is much work.
 
-    Each thread gets `pieces` slices, more than one where items may take very different times. Results do not depend on
+    Each thread gets `pieces` slices, more than one where the cost of items may vary widely. Results do not depend on
     the number of threads, since no item depends on another. NUMBA_NUM_THREADS limits them.
     """
     threads = min(getattr(config, "NUMBA_NUM_THREADS", 1), items) if operations >= LEAST else 1

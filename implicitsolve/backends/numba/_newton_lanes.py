@@ -3,8 +3,8 @@
 """Newton's method for several systems at once, one in each lane, compiled.
 
 All lanes factorize together. Then each takes steps, with Broyden's updates of that Jacobian, until it has converged or
-become slow, and waits for the others; the next Jacobian is for all that are left, and for new systems in the place of
-those that have ended. What a lane does depends on its own numbers only. A system whose Jacobian is singular without
+converges slowly, and waits for the others. The next Jacobian is for all that are left, and for new systems in place of
+those that have ended. The steps of a lane depend on its own numbers only. A system whose Jacobian is singular without
 interchanges between blocks, or whose residual is not finite at any trial point, is left as it was: `BlockNewton` on
 arrays has more to try.
 """
