@@ -41,6 +41,7 @@ from implicitsolve.structure import BlockBanded, Grid, Sparse
 if TYPE_CHECKING:
     from implicitsolve import (
         adapters,
+        branches,
         derivatives,
         diagnostics,
         direct,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         testing,
     )
     from implicitsolve.backends.numba import newton_batch
+    from implicitsolve.branches import Branch, continuation
 
 __version__ = "0.1.0"
 
@@ -65,6 +67,7 @@ __all__ = [
     "BlockBandedMatrix",
     "BlockLU",
     "BlockNewton",
+    "Branch",
     "Broyden",
     "ConstantForcing",
     "Counts",
@@ -96,6 +99,8 @@ __all__ = [
     "Wolfe",
     "adapters",
     "aslinearoperator",
+    "branches",
+    "continuation",
     "derivatives",
     "detect_structure",
     "diagnostics",
@@ -116,13 +121,15 @@ __all__ = [
 ]
 
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.
-_PACKAGES = ("adapters", "diagnostics", "distributed", "drivers", "testing")
+_PACKAGES = ("adapters", "branches", "diagnostics", "distributed", "drivers", "testing")
 
 
 def __getattr__(name: str) -> Any:
     """Load a package or a function on first use."""
     if name in _PACKAGES:
         return importlib.import_module(f"implicitsolve.{name}")
+    if name in ("Branch", "continuation"):
+        return getattr(importlib.import_module("implicitsolve.branches"), name)
     if name == "newton_batch":
         try:
             return importlib.import_module("implicitsolve.backends.numba").newton_batch

@@ -47,6 +47,7 @@ ORDER = {name: line for line, names in enumerate(CORE.split("\n")) for name in n
 # Plug-ins use the core, and of one another only what is named here.
 PLUG_INS = {
     "adapters": (),
+    "branches": ("diagnostics",),  # their pictures
     "backends": ("adapters",),  # the kernels that it declares
     "distributed": (),
     "testing": (),

@@ -14,6 +14,7 @@ from implicitsolve.nonlinear._loop import ITERATION_LIMIT, STAGNATED, IterationL
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._bordered import bordered
 from implicitsolve.stopping import check_limit, check_number
 
 ON_PATH = 1e-3  # distance from the path, over the step length, up to which a point is taken to be on it
@@ -244,18 +245,10 @@ class _HomotopyLoop(IterationLoop[_PathState]):
 
 def _bordered(J: LinearOperator, tau: Array, column: Array, row: Array, corner: Array) -> LinearOperator:
     """[[(1 - tau) I + tau J, column], [row, corner]] for each system, on arrays (B, N + 1)."""
-    xp = array_namespace(column)
-
-    def matvec(v: Array) -> Array:
-        x, last = v[:, :-1], v[:, -1:]
-        top = (1 - tau) * x + tau * J.matvec(x) + column * last
-        bottom = xp.sum(row * x, axis=1, keepdims=True) + corner * last
-        return xp.concat([top, bottom], axis=1)
-
-    return LinearOperator(
-        matvec,
-        in_shape=column.shape[1] + 1,
-        batch_shape=(column.shape[0],),
-        dtype=column.dtype,
+    return bordered(
+        lambda x: (1 - tau) * x + tau * J.matvec(x),
+        column,
+        row,
+        corner,
         take=lambda i: _bordered(J.take(i), *(gather(part, i) for part in (tau, column, row, corner))),
     )

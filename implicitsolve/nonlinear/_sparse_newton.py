@@ -131,7 +131,7 @@ class SparseNewton:
         if found.structure is None:
             return NewtonKrylov().solve(context, start, rows)
         search = None if found.how == "declared" else partial(self._search, bisection=found.how == "bisection")
-        jacobians = _Jacobians(evaluator, found, memory, context.previous.assembler, search)
+        jacobians = SparseJacobians(evaluator, found, memory, context.previous.assembler, search)
         memory.detection = replace(memory.detection, colors=jacobians.colors)
         return self._solved(jacobians, context, start, rows)
 
@@ -214,7 +214,7 @@ class _Parts:
         return self.jacobians
 
 
-class _Jacobians:
+class SparseJacobians:
     """The assembler of `BlockLoop` for a sparsity pattern.
 
     A pattern that misses entries in two assemblies is detected again, once, by `search`; a declared one, for which

@@ -58,6 +58,11 @@ def elman(on: Library) -> ims.Problem:
 # Linear systems
 
 
+def continuation(on: Library) -> Outcome:
+    branch = ims.continuation(lambda x, lam: x + 0.1 * x**3 - lam, Chain(on).x0, 0, 1)
+    return [on.array(branch.x[-1])]  # which is float64 whatever x0 is
+
+
 def jacobian(on: Library) -> Outcome:
     yield matrix(on).blocks
 
@@ -257,6 +262,7 @@ CASES: dict[str, Case] = {
     "linear_solve": linear(),
     "pull_back": pull_back,
     "push_forward": push_forward,
+    "continuation": continuation,
     "jacobian": jacobian,
     "detect_structure": detect_structure,
     "derivatives.jacobian_penalty": jacobian_penalty,

@@ -42,6 +42,7 @@ NUMBA = Refuses(BackendUnavailable, "implicitsolve[numba]", "install Numba: `pip
 ONE_PATH = Refuses(TypeError, "NewtonKrylov", "use `NewtonKrylov` or `Anderson`")
 IN_ORDER = Refuses(TypeError, "BlockLU", "use `BlockLU`, `precondition.BlockJacobi` or `precondition.Neumann`")
 OWN_PART = Refuses(TypeError, "distributed.problem", "build each rank's part with `distributed.problem`")
+ON_HOST = Refuses(TypeError, "on NumPy arrays", "steps and factors are made on the host: pass real NumPy arrays")
 CHECKED = Refuses(TypeError, "one rank's part", "use the functions of one rank's part")
 SUMMARY = Refuses(TypeError, "summary()", "use `result.summary()`")
 UNLIKE = Refuses(ValueError, "partitioned alike", "test the functions of one rank's part")
@@ -63,6 +64,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "jacobian": Row(cupy=YES),
         "detect_structure": Row(cupy=HOST_X, torch=HOST_X, split=HOST_X),
         "derivatives.jacobian_penalty": Row(),
+        "continuation": Row(cupy=ON_HOST, torch=ON_HOST, split=ON_HOST, complex=ON_HOST),
         "elimination.even_odd": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
         "elimination.expand": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
         "drivers.race": Row(numba=KERNELS),
@@ -147,6 +149,8 @@ DATA = {
     "AdjointResult",
     "drivers.BatchResult",
     "BlockBanded",
+    "Branch",
+    "branches.SpecialPoint",
     "diagnostics.Condition",
     "diagnostics.Contraction",
     "Counts",

@@ -19,6 +19,7 @@ from tests.capabilities.table import DATA, KERNELS, ROWS, YES
 
 PACKAGES = (
     "adapters",
+    "branches",
     "derivatives",
     "diagnostics",
     "direct",

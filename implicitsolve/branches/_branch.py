@@ -1,0 +1,218 @@
+"""Branch: the points that a continuation has found, and how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._html import Shown
+from implicitsolve._summary import table
+from implicitsolve._typing import HostArray
+from implicitsolve.branches._special import SpecialPoint
+from implicitsolve.result import Counts
+from implicitsolve.status import Status
+
+FORMAT = 1
+ROWS = 20  # of a summary
+MARKS = {"fold": "o", "branch point": "s", "hopf": "D"}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Branch(Shown):
+    """Solutions of F(x, lam) = 0 along a curve, in its order.
+
+    Attributes
+    ----------
+    lam : ndarray (n,)
+        The parameter at each point.
+    x : ndarray (n, ...)
+        The solutions.
+    residual_norm, target : ndarray (n,)
+        max|F(x, lam)|, measured at each of them, and what it had to fall to.
+    special : tuple of SpecialPoint
+        Folds, branch points, Hopf points and events, in the order of the branch.
+    eigenvalues : ndarray (n, k) or None
+        Leading eigenvalues of J, by falling real part.
+    status : Status
+        CONVERGED: the parameter has reached an end of its interval, an event has ended the branch, or it is closed.
+        ITERATION_LIMIT: there are `max_points`. EVALUATION_LIMIT, STOPPED_BY_MONITOR: ended by the caller's wish.
+        STAGNATED: no step, however short, leads on. NONFINITE, SINGULAR, and others: there is no first point.
+    message : str
+        The same in words, and what to try.
+    counts : Counts
+        Calls of the user's functions.
+    parameter : str
+        Its name.
+    state : mapping of str to ndarray
+        What `continuation` needs to go on; empty where that is impossible.
+    """
+
+    lam: HostArray
+    x: HostArray
+    residual_norm: HostArray
+    target: HostArray
+    special: tuple[SpecialPoint, ...]
+    eigenvalues: HostArray | None
+    status: Status
+    message: str
+    counts: Counts
+    parameter: str = "lam"
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Number of points."""
+        return len(self.lam)
+
+    @property
+    def success(self) -> bool:
+        """Whether the branch has come to an end of its own."""
+        return self.status == Status.CONVERGED
+
+    @property
+    def stable(self) -> HostArray | None:
+        """Where all `eigenvalues` have negative real parts: x is then a stable steady state of x' = F(x, lam)."""
+        return None if self.eigenvalues is None else np.asarray((np.real(self.eigenvalues) < 0).all(axis=1))
+
+    def of_kind(self, kind: str) -> list[SpecialPoint]:
+        """The special points of one kind, such as "fold"."""
+        return [point for point in self.special if point.kind == kind]
+
+    def _facts(self) -> dict[str, str]:
+        facts = {"status": self.status.name, "points": str(len(self))}
+        if len(self):
+            facts[self.parameter] = f"{self.lam[0]:.6g} to {self.lam[-1]:.6g}"
+            facts["max|F|"] = f"{self.residual_norm.max():.2g}"
+        for kind in dict.fromkeys(point.kind for point in self.special):
+            facts[kind] = ", ".join(f"{point.lam:.8g}" for point in self.of_kind(kind))
+        facts["calls"] = f"{self.counts.residuals} residuals, {self.counts.jvps} jvps"
+        return facts
+
+    def __repr__(self) -> str:
+        """How it ended, and what it passes, in a line."""
+        return f"<Branch: {', '.join(f'{name} {value}' for name, value in self._facts().items())}>"
+
+    def summary(self) -> str:
+        """Return a table of the branch: how it ended, special points, and some of its points."""
+        facts = [[name, value] for name, value in self._facts().items() if name != "status"]
+        parts = [f"Branch: {self.message}", "", table([], facts), ""]
+        places = np.unique(np.linspace(0, max(0, len(self) - 1), min(ROWS, len(self))).astype(int))
+        flat = self.x.reshape(len(self), int(np.prod(self.x.shape[1:])))
+        rows = [
+            [str(i), f"{self.lam[i]:.6g}", f"{np.abs(flat[i]).max(initial=0.0):.6g}", f"{self.residual_norm[i]:.2g}"]
+            for i in places
+        ]
+        return "\n".join([*parts, table(["point", self.parameter, "max|x|", "max|F|"], rows)])
+
+    def plot(self, measure: Callable[[HostArray], float] | None = None, *, ax: Any = None) -> Any:
+        """Plot the bifurcation diagram.
+
+        Parameters
+        ----------
+        measure : callable, optional
+            ``measure(x)`` returns the number that is plotted over the parameter. Default: that of the entries of x
+            which changes most along the branch.
+        ax : matplotlib.axes.Axes, optional
+            Where to plot. Default: a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            With `eigenvalues`, unstable parts are dashed. Special points have markers.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        from implicitsolve.diagnostics._plots import COLORS, _axes
+
+        ax = _axes("Branch.plot", ax)
+        flat = self.x.reshape(len(self), -1)
+        place = int(np.ptp(flat, axis=0).argmax()) if flat.size else 0
+        value = measure or (lambda x: float(x.reshape(-1)[place]))
+        places = [float(i) for i in range(len(self))] + [point.index + 0.5 for point in self.special]
+        order = np.argsort(places, kind="stable")
+        lam = np.append(self.lam, [point.lam for point in self.special])[order]
+        heights = np.array([value(x) for x in [*self.x, *(point.x for point in self.special)]])[order]
+        stable = np.ones(len(self), dtype=bool) if self.stable is None else self.stable
+        stable = np.append(stable, [stable[point.index] for point in self.special]).astype(bool)[order]
+        for is_stable, style in ((True, "-"), (False, "--")):
+            inside = stable == is_stable
+            if not is_stable:
+                inside[:-1] |= inside[1:]  # from the last point of the other kind
+            ax.plot(lam, np.where(inside, heights, np.nan), style, color=COLORS[0])
+        for i, kind in enumerate(dict.fromkeys(point.kind for point in self.special)):
+            points = self.of_kind(kind)
+            at = [point.lam for point in points], [value(point.x) for point in points]
+            ax.plot(*at, MARKS.get(kind, "x"), color=COLORS[1 + i % (len(COLORS) - 1)], label=kind)
+        ax.set_xlabel(self.parameter)
+        ax.set_ylabel("x" if measure is None else getattr(measure, "__name__", "measure"))
+        if self.special:
+            ax.legend(loc="best", fontsize="small")
+        return ax
+
+    def save(self, path: str | Path) -> None:
+        """Write the branch to a file (npz), from which `load` makes the same, to be resumed or plotted."""
+        kinds = [[point.kind, point.lam, point.residual_norm, point.index, point.frequency] for point in self.special]
+        header = {
+            "format": FORMAT,
+            "special": kinds,
+            "status": int(self.status),
+            "message": self.message,
+            "counts": vars(self.counts),
+            "parameter": self.parameter,
+        }
+        arrays: dict[str, Any] = {
+            "lam": self.lam,
+            "x": self.x,
+            "residual_norm": self.residual_norm,
+            "target": self.target,
+        }
+        arrays |= {} if self.eigenvalues is None else {"eigenvalues": self.eigenvalues}
+        arrays |= {f"state.{name}": np.asarray(value) for name, value in self.state.items()}
+        for i, point in enumerate(self.special):
+            arrays[f"special.{i}"] = point.x
+            if point.direction is not None:
+                arrays[f"direction.{i}"] = np.append(point.direction[0], point.direction[1])
+        with Path(path).open("wb") as file:
+            np.savez(file, header=np.array(json.dumps(header)), **arrays)
+
+    @staticmethod
+    def load(path: str | Path) -> Branch:
+        """Read a branch from a file that `save` has written.
+
+        Raises
+        ------
+        ValueError
+            If the file is none, or of another version.
+        """
+        with np.load(path, allow_pickle=False) as file:
+            header: Any = json.loads(str(file["header"])) if "header" in file else {}
+            if header.get("format") != FORMAT:
+                raise ValueError(f"Branch.load: {str(path)!r} must be a file of Branch.save, format {FORMAT}")
+            arrays = {name: file[name] for name in file.files}
+        special: list[SpecialPoint] = []
+        for i, (kind, lam, norm, index, frequency) in enumerate(header["special"]):
+            x, along = arrays[f"special.{i}"], arrays.get(f"direction.{i}")
+            direction = None if along is None else (along[:-1].reshape(x.shape), float(along[-1]))
+            known: dict[str, Any] = {"residual_norm": norm, "index": index, "frequency": frequency}
+            special.append(SpecialPoint(kind=kind, lam=lam, x=x, direction=direction, **known))
+        state = {name.partition(".")[2]: value for name, value in arrays.items() if name.startswith("state.")}
+        return Branch(
+            lam=arrays["lam"],
+            x=arrays["x"],
+            residual_norm=arrays["residual_norm"],
+            eigenvalues=arrays.get("eigenvalues"),
+            special=tuple(special),
+            target=arrays["target"],
+            status=Status(header["status"]),
+            message=header["message"],
+            counts=Counts(**header["counts"]),
+            parameter=header["parameter"],
+            state=state,
+        )

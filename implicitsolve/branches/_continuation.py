@@ -1,0 +1,248 @@
+"""`continuation`: a branch of solutions over a parameter, by pseudo-arclength."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import as_inexact
+from implicitsolve._typing import HostArray
+from implicitsolve.branches._branch import Branch
+from implicitsolve.branches._family import ExtendedSystem, Family
+from implicitsolve.branches._frame import Metric
+from implicitsolve.branches._path import Path
+from implicitsolve.branches._run import Run
+from implicitsolve.branches._special import Spectrum
+from implicitsolve.linearize._tally import LimitReached, Tally
+from implicitsolve.monitor import Monitor
+from implicitsolve.solve import check_settings
+from implicitsolve.status import Status
+from implicitsolve.stopping import check_budget, check_flag, check_limit, check_number, check_tolerance
+
+FIRST_STEP, LONGEST_STEP = 0.05, 0.2
+
+
+def continuation(
+    problem: Any,
+    x0: Any = None,
+    start: float | None = None,
+    stop: float | None = None,
+    *,
+    parameter: str | None = None,
+    interval: tuple[float, float] | None = None,
+    direction: tuple[Any, float] | None = None,
+    step: float = FIRST_STEP,
+    max_step: float = LONGEST_STEP,
+    max_points: int = 200,
+    max_evaluations: int | None = None,
+    atol: float = 0.0,
+    branch_points: bool = True,
+    eigenvalues: int = 0,
+    shift: complex = 0.0,
+    events: Mapping[str, Callable[[HostArray, float], float]] | None = None,
+    monitor: Monitor | None = None,
+    previous: Branch | None = None,
+) -> Branch:
+    """Follow the solutions of F(x, lam) = 0 from lam = start, through folds, by pseudo-arclength.
+
+    Parameters
+    ----------
+    problem : callable or Problem
+        ``F(x, lam)``; a `Problem` whose functions have the parameter as a further argument, ``residual(x, lam)``,
+        ``jac(x, lam)``, ``jvp(x, v, lam)``, and ``parameter_jvp(x, {"lam": 1.0}, lam)``, the derivative of F with
+        respect to the parameter, in place of which a difference is taken; or a function ``lam -> Problem``.
+    x0 : array_like
+        Guess of the solution at ``lam = start``: real numbers, of any shape. Computed in float64.
+    start, stop : float
+        The branch begins at `start`, towards `stop`, and ends where the parameter leaves the interval.
+    parameter : str, optional
+        Name of the functions' argument, passed by keyword. Default: the last positional one, called "lam".
+    interval : (float, float), optional
+        Values of the parameter in which the branch is followed. Default: from `start` to `stop`.
+    direction : (array_like, float), optional
+        (dx, dlam) along which the branch leaves x0, such as `SpecialPoint.direction` at a branch point. Default: along
+        the branch through x0, towards `stop`.
+    step, max_step : float, optional
+        First and longest step in arc length, in which |stop - start| is 1, and so is the largest root mean square of x
+        so far. Defaults 0.05 and 0.2; in between, steps follow corrections and curvature.
+    max_points : int, optional
+        Most points, those of `previous` not counted. Default 200.
+    max_evaluations : int, optional
+        Limit of residuals and products with J together. Default: none.
+    atol : float, optional
+        Points satisfy ``max|F(x, lam)| <= atol``. Default 0 for sqrt(eps) max|dF/dlam| |stop - start|, with the
+        derivative at the first two points, or 64 eps max(|J| |x|), which rounding errors may reach, if that is more.
+    branch_points : bool, optional
+        Whether branch points are sought. Default True; without an assembled J it takes two linear solves a point.
+    eigenvalues : int, optional
+        How many leading eigenvalues of J are computed at each point, and Hopf points located. Default 0. They are those
+        of the linearization of x' = F(x, lam): negative real parts are stable. Needs an assembled J.
+    shift : complex, optional
+        With more than 300 unknowns: the eigenvalues nearest to this number are computed, by a factorization a point.
+        Default 0. Near a Hopf point it should be about i times the frequency.
+    events : mapping of str to callable, optional
+        ``g(x, lam)`` returns a real number; points at which it changes sign are located. If the function has an
+        attribute ``terminal = True``, the branch ends there.
+    monitor : callable, optional
+        Called with every point as with a step of `root`; where it returns True, the branch ends.
+    previous : Branch, optional
+        The branch is continued where this one has ended, with its steps, tolerance and interval (extended to `stop`, if
+        that is given). `x0`, `start`, `direction`, `interval` and `step` must not be given then.
+
+    Returns
+    -------
+    Branch
+        Points, special points, and a status. A numerical failure is a status, never an exception.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument, or what one of the functions returns, is not usable. Exceptions of the functions pass unchanged.
+
+    Notes
+    -----
+    From the last two points and their tangents a point is predicted, to second order in the step, and corrected in the
+    hyperplane across [1]_: by chord steps with the factors of the last point's bordered matrix, which is nonsingular at
+    folds, and Broyden's updates; by Newton's method with new factors, where these converge slowly. Then J is assembled
+    and factored, which gives the tangent. The assembly takes one call of `jac`, or a residual for each color of the
+    declared or detected sparsity, or of all columns up to 128 unknowns; two or three residuals for the corrections and
+    one for dF/dlam come to that. Without any of these all linear systems are solved by GMRES without a preconditioner.
+
+    The next step is longer, by 2 at most, if the first correction was below 5 % of the step, the tangent turned by less
+    than 0.25, and at most three corrections were needed. A step that turns by more than 37 degrees, or whose
+    corrections do not contract, is halved.
+
+    Test functions that change sign from a point to the next are followed to their zero: the parameter's component of
+    the tangent at a fold, two bordered ones [2]_ at a branch point, where the determinant of the bordered matrix
+    changes sign, real parts of complex pairs at a Hopf point. Several that lie in one step may cancel.
+
+    References
+    ----------
+    .. [1] H. B. Keller, "Numerical solution of bifurcation and nonlinear eigenvalue problems", in Applications of
+           Bifurcation Theory, Academic Press (1977) 359-384.
+    .. [2] W. Govaerts, Numerical Methods for Bifurcations of Dynamical Equilibria, SIAM (2000), chapters 3 and 4.
+
+    Examples
+    --------
+    Bratu's equation has two solutions below its fold, and none above:
+
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> def bratu(u, lam):
+    ...     return np.diff(u, 2, prepend=0, append=0) * 50**2 + lam * np.exp(u)
+    >>> branch = ims.continuation(bratu, np.zeros(49), start=0, stop=4, max_points=30)
+    >>> branch.of_kind("fold")
+    [<fold at 3.513...>]
+    """
+    family = Family(problem, parameter)
+    _check(step, max_step, max_points, max_evaluations, atol, branch_points, eigenvalues, events)
+    observer = check_settings("continuation", "auto", None, monitor)[2]
+    first = 0.0
+    if previous is None:
+        x, first, stop = _start(x0, start, stop)
+        bounds, span = _interval(interval, first, stop), abs(stop - first)
+    else:
+        given = {"x0": x0, "start": start, "direction": direction, "interval": interval}
+        x, bounds, span, stop = _resumed(previous, stop, given)
+    tally = Tally(max_evaluations)
+    system = ExtendedSystem(family, x, tally, span)
+    spectrum = Spectrum(eigenvalues, shift) if eigenvalues else None
+    path = Path(system, Metric(1.0, span, system.size), spectrum, seeks_branch_points=branch_points, atol=atol)
+    run = Run(path, dict(events or {}), observer, bounds, stop, max_points)
+    try:
+        if previous is None:
+            ahead = None if direction is None else _direction(direction, x)
+            tally.enforced(run.begin, np.append(x.reshape(-1), first), ahead, min(step, max_step), max_step)
+        else:
+            tally.enforced(run.resume, previous.state)
+        tally.enforced(run.follow)
+    except LimitReached:
+        run.end(tally.ended or Status.EVALUATION_LIMIT, f"{tally.evaluations} evaluations are made")
+    return run.branch(parameter or "lam", previous)
+
+
+def _check(
+    step: float,
+    max_step: float,
+    max_points: int,
+    max_evaluations: int | None,
+    atol: float,
+    branch_points: bool,
+    eigenvalues: int,
+    events: Any,
+) -> None:
+    """Raise unless the settings are usable."""
+    for name, value in (("step", step), ("max_step", max_step)):
+        check_number("continuation", name, value)
+        if not 0 < value < math.inf:
+            raise ValueError(f"continuation: `{name}` must be positive and finite, got {value}")
+    check_limit("continuation", "max_points", max_points, least=1)
+    check_budget("continuation", max_evaluations, None)
+    check_tolerance("continuation", "atol", atol)
+    check_flag("continuation", "branch_points", branch_points)
+    check_limit("continuation", "eigenvalues", eigenvalues)
+    if events is not None and not (isinstance(events, Mapping) and all(map(callable, events.values()))):
+        raise TypeError(f"continuation: `events` must map names to functions g(x, lam), got {events!r}")
+
+
+def _start(x0: Any, start: Any, stop: Any) -> tuple[HostArray, float, float]:
+    """The guess in float64, and both ends."""
+    for name, value in (("x0", x0), ("start", start), ("stop", stop)):
+        if value is None:
+            raise TypeError(f"continuation: `{name}` is needed, unless `previous` is given")
+    x = as_inexact(x0, "x0")
+    if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
+        kind = f"{x.dtype} array of {type(x).__module__.partition('.')[0]}"
+        raise TypeError(f"continuation: `x0` must hold real numbers on NumPy arrays, got a {kind}")
+    if not x.size:
+        raise ValueError("continuation: `x0` must have at least one unknown, got none")
+    for name, value in (("start", start), ("stop", stop)):
+        check_number("continuation", name, value)
+        if not math.isfinite(value):
+            raise ValueError(f"continuation: `{name}` must be finite, got {value}")
+    if start == stop:
+        raise ValueError(f"continuation: `stop` must differ from `start`, got {stop} for both")
+    return x.astype(np.float64), float(start), float(stop)
+
+
+def _interval(interval: Any, start: float, stop: float) -> tuple[float, float]:
+    """Where the parameter may be."""
+    if interval is None:
+        return min(start, stop), max(start, stop)
+    low, high = (float(end) for end in interval)
+    if not low <= start <= high or not low < high:
+        raise ValueError(f"continuation: `interval` must be (low, high) with `start` = {start} inside, got {interval}")
+    return low, high
+
+
+def _direction(direction: Any, x: HostArray) -> HostArray:
+    """(dx, dlam) as one vector."""
+    dx, dlam = direction
+    dx = np.asarray(dx, dtype=float)
+    if dx.shape != x.shape:
+        raise ValueError(f"continuation: `direction` must be (dx, dlam) with dx of shape {x.shape}, got {dx.shape}")
+    ahead = np.append(dx.reshape(-1), float(dlam))
+    if not np.isfinite(ahead).all() or not ahead.any():
+        raise ValueError("continuation: `direction` must be finite and not zero")
+    return ahead
+
+
+def _resumed(
+    previous: Any, stop: float | None, given: Mapping[str, Any]
+) -> tuple[HostArray, tuple[float, float], float, float]:
+    """Last solution, interval, span and end of a branch that goes on."""
+    if not isinstance(previous, Branch):
+        raise TypeError(f"continuation: `previous` must be a Branch, got {type(previous).__name__}")
+    if not previous.state:
+        raise ValueError(f"continuation: `previous` must be a branch that can go on, got {previous!r}")
+    for name, value in given.items():
+        if value is not None:
+            raise TypeError(f"continuation: `{name}` must not be given with `previous`")
+    state, (low, high) = previous.state, (float(end) for end in previous.state["bounds"])
+    if stop is None:
+        return previous.x[-1], (low, high), float(state["span"]), float(state["stop"])
+    check_number("continuation", "stop", stop)
+    return previous.x[-1], (min(low, stop), max(high, stop)), float(state["span"]), float(stop)

@@ -1,0 +1,215 @@
+"""A problem for each value of a parameter, and its extended system F(x, lam) = 0 on vectors z = (x, lam)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from implicitsolve._sparse_structure import Detection
+from implicitsolve._typing import HostArray
+from implicitsolve.linearize._assemble import Assembler, favors_direct
+from implicitsolve.linearize._detect import detect
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._tally import Tally
+from implicitsolve.nonlinear._memory import SolveMemory
+from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
+from implicitsolve.nonlinear._sparse_newton import SparseJacobians
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.problem import Problem
+from implicitsolve.structure import BlockBanded
+
+FUNCTIONS = "residual", "jvp", "vjp", "jac", "linearize", "blocks", "parameter_jvp"  # that depend on the parameter
+SHORTER = 2.0**-4  # than of one-sided differences, where those to both sides are taken
+MOST_DENSE = 128  # unknowns up to which a J without structure is assembled column by column
+DIFFERENCE = float(np.finfo(float).eps) ** 0.5  # in lam, over its size or interval
+
+
+class Family:
+    """The problem for each value of its parameter.
+
+    Parameters
+    ----------
+    problem : callable or Problem
+        F(x, lam); a Problem whose functions have the parameter as a further argument; or lam -> Problem.
+    parameter : str or None
+        Name of that argument; None: it is the last positional one.
+    """
+
+    def __init__(self, problem: Any, parameter: str | None) -> None:
+        if not (isinstance(problem, Problem) or callable(problem)):
+            raise TypeError(
+                "continuation: `problem` must be a function F(x, lam), a Problem of such functions, or a function "
+                f"lam -> Problem, got {type(problem).__name__}"
+            )
+        self.makes_problems: bool = not isinstance(problem, Problem) and parameter is None and _arity(problem) == 1
+        self.problem: Any = problem if self.makes_problems or isinstance(problem, Problem) else Problem(problem)
+        self.parameter = parameter
+
+    def at(self, lam: float) -> Problem:
+        """The problem with this value."""
+        if self.makes_problems:
+            problem: Any = self.problem(lam)
+            if not isinstance(problem, Problem):
+                raise TypeError(
+                    "continuation: a `problem` of one argument must return a Problem for each value of the parameter, "
+                    f"got {type(problem).__name__}; a residual is a function F(x, lam)"
+                )
+        else:
+            given = {name: getattr(self.problem, name) for name in FUNCTIONS}
+            problem = replace(self.problem, **{name: self._bound(f, lam) for name, f in given.items() if f is not None})
+        if problem.batch_ndim:
+            raise ValueError(
+                f"continuation: `problem` must be one system, got batch_ndim={problem.batch_ndim}: "
+                "follow the branches of a batch one by one"
+            )
+        return problem
+
+    def _bound(self, function: Callable[..., Any], lam: float) -> Callable[..., Any]:
+        """A function of a problem with this value of the parameter."""
+        name = self.parameter
+        if name is None:
+            return lambda *arguments: function(*arguments, lam)
+        return lambda *arguments: function(*arguments, **{name: lam})
+
+
+def _arity(function: Callable[..., Any]) -> int:
+    """Positional arguments without a default; 2 where they cannot be known."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return 2
+    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+class Assembles(Protocol):
+    """What assembles J(x) for x (1, N), where F is F(x)."""
+
+    def assemble(self, evaluator: Evaluator, x: HostArray, F: HostArray) -> Any: ...
+
+
+class ExtendedSystem:
+    """F(x, lam) with its derivatives, on vectors z = (x, lam) of N + 1 numbers.
+
+    Parameters
+    ----------
+    family : Family
+    x0 : ndarray
+        For the shape of the unknowns.
+    tally : Tally
+        Of all calls.
+    span : float
+        Length of the interval of the parameter.
+    """
+
+    def __init__(self, family: Family, x0: HostArray, tally: Tally, span: float) -> None:
+        self.family, self.shape, self.tally, self.span = family, x0.shape, tally, span
+        self.like = x0
+        self.generic: float | None = None  # parameter at which the sparsity is sought: entries may vanish at the start
+        self.size: int = x0.size
+        self._last: tuple[float, Evaluator] | None = None
+        self._length: Any = None
+        self._assembler: Assembles | None = None
+        self._is_ready = False
+
+    def evaluator(self, z: HostArray) -> Evaluator:
+        """The functions at the parameter of z."""
+        lam = float(z[-1])
+        if self._last is None or self._last[0] != lam:
+            evaluator = Evaluator(self.family.at(lam), self.like)
+            evaluator.tally = self.tally
+            self._length = evaluator.length = self._length or evaluator.length
+            self._last = lam, evaluator
+        return self._last[1]
+
+    def state(self, z: HostArray) -> HostArray:
+        """X in the shape of the unknowns."""
+        return z[:-1].reshape(self.shape).copy()
+
+    def residual(self, z: HostArray) -> HostArray:
+        """F at z."""
+        with np.errstate(all="ignore"):
+            return self.evaluator(z).residual(z[None, :-1])[0]
+
+    def column(self, z: HostArray, F: HostArray) -> HostArray:
+        """The derivative of F with respect to lam: the problem's own, or a difference."""
+        problem = self.evaluator(z).problem
+        if problem.parameter_jvp is not None:
+            name = self.family.parameter or next(iter(problem.parameters or {"lam": None}))
+            self.tally.add("jvps")
+            return np.array(problem.parameter_jvp(self.state(z), {name: 1.0}), dtype=float).reshape(self.size)
+        moved = z.copy()
+        moved[-1] += DIFFERENCE * max(abs(z[-1]), self.span)
+        with np.errstate(all="ignore"):
+            return (self.residual(moved) - F) / (moved[-1] - z[-1])
+
+    def jacobian(self, z: HostArray, F: HostArray) -> LinearOperator:
+        """J at z, as an operator on arrays (1, N)."""
+        evaluator, x = self.evaluator(z), z[None, :-1]
+        if not evaluator.has_exact_products:
+            evaluator.length.follow(evaluator.rows, np.linalg.norm(x, axis=1))
+        return evaluator.jacobian(x, F[None, :])
+
+    def matrix(self, z: HostArray, F: HostArray, *, accurate: bool = False) -> SparseMatrix | None:
+        """J at z assembled, by two-sided differences where `accurate`; None where products are cheaper."""
+        evaluator, x = self.evaluator(z), z[None, :-1]
+        if not self._is_ready:
+            self._assembler, self._is_ready = self._found(evaluator, z), True
+        if self._assembler is None:
+            return None
+        with np.errstate(all="ignore"):
+            if accurate and not evaluator.has_exact_products:
+                return self._accurate(self._assembler, evaluator, x, F[None, :])
+            return _entries(self._assembler.assemble(evaluator, x, F[None, :]))
+
+    def _accurate(self, assembler: Any, evaluator: Evaluator, x: HostArray, F: HostArray) -> SparseMatrix:
+        """J by differences to both sides."""
+        if isinstance(assembler, Assembler):
+            return _entries(Assembler(evaluator, structure=assembler.structure, central=True).assemble(evaluator, x, F))
+        colored = assembler.assembler
+        h = SHORTER * colored.lengths(x)
+        sides = [colored.differences(lambda y: evaluator.residual(y), x, F, side).data for side in (h, -h)]
+        return SparseMatrix(0.5 * (sides[0] + sides[1])[0], colored.structure)
+
+    def _found(self, evaluator: Evaluator, z: HostArray) -> Assembles | None:
+        """What assembles J: from the problem's matrices, by colors, or column by column."""
+        problem, x = evaluator.problem, z[None, :-1]
+        offered = OfferedJacobians.of(evaluator, x)
+        if offered is not None:
+            return offered
+        if problem.block_structure is not None:
+            is_cheap = favors_direct(problem, problem.block_structure.length(self.size))
+            return Assembler(evaluator) if is_cheap else None
+        found = None
+        if problem.sparse_structure is not None:
+            pattern = problem.sparse_structure.bound(self.size)
+            found = Detection(structure=pattern, how="declared", evaluations=0, unknowns=self.size)
+        elif problem.structure != "none":
+            place = evaluator if self.generic is None else self.evaluator(np.append(z[:-1], self.generic))
+            found = self._detected(place, x)
+        if found is not None and found.structure is not None:
+            search = None if found.how == "declared" else self._detected
+            return SparseJacobians(evaluator, replace(found, values=None), SolveMemory(), None, search)
+        if self.size <= MOST_DENSE and problem.structure != "none":
+            return Assembler(evaluator, structure=BlockBanded(lower=0, upper=0, block_size=self.size))
+        return None
+
+    def _detected(self, evaluator: Evaluator, x: HostArray) -> Detection:
+        """The pattern near another point."""
+        return detect(lambda y: evaluator.residual(y, keep=True), x, shape=self.shape)
+
+
+def _entries(J: Any) -> SparseMatrix:
+    """An assembled Jacobian (1, ...) as a sparse matrix."""
+    if isinstance(J, BlockBandedMatrix):
+        structure = J.structure
+        one = BlockBandedMatrix(J.blocks[0], lower=J.lower, upper=J.upper, periodic=structure.periodic)
+        return SparseMatrix.from_scipy(one.to_sparse("csc"))
+    return SparseMatrix(J.flat_data[0], J.structure)

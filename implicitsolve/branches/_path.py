@@ -1,0 +1,179 @@
+"""Points of a branch: predicted along it, corrected to it, and the length of the steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._typing import HostArray
+from implicitsolve.branches._family import ExtendedSystem
+from implicitsolve.branches._frame import Frame, Metric, Solver
+
+ROUNDING = 64.0  # units of roundoff of J x, below which no F is asked for
+CORRECTIONS = 10  # of one predicted point
+CONTRACTION = 0.5  # of one correction to the next, with a new J
+CHORD = 0.7  # the same with a J of an earlier point, which is then assembled anew
+FAR = 0.5  # correction over step length beyond which the step was too long
+ALIGNED = 0.8  # cosine between tangents below which a point may lie on another branch
+CHORDS = 0.94  # the same between a tangent and the chord: of half the angle
+LOCATIONS = 20  # evaluations of a test function, to find where it is zero
+TESTS = 2  # test functions for branch points: the sign of one changes at its poles too
+
+
+@dataclass(eq=False)
+class Point:
+    """A solution z = (x, lam), and what is known there."""
+
+    z: HostArray
+    F: HostArray
+    norm: float  # max|F|, and what it had to fall to
+    target: float
+    frame: Frame | None = field(default=None, repr=False)
+    tangent: Any = None  # of length 1, once the point has been observed
+    tests: HostArray | None = None  # that change sign at a branch point
+    null: HostArray | None = None  # near a branch point, along the other branch
+    eigenvalues: HostArray | None = None
+
+
+@dataclass
+class Corrected:
+    """How a correction went: `point` is None where it failed."""
+
+    point: Point | None = None
+    first: float = 0.0  # length of the first correction
+    count: int = 0
+    is_finite: bool = True
+
+
+class Path:
+    """Corrections to one branch, and what is computed at its points.
+
+    Parameters
+    ----------
+    system : ExtendedSystem
+    metric : Metric
+    spectrum : callable or None
+        ``spectrum(matrix)`` returns the leading eigenvalues of J.
+    seeks_branch_points : bool
+        Whether `Point.tests` are computed.
+
+    atol : float
+        Tolerance of max|F|; 0 for that of the frames.
+    """
+
+    def __init__(
+        self,
+        system: ExtendedSystem,
+        metric: Metric,
+        spectrum: Callable[[Frame], HostArray] | None = None,
+        *,
+        seeks_branch_points: bool = True,
+        atol: float = 0.0,
+    ) -> None:
+        self.system, self.metric, self.spectrum, self.atol = system, metric, spectrum, atol
+        self.solver: Solver = Solver(system, metric)
+        shape = 2, TESTS if seeks_branch_points else 0, system.size + 1
+        random = np.random.default_rng(0)
+        self.b, self.c = random.choice((-1.0, 1.0), shape) * random.uniform(0.5, 1.0, shape)
+        self.b[:, -1] = self.c[:, -1] = 0.0  # so that scales of F, x and lam change no sign
+
+    def correct(
+        self, z: HostArray, row: HostArray, frame: Frame | None, far: float = np.inf, *, strict: bool = False
+    ) -> Corrected:
+        """Newton's method in the hyperplane of `row`: chord steps with Broyden's updates, a new J where they fail."""
+        made, steps, last = Corrected(), list[HostArray](), np.inf
+        is_new, F, tolerance = frame is None, self.system.residual(z), 0.0
+        while True:
+            norm = float(np.max(np.abs(F)))
+            if not np.isfinite(norm):
+                made.is_finite = False
+                return made
+            frame = Frame(self.solver, z, F, row) if frame is None else frame
+            tolerance = self.atol or max(tolerance, frame.tolerance(strict=strict))
+            if norm <= tolerance:
+                made.point = Point(z, F, norm, tolerance)
+                return made
+            if made.count == CORRECTIONS:
+                return made
+            step = self._secant(frame.correction(z, F, row), steps)
+            if not row[:-1].any():  # only the parameter is fixed: not by rounding errors
+                step[-1] = 0.0
+            size = self.metric.norm(step)
+            if not size <= (far if last == np.inf else (CONTRACTION if is_new else CHORD) * last):
+                if is_new:
+                    return made
+                frame, is_new, steps, last = None, True, [], np.inf
+                continue
+            made.first = made.first or size
+            z, last = z + step, size
+            steps.append(step)
+            F = self.system.residual(z)
+            made.count += 1
+
+    def _secant(self, step: HostArray, steps: list[HostArray]) -> HostArray:
+        """Broyden's step from a chord step, and the steps before it (Kelley, Iterative Methods, 1995, section 7.3)."""
+        inner = self.metric.inner
+        for before, after in itertools.pairwise(steps):
+            step = step + after * (inner(before, step) / inner(before, before))
+        if not steps:
+            return step
+        along = inner(steps[-1], step) / inner(steps[-1], steps[-1])
+        return step / (1 - along) if along < 0.5 else step
+
+    def observe(self, point: Point, row: HostArray, guess: HostArray | None = None, *, accurate: bool = False) -> bool:
+        """Compute tangent, test functions and eigenvalues; return whether there is a tangent."""
+        frame = point.frame = Frame(self.solver, point.z, point.F, row, guess, accurate=accurate)
+        length = self.metric.norm(frame.null)
+        if not (np.isfinite(length) and length > 0):
+            return False
+        point.tangent = frame.null / length
+        nulls = [frame.solve(b) for b in self.b]
+        with np.errstate(all="ignore"):
+            point.tests = np.array([-1 / (c @ y) for c, y in zip(self.c, nulls)])
+        point.null = nulls[0] if nulls else None
+        point.eigenvalues = None if self.spectrum is None else self.spectrum(frame)
+        return True
+
+    # Between two points
+
+    def between(self, a: Point, b: Point, part: float) -> tuple[HostArray, HostArray]:
+        """The cubic through two points with their tangents: where it is, and its direction."""
+        h = self.metric.norm(b.z - a.z)
+        s, ta, tb = part, h * a.tangent, h * b.tangent
+        d = b.z - a.z
+        z = a.z + s * ta + s * s * (3 * d - 2 * ta - tb) + s**3 * (ta + tb - 2 * d)
+        return z, ta + 2 * s * (3 * d - 2 * ta - tb) + 3 * s * s * (ta + tb - 2 * d)
+
+    def at(self, a: Point, b: Point, part: float, *, observed: bool) -> Point | None:
+        """The point of the branch at this part of the way from a to b."""
+        z, direction = self.between(a, b, part)
+        row = self.metric.covector(direction / self.metric.norm(direction))
+        point = self.correct(z, row, b.frame, strict=True).point
+        if point is None or (observed and not self.observe(point, row, b.tangent, accurate=True)):
+            return None
+        return point
+
+    def located(
+        self, a: Point, b: Point, function: Callable[[Point], float], accuracy: float, *, observed: bool
+    ) -> Point | None:
+        """The point between a and b at which a function is zero: regula falsi, whose stale end counts half."""
+        low, high = 0.0, 1.0
+        first, last = function(a), function(b)
+        size, side, found = max(abs(first), abs(last)), 0, None
+        for _ in range(LOCATIONS):
+            part = (low * last - high * first) / (last - first)
+            found = self.at(a, b, part, observed=observed)
+            value = np.nan if found is None else function(found)
+            if not np.isfinite(value) or abs(value) <= accuracy * size or high - low <= accuracy:
+                return found
+            if value * last > 0:
+                high, last, first = part, value, first * (0.5 if side == 1 else 1.0)
+                side = 1
+            else:
+                low, first, last = part, value, last * (0.5 if side == -1 else 1.0)
+                side = -1
+        return found

@@ -1,0 +1,153 @@
+"""Folds, branch points, Hopf points and events between two neighboring points of a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse.linalg
+
+from implicitsolve._typing import HostArray
+from implicitsolve.branches._frame import Frame
+from implicitsolve.branches._path import Path, Point
+
+FOLD, LINEAR = 1e-6, 1e-9  # accuracy of test functions, over their size; lam at a fold has the square of the first
+DENSE_SPECTRUM = 300  # unknowns up to which all eigenvalues are computed
+REAL = 1e-9  # imaginary part, over the modulus, up to which an eigenvalue is real
+IMAGINARY = 1e-3  # real part over the modulus of a located pair, from which on it is none
+NEARER = 1e-2  # by which a test function must have fallen to show a branch point and no pole
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SpecialPoint:
+    """A point of a branch at which something happens.
+
+    Attributes
+    ----------
+    kind : str
+        "fold", "branch point", "hopf", or the name of an event.
+    lam : float
+        The parameter.
+    x : ndarray
+        The solution, in the shape of x0.
+    residual_norm : float
+        max|F(x, lam)|, measured.
+    index : int
+        It lies between the points ``index`` and ``index + 1`` of the branch.
+    direction : (ndarray, float) or None
+        At a branch point: the direction (dx, dlam) in which the other branch leaves, for `continuation`.
+    frequency : float or None
+        At a Hopf point: |Im| of the pair of eigenvalues on the imaginary axis.
+    """
+
+    kind: str
+    lam: float
+    x: HostArray
+    residual_norm: float
+    index: int
+    direction: tuple[HostArray, float] | None = None
+    frequency: float | None = None
+
+    def __repr__(self) -> str:
+        """What, and where."""
+        return f"<{self.kind} at {self.lam:.10g}>"
+
+
+class Spectrum:
+    """The leading eigenvalues of J: all where it is small, else those nearest to `shift`.
+
+    Parameters
+    ----------
+    count : int
+        How many are kept.
+    shift : complex
+        Near which they are sought.
+    """
+
+    def __init__(self, count: int, shift: complex) -> None:
+        self.count, self.shift = count, shift
+
+    def __call__(self, frame: Frame) -> HostArray:
+        """Eigenvalues by falling real part."""
+        A: Any = frame.matrix
+        if A is None:
+            raise ValueError(
+                "continuation: `eigenvalues` needs an assembled Jacobian: declare `structure` or `jac`, "
+                "or take an event that computes them"
+            )
+        n = A.structure.unknowns
+        if n <= DENSE_SPECTRUM or self.count >= n - 1:
+            values = np.linalg.eigvals(A.todense())
+        else:
+            start = np.random.default_rng(0).uniform(0.5, 1.0, n)
+            try:
+                matrix = A.to_scipy().astype(complex if np.imag(self.shift) else float)
+                values = scipy.sparse.linalg.eigs(
+                    matrix, k=self.count, sigma=self.shift, v0=start, return_eigenvectors=False
+                )
+            except (RuntimeError, scipy.sparse.linalg.ArpackError):  # singular at the shift, or not converged
+                values = np.full(self.count, np.nan)
+        order = np.lexsort((-np.imag(values), -np.real(values)))
+        return np.asarray(values[order][: self.count], dtype=complex)
+
+
+def pairs(point: Point) -> HostArray:
+    """Complex pairs of eigenvalues, by falling real part: the one with positive imaginary part of each."""
+    values = np.zeros(0) if point.eigenvalues is None else point.eigenvalues
+    return values[np.imag(values) > REAL * np.abs(values)]
+
+
+Found = tuple[str, Point, dict[str, Any]]
+
+
+def between(path: Path, a: Point, b: Point, events: dict[str, Callable[[Point], float]]) -> Iterator[Found]:
+    """What happens between two observed points: its kind, the point, and what is known of it."""
+    span = path.metric.span
+    for name, event in events.items():
+        first, last = event(a), event(b)
+        if first * last < 0 or (last == 0 and first != 0):
+            point = b if last == 0 else path.located(a, b, event, LINEAR, observed=False)
+            if point is not None:
+                yield name, point, {}
+    if _slope(a, span) * _slope(b, span) < 0:
+        point = path.located(a, b, lambda p: _slope(p, span), FOLD, observed=True)
+        if point is not None:
+            yield "fold", point, {}
+    if a.tests is not None and b.tests is not None and a.tests.size and (a.tests * b.tests < 0).all():
+        yield from _branch_point(path, a, b)
+    yield from _hopf(path, a, b)
+
+
+def _slope(point: Point, span: float) -> float:
+    """The parameter's component of the tangent."""
+    return 0.0 if point.tangent is None else float(point.tangent[-1]) / span
+
+
+def _branch_point(path: Path, a: Point, b: Point) -> Iterator[Found]:
+    def test(point: Point) -> float:
+        return np.nan if point.tests is None else float(point.tests[0])
+
+    size = max(abs(test(a)), abs(test(b)))
+    point = path.located(a, b, test, LINEAR, observed=True)
+    if point is None or point.null is None or point.tangent is None or not abs(test(point)) <= NEARER * size:
+        return
+    other = point.null - point.tangent * path.metric.inner(point.null, point.tangent)
+    yield "branch point", point, {"direction": other / path.metric.norm(other)}
+
+
+def _hopf(path: Path, a: Point, b: Point) -> Iterator[Found]:
+    """Complex pairs that cross the imaginary axis."""
+    before, after = (int((np.real(pairs(point)) > 0).sum()) for point in (a, b))
+    for place in range(min(before, after), max(before, after)):
+        if place >= min(pairs(a).size, pairs(b).size):
+            continue
+
+        def test(point: Point, place: int = place) -> float:
+            values = pairs(point)
+            return float(np.real(values[place])) if place < values.size else np.nan
+
+        point = path.located(a, b, test, LINEAR, observed=True)
+        if point is not None and abs(test(point)) <= IMAGINARY * abs(pairs(point)[place]):
+            yield "hopf", point, {"frequency": float(np.imag(pairs(point)[place]))}
