@@ -83,7 +83,7 @@ class Spectrum:
         else:
             start = np.random.default_rng(0).uniform(0.5, 1.0, n)
             try:
-                matrix = A.to_scipy().astype(complex if np.imag(self.shift) else float)
+                matrix = A.to_sparse().astype(complex if np.imag(self.shift) else float)
                 values = scipy.sparse.linalg.eigs(
                     matrix, k=self.count, sigma=self.shift, v0=start, return_eigenvectors=False
                 )
