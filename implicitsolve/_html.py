@@ -19,7 +19,7 @@ class Shown:
         shown: dict[str, str] = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if field.default is MISSING or (value is not field.default and value != field.default):
+            if value is not field.default and (field.default is MISSING or _is_array(value) or value != field.default):
                 shown[field.name] = _short(value)
         return shown
 
@@ -41,7 +41,13 @@ def _short(value: Any) -> str:
         return getattr(value, "__qualname__", type(value).__name__).rpartition(".")[2]
     if isinstance(value, Mapping):
         return f"{{{', '.join(map(str, value))}}}"
+    if _is_array(value):
+        return f"{str(value.dtype).rpartition('.')[2]} {tuple(value.shape)}"
     return repr(value)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype")
 
 
 def card(title: str, facts: Mapping[str, str], norms: Sequence[float] = ()) -> str:

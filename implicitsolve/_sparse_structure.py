@@ -304,8 +304,8 @@ class Grid(Shown):
         return self.sparse
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Detection:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Detection(Shown):
     """What a search for sparsity has found.
 
     Attributes
@@ -351,6 +351,9 @@ class Detection:
     def reason(self) -> str:
         """Why there is no structure, in words; empty if there is one."""
         return "" if self.structure is not None else REASONS[self.how]
+
+    def _facts(self) -> dict[str, str]:
+        return {"unknowns": f"{self.unknowns}", "J": f"{self}"}
 
     def __repr__(self) -> str:
         """Size, what was found, how, and what it cost."""

@@ -170,7 +170,7 @@ class ApproximateGradients:
         "full" or "skipped".
     """
 
-    gradients: dict[str, Array]
+    gradients: dict[str, Array] = field(repr=False)
     propagation: str
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._html import Shown
 from implicitsolve._namespace import array_namespace, as_inexact, eps, from_host, norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._implicit import gradients_of
@@ -17,8 +18,8 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import check_limit
 
 
-@dataclass(frozen=True, kw_only=True)
-class JacobianPenalty:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class JacobianPenalty(Shown):
     """Value and derivatives of `jacobian_penalty`.
 
     Attributes

@@ -31,7 +31,7 @@ NO_FAILURE = {
 STOPPED = Status.STOPPED, Status.STOPPED_BY_MONITOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """One cause, and the systems that it holds for.
 
@@ -54,6 +54,10 @@ class Finding:
     what: str
     where: str
     advice: str
+
+    def __repr__(self) -> str:
+        """The same in brackets."""
+        return f"<Finding: {self}>"
 
     def __str__(self) -> str:
         """Status, systems, cause, place and advice."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._html import Shown
 from implicitsolve._namespace import array_namespace, as_inexact, gather
 from implicitsolve._typing import Array, Indices
 from implicitsolve.drivers._dispatch import Cancel, Chunk, Dispatch, Pool, Task
@@ -23,8 +24,8 @@ from implicitsolve.stopping import NonlinearStop, check_limit
 PER_WORKER = 4  # chunks: the last ones to end then leave workers idle for at most about a quarter of the time
 
 
-@dataclass(frozen=True, kw_only=True)
-class LostChunk:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LostChunk(Shown):
     """Systems whose worker died.
 
     Attributes

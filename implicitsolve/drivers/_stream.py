@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from implicitsolve._html import Shown
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.monitor import Monitor
 from implicitsolve.nonlinear._scheduler import Scheduler
@@ -101,8 +102,8 @@ def solve_stream(
     return solve_root(problem, x0, solver, stop, monitor, Scheduler(capacity=int(batch_size)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Solved:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Solved(Shown):
     """One sequence of `solve_sequences`.
 
     Attributes

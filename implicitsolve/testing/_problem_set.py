@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace, device
 
+from implicitsolve._html import Shown
 from implicitsolve._typing import Array, HostArray, Product, Residual
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class GalleryProblem:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class GalleryProblem(Shown):
     """A nonlinear system with its standard start and what is known about its root.
 
     Parameters
