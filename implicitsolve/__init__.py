@@ -15,7 +15,7 @@ from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.direct import BlockLU, CyclicReduction
 from implicitsolve.errors import BackendUnavailable, NoConvergence
-from implicitsolve.globalize import Backtracking, ConstantForcing, EisenstatWalker, FullStep, Wolfe
+from implicitsolve.globalize import Backtracking, ConstantForcing, Dogleg, EisenstatWalker, FullStep, Wolfe
 from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
 from implicitsolve.linearize._jacobian import detect_structure, jacobian
 from implicitsolve.nonlinear import (
@@ -73,6 +73,7 @@ __all__ = [
     "Counts",
     "CyclicReduction",
     "Detection",
+    "Dogleg",
     "EisenstatWalker",
     "FullStep",
     "Grid",

@@ -1,5 +1,6 @@
 """Globalization of Newton steps: line searches, and forcing terms for the inner solves."""
 
+from implicitsolve.globalize._dogleg import Dogleg
 from implicitsolve.globalize._inexact_newton import (
     Backtracking,
     ConstantForcing,
@@ -9,4 +10,4 @@ from implicitsolve.globalize._inexact_newton import (
 )
 from implicitsolve.globalize._wolfe import Wolfe
 
-__all__ = ["Backtracking", "ConstantForcing", "EisenstatWalker", "FullStep", "LineSearch", "Wolfe"]
+__all__ = ["Backtracking", "ConstantForcing", "Dogleg", "EisenstatWalker", "FullStep", "LineSearch", "Wolfe"]

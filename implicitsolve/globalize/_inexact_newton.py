@@ -11,6 +11,7 @@ import numpy as np
 from implicitsolve._namespace import Norms, gather, norm2, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._models import model_minimizer, natural_minimizer
+from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit, check_number
@@ -63,6 +64,7 @@ class LineSearch(Protocol):
     """Frozen settings of a line search."""
 
     kind: ClassVar[str]  # "line search"
+    needs_descent: ClassVar[bool]  # whether `search` uses the steepest descent of ||F + J s||
 
     def search(
         self,
@@ -74,11 +76,13 @@ class LineSearch(Protocol):
         linear_residual: HostArray,
         correction: Correction | None = None,
         whole: SearchResult | None = None,
+        descent: Descent | None = None,
     ) -> SearchResult:
         """Go along `step` (b, N) from x, where ||F||_2 is `norms`; `linear_residual` is ||F + J step|| / ||F||.
 
         `correction`, where there is one, approximates ``F -> J(x)^-1 F`` and costs no product. `whole` is what the
-        whole step brought, where that is known: then `step` and `correction` are those of a direct solve.
+        whole step brought, where that is known: then `step` and `correction` are those of a direct solve. `descent` is
+        the steepest descent of ||F + J s|| and the trust region, for searches with `needs_descent`.
         """
         ...
 
@@ -110,6 +114,7 @@ class FullStep:
     """
 
     kind: ClassVar[str] = "line search"
+    needs_descent: ClassVar[bool] = False
 
     def search(
         self,
@@ -121,6 +126,7 @@ class FullStep:
         linear_residual: HostArray,
         correction: Correction | None = None,
         whole: SearchResult | None = None,
+        descent: Descent | None = None,
     ) -> SearchResult:
         """Take the full step; see `LineSearch`."""
         found = full_step(evaluator, x, norms, step) if whole is None else whole
@@ -172,6 +178,7 @@ class Backtracking:
     """
 
     kind: ClassVar[str] = "line search"
+    needs_descent: ClassVar[bool] = False
 
     max_trials: int = 20
     growth_limit: float = 1e3
@@ -193,6 +200,7 @@ class Backtracking:
         linear_residual: HostArray,
         correction: Correction | None = None,
         whole: SearchResult | None = None,
+        descent: Descent | None = None,
     ) -> SearchResult:
         """Backtrack; see `LineSearch`."""
         found = full_step(evaluator, x, norms, step) if whole is None else whole

@@ -17,6 +17,7 @@ from implicitsolve.globalize._inexact_newton import (
     full_step,
     squared_ratio,
 )
+from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.stopping import check_limit
 
@@ -48,6 +49,7 @@ class Wolfe:
     """
 
     kind: ClassVar[str] = "line search"
+    needs_descent: ClassVar[bool] = False
 
     max_trials: int = 10
 
@@ -65,6 +67,7 @@ class Wolfe:
         linear_residual: HostArray,
         correction: Correction | None = None,
         whole: SearchResult | None = None,
+        descent: Descent | None = None,
     ) -> SearchResult:
         """Search; see `LineSearch`."""
         if norms.size != 1:

@@ -13,6 +13,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
 from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
 from implicitsolve.krylov._base import KrylovOutcome
+from implicitsolve.krylov._descent import Descent, DescentCollector, both
 from implicitsolve.operators import LinearOperator
 
 BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64
@@ -37,13 +38,24 @@ class RecyclingGMRES:
         Size of the batch.
     space : RecycledSpace, optional
         Of earlier solves.
+    needs_descent : bool, optional
+        Whether every solve finds the steepest `descent` in its Krylov space.
     """
 
-    def __init__(self, size: int, recycle: int, systems: int, space: RecycledSpace | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        recycle: int,
+        systems: int,
+        space: RecycledSpace | None = None,
+        needs_descent: bool = False,
+    ) -> None:
         self.sizes, self.recycle = np.full(systems, size), recycle
         self.grew = np.zeros(systems, dtype=bool)  # to a size, after the last solve, that may become all of R^N
         self._space: RecycledSpace | None = copy.copy(space)  # whose `base` changes
         self._new: tuple[SpaceCollector, Any] | None = None  # of the last solve, and its M
+        self.needs_descent: bool = needs_descent
+        self.descent: Descent | None = None
 
     @property
     def space(self) -> RecycledSpace | None:
@@ -72,6 +84,7 @@ class RecyclingGMRES:
         if space is not None:
             space.base = M
         collector = self._collector(F, least=0 if M is None else SOLVED) if self.recycle else None
+        descents = DescentCollector(F, norms) if self.needs_descent else None
         target = eta * norms
         sizes = np.minimum(self.sizes, largest)
         if limit is not None:
@@ -84,7 +97,7 @@ class RecyclingGMRES:
             columns=int(sizes.max()),
             limits=sizes,
             M=M if space is None else space,
-            on_finish=collector,
+            on_finish=both(descents, collector),
             wants_residual=False,
         ).run()
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
@@ -101,10 +114,11 @@ class RecyclingGMRES:
                 columns=int(sizes[lost].max()),
                 limits=sizes[lost],
                 M=None if M is None else M.take(lost),
-                on_finish=None if collector is None else collector.renumbered(lost),
+                on_finish=both(*(None if c is None else c.renumbered(lost) for c in (descents, collector))),
                 wants_residual=False,
             ).run()
             cycle.replace(lost, again)
+        self.descent = None if descents is None else descents.descent
         larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
         sizes = np.where((cycle.norm > target) & (sizes == self.sizes), larger, self.sizes)
         self.grew, self.sizes = (sizes > self.sizes) & (self.sizes < length) & (length <= LARGEST_SPACE), sizes

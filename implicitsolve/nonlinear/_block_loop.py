@@ -12,6 +12,7 @@ from implicitsolve._namespace import Norms, array_namespace, eps, gather, norm_m
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._bounds import kept_part
 from implicitsolve.globalize._inexact_newton import SearchResult
+from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
 from implicitsolve.nonlinear._loop import HALVED, IterationLoop
@@ -74,6 +75,7 @@ class BlockState(LoopState):
     is_exhausted: HostArray  # F(x) is rounding error
     inverse: BatchedInverse
     updates: BroydenInverse
+    radius: HostArray  # of trust regions
 
 
 class BlockLoop(IterationLoop[BlockState]):
@@ -83,6 +85,7 @@ class BlockLoop(IterationLoop[BlockState]):
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.evaluator)
         self.newton: Array | None = None  # the last direction, before it was shortened at bounds
+        self.descents: list[tuple[Indices, Descent]] = []  # of the new J, where the line search needs them
         self.first_direction: Array | None = None  # -J^-1 F, where the check of a new J has computed it for all
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> BlockState:
@@ -96,6 +99,7 @@ class BlockLoop(IterationLoop[BlockState]):
             is_exhausted=np.zeros(size, dtype=bool),
             inverse=BatchedInverse() if known is None else copy.copy(known),
             updates=BroydenInverse(),
+            radius=np.full(size, np.inf),
         )
 
     def _keep(self, memory: SolveMemory) -> None:
@@ -136,6 +140,9 @@ class BlockLoop(IterationLoop[BlockState]):
         self._age(fresh, found.accepted, previous)
         if self.evaluator.box is not None:  # the updates are of Newton's steps
             self.state.is_stale |= to_host(array_namespace(x).any(direction != self.newton, axis=1))
+        if self.descents:  # ... and not of steps that a trust region has bent
+            self.state.is_stale |= fresh & (found.length < 1)
+            np.maximum(self.state.radius, 2 * measured.two(1), out=self.state.radius, where=found.length == 1)
         if not self.state.is_stale.all():
             self.state.updates.step(moved, direction, found.length)
         return found.length
@@ -162,6 +169,7 @@ class BlockLoop(IterationLoop[BlockState]):
     def _factorize(self, fresh: HostArray) -> None:
         """Assemble and factorize J of some systems."""
         self.state.updates.reset(fresh)
+        self.descents = []
         rows = np.flatnonzero(fresh)
         for _ in range(MAX_ASSEMBLIES):
             if not rows.size:
@@ -169,6 +177,8 @@ class BlockLoop(IterationLoop[BlockState]):
             part, x, F = self._part(rows)
             assembler = self.assembler
             J = assembler.assemble(part, x, F)
+            if self.method.line_search.needs_descent:
+                self.descents.append((rows, Descent.of(J.matvec, J.rmatvec, F)))
             inverse = self.method.factor.factor(J)
             self.state.inverse.replace(rows, inverse)
             if assembler.is_certain(part.rows):
@@ -210,9 +220,22 @@ class BlockLoop(IterationLoop[BlockState]):
         """Line search for some systems, whose full steps have been evaluated."""
         part, x, F = self._part(rows)
         inverse, exact = self.state.inverse.take(rows), np.zeros(rows.size)
-        return self.method.line_search.search(
-            part, x, F, self.state.norms[rows], direction, exact, inverse.matvec, whole
+        descent = self._descent(rows) if self.descents and part.box is None else None
+        found = self.method.line_search.search(
+            part, x, F, self.state.norms[rows], direction, exact, inverse.matvec, whole, descent
         )
+        if descent is not None:
+            self.state.radius[rows] = descent.radius
+        return found
+
+    def _descent(self, rows: Indices) -> Descent:
+        """Steepest descent of some systems with a new J, and their trust regions."""
+        size, x = self.state.rows.size, self.state.x
+        whole = Descent(array_namespace(x).zeros_like(x), np.zeros(size), np.zeros(size), self.state.radius)
+        for systems, part in self.descents:
+            scatter(whole.unit, systems, part.unit)
+            whole.length[systems], whole.gain[systems] = part.length, part.gain
+        return whole.take(rows)
 
     def _is_rounding(self, rows: Indices) -> HostArray:
         """Whether F(x) is no larger than its change between neighbouring floating-point numbers."""

@@ -30,7 +30,7 @@ class BlockNewton:
     reuse : {"broyden", "chord", "none"}, optional
         How a stale J is used. "broyden" (the default) corrects it by Broyden's rank-one updates [1]_, which costs no
         evaluation; "chord" does not update it; "none" refactors in every step, which is Newton's method.
-    line_search : Backtracking or FullStep, optional
+    line_search : Backtracking, Dogleg or FullStep, optional
         How far to go along a direction from a new J.
     rdiff : float, optional
         Relative step of the differences, for problems without products or blocks. Default: eps^(1/4), 1.2e-4 in
@@ -95,6 +95,7 @@ class BlockNewton:
         if problem.block_structure is None:
             got = repr(problem.structure)
             raise ValueError(f"BlockNewton: the problem must declare its `structure` as BlockBanded, got {got}")
-        suits = context.scheduler is None and OneSystemLoop.suits(context.evaluator, start.x, self.factor)
+        suits = context.scheduler is None and not self.line_search.needs_descent
+        suits = suits and OneSystemLoop.suits(context.evaluator, start.x, self.factor)
         loop = OneSystemLoop if suits else BlockLoop
         return loop(self, context, start, rows).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,9 @@ from implicitsolve._namespace import Norms, eps, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._sparse_lu import near_reciprocals
 from implicitsolve.globalize._bounds import kept_part, least_squares_step
+from implicitsolve.globalize._dogleg import ACCEPTED, GOOD, POOR, dogleg, first_radius
 from implicitsolve.globalize._inexact_newton import CAUTIOUS_GROWTH, SearchResult, restored
+from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._box import Box
@@ -27,9 +30,6 @@ from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 100  # of a system
 MOST_ENTRIES = 2**25  # of the Jacobians of a batch
-FIRST_RADIUS = 100.0  # of the trust region, at most, over ||x0||; this and the next ones are MINPACK's
-ACCEPTED, POOR, GOOD = 1e-4, 0.1, 0.5  # actual over predicted reduction of ||F||^2
-UNRELATED = 1e6  # Newton's step over that radius, from which on x0 says nothing of the length of x
 IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a system has stagnated
 SINGULAR = int(Status.SINGULAR)
 WHOLE, KEPT = np.ones(1), np.zeros(1, dtype=bool)
@@ -119,14 +119,15 @@ class _DenseLoop(IterationLoop[_DenseState]):
             newton = step = -_solved(state.J, state.F)
             newton_size = size = norm2(step)
             if self.is_first:
-                length = FIRST_RADIUS * norm2(state.x)
-                state.radius = np.where((size <= length) | (size > UNRELATED * length), size, length)
+                state.radius = first_radius(state.radius, size, norm2(state.x))
                 self.is_first = False
             limited = np.flatnonzero(~(size <= state.radius))
             model = None
             if limited.size:
                 step = step.copy()
-                step[limited] = _dogleg(state.J[limited], state.F[limited], step[limited], state.radius[limited])
+                J, F = state.J[limited], state.F[limited]
+                descent = Descent.of(partial(_times, J), partial(_times, np.swapaxes(J, 1, 2)), F)
+                step[limited] = dogleg(descent.unit, descent.length, step[limited], state.radius[limited])[0]
             if self.evaluator.box is not None:
                 step, limited = self._bounded(self.evaluator.box, step, limited)
             if limited.size:
@@ -293,20 +294,6 @@ def _solved(J: HostArray, F: HostArray) -> HostArray:
         finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
         J = np.where(finite[:, None, None], J, 0.0)
         return np.where(finite[:, None], _times(np.linalg.pinv(J), F), np.nan)
-
-
-def _dogleg(J: HostArray, F: HostArray, newton: HostArray, radius: HostArray) -> HostArray:
-    """Steps of length `radius`, along the path from x by the minimizer on the gradient to Newton's step."""
-    gradient = -_times(np.swapaxes(J, 1, 2), F)
-    size = norm2(gradient)
-    unit = gradient / np.where(size > 0, size, 1.0)[:, None]
-    cauchy = size / norm2(_times(J, unit)) ** 2
-    first = unit * np.fmin(cauchy, radius)[:, None]
-    rest = np.where(np.isfinite(newton), newton, 0.0) - first
-    a, b, c = (rest * rest).sum(axis=1), (first * rest).sum(axis=1), radius**2 - (first * first).sum(axis=1)
-    root = np.sqrt(np.maximum(b**2 + a * c, 0.0))
-    part = np.where(b > 0, c / (b + root), (root - b) / a)  # of `rest`: |first + part rest| = radius
-    return first + np.where((cauchy < radius) & np.isfinite(part), part, 0.0)[:, None] * rest
 
 
 def _times(J: HostArray, v: HostArray) -> HostArray:

@@ -10,8 +10,10 @@ import numpy as np
 from implicitsolve._namespace import eps, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._bounds import bounded_direction, kept_part
+from implicitsolve.globalize._dogleg import Dogleg
 from implicitsolve.globalize._inexact_newton import Backtracking, EisenstatWalker, Forcing, LineSearch, SearchResult
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
+from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES
 from implicitsolve.nonlinear._direction import FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
@@ -47,7 +49,7 @@ class NewtonKrylov:
         It begins once a solve has taken more than 8 iterations (at once for at most 256 unknowns).
     forcing : EisenstatWalker or ConstantForcing, optional
         Accuracy of the linear solves.
-    line_search : Backtracking, FullStep or Wolfe, optional
+    line_search : Backtracking, Dogleg, FullStep or Wolfe, optional
         How far to go along each direction.
     preconditioner : optional
         One of `implicitsolve.precondition` or `BlockLU`, for problems with a declared structure: it is built from the
@@ -62,8 +64,8 @@ class NewtonKrylov:
         the adapters' can): half the time and memory for a float64 x. Residuals and x keep their own precision, and so
         does the solution; only the direction is rough, to 1e-5 at best. Default: that of x.
     retry : bool, optional
-        Whether a system that stagnates or whose line search fails begins again at x0 with a more cautious line search
-        (`LineSearch.cautious`). Default True: hard small problems need it, and it costs only where all was lost.
+        Whether a system that stagnates or whose line search fails begins again at x0, in a trust region (`Dogleg`) and
+        then with a more cautious line search (`LineSearch.cautious`). Default True: it costs only where all was lost.
 
     Notes
     -----
@@ -128,13 +130,15 @@ class NewtonKrylov:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         if rows is not None:  # a retry after another method
             return _KrylovLoop(self, context, start, rows).run()
-        first = _KrylovLoop(self, context, start).run()
+        solution = _KrylovLoop(self, context, start).run()
         cautious = self.line_search.cautious() if self.retry else None
-        again = (first.status == STAGNATED) | (first.status == int(Status.LINE_SEARCH_FAILED))
-        again &= first.iterations > 0
-        if cautious is None or not again.any():
-            return first
-        return retried(replace(self, line_search=cautious), context, first, np.flatnonzero(again))
+        for search in () if cautious is None else (Dogleg(), cautious):
+            failed = (solution.status == STAGNATED) | (solution.status == int(Status.LINE_SEARCH_FAILED))
+            again = np.flatnonzero(failed & (solution.iterations > 0))
+            if not again.size:
+                break
+            solution = retried(replace(self, line_search=search), context, solution, again)
+        return solution
 
 
 @dataclass
@@ -143,11 +147,14 @@ class _NewtonState(LoopState):
 
     eta: HostArray  # forcing terms
     attempts: HostArray  # directions tried at this x without success
-    idle: HostArray  # Krylov iterations since ||F|| made progress
+    least: HostArray  # smallest ||F||_2 that counted as progress
+    idle: HostArray  # Krylov iterations since
+    idle_steps: HostArray  # steps since
     J: LinearOperator | None  # J(x), where it is known
     x_norms: HostArray | None  # ||x||, where it is known
     lagged: LaggedInverse | None  # preconditioners built from J
     linear: LinearSolver
+    radius: HostArray  # of trust regions
 
 
 class _KrylovLoop(IterationLoop[_NewtonState]):
@@ -170,18 +177,22 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
             **vars(state),
             eta=method.forcing.first(systems),
             attempts=np.zeros(systems, dtype=int),
+            least=state.norms.copy(),
             idle=np.zeros(systems, dtype=int),
+            idle_steps=np.zeros(systems, dtype=int),
             J=J,
             x_norms=None,
             lagged=None if method.preconditioner is None else lagged(method.preconditioner, self.evaluator, systems),
             linear=linear if method.krylov_dtype is None else SinglePrecision(linear),
+            radius=np.full(systems, np.inf),
         )
 
     def _recycling(self, systems: int) -> RecyclingGMRES:
         """The linear method, with the spaces of an earlier solve."""
         method: NewtonKrylov = self.method
         space = self.previous.space if method.recycle and method.krylov_dtype is None else None
-        return RecyclingGMRES(method.max_krylov, method.recycle, systems, space)
+        needs_descent = method.line_search.needs_descent and method.krylov_dtype is None
+        return RecyclingGMRES(method.max_krylov, method.recycle, systems, space, needs_descent)
 
     def _keep(self, memory: SolveMemory) -> None:
         if isinstance(self.state.linear, RecyclingGMRES):
@@ -204,7 +215,14 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
                 evaluator.box, J, state.x, state.F, previous, kept, outcome.x, linear_residual, most
             )
         found = self.method.line_search.search(
-            evaluator, state.x, state.F, previous, direction, remaining, state.linear.correction
+            evaluator,
+            state.x,
+            state.F,
+            previous,
+            direction,
+            remaining,
+            state.linear.correction,
+            descent=self._descent(J, direction, remaining) if self.method.line_search.needs_descent else None,
         )
         size = norm_max(direction) if found.measured is None else found.measured.largest(1)
         found.accepted &= size > 0  # a zero step is none, though ||F|| has not grown
@@ -214,9 +232,11 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
         moved, is_still = self._accept(found, direction)
         self.solution.krylov_iterations[state.rows] += outcome.iterations
         failed = self._failed(found, outcome, size, linear_residual)
-        is_idle = ~(state.measure < self.NEW_BEST * state.best)
+        is_idle = ~(state.norms < self.NEW_BEST * state.least)  # searches reduce the 2-norm, `measure` may lag behind
+        state.least = np.where(is_idle, state.least, state.norms)
         state.idle = np.where(is_idle, state.idle + outcome.iterations, 0)
-        given_up = (state.since + is_idle >= IDLE_STEPS) & (state.idle >= IDLE_ITERATIONS) & (failed == RUNNING)
+        state.idle_steps = np.where(is_idle, state.idle_steps + 1, 0)
+        given_up = (state.idle_steps >= IDLE_STEPS) & (state.idle >= IDLE_ITERATIONS) & (failed == RUNNING)
         failed[given_up] = STAGNATED
         self._update_status(found.accepted, moved, is_still, is_last, failed, outcome.x)
         if state.lagged is not None:
@@ -229,6 +249,16 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
             "krylov_iterations": outcome.iterations,
             "linear_status": outcome.status,
         }
+
+    def _descent(self, J: LinearOperator, direction: Array, linear_residual: HostArray) -> Descent:
+        """Steepest descent: in the Krylov space, by J^H, or Newton's direction itself."""
+        found: Descent | None = getattr(self.state.linear, "descent", None)
+        if self.evaluator.box is not None:  # the direction is not Newton's
+            found = None
+        elif found is None and self.evaluator.problem.vjp is not None:
+            found = Descent.of(J.matvec, J.rmatvec, self.state.F)
+        found = Descent.along(direction, linear_residual) if found is None else found
+        return replace(found, radius=self.state.radius)
 
     def _failed(
         self, found: SearchResult, outcome: KrylovOutcome, size: HostArray, linear_residual: HostArray

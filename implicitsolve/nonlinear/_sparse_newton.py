@@ -14,6 +14,7 @@ import numpy as np
 from implicitsolve._namespace import numpy_namespace
 from implicitsolve._sparse_structure import Detection, Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._dogleg import Dogleg
 from implicitsolve.globalize._inexact_newton import Backtracking, LineSearch
 from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, detect
 from implicitsolve.linearize._evaluator import Evaluator, Tally
@@ -43,14 +44,14 @@ class SparseNewton:
     structure : Sparse or Grid, optional
         Where J has entries. Default: what the problem declares; else it is detected at the start, by `budget`
         evaluations at most, unless the problem forbids that (``structure="none"``). Where none is found, the system is
-        solved by `NewtonKrylov`, and so is one on which the factored J fails.
+        solved by `NewtonKrylov`, and so is one on which the factored J fails, also in a trust region (`Dogleg`).
     budget : int, optional
         Evaluations for the detection. Default 400.
     bisection : bool or "late", optional
         Whether the detection looks for patterns without diagonals, such as networks: at the start, or, "late", when
         `NewtonKrylov` has taken a third of the evaluations that this is likely to cost, and at its rate of convergence
         would take clearly more. Default True.
-    line_search : Backtracking or FullStep, optional
+    line_search : Backtracking, Dogleg or FullStep, optional
         How far to go along a direction from a new J.
 
     Notes
@@ -169,9 +170,14 @@ class SparseNewton:
         """Solve with these Jacobians; systems on which that fails are solved by products from x0."""
         known = context.previous.inverses
         inverses = context.memory.inverses = SparseInverses() if known is None else copy.copy(known)
-        solution = BlockLoop(_Parts(self.line_search, jacobians, inverses), context, start, rows).run()
-        again = np.flatnonzero(unsolved(context, solution))
-        return retried(NewtonKrylov(), context, solution, again) if again.size else solution
+        first = _Parts(self.line_search, jacobians, inverses)
+        solution = first.solve(context, start, rows)
+        for method in (replace(first, line_search=Dogleg()), NewtonKrylov()):
+            again = np.flatnonzero(unsolved(context, solution))
+            if not again.size:
+                break
+            solution = retried(method, context, solution, again)
+        return solution
 
 
 class _Rental:
@@ -208,10 +214,18 @@ class _Parts:
     jacobians: JacobianAssembler
     factor: SparseInverses
     reuse: str = "broyden"
+    kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = True
+    eliminates = False
+    rdiff = None
 
     def assembler(self, evaluator: Evaluator) -> JacobianAssembler:
         """J by colors, or from the problem's own function."""
         return self.jacobians
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        return BlockLoop(self, context, start, rows).run()
 
 
 class SparseJacobians:

@@ -237,6 +237,7 @@ METHODS: dict[str, Any] = {
     "Homotopy": ims.Homotopy(),
     "Preconditioned": ims.Preconditioned(inner=ims.Picard()),
     "Backtracking": ims.NewtonKrylov(line_search=ims.Backtracking()),
+    "Dogleg": ims.NewtonKrylov(line_search=ims.Dogleg()),
     "FullStep": ims.NewtonKrylov(line_search=ims.FullStep()),
     "EisenstatWalker": ims.NewtonKrylov(forcing=ims.EisenstatWalker()),
     "ConstantForcing": ims.NewtonKrylov(forcing=ims.ConstantForcing(eta=1e-3)),

@@ -85,6 +85,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "Preconditioned": Row(bridge=METHOD),
         "Substitution": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`Elman`"),
         "Backtracking": Row(bridge=METHOD),
+        "Dogleg": Row(bridge=METHOD),
         "FullStep": Row(bridge=METHOD),
         "Wolfe": Row(bridge=METHOD),
         "EisenstatWalker": Row(bridge=METHOD),

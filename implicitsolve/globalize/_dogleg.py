@@ -1,0 +1,158 @@
+"""Dogleg steps in a trust region, for the linear solves of any Newton method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, eps, from_host, gather, norm2, scatter, to_host
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.globalize._inexact_newton import Correction, SearchResult, restored, squared_ratio
+from implicitsolve.krylov._descent import Descent
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.stopping import check_limit
+
+FIRST_RADIUS = 100.0  # of the trust region, at most, over ||x0||; this and the next ones are MINPACK's
+ACCEPTED, POOR, GOOD = 1e-4, 0.1, 0.5  # actual over predicted reduction of ||F||^2
+UNRELATED = 1e6  # Newton's step over that radius, from which on x0 says nothing of the length of x
+REJECTED, LOST = 0.25, 0.1  # of a rejected step: the next radius, and where F was not finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dogleg:
+    """Powell's dogleg in a trust region: steps bend from Newton's direction towards steepest descent as they shorten.
+
+    A step s is accepted when ||F||^2 falls by at least 1e-4 of what ||F + J s||^2 predicts. The path leads from 0 to
+    the minimizer of ||F + J s|| along steepest descent, and from there to Newton's step [1]_; s is where it leaves the
+    ball ||s||_2 <= radius. With an assembled J steepest descent is -J^H F; with GMRES it is the descent within the
+    Krylov space, which costs no product with J^H [2]_; with other Krylov methods it is -J^H F if the problem has `vjp`,
+    and otherwise the path is straight.
+
+    The first radius is the smaller of ||s|| and 100 ||x0||. It is halved after a step that brought less than 0.1 of
+    the prediction, divided by four after a rejected one (by ten where F was not finite), and becomes twice the step
+    where that brought more than half [3]_. Only ratios enter: units of F and of x change no decision.
+
+    Prefer it to `Backtracking` where exact Newton steps are long and lead nowhere, near singular Jacobians: it never
+    accepts a larger ||F||, and so ends at a minimizer of ||F|| where curved valleys need the natural test.
+
+    Parameters
+    ----------
+    max_trials : int, optional
+        Steps that are tried at one point before the search fails. Default 20: by then the radius is 1e-12 of the first.
+
+    References
+    ----------
+    .. [1] M. J. D. Powell, "A hybrid method for nonlinear equations", in P. Rabinowitz (ed.), "Numerical methods for
+           nonlinear algebraic equations", Gordon and Breach (1970) 87-114.
+    .. [2] P. N. Brown and Y. Saad, "Hybrid Krylov methods for nonlinear systems of equations", SIAM J. Sci. Stat.
+           Comput. 11 (1990) 450-481.
+    .. [3] A. R. Conn, N. I. M. Gould and P. L. Toint, "Trust-region methods", SIAM (2000), algorithm 6.1.1; constants
+           of MINPACK's hybrd.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(line_search=ims.Dogleg())
+    >>> ims.root(np.arctan, 10.0, method=newton).status.name  # whole steps from 10 diverge
+    'CONVERGED'
+    """
+
+    kind: ClassVar[str] = "line search"
+    needs_descent: ClassVar[bool] = True
+
+    max_trials: int = 20
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_limit("Dogleg", "max_trials", self.max_trials, least=1)
+
+    def search(
+        self,
+        evaluator: Evaluator,
+        x: Array,
+        F: Array,
+        norms: HostArray,
+        step: Array,
+        linear_residual: HostArray,
+        correction: Correction | None = None,
+        whole: SearchResult | None = None,
+        descent: Descent | None = None,
+    ) -> SearchResult:
+        """Shrink the trust region until a step is accepted; see `LineSearch`."""
+        xp, size, eta = array_namespace(x), norm2(step), np.clip(linear_residual, 0.0, 1.0)
+        descent = Descent.along(step, eta) if descent is None else descent
+        radius = first_radius(descent.radius, size, norm2(x))
+        if whole is not None:  # what has been tried
+            radius = np.fmin(radius, np.where(whole.finite, REJECTED, LOST) * size)
+        b = np.zeros(norms.shape, dtype=bool)
+        found = SearchResult(
+            xp.asarray(x, copy=True), xp.asarray(F, copy=True), norms.copy(), b * 1.0, b, b.copy(), None
+        )
+        found.finite |= False if whole is None else whole.finite
+        least = eps(xp, x.dtype) * norm2(x)
+        rows = np.flatnonzero(np.isfinite(size) | (descent.length > 0))
+        for trial in range(self.max_trials):
+            if not rows.size:
+                break
+            s, gain = trust_step(descent.take(rows), gather(step, rows), radius[rows], eta[rows])
+            part, length = evaluator.take(rows, x), norm2(s)
+            new_x = part.moved(gather(x, rows), s)
+            new_F, J = part.trial(new_x) if trial == 0 and rows.size == norms.size else (part.residual(new_x), None)
+            new_norms = norm2(new_F)
+            with np.errstate(all="ignore"):
+                ratio = (1 - squared_ratio(new_norms, norms[rows])) / gain
+                ratio = np.where(np.isfinite(new_norms), ratio, -np.inf)
+                accepted = ratio >= ACCEPTED
+                found.length[rows] = np.where(length < size[rows], length / size[rows], 1.0)
+            scatter(found.x, rows, new_x)
+            scatter(found.F, rows, new_F)
+            found.norms[rows], found.accepted[rows], found.jacobian = new_norms, accepted, J
+            found.finite[rows] |= np.isfinite(new_norms)
+            radius[rows] = next_radius(radius[rows], length, ratio)
+            rows = rows[~accepted & (length > least[rows])]
+        descent.radius[:] = radius
+        return restored(found, x, F, norms)
+
+    def cautious(self) -> None:
+        """Return None: no second attempt."""
+
+
+def first_radius(radius: HostArray, size: HostArray, x_norms: HostArray) -> HostArray:
+    """The radius; where there is none yet, Newton's `size` or a multiple of ||x||."""
+    with np.errstate(all="ignore"):
+        length = FIRST_RADIUS * x_norms
+        first = np.where((size <= length) | (size > UNRELATED * length), size, length)
+    return np.where(np.isinf(radius), np.where(np.isfinite(first), first, length), radius)
+
+
+def next_radius(radius: HostArray, length: HostArray, ratio: HostArray) -> HostArray:
+    """The radius after a step of that length, whose reduction was `ratio` times the predicted one."""
+    larger = np.where(np.abs(ratio - 1) <= 0.1, 2 * length, np.maximum(radius, 2 * length))
+    shrunk = length * np.where(ratio == -np.inf, LOST, np.where(ratio >= ACCEPTED, 0.5, REJECTED))
+    return np.where(ratio >= GOOD, larger, np.where(ratio >= POOR, radius, shrunk))
+
+
+def trust_step(descent: Descent, newton: Array, radius: HostArray, eta: HostArray) -> tuple[Array, HostArray]:
+    """Newton's step or, where it is longer than `radius`, the dogleg's; and the part of ||F||^2 that it removes."""
+    with np.errstate(all="ignore"):
+        step, first, second = dogleg(descent.unit, descent.length, newton, radius)
+        is_inside = norm2(newton) <= radius
+        rest = np.maximum(1 - eta**2 - descent.gain, 0.0)
+        gain = (2 - first) * first * descent.gain + (2 - second) * second * rest
+        gain = np.where(is_inside, 1 - eta**2, gain)
+    return array_namespace(step).where(from_host(is_inside, step)[:, None], newton, step), gain
+
+
+def dogleg(unit: Array, length: HostArray, newton: Array, radius: HostArray) -> tuple[Array, HostArray, HostArray]:
+    """Steps of length `radius` on the path from 0 by `length` times `unit` to Newton's step; the parts of both legs."""
+    xp = array_namespace(newton)
+    first = unit * from_host(np.fmin(length, radius), unit)[:, None]
+    rest = xp.where(xp.isfinite(newton), newton, 0.0) - first
+    a, b, c = norm2(rest) ** 2, np.real(to_host(xp.vecdot(first, rest))), radius**2 - norm2(first) ** 2
+    root = np.sqrt(np.maximum(b**2 + a * c, 0.0))
+    part = np.where(b > 0, c / (b + root), (root - b) / a)  # of `rest`: |first + part rest| = radius
+    part = np.where((length < radius) & np.isfinite(part), part, 0.0)
+    return first + from_host(part, rest)[:, None] * rest, np.fmin(radius / length, 1.0), part

@@ -1,0 +1,108 @@
+"""Steepest descent of ||F + J s||, by J^H or within a Krylov space, which a dogleg begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import array_namespace, from_host, gather, norm2, scatter
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.krylov._arnoldi import Hessenberg
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The first leg of the dogleg of each system.
+
+    Attributes
+    ----------
+    unit : Array (b, N)
+        Directions of length 1.
+    length : ndarray (b,)
+        Distance to the minimizer of ||F + J s|| along them.
+    gain : ndarray (b,)
+        Part of ||F||^2 by which that reduces it.
+    radius : ndarray (b,)
+        Of the trust region; inf before the first step. `Dogleg` writes the next one to it.
+    """
+
+    unit: Array
+    length: HostArray
+    gain: HostArray
+    radius: HostArray
+
+    @classmethod
+    def of(cls, matvec: Callable[[Array], Array], rmatvec: Callable[[Array], Array], F: Array) -> Descent:
+        """Descent along -J^H F, by two products."""
+        with np.errstate(all="ignore"):
+            unit, size = _normalized(-rmatvec(F))
+            length = size / norm2(matvec(unit)) ** 2
+            gain = size * length / norm2(F) ** 2
+        return cls(unit, length, gain, np.full(length.shape, np.inf))
+
+    @classmethod
+    def along(cls, step: Array, linear_residual: HostArray) -> Descent:
+        """Descent along Newton's step itself, where no gradient is known: the dogleg is straight."""
+        unit, size = _normalized(step)
+        return cls(unit, size, 1 - linear_residual**2, np.full(size.shape, np.inf))
+
+    def take(self, rows: Indices) -> Descent:
+        """The same of some systems."""
+        return Descent(gather(self.unit, rows), self.length[rows], self.gain[rows], self.radius[rows])
+
+
+class DescentCollector:
+    """Finds the descent in the Krylov spaces of a linear solve, as its systems finish: no product with J^H [1]_.
+
+    With J Z = V H and F = -beta V e_1, the gradient of ||F + J Z y||^2 / 2 in y is -beta H^H e_1.
+
+    References
+    ----------
+    .. [1] P. N. Brown and Y. Saad, "Hybrid Krylov methods for nonlinear systems of equations", SIAM J. Sci. Stat.
+           Comput. 11 (1990) 450-481, section 4.
+    """
+
+    def __init__(self, F: Array, norms: HostArray) -> None:
+        zeros = np.zeros(norms.shape)
+        self.norms, self.descent = norms, Descent(array_namespace(F).zeros_like(F), zeros, zeros.copy(), zeros + np.inf)
+
+    def __call__(self, systems: Indices, V: Array, Z: Array, small: Hessenberg, columns: HostArray) -> None:
+        """See the bases of some systems."""
+        m = small.columns
+        used = np.arange(m)[None, :] < columns[:, None]
+        H = np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0)
+        g = np.conj(H[:, 0, :])
+        square, image = (np.abs(g) ** 2).sum(axis=1), (np.abs(H @ g[:, :, None]) ** 2).sum(axis=(1, 2))
+        with np.errstate(all="ignore"):
+            length = self.norms[systems] * square / image
+            y = from_host(np.where(used, g * length[:, None], 0.0), Z)
+            xp = array_namespace(Z)
+            unit, size = _normalized(xp.matmul(xp.astype(y, Z.dtype)[:, None, :], Z[:, :m, :])[:, 0, :])
+            gain = np.where(image > 0, square**2 / image, 0.0)
+        scatter(self.descent.unit, systems, unit)
+        self.descent.length[systems], self.descent.gain[systems] = size, gain
+
+    def renumbered(self, places: Indices) -> Callable[..., None]:
+        """Return a collector for a part of the batch, whose systems have these places in the whole."""
+        return lambda systems, *bases: self(places[systems], *bases)
+
+
+def both(first: Any, second: Any) -> Any:
+    """Call two collectors, of which any may be None."""
+    if first is None or second is None:
+        return second if first is None else first
+
+    def collect(*bases: Any) -> None:
+        first(*bases)
+        second(*bases)
+
+    return collect
+
+
+def _normalized(v: Array) -> tuple[Array, HostArray]:
+    """Vectors (b, N) over their lengths, and those; zero where the length is."""
+    size = norm2(v)
+    return v / from_host(np.where(size > 0, size, 1.0), v)[:, None], size

@@ -1,0 +1,146 @@
+"""Dogleg: the path and its model against dense references, the descent in a Krylov space, units, batches."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse.linalg import splu
+
+import implicitsolve as ims
+from benchmarks.sparse_problems.planes import minimal_surface
+from implicitsolve import BlockNewton, Dogleg, NewtonKrylov, NonlinearStop, Problem, SparseNewton, root
+from implicitsolve.globalize._dogleg import next_radius, trust_step
+from implicitsolve.krylov._arnoldi import Arnoldi
+from implicitsolve.krylov._descent import Descent, DescentCollector
+
+seeds = st.integers(0, 10**6)
+
+
+def linear_model(seed, n, b=1):
+    """J (b, n, n) and F (b, n), with the descent and Newton's steps of each system."""
+    rng = np.random.default_rng(seed)
+    J, F = rng.standard_normal((b, n, n)), rng.standard_normal((b, n))
+    products = (partial(np.einsum, text, J) for text in ("bij,bj->bi", "bji,bj->bi"))
+    return J, F, Descent.of(*products, F), -np.linalg.solve(J, F[:, :, None])[:, :, 0]
+
+
+@given(seed=seeds, n=st.integers(1, 8), part=st.floats(1e-6, 2.0))
+def test_a_step_minimizes_the_model_on_the_path_within_the_ball(seed, n, part):
+    J, F, descent, newton = linear_model(seed, n)
+    radius = part * np.linalg.norm(newton, axis=1)
+    step, gain = trust_step(descent, newton, radius, np.zeros(1))
+    assert np.linalg.norm(step) <= radius[0] * (1 + 1e-9)
+    value = np.linalg.norm(F[0] + J[0] @ step[0]) ** 2 / np.linalg.norm(F) ** 2
+    assert 1 - gain[0] == pytest.approx(value, abs=1e-8)  # the predicted reduction is that of the model
+    turn = descent.unit[0] * descent.length[0]
+    t = np.linspace(0, 1, 50)[:, None]
+    path = np.concatenate([t * turn, turn + t * (newton[0] - turn)])
+    path = path[np.linalg.norm(path, axis=1) <= radius[0]]
+    values = np.sum((F[0] + path @ J[0].T) ** 2, axis=1) / np.linalg.norm(F) ** 2
+    assert value <= values.min() + 1e-8
+
+
+@given(seed=seeds, n=st.integers(2, 12), eta=st.floats(1e-8, 0.9))
+def test_the_descent_of_a_krylov_space_predicts_its_model(seed, n, eta):
+    J, F, exact, _ = linear_model(seed, n)
+    norms = np.linalg.norm(F, axis=1)
+    collector = DescentCollector(F, norms)
+    A = ims.aslinearoperator(J)
+    cycle = Arnoldi(A, -F, norms, target=eta * norms, columns=n, on_finish=collector).run()
+    found = collector.descent
+    value = np.linalg.norm(F[0] + J[0] @ (found.unit[0] * found.length[0])) ** 2 / norms[0] ** 2
+    assert 1 - found.gain[0] == pytest.approx(value, abs=1e-8)
+    if cycle.columns[0] == n:  # the whole space: the gradient itself
+        np.testing.assert_allclose(found.unit, exact.unit, atol=1e-6)
+    for part in (0.01, 0.3, 0.9):  # GMRES leaves a residual orthogonal to J s: the second leg is predicted too
+        radius = part * np.linalg.norm(cycle.dx, axis=1)
+        step, gain = trust_step(found, cycle.dx, radius, cycle.norm / norms)
+        value = np.linalg.norm(F[0] + J[0] @ step[0]) ** 2 / norms[0] ** 2
+        assert 1 - gain[0] == pytest.approx(value, abs=1e-7)
+
+
+def test_the_radius_shrinks_after_poor_steps_and_grows_after_good_ones():
+    ratio = np.array([-np.inf, -1.0, 0.05, 0.3, 0.6, 1.0])
+    after = next_radius(np.full(6, 8.0), np.full(6, 2.0), ratio)
+    np.testing.assert_allclose(after, [0.2, 0.5, 1.0, 8.0, 8.0, 4.0])
+
+
+def powell_chain(x):
+    """Curved, coupled, with J singular on the way."""
+    y = np.roll(x, 1, axis=-1)
+    return np.arctan(x) + 0.1 * x**3 - 0.3 * y + 0.2
+
+
+METHODS = {
+    "krylov": NewtonKrylov(line_search=Dogleg()),
+    "gmres": NewtonKrylov(krylov=ims.GMRES(), line_search=Dogleg()),
+    "float32": NewtonKrylov(krylov_dtype="float32", line_search=Dogleg()),
+    "sparse": SparseNewton(line_search=Dogleg()),
+}
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+X0 = 20.0 * np.sin(1.0 + np.arange(12.0))
+
+
+@every_method
+def test_solves_where_whole_steps_diverge(method):
+    result = root(powell_chain, X0, method=method, stop=NonlinearStop(atol=1e-9))
+    assert result.success
+    assert np.max(np.abs(powell_chain(result.x))) <= 1e-9
+
+
+@every_method
+@settings(max_examples=12)
+@given(p=st.integers(-30, 30), q=st.integers(-30, 30))
+def test_units_change_no_decision(method, p, q):
+    a, b = 2.0**p, 2.0**q
+    plain = root(powell_chain, X0, method=method)
+    scaled = root(lambda x: b * powell_chain(x / a), a * X0, method=method)
+    assert scaled.counts == plain.counts
+    np.testing.assert_array_equal(scaled.x, a * plain.x)
+
+
+@every_method
+def test_systems_of_a_batch_go_their_own_way(method):
+    starts = np.stack([X0, 0.1 * X0, -3.0 * X0, X0[::-1]])
+    batch = root(Problem(powell_chain, batch_ndim=1), starts, method=method, stop=NonlinearStop(atol=1e-9))
+    assert batch.success.all()
+    for i, x0 in enumerate(starts):
+        alone = root(powell_chain, x0, method=method, stop=NonlinearStop(atol=1e-9))
+        assert batch.iterations[i] == alone.iterations
+        np.testing.assert_allclose(batch.x[i], alone.x, atol=1e-7)
+
+
+@pytest.mark.parametrize("declares", ["vjp", "blocks"])
+def test_gradients_by_vjp_and_from_blocks(declares):
+    def F(x):
+        return np.arctan(x) + 0.1 * x**3 + 0.2
+
+    def slope(x):
+        return 1 / (1 + x * x) + 0.3 * x**2
+
+    if declares == "vjp":
+        exact = {"jvp": lambda x, v: slope(x) * v, "vjp": lambda x, w: slope(x) * w}
+        problem, method = Problem(F, **exact), METHODS["gmres"]
+    else:
+        problem = Problem(F, structure=ims.BlockBanded(0, 0))
+        method = BlockNewton(line_search=Dogleg())
+    assert root(problem, X0, method=method).success
+
+
+def test_without_progress_the_search_fails_in_bounded_work():
+    result = root(lambda x: 1 + x**2, 1.0, method=NewtonKrylov(line_search=Dogleg()))
+    assert result.status.name in {"STAGNATED", "LINE_SEARCH_FAILED", "SINGULAR", "LINEAR_SOLVE_FAILED"}
+    assert result.counts.residuals < 200
+
+
+def test_a_minimal_surface_converges_with_lu_of_the_first_jacobian():
+    """Natural steps with these exact directions stagnated; progress in ||F||_2 was not seen in max|F|."""
+    surface = minimal_surface(64)
+    problem = Problem(surface.residual, structure=ims.Grid(shape=(64, 64), stencil="box"))
+    lu = splu(ims.jacobian(problem, surface.x0).to_sparse())
+    for method in (NewtonKrylov(preconditioner=lu), NewtonKrylov(), SparseNewton()):
+        assert root(surface.residual, surface.x0, method=method, stop=NonlinearStop(rtol=1e-8)).success
