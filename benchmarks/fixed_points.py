@@ -44,7 +44,6 @@ SYSTEMS, INPUTS = 20, 100
 TOLERANCE = 1e-8
 STOP = ims.NonlinearStop(atol=TOLERANCE, rtol=0.0)
 CASES = {"s1": (40, 200, 1.0), "s2": (40, 200, 2.0), "s3": (40, 200, 3.0), "k448": (25, 448, 1.0)}
-AIMS = {"s1": 17, "s2": 32, "s3": 140, "k448": 23}  # products
 QUICK = 2.0  # seconds
 
 
@@ -248,13 +247,13 @@ def hard() -> Iterator[str]:
 
 
 PARTS: dict[str, tuple[str, Callable[[int], Iterator[str]]]] = {  # titles on the page, and tables
-    case: (f"T = {T}, k = {k}, s = {s:g}; aim: {AIMS[case]} products", partial(methods, case))
+    case: (f"{k} states, {T} positions, recurrent weights × {s:g}", partial(methods, case))
     for case, (T, k, s) in CASES.items()
 } | {
-    "draws": ("Five draws at s = 3", lambda repeat: draws()),
+    "draws": ("Five draws with recurrent weights × 3", lambda repeat: draws()),
     "gradients": ("Gradients", lambda repeat: gradients()),
     "starts": ("Weights in ±3, from 48 random starts", lambda repeat: starts()),
-    "hard": ("Beyond s = 3", lambda repeat: hard()),
+    "hard": ("Recurrent weights beyond × 3", lambda repeat: hard()),
 }
 HEAD = """# Methods for fixed points
 

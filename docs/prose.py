@@ -106,7 +106,10 @@ def texts() -> Iterator[tuple[str, str]]:
     for page in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))):
         if not made & set(page.parents):
             yield f"{page.relative_to(ROOT)}:", page.read_text(encoding="utf-8")
-    for module in sorted((ROOT / "implicitsolve").rglob("*.py")):
+    for tutorial in sorted((ROOT / "examples" / "tutorials").glob("*.py")):
+        text = re.sub(r"^(?!# ).*$", "", tutorial.read_text(encoding="utf-8").split('"""', 2)[2], flags=re.MULTILINE)
+        yield f"{tutorial.relative_to(ROOT)}:", re.sub("^# ", "", text, flags=re.MULTILINE)
+    for module in sorted([*(ROOT / "implicitsolve").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]):
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
                 yield f"{module.relative_to(ROOT)}: {getattr(node, 'name', '')}: line ", text

@@ -4,9 +4,9 @@
     python examples/distributed_bvp.py                                  # one process, without MPI
 
 Every process owns a contiguous part of the mesh, and the program provides only the equations there. Newton's method
-with a direct solve (`PartitionedLU`) sends one message to each neighbour for F and one for a new J, takes part in an
-allgather of a few numbers for its factors and in one for each solve, and in an allreduce for each norm. The answer is
-compared with the closed form.
+with a direct solve (`PartitionedLU`) sends one message to each neighbour for F and one for a new J. The factorization
+and each solve take an allgather of a few numbers, and each norm an allreduce. The answer is compared with the closed
+form.
 """
 
 from __future__ import annotations

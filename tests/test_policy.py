@@ -155,7 +155,7 @@ def test_a_system_alone_gives_the_same_answer_up_to_rounding(method, backend, se
 
 
 @every_method
-def test_a_neighbour_that_fails_changes_no_verdict(method, backend):
+def test_a_neighbour_that_fails_changes_no_status(method, backend):
     whole, stop = chain(method, 3, systems=4), NonlinearStop(rtol=1e-11)
     clean = whole.solve(method, stop=stop)
     whole.c[2, 5] = np.nan

@@ -1,6 +1,6 @@
 r"""
-Solve a batch, with a verdict for each system
-=============================================
+Solve a batch, with a status for each system
+============================================
 
 You will learn how to solve many systems in one call, how to read what became of each, why some fail and what to do
 with them, and how to use all cores. Reading takes fifteen minutes, running a few seconds. It needs the extra ``numba``.
@@ -90,7 +90,7 @@ for status, color in zip(np.unique(result.status), ["C0", "C2", "C1", "C4"], str
     left.scatter(*starts[is_here].T, s=7, color=color, label=f"{ims.Status(status).name}: {is_here.sum()}")
 left.hlines(lines, *extent[:2], color="k", linewidth=0.8)
 left.plot(5, 4, "k*", markersize=12)
-left.set(xlabel="x", ylabel="y", title="verdicts, the solution, singular lines")
+left.set(xlabel="x", ylabel="y", title="statuses, the solution, singular lines")
 left.legend(loc="lower left", fontsize="small", framealpha=1.0)
 ims.diagnostics.plot_convergence(result, ax=right)
 right.set_title("convergence")
@@ -150,7 +150,7 @@ for take in (None, lambda indices: ims.Problem(counted_residual, structure=struc
 with ThreadPoolExecutor(2) as executor:
     by_threads = ims.drivers.solve_batch(batch, starts, executor=executor, stop=stop)
 print(f"{by_threads.success.sum()} of {by_threads.success.size} converged, {len(by_threads.lost)} chunks lost")
-print(f"{(by_threads.status != result.status).sum()} verdicts differ from those above")
+print(f"{(by_threads.status != result.status).sum()} statuses differ from those above")
 
 # %%
 # A status may differ where a system passes close to a singular line: the rounding of sums depends on how many

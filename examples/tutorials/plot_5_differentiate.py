@@ -176,7 +176,7 @@ assert abs(forward - reverse) < 1e-6 * abs(forward)
 
 # %%
 # The figure: the fit with a band of two standard deviations, which is narrow where the data are informative; the
-# sensitivities, which have nearly the same shape, so that V and K are hard to tell apart; and the error of
+# sensitivities, which have nearly the same shape, so that V and K are hard to separate; and the error of
 # finite-difference gradients.
 
 band = 2 * np.sqrt(np.einsum("tui,ij,tuj->tu", sensitivity, covariance, sensitivity))
