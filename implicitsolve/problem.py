@@ -53,6 +53,13 @@ class Problem(Shown):
         ``(lower, upper)``: numbers or arrays that broadcast to x, so that each system of a batch may have its own;
         -inf and inf where there are none. x0 must lie within them, and no function of the problem is ever called
         outside (`keep_feasible` of SciPy's Bounds is always true). Default None. See the notes of `root`.
+    x_scale : array_like or "auto", optional
+        Sizes of the unknowns, positive numbers that broadcast to x, rounded to powers of two. The methods work on
+        x / x_scale: lengths of differences and of steps, trust regions and Krylov vectors are measured in these units.
+        "auto": from the rows and columns of J at x0, which is assembled for it. Default None: 1 for all.
+    f_scale : array_like or "auto", optional
+        Sizes of the equations, positive numbers that broadcast to F: the stopping rule, ||F|| in the line search and
+        the linear systems use F / f_scale. "auto": the largest entry of each row of J(x0) diag(x_scale). Default None.
     parameters : mapping of str to Array, optional
         What the residual depends on in addition to x, by name.
     parameter_jvp : callable, optional
@@ -108,6 +115,8 @@ class Problem(Shown):
     blocks_exact: bool = field(default=True, kw_only=True)
     batch_ndim: int = field(default=0, kw_only=True)
     bounds: Any = field(default=None, kw_only=True)
+    x_scale: Any = field(default=None, kw_only=True)
+    f_scale: Any = field(default=None, kw_only=True)
     parameters: Mapping[str, Array] | None = field(default=None, kw_only=True, repr=False)
     parameter_jvp: Callable[[Array, Mapping[str, Array]], Array] | None = field(default=None, kw_only=True)
     parameter_vjp: Callable[[Array, Array], Mapping[str, Array]] | None = field(default=None, kw_only=True)
@@ -151,6 +160,8 @@ class Problem(Shown):
             raise ValueError("Problem: `blocks` needs `structure`, a BlockBanded with the positions of the blocks")
         check_limit("Problem", "batch_ndim", self.batch_ndim)
         object.__setattr__(self, "bounds", _checked_bounds(self.bounds))
+        _check_scale("x_scale", self.x_scale)
+        _check_scale("f_scale", self.f_scale)
 
     @property
     def block_structure(self) -> BlockBanded | None:
@@ -169,13 +180,20 @@ class Problem(Shown):
 
 
 def chosen(problem: Problem, indices: Indices, shape: tuple[int, ...]) -> Any:
-    """What the problem's `take` returns, with the bounds of those systems of states of this shape."""
+    """What the problem's `take` returns, with the bounds and scales of those systems of states of this shape."""
     part: Any = problem.take(indices)  # type: ignore[misc]
-    if problem.bounds is None or not isinstance(part, Problem):
+    names = [name for name in ("bounds", "x_scale", "f_scale") if getattr(problem, name) is not None]
+    if not names or not isinstance(part, Problem):
         return part
-    flat_shape = (-1, *shape[problem.batch_ndim :])
-    rows = [np.broadcast_to(host(side), shape).reshape(flat_shape)[indices] for side in problem.bounds]
-    return replace(part, bounds=tuple(rows))
+
+    def rows(values: Any) -> Any:
+        if isinstance(values, str):
+            return values
+        if isinstance(values, tuple):
+            return tuple(rows(side) for side in values)
+        return np.broadcast_to(host(values), shape).reshape((-1, *shape[problem.batch_ndim :]))[indices]
+
+    return replace(part, **{name: rows(getattr(problem, name)) for name in names})
 
 
 def host(values: Any) -> Any:
@@ -203,6 +221,17 @@ def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:
         low, high = (np.broadcast_to(side, is_less.shape).reshape(-1)[first] for side in (lower, upper))
         raise ValueError(f"Problem: `bounds` must have lower < upper everywhere, got {low:g} and {high:g}")
     return pair[0], pair[1]
+
+
+def _check_scale(name: str, scale: Any) -> None:
+    """Raise unless `scale` is None, "auto" or positive numbers."""
+    if scale is None or (isinstance(scale, str) and scale == "auto"):
+        return
+    values = host(scale)
+    if values.dtype.kind not in "iuf":
+        raise TypeError(f'Problem: `{name}` must be positive numbers or "auto", got {scale!r}')
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise ValueError(f"Problem: `{name}` must be positive and finite, got {scale!r}")
 
 
 def _check_structure(structure: Any) -> None:

@@ -15,6 +15,7 @@ from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
 from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.linearize._evaluator import FEW, Evaluator
+from implicitsolve.linearize._scales import Scales
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import (
@@ -62,6 +63,8 @@ def root(
     monitor: Monitor | None = None,
     previous: NonlinearResult | None = None,
     bounds: Any = None,
+    x_scale: Any = None,
+    f_scale: Any = None,
     **habits: Any,
 ) -> NonlinearResult:
     """Solve F(x) = 0, for one system or a batch of independent ones.
@@ -87,6 +90,10 @@ def root(
         They cost evaluations where J has changed much, and never accuracy. x0 is not taken from it. See the notes.
     bounds : tuple of two array_like, or scipy.optimize.Bounds, optional
         ``(lower, upper)``, in place of those that the problem declares. See `Problem` and the notes.
+    x_scale, f_scale : array_like or "auto", optional
+        Sizes of the unknowns and of the equations, in place of those that the problem declares. With `f_scale` the
+        stopping rule reads norm(F(x) / f_scale) <= max(atol, rtol * norm(F(x0) / f_scale)), and the norms of the result
+        are these. See `Problem`.
     **habits
         `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
         ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
@@ -156,8 +163,9 @@ def root(
     if habits:
         problem, stop = adapted(problem, stop, habits, (NewtonKrylov, NonlinearStop, Problem))
     problem = problem if isinstance(problem, Problem) else Problem(problem)
-    if bounds is not None:
-        problem = replace(problem, bounds=bounds)
+    declared = {"bounds": bounds, "x_scale": x_scale, "f_scale": f_scale}
+    if any(value is not None for value in declared.values()):
+        problem = replace(problem, **{name: value for name, value in declared.items() if value is not None})
     solver, stop, monitor = check_settings("root", method, stop, monitor)
     if x0 is None:
         if problem.initial_guess is None:
@@ -179,6 +187,10 @@ def solve_root(
     x0 = as_inexact(x0, "x0")
     if problem.bounds is not None and not getattr(solver, "keeps_bounds", False):
         raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
+    tally = Tally(stop.max_evaluations, stop.max_seconds, x0)
+    scales = Scales.of(problem, x0, tally)
+    if scales is not None:
+        problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
     known = memory_of("root", problem, x0, previous)
     memory = SolveMemory(declared=problem.structure, keeps=previous is not None)
     is_reducible = problem.halves is not None and problem.bounds is None and solver.eliminates
@@ -187,14 +199,15 @@ def solve_root(
         problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
-    evaluator.tally = Tally(stop.max_evaluations, stop.max_seconds, x0)
+    evaluator.tally = tally
     if 0 in x0.shape:
         result = _empty(x0, evaluator)
     else:
         start = Solution.at(evaluator.flatten(x0))
         context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
         result = _result(solver.solve(context, start), evaluator, memory)
-    return result if reduced is None else reduced.expanded(result)
+    result = result if reduced is None else reduced.expanded(result)
+    return result if scales is None else scales.expanded(result)
 
 
 def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory) -> NonlinearResult:

@@ -348,14 +348,14 @@ class Assembler:
                 break
             half = self._difference(evaluator, x, F, color, c, 0.5 * h, xp.empty_like(change))
             with np.errstate(all="ignore"):
-                wrong = guess & ~(norm2(change - 2 * half) <= AFFINE * norm2(change))
+                rounding = LEAST_CHANGE * eps(xp, x.dtype) * norm2(F)
+                wrong = guess & ~(norm2(change - 2 * half) <= np.fmax(AFFINE * norm2(change), rounding))
             steps.shrink(rows, c, wrong)
             again = np.flatnonzero(wrong)
             if again.size:
                 h = evaluator.inward(x, steps.lengths(rows, self.in_blocks(x)))
-                scatter(
-                    change, again, gather(self._difference(evaluator, x, F, color, c, h, xp.empty_like(change)), again)
-                )
+                better = self._difference(evaluator, x, F, color, c, h, xp.empty_like(change))
+                scatter(change, again, gather(better, again))
         return h
 
     def _difference(self, evaluator: Evaluator, x: Array, F: Array, color: Rows, c: int, h: Array, out: Array) -> Array:

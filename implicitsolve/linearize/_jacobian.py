@@ -9,11 +9,12 @@ import numpy as np
 
 from implicitsolve._namespace import as_inexact
 from implicitsolve._sparse_structure import Detection
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._detect import BUDGET, detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
+from implicitsolve.linearize._tally import Tally
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem
@@ -61,8 +62,13 @@ def jacobian(problem: Problem | Any, x: Any) -> Any:
         with 10 stored elements and shape (4, 4)>
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)
-    x = as_inexact(x, "x")
+    return assembled(problem, as_inexact(x, "x"), Tally())
+
+
+def assembled(problem: Problem, x: Array, tally: Tally) -> BlockBandedMatrix | SparseMatrix:
+    """`jacobian`, whose evaluations are counted in `tally`."""
     evaluator = Evaluator(problem, x)
+    evaluator.tally = tally
     flat = evaluator.flatten(x)
     F = None if evaluator.has_exact_products else evaluator.residual(flat)
     if problem.block_structure is None:
@@ -72,6 +78,7 @@ def jacobian(problem: Problem | Any, x: Any) -> Any:
             return SparseMatrix(found.data.reshape(*evaluator.batch_shape, -1), found.structure)
         problem = replace(problem, structure=BlockBanded(0, 0, max(evaluator.size, 1)))
         evaluator = Evaluator(problem, x)
+        evaluator.tally = tally
     J = Assembler(evaluator, central=True).assemble(evaluator, flat, F)
     blocks = evaluator.xp.reshape(J.blocks, (*evaluator.batch_shape, *J.blocks.shape[1:]))
     return BlockBandedMatrix(blocks, lower=J.lower, upper=J.upper, periodic=J.periodic)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,122 @@ def test_nearly_all_are_solved_by_differences(is_linear):
         with np.errstate(all="ignore"):
             solved += is_solved(ims.root(F, np.zeros(n)), rows)
     assert solved >= 17
+
+
+@pytest.mark.parametrize("method", ["auto", "newton-krylov"])
+def test_declared_or_found_scales_solve_all_of_them(method):
+    """Matrix-free too, where nearly all failed without scales."""
+    for seed in range(6):
+        F, J, n, rows = scaled_system(seed, is_linear=bool(seed % 2))
+        sizes = 1 / np.max(np.abs(J(np.zeros(n))) / rows[:, None], axis=0)
+        declared = ims.root(F, np.zeros(n), x_scale=sizes, f_scale=rows, method=method)
+        found = ims.root(F, np.zeros(n), x_scale="auto", f_scale="auto", method=method)
+        assert is_solved(declared, rows), seed
+        assert is_solved(found, rows), seed
+        assert declared.counts.residuals < found.counts.residuals
+
+
+def test_the_stopping_rule_measures_in_f_scale():
+    sizes = np.array([1e-3, 1e6])
+    stop = ims.NonlinearStop(atol=1e-6)
+    result = ims.root(lambda x: sizes * (x**2 - 2), np.ones(2), f_scale=sizes, x_scale=4.0, stop=stop)
+    assert result.success
+    np.testing.assert_allclose(result.residual_norm, np.max(np.abs(result.fun / sizes)), rtol=1e-12)
+    np.testing.assert_array_equal(result.fun, sizes * (result.x**2 - 2))
+    assert result.target == 1e-6
+    assert result.initial_norm == 1.0
+
+
+def test_scales_with_every_kind_of_jacobian(rng):
+    sp = pytest.importorskip("scipy.sparse")
+    n, band = 8, ims.BlockBanded(1, 1, 2)
+    blocks = np.arange(n) // 2
+    A = np.where(np.abs(np.subtract.outer(blocks, blocks)) <= 1, rng.normal(size=(n, n)), 0.0) + 6 * np.eye(n)
+    rows, columns, z = 10.0 ** rng.uniform(-6, 6, n), 10.0 ** rng.uniform(-9, 9, n), rng.normal(size=n)
+
+    def F(x):
+        y = columns * x
+        return rows * (A @ (y + y**3 / 3 - z))
+
+    def J(x):
+        return rows[:, None] * A * (1 + (columns * x) ** 2) * columns
+
+    def banded(x):
+        return ims.BlockBandedMatrix.from_dense(J(x), band)
+
+    kinds = [
+        {"jac": J},
+        {"jac": lambda x: sp.csr_array(J(x))},
+        {"jac": lambda x: ims.aslinearoperator(J(x))},
+        {"linearize": lambda x: (F(x), ims.aslinearoperator(J(x)))},
+        {"jvp": lambda x, v: J(x) @ v, "vjp": lambda x, w: J(x).T @ w},
+        {"structure": band},
+        {"structure": band, "jac": banded},
+        {"structure": band, "blocks": lambda x: banded(x).blocks},
+    ]
+    for given in kinds:
+        for x_scale, method in ((1 / columns, "newton-krylov"), ("auto", "auto")):
+            problem = ims.Problem(F, x_scale=x_scale, f_scale=rows, **given)
+            result = ims.root(problem, np.zeros(n), method=method)
+            assert is_solved(result, rows), given
+
+
+def test_each_system_of_a_batch_has_its_own_scales_and_bounds():
+    sizes = np.array([1e-8, 1.0, 1e9])[:, None]
+
+    def batch(c):
+        return ims.Problem(lambda x: c * ((x / c) ** 3 - 8), batch_ndim=1, take=lambda rows: batch(c[rows]))
+
+    for scales in ({"x_scale": sizes, "f_scale": sizes}, {"x_scale": "auto", "f_scale": "auto"}):
+        for method in ("auto", "newton-krylov"):
+            result = ims.root(
+                batch(sizes), sizes * [[9.0], [2.1], [1.0]], bounds=(0.0, 10 * sizes), method=method, **scales
+            )
+            assert result.success.all()
+            np.testing.assert_allclose(result.x / sizes, 2.0, rtol=1e-5)
+
+
+def test_a_monitor_sees_x_and_F_in_their_units():
+    seen = []
+    ims.root(
+        lambda x: 1e6 * (x - 3e-9), np.zeros(1), x_scale=1e-9, f_scale=1e-3, monitor=lambda *step: seen.append(step[1:])
+    )
+    np.testing.assert_allclose(seen[-1][0], 3e-9)
+    np.testing.assert_allclose(seen[0][1], -3e-3)
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind", "message"),
+    [
+        (0.0, ValueError, "`x_scale` must be positive"),
+        ([1.0, np.inf], ValueError, "`x_scale` must be positive"),
+        ("jac", TypeError, '`x_scale` must be positive numbers or "auto"'),
+        ([1.0, 2.0, 3.0], ValueError, "`x_scale` must broadcast to the shape"),
+    ],
+)
+def test_wrong_scales_raise(scale, kind, message):
+    with pytest.raises(kind, match=message):
+        ims.root(lambda x: x - 1, np.zeros(2), x_scale=scale)
+
+
+def test_failures_in_units_return_the_best_point_and_advise_what_was_reached():
+    """No root: (x / c)^2 + 1 = 0 in units of 1e-7 and 1e5."""
+    F = lambda x: 1e5 * ((x / 1e-7) ** 2 + 1)  # noqa: E731
+    problem = ims.Problem(F, x_scale=1e-7, f_scale=1e5)
+    result = ims.root(problem, np.full(3, 5e-7))
+    assert not result.success
+    assert result.residual_norm <= result.initial_norm
+    np.testing.assert_allclose(np.max(np.abs(F(result.x))) / 1e5, result.residual_norm)
+    text = str(ims.diagnostics.explain(result, problem))
+    for number in re.findall(r"atol=([0-9.e+-]+)\)", text):
+        assert float(number) >= result.residual_norm
+
+
+def test_the_jacobian_at_zero_is_assembled_in_any_units():
+    """Certified differences took rounding for curvature, and shrank until nothing was left of small columns."""
+    F, J, n, _ = scaled_system(0, is_linear=True)
+    found, exact = ims.jacobian(F, np.zeros(n)).todense(), J(np.zeros(n))
+    assert np.max(np.abs(found - exact).max(axis=0) / np.abs(exact).max(axis=0)) < 0.1
 
 
 def test_a_sparse_matrix_from_jac_is_factored():
