@@ -21,6 +21,7 @@ METHODS = {
     "newton-krylov": ims.NewtonKrylov(),
     "wolfe": ims.NewtonKrylov(line_search=ims.Wolfe()),
     "full step": ims.NewtonKrylov(line_search=ims.FullStep()),
+    "dogleg": ims.NewtonKrylov(line_search=ims.Dogleg()),
     "sparse": ims.SparseNewton(),
     "block": ims.BlockNewton(),
 }
