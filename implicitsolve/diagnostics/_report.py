@@ -70,7 +70,8 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
     The page has the findings of `explain`, the structure of J, declared or detected, the counts, the versions and the
     machine, and the norms of all systems over the steps. Up to 12 systems have a curve each; more are shown by their
     quantiles and up to five that failed. The page follows the color scheme of the browser, needs no JavaScript, and
-    refers to nothing outside. With `problem` it costs 50 products with J, and what `explain` costs. The same result gives the same file.
+    refers to nothing outside. With `problem` it costs 50 products with J, and what `explain` costs. The same result
+    gives the same file.
 
     Examples
     --------

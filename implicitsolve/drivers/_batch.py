@@ -72,6 +72,7 @@ def solve_batch(
     stop: NonlinearStop | None = None,
     progress: Callable[[int, int], object] | None = None,
     cancel: threading.Event | None = None,
+    previous: BatchResult | None = None,
 ) -> BatchResult:
     """Solve a batch of independent systems in chunks, on processes, threads, or the workers of any executor.
 
@@ -91,8 +92,9 @@ def solve_batch(
         Number of systems, if `problem` is a function and there is no `x0`.
     executor : concurrent.futures.Executor or int, optional
         A `ProcessPoolExecutor`, a `ThreadPoolExecutor`, mpi4py's `MPIPoolExecutor`, Dask's ``client.get_executor()``,
-        or another object whose ``submit`` returns a future of concurrent.futures; or a number of processes, which this
-        call starts ("spawn") and ends. Default: one process for each CPU, since Python's threads share one interpreter.
+        or another object whose ``submit`` returns a future of concurrent.futures, as one made of Ray's tasks does; or a
+        number of processes, which this call starts ("spawn") and ends. Default: one process for each CPU, since
+        Python's threads share one interpreter.
     workers : int, optional
         Number of workers of `executor`, which does not report it. If given, one chunk more than this is submitted at a
         time; otherwise all are, but for a `ProcessPoolExecutor`, for which the default is the number of CPUs.
@@ -106,6 +108,8 @@ def solve_batch(
         the solve.
     cancel : threading.Event, optional
         When it is set, unfinished chunks are abandoned, and their systems are CANCELLED. Tested ten times a second.
+    previous : BatchResult, optional
+        An earlier result for the same batch: its LOST and CANCELLED systems are solved, the others keep their results.
 
     Returns
     -------
@@ -170,10 +174,12 @@ def solve_batch(
     pool = Pool.of(executor, workers)
     if not batch.size:
         return BatchResult(**vars(root(batch.problem, batch.x0, method=solver, stop=stop)))
-    parts = min(PER_WORKER * pool.workers if chunks is None else int(chunks), batch.size)
-    tasks = [Task(systems) for systems in np.array_split(np.arange(batch.size), parts)]
+    kept = None if previous is None else batch.kept(previous)
+    pending = np.arange(batch.size) if kept is None else np.setdiff1d(np.arange(batch.size), kept.systems)
+    parts = min(PER_WORKER * pool.workers if chunks is None else int(chunks), pending.size)
+    tasks = [Task(systems) for systems in np.array_split(pending, parts)] if parts else []
     Dispatch(lambda systems: batch.chunk(systems, solver, stop), pool, progress, cancel).run(tasks)
-    return batch.joined(tasks)
+    return batch.joined(tasks if kept is None else [kept, *tasks])
 
 
 @dataclass(frozen=True)
@@ -232,16 +238,37 @@ class _Batch:
             problem = chosen(problem, systems, shape)
         return Chunk(systems, problem, self.start(systems), method, stop)
 
+    def kept(self, previous: BatchResult) -> Task:
+        """The systems that an earlier call has solved, with their results."""
+        shape = np.shape(getattr(previous, "status", 0))
+        if not hasattr(previous, "lost") or shape != self.batch_shape:
+            raise TypeError(
+                f"solve_batch: `previous` must be what solve_batch returned for this batch of shape "
+                f"{self.batch_shape}, got {type(previous).__name__} of shape {shape}"
+            )
+        done = np.flatnonzero(~np.isin(previous.status, (Status.LOST, Status.CANCELLED)))
+        xp, ndim = array_namespace(previous.x), len(self.batch_shape)
+        x, fun = (
+            gather(xp.reshape(part, (self.size, *part.shape[ndim:])), done) for part in (previous.x, previous.fun)
+        )
+        numbers: dict[str, Any] = {name: np.ravel(getattr(previous, name))[done] for name in PER_SYSTEM}
+        whereabouts = np.full(self.size, -1)
+        whereabouts[done] = np.arange(done.size)
+        steps = tuple(replace(step, systems=whereabouts[step.systems]) for step in previous.steps)
+        return Task(done, NonlinearResult(x=x, fun=fun, **numbers, counts=previous.counts, steps=steps))
+
     def joined(self, tasks: list[Task]) -> BatchResult:
         """The results of all chunks as one."""
         solved = [task.result for task in tasks if task.result is not None]
         results = [self._unsolved(task, solved) if task.result is None else task.result for task in tasks]
         whole = concatenated(results)
-        xp = array_namespace(whole.x)
-        numbers: dict[str, Any] = {name: np.reshape(getattr(whole, name), self.batch_shape) for name in PER_SYSTEM}
+        xp, order = array_namespace(whole.x), np.argsort(np.concatenate([task.systems for task in tasks]))
+        numbers: dict[str, Any] = {
+            name: np.reshape(getattr(whole, name)[order], self.batch_shape) for name in PER_SYSTEM
+        }
         return BatchResult(
-            x=xp.reshape(whole.x, self.batch_shape + tuple(whole.x.shape[1:])),
-            fun=xp.reshape(whole.fun, self.batch_shape + tuple(whole.fun.shape[1:])),
+            x=xp.reshape(gather(whole.x, order), self.batch_shape + tuple(whole.x.shape[1:])),
+            fun=xp.reshape(gather(whole.fun, order), self.batch_shape + tuple(whole.fun.shape[1:])),
             **numbers,
             counts=whole.counts,
             steps=tuple(

@@ -269,6 +269,30 @@ def test_lost_systems_without_a_start_are_nan():
         ims.drivers.solve_batch(partial(guessed, numbers(1)), count=1, executor=Here(trouble, {0}))
 
 
+@pytest.mark.parametrize("at", [{0}, {1, 3}, {0, 1, 2, 3}], ids=str)
+def test_lost_chunks_are_solved_by_one_more_call(at):
+    problem, x0 = Cubes(numbers(8).reshape(2, 4, 1)).problem(batch_ndim=2), np.full((2, 4, 1), 1.5)
+    executor = Here(KilledWorker("a worker"), at)
+    first = ims.drivers.solve_batch(problem, x0, executor=executor, chunks=4)
+    assert (first.status == Status.LOST).sum() == 2 * len(at)
+    calls = executor.calls
+    again = ims.drivers.solve_batch(problem, x0, executor=executor, chunks=3, previous=first)
+    assert executor.calls - calls == min(3, 2 * len(at))
+    assert again.lost == ()
+    agree(again, ims.root(problem, x0))
+    assert again.counts.residuals > first.counts.residuals
+    assert sorted({int(i) for step in again.steps for i in step.systems}) == list(range(8))
+    last = ims.drivers.solve_batch(problem, x0, executor=executor, previous=again)
+    assert executor.calls - calls == min(3, 2 * len(at))
+    agree(last, again)
+
+
+@pytest.mark.parametrize("previous", [ims.root(lambda x: x - 1, np.ones(2)), "yesterday"], ids=["root", "text"])
+def test_a_previous_result_of_something_else_is_refused(previous):
+    with pytest.raises(TypeError, match="`previous` must be what solve_batch returned"):
+        ims.drivers.solve_batch(Cubes(numbers(4)).problem(), np.ones((4, 1)), executor=Here(), previous=previous)
+
+
 # ------------------------------------------------------------------------------------------------------ ending it early
 
 

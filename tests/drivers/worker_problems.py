@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,8 @@ class Cubes:
 
     c: np.ndarray
 
-    def problem(self):
-        return ims.Problem(self.residual, jvp=self.jvp, batch_ndim=1, take=self.take)
+    def problem(self, batch_ndim=1):
+        return ims.Problem(self.residual, jvp=self.jvp, batch_ndim=batch_ndim, take=self.take)
 
     def residual(self, x):
         if (self.c < 0).any():
@@ -36,10 +37,19 @@ class Cubes:
         return 3 * x**2 * v
 
     def take(self, indices):
-        return replace(self, c=self.c[indices]).problem()
+        return replace(self, c=self.c.reshape(-1, 1)[indices]).problem()
 
     def fail(self):
         """Nothing happens."""
+
+
+@dataclass(frozen=True)
+class Slow(Cubes):
+    """Each evaluation takes a while."""
+
+    def residual(self, x):
+        time.sleep(0.01)
+        return super().residual(x)
 
 
 @dataclass(frozen=True)
