@@ -61,15 +61,22 @@ class Finding:
 
     def __str__(self) -> str:
         """Status, systems, cause, place and advice."""
-        head = self.status.name
-        if self.systems and self.systems[0]:
-            names = [str(named(index)) for index in self.systems[:SHOWN]]
-            more = len(self.systems) - len(names)
-            plural = "s" if len(self.systems) > 1 else ""
-            head += f", system{plural} {', '.join(names)}" + (f" and {more} more" if more > 0 else "")
-        parts = [self.what, f"Where: {self.where}." if self.where else "", f"Try: {self.advice}" if self.advice else ""]
         options: Any = {"width": WIDTH, "initial_indent": "  ", "subsequent_indent": "  ", "break_long_words": False}
-        return "\n".join([f"{head}:", *(textwrap.fill(part, **options) for part in parts if part)])
+        return "\n".join([f"{self._title}:", *(textwrap.fill(part, **options) for part in self._parts)])
+
+    @property
+    def _title(self) -> str:
+        """Status and systems."""
+        names = [str(named(index)) for index in self.systems[:SHOWN] if index]
+        more = f" and {len(self.systems) - SHOWN} more" if len(self.systems) > SHOWN else ""
+        systems = f", system{'s' * (len(self.systems) > 1)} {', '.join(names)}{more}" if names else ""
+        return f"{self.status.name}{systems}"
+
+    @property
+    def _parts(self) -> list[str]:
+        """Cause, place and advice."""
+        where, advice = self.where and f"Where: {self.where}.", self.advice and f"Try: {self.advice}"
+        return [part for part in (self.what, where, advice) if part]
 
 
 @dataclass(frozen=True, repr=False)

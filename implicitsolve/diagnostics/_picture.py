@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,57 +16,57 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.structure import BlockBanded, Grid, Sparse
 
 
-def structure_of(caller: str, given: Any, unknowns: int | None = None) -> tuple[BlockBanded | Sparse, HostArray, int]:
-    """The structure that was given or found, the rows that are full beside it, and the number of unknowns."""
+class Pattern(NamedTuple):
+    """A structure of so many unknowns, and the rows that are full beside it."""
+
+    structure: BlockBanded | Sparse
+    unknowns: int
+    full_rows: HostArray = np.zeros(0, dtype=np.intp)
+
+    def shares(self, most: int) -> HostArray:
+        """The share of entries in each of at most `most` cells along each side."""
+        if isinstance(self.structure, Sparse):
+            table = _counted(self.structure.indices, self.structure.columns, self.unknowns, most)
+        else:
+            table = _counted(*_band(self.structure, self.unknowns, most), most)
+        table[self.full_rows // _step(self.unknowns, most)] = 1.0
+        return table
+
+    @property
+    def entries(self) -> int:
+        """Their number."""
+        band = self.structure
+        if isinstance(band, Sparse):
+            return band.nnz + self.full_rows.size * self.unknowns
+        length = band.length(self.unknowns)
+        outside = sum(min(d, length) for side in (band.lower, band.upper) for d in range(1, side + 1))
+        return (length * band.width - (0 if band.periodic else outside)) * band.block_size**2
+
+
+def pattern_of(caller: str, given: Any, unknowns: int | None = None) -> Pattern:
+    """The pattern of a structure, of what a search has found, or of what a solve has used."""
     found: Any = native(given)
-    if isinstance(found, NonlinearResult):
-        if found.detection is None:
-            raise ValueError(f"{caller}: the solve that led to this result looked for no sparsity of J")
-        found = found.detection
-    full = np.zeros(0, dtype=np.intp)
-    if isinstance(found, Detection):
-        if found.structure is None:
-            raise ValueError(f"{caller}: no sparsity was used, since {found.reason}")
-        full, found = found.full_rows, found.structure
-    if isinstance(found, Grid):
-        found = found.sparse
-    if isinstance(found, Sparse):
-        if unknowns is not None:
-            found.check_size(unknowns)
-        return found, full, found.unknowns
-    if not isinstance(found, BlockBanded):
-        raise TypeError(
-            f"{caller}: `structure` must be a BlockBanded, Sparse, Grid, Detection or a result, "
-            f"got {type(given).__name__}"
-        )
-    if unknowns is None:
-        raise TypeError(f"{caller}: a BlockBanded needs `unknowns`")
-    return found, full, unknowns
-
-
-def filled(structure: BlockBanded | Sparse, full_rows: HostArray, unknowns: int, most: int) -> HostArray:
-    """The share of entries in each of at most `most` cells along each side."""
-    if isinstance(structure, Sparse):
-        table = _counted(structure.indices, structure.columns, unknowns, most)
-    else:
-        table = _counted(*_band(structure, unknowns, most), most)
-    table[full_rows // _step(unknowns, most)] = 1.0
-    return table
+    found = found.sparse if isinstance(found, Grid) else found
+    if isinstance(found, BlockBanded):
+        if unknowns is None:
+            raise TypeError(f"{caller}: a BlockBanded needs `unknowns`")
+        return Pattern(found, unknowns)
+    if isinstance(found, NonlinearResult) and found.detection is None:
+        raise ValueError(f"{caller}: the solve that led to this result looked for no sparsity of J")
+    found = found.detection if isinstance(found, NonlinearResult) else found
+    if isinstance(found, Detection) and found.structure is None:
+        raise ValueError(f"{caller}: no sparsity was used, since {found.reason}")
+    sparse, *full = (found.structure, found.full_rows) if isinstance(found, Detection) else (found,)
+    if not isinstance(sparse, Sparse):
+        expected = f"{caller}: `structure` must be a BlockBanded, Sparse, Grid, Detection or a result"
+        raise TypeError(f"{expected}, got {type(given).__name__}")
+    sparse.check_size(sparse.unknowns if unknowns is None else unknowns)
+    return Pattern(sparse, sparse.unknowns, *full)
 
 
 def shade(table: HostArray) -> HostArray:
     """How dark each cell is, up to 1: the fullest is the darkest, and one with a single entry can still be seen."""
     return np.where(table > 0, 0.4 + 0.6 * np.sqrt(table / (table.max(initial=0.0) or 1.0)), 0.0)
-
-
-def count(structure: BlockBanded | Sparse, full_rows: HostArray, unknowns: int) -> int:
-    """Entries of the structure."""
-    if isinstance(structure, Sparse):
-        return structure.nnz + full_rows.size * unknowns
-    length = structure.length(unknowns)
-    outside = sum(min(d, length) for side in (structure.lower, structure.upper) for d in range(1, side + 1))
-    blocks = length * structure.width - (0 if structure.periodic else outside)
-    return blocks * structure.block_size**2
 
 
 def assembled(caller: str, problem: Any, x: Any, system: Any) -> Any:

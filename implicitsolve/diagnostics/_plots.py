@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._summary import where
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import History, histories, native
-from implicitsolve.diagnostics._picture import assembled, count, filled, magnitudes, shade, structure_of
+from implicitsolve.diagnostics._picture import assembled, magnitudes, pattern_of, shade
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
@@ -179,8 +179,8 @@ def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = Non
     >>> ax.get_title()
     '64 × 64, 288 entries'
     """
-    found, full, n = structure_of("plot_structure", structure, unknowns)
-    table = filled(found, full, n, CELLS)
+    pattern = pattern_of("plot_structure", structure, unknowns)
+    table, n = pattern.shares(CELLS), pattern.unknowns
     ax = _matrix_axes("plot_structure", ax)
     ax.imshow(
         np.where(table > 0, shade(table), np.nan),
@@ -190,7 +190,7 @@ def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = Non
         extent=(0, n, n, 0),
         interpolation="nearest",
     )
-    ax.set_title(f"{n} × {n}, {count(found, full, n)} entries")
+    ax.set_title(f"{n} × {n}, {pattern.entries} entries")
     return ax
 
 

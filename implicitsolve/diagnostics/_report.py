@@ -16,10 +16,10 @@ from implicitsolve._summary import batch_tables, facts, flat, named, number, ste
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics import _svg
 from implicitsolve.diagnostics._condition import System
-from implicitsolve.diagnostics._explain import Explanation, Finding, explain
+from implicitsolve.diagnostics._explain import SHOWN, Explanation, Finding, explain
 from implicitsolve.diagnostics._history import histories, native
 from implicitsolve.diagnostics._page import details, figure, page, scrolled, table
-from implicitsolve.diagnostics._picture import count, filled, shade, structure_of
+from implicitsolve.diagnostics._picture import pattern_of, shade
 from implicitsolve.diagnostics._plots import FAILED, LOOKED_AT, norms_of
 from implicitsolve.diagnostics._spectrum import spectrum_of
 from implicitsolve.problem import Problem
@@ -30,7 +30,6 @@ from implicitsolve.structure import BlockBanded, Grid, Sparse
 CURVES = 12  # systems up to which each has its own
 CELLS = 120  # of the picture of a structure, along each side
 ROWS = 1000  # of a table
-NAMED = 6  # systems in the title of a finding
 UNKNOWNS = "x", "adjoint", "tangent"
 DASHES = "", "7 4", "2 3", "10 3 2 3", "12 6"
 ENDED_WELL = Status.CONVERGED, Status.STOPPED, Status.STOPPED_BY_MONITOR
@@ -132,18 +131,11 @@ def _findings(explanation: Explanation) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    indices = [str(named(index)) for index in finding.systems if index]
-    title = finding.status.name
-    if indices:
-        title += f", system{'s' * (len(indices) > 1)} {', '.join(indices[:NAMED])}"
-    if len(indices) > NAMED:
-        title += f" and {len(indices) - NAMED} more"
-    parts = [finding.what, finding.where and f"Where: {finding.where}.", finding.advice and f"Try: {finding.advice}"]
-    text = "".join(f"<p>{escape(part)}</p>" for part in parts if part)
-    if len(indices) > NAMED:
-        text += details("All of these systems", scrolled("Systems", ", ".join(indices)))
+    text = "".join(f"<p>{escape(part)}</p>" for part in finding._parts)
+    if len(finding.systems) > SHOWN:
+        text += details("All of these systems", scrolled("Systems", ", ".join(str(named(i)) for i in finding.systems)))
     kind = "warning" if finding.status in ENDED_WELL else "failure"
-    return f'<article class="{kind}"><h3>{escape(title)}</h3>{text}</article>'
+    return f'<article class="{kind}"><h3>{escape(finding._title)}</h3>{text}</article>'
 
 
 def _convergence(result: NonlinearResult) -> str:
@@ -181,27 +173,15 @@ def _curves(result: NonlinearResult, rows: list[int], logs: HostArray, failed: l
     low, high, last = math.floor(min(known)), math.ceil(max(known)), len(logs) - 1
     axes = _svg.Axes((0, max(last, 1)), (low, max(high, low + 1)), ("step", "norm of F(x)"))
     axes.ticks(_svg.nice(0, last, 11, whole=True), _svg.nice(low, high, 8, whole=True), powers=True)
-    if not status.ndim:
-        legend = _draw_one(result, axes, logs[:, 0].tolist())
-    else:
-        is_small = status.size <= CURVES
-        legend = [] if is_small else _draw_quantiles(axes, logs, status.size)
-        legend += _draw_systems(result, axes, rows if is_small else failed, failed, len(logs))
+    is_small = status.size <= CURVES
+    legend = [] if is_small else _draw_quantiles(axes, logs, status.size)
+    legend += _draw_systems(result, axes, rows if is_small else failed, failed, len(logs))
     for value in dict.fromkeys((*target[:1], *target[-1:])):
         axes.line((0, max(last, 1)), (value, value), "target", "target")
     if target:
         legend.append(f"{_svg.key('target')}{'target' if len(target) == 1 else 'smallest and largest target'}")
     label = f"Norm of F(x) over {last} steps, between 10^{min(known):.1f} and 10^{max(known):.1f}."
     return figure(axes.svg(label), "The norm of F(x) after each step; a logarithmic scale.", legend)
-
-
-def _draw_one(result: NonlinearResult, axes: _svg.Axes, exponents: list[float]) -> list[str]:
-    """The curve of a single system, with a dot for each step."""
-    is_good = result.status in ENDED_WELL
-    axes.line(range(len(exponents)), exponents, "curve" if is_good else "failed", "norm of F(x)")
-    for step, value in enumerate(exponents):
-        axes.dot(step, value, f"step {step}: {number(10**value)}", "dot" if is_good else "dot failure")
-    return []
 
 
 def _draw_quantiles(axes: _svg.Axes, logs: HostArray, size: int) -> list[str]:
@@ -217,16 +197,18 @@ def _draw_quantiles(axes: _svg.Axes, logs: HostArray, size: int) -> list[str]:
 def _draw_systems(
     result: NonlinearResult, axes: _svg.Axes, rows: list[int], failed: list[int], length: int
 ) -> list[str]:
-    """A curve for each of some systems of a batch, each up to its last step; their legend."""
+    """A curve for each of some systems up to its last step, with dots where there is no batch; their legend."""
     status, legend = np.asarray(result.status), list[str]()
     for row in rows:
-        name = f"system {where(row, status.shape)}: {Status(int(status.flat[row])).name}"
+        name = f"system {where(row, status.shape)}: {Status(int(status.flat[row])).name}" if status.ndim else "norm"
         kind, dash = ("failed", DASHES[failed.index(row) % len(DASHES)]) if row in failed else ("curve thin", "")
-        exponents = np.log10(norms_of(histories(result, [row]), length, pad=False)[:, 0])
-        axes.line(range(length), exponents.tolist(), kind, name, dash)
-        if row in failed:
+        exponents = np.log10(norms_of(histories(result, [row]), length, pad=False)[:, 0]).tolist()
+        axes.line(range(length), exponents, kind, name, dash)
+        for step, value in enumerate(() if status.ndim else exponents):
+            axes.dot(step, value, f"step {step}: {number(10**value)}", "dot failure" if failed else "dot")
+        if row in failed and status.ndim:
             legend.append(f"{_svg.key(kind, dash)}{escape(name)}")
-    if len(legend) < len(rows):
+    if status.ndim and len(failed) < len(rows):
         legend.insert(0, f"{_svg.key('curve thin')}systems that converged")
     others = np.count_nonzero(~np.isin(status, ENDED_WELL)) - len(failed)
     return [*legend, f"and {others} more that failed"] if others else legend
@@ -242,9 +224,9 @@ def _structure(result: NonlinearResult, problem: Problem | None) -> str:
     elif found is None or found.structure is None:
         why = "The solve looked for no sparsity of J." if found is None else f"J: {found}."
         return f"<p>{escape(why)}</p>"
-    structure, full, n = structure_of("report", source, unknowns)
-    cells = filled(structure, full, n, CELLS)
-    said = str(source) if source is found else f"{source!r}, {count(structure, full, n)} entries"
+    pattern = pattern_of("report", source, unknowns)
+    cells, n = pattern.shares(CELLS), pattern.unknowns
+    said = str(source) if source is found else f"{source!r}, {pattern.entries} entries"
     share = "Each entry is a square" if len(cells) == n else "Entries share squares, darker where there are more"
     caption = f"J, {n} × {n}: {said}. {share}; equations run downwards, unknowns to the right."
     return figure(_svg.matrix(shade(cells), f"Where J has entries: {said}"), caption, kind="beside")
