@@ -1,0 +1,32 @@
+"""Circuits from zero, drift and diffusion, stiff kinetics, acids and bases, a battery: from rough starts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import implicitsolve as ims
+from tests.helpers.physical import GALLERY
+
+DEFAULTS_SUFFICE = {
+    "diode and resistor",
+    "common emitter amplifier",
+    "Schmitt trigger",
+    "flip-flop",
+    "drift and diffusion",
+    "oregonator",
+    "metal complexes",
+}
+
+
+@pytest.mark.parametrize("case", GALLERY, ids=lambda case: case.name)
+def test_all_are_solved_with_what_an_engineer_declares(case):
+    units = 1.0 if "f_scale" in case.declared else float(np.min(case.sizes))
+    stop = ims.NonlinearStop(atol=1e-8 * units)
+    for declared in [case.declared, {}] if case.name in DEFAULTS_SUFFICE else [case.declared]:
+        with np.errstate(all="ignore"):
+            result = ims.root(case.residual, np.array(case.x0, dtype=float), stop=stop, **declared)
+        assert result.success
+        assert np.max(np.abs(case.residual(result.x) / case.sizes)) < 1e-6
+        lower, upper = declared.get("bounds", (-np.inf, np.inf))
+        assert ((result.x >= lower) & (result.x <= upper)).all()
