@@ -2,6 +2,7 @@
 
 from implicitsolve.branches._branch import Branch
 from implicitsolve.branches._continuation import continuation
+from implicitsolve.branches._deflation import further_solutions
 from implicitsolve.branches._special import SpecialPoint
 
-__all__ = ["Branch", "SpecialPoint", "continuation"]
+__all__ = ["Branch", "SpecialPoint", "continuation", "further_solutions"]

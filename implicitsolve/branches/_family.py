@@ -186,7 +186,7 @@ class ExtendedSystem:
             return offered
         if problem.block_structure is not None:
             is_cheap = favors_direct(problem, problem.block_structure.length(self.size))
-            return Assembler(evaluator) if is_cheap else None
+            return Assembler(evaluator, certifies=False) if is_cheap else None
         found = None
         if problem.sparse_structure is not None:
             pattern = problem.sparse_structure.bound(self.size)
@@ -198,7 +198,7 @@ class ExtendedSystem:
             search = None if found.how == "declared" else self._detected
             return SparseJacobians(evaluator, replace(found, values=None), SolveMemory(), None, search)
         if self.size <= MOST_DENSE and problem.structure != "none":
-            return Assembler(evaluator, structure=BlockBanded(lower=0, upper=0, block_size=self.size))
+            return Assembler(evaluator, certifies=False, structure=BlockBanded(lower=0, upper=0, block_size=self.size))
         return None
 
     def _detected(self, evaluator: Evaluator, x: HostArray) -> Detection:

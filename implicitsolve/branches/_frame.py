@@ -100,12 +100,14 @@ class Solver:
 
 
 class Frame:
-    """The bordered matrix at z, whose last row is `row`.
+    """The bordered matrix [[J, dF/dlam], [row]] at z: factored where J is assembled, in units in which x and F are 1.
 
     Attributes
     ----------
     null : ndarray (N + 1,)
         The solution for the last unit vector: along the branch, ``row @ null == 1``.
+    matrix : SparseMatrix or None
+        J, where it is assembled; by differences to both sides where `accurate`.
     scale : float
         Euclidean size of F: its change with the parameter over the whole interval.
     rounding : float
@@ -126,13 +128,13 @@ class Frame:
         self.solver, self.row, self.units = solver, row, metric.units
         self.column: HostArray = system.column(z, F)
         self.matrix: SparseMatrix | None = system.matrix(z, F, accurate=accurate)
-        self.J: LinearOperator | None = None
         self.factors: SparseFactorization | None = None
+        J: Any = system.jacobian(z, F) if self.matrix is None else None
+        self.J: LinearOperator | None = J
         sizes = np.maximum(np.abs(z[:-1]), metric.unit)
         with np.errstate(all="ignore"):
             if self.matrix is None:
-                self.J = system.jacobian(z, F)
-                change = self.J.matvec((sizes * np.resize([1.0, -1.0, -1.0], sizes.size))[None, :])[0]
+                change = J.matvec((sizes * np.resize([1.0, -1.0, -1.0], sizes.size))[None, :])[0]
             else:
                 change = SparseMatrix(np.abs(self.matrix.data), self.matrix.structure).matvec(sizes)
             moved = self.column * metric.span
@@ -152,16 +154,13 @@ class Frame:
         return max(self.solver.reach * (STRICT if strict else 1.0), self.rounding)
 
     def solve(self, b: HostArray, row: HostArray | None = None, guess: HostArray | None = None) -> HostArray:
-        """Solve with the bordered matrix, or with another last row: in units in which lengths and F are 1."""
-        scaled = b / self.scale
-        scaled[-1] = b[-1]
+        """Solve with the bordered matrix, or with another last row in it."""
+        scaled = np.append(b[:-1] / self.scale, b[-1])
         if self.factors is None:
             return self._krylov(scaled, self.row if row is None else row, guess) * self.units
         with np.errstate(all="ignore"):
             y = self.factors.solve(scaled) * self.units
-            if row is None:
-                return y
-            return y - self.null * ((row @ y - b[-1]) / (row @ self.null))
+            return y if row is None else y - self.null * ((row @ y - b[-1]) / (row @ self.null))
 
     def correction(self, z: HostArray, F: HostArray, row: HostArray) -> HostArray:
         """A step from z to F = 0 in the hyperplane of `row`: by factors a chord step, by products Newton's."""

@@ -21,7 +21,7 @@ FAR = 0.5  # correction over step length beyond which the step was too long
 ALIGNED = 0.8  # cosine between tangents below which a point may lie on another branch
 CHORDS = 0.94  # the same between a tangent and the chord: of half the angle
 LOCATIONS = 20  # evaluations of a test function, to find where it is zero
-TESTS = 2  # test functions for branch points: the sign of one changes at its poles too
+TESTS, KRYLOV_TESTS = 4, 2  # test functions for branch points, whose signs change at poles too, and where they are dear
 
 
 @dataclass(eq=False)
@@ -131,7 +131,8 @@ class Path:
         if not (np.isfinite(length) and length > 0):
             return False
         point.tangent = frame.null / length
-        nulls = [frame.solve(b) for b in self.b]
+        count = len(self.b) if frame.factors is not None else min(KRYLOV_TESTS, len(self.b))
+        nulls = [frame.solve(b) for b in self.b[:count]]
         with np.errstate(all="ignore"):
             point.tests = np.array([-1 / (c @ y) for c, y in zip(self.c, nulls)])
         point.null = nulls[0] if nulls else None

@@ -131,7 +131,7 @@ class Run:
                 f"continuation: `previous` must be a branch of this problem, but max|F| is {last.norm:.3g} at its end, "
                 f"not {last.target:.3g}"
             )
-        path.observe(last, path.metric.covector(points[0].tangent), tangent)
+        path.observe(last, path.metric.covector(points[0].tangent))
         last.tangent, self.offset = tangent, int(state["count"])
         length, longest = float(state["length"]), float(state["longest"])
         self.walk = Walk(path, points, self.bounds, length, longest, state["first"], state["first_row"])

@@ -17,6 +17,7 @@ FOLD, LINEAR = 1e-6, 1e-9  # accuracy of test functions, over their size; lam at
 DENSE_SPECTRUM = 300  # unknowns up to which all eigenvalues are computed
 REAL = 1e-9  # imaginary part, over the modulus, up to which an eigenvalue is real
 IMAGINARY = 1e-3  # real part over the modulus of a located pair, from which on it is none
+POLE = 1.5  # a test function that grows by so much between two points has no zero there
 NEARER = 1e-2  # by which a test function must have fallen to show a branch point and no pole
 
 
@@ -115,8 +116,7 @@ def between(path: Path, a: Point, b: Point, events: dict[str, Callable[[Point], 
         point = path.located(a, b, lambda p: _slope(p, span), FOLD, observed=True)
         if point is not None:
             yield "fold", point, {}
-    if a.tests is not None and b.tests is not None and a.tests.size and (a.tests * b.tests < 0).all():
-        yield from _branch_point(path, a, b)
+    yield from _branch_point(path, a, b)
     yield from _hopf(path, a, b)
 
 
@@ -126,15 +126,26 @@ def _slope(point: Point, span: float) -> float:
 
 
 def _branch_point(path: Path, a: Point, b: Point) -> Iterator[Found]:
-    def test(point: Point) -> float:
-        return np.nan if point.tests is None else float(point.tests[0])
+    """Where the determinant of the bordered matrix changes sign, and so all test functions do."""
+    first, last = _tests(a), _tests(b)
+    count = min(first.size, last.size)
+    if not count or not (first[:count] * last[:count] < 0).all():
+        return
+    size = max(abs(first[0]), abs(last[0]))
 
-    size = max(abs(test(a)), abs(test(b)))
+    def test(point: Point) -> float:
+        value = float(_tests(point)[0])
+        return value if abs(value) <= POLE * size else np.nan
+
     point = path.located(a, b, test, LINEAR, observed=True)
-    if point is None or point.null is None or point.tangent is None or not abs(test(point)) <= NEARER * size:
+    if point is None or point.null is None or not abs(test(point)) <= NEARER * size:
         return
     other = point.null - point.tangent * path.metric.inner(point.null, point.tangent)
     yield "branch point", point, {"direction": other / path.metric.norm(other)}
+
+
+def _tests(point: Point) -> HostArray:
+    return np.zeros(0) if point.tests is None else point.tests
 
 
 def _hopf(path: Path, a: Point, b: Point) -> Iterator[Found]:

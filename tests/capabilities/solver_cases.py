@@ -63,6 +63,11 @@ def continuation(on: Library) -> Outcome:
     return [on.array(branch.x[-1])]  # which is float64 whatever x0 is
 
 
+def further_solutions(on: Library) -> Outcome:
+    x0 = Chain(on).x0
+    return [on.array(result.x) for result in ims.branches.further_solutions(lambda x: (x - 1) ** 3 + x - 1, x0)]
+
+
 def jacobian(on: Library) -> Outcome:
     yield matrix(on).blocks
 
@@ -264,6 +269,7 @@ CASES: dict[str, Case] = {
     "pull_back": pull_back,
     "push_forward": push_forward,
     "continuation": continuation,
+    "branches.further_solutions": further_solutions,
     "jacobian": jacobian,
     "detect_structure": detect_structure,
     "derivatives.jacobian_penalty": jacobian_penalty,

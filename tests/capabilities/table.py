@@ -65,6 +65,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "detect_structure": Row(cupy=HOST_X, torch=HOST_X, split=HOST_X),
         "derivatives.jacobian_penalty": Row(),
         "continuation": Row(cupy=ON_HOST, torch=ON_HOST, split=ON_HOST, complex=ON_HOST),
+        "branches.further_solutions": Row(cupy=ON_HOST, torch=ON_HOST, split=ON_HOST, complex=ON_HOST),
         "elimination.even_odd": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
         "elimination.expand": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
         "drivers.race": Row(numba=KERNELS),
