@@ -26,26 +26,24 @@ from implicitsolve._typing import HostArray
 from implicitsolve.jax._share import Words, to_array, to_jax
 
 Ask: TypeAlias = Callable[..., HostArray]
-"""``ask(kind, *vectors)`` evaluates the function of that number."""
-DONE = -1
+"""``ask(VALUE, x)`` is F(x), ``ask(PUSH, x, v)`` J(x) v, ``ask(PULL, x, w)`` J(x)^H w."""
+DONE, VALUE, PUSH, PULL, AGAIN = -1, 0, 1, 2, 2  # AGAIN is added to a product at the point of the one before
 
 
 class HostSolve(ABC):
-    """A solve of one system, or of a batch: its functions in JAX, and what the host does with them.
+    """A solve of one system, or of a batch, on arrays of one shape: a function in JAX, and what the host does with it.
 
-    Each function takes two vectors of shape `shape` and the parameters; `batched` adds a leading axis to everything.
+    The function takes a vector and the parameters. `is_linear` says that it is linear in the vector.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, settings: Any) -> None:
+    is_linear = False
+
+    def __init__(self, function: Callable[..., Any], shape: tuple[int, ...], dtype: Any, settings: Any) -> None:
+        self.function = function
         self.shape = shape
         self.dtype = np.dtype(dtype)
         self.settings = settings
         self._batched: dict[Any, HostSolve] = {}
-
-    @property
-    @abstractmethod
-    def functions(self) -> Sequence[Callable[..., Any]]:
-        """What `ask` can be asked for, ``function(u, v, *parameters)``."""
 
     @property
     @abstractmethod
@@ -56,9 +54,9 @@ class HostSolve(ABC):
     def run(self, ask: Ask, start: Any) -> tuple[Any, ...]:
         """Solve on the host."""
 
-    @abstractmethod
     def over(self, size: int, axes: tuple[int | None, ...]) -> HostSolve:
         """The same solve for a batch of so many, where parameters have these batch axes."""
+        return type(self)(jax.vmap(self.function, in_axes=(0, *axes)), (size, *self.shape), self.dtype, self.settings)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -76,21 +74,30 @@ class HostSolve(ABC):
         if is_traced(start, *parameters):
             return self._staged(start, *parameters)
         outcome = self.run(self._calls(parameters), to_array(start))
-        return tuple(to_jax(value, like.dtype) for value, like in zip(outcome, self.outcome, strict=True))
+        return tuple(jax.device_put([to_jax(x, like.dtype) for x, like in zip(outcome, self.outcome, strict=True)]))
 
     def _calls(self, parameters: tuple[Any, ...]) -> Ask:
-        """Evaluate by calls of compiled functions."""
-        compiled = self._compiled
+        """Evaluate by calls of compiled functions; products at one point share its linearization."""
+        point, tangent = None, None
 
-        def ask(kind: int, *vectors: Any) -> Any:
-            u, v = vectors if len(vectors) == 2 else (vectors[0], vectors[0])
-            return to_array(compiled[kind](to_jax(u), to_jax(v), *parameters))
+        def ask(kind: int, x: Any, v: Any = None) -> Any:
+            nonlocal point, tangent
+            if kind == VALUE:
+                return to_array(self._value(to_jax(x), *parameters))
+            if point is None or not (self.is_linear or bool((point == x).all())):
+                point = x.copy()
+                tangent = self._linearized(to_jax(point), *parameters)
+            return to_array((_pushed if kind == PUSH else _pulled)(tangent, to_jax(v)))
 
         return ask
 
     @cached_property
-    def _compiled(self) -> list[Callable[..., Any]]:
-        return [jax.jit(function) for function in self.functions]
+    def _value(self) -> Callable[..., Any]:
+        return jax.jit(self.function)
+
+    @cached_property
+    def _linearized(self) -> Callable[..., Any]:
+        return jax.jit(lambda x, *parameters: jax.linearize(lambda x: self.function(x, *parameters), x)[1])
 
     @cached_property
     def _staged(self) -> Callable[..., tuple[Any, ...]]:
@@ -115,17 +122,32 @@ class HostSolve(ABC):
         count = jax.ShapeDtypeStruct((), np.int32)
         shapes = (count, count, vector.words, vector.words, tuple(part.words for part in outcome))
 
+        def answer(state: Any, start: Any, value: Any) -> Any:
+            return jax.pure_callback(self._answered, shapes, state[0], start, vector.pack(value))
+
         @jax.jit
         def loop(start: Any, *parameters: Any) -> tuple[Any, ...]:
-            def body(state: Any) -> Any:
-                token, kind, u, v, _ = state
-                value = lax.switch(kind, self.functions, vector.unpack(u), vector.unpack(v), *parameters)
-                return jax.pure_callback(self._answered, shapes, token, packed, vector.pack(value))
+            def product(tangent: Any, state: Any) -> Any:
+                v = vector.unpack(state[3])
+                return answer(state, packed, lax.cond(state[1] % 2 == PUSH, _pushed, _pulled, tangent, v))
+
+            def value(state: Any) -> Any:
+                return answer(state, packed, self.function(vector.unpack(state[2]), *parameters))
+
+            def products(state: Any) -> Any:
+                tangent = self._linearized(vector.unpack(state[2]), *parameters)
+                again = product(tangent, state)
+                return lax.while_loop(lambda state: state[1] > AGAIN, partial(product, tangent), again)
 
             packed = vector.pack(start)
             empty = tuple(jnp.zeros(part.words.shape, jnp.uint32) for part in outcome)
-            first = (jnp.int32(0), jnp.int32(0), packed, packed, empty)
-            found = lax.while_loop(lambda state: state[1] != DONE, body, first)[-1]
+            state = (jnp.int32(0), jnp.int32(VALUE), packed, packed, empty)
+
+            def evaluate(state: Any) -> Any:
+                return lax.cond(state[1] == VALUE, value, products, state)
+
+            body = partial(product, self._linearized(start, *parameters)) if self.is_linear else evaluate
+            found = lax.while_loop(lambda state: state[1] != DONE, body, state)[-1]
             return tuple(part.unpack(words) for part, words in zip(outcome, found, strict=True))
 
         return loop
@@ -161,6 +183,7 @@ class Session:
     """A solver in its own thread, which stands still while it waits for an answer."""
 
     def __init__(self, run: Callable[[Ask], tuple[Any, ...]]) -> None:
+        self.point: Any = None  # of the last product
         self.answers: SimpleQueue[Any] = SimpleQueue()
         self.requests: SimpleQueue[Any] = SimpleQueue()
         threading.Thread(target=self._run, args=(run,), name="implicitsolve.jax", daemon=True).start()
@@ -174,6 +197,12 @@ class Session:
 
     def ask(self, kind: int, *vectors: Any) -> HostArray:
         """Ask and wait."""
+        if kind == VALUE:
+            self.point = None
+        elif self.point is not None and np.array_equal(self.point, vectors[0]):
+            kind += AGAIN
+        else:
+            self.point = vectors[0].copy()
         self.requests.put((kind, vectors, None))
         return self.answers.get()
 
@@ -184,6 +213,18 @@ class Session:
             self.requests.put(error)
         else:
             self.requests.put((DONE, (), outcome))
+
+
+@jax.jit
+def _pushed(tangent: Callable[[Any], Any], v: Any) -> Any:
+    """J v."""
+    return tangent(v)
+
+
+@jax.jit
+def _pulled(tangent: Callable[[Any], Any], w: Any) -> Any:
+    """J^H w."""
+    return jax.linear_transpose(tangent, w)(w.conj())[0].conj()
 
 
 _numbers = itertools.count(1)

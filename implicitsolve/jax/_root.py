@@ -119,7 +119,9 @@ def root(
         check_linear("root", adjoint_method or LGMRES(), adjoint_stop or LinearStop())
     settings = Settings(method, stop, adjoint_method, adjoint_stop, structure)
     equations, start, parameters, unravel = traced(residual, x0, args, settings)
-    x, status, *numbers = equations.solve(*jax.lax.stop_gradient((start, *parameters)))
-    if is_traced(x, *parameters):
+    if is_traced(start, *parameters):
+        x, status, *numbers = equations.solve(*jax.lax.stop_gradient((start, *parameters)))
         x = equations.solution(x, tuple(parameters))
+    else:
+        x, status, *numbers = equations.solve(start, *parameters)
     return RootResult(unravel(x), status == int(Status.CONVERGED), status, *numbers)

@@ -26,9 +26,9 @@ def to_array(x: Any) -> Any:
 
 
 def to_jax(x: Any, dtype: Any = None) -> Any:
-    """Values as an array of JAX."""
+    """Numbers or an array of CuPy as what compiled functions take: an array of NumPy, or of JAX."""
     if isinstance(x, np.ndarray | np.generic | int | float):
-        return jnp.asarray(x, dtype)
+        return np.asarray(x, dtype)
     found = jax.dlpack.from_dlpack(x)
     return found if dtype is None else found.astype(dtype)
 

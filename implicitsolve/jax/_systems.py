@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from implicitsolve.derivatives import pull_back, push_forward
-from implicitsolve.jax._exchange import Ask, HostSolve
+from implicitsolve.jax._exchange import PULL, PUSH, VALUE, Ask, HostSolve
 from implicitsolve.problem import Problem
 from implicitsolve.solve import root
 from implicitsolve.stopping import LinearStop, NonlinearStop
@@ -29,27 +29,8 @@ class Settings:
     structure: Any
 
 
-def push(function: Function) -> Function:
-    """``(x, v, *parameters) -> J(x) v``."""
-    return lambda x, v, *parameters: jax.jvp(lambda x: function(x, *parameters), (x,), (v,))[1]
-
-
-def pull(function: Function) -> Function:
-    """``(x, w, *parameters) -> J(x)^H w``."""
-    return lambda x, w, *parameters: jax.vjp(lambda x: function(x, *parameters), x)[1](w.conj())[0].conj()
-
-
 class Nonlinear(HostSolve):
     """F(x, *parameters) = 0."""
-
-    def __init__(self, function: Function, shape: tuple[int, ...], dtype: Any, settings: Settings) -> None:
-        super().__init__(shape, dtype, settings)
-        self.function = function
-
-    @property
-    def functions(self) -> Sequence[Function]:
-        """F, J v and J^H w."""
-        return lambda x, _, *parameters: self.function(x, *parameters), push(self.function), pull(self.function)
 
     @property
     def outcome(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -59,17 +40,12 @@ class Nonlinear(HostSolve):
         vector = jax.ShapeDtypeStruct(self.shape, self.dtype)
         return vector, *(jax.ShapeDtypeStruct(self.batch_shape, dtype) for dtype in rest)
 
-    def over(self, size: int, axes: tuple[int | None, ...]) -> Nonlinear:
-        """For a batch."""
-        function = jax.vmap(self.function, in_axes=(0, *axes))
-        return Nonlinear(function, (size, *self.shape), self.dtype, self.settings)
-
     def run(self, ask: Ask, start: Any) -> tuple[Any, ...]:
         """`implicitsolve.root`."""
         problem = Problem(
-            lambda x: ask(0, x),
-            jvp=lambda x, v: ask(1, x, v),
-            vjp=lambda x, w: ask(2, x, w),
+            lambda x: ask(VALUE, x),
+            jvp=lambda x, v: ask(PUSH, x, v),
+            vjp=lambda x, w: ask(PULL, x, w),
             structure=self.settings.structure,
             batch_ndim=len(self.batch_shape),
         )
@@ -88,44 +64,29 @@ class Nonlinear(HostSolve):
 
 
 class Linear(HostSolve):
-    """A(*parameters) v = b for a linear function A, or A^T v = b; the solution is NaN where the solve fails."""
+    """A(*parameters) v = b for a linear function A; the solution is NaN where the solve fails."""
 
-    def __init__(
-        self, function: Function, shape: tuple[int, ...], dtype: Any, settings: Settings, transposed: bool
-    ) -> None:
-        super().__init__(shape, dtype, settings)
-        self.function = function
-        self.transposed = transposed
-
-    @property
-    def functions(self) -> Sequence[Function]:
-        """A v and A^H w."""
-        return lambda v, _, *parameters: self.function(v, *parameters), pull(self.function)
+    is_linear = True
+    is_transposed = False
 
     @property
     def outcome(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         """The solution."""
         return (jax.ShapeDtypeStruct(self.shape, self.dtype),)
 
-    def over(self, size: int, axes: tuple[int | None, ...]) -> Linear:
-        """For a batch."""
-        function = jax.vmap(self.function, in_axes=(0, *axes))
-        return Linear(function, (size, *self.shape), self.dtype, self.settings, self.transposed)
-
     def run(self, ask: Ask, start: Any) -> tuple[Any, ...]:
         """`implicitsolve.push_forward` or `pull_back`, for b = `start`."""
-        settings = self.settings
+        settings, at = self.settings, np.zeros(self.shape, self.dtype)
         problem = Problem(
-            lambda v: ask(0, v),
-            jvp=lambda _, v: ask(0, v),
-            vjp=lambda _, w: ask(1, w, w),
+            lambda v: ask(PUSH, at, v),
+            jvp=lambda x, v: ask(PUSH, at, v),
+            vjp=lambda x, w: ask(PULL, at, w),
             structure=settings.structure or "detect",
             batch_ndim=len(self.batch_shape),
             parameter_jvp=lambda *_: -start,
         )
         options = {"method": settings.adjoint_method, "stop": settings.adjoint_stop}
-        at = np.zeros(self.shape, self.dtype)
-        if self.transposed:
+        if self.is_transposed:
             outcome: Any = pull_back(problem, at, start.conj(), wrt=(), **options)
             found = outcome.adjoint.conj()
         else:
@@ -134,10 +95,19 @@ class Linear(HostSolve):
         return (np.where(np.asarray(outcome.success)[..., None], found, np.nan),)
 
 
+class Transposed(Linear):
+    """A(*parameters)^T v = b."""
+
+    is_transposed = True
+
+
 def solution_map(function: Function, size: int, dtype: Any, settings: Settings) -> Callable[..., Any]:
     """``(x, parameters) -> x`` at a root x of one system, whose derivatives by the parameters are those of the root."""
-    A = push(function)
-    solves = [Linear(lambda v, *given: A(given[0], v, *given[1:]), (size,), dtype, settings, t) for t in (False, True)]
+
+    def A(v: Any, x: Any, *parameters: Any) -> Any:
+        return jax.jvp(lambda x: function(x, *parameters), (x,), (v,))[1]
+
+    solves = [kind(A, (size,), dtype, settings) for kind in (Linear, Transposed)]
 
     @jax.custom_jvp
     def solution(x: Any, parameters: Any) -> Any:
@@ -152,6 +122,6 @@ def solution_map(function: Function, size: int, dtype: Any, settings: Settings) 
             lambda _, b, solve=solve: solve(b, jax.lax.stop_gradient(x), *jax.lax.stop_gradient(parameters))[0]
             for solve in solves
         )
-        return x, jax.lax.custom_linear_solve(lambda v: A(x, v, *parameters), -right, forward, backward)
+        return x, jax.lax.custom_linear_solve(lambda v: A(v, x, *parameters), -right, forward, backward)
 
     return solution
