@@ -91,7 +91,7 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
             problem = Problem(problem)
         sections["Convergence"] = _convergence(result)
         sections["Structure of J"] = _structure(result, problem)
-        if problem is not None and np.size(result.status):
+        if problem is not None and math.prod(result.x.shape):
             sections["Spectrum of J"] = _spectrum(result, problem)
     sections |= {"Work": _work(result), "Environment": _environment()}
     known, environment = facts(result), command.versions(())
@@ -209,7 +209,7 @@ def _draw_systems(
         if row in failed and status.ndim:
             legend.append(f"{_svg.key(kind, dash)}{escape(name)}")
     if status.ndim and len(failed) < len(rows):
-        legend.insert(0, f"{_svg.key('curve thin')}systems that converged")
+        legend.insert(0, f"{_svg.key('curve thin')}systems that did not fail")
     others = np.count_nonzero(~np.isin(status, ENDED_WELL)) - len(failed)
     return [*legend, f"and {others} more that failed"] if others else legend
 
@@ -238,8 +238,9 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
     order = worst_first(status.reshape(-1), norms, flat(result.target, status))
     row = int(next((i for i in order if np.isfinite(norms[i])), order[0]))
     index = tuple(int(i) for i in np.unravel_index(row, status.shape))
+    part = System("report", problem, result.x, index or None)
     try:
-        found = spectrum_of("report", System("report", problem, result.x, index or None))
+        found = spectrum_of("report", part)
     except ValueError:
         return "<p>The spectrum was not computed: a product with J is not finite.</p>"
     values, errors = 1 - found.values, found.errors

@@ -63,6 +63,7 @@ CASES = {
     "linear": lambda: (ims.linear_solve(np.eye(5) + 0.1, np.ones(5)), None),
     "adjoint": adjoint,
     "no history": lambda: (replace(squares([2.0, 3.0])[0], steps=()), None),
+    "no unknowns": lambda: (ims.root(lambda x: x, np.zeros(0)), lambda x: x),
     "empty": lambda: (squares([])[0], None),
     "norm 0": lambda: (ims.root(lambda x: x - 1, np.zeros(3)), lambda x: x - 1),
     "declared": lambda: (ims.root(GRID, np.zeros(12), method="newton-krylov"), GRID),

@@ -123,6 +123,9 @@ def test_the_arguments_are_checked_before_a_file_is_written(tmp_path):
         report(3, tmp_path / "a.html")
     with pytest.raises(TypeError, match=r"`problem` is for results of `root`, got a LinearResult"):
         report(solved("linear")[0], tmp_path / "a.html", problem=abs)
+    stopped = ims.root(lambda x: x**2 - 2, np.ones(3), monitor=lambda step, x, F: True)
+    with pytest.raises(ValueError, match="`system` must be"):  # though `explain` has nothing to check
+        report(stopped, tmp_path / "a.html", problem=ims.Problem(lambda x: x, batch_ndim=1))
     with pytest.raises(FileNotFoundError):
         report(solved("linear")[0], tmp_path / "no folder" / "a.html")
     with pytest.raises(TypeError):
