@@ -1,4 +1,4 @@
-"""Why a solve failed, or is slow: explanations, plots, spectra, condition numbers."""
+"""Why a solve failed, or is slow: explanations, a page for the browser, plots, spectra, condition numbers."""
 
 from implicitsolve.diagnostics._condition import Condition, condition
 from implicitsolve.diagnostics._explain import Explanation, Finding, explain
