@@ -193,7 +193,7 @@ def test_a_system_without_a_root_is_given_up_at_its_best_point():
     n = 300
     problems = {
         "x^2 + 1": (lambda x: x**2 + 1, np.linspace(0.5, 2, n), 2000),
-        "beyond the fold": (lambda u: chain(u) + 3 * np.exp(u) / (n + 1) ** 2, np.zeros(n), 600),
+        "beyond the fold": (lambda u: chain(u) + 3 * np.exp(u) / (n + 1) ** 2, np.zeros(n), 900),
     }
     for name, (F, x0, most) in problems.items():
         result = ims.root(Problem(F, structure="none"), x0)

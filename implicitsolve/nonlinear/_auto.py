@@ -17,6 +17,7 @@ from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._dense_newton import DenseNewton
+from implicitsolve.nonlinear._equilibrated import EquilibratedDogleg
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
@@ -43,11 +44,12 @@ class Auto:
       Anderson's method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly
       all of the rest, where Newton's method, tried in between, cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
-      dense J (`DenseNewton`), then `NewtonKrylov` for systems on which that fails.
+      dense J (`DenseNewton`), then `NewtonKrylov` with two line searches, and last a trust region for equations that
+      are brought to one size at every step (`EquilibratedDogleg`), each for the systems on which those before failed.
     - No structure and no `linearize`, on NumPy arrays with more unknowns: `SparseNewton`, which takes the sparse
       matrix that `jac` returns, or detects diagonals and stencils in some ten evaluations. Graphs take 50 to 250 and
       are detected where `NewtonKrylov` needs more. `NewtonKrylov` follows if the Jacobian is dense, which takes two
-      evaluations to see, and for systems on which the factored J fails.
+      evaluations to see, and for systems on which the factored J fails; up to 100 unknowns both dense methods follow.
     - No structure otherwise, or extended precision: `NewtonKrylov`.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
       `blocks`: `BlockNewton`. Systems on which it fails are solved by `NewtonKrylov` from x0.
@@ -86,14 +88,15 @@ class Auto:
         dense: list[NonlinearMethod] = []
         if problem.structure is None and DenseNewton.suits(context, x0):
             dense = [DenseNewton()]
+        last: list[NonlinearMethod] = [EquilibratedDogleg()] if dense and not is_bounded else []
         if dense and evaluator.size <= MOST_DENSE:
-            return [*dense, NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())]
+            return [*dense, NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious()), *last]
         is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
         if is_factorable and SparseNewton.suits(context):
             if problem.sparse_structure is not None or problem.structure == "detect":
                 return [SparseNewton(structure=problem.sparse_structure)]
             if problem.structure is None and problem.linearize is None and problem.blocks is None:
-                return [SparseNewton(bisection="late" if evaluator.size >= SMALLEST_GRAPH else False), *dense]
+                return [SparseNewton(bisection="late" if evaluator.size >= SMALLEST_GRAPH else False), *dense, *last]
         structure = problem.block_structure
         if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
             return [NewtonKrylov()]

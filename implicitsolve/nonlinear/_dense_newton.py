@@ -68,11 +68,11 @@ class DenseNewton:
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
-        return _DenseLoop(self, context, start, rows).run()
+        return DenseLoop(self, context, start, rows).run()
 
 
 @dataclass
-class _DenseState(LoopState):
+class DenseState(LoopState):
     """The systems that iterate, their Jacobians and trust regions."""
 
     J: HostArray  # (b, N, N)
@@ -83,7 +83,7 @@ class _DenseState(LoopState):
     is_stale: HostArray
 
 
-class _DenseLoop(IterationLoop[_DenseState]):
+class DenseLoop(IterationLoop[DenseState]):
     """Steps in a trust region."""
 
     NEW_BEST = 0.1
@@ -98,10 +98,10 @@ class _DenseLoop(IterationLoop[_DenseState]):
         is_one = self.whole.rows.size == 1 and OneSystemDifferences.suits(self.assembler)
         self.differences = OneSystemDifferences(self.assembler, self.evaluator) if is_one else None
 
-    def _extended(self, state: LoopState, J: LinearOperator | None) -> _DenseState:
+    def _extended(self, state: LoopState, J: LinearOperator | None) -> DenseState:
         b, N = state.x.shape
         counts = np.zeros((3, b), dtype=np.int8)
-        return _DenseState(
+        return DenseState(
             **vars(state),
             J=np.empty((b, N, N), dtype=state.x.dtype),
             radius=np.full(b, np.inf),
@@ -116,7 +116,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
         if fresh.any():
             self._assemble(np.flatnonzero(fresh))
         with np.errstate(all="ignore"):
-            newton = step = -_solved(state.J, state.F)
+            newton = step = -solved(state.J, state.F)
             newton_size = size = norm2(step)
             if self.is_first:
                 state.radius = first_radius(state.radius, size, norm2(state.x))
@@ -126,12 +126,12 @@ class _DenseLoop(IterationLoop[_DenseState]):
             if limited.size:
                 step = step.copy()
                 J, F = state.J[limited], state.F[limited]
-                descent = Descent.of(partial(_times, J), partial(_times, np.swapaxes(J, 1, 2)), F)
+                descent = Descent.of(partial(times, J), partial(times, np.swapaxes(J, 1, 2)), F)
                 step[limited] = dogleg(descent.unit, descent.length, step[limited], state.radius[limited])[0]
             if self.evaluator.box is not None:
                 step, limited = self._bounded(self.evaluator.box, step, limited)
             if limited.size:
-                model, size = state.F[limited] + _times(state.J[limited], step[limited]), norm2(step)
+                model, size = state.F[limited] + times(state.J[limited], step[limited]), norm2(step)
         found = self._evaluated(self.evaluator.moved(state.x, step), step)
         if size.size == 1 and not limited.size and not is_last[0] and found.norms[0] < HALVED * state.norms[0]:
             self._take_good_step(found, step, float(size[0]))
@@ -215,7 +215,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
         if not rows.size:
             return
         length = np.minimum(size[rows] / newton_size[rows], 1.0)
-        quotient = norm2(_solved(self.state.J[rows], found.F[rows])) / newton_size[rows]
+        quotient = norm2(solved(self.state.J[rows], found.F[rows])) / newton_size[rows]
         is_smaller = quotient <= 1 - length / 4
         rows, length, quotient = rows[is_smaller], length[is_smaller], quotient[is_smaller]
         reduction[rows] = np.maximum(reduction[rows], 1 - quotient**2)
@@ -260,7 +260,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
             if self.offered is not None or self.assembler.is_certain(part.rows):
                 break
             with np.errstate(all="ignore"):
-                rows = rows[self.assembler.check(part.rows, _solved(J, F))]
+                rows = rows[self.assembler.check(part.rows, solved(J, F))]
             if not rows.size:
                 break
 
@@ -275,7 +275,7 @@ class _DenseLoop(IterationLoop[_DenseState]):
         return blocks[:, 0, 0]
 
 
-def _solved(J: HostArray, F: HostArray) -> HostArray:
+def solved(J: HostArray, F: HostArray) -> HostArray:
     """J^-1 F for each system; the shortest least-squares solution where J is singular."""
     if J.shape[1] == 1:
         return F / J[:, :, 0]
@@ -290,12 +290,12 @@ def _solved(J: HostArray, F: HostArray) -> HostArray:
         return x
     except np.linalg.LinAlgError:
         if len(J) > 1:  # each system's answer is its own
-            return np.concatenate([_solved(J[i : i + 1], F[i : i + 1]) for i in range(len(J))])
+            return np.concatenate([solved(J[i : i + 1], F[i : i + 1]) for i in range(len(J))])
         finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
         J = np.where(finite[:, None, None], J, 0.0)
-        return np.where(finite[:, None], _times(np.linalg.pinv(J), F), np.nan)
+        return np.where(finite[:, None], times(np.linalg.pinv(J), F), np.nan)
 
 
-def _times(J: HostArray, v: HostArray) -> HostArray:
+def times(J: HostArray, v: HostArray) -> HostArray:
     """J v for each system."""
     return (J @ v[:, :, None])[:, :, 0]

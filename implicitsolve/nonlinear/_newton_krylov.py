@@ -28,7 +28,9 @@ from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rd
 
 POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
 ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
+PROGRESS = 0.9  # of ||F||_2, which searches reduce, where another norm, that of the stopping rule, lags behind
 IDLE_STEPS, IDLE_ITERATIONS = 4, 200  # since ||F|| made progress, after which both together a system has stagnated
+SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
@@ -64,15 +66,17 @@ class NewtonKrylov:
         the adapters' can): half the time and memory for a float64 x. Residuals and x keep their own precision, and so
         does the solution; only the direction is rough, to 1e-5 at best. Default: that of x.
     retry : bool, optional
-        Whether a system that stagnates or whose line search fails begins again at x0, in a trust region (`Dogleg`) and
-        then with a more cautious line search (`LineSearch.cautious`). Default True: it costs only where all was lost.
+        Whether a system that stagnates or whose line search fails begins again at x0: in a trust region (`Dogleg`), and
+        then, up to 256 unknowns, with a more cautious line search (`LineSearch.cautious`). Default True: it costs only
+        where all was lost.
 
     Notes
     -----
     Each system has its own Krylov space, forcing term, step length and status; those that have ended leave the arrays.
     Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times
-    as accurately. A system whose least ||F|| has not fallen by 1 % in 4 steps and 200 iterations has stagnated:
-    without a root 300 unknowns took up to ten times as many evaluations to be given up by the number of steps alone.
+    as accurately. A system whose least norm of F has not fallen by 1 %, nor ||F||_2 by 10 %, in 4 steps and 200
+    iterations has stagnated: without a root 300 unknowns took up to ten times as many evaluations to be given up by the
+    number of steps alone.
 
     Memory per system with the defaults, in vectors: 2 m for a space of m, and 4 r for r recycled pairs.
 
@@ -132,7 +136,8 @@ class NewtonKrylov:
             return _KrylovLoop(self, context, start, rows).run()
         solution = _KrylovLoop(self, context, start).run()
         cautious = self.line_search.cautious() if self.retry else None
-        for search in () if cautious is None else (Dogleg(), cautious):
+        searches = () if cautious is None else (Dogleg(), cautious)
+        for search in searches if start.x.shape[1] <= SMALL else searches[:1]:
             failed = (solution.status == STAGNATED) | (solution.status == int(Status.LINE_SEARCH_FAILED))
             again = np.flatnonzero(failed & (solution.iterations > 0))
             if not again.size:
@@ -232,8 +237,9 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
         moved, is_still = self._accept(found, direction)
         self.solution.krylov_iterations[state.rows] += outcome.iterations
         failed = self._failed(found, outcome, size, linear_residual)
-        is_idle = ~(state.norms < self.NEW_BEST * state.least)  # searches reduce the 2-norm, `measure` may lag behind
-        state.least = np.where(is_idle, state.least, state.norms)
+        is_less = state.norms < PROGRESS * state.least
+        state.least = np.where(is_less, state.norms, state.least)
+        is_idle = ~(is_less | (state.measure < self.NEW_BEST * state.best))
         state.idle = np.where(is_idle, state.idle + outcome.iterations, 0)
         state.idle_steps = np.where(is_idle, state.idle_steps + 1, 0)
         given_up = (state.idle_steps >= IDLE_STEPS) & (state.idle >= IDLE_ITERATIONS) & (failed == RUNNING)

@@ -1,0 +1,82 @@
+"""EquilibratedDogleg: far starts, the units of single equations, batches, and problems without a root."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from implicitsolve import NonlinearStop, Problem, Status, root
+from implicitsolve.nonlinear._equilibrated import EquilibratedDogleg
+from implicitsolve.testing import get
+
+METHOD, STOP, FIVE = EquilibratedDogleg(), NonlinearStop(atol=1e-8), get("mgh07-chebyquad-5")
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [("mgh03-powell-badly-scaled", 100), ("mgh07-chebyquad-9", 100), ("mgh08-brown-almost-linear-40", 10)],
+)
+def test_far_starts_by_defaults(name, factor):
+    """Powell's hybrid method and Newton-Krylov follow the largest equation to where the others have no root."""
+    problem = get(name)
+    with np.errstate(all="ignore"):
+        result = root(problem.residual, factor * problem.x0, stop=STOP)
+    assert result.success
+    assert np.max(np.abs(problem.residual(result.x))) <= 1e-8
+
+
+def chebyquad(x):
+    return np.stack([FIVE.residual(row) for row in x]) if x.ndim > 1 else FIVE.residual(x)
+
+
+@settings(max_examples=5)
+@given(powers=st.lists(st.integers(-40, 40), min_size=5, max_size=5), q=st.integers(-20, 20))
+def test_units_of_single_equations_change_no_iterate(powers, q):
+    x0, units, a = 10 * FIVE.x0, 2.0 ** np.array(powers), 2.0**q
+    stop = NonlinearStop(atol=0.0, rtol=0.0, max_iterations=8)
+    seen, scaled = [], []
+    root(chebyquad, x0, method=METHOD, stop=stop, monitor=lambda step, x, F: seen.append(x))
+
+    def F(x):
+        return units * chebyquad(x / a)
+
+    root(F, a * x0, method=METHOD, stop=stop, monitor=lambda step, x, F: scaled.append(x))
+    assert len(seen) > 5
+    np.testing.assert_array_equal(np.stack(scaled), a * np.stack(seen))
+
+
+def test_a_batch_against_its_systems():
+    starts = FIVE.x0 * np.array([[1.0], [10.0], [30.0]])
+    batch = root(Problem(chebyquad, batch_ndim=1), starts, method=METHOD, stop=STOP)
+    assert batch.success.all()
+    for i, x0 in enumerate(starts):
+        alone = root(chebyquad, x0, method=METHOD, stop=STOP)
+        assert alone.iterations == batch.iterations[i]
+        np.testing.assert_allclose(alone.x, batch.x[i], rtol=1e-9)
+
+
+def test_exact_products_take_no_central_differences():
+    problem = Problem(lambda x: np.exp(x) - 2, jvp=lambda x, v: np.exp(x) * v)
+    result = root(problem, np.array([5.0, -3.0, 1.0]), method=METHOD, stop=STOP)
+    assert result.success
+    assert result.counts.jvps > 0
+    assert result.counts.residuals < 40
+
+
+@pytest.mark.parametrize("n", [1, 5, 20])
+def test_without_a_root_it_ends_in_bounded_work(n):
+    result = root(lambda x: x**2 + np.sum(x) ** 2 + 1, np.linspace(1, 2, n), method=METHOD)
+    assert result.status in (Status.STAGNATED, Status.LINE_SEARCH_FAILED, Status.SINGULAR)
+    assert result.counts.residuals < 60 * (2 * n + 1)
+    whole = root(lambda x: x**2 + np.sum(x) ** 2 + 1, np.linspace(1, 2, n))
+    assert not whole.success
+    assert whole.residual_norm <= whole.initial_norm
+
+
+def test_nothing_finite():
+    result = root(lambda x: np.where(x == 1.0, x, np.nan), np.ones(3), method=METHOD)
+    assert result.status is not Status.CONVERGED
+    assert isinstance(ims.Status(result.status), Status)
