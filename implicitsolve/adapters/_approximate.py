@@ -194,7 +194,7 @@ def _zeros(caller: str, problem: Problem) -> Array:
 
 
 def _copy(x: Array) -> Array:
-    """What is handed out may be changed by whoever gets it."""
+    """What is returned may be changed by the caller."""
     return array_namespace(x).asarray(x, copy=True)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 from implicitsolve.adapters._common import Array, ByFields, DType, array_namespace, device
-from implicitsolve.adapters._matrices import affine_gradients, beside, contiguous, each_times, times
+from implicitsolve.adapters._matrices import affine_gradients, contiguous, each_times, joined, times
 from implicitsolve.adapters._sweep import Run
 
 Distances = tuple[int, ...] | None
@@ -60,7 +60,7 @@ class Cotangents(NamedTuple):
     arguments: Sequence[Array]
     mixture: tuple[Array, ...] = ()
     neighbours: tuple[Array, ...] | None = None
-    beside: Array = None  # (n, blocks k)
+    joined: Array = None  # (n, blocks k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ class Cell(ByFields, ABC):
     @cached_property
     def merged(self) -> Array:
         """The same side by side, (k, m k)."""
-        return beside(self.Us)
+        return joined(self.Us)
 
     def project(self, x: Array) -> tuple[Array, ...]:
         """All that is linear in the inputs x (n, d), bias included, in arrays with the rows on axis -2."""
@@ -186,7 +186,7 @@ class Cell(ByFields, ABC):
         return self.x.pull(sums.arguments)
 
     def recurrence(self, of: str) -> Run | None:
-        """What runs as a whole in place of "value", "push", "pull" or "step" in a sweep, if a kernel does that.
+        """The function that replaces "value", "push", "pull" or "step" in a sweep, if a kernel offers it.
 
         "residual" is "value" where `sweep_residual` is faster than products with matrices of many rows.
         """
@@ -222,7 +222,7 @@ class Cell(ByFields, ABC):
         return array_namespace(self.weights).empty(shape, dtype=self.weights.dtype, device=device(self.weights))
 
     def astype(self, dtype: DType) -> Self:
-        """The same in another precision; it stays with the cell, since a solve asks for it at many points."""
+        """The same in another precision; cached, since a solve needs it at many points."""
         casts: dict[Any, Self] = vars(self).setdefault("_casts", {})
         if dtype not in casts:
             weights = array_namespace(self.weights).astype(self.weights, dtype)

@@ -177,7 +177,7 @@ def read_parameters(caller: str, params: object, inputs: Array, shapes: Shapes, 
 
 
 def array_namespace(x: Array) -> Namespace:
-    """The module of functions of an array's library; NumPy's at once, since small layers ask in every line."""
+    """The module of functions of an array's library; NumPy's first, since small layers look it up in every line."""
     return numpy_namespace if type(x) is np.ndarray else namespace_of(x)
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
 from implicitsolve.adapters._common import Array, array_namespace
-from implicitsolve.adapters._matrices import across, along, beside, contiguous, identity, product_sum, stacked, times
+from implicitsolve.adapters._matrices import across, along, contiguous, identity, joined, product_sum, stacked, times
 from implicitsolve.adapters._sweep import FEW, Run
 
 NAMES = tuple(kind + which for which in ("p", "n", "z", "r", "") for kind in "WUb")
@@ -64,7 +64,7 @@ class GRUCell(GatedCell):
     @cached_property
     def gates_transposed(self) -> tuple[Array, Array]:
         """The gates (k, 2 k) and U as they multiply from the right."""
-        return beside(self.gates), contiguous(self.U)
+        return joined(self.gates), contiguous(self.U)
 
     @cached_property
     def mixture(self) -> Any:
@@ -156,7 +156,7 @@ class GRUCell(GatedCell):
         whole = self.whole_for(factors)
         if whole is not None:
             neighbours, arguments, side_by_side = whole.pull(factors, w)
-            return Cotangents(arguments, neighbours=neighbours, beside=side_by_side)
+            return Cotangents(arguments, neighbours=neighbours, joined=side_by_side)
         mixing, gating = self.split(factors)
         candidate = self.gru.pull_blend(w, gating)
         hhat, gates = self.gru.pull_reset(times(candidate, self.U), w, gating)
@@ -166,14 +166,14 @@ class GRUCell(GatedCell):
     def gradients(
         self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
     ) -> list[dict[str, Array]]:
-        if sums.beside is None:
+        if sums.joined is None:
             return super().gradients(inputs, neighbours, factors, sums)
-        W, U, b = self.whole.gradients(inputs, neighbours, factors, sums.arguments, sums.beside)
+        W, U, b = self.whole.gradients(inputs, neighbours, factors, sums.arguments, sums.joined)
         return [{"W": W[j, ...], "U": U[j], "b": b[j, ...]} for j in range(len(U))]
 
     def to_inputs(self, sums: Cotangents) -> Array:
-        if sums.beside is not None:
-            return array_namespace(sums.beside).matmul(sums.beside, self.x.W)
+        if sums.joined is not None:
+            return array_namespace(sums.joined).matmul(sums.joined, self.x.W)
         return super().to_inputs(sums)
 
     def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:

@@ -67,7 +67,7 @@ class LiftedMatrices:
 
     @quiet
     def pull_back_outputs(self, x: Array, g: Array) -> tuple[Array, Any]:
-        """Return what a loss's derivative g by the outputs C x becomes at C.
+        """Return the derivative of a loss with respect to C, given that with respect to the outputs C x, g.
 
         Parameters
         ----------

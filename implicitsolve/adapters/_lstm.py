@@ -18,7 +18,7 @@ from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
 from implicitsolve.adapters._common import Array, DType, HostArray, Lengths, array_namespace, draw, read_parameters
 from implicitsolve.adapters._layer import build
-from implicitsolve.adapters._matrices import across, along, beside, identity, product_sum, stacked, times
+from implicitsolve.adapters._matrices import across, along, identity, joined, product_sum, stacked, times
 
 NAMES = tuple(kind + which for which in "ifogpn" for kind in "WUb")
 
@@ -187,7 +187,7 @@ class LSTMCell(GatedCell):
     @cached_property
     def gates_transposed(self) -> Array:
         """The same as they multiply from the right, (k, 4 k)."""
-        return beside(self.gates)
+        return joined(self.gates)
 
     @cached_property
     def lstm(self) -> Any:

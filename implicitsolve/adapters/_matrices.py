@@ -33,8 +33,8 @@ def contiguous(weights: Array) -> Array:
     return transposed
 
 
-def beside(weights: Array) -> Array:
-    """Matrices (c, k, k) side by side, (k, c k), each transposed: one wide product takes up to 8 % less than c."""
+def joined(weights: Array) -> Array:
+    """Matrices (c, k, k) side by side, (k, c k), each transposed: one wide product takes up to 8 % less time than c."""
     c, k, _ = weights.shape
     return contiguous(array_namespace(weights).reshape(weights, (c * k, k)))
 

@@ -58,7 +58,7 @@ class RNNCell(Cell):
         return kernels.rnn.select(self.weights, size=self.size)
 
     @cached_property
-    def beside(self) -> Array:
+    def joined_weights(self) -> Array:
         """The weights side by side, (k, m k)."""
         xp = array_namespace(self.weights)
         return xp.reshape(xp.permute_dims(self.weights, (1, 0, 2)), (self.size, -1))
@@ -83,11 +83,11 @@ class RNNCell(Cell):
     def to_neighbours(self, factors: Array, sums: Cotangents) -> tuple[Array, ...]:
         (sum_,), m = sums.arguments, len(self.offsets)
         if is_cupy_array(sum_):  # one product, whose parts are views
-            return tuple(split(times(sum_, self.beside), m))
+            return tuple(split(times(sum_, self.joined_weights), m))
         return tuple(times(sum_, self.weights[j, ...]) for j in range(m))
 
     def recurrence(self, of: str) -> Run | None:
-        """One of these, with the network's own states for neighbours; "step" and "residual" on a device alone."""
+        """One of these, with the network's own states for neighbours; "step" and "residual" only on a device."""
         if of in ("step", "residual") and not is_cupy_array(self.weights):
             return None
         if of == "residual" and self.size > FEW:

@@ -43,7 +43,7 @@ class Rows(ByFields):
     margin : int
         The largest shift.
     source, place, empty : Array
-        Where a row comes from (B T where it holds no position), where a position goes (`hole` where it is padded), and
+        Where a row comes from (B T where it holds no position), where a position goes (`spare_row` if padded), and
         which rows hold no position. None where nothing is padded.
     """
 
@@ -57,7 +57,7 @@ class Rows(ByFields):
 
     @classmethod
     def of(cls, lengths: HostIndices, blocks: int, margin: int, like: Array) -> Rows:
-        """Lay out sequences of these lengths, padded to `blocks`, with index arrays beside `like`."""
+        """Lay out sequences of these lengths, padded to `blocks`, with index arrays on the device of `like`."""
         return cls._with(lengths, lengths + margin, blocks, margin, like)
 
     @classmethod
@@ -68,7 +68,7 @@ class Rows(ByFields):
         valid = np.arange(blocks) < lengths[:, None]
         positions = np.flatnonzero(valid)
         at = rows.positions
-        place = np.full(valid.size, rows.hole)
+        place = np.full(valid.size, rows.spare_row)
         place[positions] = at
         source = np.full(rows.count + 2 * margin, valid.size)
         source[at + margin] = positions
@@ -84,7 +84,7 @@ class Rows(ByFields):
         """
         lengths, strides = (self.lengths + 1 - parity) // 2, self.lengths // 2 + 1
         part = Rows._with(lengths, strides, (self.blocks + 1 - parity) // 2, 1, like)
-        rows = np.full(part.count, self.hole)
+        rows = np.full(part.count, self.spare_row)
         system, slot = part.owners
         is_position = slot < lengths[system]
         rows[: part.body][is_position] = (self.first[system] + 2 * slot + parity)[is_position]
@@ -116,7 +116,7 @@ class Rows(ByFields):
         return self.first + self.lengths - 1
 
     @property
-    def hole(self) -> int:
+    def spare_row(self) -> int:
         """A row that holds no position: where there is one, the last separator."""
         return self.body - int(self.strides[-1] > self.lengths[-1])
 
@@ -183,10 +183,10 @@ class Rows(ByFields):
         xp = array_namespace(rows)
         B, T, k = self.systems, self.blocks, rows.shape[1]
         if self.place is not None and isinstance(rows, np.ndarray):
-            rows[self.hole] = 0.0
+            rows[self.spare_row] = 0.0
             return rows.take(self.place, axis=0).reshape(B, T, k)
         if self.place is not None:
-            return xp.reshape(taken(rows, self.place, self.hole), (B, T, k))
+            return xp.reshape(taken(rows, self.place, self.spare_row), (B, T, k))
         return xp.reshape(rows[: self.body, :], (B, self.body // B, k))[:, :T, :]
 
     def cleared(self, rows: Array) -> Array:

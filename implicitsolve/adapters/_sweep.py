@@ -39,7 +39,7 @@ def sweep(
     x : tuple of Array
         Projections, with the rows of `rows` on axis -2.
     rows : Rows
-        Where positions stand.
+        Location of the positions.
     lags : tuple of int
         How long ago, each at least 1.
     starts : dict of int to Array

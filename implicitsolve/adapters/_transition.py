@@ -38,7 +38,7 @@ class Map(ByFields):
         Layouts of the neighbours' states and of the results. Their strides are the same, so that a neighbour is a
         shifted row.
     shifts : tuple of int
-        Where in the source the neighbours of a row of the target stand, relative to it.
+        Positions in the source of the neighbours of a row of the target, relative to it.
     size : int
         Numbers in a state.
     is_single : bool

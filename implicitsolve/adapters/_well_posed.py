@@ -56,7 +56,7 @@ class WellPosedness:
 def well_posedness(A: Matrix, *, lipschitz: float = 1.0) -> WellPosedness:
     """Test whether x = phi(A x + B u) has exactly one solution for any B and u.
 
-    It does, and fixed-point iteration finds it, if ``L ||A||_inf < 1`` or, which asks for less, if L times the Perron
+    It does, and fixed-point iteration finds it, if ``L ||A||_inf < 1`` or, a weaker condition, if L times the Perron
     root of ``abs(A)`` is below 1, where L is the Lipschitz constant of phi. Both are sufficient, not necessary.
 
     Parameters

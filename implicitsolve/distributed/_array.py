@@ -204,7 +204,7 @@ def _write(x: DistributedArray, value: Any) -> None:
 
 
 def is_operand(x: Any) -> bool:
-    """Whether `x` may be an operand beside a distributed array: another one, or a number."""
+    """Whether `x` may be the other operand of a distributed array: another one, or a number."""
     return isinstance(x, DistributedArray | Number)
 
 

@@ -21,7 +21,7 @@ OPERATIONS: tuple[Operation, ...] = ("sum", "max", "sum-max")
 class Communicator(Protocol):
     """`size` ranks that run the same program, of which this one is `rank`.
 
-    Every rank calls the same functions in the same order. Another transport has to implement these methods alone.
+    Every rank calls the same functions in the same order. Another transport has to implement these methods only.
     """
 
     @property
@@ -283,7 +283,7 @@ def threads(size: int, function: Callable[[Communicator], Result]) -> list[Resul
         try:
             comm = _ThreadRank(meeting, rank)
             results[rank] = function(comm)
-            comm.meet("return", None)
+            comm.synchronize("return", None)
         except BaseException as error:  # noqa: BLE001 (raised again by the caller's thread)
             meeting.fail(error)
 
@@ -313,7 +313,7 @@ class _Meeting:
         self._lock, self._barrier = threading.Lock(), threading.Barrier(size)
         self._slots: list[list[Any]] = [[(0, None, None)] * size for _ in range(2)]  # of even and odd rounds
 
-    def meet(self, rank: int, count: int, kind: str, value: Any) -> list[Any]:
+    def synchronize(self, rank: int, count: int, kind: str, value: Any) -> list[Any]:
         """Give `value` in round `count`, and return what all ranks have given; `kind` must be the same everywhere."""
         slots = self._slots[count % 2]  # written again two rounds later, when all ranks have read it
         slots[rank] = count, kind, value
@@ -343,22 +343,22 @@ class _ThreadRank:
         self.rank = rank
         self.size = meeting.size
 
-    def meet(self, kind: str, value: Any) -> list[Any]:
-        """See `_Meeting.meet`."""
+    def synchronize(self, kind: str, value: Any) -> list[Any]:
+        """See `_Meeting.synchronize`."""
         self._count += 1
-        return self._meeting.meet(self.rank, self._count, kind, value)
+        return self._meeting.synchronize(self.rank, self._count, kind, value)
 
     def allreduce(self, values: HostArray, operation: Operation) -> HostArray:
         """Combine in the order of ranks."""
         check_operation(values, operation)
-        parts = self.meet(f"allreduce {operation} {values.dtype}{values.shape}", np.array(values))
+        parts = self.synchronize(f"allreduce {operation} {values.dtype}{values.shape}", np.array(values))
         return combined(parts, operation)
 
     def allgather(self, values: HostArray, shapes: Sequence[tuple[int, ...]] | None = None) -> list[HostArray]:
         """Gather copies."""
         if shapes is not None and tuple(shapes[self.rank]) != values.shape:
             raise ValueError(f"allgather: `shapes` says {shapes[self.rank]} for rank {self.rank}, got {values.shape}")
-        parts = self.meet(f"allgather {values.dtype}", np.array(values))
+        parts = self.synchronize(f"allgather {values.dtype}", np.array(values))
         return [np.array(part) for part in parts]
 
     def exchange(
@@ -366,7 +366,7 @@ class _ThreadRank:
     ) -> tuple[HostArray | None, HostArray | None]:
         """Exchange copies."""
         given = copied(to_previous), copied(to_next)
-        everything = self.meet(f"exchange, periodic={periodic}", given)
+        everything = self.synchronize(f"exchange, periodic={periodic}", given)
         previous, following = self.rank - 1, self.rank + 1
         from_previous = everything[previous][1] if periodic or previous >= 0 else None
         from_next = everything[following % self.size][0] if periodic or following < self.size else None

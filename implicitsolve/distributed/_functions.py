@@ -17,7 +17,7 @@ import numpy as np
 from implicitsolve._namespace import numpy_namespace
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray, aligned, elementwise, is_operand, replicate, run_of
-from implicitsolve.distributed._layout import completed, moved
+from implicitsolve.distributed._layout import completed, repartitioned
 
 __array_api_version__ = "2023.12"
 
@@ -110,12 +110,12 @@ def imag(x: DistributedArray, /) -> DistributedArray:
 
 
 def reshape(x: DistributedArray, /, shape: tuple[int, ...], *, copy: bool | None = None) -> DistributedArray:
-    """Return x in another shape, in which the split axis is found by `moved`."""
+    """Return x in another shape, in which the split axis is found by `repartitioned`."""
     new = completed(x.size, tuple(int(length) for length in shape))
     if x.axis is None or x.comm is None:
         return replicate(np.reshape(x.local, new))
     old = x.shape
-    axis, counts = (x.axis, x.counts) if new == old else moved(old, x.axis, x.counts, new)
+    axis, counts = (x.axis, x.counts) if new == old else repartitioned(old, x.axis, x.counts, new)
     local = np.reshape(x.local, (*new[:axis], counts[x.comm.rank], *new[axis + 1 :]))
     return DistributedArray(local.copy() if copy else local, axis, x.comm, counts)
 
@@ -146,7 +146,7 @@ def broadcast_to(x: DistributedArray, /, shape: tuple[int, ...]) -> DistributedA
 
 
 def concat(arrays: Sequence[DistributedArray], /, *, axis: int = 0) -> DistributedArray:
-    """Join arrays along an axis that is not split; replicated ones beside split ones are cut to this rank's run."""
+    """Join arrays along an axis that is not split; if some are split, replicated ones are cut to this rank's run."""
     for x in arrays:
         check_not_split("concat", x, axis)
     split = next((x for x in arrays if x.axis is not None), None)

@@ -28,7 +28,7 @@ class Runs(tuple[int, ...]):
     starts : tuple of int
         Where each run begins.
     moves : dict
-        Cache of `moved`, by shapes.
+        Cache of `repartitioned`, by shapes.
     """
 
     total: int
@@ -83,7 +83,7 @@ def check_counts(owner: str, counts: tuple[int, ...], ranks: int, rank: int, own
         raise ValueError(f"{owner}: `counts` says {counts[rank]} for rank {rank}, which has {own}")
 
 
-def moved(shape: tuple[int, ...], axis: int, runs: Runs, new: tuple[int, ...]) -> tuple[int, Runs]:
+def repartitioned(shape: tuple[int, ...], axis: int, runs: Runs, new: tuple[int, ...]) -> tuple[int, Runs]:
     """Return the split axis of an array that is reshaped, and its runs; cached, in both directions.
 
     Runs of the split axis must stay runs of one axis: among the axes that are merged or split together, only axes of
@@ -96,10 +96,10 @@ def moved(shape: tuple[int, ...], axis: int, runs: Runs, new: tuple[int, ...]) -
 
     Examples
     --------
-    >>> from implicitsolve.distributed._layout import Runs, moved
-    >>> moved((5, 6, 2), 1, Runs((4, 2)), (5, 12))
+    >>> from implicitsolve.distributed._layout import Runs, repartitioned
+    >>> repartitioned((5, 6, 2), 1, Runs((4, 2)), (5, 12))
     (1, (8, 4))
-    >>> moved((12,), 0, Runs((8, 4)), (1, 6, 2))
+    >>> repartitioned((12,), 0, Runs((8, 4)), (1, 6, 2))
     (1, (4, 2))
     """
     key = shape, axis, new

@@ -84,7 +84,7 @@ class MPI:
         sys.stdout.flush()
         sys.stderr.flush()
         self._comm.Abort(1)
-        raise error  # where Abort returns, which it must not
+        raise error  # in case Abort returns, which it should not
 
     def allreduce(self, values: HostArray, operation: Operation) -> HostArray:
         """Combine: one MPI_Allreduce, or for "sum-max" two at the same time."""

@@ -146,7 +146,7 @@ class PartitionedLU(BlockSettings):
         comm, counts, own = _split(A)
         k, first_blocks = A.block_size, np.asarray(counts.starts)
         rows = OwnRows(comm, own, A.lower, A.periodic)
-        subdomain = Subdomain.of(rows, self._own).or_mixed(rows, self._own, self.growth_limit)
+        subdomain = Subdomain.of(rows, self._own).stabilized(rows, self._own, self.growth_limit)
         block = np.where(subdomain.singular >= 0, first_blocks[comm.rank] + subdomain.singular, np.inf)
         found = np.stack([block, subdomain.growth, subdomain.kind], axis=1)
         if rows.couples:

@@ -53,7 +53,7 @@ def problem(
     lower, upper : int, optional
         How many blocks before and after it the equations of a block depend on. Default 1.
     periodic : bool, optional
-        Whether the blocks stand in a circle, so that there are no ends. Default False.
+        Whether the first and the last block are neighbours, so that there are no ends. Default False.
     jvp : callable, optional
         ``jvp(part, x, v)`` returns J v of the own blocks; v has the shape of x. Without it products are differences.
     vjp : callable, optional

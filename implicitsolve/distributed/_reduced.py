@@ -163,7 +163,7 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Exchange:
-    """The interface system on all ranks. One allgather for whatever is asked.
+    """The interface system on all ranks. One allgather for all that is requested.
 
     Attributes
     ----------

@@ -53,7 +53,7 @@ class OwnRows:
         self.after: HostArray = coupling(last(blocks, self.upper), blocks.shape[2] - 1, self.has_next)
 
     @property
-    def is_circle(self) -> bool:
+    def is_periodic(self) -> bool:
         """Whether this rank has all rows of a periodic matrix."""
         return self.periodic and self.comm.size == 1
 

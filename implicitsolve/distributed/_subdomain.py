@@ -20,7 +20,7 @@ PLAIN, MIXED = 0, 1  # what is given: the neighbours' values, or mixtures of the
 def mixtures(lower: int, upper: int) -> tuple[HostArray, HostArray]:
     """G (lower, upper) and G' (upper, lower) of kind MIXED: random, identical for every rank and number of ranks.
 
-    What is given of a neighbour's numbers is these minus G times one's own numbers beside them. That G and G' are
+    What is known of a neighbour's numbers is these minus G times the rank's own adjacent numbers. That G and G' are
     independent matters: a skew-symmetric D with the same number at both ends of its diagonal would stay singular.
     """
     rng = np.random.default_rng((lower, upper))
@@ -59,7 +59,7 @@ class Subdomain:
     @classmethod
     def of(cls, rows: OwnRows, method: BlockLU, kind: int = PLAIN) -> Subdomain:
         """Factor the rows, for one kind of given values."""
-        D = BlockBandedMatrix(_closed(rows, kind), lower=rows.lower, upper=rows.upper, periodic=rows.is_circle)
+        D = BlockBandedMatrix(_closed(rows, kind), lower=rows.lower, upper=rows.upper, periodic=rows.is_periodic)
         layout = Layout.banded(D)
         factors = method.factors(layout.blocks(D), layout.lower, layout.upper)
         B, T, _, k, _ = rows.blocks.shape
@@ -74,7 +74,7 @@ class Subdomain:
         singular = layout.first_block(factors.singular)
         return cls(factors, layout, solved, columns, np.full(B, kind), singular, np.fmax(growth, _unknown(growth)))
 
-    def or_mixed(self, rows: OwnRows, method: BlockLU, limit: float) -> Subdomain:
+    def stabilized(self, rows: OwnRows, method: BlockLU, limit: float) -> Subdomain:
         """The same, but with mixtures for those systems whose growth was above `limit`, and is below it then."""
         bad = np.flatnonzero(~(self.growth <= limit))
         if not bad.size or not (rows.lower and rows.upper) or not rows.couples:

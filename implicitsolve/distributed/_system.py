@@ -103,7 +103,7 @@ class System:
         """The axis of the blocks."""
         return self.functions.batch_ndim
 
-    def seen(self, x: DistributedArray) -> HostArray:
+    def with_halo(self, x: DistributedArray) -> HostArray:
         """The own blocks of x between the neighbours', as a new array. One message to each neighbour."""
         self._check(x)
         structure, comm = self.structure, self.functions.comm
@@ -133,16 +133,17 @@ class System:
 
     def residual(self, x: DistributedArray) -> DistributedArray:
         """F(x)."""
-        return self.whole(self.own_residual(self.seen(x)))
+        return self.whole(self.own_residual(self.with_halo(x)))
 
-    def own_residual(self, seen: HostArray) -> HostArray:
+    def own_residual(self, with_halo: HostArray) -> HostArray:
         """F of the own blocks."""
-        return self.functions.array("residual", self.own_shape(seen), seen)
+        return self.functions.array("residual", self.own_shape(with_halo), with_halo)
 
     def linearize(self, x: DistributedArray) -> tuple[DistributedArray, LinearOperator]:
         """F(x) and J(x)."""
         point = Linearization(self, x)
-        return self.whole(point.F if point.J is not None else self.own_residual(point.seen.copy())), point.operator()
+        F = point.F if point.J is not None else self.own_residual(point.with_halo.copy())
+        return self.whole(F), point.operator()
 
     def vjp(self, x: DistributedArray, w: DistributedArray) -> DistributedArray:
         """J(x)^H w."""
@@ -150,21 +151,21 @@ class System:
 
     def blocks(self, x: DistributedArray) -> DistributedArray:
         """The blocks of J(x), by the user's function."""
-        seen = self.seen(x)
+        with_halo = self.with_halo(x)
         k = self.structure.block_size
-        shape = (*self.own_shape(seen)[:-1], self.structure.width, k, k)
-        return self.whole(self.functions.array("blocks", shape, seen))
+        shape = (*self.own_shape(with_halo)[:-1], self.structure.width, k, k)
+        return self.whole(self.functions.array("blocks", shape, with_halo))
 
 
 class Linearization:
     """J at a point, by products of the user's functions."""
 
     def __init__(self, system: System, x: DistributedArray) -> None:
-        self.system, self.x, self.seen = system, x, system.seen(x)
+        self.system, self.x, self.with_halo = system, x, system.with_halo(x)
         self.F: Any = None
         self.J: LinearOperator | None = None  # of the own blocks
         if system.functions.has("linearize"):
-            self.F, self.J = system.functions.linearized(system.own_shape(self.seen), self.seen.copy())
+            self.F, self.J = system.functions.linearized(system.own_shape(self.with_halo), self.with_halo.copy())
         self._assembled: BlockBandedMatrix | None = None
 
     def operator(self) -> LinearOperator:
@@ -181,17 +182,17 @@ class Linearization:
 
     def times(self, v: DistributedArray) -> DistributedArray:
         """J v."""
-        system, seen = self.system, self.seen
-        around = system.seen(v).astype(seen.dtype, copy=False)
-        return system.whole(own_product(system, seen, self.J)(around))
+        system, with_halo = self.system, self.with_halo
+        around = system.with_halo(v).astype(with_halo.dtype, copy=False)
+        return system.whole(own_product(system, with_halo, self.J)(around))
 
     def adjoint_times(self, w: DistributedArray) -> DistributedArray:
         """J^H w, by the user's function, else by the blocks of J."""
         system, structure, functions = self.system, self.system.structure, self.system.functions
         if self.J is not None and self.J._rmatvec is not None:
-            cotangent = functions.product(self.J, "rmatvec", self.seen.shape, w.local.copy())
+            cotangent = functions.product(self.J, "rmatvec", self.with_halo.shape, w.local.copy())
         elif functions.has("vjp"):
-            cotangent = functions.array("vjp", self.seen.shape, self.seen.copy(), w.local.copy())
+            cotangent = functions.array("vjp", self.with_halo.shape, self.with_halo.copy(), w.local.copy())
         else:
             return self._matrix().rmatvec(w)
         bands = structure.lower, structure.upper
@@ -202,18 +203,18 @@ class Linearization:
         if self._assembled is None:
             system, structure = self.system, self.system.structure
             own = system.functions.has("blocks")
-            blocks = system.blocks(self.x) if own else ColoredBlocks(system).of_seen(self.seen, self.J)
+            blocks = system.blocks(self.x) if own else ColoredBlocks(system).at(self.with_halo, self.J)
             bands = structure.lower, structure.upper
             self._assembled = BlockBandedMatrix(blocks, lower=bands[0], upper=bands[1], periodic=structure.periodic)
         return self._assembled
 
 
-def own_product(system: System, seen: HostArray, J: LinearOperator | None) -> Callable[[HostArray], HostArray]:
+def own_product(system: System, with_halo: HostArray, J: LinearOperator | None) -> Callable[[HostArray], HostArray]:
     """``v -> J v`` for the own blocks of v and those around them."""
-    functions, shape = system.functions, system.own_shape(seen)
+    functions, shape = system.functions, system.own_shape(with_halo)
     if J is not None:
         return lambda v: functions.product(J, "matvec", shape, v)
-    return lambda v: functions.array("jvp", shape, seen.copy(), v)
+    return lambda v: functions.array("jvp", shape, with_halo.copy(), v)
 
 
 @dataclass(frozen=True)
@@ -235,26 +236,26 @@ class ColoredBlocks:
 
     def __call__(self, x: DistributedArray) -> DistributedArray:
         """Return the blocks. One message to each neighbour."""
-        return self.of_seen(self.system.seen(x))
+        return self.at(self.system.with_halo(x))
 
-    def of_seen(self, seen: HostArray, J: LinearOperator | None = None) -> DistributedArray:
+    def at(self, with_halo: HostArray, J: LinearOperator | None = None) -> DistributedArray:
         """The blocks from the own blocks of x and those around them; J may be known. No message."""
         system, part = self.system, self.system.functions.part
         if J is None and system.functions.has("linearize"):
-            J = system.functions.linearized(system.own_shape(seen), seen.copy())[1]
-        product = own_product(system, seen, J)
+            J = system.functions.linearized(system.own_shape(with_halo), with_halo.copy())[1]
+        product = own_product(system, with_halo, J)
         local = Problem(
             lambda y: self._square(y, system.own_residual(y)),
             jvp=(lambda y, v: self._square(y, product(v))) if self.is_exact else None,
             structure=BlockBanded(system.structure.lower, system.structure.upper, system.structure.block_size),
             batch_ndim=system.axis,
         )
-        blocks: HostArray = jacobian(local, seen).blocks
+        blocks: HostArray = jacobian(local, with_halo).blocks
         return system.whole(np.ascontiguousarray(blocks[(*(slice(None),) * system.axis, part.own)]))
 
-    def _square(self, seen: HostArray, own: HostArray) -> HostArray:
+    def _square(self, with_halo: HostArray, own: HostArray) -> HostArray:
         """The own rows in a square matrix's, zeros elsewhere."""
-        rows = np.zeros_like(seen)
+        rows = np.zeros_like(with_halo)
         rows[(*(slice(None),) * self.system.axis, self.system.functions.part.own)] = own
         return rows
 
@@ -267,20 +268,20 @@ class Parameters:
 
     def jvp(self, x: DistributedArray, tangents: Mapping[str, Any]) -> DistributedArray:
         """(dF/dtheta) dtheta. One message to each neighbour."""
-        system, seen = self.system, self.system.seen(x)
+        system, with_halo = self.system, self.system.with_halo(x)
         local = {key: value.local if isinstance(value, DistributedArray) else value for key, value in tangents.items()}
-        return system.whole(system.functions.array("parameter_jvp", system.own_shape(seen), seen, local))
+        return system.whole(system.functions.array("parameter_jvp", system.own_shape(with_halo), with_halo, local))
 
     def vjp(self, x: DistributedArray, w: DistributedArray) -> dict[str, Any]:
         """(dF/dtheta)^H w for every parameter. One message to each neighbour, and one allreduce."""
-        return self._summed(self.system.functions.gradients(self.system.seen(x), w.local.copy()))
+        return self._summed(self.system.functions.gradients(self.system.with_halo(x), w.local.copy()))
 
     def vjp_of_some(
         self, x: DistributedArray, w: DistributedArray, wrt: Collection[str] | None = None
     ) -> dict[str, Any]:
         """The same for the parameters in `wrt`, where that is given."""
         wanted = {} if wrt is None else {"wrt": wrt}
-        return self._summed(self.system.functions.gradients(self.system.seen(x), w.local.copy(), **wanted))
+        return self._summed(self.system.functions.gradients(self.system.with_halo(x), w.local.copy(), **wanted))
 
     def _summed(self, gradients: Mapping[str, HostArray]) -> dict[str, Any]:
         """The gradients of the whole from those of the ranks."""

@@ -151,7 +151,7 @@ def _columns(x: HostArray, like: Sequence[HostArray]) -> list[HostArray]:
     return [x[:, stop - part.shape[1] : stop] for part, stop in zip(like, stops)]
 
 
-def _is_split(like: DistributedArray, **facts: Any) -> bool:
+def _is_split(like: DistributedArray, **case: Any) -> bool:
     return like.axis == like.ndim - 1
 
 

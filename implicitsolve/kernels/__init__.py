@@ -16,13 +16,13 @@ batch whose outer blocks are triangular as scalar bands without interchanges, wh
 `blocks` has shape (B, T, lower + upper + 1, k, k), ``blocks[:, t, j] = A[t, t + j - lower]``; entries outside the
 matrix are never read. The caller ensures that `lower` and `upper` are less than T (or 0). ``pivoting="block"``
 exchanges rows inside a diagonal block, ``"band"`` all rows that have an entry in the column, as LAPACK does. An
-implementation may write into `blocks` if `overwrite`. The facts for ``select``: length (T), block_size (k), lower,
-upper, and pivoting (block_lu alone); the number of systems is none, so that each system of a batch gets the same
+implementation may write into `blocks` if `overwrite`. The arguments of ``select``: length (T), block_size (k), lower,
+upper, and pivoting (block_lu only). The number of systems is not one of them, so that a system of a batch gets the same
 numbers as alone.
 
 ``scalar_tridiagonal`` selects a class that factors many tridiagonal matrices at once, and solves with them; ``vectors``
-one with the solvers' work on vectors, where a device needs few launches for it: see the references. The fact is size,
-the numbers of a row or vector.
+one with the solvers' work on vectors, where a device needs few launches for it: see the references. Their argument is
+size, the numbers of a row or vector.
 """
 
 from __future__ import annotations

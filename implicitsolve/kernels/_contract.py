@@ -65,7 +65,7 @@ class Kernel:
     reference : callable
         Works on every array library.
     pays : dict of callables, optional
-        ``pays[backend](**facts)`` is whether a problem of these sizes is worth that backend, without loading it.
+        ``pays[backend](**case)`` is whether a problem of these sizes is worth that backend, without loading it.
         Only sizes decide, so that the same problem always takes the same path. Without an entry it always pays.
     module : str, optional
         Where our backends implement it: ``backends/numba/_<module>.py`` and ``backends/cupy/_<module>.py``, imported
@@ -82,9 +82,9 @@ class Kernel:
     Arithmetic is that of IEEE 754, without ``fastmath``: NaN and infinity are kept, and a product and a sum are
     contracted only where a source requests a fused multiply-add.
 
-    ``select(like, **facts)`` takes the first that is installed, pays and supports the case: backends of other names
-    than the library's, the newest first; for NumPy arrays "numba", "lapack", for CuPy arrays "cupy", for others what
-    their own library names; then the reference.
+    ``select(like, **case)`` takes the first backend that is installed, pays and supports the case. The order: backends
+    of other names than the library's, the newest first; for NumPy arrays "numba" and "lapack", for CuPy arrays "cupy",
+    for others those that their library names; then the reference.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Kernel:
         return f"<Kernel {self.name}: {', '.join((REFERENCE, *self.implementations))}>"
 
     def implement(self, backend: str, function: Function, supports: Supports | None = None) -> None:
-        """Register what `backend` offers; ``supports(like, **facts)`` tests arrays and sizes.
+        """Register what `backend` offers; ``supports(like, **case)`` tests arrays and sizes.
 
         A backend may have any name but "auto" and "reference". With a name that is not the library's it comes before
         the library's own, and needs `supports`, which is then asked about arrays of every library.
@@ -121,7 +121,7 @@ class Kernel:
             raise TypeError(f"Kernel.implement: `supports` is needed for a backend of another name, {backend!r}")
         self.implementations[backend] = (function, supports or _anything)
 
-    def select(self, like: Array, backend: str = "auto", **facts: Any) -> Function:
+    def select(self, like: Array, backend: str = "auto", **case: Any) -> Function:
         """Return the function for arrays like `like` and a problem of these sizes.
 
         Raises
@@ -137,7 +137,7 @@ class Kernel:
             return self.reference
         if backend == "auto":
             for name in self._candidates(like):
-                if self._pays(name, facts) and self._is_sound(name) and self._supports(name, like, facts):
+                if self._pays(name, case) and self._is_sound(name) and self._supports(name, like, case):
                     return self.implementations[name][0]
             return self.reference
         if backend not in BACKENDS and backend not in self.implementations:
@@ -145,9 +145,9 @@ class Kernel:
         if backend in PLUG_INS and not is_installed(backend):
             raise BackendUnavailable(f"{self.name}: backend {backend!r} is not installed: {INSTALL[backend]}")
         self.load(backend)
-        if not self._supports(backend, like, facts):
+        if not self._supports(backend, like, case):
             library = array_namespace(like).__name__
-            raise ValueError(f"{self.name}: backend {backend!r} does not support {facts} on arrays of {library}")
+            raise ValueError(f"{self.name}: backend {backend!r} does not support {case} on arrays of {library}")
         return self.implementations[backend][0]
 
     def load(self, backend: str) -> bool:
@@ -179,12 +179,12 @@ class Kernel:
         others = [name for name in reversed(self.implementations) if name not in BACKENDS]
         return (*others, *_offered(like))
 
-    def _pays(self, backend: str, facts: dict[str, Any]) -> bool:
-        return backend not in self.pays or self.pays[backend](**facts)
+    def _pays(self, backend: str, case: dict[str, Any]) -> bool:
+        return backend not in self.pays or self.pays[backend](**case)
 
-    def _supports(self, backend: str, like: Array, facts: dict[str, Any]) -> bool:
+    def _supports(self, backend: str, like: Array, case: dict[str, Any]) -> bool:
         is_offered = backend in self._candidates(like) and backend in self.implementations
-        return is_offered and self.implementations[backend][1](like, **facts)
+        return is_offered and self.implementations[backend][1](like, **case)
 
 
 def _offered(like: Array) -> tuple[str, ...]:
@@ -219,5 +219,5 @@ def _exists(module: str) -> bool:
         return False
 
 
-def _anything(like: Array, **facts: Any) -> bool:
+def _anything(like: Array, **case: Any) -> bool:
     return True

@@ -200,7 +200,7 @@ class Row(Vectors):
     """The same for one real system on NumPy, with the fewest calls and passes over memory."""
 
     @staticmethod
-    def supports(like: Array, **facts: Any) -> bool:
+    def supports(like: Array, **case: Any) -> bool:
         """Whether `like` holds one system of real numbers."""
         return type(like) is np.ndarray and like.shape[0] == 1 and like.dtype.char in "fd"
 

@@ -37,8 +37,8 @@ def selected(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The backends whose kernels have been selected."""
     seen, select = set(), Kernel.select
 
-    def recorded(kernel: Kernel, *arguments: Any, **facts: Any) -> Any:
-        function = select(kernel, *arguments, **facts)
+    def recorded(kernel: Kernel, *arguments: Any, **case: Any) -> Any:
+        function = select(kernel, *arguments, **case)
         seen.update(name for name, (own, _) in kernel.implementations.items() if own is function)
         return function
 

@@ -81,7 +81,7 @@ def test_unknown_names():
         block_lu.implement("fortran", other)
     for name in ("auto", "reference"):
         with pytest.raises(ValueError, match="backend"):
-            block_lu.implement(name, other, lambda like, **facts: True)
+            block_lu.implement(name, other, lambda like, **case: True)
 
 
 def test_a_backend_of_another_name_comes_first_for_the_arrays_that_it_supports(all_installed):
@@ -122,16 +122,16 @@ def test_a_kernel_without_a_module_in_a_backend_is_not_implemented_there():
 
 
 def test_arrays_of_a_device_take_cuda_or_the_reference(device):
-    facts = {"length": 20, "block_size": 2, "lower": 1, "upper": 1, "pivoting": "block"}
+    case = {"length": 20, "block_size": 2, "lower": 1, "upper": 1, "pivoting": "block"}
     like = device.ones((1, 20, 3, 2, 2))
-    assert block_lu.select(like, **facts) is block_lu.implementations["cupy"][0]
-    assert block_lu.select(like, "cupy", **facts) is block_lu.implementations["cupy"][0]
-    assert block_lu.select(device.astype(like, device.complex128), **facts) is block_lu.reference
+    assert block_lu.select(like, **case) is block_lu.implementations["cupy"][0]
+    assert block_lu.select(like, "cupy", **case) is block_lu.implementations["cupy"][0]
+    assert block_lu.select(device.astype(like, device.complex128), **case) is block_lu.reference
     for backend in ("numba", "lapack"):
         with pytest.raises(ValueError, match="does not support"):
-            block_lu.select(like, backend, **facts)
+            block_lu.select(like, backend, **case)
     with pytest.raises(ValueError, match="does not support"):
-        block_lu.select(np.ones((1, 20, 3, 2, 2)), "cupy", **facts)
+        block_lu.select(np.ones((1, 20, 3, 2, 2)), "cupy", **case)
 
 
 def test_auto_goes_on_without_a_broken_package_and_warns_once(monkeypatch):

@@ -7,7 +7,7 @@ none)`` reads rows of a matrix in another order, and ``clear_rows(x, empty)`` se
 
 ``gru_cell(weights)`` returns all functions of a GRU cell's rows, each in one piece, for as many rows as its
 `most_rows`: ``value(x, states, factors, distances)``, ``step(x, previous)``, ``push(factors, dstates, distances)``,
-``pull(factors, w)``, ``pull_back(factors, w, distances, length)``, ``gradients(inputs, states, factors, sums, beside)``
+``pull(factors, w)``, ``pull_back(factors, w, distances, length)``, ``gradients(inputs, states, factors, sums, joined)``
 and ``diagonals(factors)``, as `StencilGRUCell` composes them of products and of the functions above. Its reference
 returns None: compose them. It is selected by `size` and `neighbours`.
 """
@@ -43,7 +43,7 @@ def _long_rows(*, size: int) -> bool:
 
 
 def _composed(weights: Array) -> None:
-    """No function in one piece."""
+    """No function runs as a whole."""
 
 
 mixture: Kernel = Kernel("mixture", _gates.Mixture, {"numba": _long_rows}, "gates")

@@ -6,7 +6,7 @@ the matrix products that they get, named `y` or `products`, and return new array
 products with a direction, `pull` for those with a cotangent.
 
 Positions may also stand in two axes, as T positions of B sequences, (B, T, k). What belongs to neighbours may then come
-in the places of the neighbours themselves, with `distances`, one for each: what stands at [b, t + distance] belongs to
+in the places of the neighbours themselves, with `distances`, one for each: the value at [b, t + distance] belongs to
 position [b, t], and zeros where there is none. There may be other numbers of these positions, even and odd ones say.
 
 The layers' definitions are in the adapters; a gate is 1/(1 + exp(y)), which is sigma(-y).

@@ -15,7 +15,7 @@ Step = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Array, Array]]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Where runs stand: step t takes row `source` + t `way` of the arguments, and makes row `target` + t `way`.
+    """Location of runs: step t takes row `source` + t `way` of the arguments, and makes row `target` + t `way`.
 
     Attributes
     ----------

@@ -41,7 +41,7 @@ def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: 
     )
 
 
-def supports(like: Any, **facts: Any) -> bool:
+def supports(like: Any, **case: Any) -> bool:
     """Real arrays of CuPy."""
     return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
 

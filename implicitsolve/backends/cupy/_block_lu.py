@@ -157,7 +157,7 @@ class BandFactors(Factors):
         )
 
 
-LONGEST = {True: 1024, False: 64}  # chains of tiny blocks, and of others, that one thread or warp goes along
+LONGEST = {True: 1024, False: 64}  # chains of tiny blocks, and of others, that one thread or warp processes
 
 
 def block_lu(blocks: Any, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
@@ -192,9 +192,9 @@ def supports_along(like: Any, *, block_size: int, lower: int, upper: int, **othe
     return fits_thread(*sizes) or fits_lanes(*sizes)
 
 
-def _supports(like: Any, *, lower: int, upper: int, **facts: Any) -> bool:
-    is_cyclic = lower == upper == 1 and _cyclic_reduction.supports(like, **facts)
-    return is_cyclic or supports_along(like, lower=lower, upper=upper, **facts)
+def _supports(like: Any, *, lower: int, upper: int, **case: Any) -> bool:
+    is_cyclic = lower == upper == 1 and _cyclic_reduction.supports(like, **case)
+    return is_cyclic or supports_along(like, lower=lower, upper=upper, **case)
 
 
 kernels.block_lu.implement("cupy", block_lu, _supports)

@@ -124,7 +124,7 @@ def _after(own: list[tuple[int, int, int]]) -> tuple[int, int]:
 
 
 PANEL, HEIGHT, THREADS = 32, 64, 256  # as in block_large.cuh and large_product.cu
-COMFORTABLE = 72 * 1024  # bytes of shared memory with which three blocks fit on the largest multiprocessors
+PREFERRED_SHARED = 72 * 1024  # bytes of shared memory with which three blocks fit on the largest multiprocessors
 MOST_GRID = 2**20
 LOWER, UPPER = 1, 0
 
@@ -316,7 +316,7 @@ def _columns(k: int, columns: int, itemsize: int) -> int:
     """Columns at a time: as many as leave room for other blocks on a multiprocessor."""
     if columns <= 8:
         return 8
-    return 64 if _solve_shared(k, 64, itemsize) <= min(COMFORTABLE, limits()[1]) else PANEL
+    return 64 if _solve_shared(k, 64, itemsize) <= min(PREFERRED_SHARED, limits()[1]) else PANEL
 
 
 def _solve_shared(k: int, columns: int, itemsize: int) -> int:

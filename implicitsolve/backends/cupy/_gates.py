@@ -12,10 +12,10 @@ from implicitsolve.backends.cupy._module import dense, launch
 
 MOST = 4  # neighbours
 THREADS = 128  # small layers still reach many multiprocessors
-NOWHERE = (0,) * MOST  # distances to neighbours that there are not
+NO_NEIGHBOURS = (0,) * MOST  # distances to neighbours that there are not
 
 
-def supports(like, **facts):
+def supports(like, **case):
     """Real numbers, as many in a row as there may be."""
     return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
 
@@ -43,7 +43,7 @@ def stack(x):
 
 
 def kept(factors, other):
-    """A stack that factors are written to, and whether there is one; any other array in its place, if not."""
+    """A stack that factors are written to, and whether there is one; any other array if not."""
     if factors is None:
         return other, 0, 0, 0, 0
     if dense(factors) is not factors:
@@ -63,11 +63,11 @@ def neighbours(parts):
 def places(parts, distances):
     """Positions of the neighbours' sequences, and the distances to them; all zero where they are rows."""
     distances = distances or (0,) * len(parts)
-    return parts[0].shape[-2], *distances, *NOWHERE[len(distances) :]
+    return parts[0].shape[-2], *distances, *NO_NEIGHBOURS[len(distances) :]
 
 
 def side_by_side(count, like):
-    """A new stack of arrays whose rows stand side by side in memory, so that one product takes them all."""
+    """A new stack of arrays whose rows are adjacent in memory, so that one product takes them all."""
     *rows, k = like.shape
     return cupy.moveaxis(cupy.empty((*rows, count, k), like.dtype), -2, 0)
 

@@ -66,9 +66,9 @@ class GRUCell:
         launch(FILE, "gather", w.dtype.char, grid, (THREADS,), arguments, **_constants(4, m))
         return total
 
-    def gradients(self, inputs, states, factors, sums, beside):
+    def gradients(self, inputs, states, factors, sums, joined):
         hhat, reset = self._elementwise("states", 2, (*stack(factors), *matrix(states[0]), *matrix(states[-1])))
-        W, b = (beside.T @ inputs).reshape(len(sums), self.size, -1), beside.sum(axis=0).reshape(len(sums), self.size)
+        W, b = (joined.T @ inputs).reshape(len(sums), self.size, -1), joined.sum(axis=0).reshape(len(sums), self.size)
         return W, [own.T @ state for own, state in zip(sums, (*states, hhat, hhat, reset))], b
 
     def diagonals(self, factors):

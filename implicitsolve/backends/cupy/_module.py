@@ -105,7 +105,7 @@ def launch(
 
 
 def dense(x: Any) -> Any:
-    """The array, or a copy, in which the numbers of a row stand side by side."""
+    """The array, or a copy, in which the numbers of a row are adjacent."""
     return x if x.shape[-1] <= 1 or x.strides[-1] == x.itemsize else cupy.ascontiguousarray(x)
 
 

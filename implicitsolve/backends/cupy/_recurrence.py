@@ -16,13 +16,13 @@ WARP, BLOCKS = 32, 2048  # about sixteen warps for each multiprocessor of the la
 SHORTEST = 128  # steps of a chunk: below, a launch takes longer
 REGISTERS = 96  # of 32 bits, for the weights of a lane
 DEEPEST = 16  # steps that a state may have to wait
-FIRST_LOOK = 3  # sweeps before the host asks for the first time; a transfer takes longer than an idle sweep
+FIRST_CHECK = 3  # sweeps before the host tests for the first time; a transfer takes longer than an idle sweep
 RNN_RULES, GRU_RULES = ("tanh", "logistic", "relu", "identity", "push", "pull"), ("value", "push", "pull")
 SHOWN = {"value": 1, "push": 1, "pull": 3}  # rows besides the states that a GRU's lanes show each other
 
 
 class Layout:
-    """How states of k numbers stand in a block, for products with some matrices and a depth of states.
+    """Layout of states of k numbers in a block, for products with some matrices and a depth of states.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ def _sweeps(name, layout, arguments, begin, plan, given, **constants):
     ends = cupy.empty((2, runs, chunks, depth, k), begin.dtype)
     moved = (cupy.zeros if most > 1 else cupy.empty)(1 + 2 * runs * chunks, np.int32)
     planned = (*_with_strides(begin), _table(plan), runs, chunks, chunk)
-    grid, look = (-(-runs * chunks // layout.groups),), FIRST_LOOK
+    grid, look = (-(-runs * chunks // layout.groups),), FIRST_CHECK
     for sweep in range(1, most + 1):
         launch(
             f"{name}.cu",

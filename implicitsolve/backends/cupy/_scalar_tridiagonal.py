@@ -45,7 +45,7 @@ def _launch(function: str, shape: tuple[int, ...], given: tuple[Any, ...], made:
     )
 
 
-def supports(like: Any, **facts: Any) -> bool:
+def supports(like: Any, **case: Any) -> bool:
     """Real arrays of CuPy."""
     return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
 

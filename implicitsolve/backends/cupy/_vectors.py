@@ -38,7 +38,7 @@ class Vectors(Reference):
         b, count, N = rows.shape
         partial = cupy.empty((b, parts, count), v.dtype)
         launch_for("project", parts * b, N, v, (*_rows(rows), count, v, stride_of(v), partial, N, parts), TILE * WARP)
-        return partial[:, 0, :] if parts == 1 else added_up(partial)
+        return partial[:, 0, :] if parts == 1 else summed(partial)
 
     @staticmethod
     def dot(a: Any, b: Any) -> Any:
@@ -115,7 +115,7 @@ class Vectors(Reference):
         partial = cupy.empty((b, parts, m + 1), F.dtype)
         arguments = (dF, dg, *strides(dF)[:2], j, m, column, image, F, partial, N, parts)
         launch_for("remember", parts * b, N, F, arguments, TILE * WARP)
-        return partial[:, 0, :] if parts == 1 else added_up(partial)
+        return partial[:, 0, :] if parts == 1 else summed(partial)
 
     @staticmethod
     def advance(dF: Any, dg: Any, j: int, m: int, *arrays: Any) -> Any:
@@ -159,7 +159,7 @@ class Vectors(Reference):
 
 
 def launch_for(name: str, blocks: int, N: int, like: Any, arguments: tuple[Any, ...], shared: int) -> None:
-    """Launch with as many threads as the length of vectors asks for, and room for `shared` numbers."""
+    """Launch with as many threads as the length of vectors requires, and room for `shared` numbers."""
     _run("vectors.cu", name, like, blocks, WARP * min(32, -(-min(N, CHUNK) // 128)), arguments, shared)
 
 
@@ -183,7 +183,7 @@ def _run(file: str, name: str, like: Any, blocks: int, threads: int, arguments: 
     launch(file, name, dtype.char, (blocks,), (threads,), arguments, shared * dtype.itemsize, CHUNK=CHUNK)
 
 
-def added_up(partial: Any) -> Any:
+def summed(partial: Any) -> Any:
     """The sums of partial sums (b, parts, count)."""
     b, parts, count = partial.shape
     sums = cupy.empty((b, count), partial.dtype)
@@ -216,7 +216,7 @@ def rank_one(z: Any, w: Any, amount: Any, following: Any) -> Any:
     launch_for("rank_one", parts * b, N, z, (*vectors, partial, N, parts), TILE * WARP)
     if following is None:
         return None
-    return partial[:, 0, :] if parts == 1 else added_up(partial)
+    return partial[:, 0, :] if parts == 1 else summed(partial)
 
 
 def _supports(like: Any, **sizes: Any) -> bool:

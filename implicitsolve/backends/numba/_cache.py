@@ -55,7 +55,7 @@ def digest(file: Path, root: Path = ROOT) -> str:
 
 
 class _ByContent:
-    """The part of a locator of Numba's that says which folder is a function's, and what must not have changed."""
+    """The part of one of Numba's locators that names a function's folder, and what must not have changed."""
 
     _py_file: str
 

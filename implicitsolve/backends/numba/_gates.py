@@ -90,7 +90,7 @@ def gather(products, states, weights):
 
 
 def side_by_side(count, like):
-    """A new stack of matrices whose rows stand side by side in memory, so that one product takes them all."""
+    """A new stack of matrices whose rows are adjacent in memory, so that one product takes them all."""
     return np.moveaxis(np.empty((*like.shape[:-1], count, like.shape[-1]), like.dtype), -2, 0)
 
 

@@ -1,8 +1,8 @@
 # pyright: basic
 """Functions of one number, turned into loops over all entries of many matrices, in vector instructions.
 
-LLVM vectorizes a loop of its own accord only where few checks tell that its arrays do not overlap; these loops have up
-to twenty arrays. Each entry's arguments are read before its results are written: an array may be both.
+LLVM vectorizes a loop automatically only if few checks prove that its arrays do not overlap; these loops have up to
+twenty arrays. Each entry's arguments are read before its results are written: an array may be both.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _dimensions(kinds):
 
 
 class Matrix:
-    """A matrix, or a stack of them: its entries at the place where the loop stands."""
+    """A matrix, or a stack of them: its entries at the current place of the loop."""
 
     def __init__(self, context, builder, axes, kind, value):
         array = context.make_array(kind)(context, builder, value=value)
@@ -224,7 +224,7 @@ def _inside(builder, matrices, rows):
 
 
 def _over_columns(builder, body, results, arguments, matrices, columns, in_vectors):
-    """Go through a row in vectors, as far as the numbers stand side by side."""
+    """Traverse a row in vectors, as far as its numbers are adjacent."""
     number, count = matrices[0].number, VECTOR // matrices[0].bytes
 
     def step(column, count):

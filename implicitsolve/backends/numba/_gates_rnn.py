@@ -154,7 +154,7 @@ class RNN:
 
     @staticmethod
     def run(rule, weights, x, begin, lags, plan, given=None):
-        if given is not None:  # every step stands alone: layers compute them all at once
+        if given is not None:  # steps are independent: layers compute them all at once
             return reference.run(rule, weights, x, begin, lags, plan, given)
         return run(f"{__name__}.RULES.{rule}", weights, x, begin, lags, plan)
 

@@ -34,7 +34,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 def inner(function: Callable[..., Any]) -> Any:
     """Compile `function` for calls from kernels only: its machine code becomes part of theirs."""
-    njit: Any = numba.njit  # its types do not know the last two options
+    njit: Any = numba.njit  # its stubs lack the last two options
     return njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
@@ -44,7 +44,7 @@ def _intrinsic(function: Callable[..., Any]) -> Any:
 
 
 def static_size(k: int) -> tuple[int, ...]:
-    """Block size as the length of a tuple, which the compiler knows; () stands for a size known at run time only."""
+    """Block size as the length of a tuple, known at compile time; () is a size known only at run time."""
     return (0,) * k if k <= STATIC else ()
 
 

@@ -20,7 +20,7 @@ from implicitsolve.backends.numba._jit import kernel, magnitude, share
 
 
 class LargeBlockFactors(Batch):
-    """Block LU in the place of the blocks, and the pivots inside the diagonal blocks."""
+    """Block LU in place, and the pivots inside the diagonal blocks."""
 
     arrays = ("F", "pivots")
     F: HostArray

@@ -72,7 +72,7 @@ def _factor(A, F, size, zeros, lanes, growth):
     """Factor systems A (B, T, 3, k, k) into F (B, T k, 2 k + 1).
 
     `lanes` (3, 2 k + 1) is room for largest magnitudes, and
-    `zeros` a row of U for k that the compiler knows.
+    `zeros` a row of U for k known at compile time.
     """
     for b in range(A.shape[0]):
         growth[b] = _factor_one(A[b], F[b], size, zeros, lanes)

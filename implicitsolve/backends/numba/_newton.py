@@ -59,7 +59,7 @@ def newton_batch(
     structure : BlockBanded, optional
         Structure of the Jacobian of one system. The default is a dense one.
     stop : NonlinearStop, optional
-        Stopping rule in the maximum norm, with a limit of steps alone.
+        Stopping rule in the maximum norm, with a limit on steps only.
 
     Returns
     -------

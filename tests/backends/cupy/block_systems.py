@@ -41,11 +41,11 @@ class Case:
     def factor(self, device, blocks, backend="cupy") -> Any:
         """Factor NumPy's blocks on the device, or by the reference on the host."""
         given = device.asarray(blocks) if backend == "cupy" else blocks
-        facts = {"length": self.T, "block_size": self.k, "lower": self.lower, "upper": self.upper, "backend": backend}
+        case = {"length": self.T, "block_size": self.k, "lower": self.lower, "upper": self.upper, "backend": backend}
         bands = (self.lower, self.upper)
         if self.kernel == "cyclic":
-            return cyclic_reduction.select(given, **facts)(given)
-        return block_lu.select(given, pivoting=self.kernel, **facts)(given, *bands, pivoting=self.kernel)
+            return cyclic_reduction.select(given, **case)(given)
+        return block_lu.select(given, pivoting=self.kernel, **case)(given, *bands, pivoting=self.kernel)
 
 
 def random_blocks(rng, sizes, dtype, diagonal=4.0):

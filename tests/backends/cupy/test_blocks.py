@@ -106,18 +106,18 @@ def test_a_singular_block_is_taken_over_the_band_by_default(k, device, rng):
 
 
 def test_what_is_chosen(device):
-    like, facts = device.zeros(1), {"length": 9, "lower": 1, "upper": 1}
-    function = block_lu.select(like, pivoting="block", block_size=3, **facts)
+    like, case = device.zeros(1), {"length": 9, "lower": 1, "upper": 1}
+    function = block_lu.select(like, pivoting="block", block_size=3, **case)
     assert function is not block_lu.reference
     assert not favors_band(function, 3)
     assert not favors_band(function, 1)
-    assert block_lu.select(like, pivoting="block", block_size=100, **facts) is function
-    facts |= {"lower": 3}
-    assert block_lu.select(like, pivoting="block", block_size=100, **facts) is block_lu.reference
+    assert block_lu.select(like, pivoting="block", block_size=100, **case) is function
+    case |= {"lower": 3}
+    assert block_lu.select(like, pivoting="block", block_size=100, **case) is block_lu.reference
     complex_like = device.zeros(1, dtype=device.complex64)
-    facts = {"length": 9, "lower": 1, "upper": 1, "block_size": 3}
-    assert block_lu.select(complex_like, pivoting="block", **facts) is block_lu.reference
-    assert block_lu.select(np.zeros(1), pivoting="block", **facts) is not function
+    case = {"length": 9, "lower": 1, "upper": 1, "block_size": 3}
+    assert block_lu.select(complex_like, pivoting="block", **case) is block_lu.reference
+    assert block_lu.select(np.zeros(1), pivoting="block", **case) is not function
 
 
 @pytest.mark.parametrize("k", [2, 5])

@@ -77,10 +77,10 @@ def solve_bands(xp, dtype) -> None:
     for name, widths in bands.items():
         for lower, upper in widths:
             for k in (3, 6, 48):
-                facts = {"length": 5, "block_size": k, "lower": lower, "upper": upper}
+                case = {"length": 5, "block_size": k, "lower": lower, "upper": upper}
                 extra = {"pivoting": "block"} if name == "block_lu" else {}
                 blocks = xp.ones((1, 5, lower + upper + 1, k, k), dtype=dtype)
-                factor = getattr(kernels, name).select(blocks, **facts, **extra)
+                factor = getattr(kernels, name).select(blocks, **case, **extra)
                 factors = (
                     factor(blocks, **extra) if name == "cyclic_reduction" else factor(blocks, lower, upper, **extra)
                 )
