@@ -13,7 +13,7 @@ from implicitsolve._namespace import array_namespace, check_whole, eps, gather, 
 from implicitsolve._summary import flat, named, worst_first
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._causes import cause_of, linear_cause
-from implicitsolve.diagnostics._history import Case, Cause, histories, largest, native, warning_of
+from implicitsolve.diagnostics._history import ENDED_WELL, STOPPED, Case, Cause, histories, largest, native, warning_of
 from implicitsolve.diagnostics._probe import probe
 from implicitsolve.drivers._batch import BatchResult
 from implicitsolve.problem import Problem
@@ -23,12 +23,6 @@ from implicitsolve.status import Status
 LOOKED_AT = 200  # systems of each status, the worst ones
 SHOWN = 6  # indices of systems in the text
 WIDTH = 100
-NO_FAILURE = {
-    int(Status.CONVERGED): "The solve converged.",
-    int(Status.STOPPED): "The solve was stopped as requested.",
-    int(Status.STOPPED_BY_MONITOR): "The solve was stopped as requested.",
-}
-STOPPED = Status.STOPPED, Status.STOPPED_BY_MONITOR
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,8 +194,11 @@ def _headline(status: HostArray) -> str:
     if not status.size:
         return "The batch is empty."
     if not status.ndim:
-        return NO_FAILURE.get(int(status), f"The solve failed: {Status(int(status)).name}.")
-    stopped, failed = int(np.isin(status, STOPPED).sum()), int((~np.isin(status, list(NO_FAILURE))).sum())
+        ended = Status(int(status))
+        if ended in ENDED_WELL:
+            return "The solve was stopped as requested." if ended in STOPPED else "The solve converged."
+        return f"The solve failed: {ended.name}."
+    stopped, failed = int(np.isin(status, STOPPED).sum()), int((~np.isin(status, ENDED_WELL)).sum())
     asked = f"{stopped} stopped as requested"
     if not failed:
         done = status.size - stopped

@@ -16,6 +16,8 @@ from implicitsolve.result import NewtonStep, NonlinearResult
 from implicitsolve.status import Status
 
 FIELDS = "step_length", "forcing", "linear_residual", "krylov_iterations", "linear_status", "factorized"
+STOPPED = Status.STOPPED, Status.STOPPED_BY_MONITOR
+ENDED_WELL = Status.CONVERGED, *STOPPED
 WINDOW = 20  # steps over which a rate is measured, at most
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from implicitsolve._summary import where
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.diagnostics._history import History, histories, native
+from implicitsolve.diagnostics._history import ENDED_WELL, History, histories, native
 from implicitsolve.diagnostics._picture import assembled, magnitudes, pattern_of, shade
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.result import NonlinearResult
@@ -296,7 +296,7 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
     own = f"{name}: " if name else ""
     ax.fill_between(at, low, high, color=color, alpha=0.2, linewidth=0)
     ax.plot(at, middle, label=f"{own}median of {status.size}, min to max", **options)
-    failed = np.flatnonzero((status != Status.CONVERGED) & (status != Status.STOPPED))
+    failed = np.flatnonzero(~np.isin(status, ENDED_WELL))
     for i, row in enumerate(failed[:FAILED].tolist()):
         alone = norms_of(histories(result, [row]), length)[drawn, 0]
         index = where(row, np.shape(result.status))

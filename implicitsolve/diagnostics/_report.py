@@ -17,7 +17,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics import _svg
 from implicitsolve.diagnostics._condition import System
 from implicitsolve.diagnostics._explain import SHOWN, Explanation, Finding, explain
-from implicitsolve.diagnostics._history import histories, native
+from implicitsolve.diagnostics._history import ENDED_WELL, histories, native
 from implicitsolve.diagnostics._page import details, figure, page, scrolled, table
 from implicitsolve.diagnostics._picture import pattern_of, shade
 from implicitsolve.diagnostics._plots import FAILED, LOOKED_AT, norms_of
@@ -32,7 +32,6 @@ CELLS = 120  # of the picture of a structure, along each side
 ROWS = 1000  # of a table
 UNKNOWNS = "x", "adjoint", "tangent"
 DASHES = "", "7 4", "2 3", "10 3 2 3", "12 6"
-ENDED_WELL = Status.CONVERGED, Status.STOPPED, Status.STOPPED_BY_MONITOR
 
 
 def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) -> Path:
@@ -199,17 +198,19 @@ def _draw_systems(
 ) -> list[str]:
     """A curve for each of some systems up to its last step, with dots where there is no batch; their legend."""
     status, legend = np.asarray(result.status), list[str]()
+    ordinary = "curve thin" if status.ndim else "curve"
     for row in rows:
         name = f"system {where(row, status.shape)}: {Status(int(status.flat[row])).name}" if status.ndim else "norm"
-        kind, dash = ("failed", DASHES[failed.index(row) % len(DASHES)]) if row in failed else ("curve thin", "")
+        kind, dash = ("failed", DASHES[failed.index(row) % len(DASHES)]) if row in failed else (ordinary, "")
         exponents = np.log10(norms_of(histories(result, [row]), length, pad=False)[:, 0]).tolist()
         axes.line(range(length), exponents, kind, name, dash)
-        for step, value in enumerate(() if status.ndim else exponents):
-            axes.dot(step, value, f"step {step}: {number(10**value)}", "dot failure" if failed else "dot")
-        if row in failed and status.ndim:
+        if not status.ndim:
+            names = [f"step {step}: {number(10**value)}" for step, value in enumerate(exponents)]
+            axes.dots(range(length), exponents, ["dot failure" if failed else "dot"] * length, names)
+        elif row in failed:
             legend.append(f"{_svg.key(kind, dash)}{escape(name)}")
     if status.ndim and len(failed) < len(rows):
-        legend.insert(0, f"{_svg.key('curve thin')}systems that did not fail")
+        legend.insert(0, f"{_svg.key(ordinary)}systems{' that did not fail' if failed else ''}")
     others = np.count_nonzero(~np.isin(status, ENDED_WELL)) - len(failed)
     return [*legend, f"and {others} more that failed"] if others else legend
 
@@ -243,19 +244,17 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
         found = spectrum_of("report", part)
     except ValueError:
         return "<p>The spectrum was not computed: a product with J is not finite.</p>"
-    values, errors = 1 - found.values, found.errors
-    is_good = errors <= 0.01 * found.radius
-    corners = [0.0, *values, *((2.0, 1 + 1j, 1 - 1j) if problem.fixed_point else ())]
-    axes = _svg.plane(corners)
+    values: Any = 1 - found.values
+    kinds = np.where(found.errors <= 0.01 * found.radius, "dot", "ring").tolist()
+    axes = _svg.plane([0.0, *values, *((2.0, 1 + 1j, 1 - 1j) if problem.fixed_point else ())])
     if problem.fixed_point:
         turn = np.linspace(0, 2 * np.pi, 121)
         axes.line((1 + np.cos(turn)).tolist(), np.sin(turn).tolist(), "circle", "|λ - 1| = 1")
-    for value, good in zip(values.tolist(), is_good.tolist()):
-        axes.dot(value.real, value.imag, f"{value:.4g}", "dot" if good else "ring")
+    axes.dots(values.real.tolist(), values.imag.tolist(), kinds, [f"{value:.4g}" for value in values.tolist()])
     kind = ("eigenvalue" if found.exact else "Ritz value") + "s" * (values.size > 1)
     moduli = f"moduli from {number(np.abs(values).min().item())} to {number(np.abs(values).max().item())}"
     caption = f"{values.size} {kind} of J at x{f' of system {named(index)}' if index else ''}, {moduli}."
-    legend = [] if is_good.all() else [f"{_svg.point('dot')}accurate", f"{_svg.point('ring')}not yet accurate"]
+    legend = [f"{_svg.key('dot')}accurate", f"{_svg.key('ring')}not yet accurate"] if "ring" in kinds else []
     if problem.fixed_point:
         legend.append(f"{_svg.key('circle')}Picard's iteration converges if all lie inside")
     return figure(axes.svg(caption), caption, legend)

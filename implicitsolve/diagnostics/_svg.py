@@ -19,7 +19,7 @@ DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Axes:
-    """A frame with grid lines, and what is drawn in it, in the order of the calls."""
+    """A frame with grid lines, and what is drawn in it, in the order of the calls; what is not finite is left out."""
 
     def __init__(self, across: tuple[float, float], up: tuple[float, float], labels: tuple[str, str]) -> None:
         self.across, self.up, self.labels = across, up, labels
@@ -47,26 +47,24 @@ class Axes:
             self.parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{name}</text>')
 
     def line(self, xs: Sequence[float], ys: Sequence[float], kind: str, name: str, dash: str = "") -> None:
-        """A curve; values that are not finite are left out."""
-        points = [f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(xs, ys) if math.isfinite(y)]
-        style = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(
-            f'<polyline class="{kind}" points="{" ".join(points)}"{style}><title>{html.escape(name)}</title></polyline>'
-        )
+        """A curve."""
+        drawn = f'<polyline class="{kind}" points="{self._points(xs, ys)}" stroke-dasharray="{dash or "none"}">'
+        self.parts.append(f"{drawn}<title>{html.escape(name)}</title></polyline>")
 
     def band(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float]) -> None:
         """The area between two curves."""
-        there = [(x, y) for x, y in zip(xs, high) if math.isfinite(y)]
-        back = [(x, y) for x, y in zip(xs, low) if math.isfinite(y)]
-        points = " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in there + back[::-1])
+        points = self._points([*xs, *xs[::-1]], [*high, *low[::-1]])
         self.parts.append(f'<polygon class="band" points="{points}"/>')
 
-    def dot(self, x: float, y: float, name: str, kind: str = "dot") -> None:
-        """A point; none where a value is not finite."""
-        if not math.isfinite(y):
-            return
-        place = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}"'
-        self.parts.append(f'<circle class="{kind}" {place} r="3.5"><title>{html.escape(name)}</title></circle>')
+    def dots(self, xs: Sequence[float], ys: Sequence[float], kinds: Sequence[str], names: Sequence[str]) -> None:
+        """Points."""
+        for x, y, kind, name in zip(xs, ys, kinds, names):
+            if math.isfinite(y):
+                place = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="3.5"'
+                self.parts.append(f'<circle class="{kind}" {place}><title>{html.escape(name)}</title></circle>')
+
+    def _points(self, xs: Sequence[float], ys: Sequence[float]) -> str:
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(xs, ys) if math.isfinite(y))
 
     def svg(self, label: str) -> str:
         """The figure; `label` is read where it cannot be seen."""
@@ -85,18 +83,12 @@ def picture(view: str, kind: str, label: str, content: str) -> str:
     return f'<svg class="{kind}" viewBox="{view}" role="img" aria-label="{html.escape(label)}">{content}</svg>'
 
 
-def key(kind: str, dash: str = "") -> str:
-    """A short piece of a curve, for a legend."""
-    if kind == "band":
-        return '<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path class="band" d="M0 0h36v12h-36z"/></svg>'
-    style = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'<svg class="key" viewBox="0 0 36 12" aria-hidden="true"><path class="{kind}" d="M0 6h36"{style}/></svg>'
-
-
-def point(kind: str) -> str:
-    """A point, for a legend."""
-    content = f'<circle class="{kind}" cx="6" cy="6" r="4"/>'
-    return f'<svg class="key point" viewBox="0 0 12 12" aria-hidden="true">{content}</svg>'
+def key(kind: str, dash: str = "none") -> str:
+    """What a legend shows of a curve, a band, or a dot."""
+    width, path = (12, "M2 6a4 4 0 1 0 8 0a4 4 0 1 0-8 0z") if kind in ("dot", "ring") else (36, "M0 6h36")
+    path = "M0 0h36v12h-36z" if kind == "band" else path
+    content = f'<path class="{kind}" d="{path}" stroke-dasharray="{dash or "none"}"/>'
+    return f'<svg class="key" width="{width}" viewBox="0 0 {width} 12" aria-hidden="true">{content}</svg>'
 
 
 def plane(values: Sequence[complex]) -> Axes:
@@ -115,8 +107,7 @@ def plane(values: Sequence[complex]) -> Axes:
 def nice(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
     """Round values from low to high, at most `most` of them."""
     span = (high - low) or 1.0
-    raw = span / max(most - 1, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
+    power = 10.0 ** math.floor(math.log10(span / (most - 1)))
     step = next(m * power for m in (1, 2, 5, 10, 20) if span / (m * power) <= most - 1 + 1e-9)
     step = max(step, 1.0) if whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -127,17 +118,17 @@ def matrix(shade: HostArray, label: str) -> str:
     """The cells of a matrix, in a few shades."""
     side = max(len(shade), 1)
     level = np.ceil(shade * LEVELS).astype(int)
-    paths: dict[int, list[str]] = {}
+    paths = [""] * (LEVELS + 1)
     for i, row in enumerate(level.tolist()):
         j = 0
         for value, run in itertools.groupby(row):
             length = len(list(run))
-            if value:
-                paths.setdefault(value, []).append(f"M{j} {i}h{length}v1h-{length}z")
+            paths[value] += f"M{j} {i}h{length}v1h-{length}z"
             j += length
     content = "".join(
-        f'<path class="cells" fill-opacity="{value / LEVELS:.2f}" d="{"".join(path)}"/>'
-        for value, path in sorted(paths.items())
+        f'<path class="cells" fill-opacity="{value / LEVELS:.2f}" d="{paths[value]}"/>'
+        for value in range(1, LEVELS + 1)
+        if paths[value]
     )
     frame = f'<path class="frame" d="M0 0H{side}V{side}H0Z"/>'
     return picture(f"0 0 {side} {side}", "square", label, f'<g shape-rendering="crispEdges">{content}</g>{frame}')
