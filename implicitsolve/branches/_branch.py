@@ -40,7 +40,7 @@ class Branch(Shown):
         Leading eigenvalues of J, by falling real part.
     status : Status
         CONVERGED: the parameter has reached an end of its interval, an event has ended the branch, or it is closed.
-        ITERATION_LIMIT: there are `max_points`. EVALUATION_LIMIT, STOPPED_BY_MONITOR: ended by the caller's wish.
+        ITERATION_LIMIT: there are `max_points`. EVALUATION_LIMIT, STOPPED_BY_MONITOR: ended at the caller's request.
         STAGNATED: no step, however short, leads on. NONFINITE, SINGULAR, and others: there is no first point.
     message : str
         The same in words, and what to try.
