@@ -47,7 +47,7 @@ autosummary_filename_map = {  # beside functions of the same name, where file na
 }
 autosummary_generate = True
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["torch"]
+autodoc_mock_imports = ["jax", "torch"]
 autodoc_typehints = "none"  # the docstrings say types, shapes and dtypes in words
 numpydoc_show_class_members = False  # _templates/autosummary/class.rst lists the members
 numpydoc_class_members_toctree = False

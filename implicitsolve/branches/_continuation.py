@@ -66,15 +66,15 @@ def continuation(
         (dx, dlam) along which the branch leaves x0, such as `SpecialPoint.direction` at a branch point. Default: along
         the branch through x0, towards `stop`.
     step, max_step : float, optional
-        First and longest step in arc length, in which |stop - start| is 1, and so is the largest root mean square of x
-        so far. Defaults 0.05 and 0.2; in between, steps follow corrections and curvature.
+        First and longest step in arc length, in which ``|stop - start|`` and the largest root mean square of x so far
+        are 1. Defaults 0.05 and 0.2; in between, steps follow corrections and curvature.
     max_points : int, optional
         Most points, those of `previous` not counted. Default 200.
     max_evaluations : int, optional
         Limit of residuals and products with J together. Default: none.
     atol : float, optional
-        Points satisfy ``max|F(x, lam)| <= atol``. Default 0 for sqrt(eps) max|dF/dlam| |stop - start|, with the
-        derivative at the first two points, or 64 eps max(|J| |x|), which rounding errors may reach, if that is more.
+        Points satisfy ``max|F(x, lam)| <= atol``. Default 0 for ``sqrt(eps) max|dF/dlam| |stop - start|``, with the
+        derivative at the first two points, or ``64 eps max(|J| |x|)``, the size of rounding errors, if that is more.
     branch_points : bool, optional
         Whether branch points are sought. Default True; without an assembled J it takes two linear solves a point.
     eigenvalues : int, optional

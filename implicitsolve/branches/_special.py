@@ -40,7 +40,7 @@ class SpecialPoint:
     direction : (ndarray, float) or None
         At a branch point: the direction (dx, dlam) in which the other branch leaves, for `continuation`.
     frequency : float or None
-        At a Hopf point: |Im| of the pair of eigenvalues on the imaginary axis.
+        At a Hopf point: the modulus of the pair of eigenvalues on the imaginary axis.
     """
 
     kind: str
