@@ -2,8 +2,8 @@
 
 Iterates stay inside [1]_: a step leaves the part ``min(0.1, ||F|| / ||F(x0)||)`` of the distance to a bound, so that a
 root on a bound is approached as fast as ||F|| falls, and functions that exist inside alone are not called on it. Where
-the shortened step reduces ||F + J s|| too little, the unknowns that were stopped are left out, and the others minimize
-it: exactly with a dense matrix, in a Krylov space without one.
+the shortened step gains too little, ||F + J s|| is minimized within the bounds: exactly with a dense matrix; without
+one in a Krylov space of the unknowns that were not stopped.
 
 References
 ----------
@@ -16,11 +16,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from implicitsolve._namespace import array_namespace, from_host, norm2, to_host
+from implicitsolve._namespace import array_namespace, from_host, gather, norm2, to_host
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._sparse_lu import near_reciprocals
 from implicitsolve.krylov import GMRES
-from implicitsolve.linearize._box import Box
+from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
 
 KEPT = 0.1  # of the distance to a bound, at most
@@ -53,7 +53,7 @@ def least_squares_step(J: HostArray, F: HostArray, low: HostArray, high: HostArr
 
 
 def bounded_direction(
-    box: Box,
+    evaluator: Evaluator,
     J: LinearOperator,
     x: Array,
     F: Array,
@@ -63,11 +63,15 @@ def bounded_direction(
     linear_residual: HostArray,
     max_iterations: int,
 ) -> tuple[Array, HostArray]:
-    """A direction (b, N) to a point within the bounds, and ||F + J d|| / ||F||, given Newton's.
+    """A direction d (b, N) to a point within the bounds, and ||F + J d|| / ||F||, given Newton's.
 
-    It costs a product where the step leaves the box, and a Krylov solve where the shortened step is poor.
+    Where the step leaves the box it costs a residual: the shortened step is taken if that is small, whatever the linear
+    model. Otherwise come the part of the step up to the first bound, and steps of the unknowns that are not stopped,
+    each by a Krylov solve.
     """
-    xp = array_namespace(x)
+    xp, box = array_namespace(x), evaluator.box
+    if box is None:
+        return step, linear_residual
     low, high = box.room(x, kept)
     clipped = xp.minimum(xp.maximum(step, low), high)
     free = clipped == step
@@ -75,25 +79,27 @@ def bounded_direction(
     if not leaves.any():
         return step, linear_residual
     with np.errstate(all="ignore"):
-        quotient = xp.where(step < 0, low / step, high / step)
-        length = np.minimum(to_host(xp.min(xp.where(free, 1.0, quotient), axis=1)), 1.0)
+        quotient = xp.where(free, 1.0, xp.where(step < 0, low, high) / step)
+        length = np.minimum(to_host(xp.min(quotient, axis=1)), 1.0)
         best, value = step * from_host(length, x)[:, None], 1 - length * (1 - linear_residual)
-        for attempt in range(ROUNDS + 1):
-            left = norm2(F + J.matvec(clipped)) / norms
+        left = norm2(evaluator.residual(evaluator.moved(x, clipped), keep=False)) / norms
+        for _ in range(ROUNDS):
             better = left < value
             best = xp.where(from_host(better, x)[:, None], clipped, best)
             value = np.where(better, left, value)
             poor = leaves & (value > POOR)
-            if attempt == ROUNDS or not poor.any():
+            if not poor.any():
                 break
-            rest = _restricted(J, free)
             b = xp.where(from_host(poor, x)[:, None], -F, 0.0)
             most = min(max_iterations, x.shape[1])
-            solved = GMRES(restart=most).solve(rest, b, target=0.1 * norms, max_iterations=most).x
-            solved = xp.where(free, solved, 0.0)
+            rest = GMRES(restart=most).solve(_restricted(J, free), b, target=0.1 * norms, max_iterations=most)
+            solved = xp.where(free, rest.x, 0.0)
             clipped = xp.minimum(xp.maximum(solved, low), high)
             free = free & (clipped == solved)
-    return best, value
+            left = norm2(F + J.matvec(clipped)) / norms
+        better = left < value
+        best = xp.where(from_host(better, x)[:, None], clipped, best)
+    return best, np.where(better, left, value)
 
 
 def _restricted(J: LinearOperator, free: Array) -> LinearOperator:
@@ -104,5 +110,5 @@ def _restricted(J: LinearOperator, free: Array) -> LinearOperator:
         in_shape=J.in_shape,
         batch_shape=J.batch_shape,
         dtype=J.dtype,
-        take=lambda rows: _restricted(J.take(rows), free[rows, ...]),
+        take=lambda rows: _restricted(J.take(rows), gather(free, rows)),
     )

@@ -31,6 +31,7 @@ ACCURATE = 1e-3  # relative linear residual below which a better direction would
 PROGRESS = 0.9  # of ||F||_2, which searches reduce, where another norm, that of the stopping rule, lags behind
 IDLE_STEPS, IDLE_ITERATIONS = 4, 200  # since ||F|| made progress, after which both together a system has stagnated
 SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
+BOUNDED = 0.01  # largest eta next to bounds, where unknowns near one are smaller than the error of the others
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
@@ -217,7 +218,7 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
         if evaluator.box is not None:
             kept, most = kept_part(state.norms, state.start_norms), self.method.max_krylov
             direction, remaining = bounded_direction(
-                evaluator.box, J, state.x, state.F, previous, kept, outcome.x, linear_residual, most
+                evaluator, J, state.x, state.F, previous, kept, outcome.x, linear_residual, most
             )
         found = self.method.line_search.search(
             evaluator,
@@ -295,7 +296,7 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
         state = self.state
         with np.errstate(all="ignore"):
             floor = np.where(state.measure > state.target, 0.5 * state.target / state.measure, 0.0)
-        return np.minimum(np.maximum(state.eta, floor), 0.9)
+        return np.minimum(np.maximum(state.eta, floor), 0.9 if self.evaluator.box is None else BOUNDED)
 
     def _next_eta(
         self, eta: HostArray, previous: HostArray, linear_residual: HostArray, found: SearchResult

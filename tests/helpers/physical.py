@@ -244,6 +244,12 @@ GALLERY = (
         limestone_sizes,
         {"bounds": POSITIVE, "x_scale": [1e-8, 1e-6, 1e-3, 1e-5, 1e-3], "f_scale": limestone_sizes},
     ),
-    Physical("metal complexes", complexes, np.full(7, 1e-4), 1.0, {"bounds": POSITIVE}),
+    Physical(
+        "metal complexes",
+        complexes,
+        np.full(7, 1e-4),
+        1.0,
+        {"bounds": POSITIVE, "x_scale": [1e-4, 1e-3, 1e-14, 1e-9, 1e-3, 1e-3, 1e-5]},
+    ),
     Physical("battery", battery, np.zeros(24), 1.0, {"bounds": (np.repeat([-inf, 0.0], [18, 6]), inf)}),
 )

@@ -13,7 +13,7 @@ from scipy.optimize import Bounds, least_squares
 
 import implicitsolve as ims
 from implicitsolve.nonlinear._dense_newton import DenseNewton
-from tests.helpers.bounded import GALLERY
+from tests.helpers.bounded import GALLERY, diffusing_acid
 
 METHODS = {
     "auto": "auto",
@@ -139,6 +139,34 @@ def test_bounds_follow_the_systems_that_are_taken():
     result = ims.root(problem, np.full((4, 1), 0.5), method="newton-krylov", stop=ims.NonlinearStop(rtol=1e-3))
     assert not any(outside)
     assert (result.x <= targets[:, None]).all()
+
+
+def test_every_library_and_precision(xp):
+    """Per-system bounds, in the library of x0; none is violated in its precision."""
+    lower = np.array([[0.1, 0.0, -np.inf], [2.0, -1.0, 0.3]])
+    for dtype in ("float32", "float64"):
+        seen = []
+        low = xp.asarray(lower, dtype=getattr(xp, dtype))
+
+        def F(x, low=low, seen=seen):
+            seen.append(bool(xp.all(x >= low)))
+            return x**3 - 1.0 + 0.1 * xp.roll(x, 1, axis=-1)
+
+        problem = ims.Problem(F, batch_ndim=1, bounds=(low, np.inf))
+        x0 = xp.asarray([[0.1, 5.0, 1.0], [2.0, -1.0, 3.0]], dtype=getattr(xp, dtype))
+        result = ims.root(problem, x0, method="newton-krylov")
+        assert result.x.dtype == x0.dtype
+        assert all(seen)
+        assert result.status[0] is ims.Status.CONVERGED
+        assert result.status[1] is ims.Status.STATIONARY_ON_BOUND
+
+
+def test_matrix_free_fronts_where_both_species_nearly_vanish():
+    """Steps shortened by the linear model stagnated, and directions whose error exceeds the smallest unknowns."""
+    F = diffusing_acid(300)
+    result = ims.root(F, np.full(600, 0.5), bounds=(0.0, 1.0), method="newton-krylov")
+    assert result.success
+    assert result.counts.residuals < 1500
 
 
 def test_chunks_and_rivals_keep_the_bounds_of_their_systems():

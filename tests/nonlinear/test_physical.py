@@ -15,7 +15,6 @@ DEFAULTS_SUFFICE = {
     "flip-flop",
     "drift and diffusion",
     "oregonator",
-    "metal complexes",
 }
 
 
