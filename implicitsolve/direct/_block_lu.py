@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from implicitsolve.direct._settings import GROWTH_LIMIT, BlockSettings
 from implicitsolve.kernels import Factors, block_lu, favors_band, is_compiled, narrow_lu
 from implicitsolve.operators import BlockBandedMatrix
 
+WORTH_COMPILING = 30_000  # entries of one system; below, LAPACK takes 0.8 to 1.4 of the time of compiled loops
 AT_ONCE = 8.0  # growth of an elimination that pivots inside the blocks which is as good as that over the band
 
 
@@ -45,7 +46,9 @@ class BlockLU(BlockSettings):
         the same numbers as alone:
 
         - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops, and from k = 20 on BLAS and LAPACK
-          called from compiled code. For "band" only up to k = 24;
+          called from compiled code. For "band" only up to k = 24. `BlockNewton` takes LAPACK for a problem
+          without batch axes whose Jacobian has fewer than 30 000 entries: compiled loops save less than a millisecond
+          there, and compile for seconds;
         - LAPACK for other NumPy arrays with T > 64 or k >= 24. Blocks of k < 24 go to the band solvers gttrf and gbtrf,
           one call a system; from k = 24 on each block is factored by separate calls;
         - CUDA kernels for real CuPy arrays, by one launch: a thread for each system with k <= 4, some lanes of a warp
@@ -149,6 +152,10 @@ class BlockLU(BlockSettings):
                     return factors
                 blocks = again()
         return self._eliminate(blocks, lower, upper, sizes, overwrite)
+
+    def for_one(self, size: int) -> BlockLU:
+        """These settings for a system of NumPy numbers without batch axes, whose matrix has `size` entries."""
+        return replace(self, backend="lapack") if self.backend == "auto" and 0 < size < WORTH_COMPILING else self
 
     def _eliminate(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:
         if self.pivoting == self.backend == "auto":

@@ -8,10 +8,9 @@ kernel                 call (returns `Factors`)                                 
 =====================  ====================================================================================  ==========
 
 Newton's method uses ``place_colors(blocks, changes, per_length, first, lower)``, which writes the differences of some
-colors into `blocks`, or ``place_groups``, where zeros in the blocks are known, and ``rank_one(z, w, amount,
-following)``, an update of vectors. ``narrow_lu(blocks, growth_limit)`` factors those systems of a block tridiagonal
-batch whose outer blocks are triangular as scalar bands without interchanges, where entries grow by no more than
-`growth_limit`, and returns their places and `Factors`.
+colors into `blocks`, and ``rank_one(z, w, amount, following)``, an update of vectors. ``narrow_lu(blocks,
+growth_limit)`` factors those systems of a block tridiagonal batch whose outer blocks are triangular as scalar bands
+without interchanges, where entries grow by no more than `growth_limit`, and returns their places and `Factors`.
 
 `blocks` has shape (B, T, lower + upper + 1, k, k), ``blocks[:, t, j] = A[t, t + j - lower]``; entries outside the
 matrix are never read. The caller ensures that `lower` and `upper` are less than T (or 0). ``pivoting="block"``
@@ -44,7 +43,6 @@ __all__ = [
     "is_compiled",
     "narrow_lu",
     "place_colors",
-    "place_groups",
     "rank_one",
     "scalar_tridiagonal",
     "traits_of",
@@ -53,10 +51,6 @@ __all__ = [
 
 
 LARGE_BLOCK = 20  # from here on compiled code that pivots inside the blocks leaves their arithmetic to BLAS
-
-
-def _some_rows(*, length: int, block_size: int) -> bool:
-    return length * block_size >= 16
 
 
 def _narrow(*, length: int, block_size: int, lower: int, upper: int) -> bool:
@@ -78,8 +72,7 @@ block_lu: Kernel = Kernel("block_lu", _reference.block_lu, pays={"numba": _any_b
 block_lu.implement("lapack", _lapack.block_lu, _lapack.supports)
 cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reduction)
 
-place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, {"numba": _some_rows}, "assembly")
-place_groups: Kernel = Kernel("place_groups", _assembly.place_groups, {"numba": _some_rows}, "assembly")
+place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, module="assembly")
 narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow})
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
 rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="vectors")

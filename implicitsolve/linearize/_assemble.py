@@ -31,8 +31,8 @@ from implicitsolve._namespace import (
     to_host,
 )
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import place_colors, place_groups
-from implicitsolve.kernels._assembly import write
+from implicitsolve.kernels import place_colors
+from implicitsolve.kernels._assembly import place_groups, write
 from implicitsolve.linearize._block_sparsity import WORTHWHILE, Groups, is_worthwhile, pattern_of, sites, weights
 from implicitsolve.linearize._difference_steps import MAX_ADJUSTMENTS, DifferenceSteps
 from implicitsolve.linearize._evaluator import Evaluator
@@ -259,12 +259,11 @@ class Assembler:
         weight = weight if evaluator.box is None else xp.abs(weight)  # h points inwards
         checked = xp.empty_like(x)
         change(xp.reshape(states + weight * h, x.shape), checked)
-        place = place_groups.select(blocks, length=self.length, block_size=k)
         stacked = xp.reshape(changes, (changes.shape[0], *states.shape))
         with np.errstate(all="ignore"):
             per_length, entries = 1 / h, self.groups.entries
         lower, checked = self.structure.lower, self.in_blocks(checked)
-        self.seeks_zeros = place(blocks, stacked, per_length, entries, lower, weight, checked, AFFINE)
+        self.seeks_zeros = place_groups(blocks, stacked, per_length, entries, lower, weight, checked, AFFINE)
         sizes = np.stack([norm2(changes[group, ...]) for group in range(changes.shape[0])])
         self.sensitivity[evaluator.rows] = np.max(sizes, axis=0) / self.steps.relative(states)
         return self.seeks_zeros

@@ -7,7 +7,6 @@ import pytest
 
 from implicitsolve import BlockBanded, Problem
 from implicitsolve._namespace import array_namespace, to_host
-from implicitsolve.kernels import place_groups
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._block_sparsity import Groups, pattern_of
 from implicitsolve.linearize._evaluator import Evaluator
@@ -133,23 +132,6 @@ def test_no_equation_sees_two_unknowns_of_a_group(lower, upper, rng):
                 pattern[j, :, c].astype(int) for j in range(m) for color, c in group if (t + j - lower) % m == color
             )
             assert np.max(seen) <= 1
-
-
-@pytest.mark.parametrize(("lower", "upper"), [(1, 1), (0, 2), (2, 0)])
-def test_the_compiled_kernel_agrees(lower, upper, rng):
-    pytest.importorskip("numba")
-    k, m, B, length = 3, lower + upper + 1, 2, 14
-    groups = Groups(rng.random((m, k, k)) < 0.5, lower)
-    changes = rng.normal(size=(len(groups.members), B, length, k))
-    per_length, checked = rng.uniform(1.0, 2.0, (2, B, length, k))
-    weights = np.where(rng.random((length, k)) < 0.5, 1.0, -1.0)
-    results = []
-    for backend in ("reference", "numba"):
-        blocks = np.full((B, length, m, k, k), np.nan)
-        place = place_groups.select(blocks, backend, length=length, block_size=k)
-        assert not place(blocks, changes, per_length, groups.entries, lower, weights, checked, 1e-3)
-        results.append(blocks)
-    np.testing.assert_array_equal(*results)
 
 
 def test_the_pattern_of_a_probe():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,10 +55,11 @@ PROBLEMS = {
 
 
 def both(F, x0, structure, **options):
-    """Results alone, and as a batch of one, which takes the general way."""
+    """Results alone, and as a batch of one, which takes the general way with the kernels that a small system has."""
     alone = root(Problem(F, structure=structure), x0, **options)
     batch = Problem(lambda x: F(x[0])[None], structure=structure, batch_ndim=1)
-    return alone, root(batch, x0[None], **options)
+    method = replace(options.pop("method", BlockNewton()), factor=BlockLU(backend="lapack"))
+    return alone, root(batch, x0[None], method=method, **options)
 
 
 @pytest.mark.parametrize("reuse", MODES)

@@ -58,9 +58,11 @@ class BandFactors(Batch):
         singular, growth, size = np.full(B, -1), np.ones(B), static_size(k)
 
         def run(part: slice) -> None:
-            _elimination.factor(
-                blocks[part], F[part], pivots[part], reach[part], lower, size, singular[part], growth[part]
-            )
+            arrays, found = (blocks[part], F[part], pivots[part], reach[part]), (singular[part], growth[part])
+            if (lower, m, width, k) == (1, 3, 3, 2):
+                _elimination.factor_pairs(*arrays, *found)
+            else:
+                _elimination.factor(*arrays, lower, size, *found)
 
         if blocks.size:
             share(run, B, 2.0 * B * T * k**3 * (lower + 1) * width)
@@ -71,8 +73,11 @@ class BandFactors(Batch):
         loop = _elimination.solve_adjoint if adjoint else _elimination.solve
 
         def run(part: slice) -> None:
-            factors = self.F[part], self.pivots[part], self.reach[part]
-            loop(*factors, self.lower, size, self.singular[part], x[part])
+            factors = self.F[part], self.pivots[part]
+            if not adjoint and self.lower == 1 and self.F.shape[2:4] == (3, 2):
+                _elimination.solve_pairs(*factors, self.singular[part], x[part])
+            else:
+                loop(*factors, self.reach[part], self.lower, size, self.singular[part], x[part])
 
         share(run, len(x), 2.0 * self.F.size)
 

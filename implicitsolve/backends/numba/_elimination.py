@@ -21,11 +21,11 @@ from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude
 
 
 @inner
-def factor_pairs(A, F, pivots, reach, i):
+def _factor_pair(A, F, pivots, reach, i):
     """Factor system i of A (B, T, 3, 2, 2) into F, which may be A; return (singular, growth).
 
     Rows are exchanged inside the blocks. The index of the system is passed on, since a view of it in every call counts
-    references: 10 % of the time with 8 blocks, and 25 % of `solve_pairs`.
+    references: 10 % of the time with 8 blocks, and 25 % of `_solve_pair`.
     """
     T = A.shape[1]
     one = A.dtype.type(1)
@@ -75,7 +75,7 @@ def factor_pairs(A, F, pivots, reach, i):
 
 
 @inner
-def solve_pairs(F, pivots, x, i):
+def _solve_pair(F, pivots, x, i):
     """Overwrite x (B, 2 T) at i with the solution for factors F (B, T, 3, 2, 2), of `factor_pairs` or over the band.
 
     The latter are of a matrix without blocks above the diagonal: rows may have been exchanged with the next block's.
@@ -117,27 +117,30 @@ def factor(blocks, F, pivots, reach, lower, size, singular, growth):
 
     `size` is the tuple of `static_size`; `singular` and `growth` are as in `implicitsolve.kernels.Factors`.
     """
-    pairs = len(size) == 2 and lower == 1 and blocks.shape[2] == 3 and F.shape[2] == 3
     for b in range(blocks.shape[0]):
-        if pairs:
-            singular[b], growth[b] = factor_pairs(blocks, F, pivots, reach, b)
-        else:
-            singular[b], growth[b] = factor_one(blocks[b], F[b], pivots[b], reach[b], lower, size, True)
+        singular[b], growth[b] = factor_one(blocks[b], F[b], pivots[b], reach[b], lower, size)
+
+
+@kernel
+def factor_pairs(blocks, F, pivots, reach, singular, growth):
+    """The same for block tridiagonal matrices with k = 2, not over the band: a kernel of its own compiles faster."""
+    for b in range(blocks.shape[0]):
+        singular[b], growth[b] = _factor_pair(blocks, F, pivots, reach, b)
 
 
 @inner
-def factor_one(A, F, pivots, reach, lower, size, watch):
-    """Factor one system; return (singular, growth). Growth is looked for only if `watch`."""
+def factor_one(A, F, pivots, reach, lower, size):
+    """Factor one system; return (singular, growth)."""
     T, m = A.shape[:2]
     k = len(size) if len(size) > 0 else A.shape[2]
     over_band = F.shape[1] > m
     one = A.dtype.type(1)
     scale = largest = one.real * 0
     for t in range(min(lower, T)):
-        scale = max(scale, _copy_row(A, F, reach, t, lower, k, watch))
+        scale = max(scale, _copy_row(A, F, reach, t, lower, k))
     for t in range(T):
         if t + lower < T:
-            scale = max(scale, _copy_row(A, F, reach, t + lower, lower, k, watch))
+            scale = max(scale, _copy_row(A, F, reach, t + lower, lower, k))
         below = min(lower, T - 1 - t)
         multiplier = one.real
         for r in range(k):
@@ -169,15 +172,14 @@ def factor_one(A, F, pivots, reach, lower, size, watch):
                 for i in range(k):
                     ratio = F[t + s, lower - s, i, r] * d
                     F[t + s, lower - s, i, r] = ratio
-                    if watch and not over_band:
+                    if not over_band:
                         multiplier = max(multiplier, magnitude(ratio))
                     for c in range(r + 1, k):
                         F[t + s, lower - s, i, c] = fma(-ratio, F[t, lower, r, c], F[t + s, lower - s, i, c])
         row = one.real * 0
-        if watch:
-            for r in range(k):
-                for c in range(r + 1, k):
-                    row = max(row, magnitude(F[t, lower, r, c]))
+        for r in range(k):
+            for c in range(r + 1, k):
+                row = max(row, magnitude(F[t, lower, r, c]))
         last = lower + reach[t] - t
         for j in range(lower + 1, last + 1):
             for r in range(1, k):
@@ -185,8 +187,7 @@ def factor_one(A, F, pivots, reach, lower, size, watch):
                     ratio = -F[t, lower, r, q]
                     for c in range(k):
                         F[t, j, r, c] = fma(ratio, F[t, j, q, c], F[t, j, r, c])
-            if watch:
-                row = max(row, _largest(F, t, j, k))
+            row = max(row, _largest(F, t, j, k))
         largest = max(largest, row * multiplier)
         for s in range(1, below + 1):
             reach[t + s] = max(reach[t + s], reach[t])
@@ -196,7 +197,7 @@ def factor_one(A, F, pivots, reach, lower, size, watch):
 
 
 @inner
-def _copy_row(A, F, reach, t, lower, k, watch):
+def _copy_row(A, F, reach, t, lower, k):
     """Bring block row t of A into F; return its largest magnitude."""
     T, m = A.shape[:2]
     largest = abs(A.dtype.type(0))
@@ -205,8 +206,7 @@ def _copy_row(A, F, reach, t, lower, k, watch):
         for r in range(k):
             for c in range(k):
                 F[t, j, r, c] = A[t, j, r, c]
-        if watch:
-            largest = max(largest, _largest(F, t, j, k))
+        largest = max(largest, _largest(F, t, j, k))
     for j in range(m, F.shape[1]):
         for r in range(k):
             for c in range(k):
@@ -266,14 +266,21 @@ def _update(F, t, j, s, lower, k):
 @kernel
 def solve(F, pivots, reach, lower, size, singular, x):
     """Overwrite x (B, T k) with the solutions; NaN for singular systems."""
-    pairs = len(size) == 2 and lower == 1 and F.shape[2] == 3
     for b in range(x.shape[0]):
         if singular[b] >= 0:
             x[b] = np.nan
-        elif pairs:
-            solve_pairs(F, pivots, x, b)
         else:
             solve_one(F[b], pivots[b], reach[b], lower, size, x[b])
+
+
+@kernel
+def solve_pairs(F, pivots, singular, x):
+    """The same for k = 2 and three blocks in a row of the factors."""
+    for b in range(x.shape[0]):
+        if singular[b] >= 0:
+            x[b] = np.nan
+        else:
+            _solve_pair(F, pivots, x, b)
 
 
 @kernel
