@@ -47,8 +47,8 @@ class Step(Protocol):
     def counts(self) -> Counts: ...
 
 
-class Linear(Protocol):
-    """What the summary of a linear solve shows."""
+class Outcome(Protocol):
+    """What every summary of a solve shows."""
 
     @property
     def x(self) -> Array: ...
@@ -60,25 +60,20 @@ class Linear(Protocol):
     def target(self) -> Any: ...
     @property
     def iterations(self) -> Any: ...
+
+
+class Linear(Outcome, Protocol):
+    """What that of a linear solve shows as well."""
+
     @property
     def matvecs(self) -> int: ...
 
 
-class Nonlinear(Protocol):
-    """What the summary of a nonlinear solve shows."""
+class Nonlinear(Outcome, Protocol):
+    """What that of a nonlinear solve shows as well."""
 
     @property
-    def x(self) -> Array: ...
-    @property
-    def status(self) -> Any: ...
-    @property
-    def residual_norm(self) -> Any: ...
-    @property
     def initial_norm(self) -> Any: ...
-    @property
-    def target(self) -> Any: ...
-    @property
-    def iterations(self) -> Any: ...
     @property
     def krylov_iterations(self) -> Any: ...
     @property
