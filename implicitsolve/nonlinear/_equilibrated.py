@@ -77,7 +77,7 @@ class _EquilibratedLoop(DenseLoop):
             failed[~(length > 0)] = SINGULAR
             self._update_status(found.accepted, moved, is_still, is_last, failed)
             state.is_stale = found.accepted
-        return {"step_length": np.where(found.accepted, length / size, 0.0), "factorized": fresh}
+            return {"step_length": np.where(found.accepted, length / size, 0.0), "factorized": fresh}
 
     def _assemble(self, rows: Indices) -> None:
         part, x, F = self._part(rows)

@@ -80,3 +80,11 @@ def test_nothing_finite():
     result = root(lambda x: np.where(x == 1.0, x, np.nan), np.ones(3), method=METHOD)
     assert result.status is not Status.CONVERGED
     assert isinstance(ims.Status(result.status), Status)
+
+
+def test_a_radius_of_zero_divides_nothing():
+    """The trace divided 0 by 0, with a warning, where J and its step had vanished."""
+    result = root(lambda x: x**2 + 1, np.zeros(2), method=METHOD)
+    assert not result.success
+    with pytest.raises(ims.NoConvergence):
+        ims.newton_krylov(lambda x: x**2 + 1, [1.0, 2.0])
