@@ -112,7 +112,9 @@ def ours(workload: Workload) -> list[Solver]:
     choices: dict[str, dict[str, Any]] = {"root": {}}
     if isinstance(workload, ImplicitGRU):
         choices = {"root, newton-krylov": {"method": "newton-krylov"}, "root, anderson": {"method": "anderson"}}
-    elif not isinstance(workload, PlaneBratu):
+    elif isinstance(workload, PlaneBratu):
+        choices["root, Grid"] = {"structure": ims.Grid(shape=workload.x0.shape)}
+    else:
         choices["root, BlockBanded(1, 1)"] = {"structure": ims.BlockBanded(1, 1)}
     found = []
     for name, options in choices.items():
