@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse.csgraph
 
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
@@ -155,12 +156,35 @@ class Frame:
 
     def solve(self, b: HostArray, row: HostArray | None = None, guess: HostArray | None = None) -> HostArray:
         """Solve with the bordered matrix, or with another last row in it."""
-        scaled = np.append(b[:-1] / self.scale, b[-1])
-        if self.factors is None:
-            return self._krylov(scaled, self.row if row is None else row, guess) * self.units
+        y = self.scaled_solve(np.append(b[:-1] / self.scale, b[-1]), row, guess) * self.units
+        if self.factors is None or row is None:
+            return y
         with np.errstate(all="ignore"):
-            y = self.factors.solve(scaled) * self.units
-            return y if row is None else y - self.null * ((row @ y - b[-1]) / (row @ self.null))
+            return y - self.null * ((row @ y - b[-1]) / (row @ self.null))
+
+    def scaled_solve(
+        self, b: HostArray, row: HostArray | None = None, guess: HostArray | None = None, *, transposed: bool = False
+    ) -> HostArray:
+        """The same in units in which x and F are 1; factors ignore `row`, and they alone have a transpose."""
+        if self.factors is None:
+            return self._krylov(b, self.row if row is None else row, guess)
+        with np.errstate(all="ignore"):
+            return self.factors.solve_adjoint(b) if transposed else self.factors.solve(b)
+
+    @property
+    def sign(self) -> float:
+        """The sign of the determinant, by the factors."""
+        engine: Any = None if self.factors is None else self.factors._engines[0]
+        engine = getattr(engine, "engine", engine)  # behind positive scales
+        if engine is None:
+            return np.nan
+        if hasattr(engine, "pivots"):
+            changes = int(np.count_nonzero(engine.pivots != np.arange(engine.pivots.size)))
+            diagonal = np.diagonal(engine.factors)
+        else:
+            changes = _transpositions(engine.lu.perm_r) + _transpositions(engine.lu.perm_c)
+            diagonal = engine.lu.U.diagonal()
+        return float(1 - 2 * ((changes + np.count_nonzero(diagonal < 0)) % 2))
 
     def correction(self, z: HostArray, F: HostArray, row: HostArray) -> HostArray:
         """A step from z to F = 0 in the hyperplane of `row`: by factors a chord step, by products Newton's."""
@@ -186,3 +210,10 @@ class Frame:
         with np.errstate(all="ignore"):
             found = method.solve(A, b[None, :], target=target, max_iterations=MOST_KRYLOV, x0=start, confirm=False)
         return np.asarray(found.x[0])
+
+
+def _transpositions(permutation: HostArray) -> int:
+    """Exchanges that a permutation takes."""
+    n = permutation.size
+    cycles = scipy.sparse.coo_array((np.ones(n), (np.arange(n), permutation)), (n, n))
+    return n - int(scipy.sparse.csgraph.connected_components(cycles)[0])

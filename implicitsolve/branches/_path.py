@@ -20,8 +20,10 @@ CHORD = 0.7  # the same with a J of an earlier point, which is then assembled an
 FAR = 0.5  # correction over step length beyond which the step was too long
 ALIGNED = 0.8  # cosine between tangents below which a point may lie on another branch
 CHORDS = 0.94  # the same between a tangent and the chord: of half the angle
-LOCATIONS = 20  # evaluations of a test function, to find where it is zero
-TESTS, KRYLOV_TESTS = 4, 2  # test functions for branch points, whose signs change at poles too, and where they are dear
+NUDGE = 1e-9  # by which a point is missed at which the bordered matrix is exactly singular
+LOCATIONS = 15  # evaluations of a test function, to find where it is zero
+TESTS = 2  # test functions for branch points, where there are no factors: the sign of one changes at its poles too
+ROUNDS = 3  # of inverse iteration, for the borders of a test function
 
 
 @dataclass(eq=False)
@@ -32,10 +34,9 @@ class Point:
     F: HostArray
     norm: float  # max|F|, and what it had to fall to
     target: float
-    frame: Frame | None = field(default=None, repr=False)
+    frame: Any = field(default=None, repr=False)  # a `Frame`, as long as the next step needs it
     tangent: Any = None  # of length 1, once the point has been observed
-    tests: HostArray | None = None  # that change sign at a branch point
-    null: HostArray | None = None  # near a branch point, along the other branch
+    signs: Any = None  # that all change at a branch point
     eigenvalues: HostArray | None = None
 
 
@@ -76,10 +77,9 @@ class Path:
     ) -> None:
         self.system, self.metric, self.spectrum, self.atol = system, metric, spectrum, atol
         self.solver: Solver = Solver(system, metric)
-        shape = 2, TESTS if seeks_branch_points else 0, system.size + 1
-        random = np.random.default_rng(0)
-        self.b, self.c = random.choice((-1.0, 1.0), shape) * random.uniform(0.5, 1.0, shape)
-        self.b[:, -1] = self.c[:, -1] = 0.0  # so that scales of F, x and lam change no sign
+        self.seeks_branch_points = seeks_branch_points
+        random, shape = np.random.default_rng(0), (TESTS, 2, system.size + 1)
+        self.borders: HostArray = random.choice((-1.0, 1.0), shape) * random.uniform(0.5, 1.0, shape)
 
     def correct(
         self, z: HostArray, row: HostArray, frame: Frame | None, far: float = np.inf, *, strict: bool = False
@@ -131,13 +131,20 @@ class Path:
         if not (np.isfinite(length) and length > 0):
             return False
         point.tangent = frame.null / length
-        count = len(self.b) if frame.factors is not None else min(KRYLOV_TESTS, len(self.b))
-        nulls = [frame.solve(b) for b in self.b[:count]]
-        with np.errstate(all="ignore"):
-            point.tests = np.array([-1 / (c @ y) for c, y in zip(self.c, nulls)])
-        point.null = nulls[0] if nulls else None
+        if self.seeks_branch_points:
+            values = [frame.sign] if frame.factors is not None else [bordered_test(frame, b) for b in self.borders]
+            point.signs = np.sign(values)
         point.eigenvalues = None if self.spectrum is None else self.spectrum(frame)
         return True
+
+    def border(self, frame: Frame) -> HostArray:
+        """Borders (b, c) of a test function that is smooth near a frame: its singular vectors, about."""
+        b, c = self.borders[0]
+        if frame.factors is not None:
+            for _ in range(ROUNDS):
+                c = _unit(frame.scaled_solve(b))
+                b = _unit(frame.scaled_solve(c, transposed=True))
+        return np.stack([np.append(b[:-1] * frame.scale, b[-1]), c])
 
     # Between two points
 
@@ -159,22 +166,40 @@ class Path:
         return point
 
     def located(
-        self, a: Point, b: Point, function: Callable[[Point], float], accuracy: float, *, observed: bool
+        self,
+        a: Point,
+        b: Point,
+        function: Callable[[Point], float],
+        values: tuple[float, float],
+        accuracy: float,
+        *,
+        observed: bool,
     ) -> Point | None:
-        """The point between a and b at which a function is zero: regula falsi, whose stale end counts half."""
-        low, high = 0.0, 1.0
-        first, last = function(a), function(b)
-        size, side, found = max(abs(first), abs(last)), 0, None
+        """The point between a and b at which a function is zero: regula falsi, where a stale end counts half."""
+        low, high, (first, last), found = 0.0, 1.0, values, None
+        size, before = max(abs(first), abs(last)), 0.0  # the last value
         for _ in range(LOCATIONS):
             part = (low * last - high * first) / (last - first)
-            found = self.at(a, b, part, observed=observed)
+            found = self.at(a, b, part, observed=observed) or self.at(a, b, part + NUDGE, observed=observed)
             value = np.nan if found is None else function(found)
             if not np.isfinite(value) or abs(value) <= accuracy * size or high - low <= accuracy:
-                return found
+                break
+            is_stale = value * before > 0
             if value * last > 0:
-                high, last, first = part, value, first * (0.5 if side == 1 else 1.0)
-                side = 1
+                high, last, first = part, value, first * (0.5 if is_stale else 1.0)
             else:
-                low, first, last = part, value, last * (0.5 if side == -1 else 1.0)
-                side = -1
+                low, first, last = part, value, last * (0.5 if is_stale else 1.0)
+            before = value
         return found
+
+
+def bordered_test(frame: Frame, border: HostArray) -> float:
+    """A smooth function that is zero at branch points, and has the sign of the determinant, or the other one."""
+    b, c = border
+    with np.errstate(all="ignore"):
+        return float(-1 / (c @ frame.scaled_solve(np.append(b[:-1] / frame.scale, b[-1]))))
+
+
+def _unit(v: HostArray) -> HostArray:
+    with np.errstate(all="ignore"):
+        return v / np.linalg.norm(v)

@@ -91,6 +91,7 @@ class Run:
         if point is None:
             self.end(Status.STAGNATED, "max|F| does not become as small at the start as at the other points")
             return
+        is_given = ahead is not None
         if ahead is None:
             if not path.observe(point, row, accurate=True):
                 self.end(Status.SINGULAR, "J is singular at the start: pass `direction`")
@@ -99,7 +100,8 @@ class Run:
             ahead = tangent * np.sign(tangent[-1]) * np.sign(self.stop - z[-1])
             metric.unit = max(_rms(point.z), _rms(tangent) * abs(metric.span / tangent[-1])) or 1.0
         point.tangent = np.asarray(ahead) / metric.norm(np.asarray(ahead))
-        self.walk = Walk(path, [point], self.bounds, step, max_step, point.z, metric.covector(point.tangent))
+        row = metric.covector(point.tangent)
+        self.walk = Walk(path, [point], self.bounds, step, max_step, point.z, row, is_given=is_given)
         self._note(point)
 
     def _solved(self, z: HostArray) -> HostArray:
@@ -150,15 +152,23 @@ class Run:
                 except LimitReached:  # a later call examines the same step
                     self.walk.points, self.walk.length = known, length
                     raise
+                if point is None:
+                    self.walk.back_to(known)
+                    continue
                 self._note(point)
                 self.walk.rescale(max(self.path.metric.unit, _rms(point.z)))
             if self.walk.status != Status.RUNNING:
                 self.end(self.walk.status, self.walk.reason)
 
-    def _examined(self, last: Point, point: Point) -> Point:
-        """Record what lies between two points; return the second, or the one at which an event ends the branch."""
+    def _examined(self, last: Point, point: Point) -> Point | None:
+        """Record what lies between two points; return the second, or the one at which an event ends the branch.
+
+        None if they are points of two branches.
+        """
         metric = self.path.metric
-        found = list(between(self.path, last, point, self.events))
+        found = between(self.path, last, point, self.events)
+        if found is None:
+            return None
         found.sort(key=lambda item: metric.inner(item[1].z - last.z, point.z - last.z))
         index = self.offset + len(self.z) - 1
         for kind, at, known in found:

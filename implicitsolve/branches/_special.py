@@ -11,14 +11,14 @@ import scipy.sparse.linalg
 
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._frame import Frame
-from implicitsolve.branches._path import Path, Point
+from implicitsolve.branches._path import Path, Point, bordered_test
 
 FOLD, LINEAR = 1e-6, 1e-9  # accuracy of test functions, over their size; lam at a fold has the square of the first
 DENSE_SPECTRUM = 300  # unknowns up to which all eigenvalues are computed
 REAL = 1e-9  # imaginary part, over the modulus, up to which an eigenvalue is real
 IMAGINARY = 1e-3  # real part over the modulus of a located pair, from which on it is none
-POLE = 1.5  # a test function that grows by so much between two points has no zero there
-NEARER = 1e-2  # by which a test function must have fallen to show a branch point and no pole
+NEARER = 1e-2  # by which a test function must have fallen to show a branch point
+NEAREST = 1e-4  # distance of two points whose branches are not told apart
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -103,49 +103,38 @@ def pairs(point: Point) -> HostArray:
 Found = tuple[str, Point, dict[str, Any]]
 
 
-def between(path: Path, a: Point, b: Point, events: dict[str, Callable[[Point], float]]) -> Iterator[Found]:
-    """What happens between two observed points: its kind, the point, and what is known of it."""
-    span = path.metric.span
+def between(path: Path, a: Point, b: Point, events: dict[str, Callable[[Point], float]]) -> list[Found] | None:
+    """What happens between two observed points: kinds, points, and what is known; None if they are of two branches."""
+    found: list[Found] = []
+    if a.signs is not None and b.signs is not None and (a.signs * b.signs < 0).all():
+        singular = _branch_point(path, a, b)
+        if singular is None and b.frame.factors is not None and path.metric.norm(b.z - a.z) > NEAREST:
+            return None
+        found += [] if singular is None else [singular]
     for name, event in events.items():
         first, last = event(a), event(b)
         if first * last < 0 or (last == 0 and first != 0):
-            point = b if last == 0 else path.located(a, b, event, LINEAR, observed=False)
+            point = b if last == 0 else path.located(a, b, event, (first, last), LINEAR, observed=False)
             if point is not None:
-                yield name, point, {}
-    if _slope(a, span) * _slope(b, span) < 0:
-        point = path.located(a, b, lambda p: _slope(p, span), FOLD, observed=True)
+                found.append((name, point, {}))
+    slopes = float(a.tangent[-1]), float(b.tangent[-1])
+    if slopes[0] * slopes[1] < 0:
+        point = path.located(a, b, lambda p: float(p.tangent[-1]), slopes, FOLD, observed=True)
         if point is not None:
-            yield "fold", point, {}
-    yield from _branch_point(path, a, b)
-    yield from _hopf(path, a, b)
+            found.append(("fold", point, {}))
+    return found + list(_hopf(path, a, b))
 
 
-def _slope(point: Point, span: float) -> float:
-    """The parameter's component of the tangent."""
-    return 0.0 if point.tangent is None else float(point.tangent[-1]) / span
-
-
-def _branch_point(path: Path, a: Point, b: Point) -> Iterator[Found]:
-    """Where the determinant of the bordered matrix changes sign, and so all test functions do."""
-    first, last = _tests(a), _tests(b)
-    count = min(first.size, last.size)
-    if not count or not (first[:count] * last[:count] < 0).all():
-        return
-    size = max(abs(first[0]), abs(last[0]))
-
-    def test(point: Point) -> float:
-        value = float(_tests(point)[0])
-        return value if abs(value) <= POLE * size else np.nan
-
-    point = path.located(a, b, test, LINEAR, observed=True)
-    if point is None or point.null is None or not abs(test(point)) <= NEARER * size:
-        return
-    other = point.null - point.tangent * path.metric.inner(point.null, point.tangent)
-    yield "branch point", point, {"direction": other / path.metric.norm(other)}
-
-
-def _tests(point: Point) -> HostArray:
-    return np.zeros(0) if point.tests is None else point.tests
+def _branch_point(path: Path, a: Point, b: Point) -> Found | None:
+    """Where the determinant of the bordered matrix is zero, if it is anywhere."""
+    border = path.border(b.frame)
+    last = bordered_test(b.frame, border)
+    point = path.located(a, b, lambda p: bordered_test(p.frame, border), (-last, last), LINEAR, observed=True)
+    if point is None or not abs(bordered_test(point.frame, border)) <= NEARER * abs(last):
+        return None
+    null = point.frame.solve(border[0])
+    other = null - point.tangent * path.metric.inner(null, point.tangent)
+    return "branch point", point, {"direction": other / path.metric.norm(other)}
 
 
 def _hopf(path: Path, a: Point, b: Point) -> Iterator[Found]:
@@ -159,6 +148,6 @@ def _hopf(path: Path, a: Point, b: Point) -> Iterator[Found]:
             values = pairs(point)
             return float(np.real(values[place])) if place < values.size else np.nan
 
-        point = path.located(a, b, test, LINEAR, observed=True)
+        point = path.located(a, b, test, (test(a), test(b)), LINEAR, observed=True)
         if point is not None and abs(test(point)) <= IMAGINARY * abs(pairs(point)[place]):
             yield "hopf", point, {"frequency": float(np.imag(pairs(point)[place]))}

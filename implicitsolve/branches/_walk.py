@@ -38,6 +38,7 @@ class Walk:
     longest: float
     first: HostArray  # point of the whole branch, to which a closed one returns, and the covector of its tangent
     first_row: HostArray
+    is_given: bool = False  # whether the first direction is, which may not be that of the branch
     status: Status = Status.RUNNING
     reason: str = ""
 
@@ -49,14 +50,15 @@ class Walk:
         while self.length >= SHORTEST:
             z, direction, is_end = self._predicted()
             row = metric.parameter_row() if is_end else metric.covector(direction)
-            made = self.path.correct(z, row, last.frame, far=FAR * self.length)
+            made = self.path.correct(z, row, last.frame, far=(2.0 if self.is_given else FAR) * self.length)
             point, is_finite = made.point, is_finite and made.is_finite
             if (
                 point is not None
                 and self._follows(last, point, is_end)
                 and self.path.observe(point, metric.covector(last.tangent), last.tangent)
-                and (cosine := metric.inner(last.tangent, point.tangent)) >= ALIGNED
+                and ((cosine := metric.inner(last.tangent, point.tangent)) >= ALIGNED or self.is_given)
             ):
+                self.is_given = False
                 self._lengthen(made, cosine)
                 return self._taken(point, is_end)
             self.length *= 0.5
@@ -86,7 +88,8 @@ class Walk:
         low, high = self.bounds
         chord = point.z - last.z
         length = self.path.metric.norm(chord)
-        is_ahead = self.path.metric.inner(last.tangent, chord) >= CHORDS * length and length > 0
+        ahead = self.path.metric.inner(last.tangent, chord)
+        is_ahead = ahead > 0 and (self.is_given or ahead >= CHORDS * length)
         return is_ahead and (is_end or low <= point.z[-1] <= high)
 
     def _lengthen(self, made: Corrected, cosine: float) -> None:
@@ -108,9 +111,14 @@ class Walk:
             if end is not None and self.path.observe(end, self.first_row, point.tangent):
                 self.status, self.reason, point = Status.CONVERGED, "the branch is closed", end
         last = self.points[-1]
-        last.frame = last.null = None  # what only the next step needs
+        last.frame = None
         self.points = [last, point]
         return point
+
+    def back_to(self, points: list[Point]) -> None:
+        """Take back a step: by half of it there may be no other branch."""
+        chord = self.path.metric.norm(self.points[-1].z - points[-1].z)
+        self.points, self.length, self.status, self.reason = points, 0.5 * chord, Status.RUNNING, ""
 
     def _closes(self, last: Point, point: Point) -> bool:
         """Whether the branch has come back to its first point."""

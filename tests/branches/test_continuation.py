@@ -111,6 +111,33 @@ def test_a_branch_point_and_the_branch_through_it():
         assert other.x[-1, 0] == pytest.approx(other.x[1, 0] / abs(other.x[1, 0]), abs=1e-7)
 
 
+def test_every_branch_point_of_the_trivial_solution():
+    def F(u, lam):  # u'' + lam u - u^3
+        return np.diff(u, 2, prepend=0, append=0) * (u.size + 1) ** 2 + lam * u - u**3
+
+    branch = continuation(F, np.zeros(24), 1, 200, max_step=0.05)
+    exact = 4 * 25**2 * np.sin(np.arange(1, 5) * np.pi / 50) ** 2
+    assert [point.lam for point in branch.special] == pytest.approx(exact, rel=1e-7)
+
+
+def test_a_branch_that_leaves_at_an_angle_is_reached_along_the_given_direction():
+    def F(x, lam):
+        return lam * x - x**2
+
+    (point,) = continuation(F, [0.0], -1, 1).of_kind("branch point")
+    other = continuation(F, point.x, point.lam, 1, direction=point.direction)
+    assert other.success
+    assert other.x[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("gap", [0.1, 1e-2, 1e-3])
+def test_a_narrow_gap_is_not_jumped(gap):
+    branch = continuation(lambda x, lam: x**2 - lam**2 - gap**2, [1.0], -1, 1)
+    assert branch.success
+    assert not branch.special
+    assert (branch.x > 0).all()
+
+
 def test_hopf_points_and_stability_of_the_brusselator():
     model = Brusselator()
     branch = continuation(model.residual, model.x0, 0.3, 1.2, eigenvalues=6)
