@@ -55,6 +55,12 @@ FOREIGN = {
     r"hands? (?:over|back|out)": "passes, returns",
     r"has? to do with": "concerns",
     r"as good as (?:never|always|all)": "almost",
+    r"anew": "again",
+    r"goes? on": "continues",
+    r"comes? to rest": "becomes stationary",
+    r"for (?:it|them)sel(?:f|ves)": "separately",
+    r"(?:is|are) no (?:array|matrix|root|number|real)": "is not a",
+    r"(?:steps?|products?|seconds|words?|numbers?) an? (?:step|batch|epoch|word|text|sentence|system)": "per",
     r"nobody": "no rank, no system, no one",
     r"e\.g\.|i\.e\.": "for example, that is",
 }

@@ -134,9 +134,9 @@ def root(
     With `bounds`, iterates and all points of evaluation lie within them: differences are taken inwards, and a step
     leaves the part min(0.1, ||F|| / ||F(x0)||) of the distance to a bound, so that a root on a bound is approached as
     fast as ||F|| falls. Where a step shortened so gains little, the unknowns at bounds are held and ||F + J s|| is
-    minimized over the others. Convergence is the same inequality as without bounds; a system that comes to rest on a
-    bound without a root ends as STATIONARY_ON_BOUND. `NewtonKrylov`, `SparseNewton` and `BlockNewton` keep
-    bounds, and "auto" takes no others; the other methods refuse them. A difference product next to a bound may take two
+    minimized over the others. Convergence is the same inequality as without bounds; a system that becomes stationary
+    on a bound without a root ends as STATIONARY_ON_BOUND. `NewtonKrylov`, `SparseNewton` and `BlockNewton` keep
+    bounds, and "auto" uses no others; the other methods raise. A difference product next to a bound may take two
     residuals.
 
     With `previous`, a J that was found dense is not searched again. Kept factors give directions as long as they reduce

@@ -29,7 +29,7 @@ class BlockBanded(Shown):
     block_size : int, optional
         Unknowns of one block, k. Default 1: an ordinary band.
     periodic : bool, optional
-        Whether the blocks stand in a circle, so that the first depends on the last ones. Default False.
+        Whether the structure is periodic, so that the first block depends on the last ones. Default False.
 
     Raises
     ------

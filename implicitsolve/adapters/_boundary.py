@@ -27,7 +27,7 @@ class Boundary:
     size : int
         Numbers in one state, all parts together.
     own : frozenset of str
-        Names of those that each sequence has for itself; the others are shared by all.
+        Names of those with one value per sequence; the others are shared by all.
     """
 
     side: int
@@ -115,7 +115,7 @@ class Boundary:
 
 @dataclass(frozen=True, eq=False)
 class Boundaries:
-    """Those of both sides, as far as a layer has them."""
+    """Those of the sides that the layer has."""
 
     sides: tuple[Boundary, ...]
 
@@ -126,7 +126,7 @@ class Boundaries:
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """Names of those that each sequence has for itself."""
+        """Names of those with one value per sequence."""
         return frozenset().union(*(side.own for side in self.sides))
 
     def edges(self, parameters: Mapping[str, Array], offsets: Sequence[int], rows: Rows) -> dict[int, Array]:

@@ -169,7 +169,7 @@ class Cell(ByFields, ABC):
 
     @abstractmethod
     def pull_sums(self, factors: Array, w: Array) -> Cotangents:
-        """Cotangents of all that is linear in parameters, for the cotangent w of f."""
+        """Cotangents of everything linear in the parameters, for the cotangent w of f."""
 
     @abstractmethod
     def to_neighbours(self, factors: Array, sums: Cotangents) -> tuple[Array, ...]:

@@ -23,7 +23,7 @@ class Pulled:
     states : Array
         Of the source.
     sums : Cotangents
-        The cell's cotangents of all that is linear in parameters.
+        The cell's cotangents of everything linear in the parameters.
     sent : tuple of Array
         Cotangents (count, size) of the neighbours at each offset; empty if they are not needed.
     """

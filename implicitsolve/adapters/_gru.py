@@ -105,7 +105,7 @@ def implicit_gru(
     Raises
     ------
     TypeError
-        If an argument is no array, or has another library or dtype than `inputs`.
+        If an argument is not an array, or has another library or dtype than `inputs`.
     ValueError
         If a name or a shape is wrong, or a length is not from 1 to T.
 

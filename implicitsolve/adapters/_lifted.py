@@ -68,7 +68,7 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
     Raises
     ------
     TypeError, ValueError
-        If an argument is no array or matrix of a fitting shape, library and dtype, or the activation is unknown.
+        If an argument is not an array or matrix of a fitting shape, library and dtype, or the activation is unknown.
 
     See Also
     --------

@@ -40,7 +40,7 @@ def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> L
     Raises
     ------
     TypeError
-        If a weight is no array, or has another library or dtype than the first one.
+        If a weight is not an array, or has another library or dtype than the first one.
     ValueError
         If shapes do not fit, there are fewer than two weights, or an option is unknown.
 
@@ -290,7 +290,7 @@ def lifted_inputs(sequences: Array, *, initial: Array = None) -> Array:
     Raises
     ------
     TypeError, ValueError
-        If an argument is no array, has a wrong shape, or another library or dtype than `sequences`.
+        If an argument is not an array, has a wrong shape, or another library or dtype than `sequences`.
 
     Examples
     --------
@@ -332,7 +332,7 @@ def lifted_outputs(values: Array, T: int) -> Array:
     Raises
     ------
     TypeError, ValueError
-        If `values` is no array of such a shape, or `T` no positive integer.
+        If `values` is not an array of such a shape, or `T` is not a positive integer.
 
     Examples
     --------

@@ -74,7 +74,7 @@ def well_posedness(A: Matrix, *, lipschitz: float = 1.0) -> WellPosedness:
     Raises
     ------
     TypeError, ValueError
-        If `A` is no real, square and finite matrix, or `lipschitz` not positive and finite.
+        If `A` is not a real, square and finite matrix, or `lipschitz` is not positive and finite.
 
     Notes
     -----

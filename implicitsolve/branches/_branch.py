@@ -70,7 +70,7 @@ class Branch(Shown):
 
     @property
     def success(self) -> bool:
-        """Whether the branch has come to an end of its own."""
+        """Whether the branch ended as requested."""
         return self.status == Status.CONVERGED
 
     @property

@@ -233,7 +233,7 @@ def _direction(direction: Any, x: HostArray) -> HostArray:
 def _resumed(
     previous: Any, stop: float | None, given: Mapping[str, Any]
 ) -> tuple[HostArray, tuple[float, float], float, float]:
-    """Last solution, interval, span and end of a branch that goes on."""
+    """Last solution, interval, span and end of a branch that is continued."""
     if not isinstance(previous, Branch):
         raise TypeError(f"continuation: `previous` must be a Branch, got {type(previous).__name__}")
     if not previous.state:

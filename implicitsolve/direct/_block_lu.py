@@ -72,7 +72,7 @@ class BlockLU(BlockSettings):
 
     Flops per block row of a block tridiagonal matrix: 14/3 k^3, up to 23/3 k^3 where rows of different blocks change
     places, against 8 to 16 k^3 of LAPACK's gbtrf; and 6 k^2 for a solve. With other bands ``2/3 + lower + upper +
-    2 lower upper`` times k^3, with up to lower + upper in the place of upper; with Numba, k >= 20 and "block"
+    2 lower upper`` times k^3, with up to lower + upper in place of upper; with Numba, k >= 20 and "block"
     ``2/3 + 2 upper + 2 lower upper``, as many for block tridiagonal ones.
 
     Memory that the factors hold, in numbers for each system (`Factorization.nbytes` is what they do hold)::

@@ -29,7 +29,7 @@ class PartitionedLU(BlockSettings):
     """LU factorization of a block-banded matrix with block rows partitioned across ranks, by partitions [1]_, [2]_.
 
     Every rank factors its own block rows by `BlockLU`, as a system that takes the neighbours' blocks as given. What is
-    given is then found from a small system of the interfaces, which every rank solves for itself.
+    given is then found from a small system of the interfaces, which every rank solves redundantly.
 
     Parameters
     ----------

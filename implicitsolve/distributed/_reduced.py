@@ -68,7 +68,7 @@ class Interfaces:
         return first, last
 
     def given(self, at_interfaces: HostArray, rank: int) -> HostArray:
-        """What one rank takes as given, (B, lower + upper, K), of all that is exchanged; zero beyond the ends."""
+        """What one rank takes as given, (B, lower + upper, K), of everything exchanged; zero beyond the ends."""
         before, after = self._beside(rank)
         none = np.zeros(at_interfaces.shape[1:], dtype=at_interfaces.dtype)
         from_before = (none if before is None else at_interfaces[before])[:, self.upper :]

@@ -37,7 +37,7 @@ class Subdomain:
     factors, layout : Factors, Layout
         D: the rows without what lies beyond them.
     spikes : ndarray (B, T k, columns)
-        D^-1 times the couplings to the rank before and to the one after, as far as there are such.
+        D^-1 times the couplings to the rank before and to the one after, if there are such ranks.
     columns : slice
         Which columns these are of (lower + upper) k.
     kind : ndarray (B,) of int

@@ -96,7 +96,7 @@ def root(
 
     Derivatives of any order are by implicit differentiation, exact to the tolerances of the solves: one linear solve at
     the root for each tangent or cotangent. Where that fails they are NaN. Tracers that the residual captures from its
-    scope are parameters like `args`, but such a residual is traced anew in each call.
+    scope are parameters like `args`, but such a residual is traced again in each call.
 
     Examples
     --------

@@ -49,7 +49,7 @@ class ScalarTridiagonal:
 
 
 def _kept_away(pivot: Array) -> Array:
-    """What stands in place of a pivot that is too small or not finite."""
+    """The replacement of a pivot that is too small or not finite."""
     xp = array_namespace(pivot)
     least = xp.full_like(pivot, LEAST_PIVOT)
     return xp.where(xp.isfinite(pivot), xp.where(pivot < 0, -least, least), xp.ones_like(pivot))

@@ -76,7 +76,7 @@ def full_rows(counts: HostArray) -> HostArray:
 def periodic_colors(structure: Sparse, least: int) -> HostArray | None:
     """Colors (j + a j1 + b j2) mod p with the smallest p that is near `least` and leaves few conflicts, or None.
 
-    j1 and j2 number the lines and the planes of a grid, whose lengths the gaps between the offsets tell: so five colors
+    j1 and j2 number the lines and the planes of a grid, whose lengths follow from the gaps between offsets: five colors
     do for a five-point stencil, and seven in the cube. Two entries (i, j), (i, j') of a row conflict if their columns
     have one color. The differences of the offsets that many columns have decide first. What conflicts are left, at the
     ends of lines or the seam of a ring, are resolved by coloring these columns one by one.
@@ -112,7 +112,7 @@ def periodic_colors(structure: Sparse, least: int) -> HostArray | None:
 
 
 def _repaired(structure: Sparse, colors: HostArray, p: int, most: float) -> HostArray | None:
-    """Proper colors where few columns have one that is taken, which are colored anew; None where these are many.
+    """Proper colors where few columns have one that is taken, which are colored again; None where these are many.
 
     Many are those in the rows of more than the part `most` of the entries.
 

@@ -1,4 +1,4 @@
-"""The Jacobian of a problem, and its structure, for callers who want them as such."""
+"""The Jacobian of a problem, and its structure, for callers who need them explicitly."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ for shared in (WHOLE, KEPT):
 class DenseNewton:
     """Powell's hybrid method, as MINPACK's hybrd, with a second test for steps and for all systems of a batch at once.
 
-    J is assembled by N differences or products, corrected by Broyden's updates, and assembled anew after two steps in
+    J is assembled by N differences or products, corrected by Broyden's updates, and assembled again after two steps in
     succession that do not reduce ||F|| as predicted. A step is Newton's within the trust region, else Powell's dogleg
     [1]_. One that ||F|| rejects is accepted where ||J^-1 F|| has become smaller, since that does not depend on how the
     equations are scaled against each other, and ||F|| has grown by less than sqrt(10) (`Backtracking`). Over the

@@ -1,4 +1,4 @@
-"""What fixed-point iterations share: one residual a step, rejected steps, and cheap inverses of J."""
+"""What fixed-point iterations share: one residual per step, rejected steps, and cheap inverses of J."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class SparseNewton:
     A matrix that the problem's `jac` or `linearize` returns (SciPy's sparse matrices and arrays, NumPy arrays) is
     factored as it is: it has its own pattern, and takes neither detection nor coloring.
 
-    Where an assembly shows that F changes with unknowns outside its row of a declared pattern, the solve goes on with
+    Where an assembly shows that F changes with unknowns outside its row of a declared pattern, the solve uses
     the approximate J and warns once (`RuntimeWarning`); a detected pattern that misses entries in two assemblies is
     detected again, once. Columns of one color cannot be distinguished: a missing entry goes unnoticed where its row has
     another of that color, and so in the inner rows of three diagonals, which have all three colors.

@@ -162,7 +162,7 @@ def check_derivatives(
 
 
 def _halves(problem: Problem, x: Array, rng: np.random.Generator) -> Iterator[Check]:
-    """The system of every second block, which `root` solves in the place of the whole."""
+    """The system of every second block, which `root` solves in place of the whole."""
     axis = problem.batch_ndim
     if problem.halves is None or x.ndim <= axis or x.shape[axis] < 2:
         return

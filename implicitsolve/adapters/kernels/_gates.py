@@ -2,10 +2,10 @@
 
 For n positions with k numbers each, and m neighbours; a stack (i, n, k) holds i matrices. All functions may overwrite
 the matrix products that they get, named `y` or `products`, and return new arrays or those. Functions of values fill
-`factors`, if they get any, with what the functions of derivatives read from them: `push` in their names stands for
+`factors`, if they get any, with what the functions of derivatives read from them: `push` in their names marks
 products with a direction, `pull` for those with a cotangent.
 
-Positions may also stand in two axes, as T positions of B sequences, (B, T, k). What belongs to neighbours may then come
+Positions may also have two axes, as T positions of B sequences, (B, T, k). What belongs to neighbours may then come
 in the places of the neighbours themselves, with `distances`, one for each: the value at [b, t + distance] belongs to
 position [b, t], and zeros where there is none. There may be other numbers of these positions, even and odd ones say.
 
@@ -270,7 +270,7 @@ def _mixture(arguments: Sequence[Array], states: Sequence[Array], factors: Array
     """Mix any number of states.
 
     Numerators and denominator are scaled by exp(-m), with m = min(0, max_j a_j). The scaled sigma(a_j) is
-    1/(exp(m) + exp(m - a_j)): at most one exponential of those that stand in the sum is above 1, where its quotient
+    1/(exp(m) + exp(m - a_j)): at most one exponential in the sum is above 1, where its quotient
     is about to vanish anyhow, and the largest quotient is at least 1/2.
     """
     xp, m = array_namespace(arguments[0]), len(arguments)

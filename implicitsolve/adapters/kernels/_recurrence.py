@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def longest_first(self) -> HostIndices:
-        """An order of the runs in which those that take part in a step are the first ones."""
+        """An order of the runs in which those active in a step come first."""
         return np.argsort(-self.lengths, kind="stable")
 
     @property
@@ -49,7 +49,7 @@ class Plan:
         return int(self.lengths.sum()) == self.rows
 
     def steps(self, order: HostIndices) -> tuple[HostIndices, HostIndices, HostIndices]:
-        """How many runs take part in each step, and step after step, run after run, their sources and targets."""
+        """How many runs are active in each step, and step after step, run after run, their sources and targets."""
         steps = np.arange(int(self.lengths.max()))
         active = (self.lengths[:, None] > steps).sum(axis=0)
         step = np.repeat(steps, active)
