@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
 import numpy as np
@@ -159,6 +160,26 @@ def test_roots_in_loops_and_in_residuals():
     several = jax.jit(lambda b: [imj.root(dense, jnp.zeros(300), A, c * b).x for c in (1.0, 2.0, 1.0)])(jnp.ones(300))
     for x, c in zip(several, (1.0, 2.0, 1.0), strict=True):
         assert abs(dense(x, A, c)).max() < 1e-6
+
+
+def test_roots_in_other_control_flow():
+    def solution(a):
+        return imj.root(squares, 1.0, a, **EXACT).x
+
+    assert jax.jit(jax.grad(jax.checkpoint(lambda a: solution(a) ** 2)))(4.0) == pytest.approx(1.0)
+    chosen = jax.vmap(lambda a: jax.lax.cond(a > 5, solution, lambda a: a, a))(jnp.array([4.0, 9.0]))
+    np.testing.assert_allclose(chosen, [4.0, 3.0])
+    assert jax.jit(jax.grad(lambda x0: imj.root(lambda x: x**2 - 2, x0).x))(1.0) == 0.0
+    assert jax.eval_shape(solution, 4.0).shape == ()
+
+
+def test_programs_in_several_threads():
+    program = jax.jit(jax.vmap(lambda a: imj.root(squares, jnp.ones(()), a).x))
+    a = [np.full(3, i + 1.0, np.float32) for i in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(program, a))
+    np.testing.assert_allclose(found, np.sqrt(a), rtol=1e-3)
+    assert not import_module("implicitsolve.jax._exchange")._sessions
 
 
 def test_residuals_are_traced_once_for_each_shape():
