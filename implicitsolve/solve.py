@@ -187,6 +187,8 @@ def solve_root(
     x0 = as_inexact(x0, "x0")
     if problem.bounds is not None and not getattr(solver, "keeps_bounds", False):
         raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
+    if scheduler is not None and any(isinstance(scale, str) for scale in (problem.x_scale, problem.f_scale)):
+        raise ValueError('`x_scale` and `f_scale` must be numbers here, the same from every start, got "auto"')
     tally = Tally(stop.max_evaluations, stop.max_seconds, x0)
     scales = Scales.of(problem, x0, tally)
     if scales is not None:

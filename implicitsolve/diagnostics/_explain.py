@@ -279,7 +279,8 @@ def _probed(
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     (index,) = _indices([row], status.shape)
     ended = Status(int(status.reshape(-1)[row]))
-    found = probe(problem, result.x, index or None, ended, kind)
+    norm = float(flat(result.residual_norm, status)[row])
+    found = probe(problem, result.x, index or None, ended, kind, norm)
     findings = [Finding(ended, (index,), what, "at x", advice) for what, advice in found.remarks]
     notes = found.notes
     if notes and status.ndim:

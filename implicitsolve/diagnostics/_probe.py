@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from implicitsolve._namespace import as_inexact, eps, norm2, norm_max, to_host
+from implicitsolve._namespace import as_inexact, eps, norm2, to_host
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._condition import DENSE, Condition, System, condition_of
 from implicitsolve.diagnostics._spectrum import spectrum_of
@@ -18,6 +18,7 @@ from implicitsolve.testing import check_derivatives
 STATIONARY = 1e-6  # ||J^H F|| over ||J|| ||F||
 STATIONARY_ADVICE = "No descent leads away from it: start elsewhere, or race() several initial guesses."
 FAR = 1e6  # length of a Newton step over ||x||
+TOUCHING = 1e-9  # distance of an unknown from a bound, over max|x|, at which it is said to lie there
 NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error
 
 
@@ -29,8 +30,8 @@ class Probe:
     notes: list[str]
 
 
-def probe(problem: Problem, x: Array, index: tuple[int, ...] | None, status: Status, kind: str) -> Probe:
-    """Look at one system of a problem."""
+def probe(problem: Problem, x: Array, index: tuple[int, ...] | None, status: Status, kind: str, norm: float) -> Probe:
+    """Look at one system of a problem, whose F has this norm in the stopping rule."""
     x = as_inexact(x, "x")
     part = System("explain", problem, x, index)
     if not (np.isfinite(norm2(part.x)).all() and np.isfinite(norm2(part.F)).all()):
@@ -42,7 +43,9 @@ def probe(problem: Problem, x: Array, index: tuple[int, ...] | None, status: Sta
         return found
     if status == Status.DIVERGED:  # far from any solution, where these checks mean little
         return found
-    _noise(found, part)
+    if status == Status.STATIONARY_ON_BOUND:
+        _on_bounds(found, part)
+    _noise(found, part, norm)
     _conditions(found, part, status)
     if kind == "fixed point":
         found.notes.append(_radius(part))
@@ -83,7 +86,19 @@ def _is_finite(part: System, problem: Problem, x: Array) -> bool:
         return bool(part.xp.all(part.xp.isfinite(problem.residual(part.xp.asarray(x, copy=True)))))
 
 
-def _noise(found: Probe, part: System) -> None:
+def _on_bounds(found: Probe, part: System) -> None:
+    """The unknowns that lie on a bound."""
+    box = part.evaluator.box
+    if box is None:
+        return
+    near = TOUCHING * part.xp.max(part.xp.abs(part.x))
+    touches = to_host((part.x - box.lower <= near) | (box.upper - part.x <= near))[0]
+    if touches.any():
+        what = f"On a bound, or next to it: {_unknowns(part, np.flatnonzero(touches))}."
+        found.remarks.append((what, "Widen these bounds, if the model allows that, or start elsewhere."))
+
+
+def _noise(found: Probe, part: System, norm: float) -> None:
     """Whether F is as large as its change between neighbouring floating-point numbers."""
     xp, unit = part.xp, eps(part.xp, part.x.dtype)
     sign = xp.asarray(1 - 2 * (np.arange(part.size) % 2), dtype=part.x.dtype, device=part.x.device)
@@ -94,7 +109,7 @@ def _noise(found: Probe, part: System) -> None:
         what = (
             f"F(x) is rounding error: it changes by {change / size:.2g} of its norm when x does by one unit roundoff."
         )
-        found.remarks.append((what, f"NonlinearStop(atol={2 * float(norm_max(part.F)[0]):.1g}) would be met."))
+        found.remarks.append((what, f"NonlinearStop(atol={2 * norm:.1g}) would be met."))
 
 
 def _conditions(found: Probe, part: System, status: Status) -> None:

@@ -246,6 +246,15 @@ def test_methods_that_cannot_keep_bounds_refuse_them(method):
         ims.root(lambda x: x - 0.7, np.array([0.5]), bounds=(0, 1), method=method)
 
 
+def test_explain_names_the_unknowns_on_bounds_and_evaluates_none_outside():
+    outside: list[bool] = []
+    F = recorded(lambda x: np.stack([x[1] + 1, x[0] ** 2 + x[1] - 3]), 0.0, 5.0, outside)
+    problem = ims.Problem(F, bounds=(0.0, 5.0))
+    result = ims.root(problem, np.array([2.0, 2.0]))
+    assert "On a bound, or next to it: x[1]" in str(ims.diagnostics.explain(result, problem))
+    assert not any(outside)
+
+
 def test_derivatives_at_a_root_on_a_bound():
     """J by differences between bounds, none of them outside, as accurate as central ones."""
     outside: list[bool] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,6 +131,18 @@ def test_each_system_of_a_batch_has_its_own_scales_and_bounds():
             )
             assert result.success.all()
             np.testing.assert_allclose(result.x / sizes, 2.0, rtol=1e-5)
+
+
+def test_rivals_need_declared_scales():
+    """Their norms are compared, so that the units may not depend on the start."""
+
+    def batch(c):
+        return ims.Problem(lambda x: (x / c) ** 3 - 8, batch_ndim=1, x_scale=1e-6, take=lambda rows: batch(c[rows]))
+
+    problem, starts = batch(np.array([[1e-6], [2e-6]])), [np.full((2, 1), s) for s in (1e-6, 9e-6)]
+    assert ims.drivers.race(problem, starts).success.all()
+    with pytest.raises(ValueError, match='got "auto"'):
+        ims.drivers.race(replace(problem, f_scale="auto"), starts)
 
 
 def test_a_monitor_sees_x_and_F_in_their_units():
