@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,9 @@ from implicitsolve.branches._special import SpecialPoint
 from implicitsolve.result import Counts
 from implicitsolve.status import Status
 
-FORMAT = 1
+FORMAT = 1  # of files
+PARTS = "lam", "x", "residual_norm", "target", "status", "message", "parameter"
+OF_SPECIAL = "kind", "lam", "x", "residual_norm", "index"
 ROWS = 20  # of a summary
 MARKS = {"fold": "o", "branch point": "s", "hopf": "D"}
 
@@ -158,29 +159,18 @@ class Branch(Shown):
 
     def save(self, path: str | Path) -> None:
         """Write the branch to a file (npz), from which `load` makes the same, to be resumed or plotted."""
-        kinds = [[point.kind, point.lam, point.residual_norm, point.index, point.frequency] for point in self.special]
-        header = {
-            "format": FORMAT,
-            "special": kinds,
-            "status": int(self.status),
-            "message": self.message,
-            "counts": vars(self.counts),
-            "parameter": self.parameter,
-        }
-        arrays: dict[str, Any] = {
-            "lam": self.lam,
-            "x": self.x,
-            "residual_norm": self.residual_norm,
-            "target": self.target,
-        }
+        special, nowhere = self.special, np.full(self.x[:1].size + 1, np.nan)
+        arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in PARTS}
+        arrays |= {f"special.{name}": [getattr(point, name) for point in special] for name in OF_SPECIAL}
+        arrays["special.direction"] = [
+            nowhere if point.direction is None else np.append(*point.direction) for point in special
+        ]
+        arrays["special.frequency"] = [np.nan if point.frequency is None else point.frequency for point in special]
+        arrays |= {"counts": list(vars(self.counts).values()), "format": FORMAT}
         arrays |= {} if self.eigenvalues is None else {"eigenvalues": self.eigenvalues}
-        arrays |= {f"state.{name}": np.asarray(value) for name, value in self.state.items()}
-        for i, point in enumerate(self.special):
-            arrays[f"special.{i}"] = point.x
-            if point.direction is not None:
-                arrays[f"direction.{i}"] = np.append(point.direction[0], point.direction[1])
+        arrays |= {f"state.{name}": value for name, value in self.state.items()}
         with Path(path).open("wb") as file:
-            np.savez(file, header=np.array(json.dumps(header)), **arrays)
+            np.savez(file, **arrays)
 
     @staticmethod
     def load(path: str | Path) -> Branch:
@@ -192,27 +182,24 @@ class Branch(Shown):
             If the file is none, or of another version.
         """
         with np.load(path, allow_pickle=False) as file:
-            header: Any = json.loads(str(file["header"])) if "header" in file else {}
-            if header.get("format") != FORMAT:
+            if "format" not in file or int(file["format"]) != FORMAT:
                 raise ValueError(f"Branch.load: {str(path)!r} must be a file of Branch.save, format {FORMAT}")
             arrays = {name: file[name] for name in file.files}
         special: list[SpecialPoint] = []
-        for i, (kind, lam, norm, index, frequency) in enumerate(header["special"]):
-            x, along = arrays[f"special.{i}"], arrays.get(f"direction.{i}")
-            direction = None if along is None else (along[:-1].reshape(x.shape), float(along[-1]))
-            known: dict[str, Any] = {"residual_norm": norm, "index": index, "frequency": frequency}
-            special.append(SpecialPoint(kind=kind, lam=lam, x=x, direction=direction, **known))
+        columns = (arrays[f"special.{name}"] for name in (*OF_SPECIAL, "direction", "frequency"))
+        for kind, lam, x, norm, index, along, frequency in zip(*columns):
+            direction = None if np.isnan(along).any() else (along[:-1].reshape(x.shape), float(along[-1]))
+            known = {"direction": direction, "frequency": None if np.isnan(frequency) else float(frequency)}
+            numbers = {"lam": float(lam), "residual_norm": float(norm), "index": int(index)}
+            special.append(SpecialPoint(kind=str(kind), x=x, **numbers, **known))  # type: ignore[arg-type]
         state = {name.partition(".")[2]: value for name, value in arrays.items() if name.startswith("state.")}
         return Branch(
-            lam=arrays["lam"],
-            x=arrays["x"],
-            residual_norm=arrays["residual_norm"],
-            eigenvalues=arrays.get("eigenvalues"),
+            **{name: arrays[name] for name in ("lam", "x", "residual_norm", "target")},
             special=tuple(special),
-            target=arrays["target"],
-            status=Status(header["status"]),
-            message=header["message"],
-            counts=Counts(**header["counts"]),
-            parameter=header["parameter"],
+            eigenvalues=arrays.get("eigenvalues"),
+            status=Status(int(arrays["status"])),
+            message=str(arrays["message"]),
+            counts=Counts(**dict(zip(vars(Counts()), arrays["counts"].tolist()))),
+            parameter=str(arrays["parameter"]),
             state=state,
         )

@@ -17,7 +17,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
-from implicitsolve.nonlinear._sparse_newton import SparseJacobians
+from implicitsolve.nonlinear._sparse_newton import SparseJacobians, SparseNewton
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem
@@ -187,22 +187,18 @@ class ExtendedSystem:
         if problem.block_structure is not None:
             is_cheap = favors_direct(problem, problem.block_structure.length(self.size))
             return Assembler(evaluator, certifies=False) if is_cheap else None
-        found = None
-        if problem.sparse_structure is not None:
-            pattern = problem.sparse_structure.bound(self.size)
-            found = Detection(structure=pattern, how="declared", evaluations=0, unknowns=self.size)
-        elif problem.structure != "none":
-            place = evaluator if self.generic is None else self.evaluator(np.append(z[:-1], self.generic))
-            found = self._detected(place, x)
+        place = evaluator if self.generic is None else self.evaluator(np.append(z[:-1], self.generic))
+        found = SparseNewton()._found(place, x, None)
         if found is not None and found.structure is not None:
             search = None if found.how == "declared" else self._detected
             return SparseJacobians(evaluator, replace(found, values=None), SolveMemory(), None, search)
         if self.size <= MOST_DENSE and problem.structure != "none":
-            return Assembler(evaluator, certifies=False, structure=BlockBanded(lower=0, upper=0, block_size=self.size))
+            whole = BlockBanded(lower=0, upper=0, block_size=self.size)
+            return Assembler(evaluator, certifies=False, structure=whole)
         return None
 
     def _detected(self, evaluator: Evaluator, x: HostArray) -> Detection:
-        """The pattern near another point."""
+        """The pattern near another point, where the first has turned out to be too narrow."""
         return detect(lambda y: evaluator.residual(y, keep=True), x, shape=self.shape)
 
 

@@ -51,20 +51,7 @@ class Corrected:
 
 
 class Path:
-    """Corrections to one branch, and what is computed at its points.
-
-    Parameters
-    ----------
-    system : ExtendedSystem
-    metric : Metric
-    spectrum : callable or None
-        ``spectrum(matrix)`` returns the leading eigenvalues of J.
-    seeks_branch_points : bool
-        Whether `Point.tests` are computed.
-
-    atol : float
-        Tolerance of max|F|; 0 for that of the frames.
-    """
+    """Corrections to one branch, and what is computed at its points: eigenvalues by ``spectrum(frame)``, if given."""
 
     def __init__(
         self,

@@ -29,19 +29,7 @@ HINTS = {
 
 
 class Run:
-    """The state of one call.
-
-    Parameters
-    ----------
-    path : Path
-    events : dict of str to callable
-    monitor : callable
-    bounds : (float, float)
-        Values of the parameter in which the branch is followed.
-    stop : float
-        Where it is headed.
-    max_points : int
-    """
+    """One call of `continuation`, from its checked arguments."""
 
     def __init__(
         self,
@@ -196,6 +184,7 @@ class Run:
             iteration=self.offset + len(self.z) - 1,
             systems=np.zeros(1, dtype=int),
             residual_norm=np.array([point.norm]),
+            target=np.array([point.target]),
             step_length=np.array([0.0 if self.walk is None else self.walk.length]),
             running=1,
             counts=system.tally.counts(),

@@ -18,23 +18,12 @@ NEAR = 0.1  # distance from the first point, over the step, up to which the bran
 
 @dataclass
 class Walk:
-    """Where a branch has got to: all that the next step depends on.
-
-    Attributes
-    ----------
-    path : Path
-    points : list of Point
-        The last two; the last one has its frame.
-    bounds : (float, float)
-        Values of the parameter between which it is followed.
-    length : float
-        Of the next step.
-    """
+    """Where a branch has got to: all that the next step depends on."""
 
     path: Path
-    points: list[Point]
-    bounds: tuple[float, float]
-    length: float
+    points: list[Point]  # the last two, of which the last has its frame
+    bounds: tuple[float, float]  # of the parameter
+    length: float  # of the next step
     longest: float
     first: HostArray  # point of the whole branch, to which a closed one returns, and the covector of its tangent
     first_row: HostArray
@@ -64,6 +53,8 @@ class Walk:
             self.length *= 0.5
         self.status = Status.STAGNATED if is_finite else Status.NONFINITE
         self.reason = "steps have become too short" if is_finite else "F is not finite ahead"
+        if len(self.points) == 1 and last.z[-1] in self.bounds:
+            self.reason += ", or the branch leaves its interval at the start"
         return None
 
     def _predicted(self) -> tuple[HostArray, HostArray, bool]:

@@ -173,6 +173,26 @@ def test_events_are_located_and_do_not_end_the_branch():
     assert branch.lam[point.index] < point.lam < branch.lam[point.index + 1]
 
 
+@pytest.mark.parametrize("name", ["fold", "branch point", "hopf", "none"])
+def test_a_file_holds_the_whole_branch(name, tmp_path):
+    model = Brusselator(points=7)
+    branch = {
+        "fold": lambda: continuation(circle, [1.0], 0, 2),
+        "branch point": lambda: continuation(pitchfork, [0.0], -1, 1),
+        "hopf": lambda: continuation(model.residual, model.x0, 0.3, 0.8, eigenvalues=4),
+        "none": lambda: continuation(lambda x, lam: x**2 + 1 + lam, [1.0], 0, 1),
+    }[name]()
+    branch.save(tmp_path / "branch.npz")
+    same = ims.Branch.load(tmp_path / "branch.npz")
+    assert repr(same) == repr(branch)
+    assert same.summary() == branch.summary()
+    assert same.counts == branch.counts
+    np.testing.assert_array_equal(same.x, branch.x)
+    for old, new in zip(branch.special, same.special, strict=True):
+        for field, value in vars(old).items():
+            np.testing.assert_equal(getattr(new, field), value)
+
+
 def test_resumption_equals_the_uninterrupted_run(tmp_path):
     whole = continuation(bratu, np.zeros(9), 0, 4, max_points=20)
     part = continuation(bratu, np.zeros(9), 0, 4, max_points=8)

@@ -72,6 +72,12 @@ def test_a_singular_start_asks_for_a_direction():
     assert along.x[-1] == pytest.approx(1)
 
 
+def test_a_branch_that_leaves_its_interval_at_once_says_so():
+    branch = continuation(lambda x, lam: x + lam, [0.0], 0, 1, direction=([1.0], -1.0))
+    assert branch.status == Status.STAGNATED
+    assert "leaves its interval at the start" in branch.message
+
+
 def test_limits_end_the_branch_at_a_point_of_it():
     calls = 0
 
@@ -80,9 +86,9 @@ def test_limits_end_the_branch_at_a_point_of_it():
         calls += 1
         return bratu(u, lam)
 
-    branch = continuation(F, np.zeros(9), 0, 4, max_evaluations=150)
+    branch = continuation(F, np.zeros(20), 0, 4, max_evaluations=150)
     assert branch.status == Status.EVALUATION_LIMIT
-    assert calls <= 151
+    assert calls <= 150
     assert branch.counts.residuals == calls
     assert (branch.residual_norm <= branch.target).all()
     resumed = continuation(bratu, previous=branch, max_points=3)
