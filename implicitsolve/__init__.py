@@ -26,6 +26,7 @@ from implicitsolve.nonlinear import (
     NewtonKrylov,
     Picard,
     Preconditioned,
+    PseudoTransient,
     SparseNewton,
     Substitution,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "Picard",
     "Preconditioned",
     "Problem",
+    "PseudoTransient",
     "ScipyKrylov",
     "Sparse",
     "SparseNewton",

@@ -26,6 +26,7 @@ from implicitsolve.nonlinear import (
     Homotopy,
     NewtonKrylov,
     Picard,
+    PseudoTransient,
     SparseNewton,
     Substitution,
 )
@@ -49,6 +50,7 @@ METHODS: dict[str, NonlinearMethod] = {
     "homotopy": Homotopy(),
     "newton-krylov": NewtonKrylov(),
     "picard": Picard(),
+    "pseudo-transient": PseudoTransient(),
     "sparse-newton": SparseNewton(),
     "substitution": Substitution(),
 }

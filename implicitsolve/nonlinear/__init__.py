@@ -8,6 +8,7 @@ from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._picard import Picard
 from implicitsolve.nonlinear._preconditioned import Preconditioned
+from implicitsolve.nonlinear._pseudo_transient import PseudoTransient
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._substitution import Substitution
 
@@ -20,6 +21,7 @@ __all__ = [
     "NewtonKrylov",
     "Picard",
     "Preconditioned",
+    "PseudoTransient",
     "SparseNewton",
     "Substitution",
 ]

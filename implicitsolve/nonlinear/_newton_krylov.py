@@ -134,8 +134,8 @@ class NewtonKrylov:
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         if rows is not None:  # a retry after another method
-            return _KrylovLoop(self, context, start, rows).run()
-        solution = _KrylovLoop(self, context, start).run()
+            return KrylovLoop(self, context, start, rows).run()
+        solution = KrylovLoop(self, context, start).run()
         cautious = self.line_search.cautious() if self.retry else None
         searches = () if cautious is None else (Dogleg(), cautious)
         for search in searches if start.x.shape[1] <= SMALL else searches[:1]:
@@ -163,7 +163,7 @@ class _NewtonState(LoopState):
     radius: HostArray  # of trust regions
 
 
-class _KrylovLoop(IterationLoop[_NewtonState]):
+class KrylovLoop(IterationLoop[_NewtonState]):
     """Steps whose directions come from a Krylov method."""
 
     ADMITS = 1.0  # measured: admitting systems next to running ones pays once half of the slots are idle
@@ -208,7 +208,7 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
         evaluator, state = self.evaluator, self.state
         if not evaluator.has_exact_products:
             evaluator.length.follow(evaluator.rows, norm2(state.x) if state.x_norms is None else state.x_norms)
-        J = evaluator.jacobian(state.x, state.F) if state.J is None else state.J
+        J = self._jacobian()
         eta = self._forcing()
         M = self._preconditioner(J)
         limit = None if state.lagged is None else state.lagged.limit
@@ -266,6 +266,11 @@ class _KrylovLoop(IterationLoop[_NewtonState]):
             found = Descent.of(J.matvec, J.rmatvec, self.state.F)
         found = Descent.along(direction, linear_residual) if found is None else found
         return replace(found, radius=self.state.radius)
+
+    def _jacobian(self) -> LinearOperator:
+        """J(x) of the running systems."""
+        state = self.state
+        return self.evaluator.jacobian(state.x, state.F) if state.J is None else state.J
 
     def _failed(
         self, found: SearchResult, outcome: KrylovOutcome, size: HostArray, linear_residual: HostArray

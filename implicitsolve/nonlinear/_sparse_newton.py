@@ -109,19 +109,19 @@ class SparseNewton:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         evaluator, memory = context.evaluator, context.memory
         if not isinstance(start.x, np.ndarray):
-            return NewtonKrylov().solve(context, start, rows)
+            return self.products().solve(context, start, rows)
         offered = OfferedJacobians.of(evaluator, start.x)
         if offered is not None and offered.is_dense:
-            return NewtonKrylov().solve(context, start, rows)
+            return self.products().solve(context, start, rows)
         if offered is not None:
             memory.detection = Detection(structure=offered.structure, how="jac", evaluations=0, unknowns=evaluator.size)
             return self._solved(offered, context, start, rows)
         found = self._found(evaluator, start.x, context.previous.detection)
         if found is None:
-            return NewtonKrylov().solve(context, start, rows)
+            return self.products().solve(context, start, rows)
         memory.detection = replace(found, values=None)
         if found.how == "irregular" and self.bisection == "late":
-            start = NewtonKrylov().solve(replace(context, leave=_Rental(evaluator.tally, found.likely)), start, rows)
+            start = self.products().solve(replace(context, leave=_Rental(evaluator.tally, found.likely)), start, rows)
             rows = np.flatnonzero(start.status == Status.ITERATION_LIMIT)
             rows = rows[context.stop.remaining(1, start.iterations[rows]) > 0]
             if not rows.size:
@@ -130,7 +130,7 @@ class SparseNewton:
             first, found = found, self._detected(evaluator, start.x, "only")
             memory.detection = replace(found, values=None, evaluations=first.evaluations + found.evaluations)
         if found.structure is None:
-            return NewtonKrylov().solve(context, start, rows)
+            return self.products().solve(context, start, rows)
         search = None if found.how == "declared" else partial(self._search, bisection=found.how == "bisection")
         jacobians = SparseJacobians(evaluator, found, memory, context.previous.assembler, search)
         memory.detection = replace(memory.detection, colors=jacobians.colors)
@@ -164,12 +164,20 @@ class SparseNewton:
             inward=evaluator.inward,
         )
 
+    def products(self) -> NewtonKrylov:
+        """The method where J is not sparse."""
+        return NewtonKrylov()
+
+    def inverses(self, context: SolveContext) -> SparseInverses:
+        """Factors, which begin with those of an earlier solve."""
+        known = context.previous.inverses
+        return SparseInverses() if known is None else copy.copy(known)
+
     def _solved(
         self, jacobians: JacobianAssembler, context: SolveContext, start: Solution, rows: Indices | None
     ) -> Solution:
         """Solve with these Jacobians; systems on which that fails are solved by products from x0."""
-        known = context.previous.inverses
-        inverses = context.memory.inverses = SparseInverses() if known is None else copy.copy(known)
+        inverses = context.memory.inverses = self.inverses(context)
         first = _Parts(self.line_search, jacobians, inverses)
         solution = first.solve(context, start, rows)
         for method in (replace(first, line_search=Dogleg()), NewtonKrylov()):

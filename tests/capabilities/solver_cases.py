@@ -241,6 +241,7 @@ METHODS: dict[str, Any] = {
     "Broyden": ims.Broyden(),
     "Homotopy": ims.Homotopy(),
     "Preconditioned": ims.Preconditioned(inner=ims.Picard()),
+    "PseudoTransient": ims.PseudoTransient(sign=-1),
     "Backtracking": ims.NewtonKrylov(line_search=ims.Backtracking()),
     "Dogleg": ims.NewtonKrylov(line_search=ims.Dogleg()),
     "FullStep": ims.NewtonKrylov(line_search=ims.FullStep()),

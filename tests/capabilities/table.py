@@ -84,6 +84,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "Broyden": Row(bridge=METHOD),
         "Homotopy": Row(split=ONE_PATH, bridge=METHOD),
         "Preconditioned": Row(bridge=METHOD),
+        "PseudoTransient": Row(numba=KERNELS, bridge=METHOD),
         "Substitution": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`Elman`"),
         "Backtracking": Row(bridge=METHOD),
         "Dogleg": Row(bridge=METHOD),

@@ -1,0 +1,343 @@
+"""PseudoTransient: steady states by implicit Euler steps whose length grows as ||F|| falls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse
+
+from implicitsolve._namespace import (
+    Norms,
+    array_namespace,
+    as_inexact,
+    copied,
+    from_host,
+    gather,
+    norm2,
+    scatter,
+    to_host,
+)
+from implicitsolve._sparse_structure import Sparse
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.direct import BlockLU
+from implicitsolve.globalize._inexact_newton import (
+    ConstantForcing,
+    Correction,
+    FullStep,
+    SearchResult,
+    full_step,
+    restored,
+)
+from implicitsolve.krylov._descent import Descent
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
+from implicitsolve.nonlinear._block_newton import BlockNewton
+from implicitsolve.nonlinear._newton_krylov import KrylovLoop, NewtonKrylov
+from implicitsolve.nonlinear._scheduler import SolveContext
+from implicitsolve.nonlinear._sparse_newton import SparseNewton
+from implicitsolve.nonlinear._state import Solution
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.stopping import check_number
+
+PATIENCE, STEPS = 100, 500  # steps without progress, since ||F|| may grow on the way, and steps at all
+SHORTER, TRIALS = 0.1, 6  # of a step to where F is not finite, and how often
+MOST_GROWTH = 10.0  # of the time step from one step to the next
+LINEAR, SHRINKAGE = 0.5, 0.5  # part of ||F|| by which it may differ from F + J s; change of delta where it does more
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoTransient:
+    """Pseudo-transient continuation: follow V dx/dt = +F(x) or -F(x) to its steady state, a root of F.
+
+    Each step solves ``(J - sign V / delta) s = -F``, an implicit Euler step of length delta, without a line search.
+    delta grows by switched evolution relaxation, ``delta *= increment ||F_old|| / ||F||`` [1]_, so that the last steps
+    are Newton's; where F differs from F_old + J s by more than half of the larger of both norms, it changes by 0.5 in
+    place of `increment`. ||F|| may grow on the way: where Newton's method is caught by a minimizer of ||F||, or finds
+    an unstable state, time steps lead from an initial state to the stable one that evolves from it.
+
+    Parameters
+    ----------
+    sign : {None, 1, -1}, optional
+        1 if F is the right-hand side, V dx/dt = F(x); -1 for V dx/dt = -F(x), as of x - G(x), or of discretized
+        -u_xx - f(u). Default None: the one in whose direction ||F|| falls at x0, by the sign of <F, J F>.
+    mass : array_like, optional
+        The diagonal V, of the shape of one state, or a number. Default 1. Zeros are algebraic equations.
+    first_step : float, optional
+        First delta, over ``||V F|| / ||J F||``, the time in which F changes by about its own size. Default 0.1: a
+        delta beyond the reciprocal of a positive eigenvalue would lead to the unstable state.
+    increment : float, optional
+        Growth of delta while ||F|| stays the same and F is nearly linear. Default 2.
+    newton : NewtonKrylov, SparseNewton or BlockNewton, optional
+        How linear systems are solved: by products, with a `preconditioner` that is one for the shifted J too; by
+        factors of the sparse J, declared or detected; or of the blocks. Default None: `BlockNewton` for problems with a
+        `BlockBanded` structure, else `SparseNewton`, which goes on with products where J is not sparse. Of its settings
+        `line_search`, `forcing` (0.01), `reuse` ("none") and `retry` have no effect.
+
+    Notes
+    -----
+    delta belongs to each system of a batch. A step to where F is not finite is shortened tenfold, up to six times.
+    Units of F, of x and of time change no decision: the first delta is a ratio of norms. At most 500 steps unless
+    `max_iterations` is set.
+
+    References
+    ----------
+    .. [1] C. T. Kelley and D. E. Keyes, "Convergence analysis of pseudo-transient continuation", SIAM J. Numer. Anal.
+           35 (1998) 508-523, (1.3) and (1.6); increment as in PETSc's TSPSEUDO, where it is 1.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> def reaction(u):  # u' = u - u^3: 0 is unstable, 1 and -1 are stable
+    ...     return u - u**3
+    >>> ims.root(reaction, np.array([0.1, -0.4]), method=ims.PseudoTransient(sign=1)).x.round(6)
+    array([ 1., -1.])
+    """
+
+    sign: int | None = None
+    mass: Any = None
+    first_step: float = 0.1
+    increment: float = 2.0
+    newton: NewtonKrylov | SparseNewton | BlockNewton | None = None
+
+    kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
+    eliminates = False
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        if self.sign not in (None, 1, -1):
+            raise ValueError(f"PseudoTransient: `sign` must be None, 1 or -1, got {self.sign!r}")
+        for name in ("first_step", "increment"):
+            check_number("PseudoTransient", name, getattr(self, name))
+        if not self.first_step > 0:
+            raise ValueError(f"PseudoTransient: `first_step` must be positive, got {self.first_step}")
+        if not self.increment >= 1:
+            raise ValueError(f"PseudoTransient: `increment` must be at least 1, got {self.increment}")
+        if not isinstance(self.newton, NewtonKrylov | SparseNewton | BlockNewton | None):
+            expected = "NewtonKrylov(), SparseNewton(), BlockNewton() or None"
+            raise TypeError(f"PseudoTransient: `newton` must be {expected}, got {self.newton!r}")
+
+    @property
+    def rdiff(self) -> float | None:
+        """Relative step of difference products."""
+        return self.newton.rdiff if isinstance(self.newton, NewtonKrylov) else None
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        evaluator, newton = context.evaluator, self.newton
+        clock = _Clock(self, evaluator, start.x)
+        if newton is None:
+            newton = BlockNewton() if evaluator.problem.block_structure is not None else SparseNewton()
+        if isinstance(newton, BlockNewton):
+            jacobians = _Shifted(newton.assembler(evaluator), clock)
+            return _BlockLoop(_Factored(jacobians, newton.factor), context, start, rows).run()
+        if isinstance(newton, SparseNewton):
+            return _Sparse(structure=newton.structure, budget=newton.budget, clock=clock).solve(context, start, rows)
+        return _products(newton, clock).solve(context, start, rows)
+
+
+class _Clock:
+    """Time steps of all systems, in the places of the whole batch."""
+
+    def __init__(self, method: PseudoTransient, evaluator: Evaluator, x0: Array) -> None:
+        systems = x0.shape[0]
+        self.method, self.x = method, copied(x0)
+        self.delta, self.norms = np.full(systems, np.nan), np.full(systems, np.nan)
+        self.sign = np.ones(systems) * (method.sign or np.nan)
+        self.mass: Array = 1.0
+        if method.mass is not None:
+            xp = array_namespace(x0)
+            mass = as_inexact(method.mass, "mass")
+            if tuple(mass.shape) not in ((), evaluator.event_shape):
+                raise ValueError(
+                    f"PseudoTransient: `mass` must be a number or have the shape {evaluator.event_shape} of a state, "
+                    f"got {tuple(mass.shape)}"
+                )
+            mass = xp.astype(xp.asarray(mass, device=x0.device), x0.dtype)
+            self.mass = xp.reshape(xp.broadcast_to(mass, evaluator.event_shape), (1, evaluator.size))
+
+    def diagonal(self, rows: Indices, J: LinearOperator, x: Array, F: Array) -> Array:
+        """What is added to the diagonals of J at the next step, (b, N), for systems `rows` of the whole batch."""
+        method, norms = self.method, norm2(F)
+        new = np.isnan(self.norms[rows])
+        with np.errstate(all="ignore"):
+            if new.any():
+                image = J.matvec(F)
+                first = method.first_step * norm2(self.mass * F) / norm2(image)
+                falls = np.where(np.real(to_host(array_namespace(F).vecdot(F, image))) > 0, -1.0, 1.0)
+                self.delta[rows] = np.where(new, first, self.delta[rows])
+                self.sign[rows] = np.where(np.isnan(self.sign[rows]), falls, self.sign[rows])
+            else:
+                old, rate = self.norms[rows], from_host(self.sign[rows] / self.delta[rows], F)[:, None]
+                predicted = rate * self.mass * (x - gather(self.x, rows))  # F + J s
+                is_linear = norm2(F - predicted) <= LINEAR * np.fmax(norms, old)
+                growth = np.fmin(np.where(is_linear, method.increment, SHRINKAGE) * old / norms, MOST_GROWTH)
+                self.delta[rows] *= np.where(norms == old, 1.0, growth)
+            self.norms[rows] = norms
+            scatter(self.x, rows, x)
+            shift = -self.sign[rows] / self.delta[rows]
+        return from_host(np.where(np.isfinite(shift), shift, 0.0), F)[:, None] * (self.mass + 0 * F)
+
+
+def _with_diagonal(J: LinearOperator, d: Array) -> LinearOperator:
+    """J + diag(d) as a matrix of the same kind, or as an operator that keeps J as `unshifted`."""
+    if isinstance(J, BlockBandedMatrix):
+        xp, T, k = array_namespace(d), J.length, J.block_size
+        blocks = xp.asarray(J.blocks, copy=True)
+        eye = xp.eye(k, dtype=blocks.dtype, device=d.device)
+        blocks[:, :, J.lower, :, :] += xp.reshape(d, (d.shape[0], T, k, 1)) * eye
+        return BlockBandedMatrix(blocks, lower=J.lower, upper=J.upper, periodic=J.periodic)
+    if isinstance(J, SparseMatrix):
+        n = J.structure.unknowns
+        pattern = J.structure.union(Sparse(scipy.sparse.eye_array(n, format="csc")))
+        keys, old = (part.columns.astype(np.int64) * n + part.indices for part in (pattern, J.structure))
+        data = np.zeros((d.shape[0], pattern.nnz), dtype=J.dtype)
+        data[:, np.searchsorted(keys, old)] = J.flat_data
+        data[:, np.searchsorted(keys, np.arange(n, dtype=np.int64) * (n + 1))] += d
+        return SparseMatrix(data, pattern)
+    shifted = LinearOperator(
+        lambda v: J.matvec(v) + d * v,
+        in_shape=J.in_shape,
+        batch_shape=J.batch_shape,
+        dtype=J.dtype,
+        take=lambda rows: _with_diagonal(J.take(rows), gather(d, rows)),
+    )
+    shifted.unshifted = J  # type: ignore[attr-defined]
+    return shifted
+
+
+class _Finite(FullStep):
+    """Whole steps, shortened where F is not finite."""
+
+    def search(
+        self,
+        evaluator: Evaluator,
+        x: Array,
+        F: Array,
+        norms: HostArray,
+        step: Array,
+        linear_residual: HostArray,
+        correction: Correction | None = None,
+        whole: SearchResult | None = None,
+        descent: Descent | None = None,
+    ) -> SearchResult:
+        """Take the step; see `LineSearch`."""
+        found = full_step(evaluator, x, norms, step) if whole is None else whole
+        for _ in range(TRIALS):
+            if found.finite.all():
+                break
+            found.length = np.where(found.finite, found.length, SHORTER * found.length)
+            found.x = evaluator.moved(x, step, found.length)
+            found.F, found.jacobian, found.measured = evaluator.residual(found.x), None, None
+            found.norms = Norms(found.F).two(0)
+            found.finite = np.isfinite(found.norms)
+        found.accepted = found.finite.copy()
+        return restored(found, x, F, norms)
+
+
+FINITE = _Finite()
+
+
+class _KrylovLoop(KrylovLoop):
+    """Steps of `NewtonKrylov` with the shifted J."""
+
+    STEPS = STEPS
+
+    def __init__(self, clock: _Clock, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.clock, self.patience = clock, PATIENCE
+
+    def _jacobian(self) -> LinearOperator:
+        state = self.state
+        state.idle_steps[:] = 0  # a transient may take its time
+        J = getattr(state.J, "unshifted", state.J)
+        J = self.evaluator.jacobian(state.x, state.F) if J is None else J
+        return _with_diagonal(J, self.clock.diagonal(self.evaluator.rows, J, state.x, state.F))
+
+
+def _products(newton: NewtonKrylov, clock: _Clock) -> NewtonKrylov:
+    """The same settings for the shifted systems."""
+    own: dict[str, Any] = {"line_search": FINITE, "forcing": ConstantForcing(eta=0.01), "retry": False}
+    return _Krylov(**(vars(newton) | own), loop=partial(_KrylovLoop, clock))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Krylov(NewtonKrylov):
+    """`NewtonKrylov` with another loop."""
+
+    loop: Callable[..., KrylovLoop] = KrylovLoop
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        return self.loop(self, context, start, rows).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sparse(SparseNewton):
+    """`SparseNewton` with shifted Jacobians."""
+
+    clock: Any = None
+
+    def products(self) -> NewtonKrylov:
+        return _products(NewtonKrylov(), self.clock)
+
+    def _solved(
+        self, jacobians: JacobianAssembler, context: SolveContext, start: Solution, rows: Indices | None
+    ) -> Solution:
+        inverses = context.memory.inverses = self.inverses(context)
+        return _BlockLoop(_Factored(_Shifted(jacobians, self.clock), inverses), context, start, rows).run()
+
+
+class _Shifted:
+    """An assembler of shifted Jacobians."""
+
+    def __init__(self, assembler: JacobianAssembler, clock: _Clock) -> None:
+        self.assembler, self.clock = assembler, clock
+        self.sensitivity: HostArray = assembler.sensitivity
+
+    @property
+    def cost(self) -> int:
+        """Evaluations of an assembly."""
+        return self.assembler.cost
+
+    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> LinearOperator:
+        """J(x) and the shift."""
+        J = self.assembler.assemble(evaluator, x, F)
+        return _with_diagonal(J, self.clock.diagonal(evaluator.rows, J, x, F))
+
+    def is_certain(self, rows: Indices) -> bool:
+        """Whether no length of a difference was guessed."""
+        return self.assembler.is_certain(rows)
+
+    def check(self, rows: Indices, newton_step: Array) -> HostArray:
+        """Which systems need another assembly."""
+        return self.assembler.check(rows, newton_step)
+
+
+class _BlockLoop(BlockLoop):
+    """Steps with a new factorization each."""
+
+    STEPS = STEPS
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.patience = PATIENCE
+
+
+@dataclass(frozen=True)
+class _Factored:
+    """The settings of `BlockLoop`."""
+
+    jacobians: _Shifted
+    factor: Any = BlockLU()
+    line_search: FullStep = FINITE
+    reuse: str = "none"
+
+    def assembler(self, evaluator: Evaluator) -> _Shifted:
+        """The shifted Jacobians."""
+        return self.jacobians

@@ -1,0 +1,121 @@
+"""PseudoTransient: stable states, signs, units, batches, masses, and each kind of linear solve."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from implicitsolve import BlockBanded, NonlinearStop, Problem, PseudoTransient, root
+
+STOP = NonlinearStop(atol=1e-10)
+N = 40
+
+
+def allen_cahn(u):
+    """u' = u_xx + u - u^3, whose state 0 is unstable; insulated ends."""
+    p = np.pad(u, [(0, 0)] * (u.ndim - 1) + [(1, 1)], mode="edge")
+    return 0.5 * (p[..., 2:] - 2 * u + p[..., :-2]) + u - u**3
+
+
+X0 = 0.1 + 0.05 * np.sin(np.arange(N))
+METHODS = {
+    "auto": (None, None),
+    "krylov": (ims.NewtonKrylov(), None),
+    "preconditioned": (ims.NewtonKrylov(preconditioner=ims.BlockLU()), BlockBanded(1, 1)),
+    "gmres": (ims.NewtonKrylov(krylov=ims.GMRES()), None),
+    "sparse": (ims.SparseNewton(), None),
+    "blocks": (None, BlockBanded(1, 1)),
+}
+every_solver = pytest.mark.parametrize(("newton", "structure"), METHODS.values(), ids=METHODS.keys())
+
+
+@every_solver
+def test_time_steps_lead_to_the_stable_state(newton, structure):
+    problem = Problem(allen_cahn, structure=structure)
+    result = root(problem, X0, method=PseudoTransient(sign=1, newton=newton), stop=STOP)
+    assert result.success
+    np.testing.assert_allclose(result.x, 1.0, atol=1e-8)
+    assert np.max(np.abs(allen_cahn(result.x))) <= 1e-10
+
+
+@every_solver
+@settings(max_examples=6)
+@given(p=st.integers(-30, 30), q=st.integers(-30, 30))
+def test_units_change_no_decision(newton, structure, p, q):
+    a, b, method = 2.0**p, 2.0**q, PseudoTransient(sign=1, newton=newton)
+    plain = root(Problem(allen_cahn, structure=structure), X0, method=method)
+    scaled = root(Problem(lambda x: b * allen_cahn(x / a), structure=structure), a * X0, method=method)
+    assert scaled.counts == plain.counts
+    np.testing.assert_array_equal(scaled.x, a * plain.x)
+
+
+@every_solver
+def test_systems_of_a_batch_have_their_own_time_steps(newton, structure):
+    starts, method = np.stack([X0, -2 * X0, 5 * X0]), PseudoTransient(sign=1, newton=newton)
+    batch = root(Problem(allen_cahn, structure=structure, batch_ndim=1), starts, method=method, stop=STOP)
+    assert batch.success.all()
+    for i, x0 in enumerate(starts):
+        alone = root(Problem(allen_cahn, structure=structure), x0, method=method, stop=STOP)
+        assert alone.iterations == batch.iterations[i]
+        np.testing.assert_allclose(alone.x, batch.x[i], atol=1e-8)
+
+
+def test_the_sign_is_found_where_the_residual_falls():
+    def decay(x):
+        return np.arctan(x - 2) + 0.1 * (x - 2)
+
+    x0 = np.linspace(5, 30, 6)
+    for sign in (1, -1):
+        result = root(lambda x, sign=sign: sign * decay(x), x0, method="pseudo-transient", stop=STOP)
+        assert result.success
+        np.testing.assert_allclose(result.x, 2.0, atol=1e-8)
+
+
+def test_algebraic_equations_have_no_mass():
+    def dae(x):  # x0' = -x0 + x1, 0 = x1 - cos(x0)
+        return np.stack([x[1] - x[0], x[1] - np.cos(x[0])])
+
+    result = root(dae, np.array([3.0, 0.0]), method=PseudoTransient(sign=1, mass=[1.0, 0.0]), stop=STOP)
+    assert result.success
+    np.testing.assert_allclose(result.x, 0.7390851332, atol=1e-8)
+
+
+def test_a_sparse_matrix_without_diagonal():
+    turn = scipy.sparse.kron(scipy.sparse.eye_array(20), np.array([[0.0, 1.0], [-1.0, 0.0]]), format="csc")
+    b = np.arange(40.0)
+    problem = Problem(lambda x: turn @ x - b, jac=lambda x: turn)
+    result = root(problem, np.ones(40), method=PseudoTransient(sign=-1), stop=STOP)
+    assert result.success
+    np.testing.assert_allclose(turn @ result.x, b, atol=1e-9)
+
+
+def test_steps_are_shortened_to_where_the_residual_is_finite():
+    def F(x):
+        return np.where(x > 0, np.log(np.where(x > 0, x, 1.0)), np.nan)
+
+    result = root(F, np.full(3, 20.0), method=PseudoTransient(first_step=100.0), stop=STOP)
+    assert result.success
+    np.testing.assert_allclose(result.x, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sign": 2}, "`sign` must be None, 1 or -1"),
+        ({"first_step": 0.0}, "`first_step` must be positive"),
+        ({"increment": 0.5}, "`increment` must be at least 1"),
+        ({"newton": "sparse"}, "`newton` must be"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        PseudoTransient(**settings)
+
+
+def test_a_mass_of_another_shape():
+    with pytest.raises(ValueError, match="`mass` must be a number or have the shape"):
+        root(allen_cahn, X0, method=PseudoTransient(mass=np.ones(3)))
