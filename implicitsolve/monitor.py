@@ -16,6 +16,7 @@ from implicitsolve.result import NewtonStep
 __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line
+SMALL = 1e-9  # share that is rounding error
 MANY = 1000  # steps from which on an estimate says nothing
 
 
@@ -163,15 +164,16 @@ class ProgressBar:
         if away.size:
             self._farthest.append(float(away.max()))
             unit = max(self._farthest[0], self._farthest[-1]) or 1.0
-            left = max(left - np.count_nonzero(away), 0.0) + float(np.minimum(away / unit, 1.0).sum())
+            left = max(left - step.systems.size, 0.0) + float(np.minimum(away / unit, 1.0).sum())
             i = int(away.argmax())
-            texts[-1] = f"norm {step.residual_norm[i]:.2g}, target {step.target[i]:.2g}"
+            if step.target.size:
+                texts[-1] = f"norm {step.residual_norm[i]:.2g}, target {step.target[i]:.2g}"
         if self._systems > 1:
             texts.append(f"{step.running} of {self._systems} running")
-        steps = self._steps_left()
-        if step.running and 0 < steps < MANY:
+        steps, is_last = self._steps_left(), step.running == 0 or left < SMALL
+        if not is_last and 0 < steps < MANY:
             texts.append(f"about {steps} step{'s' * (steps > 1)} left")
-        self._show(1 - left / self._systems, ", ".join(texts), is_last=step.running == 0)
+        self._show(1 - left / self._systems, ", ".join(texts), is_last=is_last)
 
     def count(self, done: int, total: int) -> None:
         """Show that so many systems are done: for the argument `progress` of `solve_batch`."""
@@ -185,7 +187,7 @@ class ProgressBar:
 
     def _show(self, share: float, text: str, *, is_last: bool) -> None:
         out = sys.stderr if self._stream is None else self._stream
-        share, is_terminal = min(max(share, 0.0), 1.0), out.isatty()
+        share, is_terminal = min(max(share + SMALL, 0.0), 1.0), out.isatty()
         if not (is_terminal or is_last or int(10 * share) > self._tenths):
             return
         self._tenths = int(10 * share)
@@ -196,9 +198,9 @@ class ProgressBar:
 
 
 def _distances(step: NewtonStep) -> HostArray:
-    """Decimal digits by which each system's norm exceeds its target, 99 if it is not finite; empty if none is known."""
-    if not step.target.size:
-        return step.target
+    """What is left of a continuation; else digits by which each norm exceeds its target, 99 if it is not finite."""
+    if step.left.size or not step.target.size:
+        return step.left
     with np.errstate(all="ignore"):
         return np.clip(np.nan_to_num(np.log10(step.residual_norm / step.target), nan=99.0), 0.0, 99.0)
 
@@ -208,7 +210,8 @@ def progress_bar(stream: TextIO | None = None, *, label: str = "solve") -> Progr
 
     The bar is the share of systems that have ended; one that runs counts by the decimal digits that its norm has fallen
     of those that it must fall. The estimate is for the system farthest from its target, at the mean pace of the last 5
-    steps: Newton's method ends sooner, once it converges quadratically. No clock is read.
+    steps: Newton's method ends sooner, once it converges quadratically. The bar of a `continuation` is the way of the
+    parameter to its end, or the share of `max_points`, if that is more. No clock is read.
 
     Parameters
     ----------

@@ -72,6 +72,8 @@ class NewtonStep:
         Norm of F after the step, in the norm of the stopping rule.
     target : ndarray of float
         What it must fall to; empty where the method does not say.
+    left : ndarray of float
+        In a continuation the share of the work that may be ahead; empty elsewhere.
     step_length : ndarray of float
         Accepted fraction of the Newton step; 0 where none was.
     forcing : ndarray of float
@@ -96,6 +98,7 @@ class NewtonStep:
     systems: HostArray
     residual_norm: HostArray
     target: HostArray = field(default_factory=lambda: NOTHING)
+    left: HostArray = field(default_factory=lambda: NOTHING)
     step_length: HostArray = field(default_factory=lambda: NOTHING)
     forcing: HostArray = field(default_factory=lambda: NOTHING)
     linear_residual: HostArray = field(default_factory=lambda: NOTHING)

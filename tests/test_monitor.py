@@ -204,6 +204,24 @@ def test_progress_bar_shows_steps_without_a_target():
     ]
 
 
+def test_progress_bar_of_a_continuation_is_the_way_of_the_parameter():
+    stream = io.StringIO()
+    branch = ims.branches.continuation(
+        lambda x, lam: x**2 - lam, [1.0], 1.0, 4.0, max_step=0.05, monitor=monitor.progress_bar(stream, label="branch")
+    )
+    assert branch.success
+    lines = stream.getvalue().splitlines()
+    assert 10 <= len(lines) <= 12
+    assert all(re.search(r"step \d+, norm \S+, about \d+ steps? left$", line) for line in lines[2:-1])
+    assert re.search(rf"100 %  step {len(branch) - 1}, norm \S+$", lines[-1])
+    circle = io.StringIO()
+    ended = ims.branches.continuation(
+        lambda x, lam: x**2 + lam**2 - 1, [1.0], 0.0, 2.0, max_points=10, monitor=monitor.progress_bar(circle)
+    )
+    assert "100 %" in circle.getvalue().splitlines()[-1]  # of the points
+    assert len(ended) == 10
+
+
 def test_progress_bar_counts_the_systems_of_solve_batch():
     def batch(rows):
         return ims.Problem(lambda x: x**2 - 2, batch_ndim=1, take=lambda indices: batch(rows[indices]))

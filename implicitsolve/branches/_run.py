@@ -178,7 +178,8 @@ class Run:
         self.norms.append((point.norm, point.target))
         if point.eigenvalues is not None:
             self.eigenvalues.append(point.eigenvalues)
-        system = self.path.system
+        system, first = self.path.system, self.z[0][-1]
+        ahead = abs((self.stop - point.z[-1]) / (self.stop - first)) if self.stop != first else 1.0
         self.path.solver.is_reach_known = self.offset + len(self.z) > 1
         step = NewtonStep(
             iteration=self.offset + len(self.z) - 1,
@@ -187,6 +188,7 @@ class Run:
             target=np.array([point.target]),
             step_length=np.array([0.0 if self.walk is None else self.walk.length]),
             running=1,
+            left=np.array([min(ahead, 1 - len(self.z) / self.max_points)]),
             counts=system.tally.counts(),
         )
         if wants_end(self.monitor(step, system.state(point.z), system.state(np.append(point.F, 0.0)))):
