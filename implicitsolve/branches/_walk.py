@@ -134,10 +134,8 @@ class Walk:
 def _reach(lam: float, slope: float, curvature: float, h: float, bound: float) -> float | None:
     """The first s in (0, h] at which lam + s slope + s^2 curvature / 2 is the bound."""
     distance = bound - lam
-    root = slope * slope + 2 * curvature * distance
-    if root < 0 or distance == 0:
-        return None
     with np.errstate(all="ignore"):
-        both = 2 * distance / (slope + np.array([1.0, -1.0]) * root**0.5)
+        root = np.sqrt(slope * slope + 2 * curvature * distance)
+        both = 2 * distance / (slope + np.array([root, -root]))
     ahead = both[(both > 0) & (both <= h)]
     return float(ahead.min()) if ahead.size else None
