@@ -67,6 +67,9 @@ class Family:
                 f"continuation: `problem` must be one system, got batch_ndim={problem.batch_ndim}: "
                 "follow the branches of a batch one by one"
             )
+        declared = [name for name in ("bounds", "x_scale", "f_scale") if getattr(problem, name) is not None]
+        if declared:
+            raise ValueError(f"continuation: `problem` must not have `{declared[0]}`, which branches do not keep")
         return problem
 
     def _bound(self, function: Callable[..., Any], lam: float) -> Callable[..., Any]:

@@ -246,6 +246,12 @@ def test_methods_that_cannot_keep_bounds_refuse_them(method):
         ims.root(lambda x: x - 0.7, np.array([0.5]), bounds=(0, 1), method=method)
 
 
+def test_branches_refuse_bounds():
+    problem = ims.Problem(lambda x, lam: x**2 - lam, bounds=(0.0, np.inf))
+    with pytest.raises(ValueError, match="must not have `bounds`"):
+        ims.continuation(problem, np.array([1.0]), 1.0, 2.0)
+
+
 def test_explain_names_the_unknowns_on_bounds_and_evaluates_none_outside():
     outside: list[bool] = []
     F = recorded(lambda x: np.stack([x[1] + 1, x[0] ** 2 + x[1] - 3]), 0.0, 5.0, outside)
