@@ -212,8 +212,8 @@ def test_progress_bar_of_a_continuation_is_the_way_of_the_parameter():
     assert branch.success
     lines = stream.getvalue().splitlines()
     assert 10 <= len(lines) <= 12
-    assert all(re.search(r"step \d+, norm \S+, about \d+ steps? left$", line) for line in lines[2:-1])
-    assert re.search(rf"100 %  step {len(branch) - 1}, norm \S+$", lines[-1])
+    assert all(re.search(r"step \d+, norm .*, about \d+ steps? left$", line) for line in lines[2:-1])
+    assert f"100 %  step {len(branch) - 1}, norm" in lines[-1]
     circle = io.StringIO()
     ended = ims.branches.continuation(
         lambda x, lam: x**2 + lam**2 - 1, [1.0], 0.0, 2.0, max_points=10, monitor=monitor.progress_bar(circle)
