@@ -3,8 +3,8 @@
 The 23 problems of Burkardt's TEST_NONLIN, the systems of Moré, Garbow and Hillstrom from 1, 10 and 100 times the
 standard start (all ones times the factor where that is 0, as in MINPACK's tests), and both galleries of differential
 equations and networks. Solved: max|F| <= the problem's tolerance at the returned x, measured here, within 20,000
-evaluations of F. A local minimizer of ||F|| that is no root is a failure. A success that a solver claims and this does
-not confirm is a false one; SciPy's hybr and lm test x, not F.
+evaluations of F. A local minimizer of ||F|| that is not a root is a failure. A success that a solver claims and this
+does not confirm is a false one; SciPy's hybr and lm test x, not F.
 
 Usage::
 
@@ -122,10 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     page = "\n\n".join(
         [
             "# Robustness",
-            "Problems solved by defaults, with nothing declared, of the published sets of small systems, also from\n"
-            "far starts, and of the galleries of differential equations and networks. Made by\n"
-            "`python -m benchmarks.robustness`, whose head says what counts as solved: max|F| within the tolerance\n"
-            "at the returned x. A local minimizer of ‖F‖ that is no root is a failure.",
+            "Small systems of the published sets, also from starts 10 and 100 times as far, and the galleries of\n"
+            "differential equations and networks, solved by defaults with nothing declared. A problem is solved if\n"
+            "max|F| is within the tolerance at the returned x. A local minimizer of ‖F‖ that is not a root is a\n"
+            "failure. The table is written by `python -m benchmarks.robustness`.",
             "\n".join(lines),
             "Not solved by `root`:\n\n" + ("\n".join(missed) or "none"),
             "The authors of NonlinearSolve.jl report 23 of Burkardt's 23 problems for their default polyalgorithm (A.\n"

@@ -1,4 +1,4 @@
-"""Networks as lifted nets: which weight is where in A, B and C, and sequences in the order of their unknowns."""
+"""Networks as lifted nets: the places of the weights in A, B and C, and sequences in the order of their unknowns."""
 
 from __future__ import annotations
 

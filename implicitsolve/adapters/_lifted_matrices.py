@@ -1,4 +1,4 @@
-"""LiftedMatrices: a network's matrices A, B and C, and what leads from their gradients to those of its weights."""
+"""LiftedMatrices: a network's matrices A, B and C, and the map from their gradients to those of its weights."""
 
 from __future__ import annotations
 

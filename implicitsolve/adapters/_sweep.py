@@ -61,7 +61,7 @@ def sweep(
 def sweep_residual(
     run: Run, x: tuple[Array, ...], rows: Rows, lags: tuple[int, ...], starts: dict[int, Array], given: Array
 ) -> Array:
-    """States (B, T, k) minus what each position's step, in one direction, makes of those before it."""
+    """States (B, T, k) minus the step of each position, in one direction, from those before it."""
     ((direction, start),) = starts.items()
     flat = array_namespace(given).reshape(given, (rows.systems * rows.blocks, start.shape[-1]))
     return array_namespace(given).reshape(run(x, start, lags, _plan(rows, [direction]), flat), given.shape)

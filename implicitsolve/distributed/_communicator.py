@@ -138,7 +138,7 @@ class Serial:
     def exchange(
         self, to_previous: HostArray | None, to_next: HostArray | None, *, periodic: bool = False
     ) -> tuple[HostArray | None, HostArray | None]:
-        """Nothing comes from beyond the ends; in a circle, what is sent one way arrives from the other."""
+        """Nothing comes from beyond the ends; if periodic, what is sent one way arrives from the other."""
         if not periodic:
             return None, None
         return copied(to_next), copied(to_previous)

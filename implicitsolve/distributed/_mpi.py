@@ -98,7 +98,7 @@ class MPI:
         return results[0] if len(results) == 1 else np.stack(results, axis=-1)
 
     def _sum(self, values: HostArray) -> tuple[Any, Callable[[], HostArray]]:
-        """A request for the sum, and what returns it once that has come."""
+        """A request for the sum, and what returns it once it has arrived."""
         given = _in_one_piece(values)
         total = np.empty_like(given)
         return self._comm.Iallreduce(given, total, op=self._mpi.SUM), lambda: total

@@ -61,7 +61,7 @@ class Interfaces:
         return np.concatenate([before, after], axis=2)
 
     def from_tips(self, at_interfaces: HostArray, rank: int) -> tuple[HostArray | None, HostArray | None]:
-        """The same in reverse for one rank: its first rows (B, upper, K) and last rows (B, lower, K); None: no such."""
+        """The same in reverse for one rank: its first rows (B, upper, K) and last rows (B, lower, K), or None."""
         before, after = self._beside(rank)
         first = None if before is None else at_interfaces[before, :, self.lower :]
         last = None if after is None else at_interfaces[after, :, : self.lower]

@@ -174,7 +174,7 @@ class BandProducts:
         return x.like(y.reshape(x.local.shape))
 
     def _exchanged(self, to_previous: HostArray, to_next: HostArray) -> tuple[HostArray | None, HostArray | None]:
-        """What the neighbours send in turn; None beyond the ends, and for no blocks."""
+        """What the neighbours send in return; None beyond the ends, and for no blocks."""
         if self.comm.size == 1 or not (self.lower or self.upper):
             return None, None
         both = (np.ascontiguousarray(part) if part.size else None for part in (to_previous, to_next))
@@ -195,7 +195,7 @@ def _flat(x: HostArray) -> HostArray:
 
 
 def transposed(blocks: DistributedArray, lower: int, periodic: bool, *, conjugate: bool) -> DistributedArray:
-    """Blocks of the transpose, or the adjoint, whose bands have changed places; one message to each neighbour."""
+    """Blocks of the transpose, or the adjoint, whose bands are exchanged; one message to each neighbour."""
     comm: Any = blocks.comm
     length, width = blocks.local.shape[-4:-2]
     upper = width - 1 - lower

@@ -75,7 +75,7 @@ class PseudoTransient:
     newton : NewtonKrylov, SparseNewton or BlockNewton, optional
         How linear systems are solved: by products, with a `preconditioner` that is one for the shifted J too; by
         factors of the sparse J, declared or detected; or of the blocks. Default None: `BlockNewton` for problems with a
-        `BlockBanded` structure, else `SparseNewton`, which goes on with products where J is not sparse. Of its settings
+        `BlockBanded` structure, else `SparseNewton`, which uses products where J is not sparse. Of its settings
         `line_search`, `forcing` (0.01), `reuse` ("none") and `retry` have no effect.
 
     Notes

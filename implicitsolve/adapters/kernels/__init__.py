@@ -38,7 +38,7 @@ __all__ = [
 
 
 def _long_rows(*, size: int) -> bool:
-    """Compiled code makes one pass where NumPy makes ten; layers of fewer numbers are not worth loading it."""
+    """Compiled code makes one pass where NumPy makes ten; it is not worth loading for layers of fewer numbers."""
     return size >= 32
 
 

@@ -37,7 +37,7 @@ def calls(dtype: Any, k: int, K: int) -> tuple[Any, ...]:
 
 @_intrinsic
 def address(typing_context: Any, array: Any) -> Any:
-    """Where the numbers of an array begin."""
+    """Address of the first number of an array."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.ptrtoint(context.make_array(array)(context, builder, value=values[0]).data, ir.IntType(64))

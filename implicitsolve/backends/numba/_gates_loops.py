@@ -47,7 +47,7 @@ class Loop:
         BODIES[self.name] = body
 
     def __call__(self, results, arguments):
-        """Run the loop; of types and lengths only those of the first argument are looked at."""
+        """Run the loop; types and lengths are those of the first argument."""
         first, length, axes = arguments[0], 0, 0
         if type(first) is tuple:
             first, length, axes = first[0], len(first), first[-1].ndim
@@ -68,7 +68,7 @@ def entry(name):
 
 
 def _type(arrays):
-    """Numba's type, with any layout: code is compiled but once for each precision."""
+    """Numba's type, with any layout: code is compiled only once per precision."""
     if isinstance(arrays, tuple):
         return types.Tuple([_type(array) for array in arrays])
     return types.Array(numba.from_dtype(arrays.dtype), arrays.ndim, "A")
@@ -133,7 +133,7 @@ class Matrix:
 
 
 class Neighbour(Matrix):
-    """A matrix (B, T, k) whose row at a distance the body gets, or zeros where there is none."""
+    """A matrix (B, T, k) whose row at a distance is passed to the body, or zeros where there is none."""
 
     def __init__(self, *arguments, zeros, distance):
         super().__init__(*arguments)
@@ -169,7 +169,7 @@ def _matrices(operand):
 
 
 def _read(operand):
-    """What a body gets for an operand."""
+    """What is passed to a body for an operand."""
     if isinstance(operand, list):
         return [_read(part) for part in operand]
     return operand if operand.is_stack else operand[0]
@@ -210,7 +210,7 @@ def _over_rows(builder, body, results, arguments, axes):
 
 
 def _inside(builder, matrices, rows):
-    """The first row whose neighbours all exist, and the one behind the last."""
+    """The first row whose neighbours all exist, and the one after the last."""
 
     def extreme(relation, x, y):
         return builder.select(builder.icmp_signed(relation, x, y), x, y)

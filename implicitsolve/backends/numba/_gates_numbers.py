@@ -193,7 +193,7 @@ def _split(x):
 
 
 def _polynomial(coefficients, r):
-    """Sum of c_i r^i in pairs, pairs of pairs and so on, which waits less for results than Horner's rule."""
+    """Sum of c_i r^i in pairs, pairs of pairs and so on, with shorter dependence chains than Horner's rule."""
     terms = list(coefficients)
     while len(terms) > 1:
         pairs = [fma(r, b, a) for a, b in zip(terms[::2], terms[1::2])]
