@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import implicitsolve
 
 OPTIONAL = ["numba", "cupy", "torch", "jax", "matplotlib", "tqdm", "pooch", "array_api_strict", "hypothesis", "pytest"]
-MOST_SECONDS = 0.25  # 0.13 to 0.17 measured with both cores busy: a limit for regressions, not for one processor
+MOST_SECONDS = 0.15  # 0.07 measured; the least of the runs counts, which other work on the machine does not raise
 RUNS = 3
 ROOT = Path(__file__).parent.parent
 
@@ -41,11 +40,11 @@ def test_import_loads_no_optional_package():
     assert [name for name in OPTIONAL if name in loaded] == []
 
 
-def test_import_takes_under_a_quarter_second_more_than_numpy_and_scipy(tmp_path):
+def test_import_takes_under_150_ms_more_than_numpy_and_scipy(tmp_path):
     # Processor time: what the import costs, whatever else the machine is doing; from bytecode, as installed packages.
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     _, *seconds = (float(run_python(TIME_THE_IMPORT, **compiled)) for _ in range(RUNS + 1))
-    assert statistics.median(seconds) < MOST_SECONDS, seconds
+    assert min(seconds) < MOST_SECONDS, seconds
 
 
 def test_import_prints_nothing():
