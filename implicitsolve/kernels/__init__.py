@@ -75,6 +75,7 @@ cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reductio
 place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, module="assembly")
 narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow})
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
+scalar_tridiagonal.implement("lapack", _scalar_tridiagonal.Chains, _scalar_tridiagonal.Chains.supports)
 rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="vectors")
 vectors: Kernel = Kernel("vectors", _vectors.Vectors)
 vectors.implement("lapack", _vectors.Row, _vectors.Row.supports)

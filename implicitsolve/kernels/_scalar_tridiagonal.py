@@ -1,11 +1,14 @@
-"""Array-API reference of `scalar_tridiagonal`: many tridiagonal matrices near the identity, by A = L D U."""
+"""`scalar_tridiagonal`: many tridiagonal matrices near the identity, by A = L D U; array-API reference, and LAPACK."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from scipy.linalg import get_lapack_funcs
 
 from implicitsolve._namespace import array_namespace
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, HostArray
 
 LEAST_PIVOT = 0.1  # of a matrix I - A with A near a contraction; smaller ones would blow up what they were to damp
 LARGEST = 1.0  # multiplier: larger ones would grow along the chain without bound
@@ -46,6 +49,52 @@ class ScalarTridiagonal:
             for t in range(T - 2, -1, -1):
                 x[..., t, :] -= above[..., t, :] * x[..., t + 1, :]
         return x
+
+
+class Chains(ScalarTridiagonal):
+    """The same for real numbers on NumPy by LAPACK, with all matrices in one chain that has zeros between them."""
+
+    @staticmethod
+    def supports(like: Array, **sizes: Any) -> bool:
+        """Whether these are real numbers, and as many as SciPy's gttrf needs."""
+        return isinstance(like, np.ndarray) and like.dtype.char in "fd" and like.size >= 3
+
+    @staticmethod
+    def factor(lower: HostArray, main: HostArray, upper: HostArray) -> tuple[HostArray, HostArray, HostArray]:
+        """See `ScalarTridiagonal`, which is left the matrices whose pivots or multipliers are out of bounds."""
+        below, pivots, above = (np.array(np.swapaxes(part, -2, -1), order="C") for part in (lower, main, upper))
+        below[..., 0] = above[..., -1] = 0.0
+        dl, d, du = below.reshape(-1), pivots.reshape(-1), above.reshape(-1)
+        (gttrf,) = get_lapack_funcs(("gttrf",), (d,))
+        with np.errstate(all="ignore"):
+            dl[1:], d[:], du[:-1], _, swaps, _ = gttrf(dl[1:], d, du[:-1])
+            size = np.abs(d)
+            is_bounded = (size >= LEAST_PIVOT) & (size < np.inf) & (np.abs(du) <= LARGEST * size)
+            if (is_bounded & (np.abs(dl) <= LARGEST) & (swaps == _no_swaps(d.size))).all():
+                scale = 1.0 / pivots
+                return np.swapaxes(below, -2, -1), np.swapaxes(scale, -2, -1), np.swapaxes(above * scale, -2, -1)
+        factors = ScalarTridiagonal.factor(lower, main, upper)
+        factors[2][..., -1, :] = 0.0
+        return factors
+
+    @staticmethod
+    def solve(b: HostArray, below: HostArray, scale: HostArray, above: HostArray) -> HostArray:
+        """See `ScalarTridiagonal`."""
+        if b.dtype != scale.dtype or b.shape != scale.shape:
+            return ScalarTridiagonal.solve(b, below, scale, above)
+        x, dl, inverse, du = (np.swapaxes(part, -2, -1) for part in (b, below, scale, above))
+        dl, inverse, du = (np.ascontiguousarray(part).reshape(-1) for part in (dl, inverse, du))
+        (gttrs,) = get_lapack_funcs(("gttrs",), (inverse,))
+        d = 1.0 / inverse
+        x_flat, _ = gttrs(
+            dl[1:], d, (du * d)[:-1], np.zeros(d.size - 2, d.dtype), _no_swaps(d.size), x.reshape(-1), overwrite_b=False
+        )
+        return np.ascontiguousarray(np.swapaxes(x_flat.reshape(x.shape), -2, -1))
+
+
+def _no_swaps(n: int) -> HostArray:
+    """LAPACK's record of a factorization without interchanges."""
+    return np.arange(1, n + 1, dtype=np.int32)
 
 
 def _kept_away(pivot: Array) -> Array:

@@ -41,7 +41,7 @@ ROUNDING = 100  # units of roundoff below which a pivot of the small problem is 
 LARGEST = 2**27  # numbers that the memory of all systems may take: 1 GiB in float64
 IDLE = 5  # steps in which ||F|| must fall by a tenth, if the mixtures promise that it is halved in each
 FALLEN, PROMISED = 0.9, 0.5
-FIRST_COLUMNS = 8  # room at first; it doubles as it fills
+FIRST_COLUMNS = 16  # room at first; it doubles as it fills
 PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scaling before it is squared
 
 
@@ -336,7 +336,7 @@ class History:
         """Make room for twice as many columns."""
         used = self.dF.shape[1]
         columns = min(self.memory, 2 * used)
-        self.dF, self.dg = (_copied(old, np.arange(old.shape[0]), columns, used) for old in (self.dF, self.dg))
+        self.dF, self.dg = (_copied(old, None, columns, used) for old in (self.dF, self.dg))
 
     def take(self, rows: Indices) -> History:
         """Return the history of some systems."""
@@ -374,10 +374,10 @@ class History:
         return whole
 
 
-def _copied(old: Array, places: Indices, columns: int, used: int) -> Array:
-    """The first `used` columns of some systems, in an array with room for more."""
-    room = empty_vectors(old, places.size, columns)
-    room[:, :used, :] = gather(old[:, :used, :], places)
+def _copied(old: Array, places: Indices | None, columns: int, used: int) -> Array:
+    """The first `used` columns of some systems, or of all, in an array with room for more."""
+    room = empty_vectors(old, old.shape[0] if places is None else places.size, columns)
+    room[:, :used, :] = old[:, :used, :] if places is None else gather(old[:, :used, :], places)
     return room
 
 
