@@ -85,10 +85,13 @@ class Chains(ScalarTridiagonal):
         x, dl, inverse, du = (np.swapaxes(part, -2, -1) for part in (b, below, scale, above))
         dl, inverse, du = (np.ascontiguousarray(part).reshape(-1) for part in (dl, inverse, du))
         (gttrs,) = get_lapack_funcs(("gttrs",), (inverse,))
-        d = 1.0 / inverse
-        x_flat, _ = gttrs(
-            dl[1:], d, (du * d)[:-1], np.zeros(d.size - 2, d.dtype), _no_swaps(d.size), x.reshape(-1), overwrite_b=False
-        )
+        with np.errstate(all="ignore"):
+            d = 1.0 / inverse
+            du = du * d
+        none = np.zeros(d.size - 2, d.dtype)
+        x_flat, _ = gttrs(dl[1:], d, du[:-1], none, _no_swaps(d.size), x.reshape(-1))
+        if not np.isfinite(x_flat).all():  # which would go from one matrix to the next: 0 times infinity
+            return ScalarTridiagonal.solve(b, below, scale, above)
         return np.ascontiguousarray(np.swapaxes(x_flat.reshape(x.shape), -2, -1))
 
 

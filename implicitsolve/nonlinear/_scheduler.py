@@ -107,7 +107,7 @@ class SolveContext:
     stop: NonlinearStop
     monitor: Monitor = silent
     scheduler: Scheduler | None = None  # of a solve in which all systems iterate to their own end, there is none
-    leave: Callable[[LoopState], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
+    leave: Callable[[LoopState], HostArray | bool] | None = None  # which running systems end, with ITERATION_LIMIT
     truth: Callable[[Array, Indices], HostArray] | None = None  # norms of the caller's F, where another F is solved
     previous: SolveMemory = field(default_factory=SolveMemory)  # what an earlier solve left; never written
     memory: SolveMemory = field(default_factory=SolveMemory)  # what this one leaves

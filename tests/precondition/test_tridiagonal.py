@@ -111,7 +111,7 @@ def test_a_bad_entry_stays_in_its_own_matrix(bad, rng):
     assert np.isfinite(dirty).all()
     others = np.ones(shape, dtype=bool)
     others[1, :, 2] = False
-    np.testing.assert_array_equal(dirty[others], clean[others])
+    np.testing.assert_allclose(dirty[others], clean[others], rtol=1e-12)
 
 
 @pytest.mark.parametrize("growth", [1.5, 3.0, 1e3])
@@ -129,8 +129,9 @@ def test_nothing_that_is_not_finite_in_b_raises_a_warning():
     parts = bands(np.random.default_rng(0), (2, 5, 1))
     b = np.full((2, 5, 1), np.inf)
     b[1] = 1.0
-    x = tridiagonal_inverse(*parts).matvec(b)
-    assert np.isfinite(x[1]).all()
+    inverse = tridiagonal_inverse(*parts)
+    for x in (inverse.matvec(b), inverse.rmatvec(b)):
+        assert np.isfinite(x[1]).all()
 
 
 @given(st.data())
