@@ -55,7 +55,7 @@ def layer(kind: str, blocks: int, size: int, weight: float, systems: int) -> tup
         params = {name: weight * value if name[0] == "U" else value for name, value in params.items()}
         return implicit_gru(params, inputs), np.zeros((systems, blocks, size))
     bound = weight / math.sqrt(size)
-    square = {name: rng.uniform(-bound, bound, (size, size)) for name in "PNVifogpn"}
+    square = {name: rng.uniform(-bound, bound, (size, size)) for name in ("P", "N", "V")}
     if kind == "rnn":
         own = {"P": square["P"][None], "N": square["N"][None], "V": square["V"], "b": np.zeros(size)}
         return implicit_rnn(own, inputs), np.zeros((systems, blocks, size))
