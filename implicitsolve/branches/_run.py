@@ -14,7 +14,7 @@ from implicitsolve.branches._special import SpecialPoint, between
 from implicitsolve.branches._walk import Walk
 from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import Monitor, wants_end
-from implicitsolve.result import Counts, NewtonStep
+from implicitsolve.result import Counts, NewtonStep, NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
@@ -74,11 +74,12 @@ class Run:
         metric.unit = _rms(z) or 1.0
         point = path.correct(z, row, None).point
         if point is None:
-            z = self._solved(z)
-            point = path.correct(z, row, None).point
-        if point is None:
-            self.end(Status.STAGNATED, "max|F| does not become as small at the start as at the other points")
-            return
+            found = self._solved(z)
+            point = path.correct(np.append(found.x.reshape(-1), z[-1]), row, None).point
+            if point is None:
+                status = Status.STAGNATED if found.success else Status(found.status)
+                self.end(status, f"no solution at the start: {status.message}")
+                return
         is_given = ahead is not None
         if ahead is None:
             if not path.observe(point, row, accurate=True):
@@ -92,8 +93,8 @@ class Run:
         self.walk = Walk(path, [point], self.bounds, step, max_step, point.z, row, is_given=is_given)
         self._note(point)
 
-    def _solved(self, z: HostArray) -> HostArray:
-        """The solution at the start by `root`, or where that has ended."""
+    def _solved(self, z: HostArray) -> NonlinearResult:
+        """The solution at the start by `root`."""
         system = self.path.system
         tally = system.tally
         left = None if tally.most is None else max(1, tally.most - tally.evaluations)
@@ -102,9 +103,7 @@ class Run:
         self.others = found.counts
         if tally.most is not None:
             tally.most = max(1, tally.most - found.counts.residuals - found.counts.jvps)
-        if not found.success:
-            self.end(found.status, f"no solution at the start: {found.status.message}")
-        return np.append(found.x.reshape(-1), z[-1])
+        return found
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Take up a branch where it has ended."""
@@ -168,7 +167,8 @@ class Run:
             )
             if kind in self.terminal:
                 self.end(Status.CONVERGED, f"event {kind!r} has ended the branch")
-                at.eigenvalues = point.eigenvalues
+                if self.path.spectrum is not None:
+                    self.path.observe(at, metric.covector(point.tangent), point.tangent)
                 return at
         return point
 
