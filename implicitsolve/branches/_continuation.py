@@ -116,9 +116,10 @@ def continuation(
     corrections do not contract, is halved.
 
     Test functions that change sign from a point to the next are followed to their zero: the parameter's component of
-    the tangent at a fold; at a branch point, where the determinant of the bordered matrix changes sign, the reciprocal
-    of a bordered inverse [2]_; the real part of a complex pair at a Hopf point. Several that lie in one step may cancel.
-    Where the determinant changes its sign and is zero nowhere, the step has led to another branch, and is taken back.
+    the tangent at a fold; at a branch point, where the determinant of the bordered matrix changes sign, the
+    reciprocal of a bordered inverse [2]_; the real part of a complex pair at a Hopf point. Several in one step may
+    cancel. Where the determinant changes its sign and is zero nowhere, the step has led to another branch, and is taken
+    back.
 
     References
     ----------
