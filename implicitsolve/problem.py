@@ -201,6 +201,15 @@ def host(values: Any) -> Any:
     return np.asarray(to_host(values) if is_array(values) else values)
 
 
+def spread(name: str, values: Any, shape: tuple[int, ...]) -> Any:
+    """Numbers that a problem declares, on the host, in the shape of x0."""
+    try:
+        return np.broadcast_to(host(values), shape).astype(float)
+    except ValueError:
+        message = f"`{name}` must broadcast to the shape {shape} of x0"
+        raise ValueError(f"{message}, got {host(values).shape}") from None
+
+
 def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:
     """The lower and the upper bounds, or None where there are none."""
     if bounds is None:

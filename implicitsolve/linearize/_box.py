@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, to_host, traits_of
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.problem import host
+from implicitsolve.problem import spread
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,8 @@ class Box:
             what = "complex numbers" if is_complex(x0) else "an array that is partitioned across ranks"
             raise TypeError(f"`bounds` need a real x0 on one device, got {what}")
         xp = array_namespace(x0)
-        sides: list[Array] = []
-        for name, bound in zip(("lower", "upper"), bounds):
-            values = host(bound)
-            try:
-                whole = np.broadcast_to(values, tuple(x0.shape)).astype(float)
-            except ValueError:
-                message = f"`bounds`: the {name} one must broadcast to the shape {tuple(x0.shape)} of x0"
-                raise ValueError(f"{message}, got {values.shape}") from None
-            sides.append(xp.reshape(from_host(whole, x0), flat_shape))
-        flat = xp.reshape(x0, flat_shape)
+        whole = (from_host(spread("bounds", side, tuple(x0.shape)), x0) for side in bounds)
+        flat, *sides = (xp.reshape(part, flat_shape) for part in (x0, *whole))
         outside = np.flatnonzero(to_host((flat < sides[0]) | (flat > sides[1])))
         if outside.size:
             got = float(to_host(flat).reshape(-1)[outside[0]])

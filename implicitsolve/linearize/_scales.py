@@ -15,9 +15,9 @@ from implicitsolve.linearize._checks import checked_jacobian
 from implicitsolve.linearize._jacobian import assembled
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.monitor import Monitor, silent
-from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.problem import Problem, chosen, host
+from implicitsolve.problem import Problem, chosen, host, spread
 from implicitsolve.result import NewtonStep, NonlinearResult
 
 ROUNDS = 2  # assemblies for "auto": the first differences are no better than the units
@@ -37,9 +37,11 @@ class Scales:
         if problem.x_scale is None and problem.f_scale is None:
             return None
         plain = replace(problem, x_scale=None, f_scale=None)
-        x, F = (_sizes(name, getattr(problem, name), x0) for name in ("x_scale", "f_scale"))
-        seeks_x, seeks_F = (isinstance(scale, str) for scale in (problem.x_scale, problem.f_scale))
-        is_exact = plain.jac or plain.jvp or plain.linearize or plain.has_exact_blocks
+        declared = {"x_scale": problem.x_scale, "f_scale": problem.f_scale}
+        seeks_x, seeks_F = (isinstance(scale, str) for scale in declared.values())
+        known = {name: 1.0 if scale is None or isinstance(scale, str) else scale for name, scale in declared.items()}
+        x, F = (spread(name, scale, tuple(x0.shape)) for name, scale in known.items())
+        is_exact = plain.jac or plain.jvp or plain.linearize
         for _ in range((1 if is_exact else ROUNDS) if seeks_x or seeks_F else 0):
             scales = cls.with_sizes(plain, x, F, x0)
             found = _equilibrated(assembled(scales.problem, scales.start(x0), tally), seeks_x, seeks_F)
@@ -53,20 +55,15 @@ class Scales:
 
     @property
     def problem(self) -> Problem:
-        """The problem in scaled unknowns and equations."""
+        """The problem in scaled unknowns and equations; without `blocks`, which differences replace."""
         whole = self.whole
-        sides = whole.bounds and tuple(
-            np.broadcast_to(host(side), self.x.shape) / host(self.x) for side in whole.bounds
-        )
+        sides = whole.bounds and tuple(host(side) / host(self.x) for side in whole.bounds)
         return Problem(
             self.residual,
             jvp=whole.jvp and self.jvp,
             vjp=whole.vjp and self.vjp,
             jac=whole.jac and self.jac,
             linearize=whole.linearize and self.linearize,
-            blocks=whole.blocks and self.blocks,
-            blocks_cost=whole.blocks_cost,
-            blocks_exact=whole.blocks_exact,
             structure=whole.structure,
             batch_ndim=whole.batch_ndim,
             bounds=sides,
@@ -112,10 +109,6 @@ class Scales:
             return pair
         return self._divided(pair[0]), self._jacobian(pair[1], "linearize")
 
-    def blocks(self, y: Array) -> Array:
-        structure: Any = self.whole.block_structure
-        return self._block_entries(self.whole.blocks(self.x * y), structure.lower)  # type: ignore[misc]
-
     def take(self, indices: Indices) -> Problem:
         part = chosen(replace(self.whole, x_scale=host(self.x), f_scale=host(self.F)), indices, tuple(self.x.shape))
         like = self.x
@@ -129,13 +122,7 @@ class Scales:
         xp, flat = array_namespace(self.x), (*batch_shape, -1)
         x, F = xp.reshape(self.x, flat), xp.reshape(self.F, flat)
         size = x.shape[-1]
-        if isinstance(J, BlockBandedMatrix):
-            blocks = self._block_entries(J.blocks, J.lower)
-            return BlockBandedMatrix(blocks, lower=J.lower, upper=J.upper, periodic=J.periodic)
-        if isinstance(J, SparseMatrix) and J.shape == (size, size):
-            structure = J.structure
-            data = J.data * host(x)[..., structure.columns] / host(F)[..., structure.indices]
-            return SparseMatrix(data, structure)
+        J = J.to_sparse() if isinstance(J, SparseMatrix) and not J.batch_shape else J
         if scipy.sparse.issparse(J) and J.shape == (size, size):
             return scipy.sparse.diags_array(1 / host(F)) @ J @ scipy.sparse.diags_array(host(x))
         if is_array(J) and tuple(J.shape) == (*batch_shape, size, size):
@@ -149,25 +136,6 @@ class Scales:
             batch_shape=A.batch_shape,
             dtype=A.dtype,
         )
-
-    def _block_entries(self, blocks: Array, lower: int) -> Array:
-        """Blocks (..., T, m, k, k) of J with their rows and columns scaled."""
-        T, width, k = blocks.shape[-4:-1]
-        xp, shape = array_namespace(blocks), (*blocks.shape[:-4], T, k)
-        x, F = xp.reshape(self.x, shape), xp.reshape(self.F, shape)
-        columns = from_host((np.arange(T)[:, None] + np.arange(width) - lower).reshape(-1) % T, blocks)
-        x = xp.reshape(xp.take(x, columns, axis=-2), (*shape[:-1], width, k))
-        return blocks * x[..., None, :] / F[..., :, None, :, None]
-
-
-def _sizes(name: str, sizes: Any, x0: Array) -> HostArray:
-    """Declared sizes in the shape of x0, 1 where there are none."""
-    values = host(1.0 if sizes is None or isinstance(sizes, str) else sizes)
-    try:
-        return np.broadcast_to(values, tuple(x0.shape)).astype(float)
-    except ValueError:
-        message = f"`{name}` must broadcast to the shape {tuple(x0.shape)} of x0"
-        raise ValueError(f"{message}, got {values.shape}") from None
 
 
 def _equilibrated(J: Any, seeks_x: bool, seeks_F: bool) -> tuple[HostArray, HostArray]:

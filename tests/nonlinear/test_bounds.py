@@ -230,7 +230,7 @@ def test_scipys_bounds_and_the_drop_in():
         (3.0, [0.5], TypeError, "`bounds` must be"),
         (("a", "b"), [0.5], TypeError, "real numbers"),
         (([0.0, 0.0], [1.0, 1.0, 1.0]), [0.5], ValueError, "broadcast against each other"),
-        (([0.0, 0.0, 0.0], 1.0), [0.5, 0.5], ValueError, "lower one must broadcast"),
+        (([0.0, 0.0, 0.0], 1.0), [0.5, 0.5], ValueError, "`bounds` must broadcast to the shape"),
         ((0.0, 1.0), [0.5, 1.5], ValueError, "`x0` must lie within `bounds`: 1 of 2"),
         ((0.0, 1.0), [0.5 + 1j], TypeError, "real x0"),
     ],
