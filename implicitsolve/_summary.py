@@ -82,6 +82,8 @@ class Nonlinear(Outcome, Protocol):
     def steps(self) -> Sequence[Step]: ...
     @property
     def detection(self) -> Any: ...
+    @property
+    def retries(self) -> Sequence[Any]: ...
 
 
 class Derivative(Protocol):
@@ -102,11 +104,17 @@ def of_nonlinear(result: Nonlinear) -> str:
     work = {"steps": result.iterations, "Krylov": result.krylov_iterations}
     kind, calls = type(result).__name__, _calls(result.counts)
     if not status.ndim:
-        rows = [*_fields(known | work), ["calls", calls], ["x", _array(result.x)], *_sparsity(result)]
+        rows = [
+            *_fields(known | work),
+            ["calls", calls],
+            ["x", _array(result.x)],
+            *_sparsity(result),
+            *_retries(result),
+        ]
         parts = [_head(kind, status), "", table([], rows), *_history(result.steps, len(rows) + 3, is_batch=False)]
         return "\n".join(parts)
     parts = [f"{kind}: {_array(result.x)}, {status.size} systems", "", f"calls: {calls}"]
-    parts += ["  ".join(row) for row in _sparsity(result)]
+    parts += ["  ".join(row) for row in (*_sparsity(result), *_retries(result))]
     parts += _batch(status, known, work)
     used = sum(part.count("\n") + 1 for part in parts)
     return "\n".join([*parts, *_history(result.steps, used, is_batch=True)])
@@ -168,6 +176,10 @@ def _head(kind: str, status: HostArray) -> str:
 
 def _sparsity(result: Nonlinear) -> list[list[str]]:
     return [] if result.detection is None else [["J", str(result.detection)]]
+
+
+def _retries(result: Nonlinear) -> list[list[str]]:
+    return [["then", str(retry)] for retry in result.retries]
 
 
 def _fields(values: dict[str, Any]) -> list[list[str]]:

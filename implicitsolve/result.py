@@ -126,6 +126,42 @@ class NewtonStep:
         ) + (f"; J: {self.sparsity}" if self.sparsity else "")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """A further attempt at systems on which all methods before it had failed, from x0.
+
+    Attributes
+    ----------
+    method : str
+        What was tried, with its line search.
+    iteration : int
+        Step of the trace after which it began.
+    systems : ndarray of int
+        Positions of those systems in the flattened batch.
+    reasons : ndarray of int
+        How they had ended before, at the best of their points: `Status` codes with names.
+    status : ndarray of int
+        How they ended in this attempt.
+    """
+
+    method: str
+    iteration: int
+    systems: HostArray
+    reasons: HostArray
+    status: HostArray
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        return f"{self.method} from step {self.iteration}, after {_named(self.reasons)}: {_named(self.status)}"
+
+
+def _named(codes: HostArray) -> str:
+    """The names of some statuses, with their numbers where there are several."""
+    found, counts = np.unique(codes, return_counts=True)
+    names = [Status(code).name for code in found.tolist()]
+    return ", ".join(names if codes.size == 1 else [f"{n} {name}" for n, name in zip(counts, names, strict=True)])
+
+
 def per_system(values: HostArray, batch_shape: tuple[int, ...]) -> Any:
     """Values of the flattened batch in its shape; a plain number where there is no batch."""
     return values.reshape(batch_shape) if batch_shape else np.asarray(values).item()
@@ -243,6 +279,9 @@ class NonlinearResult(_Ending):
         Calls of the user's functions.
     steps : tuple of NewtonStep
         Every step, the starting point first.
+    retries : tuple of Retry
+        Further attempts at systems that had failed, in order: `method`, the `iteration` after which it began, its
+        `systems`, the `reasons`, and the `status` in which each system ended.
     detection : Detection or None
         The sparsity of J, and how it was found, or why it was not; None where the method looked for none.
 
@@ -268,6 +307,7 @@ class NonlinearResult(_Ending):
     counts: Counts
     steps: tuple[NewtonStep, ...] = field(repr=False, default=())
     target: Any = math.nan
+    retries: tuple[Retry, ...] = field(repr=False, compare=False, default=())
     detection: Detection | None = field(repr=False, compare=False, default=None)
     _memory: Any = field(repr=False, compare=False, default=None)  # a `SolveMemory`
 

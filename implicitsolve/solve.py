@@ -228,6 +228,7 @@ def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory) -> No
         krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
         counts=evaluator.tally.counts(),
         steps=tuple(solution.steps),
+        retries=tuple(solution.retries),
         detection=memory.detection,
         _memory=memory,
     )

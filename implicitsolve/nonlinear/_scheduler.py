@@ -15,7 +15,8 @@ from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._refactor_rule import ROUNDING
 from implicitsolve.nonlinear._state import CONVERGED, LoopState, Solution
-from implicitsolve.status import Status
+from implicitsolve.result import Retry
+from implicitsolve.status import Status, StatusArray
 from implicitsolve.stopping import NonlinearStop
 
 ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
@@ -153,10 +154,24 @@ def retried(method: NonlinearMethod, context: SolveContext, first: Solution, row
     if not tally.is_spent():
         rows = rows[~_is_exhausted(context, first, rows)]
     if rows.size and not tally.is_spent():
-        solution = first.improved(rows, method.solve(context, first.restarted(rows), rows))
+        again = first.restarted(rows)
+        iteration = first.steps[-1].iteration if first.steps else 0
+        reasons = first.status[rows].view(StatusArray)
+        found = method.solve(context, again, rows)
+        status = found.status[rows].view(StatusArray)
+        retry = Retry(method=_label(method), iteration=iteration, systems=rows, reasons=reasons, status=status)
+        found.retries.insert(len(first.retries), retry)  # before those within it
+        solution = first.improved(rows, found)
     if tally.ended is not None:
         solution.status[rows] = np.where(solution.status[rows] == CONVERGED, CONVERGED, tally.ended)
     return solution
+
+
+def _label(method: NonlinearMethod) -> str:
+    """A method and its line search."""
+    search = getattr(method, "line_search", None)
+    name = getattr(method, "label", type(method).__name__)
+    return name if search is None else f"{name} with {type(search).__name__}"
 
 
 def _is_exhausted(context: SolveContext, solution: Solution, rows: Indices) -> HostArray:

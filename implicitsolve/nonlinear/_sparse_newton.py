@@ -222,6 +222,7 @@ class _Parts:
     jacobians: JacobianAssembler
     factor: SparseInverses
     reuse: str = "broyden"
+    label: ClassVar[str] = "SparseNewton"
     kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
     eliminates = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, copied, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators._wrappers import SystemArrays
-from implicitsolve.result import NewtonStep
+from implicitsolve.result import NewtonStep, Retry
 from implicitsolve.status import Status
 
 CONVERGED = int(Status.CONVERGED)
@@ -50,6 +50,7 @@ class Solution:
     iterations: HostArray
     krylov_iterations: HostArray
     steps: list[NewtonStep]
+    retries: list[Retry] = field(default_factory=list)
 
     @classmethod
     def at(cls, x0: Array) -> Solution:
@@ -71,8 +72,8 @@ class Solution:
 
     def copy(self) -> Solution:
         """A copy that shares no array with this one but the start."""
-        arrays = {name: copied(part) for name, part in vars(self).items() if name not in ("start", "steps")}
-        return replace(self, **arrays, steps=list(self.steps))
+        arrays = {name: copied(part) for name, part in vars(self).items() if name not in ("start", "steps", "retries")}
+        return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
 
     def astype(self, dtype: Any) -> Solution:
         """The same in another precision."""
@@ -98,5 +99,5 @@ class Solution:
         self.norm[better], self.status[better] = other.norm[better], other.status[better]
         self.first_norm, self.target = other.first_norm, other.target
         self.iterations, self.krylov_iterations = other.iterations, other.krylov_iterations
-        self.steps = other.steps
+        self.steps, self.retries = other.steps, other.retries
         return self

@@ -88,3 +88,15 @@ def test_a_radius_of_zero_divides_nothing():
     assert not result.success
     with pytest.raises(ims.NoConvergence):
         ims.newton_krylov(lambda x: x**2 + 1, [1.0, 2.0])
+
+
+def test_every_attempt_keeps_its_reason():
+    both = Problem(lambda x: x**2 + np.array([[1.0], [-1.0]]), batch_ndim=1)
+    result = root(both, np.array([[3.0], [3.0]]))
+    assert [retry.method for retry in result.retries][-1] == "EquilibratedDogleg"
+    assert all(retry.systems.tolist() == [0] for retry in result.retries)
+    assert all((retry.status != Status.CONVERGED).all() for retry in result.retries)
+    assert all(str(retry) in result.summary() for retry in result.retries)
+    assert [retry.iteration for retry in result.retries] == sorted(retry.iteration for retry in result.retries)
+    assert max(map(len, result.summary().splitlines())) <= 100
+    assert root(lambda x: x - 1, 3.0).retries == ()
