@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from implicitsolve._report import environment
+from implicitsolve._report._compile import compile_kernels
 from implicitsolve._report._self_test import Check, self_test
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the report to standard output; return 1 if a part of the self-test failed, else 0."""
     parser = argparse.ArgumentParser("python -m implicitsolve", description="What is installed, and whether it works.")
+    parser.add_argument("task", nargs="?", choices=("report", "compile"), default="report", help="default: report")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--no-self-test", action="store_true", help="only report what is installed")
     options = parser.parse_args(arguments)
+    if options.task == "compile":
+        return _compile()
 
     found = environment()
     if not options.json:
@@ -31,13 +36,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for check in () if options.no_self_test else self_test():
         checks.append(check)
         if not options.json:
-            outcome, reason = "ok" if check.ok else "FAILED", f": {check.reason}" if check.reason else ""
-            _say(f"  {outcome:6} {check.seconds:5.1f} s  {check.name}{reason}")
+            _tell(check)
     if options.json:
         _say(json.dumps({**found, "self-test": [asdict(check) for check in checks]}, indent=2))
     else:
         _say(*([] if checks else ["  not run"]), "```")
     return int(not all(check.ok for check in checks))
+
+
+def _compile() -> int:
+    """Compile the kernels, and say what took how long; return 1 if any failed, or Numba is not installed, else 0."""
+    logging.getLogger("implicitsolve").disabled = True  # which would advise this command
+    checks: list[Check] = []
+    for check in compile_kernels():
+        checks.append(check)
+        _tell(check)
+    if not checks:
+        _say("nothing to compile: Numba is not installed, pip install 'implicitsolve[numba]'")
+    return int(not all(check.ok for check in checks))
+
+
+def _tell(check: Check) -> None:
+    """Write one line on a part."""
+    outcome, reason = "ok" if check.ok else "FAILED", f": {check.reason}" if check.reason else ""
+    _say(f"  {outcome:6} {check.seconds:5.1f} s  {check.name}{reason}")
 
 
 def _say(*lines: str) -> None:

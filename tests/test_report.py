@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import implicitsolve
 from implicitsolve import __main__ as command
 from implicitsolve import _report
-from implicitsolve._report import _self_test
+from implicitsolve._report import _compile, _self_test
 from implicitsolve._report._self_test import agree, tried
 
 SECTIONS = ["versions", "platform", "backends", "GPU", "threads"]
@@ -55,6 +56,24 @@ def test_json_without_the_self_test_is_one_object():
     assert report["self-test"] == []
     assert report["versions"]["implicitsolve"] == implicitsolve.__version__
     assert report["backends"]["reference"].endswith("kernels")
+
+
+@pytest.mark.parametrize(("parts", "status"), [({"easy": int}, 0), ({"easy": int, "hard": lambda: int("x")}, 1)])
+def test_compile_says_what_it_compiled(parts, status, monkeypatch, capsys):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(_compile, "parts", lambda: parts)
+    assert command.main(["compile"]) == status
+    logging.getLogger("implicitsolve").disabled = False
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines][:1] == ["easy"]
+    assert len(lines) == len(parts)
+
+
+def test_compile_without_numba(monkeypatch, capsys):
+    monkeypatch.setattr(_compile, "is_installed", lambda name: False)
+    assert command.main(["compile"]) == 0
+    logging.getLogger("implicitsolve").disabled = False
+    assert "implicitsolve[numba]" in capsys.readouterr().out
 
 
 def test_a_package_that_cannot_be_imported_is_named_with_the_reason(tmp_path):

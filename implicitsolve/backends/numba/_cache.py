@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import re
 import shutil
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +24,8 @@ import numba
 import numba.core.config
 from numba.core.caching import UserProvidedCacheLocator, UserWideCacheLocator
 
+LOGGER = logging.getLogger("implicitsolve")
+NOTABLE = 1.0  # seconds of compilation in this process after which the log says so, once
 ROOT = Path(__file__).parents[3]
 IMPORT = re.compile(r"^from (implicitsolve[\w.]*) import", re.MULTILINE)
 KEPT = 4  # versions of one module: what a developer with a few branches returns to
@@ -87,14 +92,48 @@ class InUsersFolder(_ByContent, UserWideCacheLocator):
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """``numba.njit`` of `function`, kept on disk where a folder can be written."""
+    """``numba.njit`` of `function`, kept on disk where a folder can be written; long compilation is logged."""
     config = cast("Any", numba.core.config)
     before = config.CACHE_LOCATOR_CLASSES
     own = ",".join(f"{locator.__module__}.{locator.__name__}" for locator in (InGivenFolder, InUsersFolder))
     config.CACHE_LOCATOR_CLASSES = own
     try:  # locators are chosen in the call of njit
-        return numba.njit(cache=True, **options)(function)
+        dispatcher = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no folder can be written
-        return numba.njit(**options)(function)
+        dispatcher = numba.njit(**options)(function)
     finally:
         config.CACHE_LOCATOR_CLASSES = before
+    cast("Any", dispatcher).compile = functools.partial(_timed, dispatcher, dispatcher.compile)
+    return dispatcher
+
+
+@dataclass
+class Compilation:
+    """What this process has compiled."""
+
+    kernels: int = 0
+    seconds: float = 0.0
+    is_told: bool = False
+
+    def add(self, seconds: float) -> None:
+        """Count a kernel; the first time that they took long, log it."""
+        self.kernels, self.seconds = self.kernels + 1, self.seconds + seconds
+        if self.seconds > NOTABLE and not self.is_told:
+            self.is_told = True
+            LOGGER.warning(
+                "implicitsolve compiles kernels, %.1f s so far: once for each dtype and block size, then they are kept "
+                "on disk. `python -m implicitsolve compile` does it in advance.",
+                self.seconds,
+            )
+
+
+compilation: Compilation = Compilation()
+
+
+def _timed(dispatcher: Any, compile_for: Callable[[Any], Any], signature: Any) -> Any:
+    """Compile for a signature, or load from disk, which is not counted."""
+    loaded, start = dispatcher.stats.cache_hits.total(), time.perf_counter()
+    entry = compile_for(signature)
+    if dispatcher.stats.cache_hits.total() == loaded:
+        compilation.add(time.perf_counter() - start)
+    return entry

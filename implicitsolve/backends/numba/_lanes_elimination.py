@@ -13,10 +13,10 @@ from implicitsolve.backends.numba._lanes import bits, multiply_add, select
 
 
 @inner
-def factor(A, pivots, lower, size):
+def factor(A, pivots, lower):
     """Overwrite A (T, m, k, k) with its factors."""
     T, m = A.shape[:2]
-    k = len(size) if len(size) > 0 else A.shape[2]
+    k = A.shape[2]
     for t in range(T):
         below, right = min(lower, T - 1 - t), min(m - 1 - lower, T - 1 - t)
         for r in range(k):
@@ -68,10 +68,10 @@ def _interchange(A, pivots, t, r, lower, right, k):
 
 
 @inner
-def substitute(A, pivots, lower, size, x):
+def substitute(A, pivots, lower, x):
     """Overwrite x with the solution; A holds the factors."""
     T, m = A.shape[:2]
-    k = len(size) if len(size) > 0 else A.shape[2]
+    k = A.shape[2]
     for t in range(T):
         o = t * k
         for r in range(k - 1):

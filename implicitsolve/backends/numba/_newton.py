@@ -12,7 +12,7 @@ from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._factors import usable
-from implicitsolve.backends.numba._jit import share, static_size
+from implicitsolve.backends.numba._jit import share
 from implicitsolve.backends.numba._newton_residual import compiled, compiled_for_lanes
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
@@ -25,7 +25,6 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded
 
-STATIC = 4  # blocks of a band up to this size are compiled for it, 10 s each; a dense J is not
 CACHE = 2**22  # bytes in which lanes may work: 32 ms for 200 systems of 400 unknowns, on arrays 60 ms
 PIECES = 8  # of the batch for each thread, since systems differ in their number of steps
 
@@ -75,8 +74,9 @@ def newton_batch(
 
     Notes
     -----
-    The first call with a residual compiles it (about a second); the solver itself is compiled once for each dtype and
-    small block size and kept on disk. An exception raised in `residual` counts as a residual that is not finite.
+    The first call with a residual compiles it (about a second); the solver itself is compiled once for each dtype, in
+    about ten seconds, and kept on disk: ``python -m implicitsolve compile`` does so in advance. An exception raised in
+    `residual` counts as a residual that is not finite.
 
     `residual` is evaluated for sixteen systems at once where it consists of arithmetic, powers with numbers in the
     exponent and elementary functions on elements of x and p: ``out[i] = p[0] - np.exp(x[i])``. With branches on x, or
@@ -151,8 +151,7 @@ class _Solver:
         precision = float(np.finfo(dtype).eps)
         rtol = stop.relative(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
-        size = static_size(k) if k <= STATIC and T > 1 else ()
-        settings = self.sides, self.structure.lower, size, (float(stop.atol), rtol, precision, *rates), limit
+        settings = self.sides, self.structure.lower, (float(stop.atol), rtol, precision, *rates), limit
 
         def run(part: slice) -> None:
             work = _newton_lanes.workspace(T, k, m, self.p.shape[1], dtype)

@@ -59,12 +59,12 @@ def evaluate_each(call, x, p, out, shape):
 
 
 @kernel
-def solve(call, is_wide, x, p, F_out, shape, lower, size, tolerances, limit, work, status, norms, counts):
+def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, status, norms, counts):
     """Solve the systems x (B, N), in place; one for which this method is not enough keeps its x and its status.
 
-    With `is_wide`, `call` evaluates all lanes at once, else one system. `shape` is that of one system, `size` the tuple
-    of `static_size`. `tolerances` are atol, rtol, the rounding unit, the relative length of differences, that of the
-    floor below it, and the slowest rate with a stale Jacobian. `work` is from `workspace`. `norms` (B, 2) takes max|F|
+    With `is_wide`, `call` evaluates all lanes at once, else one system. `shape` is that of one system.
+    `tolerances` are atol, rtol, the rounding unit, the relative length of differences, that of the floor below it, and
+    the slowest rate with a stale Jacobian. `work` is from `workspace`. `norms` (B, 2) takes max|F|
     at x and at x0, `counts` (B, 2) the steps and the evaluations.
     """
     x, p, F_out = borrowed(x), borrowed(p), borrowed(F_out)
@@ -92,11 +92,11 @@ def solve(call, is_wide, x, p, F_out, shape, lower, size, tolerances, limit, wor
             return
         running = ALL & ~idle
         steps.follow(V, scales, least)
-        S[EVALUATIONS] += steps.assemble(call, user, numbers, V, J, scales, lower, size, relative, running)
-        factor(J, pivots, lower, size)
+        S[EVALUATIONS] += steps.assemble(call, user, numbers, V, J, scales, lower, relative, running)
+        factor(J, pivots, lower)
         updates = ZERO
         while running != 0 and updates < MAX_AGE:
-            steps.direction(V, J, pivots, lower, size, updates)
+            steps.direction(V, J, pivots, lower, updates)
             if updates == 0:
                 running, singular = steps.learn(V, scales, relative, running)
                 _leave(outputs, state, who, singular)
@@ -104,7 +104,7 @@ def solve(call, is_wide, x, p, F_out, shape, lower, size, tolerances, limit, wor
             good, fast = _step(call, user, numbers, V, S, updates, running, slowest)
             rejected = running & ~good
             if updates == 0 and rejected != 0:
-                taken, finite = steps.backtrack(call, user, numbers, V, S, J, pivots, lower, size, rejected)
+                taken, finite = steps.backtrack(call, user, numbers, V, S, J, pivots, lower, rejected)
                 failed = rejected & ~taken
                 if failed != 0:
                     exhausted = steps.is_rounding(call, user, numbers, V, S, precision, failed)

@@ -89,10 +89,10 @@ def follow(V, lengths, least):
 
 
 @inner
-def assemble(call, user, numbers, V, J, lengths, lower, size, relative, running):
+def assemble(call, user, numbers, V, J, lengths, lower, relative, running):
     """Fill the blocks of J(x) by colored differences; return the evaluations spent."""
     T, m = J.shape[:2]
-    k = len(size) if len(size) > 0 else J.shape[2]
+    k = J.shape[2]
     N = V.shape[1]
     for i in range(N):
         a, floor = abs(V[X, i]), lengths[FLOOR, i % k]
@@ -140,14 +140,14 @@ def learn(V, lengths, relative, running):
 
 
 @inner
-def direction(V, J, pivots, lower, size, updates):
+def direction(V, J, pivots, lower, updates):
     """Put -J^-1 F into row STEP, which holds the last step, after which it adds an update.
 
     The updates are those of `implicitsolve.nonlinear._broyden_inverse`.
     """
     for i in range(V.shape[1]):
         V[SCRATCH, i] = -V[F, i]
-    substitute(J, pivots, lower, size, V[SCRATCH])
+    substitute(J, pivots, lower, V[SCRATCH])
     for u in range(updates - 1):
         product = _dot(V, PAIRS + 2 * u)
         for i in range(V.shape[1]):
@@ -194,7 +194,7 @@ def count(S, running):
 
 
 @inner
-def backtrack(call, user, numbers, V, S, J, pivots, lower, size, rejected):
+def backtrack(call, user, numbers, V, S, J, pivots, lower, rejected):
     """Shorten the Newton steps of the lanes `rejected`; return those that took one, and those with a finite trial.
 
     The tests and models are those of `implicitsolve.Backtracking`.
@@ -204,7 +204,7 @@ def backtrack(call, user, numbers, V, S, J, pivots, lower, size, rejected):
     largest, now = measure(V, TRIAL_F, S[UNIT])
     ratio = now / S[NORM]
     seen = bits(ratio < np.inf)
-    natural = _correction(V, J, pivots, lower, size, unit)
+    natural = _correction(V, J, pivots, lower, unit)
     good = rejected & bits((natural <= (9 / 16) * step) & (ratio < GROWTH**2))
     accept(V, S, mask_of(good), largest, now)
     active = rejected & ~good
@@ -231,7 +231,7 @@ def backtrack(call, user, numbers, V, S, J, pivots, lower, size, rejected):
         good = active & bits(ratio <= enough * enough)
         if active & ~good & bits(ratio < GROWTH**2) != 0:
             enough = 1 - length / 4
-            natural = _correction(V, J, pivots, lower, size, unit)
+            natural = _correction(V, J, pivots, lower, unit)
             good |= active & bits((natural <= enough * enough * step) & (ratio < GROWTH**2))
         count(S, active)
         accept(V, S, mask_of(good), largest, now)
@@ -240,11 +240,11 @@ def backtrack(call, user, numbers, V, S, J, pivots, lower, size, rejected):
 
 
 @inner
-def _correction(V, J, pivots, lower, size, unit):
+def _correction(V, J, pivots, lower, unit):
     """Put J^-1 F of the trial points into row SCRATCH; return its sum of squares in units of 1 / `unit`."""
     for i in range(V.shape[1]):
         V[SCRATCH, i] = V[TRIAL_F, i]
-    substitute(J, pivots, lower, size, V[SCRATCH])
+    substitute(J, pivots, lower, V[SCRATCH])
     return measure(V, SCRATCH, unit)[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -65,3 +66,21 @@ def test_no_folder_to_write_in(tmp_path, monkeypatch):
     monkeypatch.setattr(_cache.InUsersFolder, "from_function", classmethod(lambda cls, *args: None))
     (tmp_path / "file").write_text("")
     assert _cache.compiled(lambda x: x + 1)(1) == 2
+
+
+def test_long_compilation_is_logged_once(caplog):
+    compilation = _cache.Compilation()
+    with caplog.at_level(logging.WARNING, "implicitsolve"):
+        for _ in range(4):
+            compilation.add(0.4 * _cache.NOTABLE)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "python -m implicitsolve compile" in caplog.text
+    assert compilation.kernels == 4
+
+
+def test_what_is_compiled_is_counted_and_what_is_called_again_is_not(monkeypatch):
+    monkeypatch.setattr(_cache, "compilation", counted := _cache.Compilation())
+    double = _cache.compiled(lambda x: 2 * x)
+    assert [double(1), double(2), double(1.5)] == [2, 4, 3.0]
+    assert counted.kernels == 2
+    assert counted.seconds > 0

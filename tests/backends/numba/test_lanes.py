@@ -13,7 +13,6 @@ import numba
 
 from implicitsolve import BlockBanded, NonlinearStop, Status
 from implicitsolve.backends.numba import _newton, newton_batch
-from implicitsolve.backends.numba._jit import static_size
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, multiply_add, select
 from implicitsolve.backends.numba._lanes_elimination import factor, substitute
 from implicitsolve.backends.numba._newton_residual import compiled_for_lanes
@@ -89,10 +88,10 @@ def test_comparisons_with_nan_are_false():
 
 
 @numba.njit(error_model="numpy")
-def solve_in_lanes(blocks, pivots, lower, size, x):
+def solve_in_lanes(blocks, pivots, lower, x):
     A, p, right = lanes(blocks), lanes(pivots), lanes(x)
-    factor(A, p, lower, size)
-    substitute(A, p, lower, size, right)
+    factor(A, p, lower)
+    substitute(A, p, lower, right)
 
 
 def dense(blocks, lower):
@@ -113,7 +112,7 @@ def test_elimination_interchanges_rows_in_each_lane(T, k, lower, upper, rng):
     blocks[:, lower, :, :, ::3] = blocks[:, lower, ::-1, :, ::3]  # diagonals of some lanes are small or zero
     x = in_lanes(rng.standard_normal((T * k, LANES)))
     expected = [np.linalg.solve(dense(blocks[..., i], lower), x[:, i]) for i in range(LANES)]
-    solve_in_lanes(blocks, aligned((T, k), "float64"), lower, static_size(k), x)
+    solve_in_lanes(blocks, aligned((T, k), "float64"), lower, x)
     np.testing.assert_allclose(x.T, expected, rtol=1e-11, atol=1e-13)
 
 
@@ -122,9 +121,9 @@ def test_a_singular_lane_harms_no_other(k, rng):
     blocks = in_lanes(rng.standard_normal((4, 3, k, k, LANES)))
     x = in_lanes(rng.standard_normal((4 * k, LANES)))
     alone, right = blocks.copy(), x.copy()
-    solve_in_lanes(alone, aligned((4, k), "float64"), 1, static_size(k), right)
+    solve_in_lanes(alone, aligned((4, k), "float64"), 1, right)
     blocks[2, :, :, :, 5] = 0.0
-    solve_in_lanes(blocks, aligned((4, k), "float64"), 1, static_size(k), x)
+    solve_in_lanes(blocks, aligned((4, k), "float64"), 1, x)
     assert not np.isfinite(x[:, 5]).any()
     np.testing.assert_array_equal(np.delete(x, 5, axis=1), np.delete(right, 5, axis=1))
 
