@@ -86,7 +86,10 @@ class Run:
                 self.end(Status.SINGULAR, "J is singular at the start: pass `direction`")
                 return
             tangent: Any = point.tangent
-            ahead = tangent * np.sign(tangent[-1]) * np.sign(self.stop - z[-1])
+            side = np.sign(tangent[-1]) * np.sign(self.stop - z[-1])
+            ahead = side * tangent
+            if point.signs is not None:  # those of the row turned round, which need factors
+                point.signs = None if point.frame.factors is None else side * point.signs
             metric.unit = max(_rms(point.z), _rms(tangent) * abs(metric.span / tangent[-1])) or 1.0
         point.tangent = np.asarray(ahead) / metric.norm(np.asarray(ahead))
         row = metric.covector(point.tangent)

@@ -98,6 +98,17 @@ def test_a_branch_ends_where_the_parameter_leaves_its_interval():
     assert back.x[-1] == pytest.approx(-1, abs=1e-9)
 
 
+@pytest.mark.parametrize("structure", [None, "none"])
+def test_a_falling_parameter_is_as_good_as_a_rising_one(structure):
+    falling = continuation(ims.Problem(bratu, structure=structure), np.zeros(15), 0, -3)
+    rising = continuation(ims.Problem(lambda u, lam: bratu(u, -lam), structure=structure), np.zeros(15), 0, 3)
+    assert falling.success
+    assert not falling.special
+    np.testing.assert_allclose(falling.lam, -rising.lam, atol=1e-7)
+    assert falling.counts.residuals == pytest.approx(rising.counts.residuals, rel=0.1)
+    assert not continuation(bratu, np.zeros(15), 0, -1, branch_points=False).special
+
+
 def test_a_branch_point_and_the_branch_through_it():
     trivial = continuation(pitchfork, [0.0], -1, 1)
     assert trivial.success
