@@ -111,7 +111,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "precondition.BlockILU": Row(numba=KERNELS, split=IN_ORDER, bridge=METHOD),
     },
     "Diagnostics": {
-        "testing.check_derivatives": Row(numba=KERNELS, split=CHECKED),
+        "testing.check_derivatives": Row(split=CHECKED),
         "diagnostics.condition": Row(numba=KERNELS, split=CHECKED),
         "diagnostics.contraction": Row(split=CHECKED),
         "diagnostics.spectrum": Row(split=CHECKED),
