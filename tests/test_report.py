@@ -96,7 +96,7 @@ def test_a_broken_backend_says_so(tmp_path):
     report = json.loads(ended.stdout)
     expected = "ImportError: Numba needs NumPy 1.0 or less"
     assert (report["versions"]["numba"], report["backends"]["numba"]) == (expected, expected)
-    assert report["backends"]["lapack"].split()[0] == "1"
+    assert int(report["backends"]["lapack"].split()[0]) >= 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of a shell")

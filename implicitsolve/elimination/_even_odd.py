@@ -80,9 +80,8 @@ class _Kept:
 
     def problem(self) -> Problem:
         """The problem that they define, with what the whole one offers."""
-        whole, structure = self.whole, self.whole.block_structure
-        k = None if structure is None else structure.block_size
-        has_blocks = whole.has_exact_blocks and k is not None and structure == BlockBanded(1, 1, k)
+        whole = self.whole
+        k = None if whole.block_structure is None else whole.block_structure.block_size
         return Problem(
             self.residual,
             linearize=self.linearize,
@@ -95,8 +94,6 @@ class _Kept:
             initial_guess=None if whole.initial_guess is None else self.initial_guess,
             fixed_point=True,
             astype=None if whole.astype is None else self.astype,
-            blocks=self.blocks if has_blocks else None,
-            blocks_cost=whole.blocks_cost,
             pure=whole.pure,
             name=f"even_odd({whole.name})",
         )
@@ -108,18 +105,6 @@ class _Kept:
         eliminated, first = self.halves.eliminated.linearize(e)
         value, second = self.halves.kept.linearize(eliminated)
         return e - value, reduced_jacobian(first, second, e, self.axis)
-
-    def blocks(self, e: Array) -> Array:
-        """The blocks of J: those between kept ones, by way of the block in front and of the one behind."""
-        x = merge(self.halves.eliminated.apply(e), e, self.axis)
-        parts, xp = self.whole.blocks(x), array_namespace(e)  # type: ignore[misc]
-        kept, last = e.shape[self.axis], (x.shape[self.axis] - 1) // 2  # blocks behind which one is eliminated
-        front, at = parts[..., : 2 * kept : 2, :, :, :], parts[..., 1::2, :, :, :]
-        behind = xp.zeros_like(at)
-        behind[..., :last, :, :, :] = parts[..., 2::2, :, :, :]
-        before, after = at[..., 0, :, :], at[..., 2, :, :]
-        main = at[..., 1, :, :] - before @ front[..., 2, :, :] - after @ behind[..., 0, :, :]
-        return xp.stack([-(before @ front[..., 0, :, :]), main, -(after @ behind[..., 2, :, :])], axis=-3)
 
     def parameter_jvp(self, e: Array, tangents: Mapping[str, Array]) -> Array:
         eliminated, _ = self.halves.eliminated.linearize(e)

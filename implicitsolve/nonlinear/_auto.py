@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from implicitsolve._namespace import host_dtype
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
 from implicitsolve.linearize._assemble import LARGEST_BLOCK, favors_direct
@@ -23,19 +21,12 @@ from implicitsolve.nonlinear._equilibrated import EquilibratedDogleg
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._picard import Picard
 from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.nonlinear._substitution import Substitution
 from implicitsolve.precondition._lagged import Lagged
-from implicitsolve.status import Status
 
-# Measured by benchmarks/auto_choice.py, as operations: of the factors of J, and of a residual, of all systems.
-FEW_FACTORS = 2**17  # B T k^3 up to which a fixed point is found soonest by factors
-FEW_OPERATIONS = 2**20  # B T k^2 up to which a residual costs less than a step of Anderson's method does beside it
-MOST_STEPS = 12  # of the method with factors: easy layers take 3 to 9, others are left to the homotopy
-FAST = 0.25  # ||F|| over that before a step of Picard's iteration, on the average: as fast as Anderson's method then
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
 
 
@@ -51,9 +42,7 @@ class Auto:
       second block where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
       both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). On implicit GRUs
       Anderson's method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly
-      all of the rest, where Newton's method, tried in between, cost more than it saved. Small layers of T blocks begin
-      with other methods: with B T k^2 <= 2^20 with `Picard`, for as long as its steps divide ||F|| by 4 on the average;
-      or with 12 steps of `BlockNewton` where B T k^3 <= 2^17, on NumPy arrays, if the problem offers `blocks`.
+      all of the rest, where Newton's method, tried in between, cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
       dense J (`DenseNewton`), then `NewtonKrylov` with two line searches, and last a trust region for equations that
       are brought to one size at every step (`EquilibratedDogleg`), each for the systems on which those before failed.
@@ -95,8 +84,6 @@ class Auto:
             methods: Sequence[NonlinearMethod] = [Anderson()] if evaluator.is_partitioned else [Anderson(), Homotopy()]
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]
-            elif _Begun.suits(context, x0):
-                methods = [_Begun(), *methods[1:]]
             return [*methods, NewtonKrylov()]
         dense: list[NonlinearMethod] = []
         if problem.structure is None and DenseNewton.suits(context, x0):
@@ -116,40 +103,3 @@ class Auto:
         if not favors_direct(problem, structure.length(evaluator.size)):
             return [NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))]
         return [BlockNewton(), NewtonKrylov()]
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """Anderson's method after another one, for as long as that is fast: for small layers, see the notes of `Auto`."""
-
-    kind: ClassVar[str] = "nonlinear"
-    eliminates = True
-    rdiff = None
-
-    @staticmethod
-    def suits(context: SolveContext, x0: Array) -> bool:
-        """Whether a residual costs less than what Anderson's method does beside it."""
-        structure = context.evaluator.problem.block_structure
-        is_free = context.scheduler is None and context.leave is None
-        return is_free and structure is not None and math.prod(x0.shape) * structure.block_size <= FEW_OPERATIONS
-
-    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
-        problem: Any = context.evaluator.problem
-        is_host = isinstance(start.x, np.ndarray) and start.x.dtype.char in "fdFD" and problem.blocks is not None
-        if is_host and start.x.size * problem.block_structure.block_size**2 <= FEW_FACTORS:
-            factors = BlockNewton(factor=BlockLU(backend="lapack"))
-            steps = itertools.count()
-            first = factors.solve(replace(context, leave=lambda _: next(steps) >= MOST_STEPS), start, rows)
-        else:
-            first = Picard().solve(replace(context, leave=_is_slow), start, rows)
-        rows = np.flatnonzero(unsolved(context, first))
-        if not rows.size:
-            return first
-        first.status[rows] = Status.RUNNING
-        return Anderson().solve(context, first, rows)
-
-
-def _is_slow(state: Any) -> HostArray:
-    """Systems in which ||F|| falls too slowly, on the average over all steps."""
-    return np.asarray(state.norms > FAST**state.age * state.start_norms)

@@ -19,6 +19,7 @@ from implicitsolve.result import Retry
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.stopping import NonlinearStop
 
+LITTLE = 0.02  # the same from which on another attempt is not worth its evaluations: it gains two digits at most
 ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
 
 
@@ -108,7 +109,7 @@ class SolveContext:
     stop: NonlinearStop
     monitor: Monitor = silent
     scheduler: Scheduler | None = None  # of a solve in which all systems iterate to their own end, there is none
-    leave: Callable[[LoopState], HostArray | bool] | None = None  # which running systems end, with ITERATION_LIMIT
+    leave: Callable[[LoopState], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
     truth: Callable[[Array, Indices], HostArray] | None = None  # norms of the caller's F, where another F is solved
     previous: SolveMemory = field(default_factory=SolveMemory)  # what an earlier solve left; never written
     memory: SolveMemory = field(default_factory=SolveMemory)  # what this one leaves
@@ -175,20 +176,21 @@ def _label(method: NonlinearMethod) -> str:
 
 
 def _is_exhausted(context: SolveContext, solution: Solution, rows: Indices) -> HostArray:
-    """Which systems ended where F is rounding error; takes an evaluation if any may have."""
-    exhausted = np.isin(solution.status[rows], ENDS)
-    ended = rows[exhausted]
-    if ended.size:
-        x = gather(solution.x, ended)
-        part = context.evaluator.take(ended, solution.x)
-        exhausted[exhausted] = is_rounding(part, x, gather(solution.F, ended))
+    """Which systems ended where F is little but rounding error; takes an evaluation if any may have."""
+    exhausted = np.zeros(rows.size, dtype=bool)
+    ended = np.flatnonzero(np.isin(solution.status[rows], ENDS))
+    capacity = None if context.scheduler is None else context.scheduler.capacity
+    for first in range(0, ended.size, capacity or max(ended.size, 1)):
+        some = ended[first : first + (capacity or ended.size)]
+        x, part = gather(solution.x, rows[some]), context.evaluator.take(rows[some], solution.x)
+        exhausted[some] = is_rounding(part, x, gather(solution.F, rows[some]), LITTLE)
     return exhausted
 
 
-def is_rounding(part: Evaluator, x: Array, F: Array) -> HostArray:
-    """Whether F(x) is no larger than its change between neighbouring floating-point numbers; takes an evaluation."""
+def is_rounding(part: Evaluator, x: Array, F: Array, share: float = ROUNDING) -> HostArray:
+    """Whether F changes by that share of its size from x to its neighbouring floating-point number; an evaluation."""
     xp = part.xp
     sign = xp.asarray(1 - 2 * (np.arange(x.shape[1]) % 2), dtype=x.dtype, device=x.device)
     neighbour = part.residual(x * (1 + eps(xp, x.dtype) * sign), keep=False)
     with np.errstate(all="ignore"):
-        return norm2(neighbour - F) >= ROUNDING * norm2(F)
+        return norm2(neighbour - F) >= share * norm2(F)

@@ -378,16 +378,3 @@ def test_a_user_of_halves_needs_no_adapter():
         assert np.abs(problem.residual(result.x)).max() <= 2 * ATOL
     assert ims.elimination.even_odd(problem).structure is None
     assert ims.elimination.even_odd(problem).parameter_jvp is ims.elimination.even_odd(problem).initial_guess is None
-
-
-@pytest.mark.parametrize(("systems", "weight", "steps"), [(1, 0.3, 12), (40, 0.05, 12), (40, 0.5, 100)])
-def test_small_layers_begin_with_factors_or_picard(systems, weight, steps, rng):
-    """By factors; by Picard's iteration, without a J; and one for which that is too slow."""
-    square = {name: weight * rng.uniform(-1, 1, (1, 8, 8)) for name in ("P", "N")}
-    params = {**square, "V": rng.uniform(-1, 1, (8, 8)), "b": np.zeros(8)}
-    layer = ims.adapters.implicit_rnn(params, rng.standard_normal((systems, 20, 8)))
-    result = ims.root(layer, np.zeros((systems, 20, 8)), stop=TIGHT)
-    assert result.success.all()
-    assert np.abs(layer.residual(result.x)).max() <= TIGHT.atol
-    assert result.counts.residuals <= steps
-    assert (result.counts.linearizations == 0) == (weight == 0.05)

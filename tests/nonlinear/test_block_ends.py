@@ -82,7 +82,8 @@ def test_tolerances_below_rounding_error_end_soon(name, reuse):
     assert result.status is Status.STAGNATED, result.message
     assert result.residual_norm < 1e-11 * result.initial_norm
     reached = run(F, x0, structure, BlockNewton(reuse=reuse))
-    assert result.counts.residuals < reached.counts.residuals + 160
+    # At most 20 steps without progress, each with an assembly if nothing is reused, and as many with a little of it.
+    assert result.counts.residuals < reached.counts.residuals + (320 if reuse == "none" else 160)
 
 
 def test_a_root_at_the_start():
