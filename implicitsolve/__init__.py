@@ -13,6 +13,7 @@ from implicitsolve import monitor
 from implicitsolve._sparse_structure import Detection
 from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
+from implicitsolve.derivatives._results import AdjointResult, TangentResult
 from implicitsolve.direct import BlockLU, CyclicReduction
 from implicitsolve.errors import BackendUnavailable, NoConvergence
 from implicitsolve.globalize import Backtracking, ConstantForcing, Dogleg, EisenstatWalker, FullStep, Wolfe
@@ -33,7 +34,7 @@ from implicitsolve.nonlinear import (
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator, aslinearoperator
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import Problem
-from implicitsolve.result import AdjointResult, Counts, LinearResult, NewtonStep, NonlinearResult, TangentResult
+from implicitsolve.result import Counts, LinearResult, NewtonStep, NonlinearResult
 from implicitsolve.solve import linear_solve, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop

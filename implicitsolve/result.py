@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._html import Shown
 from implicitsolve._namespace import array_namespace
 from implicitsolve._sparse_structure import Detection
-from implicitsolve._summary import facts, of_derivative, of_linear, of_nonlinear
+from implicitsolve._summary import facts, of_linear, of_nonlinear
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
@@ -172,7 +172,7 @@ def status_per_system(codes: HostArray, batch_shape: tuple[int, ...]) -> Any:
     return codes.reshape(batch_shape) if batch_shape else Status(int(codes.reshape(-1)[0]))
 
 
-class _Ending(Shown):
+class Ending(Shown):
     """What results have in common: one status, or one for each system of a batch."""
 
     status: Any
@@ -220,7 +220,7 @@ class _Ending(Shown):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LinearResult(_Ending):
+class LinearResult(Ending):
     """Result of `linear_solve`.
 
     Attributes
@@ -257,7 +257,7 @@ class LinearResult(_Ending):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class NonlinearResult(_Ending):
+class NonlinearResult(Ending):
     """Result of `root`.
 
     Attributes
@@ -379,68 +379,3 @@ def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> Non
         counts=sum((result.counts for result in results), Counts()),
         steps=tuple(step for result in results for step in result.steps),
     )
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class AdjointResult(_Ending):
-    """Result of `pull_back`.
-
-    Attributes
-    ----------
-    gradients : dict of str to Array
-        Gradient for each parameter of the problem.
-    adjoint : Array
-        Solution of J^H adjoint = cotangent, shaped like x.
-    status : Status or ndarray of int
-        CONVERGED, the linear solve's failure, or FORWARD_NOT_CONVERGED.
-    linear : LinearResult
-        The adjoint solve.
-    counts : Counts
-        Calls of the user's functions.
-    """
-
-    gradients: dict[str, Array]
-    adjoint: Array
-    status: Any
-    linear: LinearResult = field(repr=False)
-    counts: Counts
-
-    def summary(self) -> str:
-        """Return what is known of the derivative, and of its linear solve, as a table."""
-        return of_derivative(self, self.gradients)
-
-    def raise_for_status(self) -> AdjointResult:
-        """Return self, or raise `NoConvergence` that carries it."""
-        self._raise_for_status(self.adjoint)
-        return self
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class TangentResult(_Ending):
-    """Result of `push_forward`.
-
-    Attributes
-    ----------
-    tangent : Array
-        Derivative of the solution along the parameters' tangents, shaped like x.
-    status : Status or ndarray of int
-        CONVERGED, the linear solve's failure, or FORWARD_NOT_CONVERGED.
-    linear : LinearResult
-        The tangent solve.
-    counts : Counts
-        Calls of the user's functions.
-    """
-
-    tangent: Array
-    status: Any
-    linear: LinearResult = field(repr=False)
-    counts: Counts
-
-    def summary(self) -> str:
-        """Return what is known of the derivative, and of its linear solve, as a table."""
-        return of_derivative(self, {})
-
-    def raise_for_status(self) -> TangentResult:
-        """Return self, or raise `NoConvergence` that carries it."""
-        self._raise_for_status(self.tangent)
-        return self

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.globalize._inexact_newton import full_step
+from implicitsolve.globalize._line_search import full_step
 from implicitsolve.kernels import Kernel
 from implicitsolve.krylov._arnoldi import classify
 from implicitsolve.krylov._base import KrylovOutcome, part_of, start, updated

@@ -12,7 +12,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import Counts, LinearResult, NewtonStep, NonlinearResult, Status
-from implicitsolve.result import AdjointResult, TangentResult
+from implicitsolve.derivatives import AdjointResult, TangentResult
 
 
 def linear(status, x=None) -> LinearResult:

@@ -19,7 +19,7 @@ from implicitsolve._namespace import array_namespace, as_inexact
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.globalize import Backtracking, FullStep, Wolfe
-from implicitsolve.globalize._inexact_newton import LineSearch
+from implicitsolve.globalize._line_search import LineSearch
 from implicitsolve.krylov import GMRES, BiCGSTAB, KrylovMethod, ScipyKrylov
 from implicitsolve.krylov._scipy import SCIPY_METHODS
 from implicitsolve.monitor import Monitor, combine, table

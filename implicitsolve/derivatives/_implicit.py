@@ -12,6 +12,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, as_inexact, is_complex, norm2
 from implicitsolve._typing import Array
+from implicitsolve.derivatives._results import AdjointResult, TangentResult
 from implicitsolve.derivatives._systems import HalfSystem, by_substitution, checked_wrt, long_krylov
 from implicitsolve.direct import BlockLU, DirectMethod, Factored, solve_factored
 from implicitsolve.direct._sparse_lu import SparseLU
@@ -23,14 +24,7 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._diagonals import build_inverse, builds_inverse
 from implicitsolve.problem import Problem
-from implicitsolve.result import (
-    AdjointResult,
-    LinearResult,
-    NonlinearResult,
-    TangentResult,
-    per_system,
-    status_per_system,
-)
+from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.solve import check_linear, linear_solve
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve.derivatives import AdjointResult
 from implicitsolve.diagnostics._history import LINEAR_ADVICE, Case, Cause, faster, place, slowness
-from implicitsolve.result import AdjointResult, LinearResult
+from implicitsolve.result import LinearResult
 from implicitsolve.status import Status
 
 ROUNDED = 0.4  # reduction of ||F|| by this power of eps that ends where rounding begins

@@ -12,12 +12,13 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, check_whole, eps, gather, to_host
 from implicitsolve._summary import flat, named, worst_first
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.derivatives import AdjointResult, TangentResult
 from implicitsolve.diagnostics._causes import cause_of, linear_cause
 from implicitsolve.diagnostics._history import ENDED_WELL, STOPPED, Case, Cause, histories, largest, native, warning_of
 from implicitsolve.diagnostics._probe import probe
 from implicitsolve.drivers._batch import BatchResult
 from implicitsolve.problem import Problem
-from implicitsolve.result import AdjointResult, LinearResult, NonlinearResult, TangentResult
+from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
 
 LOOKED_AT = 200  # systems of each status, the worst ones

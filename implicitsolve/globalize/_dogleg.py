@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, from_host, gather, norm2, scatter, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.globalize._inexact_newton import Correction, SearchResult, restored, squared_ratio
+from implicitsolve.globalize._line_search import Correction, SearchResult, restored, squared_ratio
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.stopping import check_limit

@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import eps, norm2
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.globalize._inexact_newton import (
+from implicitsolve.globalize._line_search import (
     SUFFICIENT_DECREASE,
     Backtracking,
     Correction,

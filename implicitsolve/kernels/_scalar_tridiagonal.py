@@ -67,7 +67,7 @@ class Chains(ScalarTridiagonal):
         below, pivots, above = (part.reshape(-1, part.shape[-1]) for part in parts)
         given = [part.copy() for part in (below, pivots, above)]
         with np.errstate(all="ignore"):
-            bad = ~np.isfinite(below + pivots + above).all(axis=1)
+            bad: HostArray = np.any(~np.isfinite(below + pivots + above), axis=1)
             for part, blank in zip((below, pivots, above), (0.0, 1.0, 0.0)):
                 part[bad] = blank  # what is not finite would go from one matrix to the next: 0 times infinity
             bad |= _factor_chains(below, pivots, above)
@@ -90,7 +90,7 @@ class Chains(ScalarTridiagonal):
         )
         x = _solve_chains(right, dl, inverse, du)
         if not np.isfinite(x).all():
-            bad = ~np.isfinite(right).all(axis=1)
+            bad: HostArray = np.any(~np.isfinite(right), axis=1)
             x = _solve_chains(np.where(bad[:, None], 0.0, right), dl, inverse, du)
             x[bad] = ScalarTridiagonal.solve(right[bad].T, dl[bad].T, inverse[bad].T, du[bad].T).T
             if not np.isfinite(x[~bad]).all():
@@ -107,7 +107,8 @@ def _factor_chains(below: HostArray, pivots: HostArray, above: HostArray) -> Hos
         size = np.abs(d)
         is_good = (size >= LEAST_PIVOT) & (size < np.inf) & (np.abs(du) <= LARGEST * size)
         is_good &= (np.abs(dl) <= LARGEST) & (swaps == _no_swaps(d.size))
-    return ~is_good.reshape(below.shape).all(axis=1)
+    is_in_bounds: HostArray = np.all(is_good.reshape(below.shape), axis=1)
+    return ~is_in_bounds
 
 
 def _solve_chains(b: HostArray, below: HostArray, scale: HostArray, above: HostArray) -> HostArray:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from implicitsolve._typing import Indices
 from implicitsolve.direct import BlockLU, DirectMethod
-from implicitsolve.globalize._inexact_newton import Backtracking, LineSearch
+from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler

@@ -13,7 +13,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._sparse_lu import near_reciprocals
 from implicitsolve.globalize._bounds import kept_part, least_squares_step
 from implicitsolve.globalize._dogleg import ACCEPTED, GOOD, POOR, dogleg, first_radius
-from implicitsolve.globalize._inexact_newton import CAUTIOUS_GROWTH, SearchResult, restored
+from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult, restored
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences

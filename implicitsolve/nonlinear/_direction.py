@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, norm2
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._inexact_newton import Correction
+from implicitsolve.globalize._line_search import Correction
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.operators import LinearOperator
 

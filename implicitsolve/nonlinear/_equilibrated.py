@@ -10,7 +10,7 @@ import numpy as np
 from implicitsolve._namespace import eps, norm2
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.globalize._dogleg import ACCEPTED, GOOD, next_radius, trust_step
-from implicitsolve.globalize._inexact_newton import restored, squared_ratio
+from implicitsolve.globalize._line_search import restored, squared_ratio
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._dense_newton import SINGULAR, DenseLoop, DenseNewton, solved, times

@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import Norms, from_host, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._inexact_newton import SearchResult
+from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution

@@ -10,7 +10,7 @@ import numpy as np
 
 from implicitsolve._namespace import Norms, array_namespace, eps, from_host, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._inexact_newton import SearchResult
+from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import silent, wants_end

@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._inexact_newton import ConstantForcing
+from implicitsolve.globalize._forcing import ConstantForcing
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear._anderson import Anderson

@@ -11,7 +11,8 @@ from implicitsolve._namespace import eps, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._bounds import bounded_direction, kept_part
 from implicitsolve.globalize._dogleg import Dogleg
-from implicitsolve.globalize._inexact_newton import Backtracking, EisenstatWalker, Forcing, LineSearch, SearchResult
+from implicitsolve.globalize._forcing import EisenstatWalker, Forcing
+from implicitsolve.globalize._line_search import Backtracking, LineSearch, SearchResult
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES

@@ -168,7 +168,7 @@ class _Solve:
             truth=self._truth if self.is_left else None,
         )
         solution = self.method.outer.solve(context, self.start, self.rows)
-        self._judge(solution, x0, F0, norm0)
+        self._measure_ends(solution, x0, F0, norm0)
         return solution
 
     def _residual(self, x: Array, rows: Indices) -> Array:
@@ -185,7 +185,7 @@ class _Solve:
         """M(x) where the outer method iterates on y, x where it iterates on x."""
         return x if self.is_left else x - self.inner.take(rows, self.start.start).residual(x)
 
-    def _judge(self, solution: Solution, x0: Array, F0: Array | None, norm0: HostArray | None) -> None:
+    def _measure_ends(self, solution: Solution, x0: Array, F0: Array | None, norm0: HostArray | None) -> None:
         """Measure F afresh where systems ended; that alone says which have converged."""
         rows, stop = self.systems, self.context.stop
         x = self._moved(gather(solution.x, rows), rows)

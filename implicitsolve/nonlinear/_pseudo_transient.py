@@ -24,8 +24,8 @@ from implicitsolve._namespace import (
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
-from implicitsolve.globalize._inexact_newton import (
-    ConstantForcing,
+from implicitsolve.globalize._forcing import ConstantForcing
+from implicitsolve.globalize._line_search import (
     Correction,
     FullStep,
     SearchResult,

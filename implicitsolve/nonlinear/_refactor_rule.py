@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from implicitsolve.globalize._inexact_newton import SUFFICIENT_DECREASE
+from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE
 
 DIGITS = 1.5  # decimal digits of ||F|| that a new Jacobian is expected to bring
 STALE_DECREASE = 0.9  # of ||F||: a step with a stale Jacobian that brings less is rejected, it may lead astray

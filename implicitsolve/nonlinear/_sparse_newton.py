@@ -15,7 +15,7 @@ from implicitsolve._namespace import numpy_namespace
 from implicitsolve._sparse_structure import Detection, Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._dogleg import Dogleg
-from implicitsolve.globalize._inexact_newton import Backtracking, LineSearch
+from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, detect
 from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler

@@ -76,7 +76,7 @@ def test_what_serves_messages_only_is_apart():
     assert not changed_lines("string")
 
 
-@pytest.mark.parametrize("file", ["implicitsolve/globalize/_inexact_newton.py", "implicitsolve/stopping.py"])
+@pytest.mark.parametrize("file", ["implicitsolve/globalize/_line_search.py", "implicitsolve/stopping.py"])
 def test_every_change_is_one_and_compiles(file):
     source = (ROOT / file).read_text(encoding="utf-8")
     found = texts(source)

@@ -11,8 +11,9 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import Counts, NonlinearStop, Status
+from implicitsolve.derivatives import AdjointResult, TangentResult
 from implicitsolve.diagnostics._history import histories
-from implicitsolve.result import AdjointResult, LinearResult, NonlinearResult, TangentResult
+from implicitsolve.result import LinearResult, NonlinearResult
 
 pytestmark = pytest.mark.rounding
 

@@ -13,7 +13,7 @@ import pytest
 import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.drivers._stream import Solved, solve_sequences, solve_stream
-from implicitsolve.globalize._inexact_newton import FullStep
+from implicitsolve.globalize._line_search import FullStep
 from implicitsolve.monitor import silent
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._scheduler import Scheduler
