@@ -19,6 +19,7 @@ NAMES = {
     "homotopy": ims.Homotopy(),
     "newton-krylov": ims.NewtonKrylov(),
     "picard": ims.Picard(),
+    "pseudo-transient": ims.PseudoTransient(),
     "sparse-newton": ims.SparseNewton(),
 }
 
