@@ -51,6 +51,12 @@ class SearchResult:
     jacobian: LinearOperator | None
     measured: Norms | None = None
 
+    def try_length(self, evaluator: Evaluator, x: Array, step: Array, length: HostArray) -> None:
+        """Evaluate F at that part of the step from x, for all systems."""
+        self.x = evaluator.moved(x, step, length)
+        self.F, self.jacobian, self.measured = evaluator.residual(self.x), None, None
+        self.norms = norm2(self.F)
+
     def take(self, rows: Indices) -> SearchResult:
         """The same of some systems, without J."""
         x, F = gather(self.x, rows), gather(self.F, rows)
@@ -259,9 +265,7 @@ class Backtracking:
     ) -> None:
         """Evaluate new trial points of some systems."""
         if rows.size == length.size:
-            found.x = evaluator.moved(x, step, length)
-            found.F, found.jacobian, found.measured = evaluator.residual(found.x), None, None
-            found.norms = norm2(found.F)
+            found.try_length(evaluator, x, step, length)
             found.finite |= np.isfinite(found.norms)
             return
         part = evaluator.take(rows, x)

@@ -77,9 +77,7 @@ class Wolfe:
         short, long, length = 0.0, np.inf, 1.0
         for trial in range(self.max_trials):
             if trial:
-                found.x = evaluator.moved(x, step, np.asarray([length]))
-                found.F, found.jacobian, found.measured = evaluator.residual(found.x), None, None
-                found.norms = norm2(found.F)
+                found.try_length(evaluator, x, step, np.asarray([length]))
             value = self._merit(found.norms, norms)
             if value <= 0.5 + SUFFICIENT_DECREASE * length * first_slope:
                 slope = self._slope(evaluator, x, step, norms, length, value)

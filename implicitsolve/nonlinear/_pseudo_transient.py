@@ -11,7 +11,6 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._namespace import (
-    Norms,
     array_namespace,
     as_inexact,
     copied,
@@ -233,9 +232,7 @@ class _Finite(FullStep):
             if found.finite.all():
                 break
             found.length = np.where(found.finite, found.length, SHORTER * found.length)
-            found.x = evaluator.moved(x, step, found.length)
-            found.F, found.jacobian, found.measured = evaluator.residual(found.x), None, None
-            found.norms = Norms(found.F).two(0)
+            found.try_length(evaluator, x, step, found.length)
             found.finite = np.isfinite(found.norms)
         found.accepted = found.finite.copy()
         return restored(found, x, F, norms)
