@@ -100,11 +100,15 @@ class Reduced:
         lower, upper); None where all are zero.
     inverse : Factorization
         Of the batch; its unknowns are what is exchanged.
+    singular : ndarray (B,) of int
+        The interface at which the system is singular up to rounding, or -1. The pivot of two equal equations is a
+        rounding error, since the equations are themselves computed.
     """
 
     interfaces: Interfaces
     mixtures: tuple[HostArray, HostArray] | None
     inverse: Factorization
+    singular: HostArray
 
     @classmethod
     def of(cls, interfaces: Interfaces, tips: HostArray, kinds: HostArray) -> Reduced:
@@ -130,7 +134,9 @@ class Reduced:
         with np.errstate(all="ignore"):
             blocks = np.stack([_exchanged(part, lower, mixtures) for part in P])
         blocks[1] += np.eye(m)
-        return cls(interfaces, mixtures, BlockLU().factor(_matrix(interfaces, blocks)))
+        A = _matrix(interfaces, blocks)
+        inverse = BlockLU().factor(A)
+        return cls(interfaces, mixtures, inverse, _singular_interface(A, inverse))
 
     @property
     def nbytes(self) -> int:
@@ -141,7 +147,7 @@ class Reduced:
         """The systems of some of the batch."""
         mixtures = None if self.mixtures is None else (self.mixtures[0][:, indices], self.mixtures[1][:, indices])
         inverse: Any = self.inverse.take(indices)
-        return Reduced(self.interfaces, mixtures, inverse)
+        return Reduced(self.interfaces, mixtures, inverse, self.singular[indices])
 
     def solve(self, tips: HostArray) -> HostArray:
         """What is exchanged, (interfaces, B, m, K), for the tips (ranks, B, m, K) of all ranks' g."""
@@ -197,7 +203,7 @@ class Exchange:
         tips, found = gathered(comm, tips, found)
         reduced = Reduced.of(interfaces, tips, found[..., 2])
         singular, growth = overall(found).T
-        at = np.append(first_blocks[interfaces.right], np.inf)[np.asarray(reduced.inverse.singular_block)]
+        at = np.append(first_blocks[interfaces.right], np.inf)[reduced.singular]
         singular = np.where(np.isfinite(singular), singular, at)
         with np.errstate(invalid="ignore"):
             growth = growth * np.asarray(reduced.inverse.growth)
@@ -252,6 +258,20 @@ def _matrix(interfaces: Interfaces, blocks: HostArray) -> BlockBandedMatrix:
         lower, upper, periodic = 1, 1, False
     band = np.ascontiguousarray(blocks[1 - lower : 2 + upper].transpose(2, 1, 0, 3, 4))
     return BlockBandedMatrix(band, lower=lower, upper=upper, periodic=periodic)
+
+
+def _singular_interface(A: BlockBandedMatrix, inverse: Factorization) -> HostArray:
+    """Where each system is singular, or -1: exactly, or in that its condition number is 1 / (n eps) and more.
+
+    A solution for a random right-hand side bounds the condition number from below, and nearly attains it.
+    """
+    singular, n = np.asarray(inverse.singular_block), A.shape[0]
+    b = np.random.default_rng(n).standard_normal(n).astype(A.dtype)
+    with np.errstate(all="ignore"):
+        x = np.abs(inverse.solve(np.broadcast_to(b, (singular.size, n))))
+        norm = np.abs(A.blocks).sum(axis=(2, 4)).max(axis=(1, 2))
+        lost = x.max(axis=1) * norm * n * np.finfo(A.dtype).eps >= np.abs(b).max()
+    return np.where((singular < 0) & lost, x.argmax(axis=1) // A.block_size, singular)
 
 
 def _mixtures(interfaces: Interfaces, kinds: HostArray, dtype: Any) -> tuple[HostArray, HostArray] | None:
