@@ -113,13 +113,13 @@ class Compilation:
 
     kernels: int = 0
     seconds: float = 0.0
-    is_told: bool = False
+    is_logged: bool = False
 
     def add(self, seconds: float) -> None:
         """Count a kernel; the first time that they took long, log it."""
         self.kernels, self.seconds = self.kernels + 1, self.seconds + seconds
-        if self.seconds > NOTABLE and not self.is_told:
-            self.is_told = True
+        if self.seconds > NOTABLE and not self.is_logged:
+            self.is_logged = True
             LOGGER.warning(
                 "implicitsolve compiles kernels, %.1f s so far: once for each dtype and block size, then they are kept "
                 "on disk. `python -m implicitsolve compile` does it in advance.",

@@ -6,6 +6,8 @@ import logging
 import os
 from pathlib import Path
 
+import numba.core.config
+
 from implicitsolve.backends.numba import _cache, _elimination
 
 FOLDER = "implicitsolve/backends/numba"
@@ -78,7 +80,8 @@ def test_long_compilation_is_logged_once(caplog):
     assert compilation.kernels == 4
 
 
-def test_what_is_compiled_is_counted_and_what_is_called_again_is_not(monkeypatch):
+def test_what_is_compiled_is_counted_and_what_is_called_again_is_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(numba.core.config, "CACHE_DIR", str(tmp_path))  # else an earlier run has left it on disk
     monkeypatch.setattr(_cache, "compilation", counted := _cache.Compilation())
     double = _cache.compiled(lambda x: 2 * x)
     assert [double(1), double(2), double(1.5)] == [2, 4, 3.0]
