@@ -77,9 +77,9 @@ class Walks:
         return np.arange(self.labels.shape[1]) < self.lengths[:, None]
 
 
-def draw(law: Law, count: int, rng: np.random.Generator) -> Walks:
-    """Draw `count` walks."""
-    lengths = rng.integers(1, LONGEST + 1, count)
+def draw(law: Law, count: int, rng: np.random.Generator, length: int | None = None) -> Walks:
+    """Draw `count` walks, all of one length if it is given."""
+    lengths = rng.integers(1, LONGEST + 1, count) if length is None else np.full(count, length)
     changes = rng.uniform(0.0, lengths)
     i = np.arange(1, lengths.max() + 1)
     share = np.clip(i - changes[:, None], 0.0, 1.0)  # of the drift, in each step

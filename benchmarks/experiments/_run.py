@@ -1,12 +1,17 @@
-"""What every experiment shares: files that are complete or absent, checkpoints to go on from, progress, and seeds."""
+"""What every experiment shares: results with their origin, checkpoints to resume from, progress, and seeds."""
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
+import platform
+import re
+import subprocess
 import time
 from contextlib import AbstractContextManager
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,11 +20,42 @@ import torch
 
 from _tagging.files import atomic_write
 
+RESULTS = Path(__file__).parent / "results"
+"""Of the runs that the pages show."""
 
-def write_json(path: Path, results: dict[str, Any]) -> None:
-    """Write results, with what is needed to tell runs apart."""
+
+def write_json(path: Path, results: dict[str, Any], options: argparse.Namespace | None = None) -> None:
+    """Write results with their origin and, of the command line, everything except paths."""
+    if options is not None:
+        left_out = {"quiet", "threads"} | ({"seed"} if hasattr(options, "seeds") else set())
+        given = {k: v for k, v in vars(options).items() if not isinstance(v, Path) and k not in left_out}
+        results = {"origin": origin(options.threads), "settings": given} | results
     with _written(path) as file:
         file.write((json.dumps(results, indent=1, default=_plain) + "\n").encode())
+
+
+def origin(threads: int) -> dict[str, Any]:
+    """Where and with what results are measured: commit, date, versions and machine."""
+    packages = ("numpy", "scipy", "numba", "torch")
+    cpu = Path("/proc/cpuinfo")
+    models = re.findall(r"^model name\s*: (.*)$", cpu.read_text(), re.MULTILINE) if cpu.exists() else []
+    changed = _git("status", "--porcelain", "--", ":/implicitsolve", ":/examples", ":/benchmarks/experiments/*.py")
+    return {
+        "commit": _git("rev-parse", "HEAD") + (", with changes" if changed else ""),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+        "hardware": {
+            "processor": [*models, platform.machine()][0],
+            "cores": os.cpu_count(),
+            "threads": threads,
+            "load": os.getloadavg()[0],
+        },
+    }
+
+
+def _git(*arguments: str) -> str:
+    found = subprocess.run(["git", *arguments], cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 def write_figure(path: Path, figure: Any) -> None:
@@ -41,7 +77,8 @@ def _plain(value: Any) -> Any:
 def command(name: str, summary: str) -> argparse.ArgumentParser:
     """A command line with what all experiments have."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.experiments.{name}", description=summary)
-    parser.add_argument("--folder", type=Path, default=Path("results") / name, help="of results and checkpoints")
+    parser.add_argument("--folder", type=Path, default=Path("results") / name, help="of checkpoints and figures")
+    parser.add_argument("--json", type=Path, default=RESULTS / f"{name}.json", help="results (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="default %(default)s")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all cores, %(default)s here")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")

@@ -181,7 +181,7 @@ def run(options: argparse.Namespace) -> None:
         found = train(model, text, options, Checkpoints(options.folder / f"{name}.pt", settings))
         rows.append({"form": form, "rho": rho} | found)
         print(f"{form} {rho or ''}: {found['perplexity']:.1f}", flush=True)
-        write_json(options.folder / "language.json", {"settings": vars(options), "n-grams": ngrams, "rows": rows})
+        write_json(options.json, {"n-grams": ngrams, "rows": rows}, options)
     lines = ngrams | {f"Elman, {row['form'].upper()}": row["perplexity"] for row in rows if row["form"] == "bptt"}
     figure(options.folder / "language.png", rows, lines)
 

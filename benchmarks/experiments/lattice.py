@@ -208,7 +208,7 @@ def main() -> None:
         errors = sum(a != b for a, b in zip(words, line[: options.words].tolist()))
         found.append({"arcs": len(lattice.arcs), "expanded": len(expanded.arcs), "seconds": took, "score": score})
         found[-1]["other words"] = errors + abs(len(words) - options.words)
-    write_json(options.folder / "lattice.json", {"settings": vars(options), "lattices": found})
+    write_json(options.json, {"lattices": found}, options)
     means = {name: float(np.mean([row[name] for row in found])) for name in found[0]}
     print(f"{len(found)} lattices, each checked: " + ", ".join(f"{name} {value:.3g}" for name, value in means.items()))
 

@@ -11,7 +11,6 @@ as those of a layer that has not been trained.
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -123,8 +122,12 @@ def run(options: argparse.Namespace) -> None:
         name: {what: exponent(list(rows), [row[what] for row in rows.values()]) for what in next(iter(rows.values()))}
         for name, rows in series.items()
     }
-    results = {"batch": BATCH, "k": k, "d": d, "machine": platform.processor() or platform.machine()}
-    write_json(options.folder / "lengths.json", results | {"series": series, "exponents": fits})
+    results = {
+        "batch": BATCH,
+        "k": k,
+        "d": d,
+    }
+    write_json(options.json, results | {"series": series, "exponents": fits}, options)
     figure(options.folder / "lengths.png", series)
     for name, rows in series.items():
         for n, row in rows.items():

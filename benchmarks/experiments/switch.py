@@ -58,7 +58,7 @@ def main() -> None:
     values, tags = directions(tagger, forms)
     figure(options.folder / "switch.png", forms, values, tags)
     rows = [{"word": w, "tag": t, "mean of 1 - 2 s": float(v)} for w, t, v in zip(forms, tags, values)]
-    write_json(options.folder / "switch.json", {"sentence": options.sentence, "words": rows})
+    write_json(options.json, {"words": rows}, options)
     for word, tag, value in zip(forms, tags, values):
         print(f"{word:>16} {tag:5} {value:+.3f}")
 

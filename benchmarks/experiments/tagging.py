@@ -31,8 +31,6 @@ from benchmarks.experiments._run import Checkpoints, Progress, command, write_fi
 
 CLIP = 1.0
 NOT_OF_A_RUN = {"data", "folder", "layers", "quiet", "seeds", "state", "threads"}
-PUBLISHED = {"gru": 96.43, "lstm": 96.47, "bigru": 97.28, "blstm": 97.25, "implicit-gru": 97.37}
-"""Accuracy on the Wall Street Journal, by the paper."""
 
 
 class Tagger(nn.Module):
@@ -165,7 +163,7 @@ def run(options: argparse.Namespace) -> None:
         best = [max(epoch["accuracy"] for epoch in epochs) for epochs in runs]
         rows[name] = {"k": k, "parameters": parameters_of(model.layer), "runs": runs, "mean": statistics.mean(best)}
         rows[name]["spread"] = statistics.stdev(best) if len(best) > 1 else None
-        write_json(options.folder / "tagging.json", {"settings": vars(options), "rows": rows, "published": PUBLISHED})
+        write_json(options.json, {"rows": rows}, options)
     figure(options.folder / "tagging.png", rows)
 
 

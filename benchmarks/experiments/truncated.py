@@ -85,7 +85,7 @@ def main() -> None:
     rows: dict[str, Any] = {}
     for name, solver in solvers().items():
         rows[name] = measure(name, solver, options, corpora)
-        write_json(options.folder / "truncated.json", {"settings": vars(options), "rows": rows})
+        write_json(options.json, {"rows": rows}, options)
     figure(options.folder / "truncated.png", rows)
 
 

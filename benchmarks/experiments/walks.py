@@ -1,18 +1,18 @@
 """Biased random walks: implicit GRUs beside bidirectional LSTMs and the Bayes floor (Kazi and Thompson 2017, Table 1).
 
 A walk starts to drift at an unknown time; each of its elements is to be labelled "before" or "after". All models
-train on the same walks in the same order, with the same optimizer. The one that did best on the validation walks is
-tested.
+train on the same walks in the same order, by Adam. Rate, bound of the gradient and scale of the first weights are
+chosen for each model by the same search: every combination, on fewer walks, by the error on validation walks.
 
     python -m benchmarks.experiments.walks --bias 0.5 --models inn:200 blstm:100 blstm:150 blstm:300
-    python -m benchmarks.experiments.walks --bias 2 --walks 10000 --epochs 2   # smaller
+    python -m benchmarks.experiments.walks --walks 2000 --seeds 0 --json trial.json    # smaller
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -27,15 +27,9 @@ from benchmarks.experiments._run import Checkpoints, Progress, command, write_fi
 from implicitsolve.torch import ImplicitGRU
 
 UNIT = 10.0  # positions reach tens: the layers see them in these units
-CLIP = 0.1  # where I - J is nearly singular a single walk has a huge gradient
+TRIED = ("rate", "clip", "scale")
+"""What is searched for. A single walk has a huge gradient where I - J is nearly singular, so that it is bounded."""
 FLOOR_WALKS = 50_000
-PUBLISHED = {
-    2.0: (0.0226, 0.0210),
-    1.0: (0.0518, 0.0589),
-    0.75: (0.0782, 0.0879),
-    0.5: (0.119, 0.132),
-    0.25: (0.189, 0.205),
-}
 
 
 class Model(nn.Module):
@@ -61,14 +55,14 @@ class Model(nn.Module):
 class INN(Model):
     """The implicit GRU, with trainable states beyond both ends."""
 
-    def __init__(self, dimension: int, k: int, generator: torch.Generator) -> None:
+    def __init__(self, dimension: int, k: int, generator: torch.Generator, scale: float = 1.0) -> None:
         super().__init__(k)
         self.layer = ImplicitGRU(dimension, k, scale=0.1, generator=generator, solve_options=EXACT)
         with torch.no_grad():
             for gate in ("", "z", "r", "p", "n"):
                 weights = torch.randn(k, dimension, generator=generator)
-                getattr(self.layer, f"W{gate}").copy_(0.3 * weights)
-                getattr(self.layer, f"U{gate}").copy_(0.3 * k**-0.5 * torch.randn(k, k, generator=generator))
+                getattr(self.layer, f"W{gate}").copy_(0.3 * scale * weights)
+                getattr(self.layer, f"U{gate}").copy_(0.3 * scale * k**-0.5 * torch.randn(k, k, generator=generator))
                 getattr(self.layer, f"b{gate}").zero_()
             self.layer.bz.fill_(1.0)  # with z = 0 a state is the mean of its neighbours, and I - J nearly singular
         self.hs, self.he = nn.Parameter(torch.zeros(k)), nn.Parameter(torch.zeros(k))
@@ -84,10 +78,13 @@ class INN(Model):
 class BLSTM(Model):
     """torch's bidirectional LSTM with so many states in each direction."""
 
-    def __init__(self, dimension: int, k: int, generator: torch.Generator) -> None:
+    def __init__(self, dimension: int, k: int, generator: torch.Generator, scale: float = 1.0) -> None:
         super().__init__(2 * k)
         torch.manual_seed(int(generator.initial_seed()))
         self.layer = Explicit(nn.LSTM, True, dimension, k)
+        with torch.no_grad():
+            for name, parameter in self.layer.named_parameters():
+                parameter.mul_(scale if "weight" in name else 1.0)
 
     def layer_states(self, inputs: Tensor, lengths: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor]:
         """By two recurrences."""
@@ -110,12 +107,12 @@ def chosen(walks: Walks, which: np.ndarray[Any, Any]) -> Walks:
 
 
 def train(
-    model: Model, walks: Walks, validation: Walks, options: argparse.Namespace, checkpoints: Checkpoints
+    model: Model, walks: Walks, validation: Walks, settings: dict[str, Any], quiet: bool, path: Path
 ) -> dict[str, Any]:
     """Train, and return what each epoch took; the model is left at its best on the validation walks."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=options.rate)
-    batches = len(walks.lengths) // options.batch
-    total, done, epochs, seconds = batches * options.epochs, 0, [], 0.0
+    optimizer, checkpoints = torch.optim.Adam(model.parameters()), Checkpoints(path, settings)
+    batches = settings["walks"] // settings["batch"]
+    total, done, epochs, seconds = batches * settings["epochs"], 0, [], 0.0
     best: dict[str, Any] = {"error": np.inf, "parameters": None}
     state = checkpoints.restore(model, optimizer)
     if state is not None:
@@ -126,19 +123,23 @@ def train(
         work = {"products": model.products, "unsolved": model.unsolved}
         checkpoints.keep(model, optimizer, done=done, epochs=epochs, seconds=seconds, best=best, **work)
 
-    bar = Progress(total, done, checkpoints.path.stem, options.quiet)
+    bar, losses = Progress(total, done, path.stem, quiet), []
     while done < total:
-        began = time.perf_counter()
-        order = np.random.default_rng([options.seed, done // batches]).permutation(len(walks.lengths))
-        first = done % batches * options.batch
-        loss = step(model, optimizer, chosen(walks, order[first : first + options.batch]), options.rate, done / total)
+        began, products = time.process_time(), model.products
+        order = np.random.default_rng([settings["seed"], done // batches]).permutation(settings["walks"])
+        first = done % batches * settings["batch"]
+        rate = settings["rate"] * (1.0 - done / total)
+        losses.append(
+            step(model, optimizer, chosen(walks, order[first : first + settings["batch"]]), rate, settings["clip"])
+        )
         done += 1
-        seconds += time.perf_counter() - began
-        bar.step(loss=f"{loss:.3f}")
+        seconds += time.process_time() - began
+        bar.step(loss=f"{losses[-1]:.3f}", products=model.products - products)
         if done % batches == 0:
             error = error_of(model, validation)[0]
-            facts = {"validation error": error.value, "seconds": seconds, "products": model.products}
-            epochs.append(facts | {"unsolved": model.unsolved})
+            facts = {"validation error": error.value, "training loss": float(np.mean(losses)), "seconds": seconds}
+            epochs.append(facts | {"products": model.products, "unsolved": model.unsolved})
+            losses = []
             if error.value < best["error"]:
                 parameters = {name: value.clone() for name, value in model.state_dict().items()}
                 best = {"error": error.value, "parameters": parameters}
@@ -146,21 +147,21 @@ def train(
             keep()
     bar.close()
     model.load_state_dict(best["parameters"])
-    return {"epochs": epochs, "seconds": seconds, "products per batch": model.products / total}
+    return {"validation error": best["error"], "epochs": epochs, "products per batch": model.products / total}
 
 
-def step(model: Model, optimizer: torch.optim.Optimizer, walks: Walks, rate: float, part: float) -> float:
-    """One step of Adam, with a rate that falls linearly to zero; walks that were not solved are left out."""
+def step(model: Model, optimizer: torch.optim.Optimizer, walks: Walks, rate: float, clip: float) -> float:
+    """One step of Adam; walks that were not solved are left out."""
     inputs, labels, is_step = tensors(walks)
     for group in optimizer.param_groups:
-        group["lr"] = rate * (1.0 - part)
+        group["lr"] = rate
     optimizer.zero_grad()
     logits, solved = model(inputs, walks.lengths)
     weight = (is_step & solved[:, None]).float()
     loss = nn.functional.binary_cross_entropy_with_logits(logits, labels, weight, reduction="sum")
     loss = loss / weight.sum().clamp(min=1)
     loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
     return float(loss.detach())
 
@@ -178,27 +179,41 @@ def error_of(model: Model, walks: Walks, batch: int = 100) -> tuple[Rate, int]:
     return Rate.of(np.concatenate(errors), walks.lengths), unsolved
 
 
-def measure(kind: str, k: int, law: Law, options: argparse.Namespace) -> dict[str, Any]:
+def prepared(name: str, settings: dict[str, Any], options: argparse.Namespace) -> tuple[Model, dict[str, Any]]:
+    """Train one model, "kind:k"."""
+    law = Law(settings["bias"], settings["law"], settings["dimension"], settings["norm"])
+    train_rng, validation_rng, _ = np.random.default_rng(options.data_seed).spawn(3)
+    walks, validation = draw(law, settings["walks"], train_rng), draw(law, 2_500, validation_rng)
+    kind, _, k = name.partition(":")
+    model = KINDS[kind](law.dimension, int(k), torch.Generator().manual_seed(settings["seed"]), settings["scale"])
+    which = "-".join(f"{key}{settings[key]:g}" for key in ("bias", "walks", "seed", *TRIED))
+    return model, train(model, walks, validation, settings, options.quiet, options.folder / f"{kind}{k}-{which}.pt")
+
+
+def search(name: str, settings: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All combinations of rate, clip and scale on fewer walks, the best first."""
+    tried = []
+    smaller = settings | {"walks": options.search_walks, "bias": options.search_bias, "seed": 0, "epochs": 1}
+    for values in itertools.product(*(getattr(options, key) for key in TRIED)):
+        combination = dict(zip(TRIED, values))
+        facts = prepared(name, smaller | combination, options)[1]
+        tried.append(combination | {key: facts[key] for key in ("validation error", "products per batch")})
+        print(f"search, {name}: {tried[-1]}", flush=True)
+    return sorted(tried, key=lambda row: row["validation error"])
+
+
+def measure(name: str, settings: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Train and test one model."""
-    train_rng, validation_rng, test_rng = np.random.default_rng(options.data_seed).spawn(3)
-    walks, validation, tested = (
-        draw(law, count, rng) for count, rng in ((options.walks, train_rng), (2_500, validation_rng), (5_000, test_rng))
-    )
-    model = KINDS[kind](law.dimension, k, torch.Generator().manual_seed(options.seed))
-    settings = dataclasses.asdict(law) | {
-        name: getattr(options, name) for name in ("walks", "epochs", "batch", "rate", "seed", "data_seed")
-    }
-    name = f"{kind}{k}-b{law.bias:g}-seed{options.seed}"
-    facts = train(model, walks, validation, options, Checkpoints(options.folder / f"{name}.pt", settings))
+    model, facts = prepared(name, settings, options)
+    law = Law(settings["bias"], settings["law"], settings["dimension"], settings["norm"])
+    tested = draw(law, 5_000, np.random.default_rng(options.data_seed).spawn(3)[2])
     error, unsolved = error_of(model, tested)
     P = posterior(law, tested)
     bayes = Rate.of((((P > 0.5) != tested.labels) & tested.is_step).sum(axis=1), tested.lengths)
-    parameters = sum(p.numel() for p in model.parameters())
     return {
-        "model": kind,
-        "k": k,
-        "settings": settings,
-        "parameters": parameters,
+        "model": name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        **{key: settings[key] for key in ("bias", "seed", *TRIED)},
         "test error": dataclasses.asdict(error),
         "test unsolved": unsolved,
         "Bayes rule, same walks": dataclasses.asdict(bayes),
@@ -206,46 +221,46 @@ def measure(kind: str, k: int, law: Law, options: argparse.Namespace) -> dict[st
     }
 
 
-def figure(folder: Path) -> None:
-    """By how much all results in a folder exceed Bayes' rule on the same walks, and published ones the floor."""
+def figure(path: Path, runs: list[dict[str, Any]]) -> None:
+    """By how much the errors exceed those of Bayes' rule on the same walks."""
     from matplotlib.figure import Figure
 
-    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    biases = sorted({row["settings"]["bias"] for row in results})
-    floor = {row["settings"]["bias"]: row["floor"]["value"] for row in results}
+    biases = sorted({row["bias"] for row in runs})
     drawn = Figure(figsize=(6.5, 4.0), layout="constrained")
     axes = drawn.subplots()
-    for model, k in sorted({(row["model"], row["k"]) for row in results}):
-        own = [row for row in results if (row["model"], row["k"]) == (model, k)]
+    for i, model in enumerate(dict.fromkeys(row["model"] for row in runs)):
+        own = [row for row in runs if row["model"] == model]
         excess = [100 * (row["test error"]["value"] / row["Bayes rule, same walks"]["value"] - 1) for row in own]
-        axes.plot([biases.index(row["settings"]["bias"]) for row in own], excess, "o", label=f"{model}, k = {k}")
-    for i, name in enumerate(("INN", "b-LSTM")):
-        known = [b for b in biases if b in PUBLISHED]
-        excess = [100 * (PUBLISHED[b][i] / floor[b] - 1) for b in known]
-        axes.plot([biases.index(b) for b in known], excess, "+x"[i], color="grey", label=f"{name}, published")
+        axes.plot([biases.index(row["bias"]) + 0.06 * i for row in own], excess, "o", label=model, alpha=0.7)
     axes.axhline(0.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(biases)), [f"{b:g}" for b in biases])
     axes.set(xlabel="bias b", ylabel="error above that of Bayes' rule, %")
     axes.legend(fontsize="small")
-    write_figure(folder / "walks.png", drawn)
+    write_figure(path, drawn)
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = command("walks", "Implicit GRUs beside bidirectional LSTMs on biased random walks.")
     add = parser.add_argument
-    add("--bias", type=float, nargs="+", default=[0.5], help="b (default 0.5)")
+    add("--bias", type=float, nargs="+", default=[2.0, 1.0, 0.75, 0.5, 0.25], help="b (default 2 1 0.75 0.5 0.25)")
     add("--law", choices=LAWS, default=Law.law, help="of v (default %(default)s)")
     add("--dimension", type=int, default=Law.dimension, help="of v (default %(default)s)")
     add("--norm", type=float, default=Law.norm, help="of v, or its scale (default sqrt(2): v = (1, 1))")
     add("--models", nargs="+", default=["inn:200", "blstm:150"], help="kind:k (default: inn:200 blstm:150)")
+    add("--single", nargs="*", default=[], help="models that are trained with the first seed alone")
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
     add("--walks", type=int, default=50_000, help="to train on (default %(default)s)")
     add("--epochs", type=int, default=1, help="default %(default)s")
     add("--batch", type=int, default=20, help="default %(default)s")
-    add("--rate", type=float, default=3e-3, help="of Adam, at the start (default %(default)s)")
+    add("--rate", type=float, nargs="+", default=[1e-3, 3e-3, 1e-2], help="of Adam, tried (default 1e-3 3e-3 1e-2)")
+    add("--clip", type=float, nargs="+", default=[0.1, 1.0], help="gradient's norm at most, tried (default 0.1 1)")
+    add("--scale", type=float, nargs="+", default=[0.5, 1.0, 2.0], help="of the first weights, tried (0.5 1 2)")
+    add("--search-walks", type=int, default=5_000, help="of the search (default %(default)s)")
+    add("--search-bias", type=float, default=0.5, help="of the search (default %(default)s)")
     add("--data-seed", type=int, default=0, help="of the walks (default %(default)s)")
     options = parser.parse_args()
-    for model in options.models:
+    for model in (*options.models, *options.single):
         kind, _, k = model.partition(":")
         if kind not in KINDS or not k.isdigit() or int(k) < 1:
             parser.error(f"--models: kind:k with a kind of {', '.join(KINDS)} expected, got {model}")
@@ -253,21 +268,30 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run each model at each bias; what has been measured is not measured again."""
+    """Search for each kind's settings with its first model, then run each model at each bias with each seed."""
     options = parse()
     torch.set_num_threads(options.threads)
-    for bias in options.bias:
+    common = {key: getattr(options, key) for key in ("law", "dimension", "norm", "walks", "epochs", "batch")}
+    searches: dict[str, Any] = {}
+    for model in options.models:
+        kind = model.partition(":")[0]
+        if kind not in searches:
+            searches[kind] = {"model": model, "tried": search(model, common, options)}
+    floors: dict[str, Any] = {}
+    runs: list[dict[str, Any]] = []
+    cases = [(model, seed) for seed in options.seeds for model in options.models]
+    cases += [(model, options.seeds[0]) for model in options.single]
+    for (model, seed), bias in itertools.product(cases, options.bias):
         law = Law(bias, options.law, options.dimension, options.norm)
-        floor = bayes_floor(law, FLOOR_WALKS, np.random.default_rng(1))
-        for model in options.models:
-            kind, _, k = model.partition(":")
-            result = measure(kind, int(k), law, options) | {"floor": dataclasses.asdict(floor)}
-            write_json(options.folder / f"{kind}{k}-b{bias:g}-seed{options.seed}.json", result)
-            error = result["test error"]["value"]
-            print(
-                f"b = {bias:g}, {model}: error {error:.4f}, floor {floor}, {error / floor.value - 1:+.1%}", flush=True
-            )
-    figure(options.folder)
+        if f"{bias:g}" not in floors:
+            floors[f"{bias:g}"] = dataclasses.asdict(bayes_floor(law, FLOOR_WALKS, np.random.default_rng(1)))
+        best = searches[model.partition(":")[0]]["tried"][0]
+        settings = common | {"bias": bias, "seed": seed} | {key: best[key] for key in TRIED}
+        runs.append(measure(model, settings, options))
+        write_json(options.json, {"searches": searches, "floors": floors, "runs": runs}, options)
+        error, floor = runs[-1]["test error"]["value"], floors[f"{bias:g}"]["value"]
+        print(f"b = {bias:g}, {model}, seed {seed}: error {error:.4f}, floor {floor:.4f}", flush=True)
+    figure(options.folder / "walks.png", runs)
 
 
 if __name__ == "__main__":
