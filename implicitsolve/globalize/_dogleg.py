@@ -9,9 +9,8 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, from_host, gather, norm2, scatter, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.globalize._line_search import Correction, SearchResult, restored, squared_ratio
+from implicitsolve.globalize._line_search import SearchResult, SearchStart, squared_ratio
 from implicitsolve.krylov._descent import Descent
-from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.stopping import check_limit
 
 FIRST_RADIUS = 100.0  # of the trust region, at most, over ||x0||; this and the next ones are MINPACK's
@@ -69,21 +68,11 @@ class Dogleg:
         """Check the settings."""
         check_limit("Dogleg", "max_trials", self.max_trials, least=1)
 
-    def search(
-        self,
-        evaluator: Evaluator,
-        x: Array,
-        F: Array,
-        norms: HostArray,
-        step: Array,
-        linear_residual: HostArray,
-        correction: Correction | None = None,
-        whole: SearchResult | None = None,
-        descent: Descent | None = None,
-    ) -> SearchResult:
+    def search(self, start: SearchStart) -> SearchResult:
         """Shrink the trust region until a step is accepted; see `LineSearch`."""
-        xp, size, eta = array_namespace(x), norm2(step), np.clip(linear_residual, 0.0, 1.0)
-        descent = Descent.along(step, eta) if descent is None else descent
+        evaluator, x, F, norms, step = start.evaluator, start.x, start.F, start.norms, start.step
+        xp, size, eta, whole = array_namespace(x), norm2(step), np.clip(start.linear_residual, 0.0, 1.0), start.whole
+        descent = Descent.along(step, eta) if start.descent is None else start.descent
         radius = first_radius(descent.radius, size, norm2(x))
         if whole is not None:  # what has been tried
             radius = np.fmin(radius, np.where(whole.finite, REJECTED, LOST) * size)
@@ -114,7 +103,7 @@ class Dogleg:
             radius[rows] = next_radius(radius[rows], length, ratio)
             rows = rows[~accepted & (length > least[rows])]
         descent.radius[:] = radius
-        return restored(found, x, F, norms)
+        return start.restored(found)
 
     def cautious(self) -> None:
         """Return None: no second attempt."""

@@ -51,12 +51,6 @@ class SearchResult:
     jacobian: LinearOperator | None
     measured: Norms | None = None
 
-    def try_length(self, evaluator: Evaluator, x: Array, step: Array, length: HostArray) -> None:
-        """Evaluate F at that part of the step from x, for all systems."""
-        self.x = evaluator.moved(x, step, length)
-        self.F, self.jacobian, self.measured = evaluator.residual(self.x), None, None
-        self.norms = norm2(self.F)
-
     def take(self, rows: Indices) -> SearchResult:
         """The same of some systems, without J."""
         x, F = gather(self.x, rows), gather(self.F, rows)
@@ -66,30 +60,61 @@ class SearchResult:
 Correction: TypeAlias = Callable[[Array], Array]
 
 
+@dataclass(frozen=True)
+class SearchStart:
+    """What a search knows of the systems of a batch.
+
+    Attributes
+    ----------
+    evaluator : Evaluator
+        F.
+    x, F, step : Array (b, N)
+        The iterates, F there, and the directions.
+    norms : ndarray (b,)
+        ||F||_2.
+    linear_residual : ndarray (b,)
+        ||F + J step|| / ||F||.
+    correction : callable, optional
+        An approximation of ``F -> J(x)^-1 F`` that costs no product.
+    whole : SearchResult, optional
+        Where the whole step led, if that is known: then `step` and `correction` are those of a direct solve.
+    descent : Descent, optional
+        Steepest descent of ||F + J s|| and the trust region, for searches with `needs_descent`.
+    """
+
+    evaluator: Evaluator
+    x: Array
+    F: Array
+    norms: HostArray
+    step: Array
+    linear_residual: HostArray
+    correction: Correction | None = None
+    whole: SearchResult | None = None
+    descent: Descent | None = None
+
+    def full_step(self) -> SearchResult:
+        """Where the whole step of every system leads."""
+        return full_step(self.evaluator, self.x, self.norms, self.step) if self.whole is None else self.whole
+
+    def try_length(self, found: SearchResult, length: HostArray) -> None:
+        """Evaluate F at that part of the step, for all systems."""
+        found.x = self.evaluator.moved(self.x, self.step, length)
+        found.F, found.jacobian, found.measured = self.evaluator.residual(found.x), None, None
+        found.norms = norm2(found.F)
+
+    def restored(self, found: SearchResult) -> SearchResult:
+        """Put the old iterate back where no step was accepted."""
+        return restored(found, self.x, self.F, self.norms)
+
+
 class LineSearch(Protocol):
     """Frozen settings of a line search."""
 
     kind: ClassVar[str]  # "line search"
     needs_descent: ClassVar[bool]  # whether `search` uses the steepest descent of ||F + J s||
 
-    def search(
-        self,
-        evaluator: Evaluator,
-        x: Array,
-        F: Array,
-        norms: HostArray,
-        step: Array,
-        linear_residual: HostArray,
-        correction: Correction | None = None,
-        whole: SearchResult | None = None,
-        descent: Descent | None = None,
-    ) -> SearchResult:
-        """Go along `step` (b, N) from x, where ||F||_2 is `norms`; `linear_residual` is ||F + J step|| / ||F||.
-
-        `correction`, where there is one, approximates ``F -> J(x)^-1 F`` and costs no product. `whole` is what the
-        whole step brought, where that is known: then `step` and `correction` are those of a direct solve. `descent` is
-        the steepest descent of ||F + J s|| and the trust region, for searches with `needs_descent`.
-        """
+    def search(self, start: SearchStart) -> SearchResult:
+        """Find the length of the step of each system, and evaluate F there."""
         ...
 
     def cautious(self) -> LineSearch | None:
@@ -122,22 +147,11 @@ class FullStep:
     kind: ClassVar[str] = "line search"
     needs_descent: ClassVar[bool] = False
 
-    def search(
-        self,
-        evaluator: Evaluator,
-        x: Array,
-        F: Array,
-        norms: HostArray,
-        step: Array,
-        linear_residual: HostArray,
-        correction: Correction | None = None,
-        whole: SearchResult | None = None,
-        descent: Descent | None = None,
-    ) -> SearchResult:
+    def search(self, start: SearchStart) -> SearchResult:
         """Take the full step; see `LineSearch`."""
-        found = full_step(evaluator, x, norms, step) if whole is None else whole
+        found = start.full_step()
         found.accepted = found.finite.copy()
-        return restored(found, x, F, norms)
+        return start.restored(found)
 
     def cautious(self) -> None:
         """Return None: no second attempt."""
@@ -196,80 +210,60 @@ class Backtracking:
         if not self.growth_limit >= 1:
             raise ValueError(f"Backtracking: `growth_limit` must be at least 1, got {self.growth_limit}")
 
-    def search(
-        self,
-        evaluator: Evaluator,
-        x: Array,
-        F: Array,
-        norms: HostArray,
-        step: Array,
-        linear_residual: HostArray,
-        correction: Correction | None = None,
-        whole: SearchResult | None = None,
-        descent: Descent | None = None,
-    ) -> SearchResult:
+    def search(self, start: SearchStart) -> SearchResult:
         """Backtrack; see `LineSearch`."""
-        found = full_step(evaluator, x, norms, step) if whole is None else whole
-        is_direct = whole is not None
-        eta = np.clip(linear_residual, 0.0, 1.0)
+        found, norms = start.full_step(), start.norms
+        eta = np.clip(start.linear_residual, 0.0, 1.0)
         # Of ||F||^2 / ||F(x)||^2 along the step, since GMRES leaves a residual orthogonal to J s.
         slope = -2 * (1 - eta**2)
         length = np.ones(norms.shape)
         ratio = squared_ratio(found.norms, norms)
         older_length, older_ratio = np.full(norms.shape, np.nan), np.full(norms.shape, np.nan)
-        accepts, first = self._accepts(found.F, ratio, length, eta, step, correction)
+        accepts, first = self._accepts(start, found.F, ratio, length, eta)
         pending = ~accepts
         for _ in range(self.max_trials):
             if not pending.any():
                 break
             shorter = np.full(norms.shape, np.nan)
-            if first is not None and is_direct:
-                shorter = natural_minimizer(step, first)
+            if first is not None and start.whole is not None:
+                shorter = natural_minimizer(start.step, first)
             if np.isnan(shorter[pending]).any():
                 model = model_minimizer(length, ratio, older_length, older_ratio, slope)
                 shorter = np.where(np.isnan(shorter), model, shorter)
             first = None
             older_length, older_ratio = np.where(pending, length, older_length), np.where(pending, ratio, older_ratio)
             length = np.where(pending, shorter, length)
-            self._evaluate(evaluator, found, np.flatnonzero(pending), x, length, step)
+            self._evaluate(start, found, np.flatnonzero(pending), length)
             ratio = squared_ratio(found.norms, norms)
-            pending &= ~self._accepts(found.F, ratio, length, eta, step, correction)[0]
+            pending &= ~self._accepts(start, found.F, ratio, length, eta)[0]
         found.length, found.accepted = length, ~pending
-        return restored(found, x, F, norms)
+        return start.restored(found)
 
     def cautious(self) -> Backtracking:
         """Return the same with less growth of ||F||."""
         return replace(self, growth_limit=CAUTIOUS_GROWTH)
 
     def _accepts(
-        self,
-        F: Array,
-        ratio: HostArray,
-        length: HostArray,
-        eta: HostArray,
-        step: Array,
-        correction: Correction | None,
+        self, start: SearchStart, F: Array, ratio: HostArray, length: HostArray, eta: HostArray
     ) -> tuple[HostArray, Array | None]:
         """Where one of the two tests holds; NaN passes neither. Also J^-1 F, where it was needed."""
         with np.errstate(all="ignore"):
             decreased = np.sqrt(ratio) <= 1 - SUFFICIENT_DECREASE * length * (1 - eta)
-            if decreased.all() or correction is None or self.growth_limit <= 1:
+            if decreased.all() or start.correction is None or self.growth_limit <= 1:
                 return decreased, None
-            natural = correction(F)
-            measured = Norms(natural, step)
+            natural = start.correction(F)
+            measured = Norms(natural, start.step)
             is_smaller = measured.two(0) <= (1 - length / 4) * measured.two(1)
             return decreased | (is_smaller & (ratio < self.growth_limit**2)), natural
 
-    def _evaluate(
-        self, evaluator: Evaluator, found: SearchResult, rows: Indices, x: Array, length: HostArray, step: Array
-    ) -> None:
+    def _evaluate(self, start: SearchStart, found: SearchResult, rows: Indices, length: HostArray) -> None:
         """Evaluate new trial points of some systems."""
         if rows.size == length.size:
-            found.try_length(evaluator, x, step, length)
+            start.try_length(found, length)
             found.finite |= np.isfinite(found.norms)
             return
-        part = evaluator.take(rows, x)
-        trial = part.moved(gather(x, rows), gather(step, rows), length[rows])
+        part = start.evaluator.take(rows, start.x)
+        trial = part.moved(gather(start.x, rows), gather(start.step, rows), length[rows])
         F = part.residual(trial)
         found.jacobian = found.measured = None
         scatter(found.x, rows, trial)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from implicitsolve._namespace import eps, norm2
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import (
     SUFFICIENT_DECREASE,
     Backtracking,
-    Correction,
     SearchResult,
-    full_step,
+    SearchStart,
     squared_ratio,
 )
-from implicitsolve.krylov._descent import Descent
-from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.stopping import check_limit
 
 CURVATURE = 0.9  # Nocedal and Wright (2006), section 3.1
@@ -57,30 +54,19 @@ class Wolfe:
         """Check the settings."""
         check_limit("Wolfe", "max_trials", self.max_trials)
 
-    def search(
-        self,
-        evaluator: Evaluator,
-        x: Array,
-        F: Array,
-        norms: HostArray,
-        step: Array,
-        linear_residual: HostArray,
-        correction: Correction | None = None,
-        whole: SearchResult | None = None,
-        descent: Descent | None = None,
-    ) -> SearchResult:
+    def search(self, start: SearchStart) -> SearchResult:
         """Search; see `LineSearch`."""
-        if norms.size != 1:
+        if start.norms.size != 1:
             raise ValueError('line_search="wolfe" works on one system; use "armijo" for a batch')
-        found = full_step(evaluator, x, norms, step) if whole is None else whole
-        first_slope = -(1 - float(linear_residual[0]) ** 2)  # of half the squared ratio
+        found = start.full_step()
+        first_slope = -(1 - float(start.linear_residual[0]) ** 2)  # of half the squared ratio
         short, long, length = 0.0, np.inf, 1.0
         for trial in range(self.max_trials):
             if trial:
-                found.try_length(evaluator, x, step, np.asarray([length]))
-            value = self._merit(found.norms, norms)
+                start.try_length(found, np.asarray([length]))
+            value = self._merit(found.norms, start.norms)
             if value <= 0.5 + SUFFICIENT_DECREASE * length * first_slope:
-                slope = self._slope(evaluator, x, step, norms, length, value)
+                slope = self._slope(start, length, value)
                 if abs(slope) <= CURVATURE * abs(first_slope):
                     found.length, found.accepted = np.asarray([length]), np.asarray([True])
                     found.finite = found.accepted.copy()
@@ -89,7 +75,7 @@ class Wolfe:
             else:  # NaN too
                 long = length
             length = 2 * length if long == np.inf else 0.5 * (short + long)
-        return Backtracking().search(evaluator, x, F, norms, step, linear_residual, correction)
+        return Backtracking().search(replace(start, whole=None))
 
     def cautious(self) -> Backtracking:
         """Return plain backtracking."""
@@ -98,9 +84,8 @@ class Wolfe:
     def _merit(self, norms: HostArray, first: HostArray) -> float:
         return 0.5 * float(squared_ratio(norms, first)[0])
 
-    def _slope(
-        self, evaluator: Evaluator, x: Array, step: Array, first: HostArray, length: float, value: float
-    ) -> float:
-        width = float(eps(evaluator.xp, x.dtype)) ** 0.5 * (1 + length)
-        beyond = evaluator.moved(x, step, np.asarray([length + width]))
-        return (self._merit(norm2(evaluator.residual(beyond)), first) - value) / width
+    def _slope(self, start: SearchStart, length: float, value: float) -> float:
+        evaluator = start.evaluator
+        width = float(eps(evaluator.xp, start.x.dtype)) ** 0.5 * (1 + length)
+        beyond = evaluator.moved(start.x, start.step, np.asarray([length + width]))
+        return (self._merit(norm2(evaluator.residual(beyond)), start.norms) - value) / width

@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._namespace import Norms, array_namespace, eps, gather, norm_max, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._bounds import kept_part
-from implicitsolve.globalize._line_search import SearchResult
+from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
@@ -222,7 +222,7 @@ class BlockLoop(IterationLoop[BlockState]):
         inverse, exact = self.state.inverse.take(rows), np.zeros(rows.size)
         descent = self._descent(rows) if self.descents and part.box is None else None
         found = self.method.line_search.search(
-            part, x, F, self.state.norms[rows], direction, exact, inverse.matvec, whole, descent
+            SearchStart(part, x, F, self.state.norms[rows], direction, exact, inverse.matvec, whole, descent)
         )
         if descent is not None:
             self.state.radius[rows] = descent.radius

@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._bounds import bounded_direction, kept_part
 from implicitsolve.globalize._dogleg import Dogleg
 from implicitsolve.globalize._forcing import EisenstatWalker, Forcing
-from implicitsolve.globalize._line_search import Backtracking, LineSearch, SearchResult
+from implicitsolve.globalize._line_search import Backtracking, LineSearch, SearchResult, SearchStart
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES
@@ -221,15 +221,10 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             direction, remaining = bounded_direction(
                 evaluator, J, state.x, state.F, previous, kept, outcome.x, linear_residual, most
             )
+        descent = self._descent(J, direction, remaining) if self.method.line_search.needs_descent else None
+        correction = state.linear.correction
         found = self.method.line_search.search(
-            evaluator,
-            state.x,
-            state.F,
-            previous,
-            direction,
-            remaining,
-            state.linear.correction,
-            descent=self._descent(J, direction, remaining) if self.method.line_search.needs_descent else None,
+            SearchStart(evaluator, state.x, state.F, previous, direction, remaining, correction, descent=descent)
         )
         size = norm_max(direction) if found.measured is None else found.measured.largest(1)
         found.accepted &= size > 0  # a zero step is none, though ||F|| has not grown

@@ -25,13 +25,10 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize._forcing import ConstantForcing
 from implicitsolve.globalize._line_search import (
-    Correction,
     FullStep,
     SearchResult,
-    full_step,
-    restored,
+    SearchStart,
 )
-from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import BlockNewton
@@ -214,28 +211,17 @@ def _with_diagonal(J: LinearOperator, d: Array) -> LinearOperator:
 class _Finite(FullStep):
     """Whole steps, shortened where F is not finite."""
 
-    def search(
-        self,
-        evaluator: Evaluator,
-        x: Array,
-        F: Array,
-        norms: HostArray,
-        step: Array,
-        linear_residual: HostArray,
-        correction: Correction | None = None,
-        whole: SearchResult | None = None,
-        descent: Descent | None = None,
-    ) -> SearchResult:
+    def search(self, start: SearchStart) -> SearchResult:
         """Take the step; see `LineSearch`."""
-        found = full_step(evaluator, x, norms, step) if whole is None else whole
+        found = start.full_step()
         for _ in range(TRIALS):
             if found.finite.all():
                 break
             found.length = np.where(found.finite, found.length, SHORTER * found.length)
-            found.try_length(evaluator, x, step, found.length)
+            start.try_length(found, found.length)
             found.finite = np.isfinite(found.norms)
         found.accepted = found.finite.copy()
-        return restored(found, x, F, norms)
+        return start.restored(found)
 
 
 FINITE = _Finite()

@@ -13,7 +13,7 @@ import pytest
 import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.drivers._stream import Solved, solve_sequences, solve_stream
-from implicitsolve.globalize._line_search import FullStep
+from implicitsolve.globalize._line_search import FullStep, SearchStart
 from implicitsolve.monitor import silent
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._scheduler import Scheduler
@@ -162,7 +162,7 @@ class PicardLoop(IterationLoop[LoopState]):
     def _step(self, is_last: Any) -> dict[str, Any]:
         state, zero = self.state, np.zeros(self.state.rows.size)
         step = -state.F
-        found = FullStep().search(self.evaluator, state.x, state.F, state.norms, step, zero)
+        found = FullStep().search(SearchStart(self.evaluator, state.x, state.F, state.norms, step, zero))
         moved, is_still = self._accept(found, step)
         self._update_status(found.accepted, moved, is_still, is_last, np.zeros(state.rows.size, dtype=int))
         return {}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import Backtracking, FullStep, NewtonKrylov, NonlinearStop, Problem, Wolfe, root
+from implicitsolve.globalize._line_search import SearchStart
 from implicitsolve.globalize._models import LENGTHS, model_minimizer, natural_minimizer
 from implicitsolve.linearize._evaluator import Evaluator
 
@@ -31,7 +32,7 @@ def along(search, F, x, step, linear_residual=0.0, correction=None):
     Fx = silent(F)(x)
     norms = np.linalg.norm(Fx, axis=1)
     start = x.copy()
-    found = search.search(evaluator, x, Fx, norms, step, np.full(len(x), linear_residual), correction)
+    found = search.search(SearchStart(evaluator, x, Fx, norms, step, np.full(len(x), linear_residual), correction))
     np.testing.assert_array_equal(x, start)
     for row in range(len(x)):  # what it says is what is there
         length = found.length[row]
@@ -285,7 +286,7 @@ def test_wolfe_refuses_a_steep_slope(dtype):
     x = np.zeros((1, 1), dtype=dtype)
     evaluator = Evaluator(Problem(lambda x: x - 1, batch_ndim=1), x)
     step = np.full((1, 1), 0.02, dtype=dtype)
-    found = Wolfe().search(evaluator, x, x - 1, np.ones(1), step, np.asarray([np.sqrt(1 - 0.02)]))
+    found = Wolfe().search(SearchStart(evaluator, x, x - 1, np.ones(1), step, np.asarray([np.sqrt(1 - 0.02)])))
     assert found.accepted[0]
     assert found.length[0] > 4.0  # where the slope has fallen to 0.9 of the first
 
