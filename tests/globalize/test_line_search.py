@@ -226,9 +226,11 @@ def test_a_length_is_accepted_by_one_of_two_inequalities(length, eta, decrease, 
     bound = 1 - 1e-4 * length * (1 - eta)
     ratio = (decrease * bound if grown is None else grown * growth) ** 2
     natural = correction * (1 - length / 4)
-    accepts, _ = Backtracking(growth_limit=growth)._accepts(
-        np.zeros((1, 1)), *(np.asarray([v]) for v in (ratio, length, eta)), np.ones((1, 1)), lambda F: F + natural
-    )
+    zero, one = np.zeros((1, 1)), np.ones((1, 1))
+    evaluator = Evaluator(Problem(np.copy, batch_ndim=1), zero)
+    start = SearchStart(evaluator, zero, zero, one[0], one, zero[0], lambda F: F + natural)
+    numbers = (np.asarray([v]) for v in (ratio, length, eta))
+    accepts, _ = Backtracking(growth_limit=growth)._accepts(start, zero, *numbers)
     closer = correction < 1 and ratio < growth**2 and growth > 1
     assert accepts[0] == (ratio**0.5 <= bound or closer)
 
