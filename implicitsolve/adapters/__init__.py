@@ -5,6 +5,8 @@ from __future__ import annotations
 from implicitsolve.adapters._approximate import ApproximateFixedPoint, ApproximateGradients, approximate_fixed_point
 from implicitsolve.adapters._gru import gru_parameters, gru_switch, implicit_gru, stencil_gru, stencil_gru_parameters
 from implicitsolve.adapters._guess import initial_guess
+from implicitsolve.adapters._language_model import ElmanLanguageModel
+from implicitsolve.adapters._lattice import Arc, Hypothesis, Lattice
 from implicitsolve.adapters._lifted import lifted_net
 from implicitsolve.adapters._lifted_builders import (
     lifted_birnn,
@@ -21,6 +23,10 @@ from implicitsolve.adapters._well_posed import WellPosedness, project_well_posed
 __all__ = [
     "ApproximateFixedPoint",
     "ApproximateGradients",
+    "Arc",
+    "ElmanLanguageModel",
+    "Hypothesis",
+    "Lattice",
     "LiftedMatrices",
     "WellPosedness",
     "approximate_fixed_point",

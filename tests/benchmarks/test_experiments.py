@@ -11,8 +11,9 @@ from benchmarks.experiments._layers import LAYERS, of_equal_size, parameters_of
 from benchmarks.experiments._run import Checkpoints, write_figure
 from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text
 from benchmarks.experiments.language import LanguageModel
-from benchmarks.experiments.lattice import Expanded, Lattice, Network, by_enumeration
+from benchmarks.experiments.lattice import around, by_enumeration
 from benchmarks.experiments.sentiment import batches, generated, read_folder
+from implicitsolve.adapters import ElmanLanguageModel
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -30,24 +31,15 @@ def test_layers_listen_to_inputs_and_neighbours(name, rng):
     assert heard.tolist() == [name not in ("gru", "lstm")] * 2 + [True] * 3
 
 
-@pytest.mark.parametrize("rho", [1, 2, 4, 7])
-@pytest.mark.parametrize("seed", range(3))
-def test_best_paths_are_those_of_all_paths(rho, seed):
-    rng = np.random.default_rng(seed)
-    lattice = Lattice.around(np.append(rng.integers(1, 9, 4), END), 9, 2, rng)
-    network = Network.random(9, 3, rng)
-    score, words = Expanded(lattice, rho).best(network, rho, 2.0)
-    expected, path = by_enumeration(lattice, network, rho, 2.0)
-    assert words == path
-    assert score == pytest.approx(expected, rel=1e-12)
-
-
-def test_order_matters():
-    rng = np.random.default_rng(0)
-    lattice = Lattice.around(np.append(rng.integers(1, 9, 5), END), 9, 2, rng)
-    network = Network.random(9, 3, rng)
-    scores = {Expanded(lattice, rho).best(network, rho, 2.0)[0] for rho in (1, 2, 3)}
-    assert len(scores) == 3
+def test_lattices_have_the_best_path_of_all(rng):
+    words = ("</s>", "<unk>", *"abcdefg")
+    params = ElmanLanguageModel.parameters(len(words), 3, 3, scale=1.0, rng=rng)
+    model = ElmanLanguageModel(params, words, begin="</s>", activation="logistic")
+    lattice = around("abca", words, 2, rng)
+    for rho in (1, 3):
+        (found,), expected = model.rescore([lattice], rho)[0].n_best(), by_enumeration(lattice, model, rho)
+        assert found.words == expected.words
+        assert found.score == pytest.approx(expected.score, rel=1e-12)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
