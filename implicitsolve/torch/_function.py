@@ -11,6 +11,7 @@ from torch import Tensor
 
 from implicitsolve.result import NonlinearResult
 from implicitsolve.torch._options import SolveOptions
+from implicitsolve.torch._share import full_precision
 
 
 class Call(ABC):
@@ -45,7 +46,8 @@ class Root(torch.autograd.Function):
     @staticmethod
     def forward(call: Call, x0: Tensor | None, *tensors: Tensor) -> Tensor:
         """Solve."""
-        return call.solve(x0, tensors)
+        with full_precision(tensors[0] if x0 is None else x0):
+            return call.solve(x0, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -58,7 +60,8 @@ class Root(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One adjoint solve for all gradients."""
         x, *tensors = ctx.saved_tensors
-        return None, None, *ctx.call.gradients(cotangent, x, tensors, ctx.needs_input_grad[2:])
+        with full_precision(x):
+            return None, None, *ctx.call.gradients(cotangent, x, tensors, ctx.needs_input_grad[2:])
 
     @staticmethod
     def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -70,7 +73,8 @@ class Root(torch.autograd.Function):
             return ctx.call.tangent(x, given[:count], given[count:])
 
         message = f"{ctx.call.caller}: a forward-mode derivative cannot be differentiated again"
-        return Once.apply(message, solve, x, *tensors, *tangents)
+        with full_precision(x):
+            return Once.apply(message, solve, x, *tensors, *tangents)
 
 
 class Once(torch.autograd.Function):

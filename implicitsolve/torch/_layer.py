@@ -16,7 +16,17 @@ from implicitsolve import NonlinearStop, Problem, pull_back, push_forward, root
 from implicitsolve.elimination import Half
 from implicitsolve.torch._function import Call, Once, Root
 from implicitsolve.torch._options import SolveOptions
-from implicitsolve.torch._share import REAL, check_like, check_tensor, on_device, to_array, to_tensor
+from implicitsolve.torch._share import (
+    HALF,
+    REAL,
+    check_like,
+    check_tensor,
+    on_device,
+    to_array,
+    to_tensor,
+    uncompiled,
+    widened,
+)
 from implicitsolve.torch._warm_starts import Start
 
 ATOL = {torch.float32: 1e-5, torch.float64: 1e-8}
@@ -190,8 +200,8 @@ class ImplicitLayer(nn.Module):
         self.names: tuple[str, ...] = tuple(shapes)
         self.input_size = inputs
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if dtype not in REAL:
-            raise TypeError(f"{self.caller}: `dtype` must be torch.float32 or torch.float64, got {dtype}")
+        if dtype not in REAL + HALF:
+            raise TypeError(f"{self.caller}: `dtype` must be one of torch's real floating dtypes, got {dtype}")
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
         self.reset_parameters(scale, generator)
@@ -214,6 +224,7 @@ class ImplicitLayer(nn.Module):
         shapes = [f"{name}={tuple(getattr(self, name).shape)}" for name in self.names]
         return ", ".join([*shapes, *(f"{name}={value!r}" for name, value in self.settings.items())])
 
+    @uncompiled
     def solve(
         self,
         inputs: Tensor,
@@ -226,14 +237,19 @@ class ImplicitLayer(nn.Module):
 
         Nothing is kept in the module, so that threads may share it.
         """
-        parameters = {name: getattr(self, name) for name in self.names}
+        parameters = {name: widened(getattr(self, name)) for name in self.names}
+        wide = parameters[self.names[0]].dtype
         given = {"inputs": inputs} | {name: value for name, value in boundaries.items() if value is not None}
+        given = {name: widened(value, wide) for name, value in given.items()}
         warm = x0 if isinstance(x0, Start) else None
-        start = None if isinstance(x0, Start) else x0
+        start = None if isinstance(x0, Start) else widened(x0, wide)
         self._check(given if start is None else {**given, "x0": start}, parameters[self.names[0]])
         if warm is not None:
             warm.check(self.caller, inputs, self.event_ndim)
-        adapter, settings = getattr(ims.adapters, self.adapter), self.settings | others
+        hosted = {
+            name: value.numpy(force=True) if isinstance(value, Tensor) else value for name, value in others.items()
+        }
+        adapter, settings = getattr(ims.adapters, self.adapter), self.settings | hosted
 
         tensors = parameters | given
         is_trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values())
@@ -246,6 +262,7 @@ class ImplicitLayer(nn.Module):
         call = LayerCall(self.caller, build, tuple(tensors), self.solve_options, warm)
         x: Any = Root.apply(call, None if start is None else start.detach(), *tensors.values())
         call.options.report(self.caller, "forward solve", call.result)
+        x = x.to(inputs.dtype)
         return (x, call.result) if return_result else x
 
     def build(

@@ -12,7 +12,7 @@ from torch import Tensor
 import implicitsolve as ims
 from implicitsolve import Problem
 from implicitsolve.torch._layer import ImplicitLayer, LayerOptions
-from implicitsolve.torch._share import on_device, to_array, to_tensor
+from implicitsolve.torch._share import on_device, to_array, to_tensor, widened
 from implicitsolve.torch._warm_starts import Start
 
 
@@ -49,7 +49,6 @@ class _Recurrent(ImplicitLayer):
         unknown = [name for name in boundaries if name not in self.boundaries]
         if unknown:
             raise TypeError(f"{self.caller}: unexpected keyword argument {unknown[0]!r}, has {self.boundaries}")
-        lengths = lengths.detach().cpu().numpy() if isinstance(lengths, Tensor) else lengths
         return self.solve(inputs, boundaries, x0, return_result, lengths=lengths)
 
 
@@ -65,14 +64,15 @@ class ImplicitGRU(_Recurrent):
     scale, generator : float and torch.Generator, optional
         Parameters are drawn uniformly from [-scale, scale]. Default 0.1, as in the paper, by torch's own generator.
     device, dtype : optional
-        As of torch's modules; float32 or float64.
+        As of torch's modules. In float16 and bfloat16 parameters are stored, and systems are solved in float32.
 
     Notes
     -----
     ``layer(inputs, lengths=None, *, hs=None, he=None, x0=None, return_result=False)`` returns the states, (B, T, k) for
     inputs (B, T, d) and (T, k) for (T, d). Its arguments are those of the adapter, as tensors of the parameters' dtype
-    and device; gradients flow to the parameters, the inputs and the boundary states. `lengths` are integers in a list,
-    an array or a tensor; states after a sequence's end are zero.
+    and device, or in float16 or bfloat16, which are converted; the states have the dtype of the inputs. Gradients flow
+    to the parameters, the inputs and the boundary states. `lengths` are integers in a list, an array or a tensor;
+    states after a sequence's end are zero.
 
     `x0` is where the solve starts, such as the detached states of the epoch before, or `WarmStarts` of these samples,
     which are used for the adjoint too; it gets no gradient. With
@@ -297,4 +297,4 @@ class LiftedNet(ImplicitLayer):
     def project(self, kappa: float = 0.95) -> None:
         """Replace A by the nearest matrix with ||A||_inf <= kappa: see `implicitsolve.adapters.project_well_posed`."""
         with on_device(self.A):
-            self.A.copy_(to_tensor(ims.adapters.project_well_posed(to_array(self.A), kappa)))
+            self.A.copy_(to_tensor(ims.adapters.project_well_posed(to_array(widened(self.A)), kappa)))

@@ -125,7 +125,7 @@ class ResidualCall(Call):
             mixed = [next(given) if is_wanted else t for t, is_wanted in zip(tensors, wanted, strict=True)]
             return self.evaluate(x, mixed)
 
-        with recording(x.device):
+        with recording():
             parameters = [tensor for tensor, is_wanted in zip(tensors, wanted, strict=True) if is_wanted]
             return torch.func.vjp(residual, *parameters)[1](w)
 
@@ -135,7 +135,7 @@ class ResidualCall(Call):
 
         def residual(x: Array) -> Array:
             x = to_tensor(x)
-            with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            with torch.no_grad():
                 return to_array(self.evaluate(x, constants))
 
         def linearize(x: Array) -> tuple[Array, LinearOperator]:
@@ -188,9 +188,9 @@ class AdjointCall(ResidualCall):
 
 
 @contextmanager
-def recording(device: torch.device) -> Generator[None]:
-    """Build graphs, whatever the caller's modes are, in the precision of the tensors themselves."""
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+def recording() -> Generator[None]:
+    """Build graphs, whatever the caller's modes are."""
+    with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
@@ -216,7 +216,7 @@ class Linearization:
 
     def __init__(self, caller: str, function: Callable[[Tensor], Tensor], x: Tensor) -> None:
         self.x = leaf(x, needs_grad=True)
-        with recording(x.device):
+        with recording():
             self.F = function(self.x)
         if not self.F.requires_grad:
             raise ValueError(f"{caller}: `residual` must depend on x by operations of torch, got a value without graph")
@@ -242,7 +242,7 @@ class Linearization:
 
     def _reverse(self, inputs: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """A cotangent w, and what reverse mode makes of it: one linear function of w for each input."""
-        with recording(self.x.device):
+        with recording():
             w = torch.zeros_like(self.F).requires_grad_()
             return w, torch.autograd.grad(self.F, inputs, w, create_graph=True, materialize_grads=True)
 

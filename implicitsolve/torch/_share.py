@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 
 from implicitsolve.errors import BackendUnavailable
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 REAL = (torch.float32, torch.float64)
 INEXACT = (*REAL, torch.complex64, torch.complex128)
+HALF = (torch.float16, torch.bfloat16)
+
+
+def widened(x: Any, dtype: torch.dtype = torch.float32) -> Any:
+    """The tensor itself, or in another dtype if it is in half precision, in which no system is solved."""
+    return x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in HALF else x
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which `torch.compile` calls and does not trace: a solve is a loop on arrays, no graph of torch."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():  # disabled here, since to do so at import loads the compiler
+            disable: Any = torch.compiler.disable
+            return disable(function)(*args, **kwargs)  # type: ignore[no-any-return]
+        return function(*args, **kwargs)
+
+    return call
 
 
 def check_tensor(caller: str, name: str, value: Any, dtypes: tuple[torch.dtype, ...] = INEXACT) -> torch.Tensor:
@@ -51,6 +74,11 @@ def to_tensor(x: Any) -> torch.Tensor:
     x = np.asarray(x)
     has_view = x.flags.writeable and all(stride >= 0 for stride in x.strides)
     return torch.from_numpy(x if has_view else x.copy())
+
+
+def full_precision(x: torch.Tensor) -> torch.autocast:
+    """Work in the precision of the tensors themselves where x is, whatever the caller's autocast is."""
+    return torch.autocast(x.device.type, enabled=False)
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._function import Root, leaves
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._residual import ResidualCall
-from implicitsolve.torch._share import check_tensor
+from implicitsolve.torch._share import check_tensor, uncompiled, widened
 
 
+@uncompiled
 def solve(
     residual: Callable[..., Tensor],
     x0: Tensor,
@@ -40,11 +41,13 @@ def solve(
         ``residual(x, *args)`` returns a tensor of the shape, dtype and device of x, by operations of torch.
     x0 : Tensor
         Start: float32, float64, complex64 or complex128 (then the residual must be holomorphic in x). It gets no
-        gradient, since the root does not depend on it.
+        gradient, since the root does not depend on it. For a start in float16 or bfloat16 the system is solved in
+        float32, and the root converted.
     *args
         What else the residual is given: tensors, tuples, lists and dicts with tensors (the parameters of a module, for
         `torch.func.functional_call`), and anything else. A tensor that requires grad must be here: a residual that
-        takes it from an enclosing scope is an error, since that gradient would be lost.
+        takes it from an enclosing scope is an error, since that gradient would be lost. The residual gets those in
+        float16 or bfloat16 in the precision of the solve.
     method : NewtonKrylov, BlockNewton or str, optional
         That of `implicitsolve.root`. Default "auto".
     stop : NonlinearStop, optional
@@ -85,7 +88,8 @@ def solve(
     Derivatives of any order are exact to the solves' tolerances: the adjoint is itself a root. Forward mode
     (`torch.autograd.forward_ad`, `torch.func.jvp`) is one tangent solve, to first order. `torch.func.vmap` is not
     supported: use `batch_ndim`. Beyond first order, and below `torch.func`'s transforms, the residual must suit
-    `torch.func.vjp`. Autocast is off inside the residual.
+    `torch.func.vjp`. Autocast is off inside the residual. `torch.compile` does not trace a solve: it breaks the graph
+    there, so that ``fullgraph=True`` is an error.
 
     A linearization costs one residual with its graph, and a product with J or J^H one backward pass.
 
@@ -103,7 +107,6 @@ def solve(
     """
     if not callable(residual):
         raise TypeError(f"solve: `residual` must be callable, got {type(residual).__name__}")
-    x0 = check_tensor("solve", "x0", x0).detach()
     options = SolveOptions(
         method="auto" if method is None else method,
         stop=stop,
@@ -111,7 +114,9 @@ def solve(
         adjoint_stop=adjoint_stop,
         on_failure=on_failure,
     )
+    wide = check_tensor("solve", "x0", widened(x0)).detach()
     call = ResidualCall(residual, args, options, batch_ndim, structure, products)
-    x: Any = Root.apply(call, x0, *leaves(args))
+    x: Any = Root.apply(call, wide, *(widened(tensor, wide.dtype) for tensor in leaves(args)))
     options.report("solve", "forward solve", call.result)
+    x = x.to(x0.dtype)
     return (x, call.result) if return_result else x
