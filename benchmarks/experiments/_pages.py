@@ -1,0 +1,157 @@
+"""The pages under docs/experiments, written from templates and from the results that the experiments stored.
+
+A template is Markdown with Jinja's placeholders. Every file of ``results`` is a name in it, ``walks`` for
+``walks.json``. Numbers outside of placeholders, code and references to the literature are faults.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from benchmarks.experiments._run import RESULTS
+
+TEMPLATES = Path(__file__).parent / "pages"
+DOCS = Path(__file__).parents[2] / "docs"
+CODE = r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|\]\([^)]*\)"
+REFERENCE = r"\([^()]*\b20\d\d[^()]*\)|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|P_\d|2 ×"
+NOTE = "\n<!-- Written by `python -m benchmarks.experiments pages`; edit its template and results, not this file. -->\n"
+ORIGIN = {"commit", "date"}
+
+
+def results(folder: Path = RESULTS) -> dict[str, Any]:
+    """All stored results, by the names of their files."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def rendered(stored: dict[str, Any], template: str) -> str:
+    """A page, whose paragraphs are filled to 120 columns."""
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["to"] = number
+    environment.globals |= {
+        "where": where,
+        "mean": mean,
+        "spread": spread,
+        "table": table,
+        "power": power,
+        "source": source,
+    }
+    text = environment.from_string(template).render(stored)
+    parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
+    title, rest = "".join(part if part.startswith("```") else _filled(part) for part in parts).split("\n", 1)
+    return f"{title}\n{NOTE}{rest}"
+
+
+def _filled(text: str) -> str:
+    paragraphs = re.split(r"(\n{2,})", text)
+    return "".join(part if not part.strip() or part.lstrip()[0] in "|#!-" else _wrapped(part) for part in paragraphs)
+
+
+def _wrapped(paragraph: str) -> str:
+    ends = "\n" if paragraph.endswith("\n") else ""
+    starts = "\n" if paragraph.startswith("\n") else ""
+    lines = textwrap.wrap(" ".join(paragraph.split()), 120, break_long_words=False, break_on_hyphens=False)
+    return starts + "\n".join(lines) + ends
+
+
+def number(value: float, digits: int = 0, scale: float = 1.0, sign: bool = False) -> str:
+    """A number with so many digits behind the point and commas between thousands."""
+    return f"{value * scale:{'+' if sign else ''},.{digits}f}"
+
+
+def where(rows: Iterable[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
+    """The rows with these values."""
+    return [row for row in rows if all(row[key] == value for key, value in values.items())]
+
+
+def mean(rows: Iterable[Any], key: str = "") -> float:
+    """Mean of what stands under a key, "a.b" for a key in a key."""
+    return statistics.mean(_under(row, key) for row in rows)
+
+
+def spread(rows: Sequence[Any], key: str = "") -> float:
+    """Standard deviation of the same, over rows that are a sample; zero for one row."""
+    return statistics.stdev(_under(row, key) for row in rows) if len(rows) > 1 else 0.0
+
+
+def _under(row: Any, key: str) -> float:
+    for name in filter(None, key.split(".")):
+        row = row[name]
+    return float(row)
+
+
+def power(rows: Iterable[dict[str, Any]], x: str, y: str) -> float:
+    """p of the power x^p nearest to y, by least squares of the logarithms."""
+    points = np.log([(_under(row, x), _under(row, y)) for row in rows])
+    return float(np.polyfit(*points.T, 1)[0])
+
+
+def table(stored: dict[str, Any]) -> str:
+    """A table that was carried over cell by cell: its header, its columns of text, its rows."""
+    header = stored["header"]
+    rule = ["---" if i in stored["texts"] else "---:" for i in range(len(header))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *stored["rows"]))
+
+
+def source(stored: dict[str, Any]) -> str:
+    """Where results come from, in a sentence."""
+    origin = stored["origin"]
+    if "page" in origin:
+        return f"Recorded on {origin['date']} (commit `{origin['commit'][:8]}`); the files of that run were not kept."
+    machine = origin["hardware"]
+    names = ", ".join(f"{name} {value}" for name, value in origin["versions"].items())
+    return (
+        f"Run on {origin['date']} (commit `{origin['commit'][:8]}`): {machine['processor']}, {machine['threads']} of "
+        f"{machine['cores']} cores, on a shared machine with a load of {machine['load']:.0f}; {names}."
+    )
+
+
+def pages() -> dict[Path, str]:
+    """Every page as it should be."""
+    stored = results()
+    texts = {DOCS / path.relative_to(TEMPLATES).with_suffix(""): text for path, text in templates().items()}
+    return {path: rendered(stored, text) for path, text in texts.items()}
+
+
+def templates() -> dict[Path, str]:
+    """What the pages are made from."""
+    return {path: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.rglob("*.jinja"))}
+
+
+def faults() -> list[str]:
+    """What is wrong: a page other than its results give, a number without a source, a result that is not used."""
+    found = [f"{path}: differs from its results" for path, text in pages().items() if differs(path, text)]
+    found += [f"{path.name}: {line}" for path, text in templates().items() for line in loose_numbers(text)]
+    code = " ".join(part for text in templates().values() for part in re.findall(CODE, text, re.DOTALL))
+    for name, stored in results().items():
+        if missing := ORIGIN - set(stored.get("origin", {})):
+            found.append(f"{name}.json: no {', '.join(sorted(missing))} of its origin")
+        if not re.search(rf"\b{name}\b", code):
+            found.append(f"{name}.json: on no page")
+    return found
+
+
+def differs(path: Path, text: str) -> bool:
+    """Whether a page has another text."""
+    return not path.exists() or path.read_text(encoding="utf-8") != text
+
+
+def loose_numbers(template: str) -> list[str]:
+    """Lines with numbers that neither a result nor the literature gives."""
+    literal = re.sub(CODE, lambda match: re.sub(r"[^\n]", "", match[0]), template, flags=re.DOTALL)
+    literal = re.sub(REFERENCE, lambda match: re.sub(r"[^\n]", "", match[0]), literal)
+    return [line.strip() for line in literal.splitlines() if re.search(r"\d", line)]
