@@ -265,11 +265,11 @@ def combine(*monitors: Callable[[NewtonStep, Array, Array], Any]) -> Monitor:
 
     def monitor(step: NewtonStep, x: Array, F: Array) -> bool:
         answers = [each(step, x, F) for each in monitors]
-        return any(map(wants_end, answers))
+        return any(map(ends_solve, answers))
 
     return monitor
 
 
-def wants_end(answer: Any) -> bool:
+def ends_solve(answer: Any) -> bool:
     """Whether what a monitor has returned ends the solve."""
     return isinstance(answer, bool | np.bool_) and bool(answer)

@@ -174,7 +174,7 @@ INVERSES = {
 
 
 @pytest.mark.parametrize("make", INVERSES.values(), ids=INVERSES)
-def test_preconditioners_are_told_apart_by_what_they_are(make: Any) -> None:
+def test_kinds_of_preconditioners_are_distinguished(make: Any) -> None:
     """splu(A).solve was called as (x, F), and splu(A) was refused."""
     M = make()
     plain = ims.root(diffusion, np.zeros(N), method=ims.NewtonKrylov(recycle=0))

@@ -295,7 +295,7 @@ def test_residual_that_solves_inside():
     np.testing.assert_allclose(x, [10.0], rtol=1e-4)
 
 
-def test_exceptions_of_inner_solves_are_told_apart():
+def test_exceptions_of_inner_solves_are_distinguished():
     with pytest.raises(ims.NoConvergence) as info:
         newton_krylov(lambda x: newton_krylov(lambda y: y**2 + 1 + 0 * x, np.ones(1)), np.ones(1))
     assert info.value.result.initial_norm == 2.0

@@ -168,7 +168,7 @@ def test_only_declared_dependencies_are_imported():
     assert not offences(is_wrong, inside=False)
 
 
-def test_the_core_imports_what_stands_above():
+def test_the_core_imports_only_earlier_folders():
     def is_wrong(item: Import) -> bool:
         own, other = folder(item.module), folder(resolved(item))
         if own not in ORDER or own == other or (own, other) in AGAINST_THE_ORDER:

@@ -143,7 +143,7 @@ def test_repr_does_not_print_the_parameters():
     assert len(repr(problem)) < 1000
 
 
-def test_the_problem_s_own_start_is_asked_for_when_none_is_given():
+def test_the_start_of_the_problem_is_the_default():
     asked = []
     problem = Problem(residual, initial_guess=lambda kind, rng: (asked.append((kind, rng)), np.ones(2))[1])
     assert ims.root(problem).x == pytest.approx([2**0.5] * 2)

@@ -192,7 +192,7 @@ def test_hard_neighbour_lent_its_larger_space():
     assert together.krylov_iterations[1] == alone.krylov_iterations[0]
 
 
-def test_iterations_asked_for_solved_their_systems_to_nine_tenths():
+def test_a_fixed_number_of_iterations_solved_linear_systems_to_nine_tenths():
     x = newton_krylov(cubic, np.zeros(6), iter=6, f_tol=1.0)
     assert np.max(np.abs(cubic(x))) < 1e-12
 
@@ -245,7 +245,7 @@ def test_zero_residual_in_a_norm_that_is_not_zero_divided_by_zero():
     assert result.nfev < 200
 
 
-def test_early_ends_were_reported_as_the_steps_that_were_asked_for():
+def test_early_ends_were_reported_as_the_requested_steps():
     result = newton_krylov(no_root, START[1], iter=1000, full_output=True)[1]
     assert result.nit < 1000
     assert result.native.status is not Status.STOPPED

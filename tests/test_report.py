@@ -90,7 +90,7 @@ def test_a_package_that_cannot_be_imported_is_named_with_the_reason(tmp_path):
     assert ended.returncode == 1
 
 
-def test_a_broken_backend_says_so(tmp_path):
+def test_a_broken_backend_is_reported(tmp_path):
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 1.0 or less')")
     ended = python("-m", "implicitsolve", "--json", "--no-self-test", path=tmp_path)
     report = json.loads(ended.stdout)

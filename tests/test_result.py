@@ -57,7 +57,7 @@ def test_success_is_convergence_and_nothing_else(kind):
 
 
 @pytest.mark.parametrize("kind", range(4), ids=["linear", "nonlinear", "adjoint", "tangent"])
-def test_a_batch_has_a_verdict_for_each_system(kind):
+def test_a_batch_has_a_status_for_each_system(kind):
     status = np.asarray([[1, 1, 2], [1, 7, 2]])
     result = every_kind(status)[kind]
     np.testing.assert_array_equal(result.success, status == 1)
@@ -106,13 +106,13 @@ def test_a_step_reads_as_one_line():
     assert NewtonStep(iteration=0, systems=np.zeros(0), residual_norm=np.zeros(0)).worst == 0.0
 
 
-def test_a_step_whose_norms_are_not_finite_says_so():
+def test_a_step_with_norms_that_are_not_finite():
     step = NewtonStep(iteration=0, systems=np.arange(2), residual_norm=np.asarray([1.0, np.nan]))
     assert np.isnan(step.worst)
     assert "nan" in str(step)
 
 
-def test_a_step_that_says_no_more_has_no_numbers_and_nobody_running():
+def test_a_step_without_details():
     step = NewtonStep(iteration=0, systems=np.zeros(1, dtype=int), residual_norm=np.ones(1))
     assert step.running == 0
     assert step.counts == Counts()

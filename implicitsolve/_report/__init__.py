@@ -111,9 +111,11 @@ def _blas(module: Any) -> str:
 
 
 def _mpi_library() -> str:
-    asked = subprocess.run([sys.executable, "-c", MPI_LIBRARY], capture_output=True, text=True, timeout=20, check=False)
-    said = asked.stderr if asked.returncode else asked.stdout
-    return cleaned((said.strip().splitlines() or [f"exit status {asked.returncode}"])[-1])
+    requested = subprocess.run(
+        [sys.executable, "-c", MPI_LIBRARY], capture_output=True, text=True, timeout=20, check=False
+    )
+    output = requested.stderr if requested.returncode else requested.stdout
+    return cleaned((output.strip().splitlines() or [f"exit status {requested.returncode}"])[-1])
 
 
 def machine() -> Section:

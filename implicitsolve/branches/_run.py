@@ -13,7 +13,7 @@ from implicitsolve.branches._path import Path, Point
 from implicitsolve.branches._special import SpecialPoint, between
 from implicitsolve.branches._walk import Walk
 from implicitsolve.linearize._tally import LimitReached
-from implicitsolve.monitor import Monitor, wants_end
+from implicitsolve.monitor import Monitor, ends_solve
 from implicitsolve.result import Counts, NewtonStep, NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.status import Status
@@ -194,7 +194,7 @@ class Run:
             left=np.array([min(ahead, 1 - len(self.z) / self.max_points)]),
             counts=system.tally.counts(),
         )
-        if wants_end(self.monitor(step, system.state(point.z), system.state(np.append(point.F, 0.0)))):
+        if ends_solve(self.monitor(step, system.state(point.z), system.state(np.append(point.F, 0.0)))):
             self.end(Status.STOPPED_BY_MONITOR, "the monitor has ended the branch")
 
     # The record

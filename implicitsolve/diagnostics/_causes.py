@@ -161,13 +161,13 @@ def _line_search(case: Case) -> Cause:
 
 def _linear_solve(case: Case) -> Cause:
     history = case.history
-    reached, asked, spent = (
+    reached, requested, spent = (
         float(history.part(name)[-1]) if history.steps else math.nan
         for name in ("linear_residual", "forcing", "krylov_iterations")
     )
     what = (
         f"At step {history.steps} the linear solve made no progress: its relative residual is {reached:.3g} after "
-        f"{spent:.0f} iterations, tolerance {asked:.2g}."
+        f"{spent:.0f} iterations, tolerance {requested:.2g}."
     )
     return Cause("linear", what, f"{LINEAR_ADVICE} If J is singular at x there may be no solution: start elsewhere.")
 
@@ -260,8 +260,8 @@ def linear_cause(status: Status, norm: float, target: float, iterations: float, 
     matrix, transposed = "A" if isinstance(result, LinearResult) else "J", ""
     if isinstance(result, AdjointResult):
         matrix, transposed = "J^H", " An operator `M` must approximate J^-H here."
-    asked = "" if math.isnan(target) else f", target {target:.3g}"
-    reached = f"||b - {matrix} x|| is {norm:.3g} after {iterations:.0f} iteration{'s' * (iterations != 1)}{asked}."
+    requested = "" if math.isnan(target) else f", target {target:.3g}"
+    reached = f"||b - {matrix} x|| is {norm:.3g} after {iterations:.0f} iteration{'s' * (iterations != 1)}{requested}."
     if status == Status.FORWARD_NOT_CONVERGED:
         what = "The linear system was solved, but x is not a solution, so this is not a derivative of the solution."
         return what, "Converge the forward solve first: explain() of its result describes why it failed."

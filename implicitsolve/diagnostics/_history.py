@@ -192,8 +192,8 @@ def slowness(case: Case) -> Cause | None:
 def _limited(case: Case) -> Cause | None:
     """Linear solves that end at their limit."""
     history = case.history
-    reached, asked = history.part("linear_residual"), history.part("forcing")
-    missed = (history.part("linear_status") == Status.ITERATION_LIMIT) & (reached > np.maximum(asked, POOR))
+    reached, requested = history.part("linear_residual"), history.part("forcing")
+    missed = (history.part("linear_status") == Status.ITERATION_LIMIT) & (reached > np.maximum(requested, POOR))
     last = missed[-5:]
     if not (last.size and last.sum() > last.size / 2):
         return None
@@ -201,7 +201,7 @@ def _limited(case: Case) -> Cause | None:
     what = (
         f"{int(missed.sum())} of {history.steps} linear solves ended at their limit: step {step + 1} reached the "
         f"relative residual {reached[step]:.2g} in {history.part('krylov_iterations')[step]:.0f} iterations, where "
-        f"the tolerance was {asked[step]:.2g}."
+        f"the tolerance was {requested[step]:.2g}."
     )
     return Cause("linear", what, LINEAR_ADVICE)
 

@@ -147,7 +147,7 @@ def problem(
     functions = LocalFunctions(comm, Part.of(comm, counts, structure), batch_ndim, given)
     system = System(functions, counts, structure)
     theta = Parameters(system, parameters)
-    wants = parameter_vjp is not None and "wrt" in inspect.signature(parameter_vjp).parameters
+    takes_wrt = parameter_vjp is not None and "wrt" in inspect.signature(parameter_vjp).parameters
     colored = ColoredBlocks(system) if blocks is None else None
     return Problem(
         system.residual,
@@ -160,7 +160,7 @@ def problem(
         batch_ndim=batch_ndim,
         parameters=parameters,
         parameter_jvp=None if parameter_jvp is None else theta.jvp,
-        parameter_vjp=None if parameter_vjp is None else theta.vjp_of_some if wants else theta.vjp,
+        parameter_vjp=None if parameter_vjp is None else theta.vjp_of_some if takes_wrt else theta.vjp,
         pure=True,
         name=name,
     )

@@ -86,7 +86,7 @@ class Cycle:
             self.dx, self.residual = dx, residual
             return
         if self.dx is None:
-            self.complete(wants_residual=residual is not None)
+            self.complete(needs_residual=residual is not None)
         scatter(self.dx, systems, dx)
         if residual is not None:
             scatter(self.residual, systems, residual)
@@ -95,12 +95,12 @@ class Cycle:
         """Status codes of the systems, for which this was the only cycle."""
         return classify(self.norm, target, broken=self.broken, nonfinite=self.nonfinite)
 
-    def complete(self, *, wants_residual: bool) -> None:
+    def complete(self, *, needs_residual: bool) -> None:
         """Allocate the arrays: no correction, and the first residual, for systems without a result yet."""
         xp = array_namespace(self.r)
         if self.dx is None:
             self.dx = xp.zeros_like(self.r)
-            self.residual = xp.asarray(self.r, copy=True) if wants_residual else None
+            self.residual = xp.asarray(self.r, copy=True) if needs_residual else None
 
     def replace(self, systems: Indices, other: Cycle) -> None:
         """Replace the results of some systems by those of a second cycle."""
@@ -211,7 +211,7 @@ class Arnoldi:
     polish : bool, optional
         Whether a system may end with a correction M (r - A z), which costs no product and, with a good M, reduces the
         residual as much as another vector. `norm` is then the expected norm. Default False.
-    wants_residual : bool, optional
+    needs_residual : bool, optional
         Whether to compute the remaining residual, by a pass over the basis. Default True.
 
     Notes
@@ -235,11 +235,11 @@ class Arnoldi:
         has_one: HostArray | None = None,
         on_finish: OnFinish | None = None,
         polish: bool = False,
-        wants_residual: bool = True,
+        needs_residual: bool = True,
     ) -> None:
         xp, size, capacity = array_namespace(r), r.shape[0], max(1, min(columns, r.shape[1]))
         self.cycle, self.A, self.M, self.target, self.capacity = Cycle(r, norms), A, M, target, capacity
-        self.on_finish, self.polish, self.wants_residual = on_finish, polish, wants_residual or polish
+        self.on_finish, self.polish, self.needs_residual = on_finish, polish, needs_residual or polish
         self.augment, self.has_one = augment, has_one
         self.given = 0 if self.augment is None else min(self.augment.shape[1], capacity - 1)
         self.precision, self.safe_range = eps(xp, r.dtype), safe_range(xp, r.dtype)
@@ -264,7 +264,7 @@ class Arnoldi:
                 self.compact()
             self.expand()
         self.finish(np.arange(self.rows.size))
-        self.cycle.complete(wants_residual=self.wants_residual)
+        self.cycle.complete(needs_residual=self.needs_residual)
         return self.cycle
 
     def expand(self) -> None:
@@ -354,7 +354,7 @@ class Arnoldi:
         with np.errstate(all="ignore"):
             y = small.solve(count)
             dx = self.work.combine(from_host(y, Z), Z)
-            r = self.work.combine(from_host(small.residual_coordinates(y), V), V) if self.wants_residual else None
+            r = self.work.combine(from_host(small.residual_coordinates(y), V), V) if self.needs_residual else None
             cycle.put(systems, dx, r)
         cycle.norm[systems] = self.estimate[which]
         self._polish(which)

@@ -98,7 +98,7 @@ class GMRES:
                 augment=xp.stack([part_of(e, rows) for e, _ in errors], axis=1) if errors else None,
                 has_one=np.stack([has_one[rows] for _, has_one in errors], axis=1) if errors else None,
                 polish=polish and not confirm,
-                wants_residual=not confirm,
+                needs_residual=not confirm,
             ).run()
             with np.errstate(all="ignore"):
                 new_x = part_of(x, rows) + cycle.dx

@@ -98,7 +98,7 @@ class RecyclingGMRES:
             limits=sizes,
             M=M if space is None else space,
             on_finish=both(descents, collector),
-            wants_residual=False,
+            needs_residual=False,
         ).run()
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
         if lost.size and space is not None:
@@ -115,7 +115,7 @@ class RecyclingGMRES:
                 limits=sizes[lost],
                 M=None if M is None else M.take(lost),
                 on_finish=both(*(None if c is None else c.renumbered(lost) for c in (descents, collector))),
-                wants_residual=False,
+                needs_residual=False,
             ).run()
             cycle.replace(lost, again)
         self.descent = None if descents is None else descents.descent

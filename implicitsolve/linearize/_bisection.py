@@ -94,15 +94,15 @@ def _halved(
     count = starts.size - 1
     sizes = np.diff(starts)
     middle = starts[:-1] + (sizes + 1) // 2
-    asked = (sizes > 1)[groups]
+    split = (sizes > 1)[groups]
     rounds = int(np.ceil(np.log2(max(2, sizes.max(initial=1)))))
     base = probe.F[:, rows]
-    first, alone = _displaced_groups(probe, starts[:-1], middle, rows, groups, asked, count, rounds)
-    first[:, ~asked] = values[:, ~asked]
-    in_first = ~asked | probe.differ(first, base)
-    first_known = np.where(asked, alone, known)
+    first, alone = _displaced_groups(probe, starts[:-1], middle, rows, groups, split, count, rounds)
+    first[:, ~split] = values[:, ~split]
+    in_first = ~split | probe.differ(first, base)
+    first_known = np.where(split, alone, known)
     # Nothing changed: all is in the second half. Else it has a part unless the first half did what the whole group did.
-    in_second = asked & (~in_first | ~(known & alone) | probe.differ(first, values))
+    in_second = split & (~in_first | ~(known & alone) | probe.differ(first, values))
     second, second_known = values.copy(), known & ~in_first
     unknown = in_second & in_first
     if unknown.any():
@@ -142,20 +142,20 @@ def _displaced_groups(
     Returns F at these entries, and whether no other group of the color has an entry in the row.
     """
     out, alone = np.empty((probe.systems, rows.size), dtype=probe.F.dtype), np.zeros(rows.size, dtype=bool)
-    asked = np.flatnonzero(where)
-    if not asked.size:
+    selected = np.flatnonzero(where)
+    if not selected.size:
         return out, alone
-    members = np.bincount(rows[asked], minlength=probe.size)
+    members = np.bincount(rows[selected], minlength=probe.size)
     limit = max(LEAST_COLORS, int(MORE_COLORS * np.quantile(members[members > 0], 0.9)))
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(groups[asked], minlength=count))])
-    colors = greedy_colors(indptr, rows[asked], probe.size, limit)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(groups[selected], minlength=count))])
+    colors = greedy_colors(indptr, rows[selected], probe.size, limit)
     colors[np.diff(indptr) == 0] = -1
     total = int(colors.max()) + 1
     if probe.evaluations + total * rounds > probe.budget:
         raise BudgetSpentError
-    of_entry = colors[groups[asked]]
-    place = rows[asked] * np.int64(total) + of_entry
-    alone[asked] = np.bincount(place, minlength=probe.size * total)[place] == 1
+    of_entry = colors[groups[selected]]
+    place = rows[selected] * np.int64(total) + of_entry
+    alone[selected] = np.bincount(place, minlength=probe.size * total)[place] == 1
     order = np.argsort(of_entry, kind="stable")
     bounds = np.searchsorted(of_entry[order], np.arange(total + 1))
     for color in range(total):
@@ -164,6 +164,6 @@ def _displaced_groups(
         border[begins[mine]] += 1
         np.add.at(border, ends[mine], -1)
         F = probe.displaced(np.cumsum(border[:-1]).astype(bool))
-        entries = asked[order[bounds[color] : bounds[color + 1]]]
+        entries = selected[order[bounds[color] : bounds[color + 1]]]
         out[:, entries] = F[:, rows[entries]]
     return out, alone

@@ -203,7 +203,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         b = xp.concat([(ahead - 1) * rho, ahead], axis=1)
         norms = norm2(b)
         eta = np.where(state.is_end, END_ACCURACY, self.method.linear_rtol)
-        return Arnoldi(A, b, norms, target=eta * norms, columns=self.method.max_krylov, wants_residual=False).run()
+        return Arnoldi(A, b, norms, target=eta * norms, columns=self.method.max_krylov, needs_residual=False).run()
 
     def _turn(self, direction: Array, last: HostArray, size: HostArray, is_here: HostArray) -> HostArray:
         """Take points as points of the path, and its direction there, unless it has turned too far since the last."""

@@ -13,7 +13,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import LimitReached
-from implicitsolve.monitor import silent, wants_end
+from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._scheduler import Scheduler, SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
@@ -299,5 +299,5 @@ class IterationLoop(Generic[State]):
         if self.monitor is not silent:
             x, F = self._whole_batch()
             answer = self.monitor(step, self.whole.unflatten(x), self.whole.unflatten(F))
-            if self.whole.tally.agreed(wants_end(answer)):
+            if self.whole.tally.agreed(ends_solve(answer)):
                 self.whole.tally.ended = Status.STOPPED_BY_MONITOR

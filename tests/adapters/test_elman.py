@@ -85,7 +85,7 @@ def test_n_iterations_make_the_first_n_states_exact(rng):
         assert n == 8 or np.abs(H[:, n] - exact[:, n]).max() > 1e-6
 
 
-def test_a_structure_that_says_so(rng):
+def test_a_declared_structure(rng):
     params, x, h0 = draw(rng)
     network = elman(params, x, lengths=LENGTHS, h0=h0)
     assert network.structure == ims.BlockBanded(1, 0, 4)

@@ -138,7 +138,7 @@ def test_parameters_find_their_values(asv: Path) -> None:
     assert results.first("solves.Forward.track_jvps", "newton.NewtonTime.time_solve") == ["W1", "W5", "bratu"]
 
 
-def test_a_quick_run_says_so(asv: Path, page: str, tmp_path: Path) -> None:
+def test_a_quick_run_is_marked(asv: Path, page: str, tmp_path: Path) -> None:
     assert "of one call each" in page
     record = json.loads(newest(asv).read_text(encoding="utf-8"))
     record["result_columns"].append("stats_repeat")

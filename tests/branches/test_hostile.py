@@ -72,7 +72,7 @@ def test_a_singular_start_asks_for_a_direction():
     assert along.x[-1] == pytest.approx(1)
 
 
-def test_a_branch_that_leaves_its_interval_at_once_says_so():
+def test_a_branch_that_leaves_its_interval_at_once_is_reported():
     branch = continuation(lambda x, lam: x + lam, [0.0], 0, 1, direction=([1.0], -1.0))
     assert branch.status == Status.STAGNATED
     assert "leaves its interval at the start" in branch.message

@@ -150,7 +150,7 @@ def test_a_solution_alone_will_do():
         assert push_forward(problem, given_x, layer.tangents).success
 
 
-def test_forward_not_converged_is_told():
+def test_forward_not_converged_is_reported():
     layer = Layer()
     problem = layer.problem()
     unsolved = root(problem, layer.x0, stop=NonlinearStop(max_iterations=0))
@@ -198,7 +198,7 @@ def test_neighbours_do_not_matter():
     np.testing.assert_allclose(result.adjoint[[0, 1, 3]], expected[[0, 1, 3]], rtol=1e-9)
 
 
-def test_singular_adjoint_is_told():
+def test_singular_adjoint_is_reported():
     problem = Problem(lambda x: 0 * x, vjp=lambda x, w: 0 * w)
     result = pull_back(problem, np.zeros(3), np.ones(3))
     assert not result.success

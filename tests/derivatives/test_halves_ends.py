@@ -84,7 +84,7 @@ def test_a_cotangent_that_is_not_finite_in_a_sequence_of_one_position(rng):
         close(back.adjoint[[0, 2]], clean.adjoint[[0, 2]], 1e-12)
 
 
-def test_a_forward_solve_that_failed_is_told(rng):
+def test_a_forward_solve_that_failed_is_reported(rng):
     layer = make("implicit_gru", T=5, lengths=None, scale=2.0).layer()
     stop = ims.NonlinearStop(atol=1e-14, rtol=0.0, max_iterations=1)
     result = root(layer, method="newton-krylov", stop=stop)

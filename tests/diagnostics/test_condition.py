@@ -89,7 +89,7 @@ def test_many_unknowns_need_adjoint_products():
         ims.diagnostics.condition(lambda x: 2 * x, np.ones(501))
 
 
-def test_nobody_s_random_numbers_change():
+def test_the_global_random_state_is_unchanged():
     A = tridiagonal(30, 3.0)
     np.random.seed(3)  # noqa: NPY002
     expected = np.random.random()  # noqa: NPY002

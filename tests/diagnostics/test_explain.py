@@ -61,7 +61,7 @@ def test_a_wrong_jacobian_is_suspicious_though_it_converged():
     assert "`jvp` is wrong: it is off by the factor 1.667" in wrong.what
 
 
-def test_linear_solves_that_are_asked_for_little_are_what_makes_newton_linear():
+def test_loose_linear_solves_make_newton_linear():
     A = np.diag(np.linspace(1, 50, 40))
     problem = ims.Problem(lambda x: A @ x + 1e-3 * x**2 - 1, jvp=lambda x, v: A @ v + 2e-3 * x * v)
     method = ims.NewtonKrylov(forcing=ims.ConstantForcing(eta=0.5), recycle=0)
@@ -183,7 +183,7 @@ def test_a_solve_that_gathers_speed_needs_a_few_steps_and_no_other_start(tmp_pat
         assert ims.root(problem, np.ones(3), method="newton-krylov", stop=NonlinearStop(max_iterations=limit)).success
 
 
-def test_nobody_is_advised_to_take_a_million_steps():
+def test_a_million_steps_are_never_advised():
     result = ims.root(slow(1 - 1e-7), np.zeros(2), method="picard", stop=NonlinearStop(max_iterations=30))
     finding = only(ims.diagnostics.explain(result))
     assert "hardly falls any further" in finding.what
@@ -406,7 +406,7 @@ def test_systems_are_named_by_their_place_and_grouped_by_cause():
     assert "systems (0, 2), (1, 0):" in str(explanation)
 
 
-def test_with_the_problem_the_worst_system_with_a_residual_is_asked():
+def test_the_worst_system_with_a_residual_is_examined():
     def cubes_of(c, factor) -> ims.Problem:
         return ims.Problem(
             lambda x: x**3 - c,
@@ -530,7 +530,7 @@ def test_every_status_has_a_finding_in_every_kind_of_result(status):
 # -------------------------------------------------------------------------------------------------------------- linear
 
 
-def test_a_linear_solve_says_what_it_reached_and_what_was_asked():
+def test_a_linear_solve_reports_its_residual_and_its_target():
     A, b = np.roll(np.eye(60), 1, axis=0), np.eye(60)[0]
     result = ims.linear_solve(A, b, method=ims.GMRES(restart=10), stop=ims.LinearStop(max_iterations=30))
     finding = only(ims.diagnostics.explain(result))

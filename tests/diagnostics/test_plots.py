@@ -50,7 +50,7 @@ def test_products_are_counted():
     assert curve.get_xdata()[-1] == result.counts.residuals + result.counts.jvps
 
 
-def test_the_winner_of_a_race_stands_at_its_own_products():
+def test_the_winner_of_a_race_is_plotted_at_its_own_products():
     problem = ims.Problem(lambda x: np.where(x < 100, x**2 - 2, 1 + np.exp(-np.abs(x))))
     result = ims.drivers.race(problem, [np.asarray([200.0]), np.asarray([1.0])])
     start = [i for i, step in enumerate(result.steps) if step.iteration == 0][-1]

@@ -68,7 +68,7 @@ def test_a_singular_map_keeps_its_other_eigenvalues():
     np.testing.assert_allclose(np.sort(np.abs(found.values)), [0, 1], atol=1e-12)
 
 
-def test_one_system_of_a_batch_is_asked_for():
+def test_one_system_of_a_batch_must_be_chosen():
     scales = np.asarray([[0.1, 0.2], [0.3, 0.4]])[..., None]
     problem = ims.Problem(lambda x: x - scales * x, batch_ndim=2)
     for index in np.ndindex(2, 2):
@@ -83,7 +83,7 @@ def test_one_system_of_a_batch_is_asked_for():
         ims.diagnostics.spectrum(problem, np.ones((2, 2, 3)), system=(0, 2))
 
 
-def test_a_result_stands_for_its_x():
+def test_a_result_is_accepted_in_place_of_its_x():
     problem = ims.Problem(lambda x: x - 0.5 * np.sin(x))
     result = ims.root(problem, np.ones(3), stop=ims.NonlinearStop(atol=1e-12))
     np.testing.assert_allclose(ims.diagnostics.spectrum(problem, result).values, 0.5, atol=1e-6)

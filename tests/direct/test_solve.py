@@ -85,7 +85,7 @@ def test_refinement_that_makes_it_worse_is_undone(rng):
     assert outcome.residual_norm[0] == pytest.approx(3 * norm2(b)[0])
 
 
-def test_each_system_has_its_own_verdict(rng):
+def test_each_system_has_its_own_status(rng):
     A = matrix(rng, 4)
     A.blocks[1] = 0.0
     A.blocks[2, 3] = np.nan
@@ -157,7 +157,7 @@ def test_every_library(xp, any_dtype, rng):
 
 
 @pytest.mark.parametrize("power", [-300, 300])
-def test_units_change_no_verdict(power, rng):
+def test_units_change_no_status(power, rng):
     A = matrix(rng, 2)
     b = rng.normal(size=(2, 16))
     base = solve_factored(A.flat(), inexact(A, 1e-3), b, LinearStop(rtol=1e-10))

@@ -113,7 +113,7 @@ def test_a_layer_in_processes_is_root_bitwise(rng):
     assert seen == [(2, 6), (4, 6), (6, 6)]
 
 
-def test_an_empty_batch_needs_nobody():
+def test_an_empty_batch_needs_no_worker():
     result = ims.drivers.solve_batch(Cubes(numbers(0)).problem(), np.ones((0, 1)), executor=Here(BaseException(), {0}))
     assert result.x.shape == (0, 1)
     assert result.message == "the batch is empty"

@@ -92,7 +92,7 @@ def test_an_executor_that_cannot_send_is_no_lost_worker():
         ims.drivers.solve_batch(Cubes(numbers(4)).problem(), np.ones((4, 1)), executor=Here(trouble, {0, 1, 2, 3}))
 
 
-def test_a_script_without_a_guard_is_told_so(tmp_path):
+def test_a_script_without_a_guard_is_reported(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import numpy as np, implicitsolve as ims\n"
@@ -105,7 +105,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     assert 'needs `if __name__ == "__main__":`' in ended.stderr.splitlines()[-1]
 
 
-def test_a_function_that_workers_cannot_find_is_told_so():
+def test_a_function_that_workers_cannot_find_is_reported():
     code = (
         "import numpy as np, implicitsolve as ims\n"
         "def residual(x):\n"

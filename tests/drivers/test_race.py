@@ -132,7 +132,7 @@ def test_a_start_that_is_not_finite_loses_and_moves_no_tolerance() -> None:
     assert (result.residual_norm <= 1.5e-8 * 5.0).all()
 
 
-def test_without_a_finite_start_the_status_says_so() -> None:
+def test_no_finite_start_has_a_status() -> None:
     result = race(Squares(column(4.0, 4.0)).problem(), [column(np.nan, 1.0), column(np.inf, np.nan)], method=NEWTON)
     assert result.winner.tolist() == [-1, 0]
     assert result.status.tolist() == [ims.Status.NONFINITE, ims.Status.CONVERGED]

@@ -236,7 +236,7 @@ def test_systems_that_need_no_step_pass_through(capacity: int) -> None:
 
 
 @pytest.mark.parametrize("method", [PICARD, StaticPicard(), NEWTON], ids=["joined", "static", "newton"])
-def test_systems_that_fail_block_nobody(method: Any) -> None:
+def test_failed_systems_do_not_block_others(method: Any) -> None:
     rate = np.asarray([0.5, np.nan, 0.5, 3.0, 0.5, np.nan, np.nan, 0.2, 0.5])[:, None]
     result = picard(rate, method, capacity=2)
     whole = picard(rate, method, capacity=None)
@@ -380,7 +380,7 @@ def test_no_sequences(rng: np.random.Generator) -> None:
     assert sentences.lengths == []
 
 
-def test_sequences_that_fail_are_told_from_the_others() -> None:
+def test_failed_sequences_are_reported() -> None:
     def roots(c: Any) -> ims.Problem:
         def guess(kind: str, rng: Any) -> Any:
             return np.where(c != 0, 1.0, 0.0)

@@ -112,7 +112,7 @@ def test_the_start_is_what_is_kept_of_it(rng):
 @pytest.mark.parametrize("size", ["T1", "T2", "odd", "ragged"])
 @pytest.mark.parametrize("key", ["newton-krylov", "float32", "homotopy"])
 @pytest.mark.parametrize("t", [0, 1])
-def test_inputs_that_are_not_finite_are_told_and_stay_in_their_sequence(size, key, t):
+def test_inputs_that_are_not_finite_affect_only_their_sequence(size, key, t):
     """The only block of a sequence of one position is eliminated: there is no residual that could tell."""
     case = case_of("implicit_gru", size)
     clean = ims.root(case.layer(), method=METHODS[key], stop=TIGHT)
@@ -148,7 +148,7 @@ def test_what_has_converged_at_the_start_takes_no_step():
 
 
 @pytest.mark.parametrize("limit", [0, 1])
-def test_a_system_that_did_not_converge_says_so(limit):
+def test_systems_that_did_not_converge_are_reported(limit):
     layer = case_of("implicit_gru", "odd", scale=2.0).layer()
     stop = ims.NonlinearStop(atol=1e-14, rtol=0.0, max_iterations=limit)
     result = ims.root(layer, method="newton-krylov", stop=stop)

@@ -43,7 +43,7 @@ def test_the_first_step_after_the_change_drifts_by_a_fraction(walks: ModuleType,
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_directions_have_the_size_asked_for(walks: ModuleType, rng: np.random.Generator, law: str) -> None:
+def test_directions_have_the_requested_size(walks: ModuleType, rng: np.random.Generator, law: str) -> None:
     v = walks.Law(law=law, dimension=4, norm=3.0).directions(4000, rng)
     mean_square = {"common": 9.0, "sphere": 9.0, "normal": 36.0, "uniform": 12.0}[law]
     assert np.mean(np.sum(v**2, axis=1)) == pytest.approx(mean_square, rel=0.05)

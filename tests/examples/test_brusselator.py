@@ -92,7 +92,7 @@ def test_sweep_follows_every_branch_to_its_bifurcation(branches: tuple[Any, Any]
         assert abs(curve[-1]) < 2e-3
 
 
-def test_stripes_have_the_number_of_waves_asked_for(branches: tuple[Any, Any]) -> None:
+def test_stripes_have_the_requested_number_of_waves(branches: tuple[Any, Any]) -> None:
     model, found = branches
     for j, mode in enumerate((8, 10)):
         crossings = np.sum(np.diff(np.sign(found.states[0, j, :, 0] - model.A)) != 0)

@@ -188,7 +188,7 @@ def test_cubic_model_is_exact_for_cubics():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(-500, 500))
-def test_the_model_of_a_direct_solve_is_the_curve_that_it_stands_for(seed, power):
+def test_the_model_of_a_direct_solve_is_its_curve(seed, power):
     """||-(1 - l) s + l^2 n|| on the grid, in any unit; a length only where it falls below 0.8 ||s||."""
     rng = np.random.default_rng(seed)
     step, natural = rng.normal(size=(5, 3)), rng.normal(size=(5, 3)) * rng.choice([0.1, 1.0, 3.0], size=(5, 1))
@@ -244,7 +244,7 @@ def test_no_correction_is_computed_where_the_residual_has_decreased():
 
 
 @pytest.mark.parametrize("x", [0.3, 1.0, 2.0])
-def test_wolfe_holds_where_it_says_so(x):
+def test_accepted_lengths_satisfy_both_wolfe_conditions(x):
     """Both inequalities for f = F^2 / 2 along Newton's step, with the exact slope (Nocedal and Wright, 3.7)."""
     step = -np.arctan(x) * (1 + x**2)
     length = along(Wolfe(), np.arctan, [x], [step])[0].length[0]
@@ -325,7 +325,7 @@ def test_linearize_at_trial_points_is_not_wasted(search):
     assert len(points) <= 2 * result.iterations + 1
 
 
-def test_full_steps_only_where_asked():
+def test_full_steps_only_if_requested():
     result = root(lambda x: x**3 - 8, [1.0], method=NewtonKrylov(line_search=FullStep()))
     assert result.success
     assert all(step.step_length[0] == 1.0 for step in result.steps[1:])

@@ -54,7 +54,7 @@ def test_a_start_costs_a_product_where_there_is_one(rng):
 @given(
     norm=st.sampled_from([0.5, 1.0, 1.5, np.inf, np.nan]), broken=st.booleans(), bad=st.booleans(), idle=st.booleans()
 )
-def test_the_verdict(norm, broken, bad, idle):
+def test_the_status(norm, broken, bad, idle):
     """The inequality first, if it was measured; then the worst of what is known."""
     flags = {name: np.asarray([flag]) for name, flag in (("broken", broken), ("nonfinite", bad), ("stagnated", idle))}
     found = classify(np.asarray([norm]), np.ones(1), **flags)[0]

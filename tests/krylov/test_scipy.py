@@ -238,7 +238,7 @@ def test_a_start_is_improved_and_not_changed(rng):
     assert result.iterations <= plain.iterations
 
 
-def test_the_adjoint_is_asked_for_where_it_is_needed(rng):
+def test_the_adjoint_is_requested_only_where_it_is_needed(rng):
     A, b = system(rng, "bicg")
     operator = LinearOperator(lambda v: A @ v, in_shape=12)
     with pytest.raises(TypeError, match="adjoint"):

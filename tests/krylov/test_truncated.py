@@ -159,7 +159,7 @@ def test_numbers_that_are_not_finite_stay_in_their_system(bad, order):
     np.testing.assert_array_equal(result.x[2], result.x[0])
 
 
-def test_a_series_that_overflows_is_told():
+def test_a_series_that_overflows_is_reported():
     result = ims.linear_solve(-1e200 * np.eye(2), np.ones(2), method=TruncatedInverse(order=5))
     assert result.status == Status.NONFINITE
 

@@ -223,7 +223,7 @@ def test_users_rdiff_solves(rdiff):
     assert result.success
 
 
-def test_noise_wants_a_larger_rdiff():
+def test_noise_needs_a_larger_rdiff():
     """With noise of 1e-6 the default step drowns; sqrt of the noise does not."""
     noise = np.random.default_rng(0)
     F = lambda x: residual(x) + 1e-6 * noise.standard_normal(N)  # noqa: E731

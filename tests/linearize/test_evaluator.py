@@ -251,7 +251,7 @@ def test_without_take_the_whole_batch_is_called_with_the_others_where_they_were(
     np.testing.assert_array_equal(seen[0], np.concatenate([x[:2], x[2:] + 1]))
 
 
-def test_as_long_as_most_systems_run_the_problem_is_not_asked_for_a_smaller_one(rng):
+def test_the_problem_is_not_reduced_while_most_systems_run(rng):
     asked = []
 
     def problem(indices):

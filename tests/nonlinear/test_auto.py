@@ -283,7 +283,7 @@ def test_newton_krylov_with_other_options_is_a_krylov_method(options):
     assert not factorizes(result.native)
 
 
-def test_newton_krylov_stops_as_asked():
+def test_newton_krylov_obeys_its_stopping_rule():
     seen = []
     x, result = ims.newton_krylov(
         bratu, np.zeros(20), structure=TRIDIAGONAL, iter=2, callback=lambda x, F: seen.append((x, F)), full_output=True

@@ -77,7 +77,7 @@ def test_every_line_search(search):
     assert result.success
 
 
-def test_the_line_search_is_asked_where_a_whole_step_does_not_help():
+def test_the_line_search_runs_where_a_whole_step_fails():
     F, x0 = lambda u: np.arctan(u), np.full(4, 3.0)
     assert run(F, x0, DIAGONAL).success
     diverging = run(F, x0, DIAGONAL, BlockNewton(line_search=ims.FullStep()))

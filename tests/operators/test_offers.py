@@ -136,7 +136,7 @@ def test_sums_products_and_transposes_do_not_offer_a_wrong_inverse(rng):
         assert changed.astype(np.float32).dtype == np.float64
 
 
-def test_the_inverse_is_made_when_it_is_asked_for(rng):
+def test_the_inverse_is_computed_at_its_first_use(rng):
     made = Matrices.random(rng)
     calls = []
     inverse = lambda: calls.append(1) or made._inverse()  # noqa: E731

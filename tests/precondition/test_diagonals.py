@@ -20,7 +20,7 @@ def test_numbers_are_blocks(rng):
     np.testing.assert_array_equal(inverses(blocks, lambda: np.full(3, 5.0))[:, 0, 0], [0.5, 0.2, -0.25])
 
 
-def test_scales_are_asked_for_only_where_they_are_needed(rng):
+def test_scales_are_requested_only_where_they_are_needed(rng):
     def never():
         raise AssertionError("all blocks are regular")
 

@@ -90,7 +90,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("use", REFUSED.values(), ids=REFUSED)
-def test_what_needs_the_host_unasked_is_a_type_error(device, use):
+def test_implicit_transfers_to_the_host_raise(device, use):
     x = device.asarray(np.ones(3))
     with pytest.raises(TypeError):
         use(x)
@@ -205,7 +205,7 @@ def test_functions_of_numpy_go_to_the_device(device):
         assert type(made) is type(x)
 
 
-def test_a_copy_is_made_where_it_is_asked_for_alone(device):
+def test_copies_are_made_only_if_requested(device):
     x = device.asarray(np.ones(3))
     assert device.asarray(x) is x
     assert x.astype(x.dtype, copy=False) is x
@@ -296,7 +296,7 @@ def test_writes_beyond_an_array_are_found(cp):
         kernel(cp, "scale", extra=1)((2,), (3,), (cp.ones(5), 2.0, 5))
 
 
-def test_shared_memory_is_what_was_asked_for(cp):
+def test_shared_memory_has_the_requested_size(cp):
     x = cp.asarray(np.arange(64.0))
     kernel(cp, "reversed")((1,), (64,), (x,), shared_mem=512)
     np.testing.assert_array_equal(x.get(), np.arange(64.0)[::-1])

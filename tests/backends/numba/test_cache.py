@@ -80,7 +80,7 @@ def test_long_compilation_is_logged_once(caplog):
     assert compilation.kernels == 4
 
 
-def test_what_is_compiled_is_counted_and_what_is_called_again_is_not(monkeypatch, tmp_path):
+def test_only_new_compilations_are_counted(monkeypatch, tmp_path):
     monkeypatch.setattr(numba.core.config, "CACHE_DIR", str(tmp_path))  # else an earlier run has left it on disk
     monkeypatch.setattr(_cache, "compilation", counted := _cache.Compilation())
     double = _cache.compiled(lambda x: 2 * x)
