@@ -40,7 +40,7 @@ class ElmanLanguageModel:
     Parameters
     ----------
     params : mapping of str to Array
-        E of shape (words, d), W (k, k), V (k, d), b (k,), U (words, k) and c (words,), arrays of NumPy or CuPy.
+        E of shape (words, d), W (k, k), V (k, d), b (k,), U (words, k) and c (words,).
     vocabulary : sequence of str
         The words of the rows of E and U.
     begin, end, unknown : str, optional
@@ -162,10 +162,10 @@ class ElmanLanguageModel:
         found, states, targets, (problem, ids, places) = self._states("loss", sentences, rho)
         xp, U, count = array_namespace(states), self.params["U"], len(sentences)
         scores = self._scores(states)
-        rows = np.arange(len(targets))
-        value = -float(xp.sum(scores[rows, targets])) / count
+        chosen = from_host(np.arange(len(targets)), scores), from_host(targets, scores)
+        value = -float(xp.sum(scores[chosen])) / count
         slope = xp.exp(scores)
-        slope[rows, targets] -= 1.0
+        slope[chosen] -= 1.0
         slope /= count
         cotangent = zeros((*ids.shape, U.shape[1]), U)
         cotangent[places] = slope @ U
@@ -173,10 +173,11 @@ class ElmanLanguageModel:
             gradients = pull_back(problem, found, cotangent).gradients
         else:
             gradients = found.pull_back(cotangent, propagation=propagation).gradients
-        E = xp.zeros_like(self.params["E"])
-        xp.add.at(E, from_host(ids[places], E), gradients["inputs"][places])
+        words, d = self.params["E"].shape
+        E = np.zeros((words, d))
+        np.add.at(E, ids.ravel(), to_host(gradients["inputs"]).reshape(-1, d))  # zero where padded
         own = {name: gradients[name] for name in ("W", "V", "b")}
-        return value, {"E": E, **own, "U": slope.T @ states, "c": xp.sum(slope, axis=0)}
+        return value, {"E": from_host(E, U), **own, "U": slope.T @ states, "c": xp.sum(slope, axis=0)}
 
     def rescore(self, lattices: Sequence[Lattice], rho: int) -> list[Lattice]:
         """Expand lattices to arcs of order rho + 1, and give every arc the model's log P as language score.
@@ -246,9 +247,10 @@ class ElmanLanguageModel:
         problem = self._network(inputs.reshape(len(ids), -1, E.shape[1]), lengths)
         substitute: Any = problem.substitute
         found: Any = substitute() if rho is None else approximate_fixed_point(problem, rho)
-        places = np.nonzero(np.arange(lengths.max()) < lengths[:, None])
+        on_host = np.nonzero(np.arange(lengths.max()) < lengths[:, None])
+        places = tuple(from_host(indices, E) for indices in on_host)
         states = (found if rho is None else found.x)[places]
-        return found, states, ids[:, 1:][places], (problem, ids[:, :-1], places)
+        return found, states, ids[:, 1:][on_host], (problem, ids[:, :-1], places)
 
     def _after(self, histories: Sequence[tuple[int, ...]]) -> Array:
         """States of the network restarted before each history; its words one after the other, parts in common once."""
