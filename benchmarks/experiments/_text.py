@@ -9,31 +9,55 @@ from pathlib import Path
 
 import numpy as np
 
+WIKITEXT = "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-2-v1.zip"
+SHA256 = "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"
 END, UNKNOWN = 0, 1
 """Numbers of the end of a line, which also stands before its first word, and of all words outside the vocabulary."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """Lines of numbered words, each with END behind it, for training and held out."""
+    """Lines of numbered words, each with END behind it: to train on, to choose on, and to report on."""
 
     words: tuple[str, ...]
     train: list[np.ndarray[tuple[int], np.dtype[np.int64]]]
+    choice: list[np.ndarray[tuple[int], np.dtype[np.int64]]]
     held: list[np.ndarray[tuple[int], np.dtype[np.int64]]]
 
     @classmethod
-    def read(cls, path: Path, *, part: float = 0.9, least: int = 2) -> Text:
-        """Take the first part of the lines for training; words that occur there less often than `least` are unknown."""
-        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
-        cut = int(part * len(lines))
-        counts = Counter(word for line in lines[:cut] for word in line)
-        kept = sorted(
-            (word for word, n in counts.items() if n >= least and word != "<unk>"), key=lambda w: (-counts[w], w)
-        )
-        words = ("</s>", "<unk>", *kept)
+    def read(
+        cls, path: Path, *, parts: tuple[float, float] = (0.8, 0.9), least: int = 2, lines: int | None = None
+    ) -> Text:
+        """Read a file, cut at two parts of its lines, or a folder of ``wiki.train.tokens``, ``valid`` and ``test``."""
+        if path.is_dir():
+            return cls.of(*(_lines(path / f"wiki.{name}.tokens") for name in ("train", "valid", "test")), least=least)
+        found = _lines(path)[:lines]
+        first, second = (int(part * len(found)) for part in parts)
+        return cls.of(found[:first], found[first:second], found[second:], least=least)
+
+    @classmethod
+    def of(cls, *parts: list[list[str]], least: int = 2) -> Text:
+        """Words that occur less often than `least` in the first part are unknown."""
+        counts = Counter(word for line in parts[0] for word in line)
+        kept = [word for word, n in counts.items() if n >= least and word != "<unk>"]
+        words = ("</s>", "<unk>", *sorted(kept, key=lambda word: (-counts[word], word)))
         numbers = {word: i for i, word in enumerate(words)}
-        numbered = [np.asarray([*(numbers.get(w, UNKNOWN) for w in line), END]) for line in lines]
-        return cls(words, [n for n in numbered[:cut] if n.size > 1], [n for n in numbered[cut:] if n.size > 1])
+        return cls(
+            words,
+            *([np.asarray([*(numbers.get(w, UNKNOWN) for w in line), END]) for line in part if line] for part in parts),
+        )
+
+
+def _lines(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def fetched() -> Path:
+    """Download all of WikiText-2 (Merity et al. 2016, CC BY-SA) once; the archive's SHA-256 is checked."""
+    import pooch
+
+    files = pooch.retrieve(WIKITEXT, f"sha256:{SHA256}", processor=pooch.Unzip(), path=pooch.os_cache("implicitsolve"))
+    return Path(files[0]).parent
 
 
 class KneserNey:

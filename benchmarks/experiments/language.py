@@ -1,17 +1,20 @@
 """Elman language models by approximate fixed points (Wang and Ragni, Figures 1 and 2, Tables 3 and 4).
 
-States of all positions are iterated rho times from zero, which is a network with a memory of rho words. The
-perplexity of held-out lines is measured against rho, for gradients through all iterations and for those of the last
-one alone, beside the network itself, whose gradient is backpropagation through time, and beside n-gram models of the
-same text.
+States of all positions are iterated rho times from zero, which is a network with a memory of rho words. Gradients
+through all iterations ("full") and through the last one alone ("skipped") are compared with the network itself, by
+backpropagation through time ("bptt") and through windows of it ("tbptt"), with an LSTM, and with n-gram models. The
+epoch is chosen on one part of the text, and the perplexity is that of another.
 
     python -m benchmarks.experiments.language --rho 1 2 3 5 8 15
+    python -m benchmarks.experiments.language --fetch --state 200 --epochs 40 --batch 20    # the paper's size
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,10 +27,11 @@ from torch import Tensor, nn
 import implicitsolve as ims
 from _tagging.files import DATA_VARIABLE, SHARED_DATA
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_figure, write_json
-from benchmarks.experiments._text import END, KneserNey, Text
+from benchmarks.experiments._text import END, KneserNey, Text, fetched
 
 CLIP = 1.0
-FORMS = ("full", "skipped", "bptt")
+FORMS = ("full", "skipped", "bptt", "tbptt", "lstm")
+ITERATED = ("full", "skipped")
 
 
 class States(torch.autograd.Function):
@@ -58,21 +62,41 @@ class States(torch.autograd.Function):
 
 
 class LanguageModel(nn.Module):
-    """Embedded words, an Elman network, and a softmax over the vocabulary."""
+    """Embedded words, an Elman network or an LSTM, and a softmax over the vocabulary."""
 
-    def __init__(self, words: int, k: int, rho: int, form: str, seed: int) -> None:
+    def __init__(self, words: int, k: int, rho: int, form: str, seed: int, window: int = 20) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.rho, self.form = rho, form
+        self.rho, self.form, self.window = rho, form, window
         shapes = {"E": (words, k), "W": (k, k), "V": (k, k), "b": (k,), "U": (words, k), "c": (words,)}
         for name, shape in shapes.items():
             values = 0.1 * torch.rand(shape, generator=generator) - 0.05
-            setattr(self, name, nn.Parameter(values))
+            if form != "lstm" or name not in "WVb":
+                setattr(self, name, nn.Parameter(values))
+        if form == "lstm":
+            self.lstm = nn.LSTM(k, k, batch_first=True)
+            for parameter in self.lstm.parameters():
+                nn.init.uniform_(parameter, -0.05, 0.05, generator=generator)
 
     def forward(self, previous: Tensor, lengths: Any) -> Tensor:
         """States (B, T, k)."""
         words = nn.functional.embedding(previous, self.E)
+        if self.form == "lstm":
+            return self.lstm(words)[0]  # type: ignore[no-any-return]
+        if self.form == "tbptt":
+            return self.in_windows(words)
         return States.apply(self.W, self.V, self.b, words, lengths, self.rho, self.form)  # type: ignore[no-any-return]
+
+    def in_windows(self, words: Tensor) -> Tensor:
+        """States (B, T, k), whose gradients end where a window begins."""
+        inputs = nn.functional.linear(words, self.V, self.b)
+        state, states = torch.zeros_like(inputs[:, 0]), []
+        for t in range(inputs.shape[1]):
+            state = torch.sigmoid(
+                nn.functional.linear(state if t % self.window else state.detach(), self.W) + inputs[:, t]
+            )
+            states.append(state)
+        return torch.stack(states, dim=1)
 
     def loss(self, lines: list[Any]) -> tuple[Tensor, int]:
         """Sum of -log P over the words of some lines, and how many these are."""
@@ -108,32 +132,34 @@ def perplexity(model: LanguageModel, lines: list[Any]) -> float:
     return float(np.exp(total / count))
 
 
-def train(model: LanguageModel, text: Text, options: argparse.Namespace, checkpoints: Checkpoints) -> dict[str, Any]:
-    """Train by Adam; the rate is halved where the held-out perplexity rises, and the best epoch counts."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=options.rate)
+def train(
+    model: LanguageModel, text: Text, settings: dict[str, Any], checkpoints: Checkpoints, quiet: bool
+) -> dict[str, Any]:
+    """Train by Adam; the rate is halved where the perplexity of the part for choices rises, whose best epoch counts."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings["rate"])
     curve: list[dict[str, float]] = []
     state = checkpoints.restore(model, optimizer)
     if state is not None:
         curve = state["curve"]
-    bar = Progress(options.epochs, len(curve), checkpoints.path.stem, options.quiet)
-    for epoch in range(len(curve), options.epochs):
-        began, total, count = time.perf_counter(), 0.0, 0
-        for part in batches(text.train, options.batch, np.random.default_rng([options.seed, epoch])):
+    bar = Progress(settings["epochs"], len(curve), checkpoints.path.stem, quiet)
+    for epoch in range(len(curve), settings["epochs"]):
+        began, total, count = time.process_time(), 0.0, 0
+        for part in batches(text.train, settings["batch"], np.random.default_rng([settings["seed"], epoch])):
             optimizer.zero_grad()
             loss, words = model.loss(part)
-            (loss / len(part) / options.scale).backward()
+            (loss / len(part) / settings["scale"]).backward()
             nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             optimizer.step()
             total, count = total + float(loss.detach()), count + words
-        facts = {"train": float(np.exp(total / count)), "seconds": time.perf_counter() - began}
-        curve.append(facts | {"held out": perplexity(model, text.held)})
-        if len(curve) > 1 and curve[-1]["held out"] > curve[-2]["held out"]:
+        facts = {"train": float(np.exp(total / count)), "seconds": time.process_time() - began}
+        curve.append(facts | {name: perplexity(model, getattr(text, name)) for name in ("choice", "held")})
+        if len(curve) > 1 and curve[-1]["choice"] > curve[-2]["choice"]:
             for group in optimizer.param_groups:
                 group["lr"] *= 0.5
         checkpoints.keep(model, optimizer, curve=curve)
         bar.step(**{name: f"{value:.1f}" for name, value in curve[-1].items()})
     bar.close()
-    return {"curve": curve, "perplexity": min(row["held out"] for row in curve)}
+    return {"curve": curve, "perplexity": min(curve, key=lambda row: row["choice"])["held"]}
 
 
 def figure(path: Path, rows: list[dict[str, Any]], lines: dict[str, float]) -> None:
@@ -144,10 +170,9 @@ def figure(path: Path, rows: list[dict[str, Any]], lines: dict[str, float]) -> N
     axes = drawn.subplots()
     for form, marker in (("full", "o-"), ("skipped", "s--")):
         own = [row for row in rows if row["form"] == form]
-        if own:
-            axes.semilogx(
-                [row["rho"] for row in own], [row["perplexity"] for row in own], marker, label=f"{form} gradients"
-            )
+        rhos = sorted({row["rho"] for row in own})
+        means = [statistics.mean(row["perplexity"] for row in own if row["rho"] == rho) for rho in rhos]
+        axes.semilogx(rhos, means, marker, label=f"{form} gradients")
     for i, (name, value) in enumerate(lines.items()):
         axes.axhline(value, color=f"C{i + 2}", linestyle=":", label=name)
     axes.set(xlabel="rho, iterations", ylabel="held-out perplexity")
@@ -158,31 +183,26 @@ def figure(path: Path, rows: list[dict[str, Any]], lines: dict[str, float]) -> N
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train every model, and write the table and the figure."""
+    """Train every model with every seed, and write the table and the figure."""
     torch.set_num_threads(options.threads)
-    text = Text.read(options.data, least=options.least)
-    sizes = {name: sum(line.size for line in getattr(text, name)) for name in ("train", "held")}
-    print(
-        f"{len(text.words)} words in the vocabulary, {sizes['train']} to train on, {sizes['held']} held out", flush=True
-    )
-    ngrams = {
-        f"{n}-gram Kneser-Ney": KneserNey(text.train, n, len(text.words)).perplexity(text.held) for n in (2, 3, 5)
-    }
-    for name, value in ngrams.items():
-        print(f"{name}: {value:.1f}", flush=True)
-    cases = [("bptt", 0)] if "bptt" in options.forms else []
-    cases += [(form, rho) for rho in options.rho for form in options.forms if form != "bptt"]
-    rows = []
-    for form, rho in cases:
-        name = f"{form}{rho or ''}-k{options.state}-seed{options.seed}"
-        chosen = ("state", "epochs", "batch", "rate", "scale", "least", "seed")
-        settings = {key: getattr(options, key) for key in chosen} | {"form": form, "rho": rho}
-        model = LanguageModel(len(text.words), options.state, rho, form, options.seed)
-        found = train(model, text, options, Checkpoints(options.folder / f"{name}.pt", settings))
-        rows.append({"form": form, "rho": rho} | found)
-        print(f"{form} {rho or ''}: {found['perplexity']:.1f}", flush=True)
-        write_json(options.json, {"n-grams": ngrams, "rows": rows}, options)
-    lines = ngrams | {f"Elman, {row['form'].upper()}": row["perplexity"] for row in rows if row["form"] == "bptt"}
+    text = Text.read(fetched() if options.fetch else options.data, least=options.least, lines=options.lines)
+    sizes = {name: sum(line.size for line in getattr(text, name)) for name in ("train", "choice", "held")}
+    sizes["vocabulary"] = len(text.words)
+    ngrams = {str(n): KneserNey(text.train, n, len(text.words)).perplexity(text.held) for n in (2, 3, 5)}
+    print(sizes, ngrams, flush=True)
+    cases = [(form, 0) for form in options.forms if form not in ITERATED]
+    cases += [(form, rho) for rho in options.rho for form in options.forms if form in ITERATED]
+    rows: list[dict[str, Any]] = []
+    common = {key: getattr(options, key) for key in ("state", "epochs", "batch", "rate", "scale", "least", "window")}
+    for seed, (form, rho) in itertools.product(options.seeds, cases):
+        settings = common | {"seed": seed, "form": form, "rho": rho}
+        model = LanguageModel(len(text.words), options.state, rho, form, seed, options.window)
+        checkpoints = Checkpoints(options.folder / f"{form}{rho or ''}-k{options.state}-seed{seed}.pt", settings)
+        rows.append({"form": form, "rho": rho, "seed": seed} | train(model, text, settings, checkpoints, options.quiet))
+        print(f"{form} {rho or ''}, seed {seed}: {rows[-1]['perplexity']:.1f}", flush=True)
+        write_json(options.json, {"sizes": sizes, "n-grams": ngrams, "rows": rows}, options)
+    lines = {f"{n}-gram Kneser-Ney": value for n, value in ngrams.items()}
+    lines |= {row["form"].upper(): row["perplexity"] for row in rows if not row["rho"]}
     figure(options.folder / "language.png", rows, lines)
 
 
@@ -192,6 +212,10 @@ def main() -> None:
     parser = command("language", "Elman language models by approximate fixed points.")
     add = parser.add_argument
     add("--data", type=Path, default=data, help="a text, one paragraph a line (default %(default)s)")
+    add("--fetch", action="store_true", help="download all of WikiText-2, with its own division, instead")
+    add("--lines", type=int, help="use only the first LINES of the text")
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
+    add("--window", type=int, default=20, help="words of truncated backpropagation through time (default %(default)s)")
     add("--rho", type=int, nargs="+", default=[1, 2, 3, 5, 8, 15], help="iterations (default 1 2 3 5 8 15)")
     add("--forms", nargs="+", choices=FORMS, default=FORMS, help="default: all")
     add("--state", type=int, default=100, help="k (default %(default)s)")

@@ -2,18 +2,18 @@
 
 Words of UD English EWT (Penn Treebank tags) as in the paper: word vectors, six tables of affixes, eight binary
 features. Every layer sees the same inputs, has about as many parameters as the implicit GRU, and is trained by the
-same optimizer on the same batches for the same epochs. The table has the mean and the spread of the dev accuracy over
-seeds.
+same optimizer on the same batches for the same epochs. Accuracy is that of the dev part, after each epoch. With
+--ablation every layer is also trained with fewer features, and taggers are combined: their probabilities are averaged.
 
     python -m benchmarks.experiments.tagging --layers gru bigru blstm implicit-gru --seeds 0 1 2
-    python -m benchmarks.experiments.tagging --word 320 --affix 20 --state 448       # the paper's sizes
+    python -m benchmarks.experiments.tagging --layers blstm implicit-gru --ablation --limit 2000
+    python -m benchmarks.experiments.tagging --word 320 --affix 20 --state 448    # the paper's sizes
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -24,26 +24,31 @@ from torch import Tensor, nn
 
 from _tagging.batches import Batch, collate, split_into_batches
 from _tagging.conllu import read_conllu
-from _tagging.features import AFFIXES, FLAG_COUNT, TABLES, UNKNOWN, Encoder
+from _tagging.features import AFFIXES, FLAG_COUNT, UNKNOWN, Encoder
 from _tagging.files import find_treebank
 from benchmarks.experiments._layers import LAYERS, add_work, of_equal_size, parameters_of
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_figure, write_json
 
 CLIP = 1.0
-NOT_OF_A_RUN = {"data", "folder", "layers", "quiet", "seeds", "state", "threads"}
+NOT_OF_A_RUN = {"ablation", "data", "folder", "json", "layers", "quiet", "seed", "seeds", "state", "threads"}
+FEATURES = ("word", "case", "affix", "symbols")
+FLAGS = {"case": range(4), "symbols": range(4, FLAG_COUNT)}
 
 
 class Tagger(nn.Module):
     """Embedded features, a layer, and a softmax on its states."""
 
-    def __init__(self, encoder: Encoder, options: argparse.Namespace, name: str, k: int, seed: int) -> None:
+    def __init__(
+        self, encoder: Encoder, options: argparse.Namespace, name: str, k: int, seed: int, features: tuple[str, ...]
+    ) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        widths = {table: options.word if table == "word" else options.affix for table in TABLES}
+        widths = {"word": options.word} | dict.fromkeys(AFFIXES if "affix" in features else (), options.affix)
+        self.flags = [i for name in FLAGS if name in features for i in FLAGS[name]]
         self.tables = nn.ModuleDict({t: nn.Embedding(len(encoder.tables[t]), w) for t, w in widths.items()})
         for table in self.tables.values():
             nn.init.normal_(table.weight, std=0.3)  # type: ignore[arg-type]
-        self.layer = LAYERS[name](sum(widths.values()) + FLAG_COUNT, k, seed)
+        self.layer = LAYERS[name](sum(widths.values()) + len(self.flags), k, seed)
         self.dropout = nn.Dropout(options.dropout)
         self.register_buffer("to_unknown", torch.zeros(len(encoder.tables["word"])))
         self.readout = nn.Linear(self.layer.size, len(encoder.tags))  # type: ignore[arg-type]
@@ -57,7 +62,7 @@ class Tagger(nn.Module):
             is_lost = torch.rand(numbers.shape[:2]) < self.to_unknown[numbers[..., 0]]
             numbers[..., 0] = numbers[..., 0].masked_fill(is_lost, UNKNOWN)
         parts = [table(numbers[..., i]) for i, table in enumerate(self.tables.values())]
-        inputs = self.dropout(torch.cat([*parts, torch.from_numpy(batch.flags)], dim=2))
+        inputs = self.dropout(torch.cat([*parts, torch.from_numpy(batch.flags[..., self.flags])], dim=2))
         states, result = self.layer(inputs, batch.lengths)
         counts = torch.from_numpy(batch.is_word & (batch.tags >= 0))
         if result is not None:
@@ -68,18 +73,27 @@ class Tagger(nn.Module):
 
 
 @torch.no_grad()
-def evaluate(model: Tagger, corpus: list[Any], words: int) -> dict[str, float]:
-    """Part of the words that are tagged rightly, where one whose tag is unknown counts as wrong, and the perplexity."""
+def evaluate(model: Tagger, corpus: list[Any], words: int) -> tuple[dict[str, float], Tensor, Tensor]:
+    """Accuracy, where a word whose tag is unknown counts as wrong, and perplexity; probabilities, and tags."""
     model.eval()
-    right, total, loss, counted = 0, 0, 0.0, 0
+    found: list[tuple[Tensor, Tensor]] = []
+    loss, counted = 0.0, 0
     for which in split_into_batches(corpus, words):
         batch = collate(corpus, which)
         scores, tags, counts = model(batch)
-        right += int(((scores.argmax(dim=2) == tags) & torch.from_numpy(batch.is_word)).sum())
+        is_word = torch.from_numpy(batch.is_word)
+        found.append((scores[is_word].softmax(dim=1), tags[is_word]))
         loss += float(nn.functional.cross_entropy(scores[counts], tags[counts], reduction="sum"))
-        total, counted = total + batch.words, counted + int(counts.sum())
+        counted += int(counts.sum())
     model.train()
-    return {"accuracy": right / total, "perplexity": math.exp(loss / counted)}
+    probabilities, right = (torch.cat(parts) for parts in zip(*found))
+    facts = {"accuracy": accuracy(probabilities, right), "perplexity": math.exp(loss / counted)}
+    return facts, probabilities, right
+
+
+def accuracy(probabilities: Tensor, tags: Tensor) -> float:
+    """Part of the words that are tagged rightly."""
+    return float((probabilities.argmax(dim=1) == tags).float().mean())
 
 
 def train(
@@ -110,7 +124,7 @@ def train(
             bar.step(loss=f"{float(loss.detach()):.3f}")
         bar.close()
         facts = {"seconds": time.process_time() - began} | model.work
-        epochs.append(facts | evaluate(model, corpora[1], options.batch_words))
+        epochs.append(facts | evaluate(model, corpora[1], options.batch_words)[0])
         is_best = epochs[-1]["perplexity"] == min(row["perplexity"] for row in epochs)
         for group in optimizer.param_groups:
             group["lr"] *= options.decay if is_best else 0.5
@@ -118,26 +132,36 @@ def train(
     return epochs
 
 
-def figure(path: Path, rows: dict[str, Any]) -> None:
-    """Dev accuracy after each epoch: the mean over the seeds, and all of them."""
+def figure(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Dev accuracy after each epoch of the taggers with all features: the mean over the seeds, and all of them."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(6.5, 4.2), layout="constrained")
     axes = drawn.subplots()
-    for i, (name, row) in enumerate(rows.items()):
-        curves = np.asarray([[epoch["accuracy"] for epoch in epochs] for epochs in row["runs"]])
+    rows = [row for row in rows if row["features"] == list(FEATURES)]
+    for i, name in enumerate(dict.fromkeys(row["layer"] for row in rows)):
+        curves = np.asarray([[e["accuracy"] for e in row["epochs"]] for row in rows if row["layer"] == name])
         epochs = np.arange(1, curves.shape[1] + 1)
         axes.plot(epochs, curves.mean(axis=0), "o-", color=f"C{i}", label=name)
         axes.plot(epochs, curves.T, ".", color=f"C{i}", alpha=0.4)
     axes.set(xlabel="epoch", ylabel="dev accuracy")
-    axes.set_ylim(bottom=max(axes.get_ylim()[0], 0.9))
     axes.legend(fontsize="small")
     axes.grid(alpha=0.3)
     write_figure(path, drawn)
 
 
+def ensembles(tagged: dict[tuple[str, int], Tensor], tags: Tensor) -> dict[str, float]:
+    """Accuracy of averaged probabilities, by features and seed: of two and four sets of features, and of the seeds."""
+    names = list(dict.fromkeys(name for name, _ in tagged))
+    first = min(seed for _, seed in tagged)
+    found = {f"{n} sets of features": [tagged[name, first] for name in names[:n]] for n in (2, 4) if n <= len(names)}
+    seeds = [tagged[key] for key in tagged if key[0] == names[-1]]
+    found |= {f"{n} seeds": seeds[:n] for n in range(2, len(seeds) + 1)}
+    return {name: accuracy(torch.stack(members).mean(dim=0), tags) for name, members in found.items()}
+
+
 def run(options: argparse.Namespace) -> None:
-    """Every layer with every seed."""
+    """Every layer with every seed, and with fewer features with the first seed."""
     torch.set_num_threads(options.threads)
     corpora = tuple(read_conllu(path, "xpos") for path in find_treebank(options.data))
     encoder = Encoder.from_sentences(corpora[0][: options.limit])
@@ -145,25 +169,29 @@ def run(options: argparse.Namespace) -> None:
     train_part = train_part[: options.limit]
     seen = np.bincount(np.concatenate([s.numbers[:, 0] for s in train_part]), minlength=len(encoder.tables["word"]))
     to_unknown = torch.from_numpy(options.word_dropout / np.maximum(options.word_dropout + seen, 1e-30))
-    d = options.word + len(AFFIXES) * options.affix + FLAG_COUNT
-    wanted = parameters_of(LAYERS["implicit-gru"](d, options.state, 0))
     common = {key: value for key, value in vars(options).items() if key not in NOT_OF_A_RUN}
-    rows: dict[str, Any] = {}
+    sets = [FEATURES[:n] for n in range(1, 5)] if options.ablation else [FEATURES]
+    words = {"train": int(seen.sum()), "dev": sum(len(sentence) for sentence in dev_part)}
+    rows: list[dict[str, Any]] = []
+    combined: dict[str, Any] = {}
     for name in options.layers:
-        k = of_equal_size(name, d, wanted)
-        runs = []
-        for seed in options.seeds:
-            settings = common | {"layer": name, "k": k, "seed": seed}
-            model = Tagger(encoder, options, name, k, seed)
+        tagged: dict[tuple[str, int], Tensor] = {}
+        for features, seed in [(f, s) for f in sets for s in (options.seeds if f == FEATURES else options.seeds[:1])]:
+            flags = sum(len(part) for key, part in FLAGS.items() if key in features)
+            d = options.word + flags + len(AFFIXES) * options.affix * ("affix" in features)
+            k = of_equal_size(name, d, parameters_of(LAYERS["implicit-gru"](d, options.state, 0)))
+            settings = common | {"layer": name, "k": k, "seed": seed, "features": features}
+            model = Tagger(encoder, options, name, k, seed, features)
             model.to_unknown.copy_(to_unknown)
-            checkpoints = Checkpoints(options.folder / f"{name}{k}-seed{seed}.pt", settings)
-            runs.append(train(model, (train_part, dev_part), options, seed, checkpoints))
-            accuracies = [epoch["accuracy"] for epoch in runs[-1]]
-            print(f"{name}, k = {k}, seed {seed}: {max(accuracies):.4f}, last {accuracies[-1]:.4f}", flush=True)
-        best = [max(epoch["accuracy"] for epoch in epochs) for epochs in runs]
-        rows[name] = {"k": k, "parameters": parameters_of(model.layer), "runs": runs, "mean": statistics.mean(best)}
-        rows[name]["spread"] = statistics.stdev(best) if len(best) > 1 else None
-        write_json(options.json, {"rows": rows}, options)
+            checkpoints = Checkpoints(options.folder / f"{name}{k}-{'-'.join(features)}-seed{seed}.pt", settings)
+            epochs = train(model, (train_part, dev_part), options, seed, checkpoints)
+            tagged["+".join(features), seed], tags = evaluate(model, dev_part, options.batch_words)[1:]
+            rows.append({"layer": name, "k": k, "parameters": parameters_of(model.layer), "features": list(features)})
+            rows[-1] |= {"seed": seed, "accuracy": epochs[-1]["accuracy"], "epochs": epochs}
+            print(f"{name}, k = {k}, {'+'.join(features)}, seed {seed}: {rows[-1]['accuracy']:.4f}", flush=True)
+            write_json(options.json, {"words": words, "rows": rows, "ensembles": combined}, options)
+        combined[name] = ensembles(tagged, tags)
+    write_json(options.json, {"words": words, "rows": rows, "ensembles": combined}, options)
     figure(options.folder / "tagging.png", rows)
 
 
@@ -173,6 +201,7 @@ def main() -> None:
     add = parser.add_argument
     add("--data", type=Path, help="folder of the treebank (default: IMPLICITSOLVE_DATA, else a download)")
     add("--layers", nargs="+", choices=tuple(LAYERS), default=list(LAYERS), help="default: all")
+    add("--ablation", action="store_true", help="also train with fewer features, and combine taggers")
     add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
     add("--word", type=int, default=64, help="width of a word's vector (default %(default)s; the paper's is 320)")
     add("--affix", type=int, default=8, help="of an affix's (default %(default)s; the paper's is 20)")

@@ -52,24 +52,29 @@ def test_kneser_ney_is_a_distribution(order, rng):
 
 def test_text_is_cut_and_numbered(tmp_path):
     (tmp_path / "text").write_text("a b a\n\na c\nb b\na d\n", encoding="utf-8")
-    text = Text.read(tmp_path / "text", part=0.6)
+    text = Text.read(tmp_path / "text", parts=(0.6, 0.8))
     assert text.words == ("</s>", "<unk>", "a")
     assert [line.tolist() for line in text.train] == [[2, UNKNOWN, 2, END], [2, UNKNOWN, END]]
-    assert [line.tolist() for line in text.held] == [[UNKNOWN, UNKNOWN, END], [2, UNKNOWN, END]]
+    assert [line.tolist() for line in text.choice] == [[UNKNOWN, UNKNOWN, END]]
+    assert [line.tolist() for line in text.held] == [[2, UNKNOWN, END]]
+    for name, lines in (("train", "a a"), ("valid", "a b"), ("test", "b")):
+        (tmp_path / f"wiki.{name}.tokens").write_text(lines, encoding="utf-8")
+    assert [line.tolist() for line in Text.read(tmp_path).held] == [[UNKNOWN, END]]
 
 
 def test_many_iterations_are_backpropagation_through_time(rng):
     lines = [np.append(rng.integers(1, 9, length), END) for length in (3, 5, 6)]
     found = []
-    for form, rho in (("bptt", 0), ("full", 7)):
+    for form, rho in (("bptt", 0), ("full", 7), ("tbptt", 0)):
         model = LanguageModel(9, 4, rho, form, seed=0)
         loss, count = model.loss(lines)
         loss.backward()
         found.append((float(loss.detach()), [parameter.grad.numpy() for parameter in model.parameters()]))
     assert count == 17
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
-    for exact, truncated in zip(found[0][1], found[1][1]):
-        np.testing.assert_allclose(truncated, exact, rtol=1e-3, atol=1e-5)
+    for loss, gradients in found[1:]:
+        assert found[0][0] == pytest.approx(loss, rel=1e-6)
+        for exact, other in zip(found[0][1], gradients):
+            np.testing.assert_allclose(other, exact, rtol=1e-3, atol=1e-5)
 
 
 class HalfFigure:
