@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse
 
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.krylov import GMRES
@@ -15,34 +18,47 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._sparse import ILU
 
-REDUCTION = 1e-2  # of the linear residual by BiCGSTAB: a Newton step on an old J gains hardly more
+REDUCTION, ROUGH = 1e-2, 0.1  # of the linear residual by BiCGSTAB: a Newton step on an old J gains hardly more
+PART = 0.3  # of what the last step has reduced ||F|| to, that the next linear residual may be
 REDUCTION_ILU = 1e-4  # by GMRES with ILU
 MOST_ITERATIONS = 20  # of a first solve with ILU, to half of the digits: where there are more, factors are cheaper
-ITERATION, ENTRY, UNKNOWN = 33e3, 1.3, 4.0  # nanoseconds: of an iteration of BiCGSTAB, and more for each ...
-SOLVES = 6  # that factors serve: an iterative solve may cost that part of what is left
+ITERATION, UNKNOWN = 20e3, 3.0  # nanoseconds: of an iteration of BiCGSTAB, and more for each unknown,
+ENTRY, CELL = 2.4, 0.5  # ... each entry in compressed columns, and each place on a diagonal
+LEAST_FULL = 0.3  # part of their places that diagonals fill if products by diagonals are faster: 3 times where all are
+SOLVES = 4  # that factors serve: an iterative solve may cost that part of what is left
 LEAST, MOST = 4, 100  # iterations of BiCGSTAB that are worth a trial, and that one solve may take
+PATIENCE = 4  # part of the limit after which the residual must have fallen half as fast as the limit asks
 
 
 class SparseInverses:
     """Inverses of matrices of one pattern, for the Newton steps of one solve.
 
     A single system is solved by BiCGSTAB with the assembled J, scaled by its diagonal, until the iterations have cost
-    what a factorization is estimated to: so the two never cost more than about twice the better one. Time steps need a
-    few iterations, and in the cube they take a small part of the time of LU. Where factors would fill too much
+    what a factorization is estimated to: so the two never cost more than about twice the better one. Each J is expected
+    to serve as many solves as the last one did; after one that was factored the iterations may cost half. Time steps
+    need a few iterations, and in the cube they take a small part of the time of LU. Where factors would fill too much
     (`FillEstimate`), GMRES with `ILU` is tried before.
     """
 
     def __init__(self) -> None:
         self.plan: SparsePlan | None = None
-        self.spent: float = 0.0  # nanoseconds of iterations, as estimated
+        self.diagonals: tuple[HostArray, HostArray] | None = None
+        self.spent: float = 0.0  # nanoseconds of iterations with the last J, as estimated
+        self.served: int = 0  # solves with the last J
+        self.expected: int = SOLVES  # solves with it
+        self.size: float = 0.0  # ||F|| of the last solve
+        self.share: float = 1.0  # of `FillEstimate.operations`, that iterations with one J may cost
         self.hopeless: float = np.inf  # operations from which on ILU is not tried: 0 once it took too many iterations
 
     def factor(self, J: SparseMatrix) -> Any:
         """The inverse of J."""
         if self.plan is None or self.plan.structure is not J.structure:
-            self.plan = SparsePlan(J.structure)
-        if J.batch_shape == (1,) and not self.plan.is_direct and self.limit(J) >= LEAST:
-            return _Iterative(J, self)
+            self.plan, self.diagonals = SparsePlan(J.structure), diagonals(J.structure)
+        if J.batch_shape == (1,) and not self.plan.is_direct:
+            self.expected = min(self.served, SOLVES) or self.expected
+            self.spent, self.served = 0.0, 0
+            if self.limit() >= LEAST:
+                return _Iterative(J, self)
         return self.factored(J)
 
     def factored(self, J: SparseMatrix) -> Any:
@@ -56,15 +72,35 @@ class SparseInverses:
         self.hopeless = 0.0
         return SparseLU().factor(J, plan)
 
-    def limit(self, J: SparseMatrix) -> int:
-        """Iterations that the estimate leaves."""
-        left: float = self.plan.fill.operations - self.spent  # type: ignore[union-attr]
-        return int(min(MOST, left / (SOLVES * self.cost(J)))) if left > 0 else 0
+    def limit(self) -> int:
+        """Iterations that the estimate leaves for the next solve."""
+        left = self.share * self.plan.fill.operations - self.spent  # type: ignore[union-attr]
+        return int(min(MOST, left / (max(1, self.expected - self.served) * self.cost))) if left > 0 else 0
 
-    @staticmethod
-    def cost(J: SparseMatrix) -> float:
+    def eta(self, F: HostArray) -> float:
+        """Linear residual, over ||F||, that the next solve leaves: no less than the Newton step is likely to gain."""
+        before, self.size = self.size, float(np.linalg.norm(F))
+        return min(max(PART * self.size / before, REDUCTION), ROUGH) if before > 0 else REDUCTION
+
+    @property
+    def cost(self) -> float:
         """Nanoseconds of an iteration of BiCGSTAB."""
-        return ITERATION + ENTRY * J.structure.nnz + UNKNOWN * J.shape[0]
+        structure: Sparse = self.plan.structure  # type: ignore[union-attr]
+        n, places = structure.unknowns, self.diagonals
+        return ITERATION + UNKNOWN * n + (ENTRY * structure.nnz if places is None else CELL * places[0].size * n)
+
+
+def diagonals(structure: Sparse) -> tuple[HostArray, HostArray] | None:
+    """Offsets (K,) of diagonals, and places of the entries in an array (K, N) of them; None if that is mostly empty."""
+    n, columns = structure.unknowns, structure.columns
+    offset = columns - structure.indices
+    used = np.zeros(2 * n, dtype=np.int32)
+    used[offset] = 1
+    offsets = np.flatnonzero(used)
+    if structure.nnz < LEAST_FULL * offsets.size * n:
+        return None
+    used[offsets] = np.arange(offsets.size)
+    return np.where(offsets < n, offsets, offsets - 2 * n), used[offset].astype(np.int64) * n + columns
 
 
 class _Iterative:
@@ -79,19 +115,28 @@ class _Iterative:
             self._factors = owner.factored(J)
             return
         data = J.flat_data[0] * np.repeat(d, np.diff(J.structure.indptr))
-        self._scale, n = d, d.size
-        self._scaled = scipy.sparse.csc_array((data, J.structure.indices, J.structure.indptr), shape=(n, n))
+        self._scale, shape = d, J.shape
+        if owner.diagonals is None:
+            self._scaled = scipy.sparse.csc_array((data, J.structure.indices, J.structure.indptr), shape=shape)
+        else:
+            offsets, places = owner.diagonals
+            full = np.zeros((offsets.size, d.size), dtype=data.dtype)
+            full.reshape(-1)[places] = data
+            self._scaled = scipy.sparse.dia_array((full, offsets), shape=shape)
 
     def matvec(self, F: Array) -> Array:
         """J^-1 F for F (1, N)."""
         owner = self._owner
         if self._factors is None:
-            y, iterations = bicgstab(self._scaled, F[0], owner.limit(self._J))
-            owner.spent += iterations * owner.cost(self._J)
+            y, iterations = bicgstab(self._scaled, F[0], owner.limit(), owner.eta(F[0]))
+            owner.spent += iterations * owner.cost
             if y is not None:
-                return (y * self._scale)[None, :]
-            owner.spent = np.inf  # further iterations are not worth it
+                owner.served += 1
+                y *= self._scale
+                return y[None, :]
+            owner.share *= 0.5
             self._factors = owner.factored(self._J)
+        owner.served += 1
         return self._factors.matvec(F)
 
     def negative(self, F: Array) -> Array:
@@ -109,33 +154,35 @@ class _Iterative:
         return self
 
 
-def bicgstab(A: Any, b: HostArray, limit: int) -> tuple[HostArray | None, int]:
-    """A^-1 b to `REDUCTION` by BiCGSTAB for one system, None where that needs more iterations; and their number.
+def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | None, int]:
+    """A^-1 b to ||r|| <= eta ||b|| by BiCGSTAB for one system, None where that needs more iterations; and their number.
 
-    `krylov.BiCGSTAB` is the one for batches, arrays on devices, and confirmed residuals; this one has a third of its
+    `krylov.BiCGSTAB` is the one for batches, arrays on devices, and confirmed residuals; this one has a fifth of its
     cost for some thousands of unknowns, and gives up as soon as the residual falls too slowly for the limit.
     """
-    x, r, p, shadow = np.zeros_like(b), b, b, np.conj(b)
-    rho = first = np.dot(shadow, r)
-    target = REDUCTION**2 * abs(first)
+    x, r, p = np.zeros_like(b), b.copy(), b.copy()
+    axpy: Any = scipy.linalg.get_blas_funcs("axpy", (b,))
+    rho = np.vdot(b, r)
+    first, soon = abs(rho), max(LEAST, limit // PATIENCE)
     with np.errstate(all="ignore"):
         for k in range(1, limit + 1):
             v = A @ p
-            alpha = rho / np.dot(shadow, v)
-            s = r - alpha * v
-            t = A @ s
-            t_conj = np.conj(t)
-            omega = np.dot(t_conj, s) / np.dot(t_conj, t)
-            x += alpha * p + omega * s
-            r = s - omega * t
-            size = np.vdot(r, r).real
-            if size <= target:
+            alpha = rho / np.vdot(b, v)
+            axpy(v, r, a=-alpha)
+            t = A @ r
+            omega = np.vdot(t, r) / np.vdot(t, t)
+            axpy(p, x, a=alpha)
+            axpy(r, x, a=omega)
+            axpy(t, r, a=-omega)
+            size = np.vdot(r, r).real / first
+            if size <= eta**2:
                 return x, k
-            is_slow = k >= LEAST and 2 * limit * np.log(size / abs(first)) > k * np.log(REDUCTION**2)
-            if is_slow or not 0 < size < np.inf:
+            if not 0 < size < np.inf or (k >= soon and limit * math.log(size) > k * math.log(eta)):
                 return None, k
-            rho, old = np.dot(shadow, r), rho
-            p = r + (rho / old) * (alpha / omega) * (p - omega * v)
+            rho, old = np.vdot(b, r), rho
+            axpy(v, p, a=-omega)
+            p *= (rho / old) * (alpha / omega)
+            p += r
     return None, limit
 
 
