@@ -1,17 +1,19 @@
-"""Sentiment of whole texts by the mean of an implicit layer's states (Kazi 2016, section 6).
+"""Whole texts by the mean of an implicit layer's states (Kazi 2016, section 6).
 
 Words are embedded, a recurrent layer reads the text, the mean of its states over the words goes to a logistic
-regression, and Adadelta trains all of it. The corpus is a folder laid out as the IMDB
-reviews of Maas et al. (2011), ``train/pos/*.txt``, ``train/neg/*.txt`` and the same under ``test``, or generated: words
-that praise and words that blame, of which some are turned round by a word before them or behind them.
+regression, and Adadelta trains all of it. The corpus is the documents of the treebank, reviews or not; or a folder laid
+out as the IMDB reviews of Maas et al. (2011), ``train/pos/*.txt``, ``train/neg/*.txt`` and the same under ``test``; or
+generated: words that praise and words that blame, of which some are turned round by a word before them or behind them.
 
-    python -m benchmarks.experiments.sentiment                          # generated texts
+    python -m benchmarks.experiments.sentiment --corpus treebank --json documents.json
+    python -m benchmarks.experiments.sentiment --corpus generated
     python -m benchmarks.experiments.sentiment --corpus aclImdb --limit 2000
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import time
 from collections import Counter
@@ -24,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from _tagging.files import find_treebank
 from benchmarks.experiments._layers import LAYERS, Implicit, add_work, of_equal_size, parameters_of, truncated
 from benchmarks.experiments._run import Checkpoints, Progress, command, write_json
 from implicitsolve.torch import ImplicitGRU
@@ -47,6 +50,17 @@ def read_folder(folder: Path, limit: int | None) -> Corpus:
             raise SystemExit(f"{folder / name}: no *.txt there")
         chosen = files if limit is None else files[: limit // 2]
         found += [(WORD.findall(file.read_text(encoding="utf-8").lower()), label) for file in chosen]
+    return found
+
+
+def read_documents(path: Path) -> Corpus:
+    """Documents of UD English EWT: reviews (1) and all others (0), e-mail, answers, newsgroups and weblogs."""
+    found: Corpus = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# newdoc id = "):
+            found.append(([], int(line.split()[-1].startswith("reviews"))))
+        elif line[:1].isdigit() and line.split("\t")[0].isdigit():
+            found[-1][0].append(line.split("\t")[1].lower())
     return found
 
 
@@ -111,14 +125,13 @@ def accuracy(model: Classifier, corpus: Any) -> float:
 
 def prepared(options: argparse.Namespace) -> tuple[tuple[Any, Any], int]:
     """Texts of numbered words to train and to test on, and the size of the vocabulary."""
-    if options.corpus is None:
+    if options.corpus == "treebank":
+        parts = tuple(read_documents(path) for path in find_treebank(options.data))
+    elif options.corpus == "generated":
         rng = np.random.default_rng(options.data_seed)
         parts = generated(options.limit or 2000, rng), generated(1000, rng)
     else:
-        parts = (
-            read_folder(options.corpus / "train", options.limit),
-            read_folder(options.corpus / "test", options.limit),
-        )
+        parts = tuple(read_folder(Path(options.corpus) / name, options.limit) for name in ("train", "test"))
     counts = Counter(word for words, _ in parts[0] for word in words)
     numbers = {word: i for i, (word, n) in enumerate(counts.most_common(options.words), start=2) if n > 1}
     encoded = [
@@ -129,7 +142,7 @@ def prepared(options: argparse.Namespace) -> tuple[tuple[Any, Any], int]:
 
 
 def train(
-    model: Classifier, corpora: tuple[Any, Any], options: argparse.Namespace, checkpoints: Checkpoints
+    model: Classifier, corpora: tuple[Any, Any], options: argparse.Namespace, seed: int, checkpoints: Checkpoints
 ) -> list[dict[str, Any]]:
     """Epochs of Adadelta, and the accuracy after each."""
     optimizer, epochs = torch.optim.Adadelta(model.parameters(), lr=1.0), []
@@ -141,7 +154,7 @@ def train(
         began, total = time.process_time(), 0.0
         name = f"{checkpoints.path.stem} {epoch + 1}"
         bar = Progress(-(-len(corpora[0]) // options.batch), 0, name, options.quiet)
-        for words, lengths, labels in batches(corpora[0], options.batch, np.random.default_rng([options.seed, epoch])):
+        for words, lengths, labels in batches(corpora[0], options.batch, np.random.default_rng([seed, epoch])):
             optimizer.zero_grad()
             loss = nn.functional.binary_cross_entropy_with_logits(model(words, lengths), labels)
             loss.backward()
@@ -161,25 +174,27 @@ def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     corpora, words = prepared(options)
     wanted = parameters_of(LAYERS["implicit-gru"](options.state, options.state, 0))
-    chosen = ("limit", "words", "longest", "state", "epochs", "batch", "seed", "data_seed")
-    rows: dict[str, Any] = {}
-    for name in options.layers:
-        settings = {key: getattr(options, key) for key in chosen} | {"corpus": str(options.corpus), "layer": name}
-        torch.manual_seed(options.seed)
+    chosen = ("corpus", "limit", "words", "longest", "state", "epochs", "batch", "data_seed")
+    common = {key: getattr(options, key) for key in chosen}
+    texts = {name: [len(part), sum(y for _, y in part)] for name, part in zip(("train", "test"), corpora)}
+    rows: list[dict[str, Any]] = []
+    for seed, name in itertools.product(options.seeds, options.layers):
+        torch.manual_seed(seed)
         k = options.state if name.startswith("implicit") else of_equal_size(name, options.state, wanted)
-        make = KINDS[name]
-        model = Classifier(words, options.state, make(options.state, k, options.seed))
-        checkpoints = Checkpoints(options.folder / f"{name}-seed{options.seed}.pt", settings)
-        rows[name] = {"k": k, "epochs": train(model, corpora, options, checkpoints)}
-        rows[name]["accuracy"] = max(epoch["accuracy"] for epoch in rows[name]["epochs"])
-        write_json(options.json, {"rows": rows}, options)
+        model = Classifier(words, options.state, KINDS[name](options.state, k, seed))
+        checkpoints = Checkpoints(options.folder / f"{name}-seed{seed}.pt", common | {"layer": name, "seed": seed})
+        epochs = train(model, corpora, options, seed, checkpoints)
+        rows.append({"layer": name, "k": k, "seed": seed, "accuracy": epochs[-1]["accuracy"], "epochs": epochs})
+        write_json(options.json, {"texts": texts, "rows": rows}, options)
 
 
 def main() -> None:
     """Read the command line."""
     parser = command("sentiment", "Sentiment of whole texts by the mean of an implicit layer's states.")
     add = parser.add_argument
-    add("--corpus", type=Path, help="folder with train/pos, train/neg, test/pos, test/neg (default: generated texts)")
+    add("--corpus", default="treebank", help="treebank, generated, or a folder with train/pos, ... (default: treebank)")
+    add("--data", type=Path, help="folder of the treebank (default: IMPLICITSOLVE_DATA, else a download)")
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")
     add("--limit", type=int, help="texts to train on, and of a folder to test on (default: all; generated: 2000)")
     add("--words", type=int, default=10_000, help="of the vocabulary (default %(default)s)")
     add("--longest", type=int, default=200, help="words of a text that are read (default %(default)s)")

@@ -12,7 +12,7 @@ from benchmarks.experiments._run import Checkpoints, write_figure
 from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text
 from benchmarks.experiments.language import LanguageModel
 from benchmarks.experiments.lattice import around, by_enumeration
-from benchmarks.experiments.sentiment import batches, generated, read_folder
+from benchmarks.experiments.sentiment import batches, generated, read_documents, read_folder
 from implicitsolve.adapters import ElmanLanguageModel
 
 
@@ -112,6 +112,20 @@ def test_folders_of_texts(tmp_path):
     assert read_folder(tmp_path, None) == [(["a", "fine", "film", "isn't", "it", "?"], 1), (["dull", "!"], 0)]
     with pytest.raises(SystemExit, match="txt there"):
         read_folder(tmp_path / "pos", None)
+
+
+def test_documents_of_a_treebank(tmp_path):
+    rows = (
+        "# newdoc id = reviews-1",
+        "1\tFine\t_",
+        "2-3\tisn't\t_",
+        "2\tis\t_",
+        "3\tn't\t_",
+        "",
+        "# newdoc id = email-2",
+    )
+    (tmp_path / "dev").write_text("\n".join((*rows, "1\tHello\t_", "1.1\tempty\t_")), encoding="utf-8")
+    assert read_documents(tmp_path / "dev") == [(["fine", "is", "n't"], 1), (["hello"], 0)]
 
 
 def test_batches_hold_every_text_once(rng):
