@@ -129,10 +129,8 @@ def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, Host
         values = (values - probe.F[:, rows]) / probe.h[:, columns]
     if not np.isfinite(values).all():
         return Detection(how="not finite", evaluations=probe.evaluations, unknowns=probe.size), np.arange(probe.size)
-    random = np.random.default_rng(probe.evaluations)
-    d = probe.h * _sizes(entries.colors, random, probe.size) * random.choice((-1.0, 1.0), probe.size)
-    d = probe.inward(probe.x, d)
-    wrong = np.flatnonzero(_wrong_rows(probe, structure, values, d, entries.full_rows))
+    d = probe.inward(probe.x, probe.h * random_direction(entries.colors, probe.size, probe.evaluations))
+    wrong = np.flatnonzero(wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows))
     if wrong.size > MOST_WRONG * probe.size:
         return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=probe.size), wrong
     return Detection(
@@ -146,38 +144,50 @@ def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, Host
     ), wrong
 
 
-def _sizes(colors: HostArray | None, random: np.random.Generator, size: int) -> HostArray:
-    """Numbers between 0.5 and 1, far apart for near columns of one color: an entry in the wrong one of them shows."""
+def random_direction(colors: HostArray | None, size: int, seed: int) -> HostArray:
+    """Numbers of size 0.5 to 1, far apart for near columns of a color: an entry in the wrong one shows."""
+    random = np.random.default_rng(seed)
     if colors is None:
-        return random.uniform(0.5, 1.0, size)
-    order = np.argsort(colors, kind="stable")
-    first = np.searchsorted(colors[order], np.arange(int(colors.max()) + 1))
-    rank = np.empty(size)
-    rank[order] = np.arange(size) - first[colors[order]]
-    return np.asarray(0.5 + 0.5 * np.mod(rank * GOLDEN + random.uniform(), 1.0))
+        lengths = random.uniform(0.5, 1.0, size)
+    else:
+        order = np.argsort(colors, kind="stable")
+        first = np.searchsorted(colors[order], np.arange(int(colors.max()) + 1))
+        rank = np.empty(size)
+        rank[order] = np.arange(size) - first[colors[order]]
+        lengths = 0.5 + 0.5 * np.mod(rank * GOLDEN + random.uniform(), 1.0)
+    return np.asarray(lengths * random.choice((-1.0, 1.0), size))
 
 
-def _wrong_rows(probe: Probe, structure: Sparse, values: HostArray, d: HostArray, full_rows: HostArray) -> HostArray:
-    """Rows in which J d is not the change of F along d, in any system."""
-    precision = float(np.finfo(probe.F.dtype).eps)
+def wrong_rows(
+    evaluate: Flat,
+    x: HostArray,
+    F: HostArray,
+    structure: Sparse,
+    values: HostArray,
+    d: HostArray,
+    full_rows: HostArray,
+    mismatch: float = MISMATCH,
+) -> HostArray:
+    """Rows, full ones aside, in which J d is not the change of F along d in any system: one evaluation, or two."""
+    precision, n = float(np.finfo(F.dtype).eps), structure.unknowns
     rows, columns = structure.indices, structure.columns
 
     def sums(weights: HostArray) -> HostArray:
-        parts = [np.bincount(rows, np.real(w), probe.size) for w in weights]
-        return np.stack(parts)
+        return np.stack([np.bincount(rows, np.real(w), n) for w in weights])
 
-    change = probe.evaluate(probe.x + d) - probe.F
+    change = evaluate(x + d) - F
     terms = values * d[:, columns]
     product = sums(terms) + (1j * sums(np.imag(terms)) if terms.dtype.kind == "c" else 0.0)
     with np.errstate(all="ignore"):
         size = sums(np.abs(terms))
         error = np.abs(change - product)
-        allowed = MISMATCH * size + ROUNDING * precision * np.abs(probe.F)
+        allowed = mismatch * size + ROUNDING * precision * np.abs(F)
         wrong = ~(error <= allowed)
         wrong[:, full_rows] = False
         if wrong.any():
-            half = probe.evaluate(probe.x + 0.5 * d) - probe.F
+            half = evaluate(x + 0.5 * d) - F
             curved = np.abs(change - 2.0 * half)
-            usual = np.quantile(curved[size > 0] / size[size > 0], 0.95)  # of other rows: in one row terms may cancel
+            parts = np.append(curved[size > 0] / size[size > 0], 0.0)
+            usual = np.quantile(parts, 0.95)  # of other rows: in one row terms may cancel
             wrong &= ~(error <= allowed + CURVED * np.fmax(curved, usual * size))
     return np.asarray(wrong.any(axis=0))

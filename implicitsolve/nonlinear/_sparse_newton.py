@@ -16,7 +16,7 @@ from implicitsolve._sparse_structure import Detection, Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._dogleg import Dogleg
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
-from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, detect
+from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, MOST_WRONG, detect, random_direction, wrong_rows
 from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
@@ -32,6 +32,7 @@ from implicitsolve.stopping import check_kind
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
 MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices
+CLEAR = 0.05  # part of |J| |d| by which J d differs from the change of F where a declared pattern misses entries
 LASTING = ("dense", "budget", "contradiction", "irregular")  # reasons that a search at another point would only repeat
 
 
@@ -61,8 +62,8 @@ class SparseNewton:
 
     Where an assembly shows that F changes with unknowns outside its row of a declared pattern, the solve uses
     the approximate J and warns once (`RuntimeWarning`); a detected pattern that misses entries in two assemblies is
-    detected again, once. Columns of one color cannot be distinguished: a missing entry goes unnoticed where its row has
-    another of that color, and so in the inner rows of three diagonals, which have all three colors.
+    detected again, once. A missing entry whose row has another of its color shows in no assembly: after the first one
+    with a declared pattern, J d is compared with the change of F along a random d, which takes an evaluation.
 
     Directions and renewals are those of `BlockNewton`. A single system is solved by BiCGSTAB with the assembled J,
     which takes no evaluations, until that has cost as much as factors would; and where factors would fill too much
@@ -254,6 +255,7 @@ class SparseJacobians:
     ) -> None:
         self._found, self._memory, self._known = found, memory, known
         self._search, self._incomplete = search, 0
+        self._is_checked = self._is_warned = False
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         is_whole = found.values is not None and not found.full_rows.size
         self._first: HostArray | None = found.values if is_whole else None
@@ -282,14 +284,33 @@ class SparseJacobians:
             return SparseMatrix(first, self._found.structure)  # type: ignore[arg-type]
         J = self._assembled(evaluator, x, F)
         if not self.assembler.surprises.size:
+            if self._search is None and self._known is None and not self._is_checked:
+                self._is_checked = True
+                self._compare(evaluator, x, F, J)
             return J
         self._incomplete += 1
         if self._search is None:
-            if self._incomplete == 1:
-                warnings.warn(self._evidence(), RuntimeWarning, stacklevel=2)
+            self._warn(self._evidence())
         elif self._incomplete == MOST_INCOMPLETE and self._widened(self._search(evaluator, x)):
             return self._assembled(evaluator, x, F)
         return J
+
+    def _compare(self, evaluator: Evaluator, x: HostArray, F: HostArray, J: SparseMatrix) -> None:
+        """Look for entries outside a declared pattern in rows that have another of that color: one evaluation."""
+        coloring = self.assembler.coloring
+        d = evaluator.inward(x, self.assembler.lengths(x) * random_direction(coloring.colors, x.shape[1], 0))
+        wrong = wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, coloring.full_rows, CLEAR)
+        rows = np.flatnonzero(wrong)
+        if rows.size > MOST_WRONG * wrong.size:
+            self._warn(f"J d differs from the change of F along a random d in {rows.size} rows, row {rows[0]} first")
+
+    def _warn(self, evidence: str) -> None:
+        if not self._is_warned:
+            self._is_warned = True
+            advice = 'extend the pattern, or let it be detected by structure="detect"'
+            warnings.warn(
+                f"SparseNewton: `structure` is too narrow: {evidence}; {advice}", RuntimeWarning, stacklevel=2
+            )
 
     def _widened(self, again: Detection) -> bool:
         """Whether another detection adds entries to the pattern."""
@@ -313,9 +334,8 @@ class SparseJacobians:
         rows, members = np.unique(surprises[:, 1]), np.flatnonzero(colors == color)
         columns = ", ".join(map(str, members[:3])) + (", ..." if members.size > 3 else "")
         return (
-            f"SparseNewton: `structure` is too narrow: at least {rows.size} of {colors.size} rows of F change with "
-            f"unknowns outside their pattern (row {row} with unknowns of color {color}: {columns}); "
-            'extend the pattern, or let it be detected by structure="detect"'
+            f"at least {rows.size} of {colors.size} rows of F change with "
+            f"unknowns outside their pattern (row {row} with unknowns of color {color}: {columns})"
         )
 
     def _assembled(self, evaluator: Evaluator, x: HostArray, F: HostArray) -> SparseMatrix:
