@@ -26,7 +26,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction
-from implicitsolve.kernels import _lapack_band
+from implicitsolve.kernels import _lapack
 
 SIZES = [(1, 30000), (2, 15000), (4, 7500), (8, 3750), (16, 1875), (32, 937), (32, 1024), (64, 468), (128, 234)]
 
@@ -39,7 +39,7 @@ def problem(T: int, k: int) -> tuple[BlockBandedMatrix, Any, Any]:
     kl = 2 * k - 1
     return (
         BlockBandedMatrix(blocks, lower=1, upper=1),
-        _lapack_band.band_storage(blocks, 1, 1, 2 * kl),
+        _lapack.band_storage(blocks, 1, 1, 2 * kl),
         rng.normal(size=(T, k)),
     )
 

@@ -93,7 +93,7 @@ class GRUCell(GatedCell):
 
     @property
     def takes_sequences(self) -> bool:
-        return self.whole is not None or (len(self.offsets) == 2 and self.mixture is not kernels.mixture.reference)
+        return self.whole is not None or (len(self.offsets) == 2 and self.mixture.takes_sequences)
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         whole = self.whole_for(x[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -332,48 +331,18 @@ class Layer(ByFields):
         return self.map.unpack(self.rows, rows) + padding * (1.0 - is_position)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _LazyHalf:
-    """One half of a layer, whose projections are gathered when it is first used.
-
-    The last value is cached: the one at the solution is needed again by `expand` and `pull_back`.
-    """
+    """One half of a layer, whose projections are gathered when it is first used."""
 
     layer: Layer
     parity: int
-    last: tuple[Array, Array, Derivative | None] | None = None  # argument, value and derivative
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the last value."""
-        return {**vars(self), "last": None}
 
     def apply(self, other: Array) -> Array:
-        transition, known = self.transition(other), self.known(other)
-        if known is not None:
-            return known[0]
-        value = transition.apply(other)
-        self.remember(other, value, None)
-        return value
+        return self.transition(other).apply(other)
 
     def linearize(self, other: Array) -> tuple[Array, Coupling]:
-        transition, known = self.transition(other), self.known(other)
-        if known is not None and known[1] is not None:
-            return known[0], known[1]
-        value, derivative = transition.linearize(other)
-        self.remember(other, value, derivative)
-        return value, derivative
-
-    def remember(self, other: Array, value: Array, derivative: Derivative | None) -> None:
-        """Copies: the arrays are the caller's. On a GPU comparing them would make the host wait."""
-        if isinstance(other, np.ndarray):
-            self.last = other.copy(), value.copy(), derivative
-
-    def known(self, other: Array) -> tuple[Array, Derivative | None] | None:
-        """The value at an argument, and perhaps the derivative, if it is the last one."""
-        last, first = self.last, (..., slice(1), slice(None))  # the first block nearly always differs
-        if last is None or not (np.array_equal(last[0][first], other[first]) and np.array_equal(last[0], other)):
-            return None
-        return last[1].copy(), last[2]
+        return self.transition(other).linearize(other)
 
     def transition(self, other: Array) -> Transition:
         """The half's function, for a state of the other half that has been checked."""

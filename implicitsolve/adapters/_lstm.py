@@ -200,7 +200,7 @@ class LSTMCell(GatedCell):
 
     @property
     def takes_sequences(self) -> bool:
-        return self.lstm is not kernels.lstm.reference
+        return self.lstm.takes_sequences
 
     def hidden(self, state: Array) -> Array:
         return state[..., : self.factor_size]

@@ -50,7 +50,7 @@ class RNNCell(Cell):
 
     @property
     def takes_sequences(self) -> bool:
-        return self.rnn is not kernels.rnn.reference
+        return self.rnn.takes_sequences
 
     @cached_property
     def rnn(self) -> Any:

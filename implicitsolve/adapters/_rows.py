@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -17,11 +15,8 @@ from implicitsolve.adapters._common import (
     array_namespace,
     device,
     from_host,
-    is_cupy_array,
     zeros,
 )
-
-PART_ROWS = 1024  # GEMMs of fewer rows are slower, and what is done between them waits longer for more
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,19 +127,6 @@ class Rows(ByFields):
         system, slot = self.owners
         return np.flatnonzero(slot < self.lengths[system])
 
-    def parts(self, like: Array) -> list[slice]:
-        """Equal blocks of at most PART_ROWS each; on a GPU all rows at once."""
-        parts = 1 if is_cupy_array(like) else -(-self.count // PART_ROWS)
-        size = -(-self.count // parts)
-        return [slice(start, min(start + size, self.count)) for start in range(0, self.count, size)]
-
-    def sequence_parts(self, like: Array) -> list[slice]:
-        """The same for whole sequences."""
-        size = max(1, PART_ROWS // self.blocks)
-        parts = 1 if is_cupy_array(like) else -(-self.systems // size)
-        size = -(-self.systems // parts)
-        return [slice(start, min(start + size, self.systems)) for start in range(0, self.systems, size)]
-
     def sequences(self, matrix: Array) -> Array:
         """Rows (..., count, k) with their separators, as (..., B, T + separators, k): a view, if nothing is padded."""
         B = self.systems
@@ -218,29 +200,3 @@ def _without(rows: Array, empty: Array) -> Array:
         rows[..., empty, :] = 0.0
         return rows
     return kernels.clear_rows.select(rows, size=rows.shape[-1])(rows, empty)
-
-
-def in_parts(parts: list[slice], function: Callable[..., Any], *given: Any, axes: int = 1) -> Any:
-    """A function of rows, called part by part: each of `given` is an array (..., rows, k), or a tuple of them.
-
-    The results, an array or a tuple of them, have the rows on their first axis. With ``axes=2`` the rows are those of
-    sequences, (..., rows, T, k).
-    """
-    if len(parts) == 1:
-        return function(*given)
-    whole: tuple[Array, ...] = ()
-    found: Any = None
-    for part in parts:
-        at = (..., part, *axes * (slice(None),))
-        found = function(*(tuple(y[at] for y in x) if isinstance(x, tuple) else x[at] for x in given))
-        results = found if isinstance(found, tuple) else (found,)
-        if not whole:
-            count = max(part.stop for part in parts)
-            whole = tuple(_empty((count, *result.shape[1:]), result) for result in results)
-        for total, result in zip(whole, results):
-            total[part, ...] = result
-    return whole if isinstance(found, tuple) else whole[0]
-
-
-def _empty(shape: tuple[int, ...], like: Array) -> Array:
-    return array_namespace(like).empty(shape, dtype=like.dtype, device=device(like))

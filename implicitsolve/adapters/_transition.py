@@ -20,7 +20,7 @@ from implicitsolve.adapters._common import (
     quiet,
     zeros,
 )
-from implicitsolve.adapters._rows import Rows, in_parts
+from implicitsolve.adapters._rows import Rows
 
 
 def difference(x: Array, y: Array) -> Array:
@@ -154,7 +154,7 @@ class Transition(ByFields):
 
     def values(self, neighbours: tuple[Array, ...]) -> Array:
         """The function's rows."""
-        return in_parts(self.map.target.parts(neighbours[0]), self.cell.value, self.x, neighbours)
+        return self.cell.value(self.x, neighbours)
 
     @cached_property
     def in_sequences(self) -> bool:
@@ -162,22 +162,17 @@ class Transition(ByFields):
         return self.map.is_full and not self.has_edges and self.cell.takes_sequences
 
     def each(self, function: Callable[..., Array], states: Array, factors: Array = ()) -> Array:
-        """``function(own states, x, neighbours, factors, distances)`` of all positions, part by part."""
+        """``function(own states, x, neighbours, factors, distances)`` of all positions."""
         map, rows = self.map, self.map.target
         if self.in_sequences:
             H, inside = map.batch(states), (..., slice(rows.blocks), slice(None))
             x = tuple(rows.sequences(block)[inside] for block in self.x)
             factors = () if isinstance(factors, tuple) else rows.sequences(factors)[inside]
-
-            def of(H: Array, x: tuple[Array, ...], factors: Array) -> Array:
-                return function(H, x, (H,) * len(map.shifts), factors, map.shifts)
-
-            return map.unbatch(in_parts(rows.sequence_parts(H), of, H, x, factors, axes=2))
+            return map.unbatch(function(H, x, (H,) * len(map.shifts), factors, map.shifts))
         packed = map.pack(map.source, states)
         own = rows.inner(packed) if map.source is rows else ()
         neighbours = self.with_edges(map.neighbours(packed))
-        found = in_parts(rows.parts(packed), lambda *at: function(*at, None), own, self.x, neighbours, factors)
-        return map.unpack(rows, found)
+        return map.unpack(rows, function(own, self.x, neighbours, factors, None))
 
     @quiet
     def residual(self, states: Array) -> Array:
@@ -260,12 +255,8 @@ class Derivative(ByFields):
         map, push, factors = self.map, self.cell.push, self.in_sequences
         if factors is None:
             dneighbours = map.neighbours(map.pack(map.source, v))
-            return map.unpack(map.target, in_parts(map.target.parts(v), push, self.factors, dneighbours))
-
-        def of(factors: Array, v: Array) -> Array:
-            return push(factors, (v,) * len(map.shifts), map.shifts)
-
-        return map.unbatch(in_parts(map.target.sequence_parts(v), of, factors, map.batch(v), axes=2))
+            return map.unpack(map.target, push(self.factors, dneighbours))
+        return map.unbatch(push(factors, (map.batch(v),) * len(map.shifts), map.shifts))
 
     @quiet
     def rmatvec(self, w: Array) -> Array:
@@ -273,12 +264,8 @@ class Derivative(ByFields):
         map, cell, factors = self.map, self.cell, self.in_sequences
         if factors is None:
             w = map.target.inner(map.pack(map.target, w))
-            return map.unpack(map.source, map.gather(in_parts(map.target.parts(w), cell.pull, self.factors, w)))
-
-        def of(factors: Array, w: Array) -> Array:
-            return cell.pull_back(factors, w, map.shifts, map.source.blocks)
-
-        return map.unbatch(in_parts(map.target.sequence_parts(w), of, factors, map.batch(w), axes=2))
+            return map.unpack(map.source, map.gather(cell.pull(self.factors, w)))
+        return map.unbatch(cell.pull_back(factors, map.batch(w), map.shifts, map.source.blocks))
 
     def take(self, indices: HostIndices) -> Derivative:
         """The part of some sequences."""

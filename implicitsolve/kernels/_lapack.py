@@ -1,17 +1,23 @@
-"""Block LU by LAPACK, one system after the other: what both ways of factoring share, and their choice."""
+"""Block LU by LAPACK, one system after the other: as a scalar band (gttrf, gbtrf), or by calls for each block.
+
+Block by block, it is done in place, with blocks beyond the matrix's own only where rows change places. A block is
+stored in C order, which LAPACK sees as its transpose in Fortran order; these views are what is kept and passed on. Step
+t factors the panel, the blocks of column t in rows t, ..., t + lower. Its rows are exchanged inside the diagonal block
+("block") or over the whole panel ("band", as gbtrf does). Only if a row of another block has moved up, the rows reach
+further to the right than before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from scipy.linalg import blas, get_blas_funcs, get_lapack_funcs
 
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._contract import Factors
-from implicitsolve.kernels._lapack_band import factor_band
-from implicitsolve.kernels._lapack_blocks import factor_blocks
 
 SMALL_BLOCK = 24  # below this LAPACK's scalar band LU is at least as fast as calls for each block
 
@@ -84,3 +90,262 @@ def supports(like: Any, *, length: int, block_size: int, **others: Any) -> bool:
 def pays(*, length: int, block_size: int, **others: Any) -> bool:
     """Whether to take one system after the other: not short ones of small blocks, which the reference does at once."""
     return length > 64 or block_size >= SMALL_BLOCK
+
+
+# Scalar bands
+
+
+CHUNK = 1 << 15  # numbers of a piece
+IAMAX = {"f": blas.isamax, "d": blas.idamax, "F": blas.icamax, "D": blas.izamax}
+
+
+def largest_flat(x: HostArray) -> float:
+    """Largest magnitude in an array (n,), by one pass of BLAS; of complex numbers up to a factor sqrt(2) less."""
+    return float(abs(x[IAMAX[x.dtype.char](x)]))
+
+
+def largest(x: HostArray) -> float:
+    """Largest magnitude in an array, taken along its first axis."""
+    step = max(CHUNK * len(x) // max(x.size, 1), 1)
+    pieces = [np.abs(x[i : i + step]).max(initial=0.0) for i in range(0, len(x), step)]
+    return float(np.max(pieces, initial=0.0))  # NaN if there is one
+
+
+class BandSystem:
+    """LAPACK's band factors of one system."""
+
+    def __init__(
+        self, solve: Any, parts: Sequence[HostArray], pivots: HostArray, k: int, top: float, scale: float
+    ) -> None:
+        self._solve, self.parts = solve, parts
+        bad = ~np.isfinite(pivots) | (pivots == 0)
+        self.singular = int(bad.argmax()) // k if bad.any() else -1
+        self.growth = top / scale if self.singular < 0 else np.inf
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(part.nbytes for part in self.parts)
+
+    def solve(self, b: HostArray, adjoint: bool) -> HostArray:
+        """Return the solution for b (T, k, K)."""
+        columns = np.array(b.reshape(-1, b.shape[-1]), order="F")
+        x, _ = self._solve(columns, "C" if adjoint else "N")
+        return x.reshape(b.shape)
+
+
+def factor_band(blocks: HostArray, lower: int, upper: int) -> BandSystem:
+    """Factor one system (T, m, k, k): scalar bands of (lower + 1) k - 1 and (upper + 1) k - 1."""
+    T, _, k, _ = blocks.shape
+    if k == 1 and (lower, upper) == (1, 1) and T > 2:  # SciPy's gttrf needs three rows
+        return _factor_tridiagonal(blocks)
+    kl, ku = (lower + 1) * k - 1, (upper + 1) * k - 1
+    ab = band_storage(blocks, lower, upper, kl + ku)
+    scale = largest_flat(ab.T.reshape(-1))
+    gbtrf, gbtrs = get_lapack_funcs(("gbtrf", "gbtrs"), (ab,))
+    lu, pivots, _ = gbtrf(ab, kl, ku, overwrite_ab=1)
+    top = largest(lu.T[:, : kl + ku + 1])
+
+    def solve(b: HostArray, trans: str) -> Any:
+        return gbtrs(lu, kl, ku, b, pivots, trans={"N": 0, "C": 2}[trans], overwrite_b=1)
+
+    return BandSystem(solve, (lu, pivots), lu[kl + ku], k, top, scale)
+
+
+def _factor_tridiagonal(blocks: HostArray) -> BandSystem:
+    rows = blocks[:, :, 0, 0]
+    below, diagonal, above = (np.array(part) for part in (rows[1:, 0], rows[:, 1], rows[:-1, 2]))
+    scale = max(largest(part) for part in (below, diagonal, above))
+    gttrf, gttrs = get_lapack_funcs(("gttrf", "gttrs"), (diagonal,))
+    *parts, _ = gttrf(below, diagonal, above, overwrite_dl=1, overwrite_d=1, overwrite_du=1)
+    top = max(largest(part) for part in parts[1:4])
+
+    def solve(b: HostArray, trans: str) -> Any:
+        return gttrs(*parts, b, trans=trans, overwrite_b=1)
+
+    return BandSystem(solve, parts, parts[1], 1, top, scale)
+
+
+def band_storage(blocks: HostArray, lower: int, upper: int, diagonal: int) -> HostArray:
+    """LAPACK's band storage ``ab[diagonal + i - j, j] = A[i, j]`` with (upper + 1) k - 1 rows above and kl below.
+
+    In memory A[i, j] lies at ``j (rows - 1) + diagonal + i``, so that each block diagonal is one strided copy.
+    """
+    T, _, k, _ = blocks.shape
+    rows = diagonal + (lower + 1) * k
+    flat = np.zeros(T * k * rows, dtype=blocks.dtype)
+    item = flat.itemsize
+    for j in range(lower + upper + 1):
+        first, last = max(lower - j, 0), min(T, T + lower - j)  # block rows whose block j is inside the matrix
+        if first < last:
+            start = (first + j - lower) * k * (rows - 1) + diagonal + first * k
+            strides = (k * rows * item, item, (rows - 1) * item)
+            window = np.lib.stride_tricks.as_strided(flat[start:], (last - first, k, k), strides)
+            window[...] = blocks[first:last, j]
+    return flat.reshape(T * k, rows).T
+
+
+# Block by block
+
+
+Row: TypeAlias = list[HostArray | None]  # blocks of a block row, from column t on; None is zero
+
+
+class Step(NamedTuple):
+    """One block step: P L U of a panel, as LAPACK's views."""
+
+    LU: HostArray  # L and U of the diagonal block
+    order: HostArray | None  # rows of the panel in their new order; None if none moved
+    below: list[HostArray]  # the blocks of L below it
+    right: list[tuple[int, HostArray]]  # distance and transpose of each block of U right of it
+
+
+class BlockSystem:
+    """Factors of one system of T blocks of k unknowns."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.singular, self.growth = -1, 1.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        blocks = sum(1 + len(step.below) + len(step.right) for step in self.steps)
+        orders = sum(step.order.nbytes for step in self.steps if step.order is not None)
+        return blocks * self.steps[0].LU.nbytes + orders if blocks else 0
+
+    def solve(self, b: HostArray, adjoint: bool) -> HostArray:
+        """Return the solution for b (T, k, K)."""
+        x = np.array(b.swapaxes(1, 2), order="C")
+        trsm, gemm = get_blas_funcs(("trsm", "gemm"), (x,))
+        if adjoint:  # A^H x = b is A^T conj(x) = conj(b)
+            np.conj(x, out=x)
+            self._solve_transpose(x, trsm, gemm)
+            np.conj(x, out=x)
+        else:
+            self._solve(x, trsm, gemm)
+        return x.swapaxes(1, 2)
+
+    def _solve(self, x: HostArray, trsm: Any, gemm: Any) -> None:
+        rows = [row.T for row in x]  # (k, K) in Fortran order, in the memory of x
+        for t, step in enumerate(self.steps):
+            if step.order is not None:
+                _exchange(x[t:], step.order, np.arange(step.order.size))
+            trsm(1, step.LU, rows[t], 0, 1, 0, 1, 1)  # side, lower, trans, unit diagonal, in place
+            for i, L in enumerate(step.below, start=t + 1):
+                gemm(-1, L, rows[t], 1, rows[i], 0, 0, 1)  # trans a, trans b, in place
+        for t, step in reversed(list(enumerate(self.steps))):
+            for c, U in step.right:
+                gemm(-1, U, rows[t + c], 1, rows[t], 1, 0, 1)
+            trsm(1, step.LU, rows[t], 0, 0, 0, 0, 1)
+
+    def _solve_transpose(self, x: HostArray, trsm: Any, gemm: Any) -> None:
+        rows = [row.T for row in x]
+        for t, step in enumerate(self.steps):
+            trsm(1, step.LU, rows[t], 0, 0, 1, 0, 1)
+            for c, U in step.right:
+                gemm(-1, U, rows[t], 1, rows[t + c], 0, 0, 1)
+        for t, step in reversed(list(enumerate(self.steps))):
+            for i, L in enumerate(step.below, start=t + 1):
+                gemm(-1, L, rows[i], 1, rows[t], 1, 0, 1)
+            trsm(1, step.LU, rows[t], 0, 1, 1, 1, 1)
+            if step.order is not None:
+                _exchange(x[t:], np.arange(step.order.size), step.order)
+
+
+def factor_blocks(blocks: HostArray, lower: int, upper: int, out: HostArray, pivoting: str = "band") -> BlockSystem:
+    """Factor one system (T, m, k, k) into `out`, in C order, which may be `blocks`.
+
+    14/3 k^3 flops for a block row of a block tridiagonal matrix, up to 23/3 k^3 where rows of two blocks change places.
+    Each row is copied, and looked through for its largest entry, while it is in the cache.
+    """
+    T, _, k, _ = blocks.shape
+    getrf, laswp = get_lapack_funcs(("getrf", "laswp"), (out,))
+    trsm, gemm = get_blas_funcs(("trsm", "gemm"), (out,))
+    system, scale, top, is_band = BlockSystem(), 0.0, 0.0, pivoting == "band"
+    places = np.arange((lower + 1) * k, dtype=out.dtype)[:, None]
+    unmoved = np.arange(k, dtype=np.int32).tobytes()
+    window: list[Row] = []  # rows t, ..., t + lower, each from column t on
+    for t in range(-lower, T):
+        if t + lower < T:
+            row, size = _entering(blocks, out, t + lower, lower)
+            scale = max(scale, size)
+            window.append(row[-t:] + row[:-t] if t < 0 else row)
+        if t < 0:
+            continue
+        panel = np.empty(((len(window) if is_band else 1) * k, k), dtype=out.dtype, order="F")
+        for i in range(len(panel) // k):
+            panel[i * k : i * k + k] = window[i][0]
+        size = largest_flat(panel.T.reshape(-1))
+        _, pivots, info = getrf(panel, 1)
+        if info > 0:
+            system.singular, system.growth = t, np.inf
+            return system
+        order = None
+        if pivots.tobytes() != unmoved:
+            order = laswp(places[: len(panel)], pivots)[:, 0].real.astype(np.intp)
+            order = order[:k] if pivots.max() < k else order
+            _exchange_rows(window, order, k)
+        LU, *below = (row[0].T for row in window)  # type: ignore[union-attr]
+        LU[...] = panel[:k]
+        multiplier = 1.0
+        for i, L in enumerate(below, start=1):
+            if is_band:
+                L[...] = panel[i * k : i * k + k]
+            else:
+                L[...] = L.T.copy()
+                trsm(1, LU, L, 1, 0, 0, 0, 1)
+                multiplier = max(multiplier, largest_flat(L.T.reshape(-1)))
+        right: list[tuple[int, HostArray]] = []
+        for c, block in enumerate(window[0]):
+            if c == 0 or block is None:
+                continue
+            U = block.T
+            trsm(1, LU, U, 1, 1, 1, 1, 1)  # U L^-T
+            size = max(size, largest_flat(block.reshape(-1)))
+            right.append((c, U))
+            for i, L in enumerate(below, start=1):
+                target = window[i][c]
+                if target is None:
+                    target = window[i][c] = np.zeros((k, k), dtype=out.dtype)
+                gemm(-1, U, L, 1, target.T, 0, 1, 1)
+        top = max(top, size * multiplier)
+        system.steps.append(Step(LU, order, below, right))
+        window = [[*row[1:], None] for row in window[1:]]
+    is_bad = ~np.isfinite([step.LU[-1, -1] for step in system.steps])  # a bad pivot spoils those after it
+    system.singular = int(is_bad.argmax()) if is_bad.any() else -1
+    system.growth = top / scale if system.singular < 0 else np.inf
+    return system
+
+
+def _entering(blocks: HostArray, out: HostArray, t: int, lower: int) -> tuple[Row, float]:
+    """Block row t, copied to its place, and its largest entry."""
+    T, m = blocks.shape[:2]
+    if out is not blocks:
+        out[t] = blocks[t]
+    first, last = max(lower - t, 0), min(lower - t + T, m)  # blocks inside the matrix
+    inside = out[t, first:last]
+    return [None] * first + list(inside) + [None] * (m - last), max(map(largest_flat, inside.reshape(last - first, -1)))
+
+
+def _exchange_rows(window: list[Row], order: HostArray, k: int) -> None:
+    """Bring the rows of the window's first blocks into a new order, right of its first column."""
+    rows = window[: order.size // k]
+    for c in range(1, len(window[0])):
+        column = [row[c] for row in rows]
+        if all(block is None for block in column):
+            continue
+        zero = np.zeros_like(next(block for block in column if block is not None))
+        moved = np.concatenate([zero if block is None else block for block in column])[order]
+        for i, (row, block) in enumerate(zip(rows, column)):
+            piece = moved[i * k : i * k + k]
+            if block is not None:
+                block[...] = piece
+            elif piece.any():
+                row[c] = piece.copy()
+
+
+def _exchange(x: HostArray, source: HostArray, target: HostArray) -> None:
+    """Move rows of x (T, K, k), counted over T and k, from `source` to `target`."""
+    k = x.shape[2]
+    x[target // k, :, target % k] = x[source // k, :, source % k]

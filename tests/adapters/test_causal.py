@@ -60,7 +60,7 @@ def test_it_is_the_dense_inverse(case, rng):
     np.testing.assert_array_equal(b, before)
 
 
-def test_it_undoes_the_products(case, rng, parts):
+def test_it_undoes_the_products(case, rng):
     J = case.layer().linearize(case.H)[1]
     M = J.approximate_inverse()
     b = rng.standard_normal(case.H.shape)

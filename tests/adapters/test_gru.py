@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve.adapters import _rows, gru_switch, implicit_gru, initial_guess
+from implicitsolve.adapters import gru_switch, implicit_gru, initial_guess
 from tests.adapters.gru import WEIGHTS, Case, cases, cell, gru, make, per_system, residual, switch
 from tests.helpers.compare import close, host, jacobian
 
@@ -58,7 +58,7 @@ def test_parameter_products_are_those_of_the_dense_jacobian(case, rng, name):
     close(gradient.ravel(), J.T @ w.ravel())
 
 
-def test_products_are_the_same_in_every_library(xp, dtype, rng, parts):
+def test_products_are_the_same_in_every_library(xp, dtype, rng):
     case, tolerance = make(), 256 * float(xp.finfo(dtype).eps)
     v = rng.standard_normal(case.H.shape)
     tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
@@ -114,19 +114,6 @@ def test_the_box_is_invariant(case):
     bound = max(1.0, np.abs(case.P["hs"]).max(), np.abs(case.P["he"]).max())
     H = bound * case.H
     assert np.abs((H - case.layer().residual(H))[np.broadcast_to(case.valid, H.shape)]).max() <= bound * (1 + 1e-15)
-
-
-def test_a_layer_in_several_parts_is_the_same(parts, rng):
-    whole = make(7, B=3, T=9, lengths=(9, 2, 7))
-    assert len(_rows.Rows.of(whole.lengths, 9, 1, whole.H).parts(whole.H[0])) > 3
-    w = rng.standard_normal(whole.H.shape)
-    close(whole.layer().residual(whole.H), residual(whole.P, whole.H, whole.lengths))
-    J = whole.jacobian()
-    close(whole.layer().linearize(whole.H)[1].rmatvec(w).ravel(), J.T @ w.ravel())
-    gradients = whole.layer().parameter_vjp(whole.H, w)
-    for name, value in whole.P.items():
-        dense = jacobian(lambda changed, name=name: whole.replaced(name, changed), value)
-        close(gradients[name].ravel(), dense.T @ w.ravel())
 
 
 # The switch

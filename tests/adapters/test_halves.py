@@ -20,7 +20,7 @@ def merged(even: np.ndarray, odd: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", NEAREST)
 @pytest.mark.parametrize("of_lengths", HALVES)
-def test_halves_are_the_layer(name, of_lengths, rng, parts):
+def test_halves_are_the_layer(name, of_lengths, rng):
     case = case_of(name, lengths=of_lengths, T=max(of_lengths))
     layer, H = case.layer(), np.where(case.valid, case.H, 0)
     even, odd = layer.halves.eliminated, layer.halves.kept

@@ -53,7 +53,7 @@ def test_residual_is_the_formula(case, xp, dtype):
 
 
 @pytest.mark.parametrize("at", ["random", "solution"])
-def test_products_are_those_of_the_dense_jacobian(case, at, rng, parts):
+def test_products_are_those_of_the_dense_jacobian(case, at, rng):
     if at == "solution":
         case.H = solved(case)[1].x
     J, layer = case.jacobian(), case.layer()
@@ -81,7 +81,7 @@ def test_blocks_and_structure_are_those_of_the_dense_jacobian(case):
         close(matrix.todense()[b], dense[b, :, b])
 
 
-def test_parameter_products_are_those_of_the_formula(case, rng, parts):
+def test_parameter_products_are_those_of_the_formula(case, rng):
     layer = case.layer()
     tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}
     w = rng.standard_normal(case.H.shape)
@@ -118,7 +118,7 @@ def test_without_boundary_states_they_are_zero(name):
         assert layer.parameters[edge].shape == layer.parameter_vjp(case.H, case.H)[edge].shape == shape
 
 
-def test_products_are_the_same_in_every_library(name, xp, dtype, rng, parts):
+def test_products_are_the_same_in_every_library(name, xp, dtype, rng):
     case, tolerance = case_of(name), 512 * float(xp.finfo(dtype).eps)
     v = rng.standard_normal(case.H.shape)
     tangents = {name: rng.standard_normal(value.shape) for name, value in case.P.items()}

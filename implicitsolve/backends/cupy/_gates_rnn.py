@@ -16,6 +16,8 @@ NUMBERS = {name: number for number, name in enumerate(ACTIVATIONS)}  # as the so
 class RNN:
     """Implements `kernels.rnn`; the reference adds more than `MOST` products."""
 
+    takes_sequences = True
+
     @staticmethod
     def value(activation, products, x, factors=None, distances=None):
         if len(products) > MOST:

