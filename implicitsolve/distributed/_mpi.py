@@ -66,6 +66,11 @@ class MPI:
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
 
+    @property
+    def mpi4py(self) -> Any:
+        """The communicator of mpi4py, for other libraries: a duplicate of the one that was passed."""
+        return self._comm
+
     def __enter__(self) -> MPI:
         """Return the communicator."""
         return self
@@ -93,17 +98,17 @@ class MPI:
             pending = [self._sum(values[..., 0]), self._max(values[..., 1])]
         else:
             pending = [self._sum(values) if operation == "sum" else self._max(values)]
-        self._mpi.Request.Waitall([request for request, _ in pending])
-        results = [result() for _, result in pending]
+        self._mpi.Request.Waitall([request for request, *_ in pending])
+        results = [result() for _, result, _ in pending]
         return results[0] if len(results) == 1 else np.stack(results, axis=-1)
 
-    def _sum(self, values: HostArray) -> tuple[Any, Callable[[], HostArray]]:
-        """A request for the sum, and what returns it once it has arrived."""
+    def _sum(self, values: HostArray) -> tuple[Any, Callable[[], HostArray], HostArray]:
+        """A request for the sum, what returns it once it has arrived, and what must live as long as the request."""
         given = _in_one_piece(values)
         total = np.empty_like(given)
-        return self._comm.Iallreduce(given, total, op=self._mpi.SUM), lambda: total
+        return self._comm.Iallreduce(given, total, op=self._mpi.SUM), lambda: total, given
 
-    def _max(self, values: HostArray) -> tuple[Any, Callable[[], HostArray]]:
+    def _max(self, values: HostArray) -> tuple[Any, Callable[[], HostArray], HostArray]:
         """The same for the maximum; the positions of NaN are sent too, since MPI does not specify their treatment."""
         has_nan = values.dtype.kind == "f"
         is_nan = np.isnan(values)
@@ -116,7 +121,7 @@ class MPI:
                 np.copyto(most[:1], np.nan, where=most[1:] > 0)
             return most[0, ...]
 
-        return self._comm.Iallreduce(given, most, op=self._mpi.MAX), result
+        return self._comm.Iallreduce(given, most, op=self._mpi.MAX), result, given
 
     def allgather(self, values: HostArray, shapes: Sequence[tuple[int, ...]] | None = None) -> list[HostArray]:
         """Gather: one MPI_Allgather, or MPI_Allgatherv, and before it one of the shapes where they are not known."""
@@ -151,10 +156,11 @@ class MPI:
         has_previous, has_next = has_neighbours(self, periodic)
         previous, following = (self.rank - 1) % self.size, (self.rank + 1) % self.size
         requests: list[Any] = []
+        messages = _packed(to_previous), _packed(to_next)  # which live as long as the requests
         if has_previous:
-            requests.append(self._comm.Isend([_packed(to_previous), self._mpi.BYTE], previous, TO_PREVIOUS))
+            requests.append(self._comm.Isend([messages[0], self._mpi.BYTE], previous, TO_PREVIOUS))
         if has_next:
-            requests.append(self._comm.Isend([_packed(to_next), self._mpi.BYTE], following, TO_NEXT))
+            requests.append(self._comm.Isend([messages[1], self._mpi.BYTE], following, TO_NEXT))
         from_previous = self._received(previous, TO_NEXT) if has_previous else None
         from_next = self._received(following, TO_PREVIOUS) if has_next else None
         self._mpi.Request.Waitall(requests)
