@@ -1,53 +1,28 @@
-"""The autograd functions: a root as a function of the tensors in its equations, wherever they are in its arguments."""
+"""The autograd function: a root as a function of the tensors in its equations, wherever they are in its arguments."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from implicitsolve.result import NonlinearResult
-from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import full_precision
 
 
-class Call(ABC):
-    """One differentiable solve: what its forward part keeps for its derivatives.
+class Root(torch.autograd.Function):
+    """``Root.apply(call, x0, *tensors)``: what ``call.solve(x0, tensors)`` returns, with derivatives by the tensors.
 
-    Each call has its own object, owned by the graph, so that any number of threads may use one module.
-    `tensors` are those of which the root is a function, always in the same order.
+    `call` is a `Call`. Derivatives and batches are roots of other calls, and so differentiable in their turn.
     """
 
-    result: NonlinearResult
-
-    def __init__(self, caller: str, options: SolveOptions) -> None:
-        self.caller = caller
-        self.options = options
-
-    @abstractmethod
-    def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
-        """The root, from a start or None."""
-
-    @abstractmethod
-    def gradients(self, cotangent: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Any]:
-        """Gradients for the wanted tensors (None for the others) from that for the root x."""
-
-    @abstractmethod
-    def tangent(self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
-        """Derivative of the root along tangents of the tensors."""
-
-
-class Root(torch.autograd.Function):
-    """``Root.apply(call, x0, *tensors)``: what ``call.solve(x0, tensors)`` returns, with derivatives by the tensors."""
-
     @staticmethod
-    def forward(call: Call, x0: Tensor | None, *tensors: Tensor) -> Tensor:
+    def forward(call: Any, x0: Tensor | None, *tensors: Tensor) -> Tensor:
         """Solve."""
         with full_precision(tensors[0] if x0 is None else x0):
-            return call.solve(x0, tensors)
+            x: Tensor = call.solve(x0, tensors)
+        return x
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -64,36 +39,25 @@ class Root(torch.autograd.Function):
             return None, None, *ctx.call.gradients(cotangent, x, tensors, ctx.needs_input_grad[2:])
 
     @staticmethod
-    def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """One tangent solve."""
         x, *tensors = ctx.saved_tensors
-        count = len(tensors)
-
-        def solve(x: Tensor, *given: Tensor) -> Tensor:
-            return ctx.call.tangent(x, given[:count], given[count:])
-
-        message = f"{ctx.call.caller}: a forward-mode derivative cannot be differentiated again"
         with full_precision(x):
-            return Once.apply(message, solve, x, *tensors, *tangents)
-
-
-class Once(torch.autograd.Function):
-    """``function(*tensors)`` on plain tensors, also below `torch.func`'s transforms; its derivative is an error."""
+            return ctx.call.tangent(x, tensors, tangents)
 
     @staticmethod
-    def forward(message: str, function: Callable[..., Any], *tensors: Tensor) -> Any:
-        """Call the function."""
-        return function(*tensors)
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        """One solve for all systems of a batch."""
+        call, x0, *tensors = args
+        batched, x0, tensors = call.batched(info.batch_size, in_dims[1:], x0, tensors)
+        found: Any = Root.apply(batched, x0, *tensors)
+        call.result = batched.result
+        return found, 0
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep the message."""
-        ctx.message = inputs[0]
 
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> None:
-        """There is none."""
-        raise NotImplementedError(ctx.message)
+def leading(x: Tensor, dim: int | None, size: int) -> Tensor:
+    """The tensor with the axis of a batch before the others, the same for all of it where there is no such axis."""
+    return x.expand(size, *x.shape).clone() if dim is None else x.movedim(dim, 0)
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:

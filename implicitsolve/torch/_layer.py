@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import compress
 from typing import Any, TypedDict
 
 import numpy as np
@@ -14,8 +17,11 @@ from torch import Tensor, nn
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, pull_back, push_forward, root
 from implicitsolve.elimination import Half
-from implicitsolve.torch._function import Call, Once, Root
+from implicitsolve.structure import BlockBanded
+from implicitsolve.torch._cells import ACTIVATIONS
+from implicitsolve.torch._function import Root, leading
 from implicitsolve.torch._options import SolveOptions
+from implicitsolve.torch._residual import Call
 from implicitsolve.torch._share import (
     HALF,
     REAL,
@@ -33,33 +39,51 @@ ATOL = {torch.float32: 1e-5, torch.float64: 1e-8}
 
 
 class LayerCall(Call):
-    """One solve of a layer; the tensors are its parameters, inputs and boundary states, in the order of `names`."""
+    """One solve of a layer; the tensors are its parameters, inputs and boundary states, in the order of `names`.
 
-    problem: Problem
+    What is differentiated again, or transformed, is the residual in operations of torch; the rest is the adapter's.
+    """
+
+    layer_problem: Problem
 
     def __init__(
         self,
-        caller: str,
-        build: Callable[[Mapping[str, Any]], Problem],
-        names: Sequence[str],
+        layer: ImplicitLayer,
         options: SolveOptions,
-        warm: Start | None = None,
+        names: Sequence[str],
+        batch_ndim: int,
+        build: Callable[[Mapping[str, Any]], Problem],
+        residual: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
+        warm: Start | None,
     ) -> None:
-        super().__init__(caller, options)
-        self.build = build
+        super().__init__(layer.caller, options, batch_ndim, None)
+        self.state_size = layer.state_size
         self.names = names
+        self.build = build
+        self.residual = residual
         self.warm = warm
+
+    def evaluate(self, x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """The residual, by operations of torch."""
+        return self.residual(x, dict(zip(self.names, tensors, strict=True)))
+
+    def batched(
+        self, size: int, dims: Sequence[int | None], x0: Any, tensors: Sequence[Tensor]
+    ) -> tuple[Call, Any, Sequence[Tensor]]:
+        """From zeros, where no start is given."""
+        if x0 is None:
+            at = self.names.index("inputs")
+            x0 = torch.zeros_like(leading(tensors[at], dims[1 + at], size)[0, ..., :1])
+            x0 = x0.expand(*x0.shape[:-1], self.state_size)
+        return super().batched(size, dims, x0, tensors)
 
     def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
         """The states."""
-        options = self.options
         with on_device(tensors[0]):
-            self.problem = self.build(self.named(tensors))
-            start = self.start(x0)
-            dtype = tensors[0].dtype
-            default = NonlinearStop(atol=ATOL[dtype], rtol=torch.finfo(dtype).eps ** 0.5)
-            stop = default if options.stop is None else options.stop
-            self.result = root(self.problem, start, method=options.method, stop=stop)
+            self.layer_problem = self.build(self.named(tensors))
+            declared = self.layer_problem.structure
+            self.structure = declared if isinstance(declared, BlockBanded) else None
+            self.result = root(self.layer_problem, self.start(x0), method=self.options.method, stop=self.options.stop)
             x = to_tensor(self.result.x)
             if self.warm is not None:
                 self.warm.keep(self.warm.owner.states, x, np.atleast_1d(self.result.success))
@@ -71,7 +95,7 @@ class LayerCall(Call):
         if self.warm is not None:
             x0 = self.warm.known(self.warm.owner.states, self.shape, lambda: self.blank(kind))
         if x0 is None:
-            return None if kind == "default" else ims.adapters.initial_guess(self.problem, kind)
+            return None if kind == "default" else ims.adapters.initial_guess(self.layer_problem, kind)
         if tuple(x0.shape) != self.shape:
             shapes = f"{self.shape}, got {tuple(x0.shape)}"
             raise ValueError(f"{self.caller}: `x0` must have shape {shapes}")
@@ -80,33 +104,23 @@ class LayerCall(Call):
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the states."""
-        return tuple(ims.adapters.initial_guess(self.problem, "zeros").shape)
+        return tuple(ims.adapters.initial_guess(self.layer_problem, "zeros").shape)
 
     def blank(self, kind: str) -> Tensor:
         """The start of samples of which nothing is known."""
-        return to_tensor(ims.adapters.initial_guess(self.problem, "one-step" if kind == "default" else kind))
+        return to_tensor(ims.adapters.initial_guess(self.layer_problem, "one-step" if kind == "default" else kind))
 
-    def gradients(self, cotangent: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Any]:
-        """Gradients for the wanted tensors."""
+    def plain_gradients(
+        self, cotangent: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]
+    ) -> tuple[Tensor, ...]:
+        """The gradients that are wanted."""
         if not any(wanted):
-            return [None] * len(wanted)
-        message = (
-            f"{self.caller}: second derivatives are not available: the layer's own derivatives are written by hand. "
-            "`implicitsolve.torch.solve` has them, for a residual written in torch"
-        )
-        found: Any = Once.apply(
-            message, lambda cotangent, *_: self.pull_back(cotangent, wanted), cotangent, x, *tensors
-        )
-        gradients = iter(found)
-        return [next(gradients) if is_wanted else None for is_wanted in wanted]
-
-    def pull_back(self, cotangent: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
-        """The same for plain tensors, only those that are wanted."""
+            return ()
         options = self.options
         method = options.adjoint_method
-        is_exact = (method is not None and method.kind == "direct") or self.problem.substitute is not None
+        is_exact = (method is not None and method.kind == "direct") or self.layer_problem.substitute is not None
         warm = None if is_exact else self.warm  # a direct solve needs no start
-        names = [name for name, is_wanted in zip(self.names, wanted, strict=True) if is_wanted]
+        names = list(compress(self.names, wanted))
         with on_device(cotangent):
             start = (
                 None
@@ -114,7 +128,7 @@ class LayerCall(Call):
                 else warm.known(warm.owner.adjoints, tuple(cotangent.shape), lambda: torch.zeros_like(cotangent))
             )
             outcome = pull_back(
-                self.problem,
+                self.layer_problem,
                 self.result,
                 to_array(cotangent),
                 method=options.adjoint_method,
@@ -128,12 +142,22 @@ class LayerCall(Call):
         options.report(self.caller, "adjoint solve", outcome.linear)
         return found
 
-    def tangent(self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
+    def adjoint(self, x: Tensor, cotangent: Tensor, tensors: Sequence[Tensor], point: Any = None) -> Tensor:
+        """The adjoint alone."""
+        options = self.options
+        with on_device(x):
+            problem, (state, c) = self.build(self.named(tensors)), (to_array(x), to_array(cotangent))
+            outcome = pull_back(problem, state, c, method=options.adjoint_method, stop=options.adjoint_stop, wrt=())
+            found = to_tensor(outcome.adjoint)
+        options.report(self.caller, "adjoint solve", outcome.linear)
+        return found
+
+    def plain_tangent(self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
         """Derivative of the states along tangents."""
         options = self.options
         with on_device(x):
             outcome = push_forward(
-                self.problem,
+                self.layer_problem,
                 self.result,
                 self.named(tangents),
                 method=options.adjoint_method,
@@ -167,8 +191,8 @@ class ImplicitLayer(nn.Module):
         Of the parameters, by the adapter's names.
     settings : mapping of str to Any
         Further arguments of the adapter.
-    inputs : int
-        Numbers on the last axis of the inputs.
+    inputs, states : int
+        Numbers on the last axis of the inputs and of the states.
     solve_options, scale, generator, device, dtype : optional
         As of `ImplicitGRU`.
 
@@ -187,6 +211,7 @@ class ImplicitLayer(nn.Module):
         shapes: Mapping[str, tuple[int, ...]],
         settings: Mapping[str, Any],
         inputs: int,
+        states: int,
         *,
         solve_options: SolveOptions | None = None,
         scale: float | None = None,
@@ -199,6 +224,7 @@ class ImplicitLayer(nn.Module):
         self.settings: dict[str, Any] = dict(settings)
         self.names: tuple[str, ...] = tuple(shapes)
         self.input_size = inputs
+        self.state_size = states
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in REAL + HALF:
             raise TypeError(f"{self.caller}: `dtype` must be one of torch's real floating dtypes, got {dtype}")
@@ -251,7 +277,7 @@ class ImplicitLayer(nn.Module):
         }
         adapter, settings = getattr(ims.adapters, self.adapter), self.settings | hosted
 
-        tensors = parameters | given
+        tensors: dict[str, Tensor] = parameters | given
         is_trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values())
 
         def build(arrays: Mapping[str, Any]) -> Problem:
@@ -259,7 +285,11 @@ class ImplicitLayer(nn.Module):
             problem = self.build(adapter, values[0], values[1] | settings)
             return differentiated(problem) if is_trained else problem
 
-        call = LayerCall(self.caller, build, tuple(tensors), self.solve_options, warm)
+        options = self.solve_options
+        if options.stop is None:
+            options = replace(options, stop=NonlinearStop(atol=ATOL[wide], rtol=torch.finfo(wide).eps ** 0.5))
+        residual = partial(self.equations, **others)
+        call = LayerCall(self, options, tuple(tensors), inputs.ndim - self.event_ndim, build, residual, warm)
         x: Any = Root.apply(call, None if start is None else start.detach(), *tensors.values())
         call.options.report(self.caller, "forward solve", call.result)
         x = x.to(inputs.dtype)
@@ -270,6 +300,14 @@ class ImplicitLayer(nn.Module):
     ) -> Problem:
         """The problem that an adapter makes of arrays."""
         return adapter(parameters, **others)
+
+    def activated(self, x: Tensor) -> Tensor:
+        """The activation of the settings."""
+        return ACTIVATIONS[self.settings.get("activation", "identity")](x)
+
+    @abstractmethod
+    def equations(self, states: Tensor, tensors: Mapping[str, Tensor], **others: Any) -> Tensor:
+        """The residual by operations of torch, of parameters, inputs and boundary states by name."""
 
     def _check(self, given: Mapping[str, Any], like: Tensor) -> None:
         """Check what the adapter would report in its own terms."""

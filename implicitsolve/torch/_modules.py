@@ -8,9 +8,11 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 import implicitsolve as ims
 from implicitsolve import Problem
+from implicitsolve.torch import _cells
 from implicitsolve.torch._layer import ImplicitLayer, LayerOptions
 from implicitsolve.torch._share import on_device, to_array, to_tensor, widened
 from implicitsolve.torch._warm_starts import Start
@@ -21,6 +23,9 @@ class _Recurrent(ImplicitLayer):
 
     drawn_by: str  # of `implicitsolve.adapters`
     boundaries: tuple[str, ...] = ("hs", "he")  # states beyond the ends, keywords of `forward`
+    offsets: tuple[int, ...] = (-1, 1)  # of the neighbours
+    parts: int = 1  # of a state, each of k numbers
+    cell: Callable[[Mapping[str, Tensor], Tensor, Sequence[Tensor]], Tensor]
 
     def __init__(
         self,
@@ -34,7 +39,7 @@ class _Recurrent(ImplicitLayer):
         draw = getattr(ims.adapters, self.drawn_by)
         arrays = draw(d, k, **(sizes or {}), scale=0.0, rng=np.random.default_rng(0))
         shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-        super().__init__(shapes, settings or {}, d, **options)
+        super().__init__(shapes, settings or {}, d, self.parts * k, **options)
 
     def forward(
         self,
@@ -50,6 +55,22 @@ class _Recurrent(ImplicitLayer):
         if unknown:
             raise TypeError(f"{self.caller}: unexpected keyword argument {unknown[0]!r}, has {self.boundaries}")
         return self.solve(inputs, boundaries, x0, return_result, lengths=lengths)
+
+    def equations(self, states: Tensor, tensors: Mapping[str, Tensor], *, lengths: Any = None, **_: Any) -> Tensor:
+        """The residual by operations of torch, of parameters, inputs and boundary states by name."""
+        inputs = tensors["inputs"]
+        T, device = states.shape[-2], states.device
+        ends = None if lengths is None else torch.as_tensor(lengths, device=device).reshape(states.shape[:-2])
+        inside = None if ends is None else (torch.arange(T, device=device) < ends.unsqueeze(-1)).unsqueeze(-1)
+        inputs = inputs if inside is None else torch.where(inside, inputs, 0.0)
+        sides: list[Tensor] = []
+        for suffix, sign in (("s0", -1), ("e", 1)):
+            depth = max(0, *(sign * offset for offset in self.offsets))
+            parts = [tensors.get(name) for name in self.boundaries if name[-1] in suffix]
+            sides.append(_cells.edge(parts, depth, states))
+        near = _cells.neighbours(states, self.offsets, sides[0], sides[1], ends)
+        value = self.activated(self.cell(tensors, inputs, near))
+        return states - (value if inside is None else torch.where(inside, value, 0.0))
 
 
 class ImplicitGRU(_Recurrent):
@@ -79,7 +100,8 @@ class ImplicitGRU(_Recurrent):
     ``return_result=True`` the `NonlinearResult` is returned too: its `success` marks the sequences that were solved.
 
     The parameters are arguments of one autograd function, whose backward pass is one adjoint solve with derivatives
-    written by hand. First derivatives only, in reverse and forward mode. A call keeps nothing in the module.
+    written by hand. Derivatives of higher order, and solves below `torch.func.vmap`, are by the same equations in
+    operations of torch. A call keeps nothing in the module.
 
     Examples
     --------
@@ -96,6 +118,7 @@ class ImplicitGRU(_Recurrent):
 
     adapter = "implicit_gru"
     drawn_by = "gru_parameters"
+    cell = staticmethod(_cells.implicit_gru)
 
 
 class ImplicitRNN(_Recurrent):
@@ -126,6 +149,7 @@ class ImplicitRNN(_Recurrent):
 
     adapter = "implicit_rnn"
     drawn_by = "rnn_parameters"
+    cell = staticmethod(_cells.matrices)
 
     def __init__(
         self,
@@ -137,6 +161,7 @@ class ImplicitRNN(_Recurrent):
         activation: str = "tanh",
         **options: Unpack[LayerOptions],
     ) -> None:
+        self.offsets: tuple[int, ...] = (*range(-1, -lower - 1, -1), *range(1, upper + 1))
         super().__init__(d, k, sizes={"lower": lower, "upper": upper}, settings={"activation": activation}, **options)
 
 
@@ -167,9 +192,11 @@ class StencilGRU(_Recurrent):
 
     adapter = "stencil_gru"
     drawn_by = "stencil_gru_parameters"
+    cell = staticmethod(_cells.stencil_gru)
 
     def __init__(self, d: int, k: int, *, offsets: Sequence[int] = (-1, 1), **options: Unpack[LayerOptions]) -> None:
         super().__init__(d, k, sizes={"offsets": offsets}, settings={"offsets": offsets}, **options)
+        self.offsets: tuple[int, ...] = tuple(offsets)
 
 
 class ImplicitLSTM(_Recurrent):
@@ -197,7 +224,9 @@ class ImplicitLSTM(_Recurrent):
 
     adapter = "implicit_lstm"
     drawn_by = "lstm_parameters"
+    cell = staticmethod(_cells.implicit_lstm)
     boundaries: tuple[str, ...] = ("hs", "cs", "he", "ce")
+    parts: int = 2
 
 
 class Elman(_Recurrent):
@@ -228,7 +257,9 @@ class Elman(_Recurrent):
 
     adapter = "elman"
     drawn_by = "elman_parameters"
+    cell = staticmethod(_cells.matrices)
     boundaries: tuple[str, ...] = ("h0",)
+    offsets: tuple[int, ...] = (-1,)
     initial_scale: float = 0.05
 
     def __init__(
@@ -275,7 +306,7 @@ class LiftedNet(ImplicitLayer):
     A: Tensor
 
     def __init__(self, n: int, p: int, *, activation: str = "tanh", **options: Unpack[LayerOptions]) -> None:
-        super().__init__({"A": (n, n), "B": (n, p)}, {"activation": activation}, p, **options)
+        super().__init__({"A": (n, n), "B": (n, p)}, {"activation": activation}, p, n, **options)
 
     def reset_parameters(self, scale: float | None = None, generator: torch.Generator | None = None) -> None:
         """Draw A and B uniformly from [-scale, scale], and scale rows of A down to a sum of magnitudes of 0.95."""
@@ -286,6 +317,11 @@ class LiftedNet(ImplicitLayer):
     def forward(self, inputs: Tensor, *, x0: Tensor | Start | None = None, return_result: bool = False) -> Any:
         """Return the states (batch, n) or (n,), with ``return_result=True`` also the `NonlinearResult`."""
         return self.solve(inputs, {}, x0, return_result)
+
+    def equations(self, states: Tensor, tensors: Mapping[str, Tensor], **others: Any) -> Tensor:
+        """The residual by operations of torch."""
+        A, B, u = (tensors[name] for name in ("A", "B", "inputs"))
+        return states - self.activated(linear(states, A) + linear(u, B))
 
     def build(
         self, adapter: Callable[..., Problem], parameters: Mapping[str, Any], others: Mapping[str, Any]

@@ -1,10 +1,11 @@
-"""Calls of `solve`: the root of a residual written in torch, its derivatives by the graph, and its adjoint."""
+"""Calls of `solve`: the root of a residual written in torch; of any call the adjoint, the tangent and the batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import torch
@@ -14,39 +15,42 @@ from implicitsolve._typing import Array
 from implicitsolve.derivatives._implicit import pull_back, push_forward
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
+from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.structure import BlockBanded
-from implicitsolve.torch._function import Call, Root, replaced
+from implicitsolve.torch._function import Root, leading, replaced
+from implicitsolve.torch._linearization import Linearization, captured, leaf, recording
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import check_like, on_device, to_array, to_tensor
 
 PRODUCTS = ("exact", "differences")
+Tensors = Sequence[Tensor]
+Dims = Sequence[int | None]
 
 
-class ResidualCall(Call):
-    """One `solve`; the tensors are those found in `args`."""
+class Call(ABC):
+    """One differentiable solve: what its forward part keeps for its derivatives.
 
-    def __init__(
-        self,
-        residual: Callable[..., Tensor],
-        args: Any,
-        options: SolveOptions,
-        batch_ndim: int,
-        structure: BlockBanded | None,
-        products: str = "exact",
-    ) -> None:
-        if products not in PRODUCTS:
-            raise ValueError(f"solve: `products` must be one of {PRODUCTS}, got {products!r}")
-        super().__init__("solve", options)
-        self.residual = residual
-        self.args = args
+    Each call has its own object, owned by the graph, so that any number of threads may use one module.
+    `tensors` are those of which the root is a function, always in the same order.
+    """
+
+    result: NonlinearResult | None = None  # of a solve that is no linear one
+    products: str = "exact"
+
+    def __init__(self, caller: str, options: SolveOptions, batch_ndim: int, structure: BlockBanded | None) -> None:
+        self.caller = caller
+        self.options = options
         self.batch_ndim = batch_ndim
         self.structure = structure
-        self.products = products
-        self.is_unchecked = torch.is_grad_enabled()  # whether the residual may still turn out to use captured tensors
+        self.is_unchecked = False  # whether the residual may still turn out to use captured tensors
 
-    def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
-        """The root."""
+    @abstractmethod
+    def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
+        """The residual at x, by operations of torch."""
+
+    def solve(self, x0: Any, tensors: Tensors) -> Tensor:
+        """The root, from a start."""
         with on_device(x0):
             start = to_array(x0)
             problem = self.problem(start, tensors)
@@ -57,19 +61,30 @@ class ResidualCall(Call):
                 self.refuse_captured(self.at(x0, tensors, [False] * len(tensors))[0])
             return to_tensor(self.result.x)
 
-    def gradients(self, cotangent: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Any]:
-        """Gradients for the wanted tensors: -(dF/dtheta)^H lam, with J^H lam = cotangent."""
-        if torch.is_grad_enabled():  # they will be differentiated again
+    # Derivatives
+
+    def gradients(self, cotangent: Tensor, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> list[Any]:
+        """Gradients for the wanted tensors, None for the others: -(dF/dtheta)^H lam, with J^H lam = cotangent."""
+        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # they are to be transformed
             lam: Any = Root.apply(AdjointCall(self), None, x, cotangent, *tensors)
-            found = self.pull_parameters(-lam, x, tensors, wanted)
+            found: Tensors = self.pull_parameters(-lam, x, tensors, wanted)
         else:
-            point, parameters = self.at(x, tensors, wanted)
-            found = point.pull_parameters(-self.adjoint(point, x, cotangent), parameters)
+            found = self.plain_gradients(cotangent, x, tensors, wanted)
         gradients = iter(found)
         return [next(gradients) if is_wanted else None for is_wanted in wanted]
 
-    def tangent(self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
-        """Derivative of the root: dx with J dx = -(dF/dtheta) dtheta."""
+    def tangent(self, x: Tensor, tensors: Tensors, tangents: Sequence[Tensor | None]) -> Any:
+        """Derivative of the root along those tangents of the tensors that are not None."""
+        given = [tangent is not None for tangent in tangents]
+        return Root.apply(TangentCall(self, given), None, x, *tensors, *(t for t in tangents if t is not None))
+
+    def plain_gradients(self, cotangent: Tensor, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> Tensors:
+        """The gradients that are wanted, not to be differentiated again."""
+        point, parameters = self.at(x, tensors, wanted)
+        return point.pull_parameters(-self.adjoint(x, cotangent, tensors, point), parameters)
+
+    def plain_tangent(self, x: Tensor, tensors: Tensors, tangents: Sequence[Tensor | None]) -> Tensor:
+        """The tangent dx, not to be differentiated again: J dx = -(dF/dtheta) dtheta."""
         point, parameters = self.at(x, tensors, [tangent is not None for tangent in tangents])
         right = point.push_parameters([tangent for tangent in tangents if tangent is not None], parameters)
         options = self.options
@@ -81,12 +96,12 @@ class ResidualCall(Call):
         options.report(self.caller, "tangent solve", outcome)
         return found
 
-    def adjoint(self, point: Linearization, x: Tensor, cotangent: Tensor) -> Tensor:
+    def adjoint(self, x: Tensor, cotangent: Tensor, tensors: Tensors, point: Linearization | None = None) -> Tensor:
         """Solve J^H lam = cotangent at the root."""
         options = self.options
+        point = point or self.at(x, tensors, [False] * len(tensors))[0]
         with on_device(x):
-            start = to_array(x)
-            problem = self.problem(start, (), point)
+            problem, start = self.problem(to_array(x), (), point), to_array(x)
             outcome = pull_back(
                 problem, start, to_array(cotangent), method=options.adjoint_method, stop=options.adjoint_stop
             )
@@ -94,49 +109,41 @@ class ResidualCall(Call):
         options.report(self.caller, "adjoint solve", outcome)
         return found
 
+    def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
+        """One call, with its start and tensors, for a batch along these axes of the start and the tensors."""
+        return BatchedCall(self, dims[1:]), leading(x0, dims[0], size), tensors
+
     # The residual and its derivatives
 
-    def evaluate(self, x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-        """F(x), checked."""
-        F: Any = self.residual(x, *replaced(self.args, iter(tensors)))
-        if not isinstance(F, Tensor):
-            raise TypeError(f"{self.caller}: `residual` must return a torch.Tensor, got {type(F).__name__}")
-        if F.shape != x.shape:
-            raise ValueError(
-                f"{self.caller}: `residual` must return a tensor of the shape of x, {tuple(x.shape)}, "
-                f"got {tuple(F.shape)}"
-            )
-        check_like(self.caller, "residual(x)", F, x, "x")
-        return F
-
-    def at(self, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Linearization, list[Tensor]]:
+    def at(self, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> tuple[Linearization, list[Tensor]]:
         """The linearization at x, and the wanted tensors as leaves of its graph."""
         own = [leaf(tensor, needs_grad=is_wanted) for tensor, is_wanted in zip(tensors, wanted, strict=True)]
         point = Linearization(self.caller, lambda x: self.evaluate(x, own), x)
         return point, [tensor for tensor in own if tensor.requires_grad]
 
-    def pull_parameters(
-        self, w: Tensor, x: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]
-    ) -> tuple[Tensor, ...]:
+    def pull_parameters(self, w: Tensor, x: Tensor, tensors: Tensors, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
         """(dF/dtheta)^H w for the wanted tensors, as a differentiable function of everything."""
-
-        def residual(*parameters: Tensor) -> Tensor:
-            given = iter(parameters)
-            mixed = [next(given) if is_wanted else t for t, is_wanted in zip(tensors, wanted, strict=True)]
-            return self.evaluate(x, mixed)
-
         with recording():
-            parameters = [tensor for tensor, is_wanted in zip(tensors, wanted, strict=True) if is_wanted]
-            return torch.func.vjp(residual, *parameters)[1](w)
+            function = self.by(lambda given: self.evaluate(x, given), tensors, wanted)
+            return torch.func.vjp(function, *compress(tensors, wanted))[1](w)
 
-    def problem(self, like: Array, tensors: Sequence[Tensor], point: Linearization | None = None) -> Problem:
+    @staticmethod
+    def by(function: Callable[[Tensors], Tensor], tensors: Tensors, wanted: Sequence[bool]) -> Callable[..., Tensor]:
+        """A function of tensors as one of the wanted ones alone."""
+
+        def of_some(*some: Tensor) -> Tensor:
+            given = iter(some)
+            return function([next(given) if is_wanted else t for t, is_wanted in zip(tensors, wanted, strict=True)])
+
+        return of_some
+
+    def problem(self, like: Array, tensors: Tensors, point: Linearization | None = None) -> Problem:
         """The system on arrays; its derivatives at a `point`, where one is given."""
         constants = [leaf(tensor, needs_grad=False) for tensor in tensors]
 
         def residual(x: Array) -> Array:
-            x = to_tensor(x)
             with torch.no_grad():
-                return to_array(self.evaluate(x, constants))
+                return to_array(self.evaluate(to_tensor(x), constants))
 
         def linearize(x: Array) -> tuple[Array, LinearOperator]:
             found = point or Linearization(self.caller, lambda x: self.evaluate(x, constants), to_tensor(x))
@@ -163,108 +170,113 @@ class ResidualCall(Call):
             )
 
 
-class AdjointCall(ResidualCall):
+class ResidualCall(Call):
+    """One `solve`; the tensors are those found in `args`."""
+
+    def __init__(
+        self,
+        residual: Callable[..., Tensor],
+        args: Any,
+        options: SolveOptions,
+        batch_ndim: int,
+        structure: BlockBanded | None,
+        products: str,
+    ) -> None:
+        if products not in PRODUCTS:
+            raise ValueError(f"solve: `products` must be one of {PRODUCTS}, got {products!r}")
+        super().__init__("solve", options, batch_ndim, structure)
+        self.residual = residual
+        self.args = args
+        self.products = products
+        self.is_unchecked = torch.is_grad_enabled()
+
+    def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
+        """F(x), checked."""
+        F: Any = self.residual(x, *replaced(self.args, iter(tensors)))
+        if not isinstance(F, Tensor):
+            raise TypeError(f"{self.caller}: `residual` must return a torch.Tensor, got {type(F).__name__}")
+        if F.shape != x.shape:
+            raise ValueError(
+                f"{self.caller}: `residual` must return a tensor of the shape of x, {tuple(x.shape)}, "
+                f"got {tuple(F.shape)}"
+            )
+        check_like(self.caller, "residual(x)", F, x, "x")
+        return F
+
+
+class AdjointCall(Call):
     """The adjoint as the root lam of J(x)^H lam - c; the tensors are x, c, and those of the first call."""
 
-    def __init__(self, first: ResidualCall) -> None:
+    def __init__(self, first: Call) -> None:
         structure = first.structure
         if structure is not None:
             structure = replace(structure, lower=structure.upper, upper=structure.lower)
-        super().__init__(first.residual, first.args, first.options, first.batch_ndim, structure)
+        super().__init__(first.caller, first.options, first.batch_ndim, structure)
         self.first = first
-        self.is_unchecked = False
 
-    def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
+    def solve(self, x0: Any, tensors: Tensors) -> Tensor:
         """The adjoint, by a linear solve."""
         x, cotangent, *rest = tensors
-        point, _ = self.first.at(x, rest, [False] * len(rest))
-        return self.first.adjoint(point, x, cotangent)
+        return self.first.adjoint(x, cotangent, rest)
 
-    def evaluate(self, x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
         """J^H lam - c, where lam is the unknown."""
         root_of_first, cotangent, *rest = tensors
         pull = torch.func.vjp(lambda x: self.first.evaluate(x, rest), root_of_first)[1]
         return pull(x)[0] - cotangent
 
-
-@contextmanager
-def recording() -> Generator[None]:
-    """Build graphs, whatever the caller's modes are."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
+    def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
+        """The adjoint of the batch."""
+        x, cotangent = (leading(tensor, dim, size) for tensor, dim in zip(tensors[:2], dims[1:3], strict=True))
+        return AdjointCall(BatchedCall(self.first, dims[3:])), None, (x, cotangent, *tensors[2:])
 
 
-def leaf(x: Tensor, *, needs_grad: bool) -> Tensor:
-    """The tensor's values at the beginning of a graph of their own."""
-    with torch.inference_mode(False):
-        x = x.clone() if x.is_inference() else x.detach()
-    return x.requires_grad_(needs_grad)
+class TangentCall(Call):
+    """The tangent as the root dx of J(x) dx + (dF/dtheta) dtheta; the tensors are x, theta, and the given dtheta."""
+
+    def __init__(self, first: Call, given: Sequence[bool]) -> None:
+        super().__init__(first.caller, first.options, first.batch_ndim, first.structure)
+        self.first = first
+        self.given = given
+
+    def solve(self, x0: Any, tensors: Tensors) -> Tensor:
+        """The tangent, by a linear solve."""
+        x, theta, dtheta = self.split(tensors)
+        some = iter(dtheta)
+        return self.first.plain_tangent(x, theta, [next(some) if is_given else None for is_given in self.given])
+
+    def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
+        """J dx + (dF/dtheta) dtheta, where dx is the unknown."""
+        root_of_first, theta, dtheta = self.split(tensors)
+        wanted, points = [True, *self.given], (root_of_first, *theta)
+        function = self.by(lambda given: self.first.evaluate(given[0], given[1:]), points, wanted)
+        return torch.func.jvp(function, tuple(compress(points, wanted)), (x, *dtheta))[1]
+
+    def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
+        """The tangent of the batch."""
+        moved = [True, *self.given, *(True for is_given in self.given if is_given)]
+        tensors = [leading(t, d, size) if m else t for t, d, m in zip(tensors, dims[1:], moved, strict=True)]
+        own = [0 if is_given else dim for dim, is_given in zip(dims[2:], self.given, strict=False)]
+        return TangentCall(BatchedCall(self.first, own), self.given), None, tensors
+
+    def split(self, tensors: Tensors) -> tuple[Tensor, Tensors, Tensors]:
+        """x, theta and dtheta."""
+        count = 1 + len(self.given)
+        return tensors[0], tensors[1:count], tensors[count:]
 
 
-class Linearization:
-    """F at x, with the graph that leads there; every product is one backward pass, and none evaluates F again.
+class BatchedCall(Call):
+    """Many calls that differ along axes of their tensors, as one on a batch of systems."""
 
-    Products with the adjoint are what `torch.autograd.grad` computes. They are linear in w, so the gradient of
-    ``<J^H w, v>`` with respect to w is J v: the reverse of the reverse. `torch.func.jvp` would go through F once more
-    for each product, and `torch.func.linearize` traces F, which costs more than most solves.
+    def __init__(self, first: Call, dims: Dims) -> None:
+        super().__init__(first.caller, first.options, first.batch_ndim + 1, first.structure)
+        self.first = first
+        self.dims = tuple(dims)
+        self.products = first.products
+        self.is_unchecked = first.is_unchecked
 
-    Attributes
-    ----------
-    x, F : Tensor
-        Point and value.
-    """
-
-    def __init__(self, caller: str, function: Callable[[Tensor], Tensor], x: Tensor) -> None:
-        self.x = leaf(x, needs_grad=True)
-        with recording():
-            self.F = function(self.x)
-        if not self.F.requires_grad:
-            raise ValueError(f"{caller}: `residual` must depend on x by operations of torch, got a value without graph")
-        self.reverse: tuple[Tensor, tuple[Tensor, ...]] | None = None
-
-    def pull(self, w: Tensor) -> Tensor:
-        """J^H w."""
-        return self.pull_parameters(w, [self.x])[0]
-
-    def push(self, v: Tensor) -> Tensor:
-        """J v."""
-        if self.reverse is None:
-            self.reverse = self._reverse([self.x])
-        return self._forward(*self.reverse, [v])
-
-    def pull_parameters(self, w: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """(dF/dtheta)^H w for each of the parameters, which are leaves of the graph."""
-        return torch.autograd.grad(self.F, parameters, w, retain_graph=True, materialize_grads=True)
-
-    def push_parameters(self, tangents: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
-        """(dF/dtheta) dtheta, summed over the parameters."""
-        return self._forward(*self._reverse(parameters), tangents)
-
-    def _reverse(self, inputs: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """A cotangent w, and what reverse mode makes of it: one linear function of w for each input."""
-        with recording():
-            w = torch.zeros_like(self.F).requires_grad_()
-            return w, torch.autograd.grad(self.F, inputs, w, create_graph=True, materialize_grads=True)
-
-    def _forward(self, w: Tensor, pulled: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
-        """The transpose of `pulled`, seen as a function of w."""
-        pairs = [(g, tangent) for g, tangent in zip(pulled, tangents, strict=True) if g.requires_grad]
-        if not pairs:
-            return torch.zeros_like(self.F)
-        outputs, cotangents = zip(*pairs, strict=True)
-        return torch.autograd.grad(outputs, w, cotangents, retain_graph=True, materialize_grads=True)[0]
-
-
-def captured(F: Tensor, known: Sequence[Tensor]) -> Tensor | None:
-    """A leaf of F's graph that is none of the known ones, or None."""
-    seen: set[Any] = set()
-    stack: list[Any] = [F.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node.name().endswith("AccumulateGrad") and not any(node.variable is own for own in known):
-            return node.variable
-        stack.extend(following for following, _ in node.next_functions)
-    return None
+    def evaluate(self, x: Tensor, tensors: Tensors) -> Tensor:
+        """All residuals."""
+        evaluate = torch.func.vmap(lambda x, *tensors: self.first.evaluate(x, tensors), in_dims=(0, *self.dims))
+        F: Tensor = evaluate(x, *tensors)
+        return F

@@ -33,7 +33,8 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():  # disabled here, since to do so at import loads the compiler
             disable: Any = torch.compiler.disable
-            return disable(function)(*args, **kwargs)  # type: ignore[no-any-return]
+            found: R = disable(function)(*args, **kwargs)
+            return found
         return function(*args, **kwargs)
 
     return call

@@ -85,10 +85,11 @@ def solve(
 
     Notes
     -----
-    Derivatives of any order are exact to the solves' tolerances: the adjoint is itself a root. Forward mode
-    (`torch.autograd.forward_ad`, `torch.func.jvp`) is one tangent solve, to first order. `torch.func.vmap` is not
-    supported: use `batch_ndim`. Beyond first order, and below `torch.func`'s transforms, the residual must suit
-    `torch.func.vjp`. Autocast is off inside the residual. `torch.compile` does not trace a solve: it breaks the graph
+    Derivatives of any order are exact to the solves' tolerances: the adjoint is itself a root, and so is the tangent of
+    forward mode (`torch.autograd.forward_ad`, `torch.func.jvp`). `torch.func.vmap` makes one batch of all systems, and
+    `torch.func`'s transforms compose in any order. Beyond first order, and below the transforms, the residual must suit
+    `torch.func.vjp`, or `jvp` after forward mode; under `vmap`, what differs between systems must be in `args` or `x0`.
+    Autocast is off inside the residual. `torch.compile` does not trace a solve: it breaks the graph
     there, so that ``fullgraph=True`` is an error.
 
     A linearization costs one residual with its graph, and a product with J or J^H one backward pass.

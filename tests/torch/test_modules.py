@@ -165,12 +165,6 @@ def test_below_the_transforms_of_torch_func(module, arguments):
     torch.testing.assert_close(torch.func.grad(lambda u: module(u).pow(2).sum())(inputs.detach()), expected)
 
 
-def test_second_derivatives_are_refused(case, module, arguments):
-    (gradient,) = torch.autograd.grad(call(case, module, arguments).sum(), arguments["inputs"], create_graph=True)
-    with pytest.raises(NotImplementedError, match=f"{type(module).__name__}: second derivatives are not available"):
-        gradient.sum().backward()
-
-
 def test_states_share_the_memory_of_the_result(case, module, arguments):
     states, result = call(case, module, arguments, return_result=True)
     assert states.data_ptr() == result.x.ctypes.data

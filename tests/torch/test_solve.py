@@ -297,17 +297,6 @@ def test_changes_in_place_are_noticed(A, b, what):
         x.sum().backward()
 
 
-def test_forward_mode_derivatives_are_of_first_order(b):
-    a = b.detach().abs() + 1
-
-    def tangent(a):
-        start = torch.ones(3, 2, dtype=torch.float64)
-        return torch.func.jvp(lambda a: imt.solve(squares, start, a), (a,), (torch.ones_like(a),))[1].sum()
-
-    with pytest.raises(NotImplementedError, match="solve: a forward-mode derivative cannot be differentiated again"):
-        torch.func.grad(tangent)(a)
-
-
 # Failures
 
 
