@@ -18,6 +18,7 @@ import jinja2
 import numpy as np
 
 from benchmarks.experiments._run import RESULTS
+from benchmarks.experiments.reference import changes, counts
 
 TEMPLATES = Path(__file__).parent / "pages"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -42,14 +43,8 @@ def rendered(stored: dict[str, Any], template: str) -> str:
         autoescape=False,
     )
     environment.filters["to"] = number
-    environment.globals |= {
-        "where": where,
-        "mean": mean,
-        "spread": spread,
-        "table": table,
-        "power": power,
-        "source": source,
-    }
+    helpers = (where, mean, spread, within, power, table, source, counts, changes)
+    environment.globals |= {helper.__name__: helper for helper in helpers}
     text = environment.from_string(template).render(stored)
     parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
     title, rest = "".join(part if part.startswith("```") else _filled(part) for part in parts).split("\n", 1)
@@ -92,6 +87,15 @@ def _under(row: Any, key: str) -> float:
     for name in filter(None, key.split(".")):
         row = row[name]
     return float(row)
+
+
+def within(rows: Iterable[dict[str, Any]], seconds: float) -> list[float]:
+    """Accuracy of each run after the last epoch that ended within so many seconds of training, at least the first."""
+    found = []
+    for row in rows:
+        ends = np.cumsum([epoch["seconds"] for epoch in row["epochs"]])
+        found.append(row["epochs"][max(int(np.searchsorted(ends, seconds, "right")) - 1, 0)]["accuracy"])
+    return found
 
 
 def power(rows: Iterable[dict[str, Any]], x: str, y: str) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.experiments._run import command, write_json
 from benchmarks.performance_page._asv import Results
+from benchmarks.performance_page._table import count, table
 
 
 def counted(results: Results) -> dict[str, Any]:
@@ -36,6 +37,33 @@ def committed(commit: str) -> str:
     """Day and time of a commit."""
     shown = subprocess.run(["git", "show", "-s", "--format=%cI", commit], capture_output=True, text=True, check=True)
     return shown.stdout[:16].replace("T", " ")
+
+
+def counts(runs: list[dict[str, Any]]) -> str:
+    """Table of sums over the gallery and over the linear systems: a column for each commit."""
+    names = {"solved": "solved", "residuals": "residual evaluations", "jvps": "products with J"}
+    names |= {"krylov_iterations": "Krylov iterations"}
+    rows = [("committed", *(run["date"] for run in runs))]
+    rows.append(("problems of the gallery", *(str(len(run["newton"])) for run in runs)))
+    rows += [(text, *(f"{_total(run['newton'], key):,.0f}" for run in runs)) for key, text in names.items()]
+    for method in dict.fromkeys(case.split(", ")[1] for run in runs for case in run["krylov"]):
+        own = [{case: row for case, row in run["krylov"].items() if case.endswith(method)} for run in runs]
+        rows.append((f"products of {method}", *(f"{_total(cases, 'products'):,.0f}" for cases in own)))
+    return table(("", *(f"`{run['commit'][:8]}`" for run in runs)), rows)
+
+
+def _total(cases: dict[str, dict[str, float]], key: str) -> float:
+    return sum(row.get(key) or 0.0 for row in cases.values())
+
+
+def changes(runs: list[dict[str, Any]]) -> str:
+    """Table of the problems whose residual evaluations are not the same in all commits."""
+    found = {
+        problem: [run["newton"].get(problem, {}).get("residuals") for run in runs]
+        for problem in dict.fromkeys(problem for run in runs for problem in run["newton"])
+    }
+    rows = [(problem, *map(count, values)) for problem, values in found.items() if len(set(values)) > 1]
+    return table(("residual evaluations", *(f"`{run['commit'][:8]}`" for run in runs)), rows) if rows else ""
 
 
 def main() -> None:

@@ -163,7 +163,7 @@ def ensembles(tagged: dict[tuple[str, int], Tensor], tags: Tensor) -> dict[str, 
 def run(options: argparse.Namespace) -> None:
     """Every layer with every seed, and with fewer features with the first seed."""
     torch.set_num_threads(options.threads)
-    corpora = tuple(read_conllu(path, "xpos") for path in find_treebank(options.data))
+    corpora = tuple(read_conllu(path, options.column) for path in find_treebank(options.data))
     encoder = Encoder.from_sentences(corpora[0][: options.limit])
     train_part, dev_part = ([encoder.encode(s.forms, s.tags) for s in corpus] for corpus in corpora)
     train_part = train_part[: options.limit]
@@ -200,6 +200,7 @@ def main() -> None:
     parser = command("tagging", "Explicit and implicit recurrent layers on part-of-speech tags.")
     add = parser.add_argument
     add("--data", type=Path, help="folder of the treebank (default: IMPLICITSOLVE_DATA, else a download)")
+    add("--column", default="xpos", help="of the tags, xpos or upos (default %(default)s)")
     add("--layers", nargs="+", choices=tuple(LAYERS), default=list(LAYERS), help="default: all")
     add("--ablation", action="store_true", help="also train with fewer features, and combine taggers")
     add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="default 0 1 2")

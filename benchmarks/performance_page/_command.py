@@ -21,8 +21,8 @@ The cost of solves, first in counts (exact, the same on every machine) and then 
 in other packages. All numbers of a table are from one run on one machine; ratios are more meaningful than times.
 Separate pages: [residual evaluations against SciPy](against_scipy.md), [small systems](small_systems.md),
 [robustness](robustness.md), [methods for fixed points](fixed_points.md),
-[block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [a GPU](../how_to/gpu.md#figures), [many
-ranks](../how_to/mpi.md#scaling).
+[block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [counts by commit](trend.md),
+[a GPU](../how_to/gpu.md#figures), [many ranks](../how_to/mpi.md#scaling).
 
 {about}
 
@@ -62,6 +62,7 @@ robustness
 fixed_points
 block_lu
 adapters
+trend
 ```
 """
 
