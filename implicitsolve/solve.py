@@ -23,6 +23,7 @@ from implicitsolve.nonlinear import (
     Auto,
     BlockNewton,
     Broyden,
+    CausalNewton,
     Homotopy,
     NewtonKrylov,
     Picard,
@@ -47,6 +48,7 @@ METHODS: dict[str, NonlinearMethod] = {
     "auto": Auto(),
     "block-newton": BlockNewton(),
     "broyden": Broyden(),
+    "causal-newton": CausalNewton(),
     "homotopy": Homotopy(),
     "newton-krylov": NewtonKrylov(),
     "picard": Picard(),
@@ -78,10 +80,10 @@ def root(
     x0 : array_like, optional
         Start, of shape ``batch_shape + event_shape``. Its library, device and dtype are those of the solution (integers
         become float64, float16 becomes float32, a matrix an array). Default: the problem's own initial guess.
-    method : NewtonKrylov, BlockNewton, SparseNewton, Anderson, Picard, Broyden, Homotopy, Substitution or str, optional
+    method : NewtonKrylov, BlockNewton, SparseNewton, Anderson, ..., CausalNewton or str, optional
         Solver settings, or the name of default ones: "newton-krylov", "block-newton", "sparse-newton", "anderson",
-        "picard", "broyden", "homotopy", "substitution", or "auto" (the default), which chooses from what the problem
-        declares: see the notes.
+        "picard", "broyden", "homotopy", "substitution", "causal-newton", or "auto" (the default), which chooses from
+        what the problem declares: see the notes.
     stop : NonlinearStop, optional
         When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|, at most 100 steps.
     monitor : callable, optional

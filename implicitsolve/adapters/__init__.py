@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from implicitsolve.adapters._approximate import ApproximateFixedPoint, ApproximateGradients, approximate_fixed_point
+from implicitsolve.adapters._diagonal import (
+    diagonal_gru,
+    diagonal_gru_parameters,
+    diagonal_lstm,
+    diagonal_lstm_parameters,
+)
 from implicitsolve.adapters._gru import gru_parameters, gru_switch, implicit_gru, stencil_gru, stencil_gru_parameters
 from implicitsolve.adapters._guess import initial_guess
 from implicitsolve.adapters._language_model import ElmanLanguageModel
@@ -30,6 +36,10 @@ __all__ = [
     "LiftedMatrices",
     "WellPosedness",
     "approximate_fixed_point",
+    "diagonal_gru",
+    "diagonal_gru_parameters",
+    "diagonal_lstm",
+    "diagonal_lstm_parameters",
     "elman",
     "elman_parameters",
     "gru_parameters",

@@ -129,8 +129,8 @@ class Rows(ByFields):
 
     def sequences(self, matrix: Array) -> Array:
         """Rows (..., count, k) with their separators, as (..., B, T + separators, k): a view, if nothing is padded."""
-        B = self.systems
-        return matrix[..., : self.body, :].reshape(*matrix.shape[:-2], B, self.body // B, matrix.shape[-1])
+        xp, B = array_namespace(matrix), self.systems
+        return xp.reshape(matrix[..., : self.body, :], (*matrix.shape[:-2], B, self.body // B, matrix.shape[-1]))
 
     def pack(self, x: Array) -> Array:
         """Matrix (count + 2 margin, k) of the positions of x (B, T, k); all other rows are zero."""

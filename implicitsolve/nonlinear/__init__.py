@@ -4,6 +4,7 @@ from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._auto import Auto
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._broyden import Broyden
+from implicitsolve.nonlinear._causal_newton import CausalNewton
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._picard import Picard
@@ -17,6 +18,7 @@ __all__ = [
     "Auto",
     "BlockNewton",
     "Broyden",
+    "CausalNewton",
     "Homotopy",
     "NewtonKrylov",
     "Picard",

@@ -14,6 +14,10 @@ import numpy as np
 
 import implicitsolve as ims
 from implicitsolve.adapters import (
+    diagonal_gru,
+    diagonal_gru_parameters,
+    diagonal_lstm,
+    diagonal_lstm_parameters,
     elman,
     elman_parameters,
     gru_parameters,
@@ -167,6 +171,18 @@ def elman_value(activation, P, x, neighbours):
     return activation(P["W"] @ neighbours[0] + P["V"] @ x + P.get("b", 0))
 
 
+def diagonal(P):
+    """The same parameters with diagonal matrices for recurrent weights."""
+    return {name: np.diag(value) if name[0] == "U" else value for name, value in P.items()}
+
+
+def diagonal_lstm_value(P, x, neighbours):
+    h, c = np.split(neighbours[0], 2)
+    i, f, o, g = (P["W" + gate] @ x + P["U" + gate] * h + P["b" + gate] for gate in "ifog")
+    c = sigma(f) * c + sigma(i) * np.tanh(g)
+    return np.concatenate([sigma(o) * np.tanh(c), c])
+
+
 # The ways to call them
 
 
@@ -232,6 +248,29 @@ def elman_adapter(activation: str) -> Adapter:
     )
 
 
+def diagonal_gru_adapter() -> Adapter:
+    return Adapter(
+        build=diagonal_gru,
+        parameters=diagonal_gru_parameters,
+        value=lambda P, x, neighbours: gates(diagonal(P), neighbours[0], x),
+        offsets=(-1,),
+        boundaries=lambda k: {"h0": (k,)},
+        edges=lambda P: ([P["h0"]], []),
+    )
+
+
+def diagonal_lstm_adapter() -> Adapter:
+    return Adapter(
+        build=diagonal_lstm,
+        parameters=diagonal_lstm_parameters,
+        value=diagonal_lstm_value,
+        offsets=(-1,),
+        boundaries=lambda k: dict.fromkeys(("h0", "c0"), (k,)),
+        edges=lambda P: ([np.concatenate([P["h0"], P["c0"]])], []),
+        width=2,
+    )
+
+
 ADAPTERS: dict[str, Adapter] = {
     "implicit_gru": implicit_gru_adapter(),
     "stencil_gru": stencil_adapter(-1, 1),
@@ -241,6 +280,8 @@ ADAPTERS: dict[str, Adapter] = {
     "implicit_rnn-wide": rnn_adapter(2, 3, "logistic"),
     "implicit_rnn-anticausal": rnn_adapter(0, 2, "tanh"),
     "implicit_lstm": lstm_adapter(),
+    "diagonal_gru": diagonal_gru_adapter(),
+    "diagonal_lstm": diagonal_lstm_adapter(),
     "elman": elman_adapter("tanh"),
     "elman-relu": elman_adapter("relu"),
 }

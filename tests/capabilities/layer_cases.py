@@ -160,6 +160,8 @@ def residuals(problems: Any) -> Case:
 CASES: dict[str, Case] = {
     **{f"adapters.{name}": layers(name) for name in ("implicit_gru", "stencil_gru", "implicit_rnn", "implicit_lstm")},
     "adapters.elman": layers("elman"),
+    "adapters.diagonal_gru": layers("diagonal_gru"),
+    "adapters.diagonal_lstm": layers("diagonal_lstm"),
     "adapters.lifted_net": lifted_net,
     "adapters.initial_guess": initial_guess,
     "adapters.gru_switch": gru_switch,
@@ -179,6 +181,8 @@ CASES: dict[str, Case] = {
     "adapters.rnn_parameters": parameters("rnn_parameters"),
     "adapters.lstm_parameters": parameters("lstm_parameters"),
     "adapters.elman_parameters": parameters("elman_parameters"),
+    "adapters.diagonal_gru_parameters": parameters("diagonal_gru_parameters"),
+    "adapters.diagonal_lstm_parameters": parameters("diagonal_lstm_parameters"),
     "testing.dense": dense,
     "testing.dot_test": dot_test,
     "testing.taylor_test": taylor_test,

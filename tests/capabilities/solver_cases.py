@@ -49,6 +49,11 @@ def substitution(on: Library) -> Outcome:
     yield ims.root(layer, method="substitution").x
 
 
+def causal_newton(on: Library) -> Outcome:
+    result = ims.root(elman(on), method="causal-newton", stop=on.stop)
+    yield from (result.x, bool(result.success.all()))
+
+
 def elman(on: Library) -> ims.Problem:
     rng = np.random.default_rng(0)
     params = {name: on.array(value) for name, value in ims.adapters.elman_parameters(2, 32, rng=rng).items()}
@@ -282,6 +287,7 @@ CASES: dict[str, Case] = {
     "drivers.solve_batch": solve_batch,
     "drivers.checkpointed": checkpointed,
     "newton_batch": newton_batch,
+    "CausalNewton": causal_newton,
     "Substitution": substitution,
     "Wolfe": wolfe,
     "LinearOperator": linear_operator,

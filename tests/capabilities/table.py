@@ -85,6 +85,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "Homotopy": Row(split=ONE_PATH, bridge=METHOD),
         "Preconditioned": Row(bridge=METHOD),
         "PseudoTransient": Row(numba=KERNELS, bridge=METHOD),
+        "CausalNewton": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge=METHOD),
         "Substitution": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`Elman`"),
         "Backtracking": Row(bridge=METHOD),
         "Dogleg": Row(bridge=METHOD),
@@ -123,6 +124,8 @@ TABLE: dict[str, dict[str, Row]] = {
         "adapters.implicit_rnn": replace(LAYER, bridge="`ImplicitRNN`"),
         "adapters.implicit_lstm": replace(LAYER, bridge="`ImplicitLSTM`"),
         "adapters.elman": replace(LAYER, bridge="`Elman`"),
+        "adapters.diagonal_gru": replace(LAYER, numba=YES),
+        "adapters.diagonal_lstm": replace(LAYER, numba=YES),
         "adapters.lifted_net": Row(split=NONE, complex=REAL, bridge="`LiftedNet`"),
         "adapters.initial_guess": LAYER,
         "adapters.gru_switch": LAYER,
@@ -135,7 +138,10 @@ TABLE: dict[str, dict[str, Row]] = {
         "adapters.lifted_outputs": PLAIN,
         "adapters.well_posedness": LIFTED,
         "adapters.project_well_posed": replace(LIFTED, bridge="`LiftedNet.project`"),
-        **{f"adapters.{name}_parameters": DRAWN for name in ("gru", "stencil_gru", "rnn", "lstm", "elman")},
+        **{
+            f"adapters.{name}_parameters": DRAWN
+            for name in ("gru", "stencil_gru", "rnn", "lstm", "elman", "diagonal_gru", "diagonal_lstm")
+        },
     },
     "Checks and test problems": {
         "testing.dense": PLAIN,

@@ -2,8 +2,8 @@
 
 `mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix products, function by
 function, and `rnn` a whole recurrence; see their references. They are selected by `size`, the numbers in a row.
-`gru_recurrence` is a whole recurrence of GRUs, and `recurrence` runs any step along a `Plan`. ``take_rows(x, source,
-none)`` reads rows of a matrix in another order, and ``clear_rows(x, empty)`` sets some to zero.
+`gru_recurrence` and `affine_recurrence` are whole recurrences, and `recurrence` runs any step along a `Plan`.
+``take_rows(x, source, none)`` reads rows of a matrix in another order, and ``clear_rows(x, empty)`` sets some to zero.
 
 ``gru_cell(weights)`` returns all functions of a GRU cell's rows, each in one piece, for as many rows as its
 `most_rows`: ``value(x, states, factors, distances)``, ``step(x, previous)``, ``push(factors, dstates, distances)``,
@@ -15,7 +15,7 @@ returns None: compose them. It is selected by `size` and `neighbours`.
 from __future__ import annotations
 
 from implicitsolve.adapters._common import Array
-from implicitsolve.adapters.kernels import _gates, _recurrence, _rnn
+from implicitsolve.adapters.kernels import _affine, _gates, _recurrence, _rnn
 from implicitsolve.adapters.kernels._recurrence import Plan, recurrence
 from implicitsolve.adapters.kernels._rnn import ACTIVATIONS, Activation, check_activation
 from implicitsolve.kernels import Kernel
@@ -24,6 +24,7 @@ __all__ = [
     "ACTIVATIONS",
     "Activation",
     "Plan",
+    "affine_recurrence",
     "check_activation",
     "clear_rows",
     "gru",
@@ -52,5 +53,6 @@ lstm: Kernel = Kernel("lstm", _gates.LSTM, {"numba": _long_rows}, "gates")
 rnn: Kernel = Kernel("rnn", _rnn.RNN, {"numba": _long_rows}, "gates_rnn")
 gru_cell: Kernel = Kernel("gru_cell", _composed)
 gru_recurrence: Kernel = Kernel("gru_recurrence", _rnn.gru_recurrence, module="recurrence")
+affine_recurrence: Kernel = Kernel("affine_recurrence", _affine.affine_recurrence)
 take_rows: Kernel = Kernel("take_rows", _recurrence.take_rows, module="recurrence")
 clear_rows: Kernel = Kernel("clear_rows", _recurrence.clear_rows, module="recurrence")
