@@ -87,7 +87,9 @@ class NewtonStep:
     factorized : ndarray of bool
         Where J was assembled and factorized for this step; `BlockNewton` fills it.
     running : int
-        Systems that still run after the step.
+        Systems that still run after the step, those that wait or start included.
+    started, waiting : int
+        In a stream: systems whose F(x0) was computed in the same calls as the step, and systems that waited.
     sparsity : str
         In step 0: the sparsity of J that the solve uses, or why it uses none; empty where it looked for none.
     counts : Counts
@@ -106,6 +108,8 @@ class NewtonStep:
     linear_status: HostArray = field(default_factory=lambda: NO_COUNTS)
     factorized: HostArray = field(default_factory=lambda: NOWHERE)
     running: int = 0
+    started: int = 0
+    waiting: int = 0
     counts: Counts = Counts()
     sparsity: str = ""
 

@@ -35,8 +35,8 @@ def solve_stream(
 ) -> NonlinearResult:
     """Solve a batch of which at most `batch_size` systems iterate at a time.
 
-    When all have ended the next ones begin together; waiting systems take free places earlier if half of the places
-    have been free on average. Each system takes the same steps as in `root`, up to rounding.
+    Waiting systems take the places of those that have ended: while any wait, at least 0.95 of the places are in use on
+    average (0.9 with `NewtonKrylov`). Each system takes the same steps as in `root`, up to rounding.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ def solve_stream(
     batch_size : int
         Systems that iterate at a time.
     method : optional
-        As of `root`. `BlockNewton`, `Homotopy` and others that cannot admit systems between steps always begin with the
-        next ones when all have ended.
+        As of `root`. `Anderson`, `Picard` and `NewtonKrylov` admit systems between steps; `BlockNewton`, `Broyden`,
+        `Homotopy` and others begin with the next ones when all have ended.
     stop : NonlinearStop, optional
         As of `root`; its `max_iterations` counts each system's own steps. Systems that wait when the solve reaches
         another limit take one residual, for each `batch_size` of them.
@@ -71,12 +71,14 @@ def solve_stream(
 
     Notes
     -----
-    Systems that have ended cost nothing in `root` either, so that the products of a system are the same. A stream saves
-    memory, since Krylov spaces, histories and linearizations are held for `batch_size` systems (x0, x and F for all),
-    and calls with short arrays. Systems begin in the order of the batch. They are not admitted one by one, because the
-    arrays hold as many Krylov vectors for all systems as the one that needs most, which costs more than free places.
+    A stream of a fixed-point method takes one call of the residual per step, of running and starting systems together.
+    The steps of `NewtonKrylov` take as many products as the slowest of their linear solves, so that there full places
+    save fewer calls, and none where all systems take about as many steps. Systems that have ended cost nothing in
+    `root` either: the products of a system are the same. Krylov spaces, histories and linearizations are held for
+    `batch_size` systems (x0, x and F for all). Systems begin in the order of the batch.
 
-    Systems that take about as many steps should be neighbours, the longest first.
+    The occupied part of the places while systems wait is the mean of ``(step.systems.size + step.started) /
+    batch_size`` over the steps of ``result.steps`` with ``step.waiting > 0``.
 
     Examples
     --------

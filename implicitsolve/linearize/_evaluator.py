@@ -40,10 +40,36 @@ from implicitsolve.linearize._difference_product import DifferenceLength, differ
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._base import embedded
-from implicitsolve.operators._wrappers import guarded
+from implicitsolve.operators._wrappers import Part, guarded
 from implicitsolve.problem import Problem, chosen
 
 FEW = 0.75  # fraction of the systems below which gathering their data pays
+
+
+class Guests:
+    """Systems whose first point is evaluated in the next call for others that already iterate.
+
+    `evaluator` is of both, the others first; `needs_jacobian` tells whether that call has to linearize.
+    """
+
+    def __init__(self, evaluator: Evaluator, x: Array, *, needs_jacobian: bool) -> None:
+        self.evaluator, self.x, self.needs_jacobian = evaluator, x, needs_jacobian
+        self.F: Array = None
+        self.J: LinearOperator | None = None
+
+    @property
+    def rows(self) -> Indices:
+        """Their places in the whole batch."""
+        return self.evaluator.rows[-self.x.shape[0] :]
+
+    def evaluated(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
+        """F and J of the others at x; what the same call gives for these systems is kept."""
+        both, b = self.evaluator.xp.concat([x, self.x], axis=0), x.shape[0]
+        wants = jacobian or self.needs_jacobian
+        F, J = self.evaluator.trial(both) if wants else (self.evaluator.residual(both), None)
+        places = np.arange(both.shape[0])
+        self.F, self.J = F[b:, ...], None if J is None else Part(J, places[b:])
+        return F[:b, ...], None if J is None else Part(J, places[:b])
 
 
 class Evaluator:
@@ -69,7 +95,9 @@ class Evaluator:
         self.dtype: Any = like.dtype
         self.event_shape: tuple[int, ...] = tuple(like.shape[problem.batch_ndim :])
         self.size: int = math.prod(self.event_shape)
-        self._set_shape(problem, tuple(like.shape[: problem.batch_ndim]))
+        self.problem: Problem = problem
+        self._origin: tuple[Problem, Indices, tuple[int, ...]] = problem, np.zeros(0, dtype=int), ()  # before a `take`
+        self._set_batch(tuple(like.shape[: problem.batch_ndim]))
         if problem.block_structure is not None:
             problem.block_structure.length(self.size)  # raises where the blocks do not fit
         if problem.sparse_structure is not None:
@@ -83,15 +111,15 @@ class Evaluator:
         self.places: Any = None  # these, where the arrays are
         self.background: Array = None
         self.few: float = few
+        self.guests: Guests | None = None  # until the next evaluation of F
         self._kept: tuple[Array, Any] | None = None  # x, and what `jac` or `linearize` returned there
         self.is_partitioned: bool = traits_of(like).is_partitioned  # across ranks; no arrays (B, N + 1) exist then
         if self.is_partitioned and (problem.sparse_structure is not None or problem.structure == "detect"):
             message = "the problem must declare its `structure` as BlockBanded where x0 is partitioned across ranks"
             raise NotImplementedError(f"{message}, got {problem.structure!r}")
 
-    def _set_shape(self, problem: Problem, batch_shape: tuple[int, ...]) -> None:
-        """Evaluate this problem, whose functions take that batch."""
-        self.problem: Problem = problem
+    def _set_batch(self, batch_shape: tuple[int, ...]) -> None:
+        """Evaluate a problem whose functions take that batch."""
         self.batch_shape: tuple[int, ...] = batch_shape
         self.shape: tuple[int, ...] = batch_shape + self.event_shape  # of the user's states
         self.flat_shape: tuple[int, int] = math.prod(batch_shape), self.size  # the same as (B, N)
@@ -116,7 +144,8 @@ class Evaluator:
         if len(indices) == self.rows.size and (indices == np.arange(self.rows.size)).all():
             return self
         systems = indices if self.systems is None else self.systems[indices]
-        if self.problem.take is not None and len(systems) <= self.few * self.flat_shape[0]:
+        has_own = "problem" not in vars(self)  # it was taken
+        if (has_own or self.problem.take is not None) and len(systems) <= self.few * self.flat_shape[0]:
             return self.chosen(indices)
         part = self._of(indices)
         part.systems, part.places = systems, sent(systems, x)
@@ -127,20 +156,37 @@ class Evaluator:
         return part
 
     def chosen(self, indices: Indices) -> Evaluator:
-        """Evaluator of systems by a problem of their own, for problems with `take`; indices may repeat."""
-        part = self._of(indices)
-        problem = chosen(self.problem, indices if self.systems is None else self.systems[indices], self.shape)
+        """Evaluator of systems by a problem of their own, for problems with `take`; indices may repeat.
+
+        The problem is taken when it is first needed, and at once from the largest one.
+        """
+        part, given = self._of(indices), vars(self).get("problem")
+        chosen = indices if self.systems is None else self.systems[indices]
+        if given is None:
+            part._origin = self._origin[0], self._origin[1][chosen], self._origin[2]
+        else:
+            part._origin = given, chosen, self.shape
+        vars(part).pop("problem", None)
+        part._set_batch((len(indices),))
+        part.systems = part.background = None
+        return part
+
+    def __getattr__(self, name: str) -> Any:
+        """Take the problem of these systems."""
+        if name != "problem":
+            raise AttributeError(name)
+        problem = chosen(*self._origin)
         if not isinstance(problem, Problem):
             raise TypeError(f"`take` must return a Problem, got {type(problem).__name__}")
         if problem.batch_ndim != 1:
             raise ValueError(f"`take` must return a Problem with batch_ndim=1, got {problem.batch_ndim}")
-        part._set_shape(problem, (len(indices),))
-        part.systems = part.background = None
-        return part
+        self.problem = problem
+        return problem
 
     def _of(self, indices: Indices) -> Evaluator:
         """What some systems keep of this evaluator."""
         part = copy.copy(self)
+        part.guests = None
         part.rows, part.box = self.rows[indices], None if self.box is None else self.box.take(indices)
         return part
 
@@ -174,6 +220,8 @@ class Evaluator:
 
     def residual(self, x: Array, *, keep: bool = True) -> Array:
         """F(x) for x (b, N). With `keep` the result is a copy that no later call can change."""
+        if self.guests is not None:
+            return self._with_guests(x, jacobian=False)[0]
         self.tally.add("residuals")
         is_pure = self.problem.pure
         F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
@@ -186,6 +234,8 @@ class Evaluator:
 
     def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
         """F(x), and J(x) where the problem computes both at once."""
+        if self.guests is not None:
+            return self._with_guests(x, jacobian=True)
         return (self.residual(x), None) if self.problem.linearize is None else self._linearized(x)
 
     def _linearized(self, x: Array) -> tuple[Array, LinearOperator]:
@@ -193,6 +243,12 @@ class Evaluator:
         F, J = self._linearize(x)
         F = self._returned(F, "linearize")
         return F if self.problem.pure else copied(F), self.as_operator(J, "linearize")
+
+    def _with_guests(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
+        """Evaluate x and the guests in one call."""
+        guests: Any = self.guests
+        self.guests = None
+        return guests.evaluated(x, jacobian=jacobian)
 
     def _linearize(self, x: Array) -> tuple[Any, Any]:
         """What `linearize` returns."""

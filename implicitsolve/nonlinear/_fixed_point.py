@@ -60,7 +60,8 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
 
     STEPS = 500  # limit where the caller set none
     NEW_BEST = 0.5  # steps are cheap, and rarely each better than the one before
-    ADMITS: ClassVar[float | None] = 1.0
+    ADMITS: ClassVar[float | None] = 0.05  # and so at least 0.95 of the slots are in use while systems wait
+    FOLDS = True
 
     def __init__(
         self, method: Settings, context: SolveContext, solution: Solution, rows: Indices | None = None
@@ -101,6 +102,14 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
 
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         return self._evaluate(x, self.preconditioned), None
+
+    def _known(self, F: Array, J: LinearOperator | None) -> tuple[Array, LinearOperator | None]:
+        self.newest = None if J is None else J.approximate_inverse()
+        return F, None
+
+    @property
+    def _guests_need_jacobian(self) -> bool:
+        return self.preconditioned
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> State:
         size = state.rows.size

@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._namespace import Norms, array_namespace, eps, from_host, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
-from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._evaluator import Evaluator, Guests
 from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._memory import SolveMemory
@@ -43,6 +43,7 @@ class IterationLoop(Generic[State]):
     """
 
     ADMITS: ClassVar[float | None] = None  # ratio of idle to used slots at which waiting systems are admitted
+    FOLDS: ClassVar[bool] = False  # whether a step evaluates their x0 in the call that it takes anyway
     STEPS: ClassVar[int] = 100  # limit where the caller set none
     NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
 
@@ -54,6 +55,7 @@ class IterationLoop(Generic[State]):
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
         self.patience = PATIENCE
+        self.guests: Guests | None = None  # systems that join after the next step
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
             rows = self.scheduler.begin(rows)
@@ -64,6 +66,10 @@ class IterationLoop(Generic[State]):
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         """F at the start of some systems, and J where that comes with it."""
         return self.evaluator.residual(x), None
+
+    def _known(self, F: Array, J: LinearOperator | None) -> tuple[Array, LinearOperator | None]:
+        """The same where both have been evaluated."""
+        return F, J
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> State:
         """The record of systems that start, with the method's own fields."""
@@ -118,12 +124,12 @@ class IterationLoop(Generic[State]):
         self.state.status[:] = tally.ended
         return None
 
-    def _started(self, rows: Indices, x: Array | None = None) -> State:
+    def _started(self, rows: Indices, x: Array | None = None, guests: Guests | None = None) -> State:
         """The record of systems that start at ``solution.x``, which is `x` if they are all; `evaluator` is theirs."""
         stop, solution = self.stop, self.solution
         self.evaluator: Evaluator = self.whole if x is not None else self.whole.take(rows, solution.x)
         x = gather(solution.x, rows) if x is None else x
-        F, J = self._first_residual(x)
+        F, J = self._first_residual(x) if guests is None else self._known(guests.F, guests.J)
         measured = Norms(F)
         norms, measure = measured.two(0), self._measured_by_stop(measured, x, rows)
         first = solution.first_norm[rows]  # known if this solve continues another one
@@ -148,18 +154,40 @@ class IterationLoop(Generic[State]):
         return self.stop.measured(measured, self.whole.event_shape) if truth is None else truth(x, rows)
 
     def _admit(self, scheduler: Scheduler, age: int) -> None:
-        """Start waiting systems; the loop is `age` steps old."""
+        """Start waiting systems, after `age` steps of the loop."""
+        if self.guests is not None:
+            self._join(self.guests, age)
         scheduler.count(self.state.rows.size)
         while (rows := scheduler.admitted(self.state.rows.size, idle=self.ADMITS)).size:
-            running = self.state.rows.size
-            new = self._started(rows)
-            new.limit += age
-            if running:
-                self.state = self.state.concat(new, running)
-                self.evaluator = self.whole.take(self.state.rows, self.solution.x)
-            else:
-                self.state = new
-            self._compact()
+            if not self.state.rows.size:
+                self.state = self._started(rows)
+                self.state.limit += age
+                self._compact()
+                continue
+            both = self.whole.take(np.append(self.state.rows, rows), self.solution.x)
+            self.guests = Guests(both, gather(self.solution.x, rows), needs_jacobian=self._guests_need_jacobian)
+            if self.FOLDS:
+                self.evaluator.guests = self.guests
+                return
+            self._greet(self.guests)
+            self._join(self.guests, age)
+
+    def _greet(self, guests: Guests) -> None:
+        """Evaluate systems that begin between two steps, if that pays together with those that run."""
+
+    def _join(self, guests: Guests, age: int) -> None:
+        """Take up systems whose x0 has been evaluated, or is now."""
+        running, self.guests, self.evaluator.guests = self.state.rows.size, None, None
+        new = self._started(guests.rows, guests=None if guests.F is None else guests)
+        new.limit += age
+        self.state = self.state.concat(new, running) if running else new
+        self.evaluator = self.whole.take(self.state.rows, self.solution.x)
+        self._compact()
+
+    @property
+    def _guests_need_jacobian(self) -> bool:
+        """Whether J is needed at x0."""
+        return False
 
     def _accept(self, found: SearchResult, direction: Array) -> tuple[Array, HostArray]:
         """Take over what a search along `direction` found; return how far that was, and where x has stopped moving."""
@@ -285,12 +313,15 @@ class IterationLoop(Generic[State]):
         """Add a step to the trace and pass it to the monitor."""
         state = self.state
         waiting = 0 if self.scheduler is None else self.scheduler.waiting.size
+        started = 0 if self.guests is None else self.guests.x.shape[0]
         step = NewtonStep(
             iteration=iteration,
             systems=state.rows.copy(),
             residual_norm=state.measure.copy(),
             target=state.target,
-            running=int((state.status == RUNNING).sum()) + waiting,
+            running=int((state.status == RUNNING).sum()) + started + waiting,
+            started=started,
+            waiting=waiting,
             counts=self.evaluator.tally.counts(),
             sparsity="" if iteration else self.memory.described,
             **(DETAILS | details),

@@ -16,6 +16,7 @@ from implicitsolve.globalize._line_search import Backtracking, LineSearch, Searc
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES
+from implicitsolve.linearize._evaluator import Guests
 from implicitsolve.nonlinear._direction import FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._memory import SolveMemory
@@ -167,10 +168,14 @@ class _NewtonState(LoopState):
 class KrylovLoop(IterationLoop[_NewtonState]):
     """Steps whose directions come from a Krylov method."""
 
-    ADMITS = 1.0  # measured: admitting systems next to running ones pays once half of the slots are idle
+    ADMITS = 0.1  # so that at least 0.9 of the slots are in use while systems wait
 
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         return self.evaluator.trial(x)
+
+    def _greet(self, guests: Guests) -> None:
+        if self.state.J is not None:  # linearized together, products with J take one call and not two
+            self.state.J = guests.evaluated(self.state.x, jacobian=True)[1]
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> _NewtonState:
         method: NewtonKrylov = self.method

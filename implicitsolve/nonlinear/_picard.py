@@ -77,7 +77,6 @@ class Picard:
 class _PicardLoop(FixedPointLoop[FixedPointState]):
     """Steps along -F."""
 
-    ADMITS = 0.25  # without a history, newly admitted systems cost the others nothing
     NEW_BEST = 0.99  # a slow contraction is one
 
     def _with_history(self, state: FixedPointState) -> FixedPointState:

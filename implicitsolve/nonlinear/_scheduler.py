@@ -29,10 +29,9 @@ class Scheduler:
     Parameters
     ----------
     capacity : int, optional
-        Most systems that iterate at a time; the others wait. They are admitted together when all running ones have
-        ended, so that those at the same step share calls, and memories of one length. Where a few slow systems hold up
-        the batch, so that on the average a large enough part of the places has been idle since systems were last
-        admitted, a method that supports it admits waiting ones next to them.
+        Most systems that iterate at a time; the others wait. A method that supports it admits them next to those that
+        run, as soon as on average a given part of the places has been idle since systems were last admitted; any
+        other when all running ones have ended.
     groups : ndarray (B,) of int, optional
         Systems with one number are starts of the same system: once one has converged, the others are stopped, and
         their tolerance is relative to the norm of F at the first of these starts.

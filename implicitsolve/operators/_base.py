@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -108,6 +108,8 @@ class LinearOperator:
         self._rmatvec = rmatvec
         self._take = take
         self._inverse, self._cast = inverse, cast
+        self.arrays: tuple[Array, ...] | None = None  # with a row for each system, of which ``make(*arrays)`` makes it
+        self.make: Callable[..., LinearOperator] | None = None
         self.in_shape: tuple[int, ...] = checked_shape(in_shape, "in_shape")
         self.out_shape: tuple[int, ...] = self.in_shape if out_shape is None else checked_shape(out_shape, "out_shape")
         self.batch_shape: tuple[int, ...] = checked_shape(batch_shape, "batch_shape")
@@ -184,7 +186,7 @@ class LinearOperator:
 
             return product
 
-        return LinearOperator(
+        flat = LinearOperator(
             reshaped(self._matvec, self.in_shape, self.out_shape),
             None if self._rmatvec is None else reshaped(self._rmatvec, self.out_shape, self.in_shape),
             in_shape=self.shape[1],
@@ -195,6 +197,13 @@ class LinearOperator:
             inverse=then(self._inverse, LinearOperator.flat),
             cast=then(self._cast, LinearOperator.flat),
         )
+        return flat.made_of(self, LinearOperator.flat)
+
+    def made_of(self, other: LinearOperator, change: Callable[[LinearOperator], LinearOperator]) -> Self:
+        """Self, which is ``change(other)``, and may be made of the same arrays as that."""
+        if other.arrays is not None and other.make is not None:
+            self.arrays, self.make = other.arrays, then(other.make, change)
+        return self
 
     # Algebra
 

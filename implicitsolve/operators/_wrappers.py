@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -59,20 +60,59 @@ def guarded(
 
         return apply
 
-    return LinearOperator(
+    def guard(A: LinearOperator) -> LinearOperator:
+        return guarded(A, name, count, copies=copies)
+
+    whole = LinearOperator(
         checked(flat.matvec, "jvps"),
         None if flat._rmatvec is None else checked(flat.rmatvec, "vjps"),
         in_shape=flat.in_shape,
         batch_shape=flat.batch_shape,
         dtype=flat.dtype,
-        take=lambda indices: guarded(A.take(indices) if A.batch_shape else A, name, count, copies=copies),
+        take=lambda indices: guard(A.take(indices) if A.batch_shape else A),
         inverse=then(flat._inverse, lambda M: guarded(M, f"the inverse of {name}", copies=copies)),
-        cast=None if flat._cast is None else lambda dtype: guarded(flat.astype(dtype), name, count, copies=copies),
+        cast=then(flat._cast, guard),
     )
+    return whole.made_of(flat, guard)
+
+
+def merged(first: Any, second: Any, order: Indices) -> LinearOperator | None:
+    """Return the systems of two operators in some order, if arrays that can be joined define both, else None."""
+    if getattr(first, "arrays", None) is None or getattr(second, "arrays", None) is None:
+        return None
+    xp = array_namespace(first.arrays[0])
+    return first.make(*(gather(xp.concat(pair, axis=0), order) for pair in zip(first.arrays, second.arrays)))
+
+
+class Part(LinearOperator):
+    """Some systems of an operator on arrays (B, N), which are gathered when the first product asks for them."""
+
+    def __init__(self, whole: LinearOperator, indices: Indices) -> None:
+        self.whole, self.indices = whole, indices
+        super().__init__(
+            lambda v: self.gathered.matvec(v),
+            None if whole._rmatvec is None else lambda w: self.gathered.rmatvec(w),
+            in_shape=whole.in_shape,
+            batch_shape=(len(indices),),
+            dtype=whole.dtype,
+            take=lambda rows: Part(whole, indices[rows]),
+            inverse=then(whole._inverse, lambda M: M.take(indices)),
+            cast=None if whole._cast is None else lambda dtype: Part(whole.astype(dtype), indices),
+        )
+
+    @cached_property
+    def gathered(self) -> LinearOperator:
+        """The systems in arrays of their own."""
+        size = self.whole.batch_shape[0]
+        is_whole = self.indices.size == size and (self.indices == np.arange(size)).all()
+        return self.whole if is_whole else self.whole.take(self.indices)
 
 
 def stacked(operators: Sequence[LinearOperator]) -> LinearOperator:
     """Return the operator of the systems of all `operators`, one batch behind the other, on arrays (B, N)."""
+    wholes = {id(operator.whole) if isinstance(operator, Part) else None for operator in operators}
+    if len(wholes) == 1 and None not in wholes:
+        return Part(operators[0].whole, np.concatenate([operator.indices for operator in operators]))  # type: ignore[attr-defined]
     parts = [operator.flat() for operator in operators]
     ends = np.cumsum([part.batch_shape[0] for part in parts])
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, gather, scatter
 from implicitsolve._typing import Array, Indices
+from implicitsolve.operators._wrappers import merged
 
 
 class BatchedInverse:
@@ -45,6 +46,17 @@ class BatchedInverse:
     def replace(self, rows: Indices, inverse: Any) -> None:
         """Set the inverses of some systems."""
         self.drop(rows)
+        self._append(rows, inverse)
+
+    def _append(self, rows: Indices, inverse: Any) -> None:
+        """Add a part; to the last one, if the arrays of both can be joined."""
+        if self.parts:
+            both = np.concatenate([self.parts[-1][0], rows])
+            order = np.argsort(both)
+            joined = merged(self.parts[-1][1], inverse, order)
+            if joined is not None:
+                self.parts[-1] = both[order], joined
+                return
         self.parts.append((rows, inverse))
 
     def drop(self, rows: Indices) -> None:
@@ -74,4 +86,7 @@ class BatchedInverse:
 
     def concat(self, other: BatchedInverse, systems: int) -> BatchedInverse:
         """Return the inverses of these systems, which are that many, followed by those of others."""
-        return BatchedInverse([*self.parts, *((systems + rows, inverse) for rows, inverse in other.parts)])
+        whole = BatchedInverse(list(self.parts))
+        for rows, inverse in other.parts:
+            whole._append(systems + rows, inverse)
+        return whole

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from implicitsolve import Anderson, LinearOperator, NonlinearStop, Picard, Problem, Status, root
-from implicitsolve.nonlinear._anderson import FIRST_COLUMNS, History, _AndersonState
+from implicitsolve.nonlinear._anderson import _AndersonState
+from implicitsolve.nonlinear._history import FIRST_COLUMNS, History
 
 seeds = st.integers(0, 10**6)
 

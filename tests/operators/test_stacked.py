@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import LinearOperator, aslinearoperator
-from implicitsolve.operators._wrappers import stacked
+from implicitsolve.operators._wrappers import Part, merged, stacked
 
 N = 3
 
@@ -48,3 +48,29 @@ def test_it_offers_what_all_of_its_parts_offer():
         B.rmatvec(v)
     assert B.approximate_inverse() is None
     assert B.astype(np.float32) is B
+
+
+def test_parts_of_one_operator_are_one_part_of_it_and_gather_nothing_before_a_product(rng):
+    matrices, v = rng.normal(size=(5, N, N)), rng.normal(size=(4, N))
+    whole = aslinearoperator(matrices)
+    A = stacked([Part(whole, np.asarray([3, 1])).take(np.asarray([1])), Part(whole, np.asarray([0, 4, 2]))])
+    assert isinstance(A, Part)
+    assert "gathered" not in vars(A)
+    chosen = matrices[[1, 0, 4, 2]]
+    np.testing.assert_allclose(A.matvec(v), product(chosen, v))
+    np.testing.assert_allclose(A.rmatvec(v), product(chosen.swapaxes(1, 2), v))
+    others = stacked([Part(whole, np.asarray([0])), Part(aslinearoperator(matrices), np.asarray([1]))])
+    assert not isinstance(others, Part)
+
+
+def test_operators_made_of_arrays_are_merged_in_any_order(rng):
+    def made(d):
+        A = LinearOperator(lambda v: d * v, in_shape=(N, 1), batch_shape=(len(d),), dtype=np.float64)
+        A.arrays, A.make = (d,), made
+        return A
+
+    d = rng.normal(size=(5, N, 1))
+    A = merged(made(d[:2]).flat(), made(d[2:]).flat(), np.asarray([4, 0, 2, 1, 3]))
+    v = rng.normal(size=(5, N))
+    np.testing.assert_array_equal(A.matvec(v), d[[4, 0, 2, 1, 3], :, 0] * v)
+    assert merged(A, aslinearoperator(np.eye(N)[None]), np.arange(6)) is None

@@ -1,0 +1,213 @@
+"""What Anderson's method remembers of its last steps, for each system of a batch."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._namespace import (
+    array_namespace,
+    clear,
+    empty_vectors,
+    from_host,
+    gather,
+    is_complex,
+    scatter,
+    to_host,
+    zero_vectors,
+)
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels import vectors
+from implicitsolve.linearize._evaluator import FEW
+from implicitsolve.nonlinear._least_squares import newest_first
+
+FIRST_COLUMNS = 16  # room at first; it doubles as it fills
+PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scaling before it is squared
+
+
+class History:
+    """The last differences of F and of its images g, and inner products of the differences of F, per system.
+
+    Columns form a ring that all systems share; a system that has forgotten its past does not hold the older ones.
+
+    Parameters
+    ----------
+    F : Array (b, N)
+        At the start.
+    norms : ndarray (b,)
+        Its norms.
+    memory : int
+        Most differences kept.
+    least : float
+        See `newest_first`.
+    """
+
+    def __init__(self, F: Array, norms: HostArray, memory: int, least: float) -> None:
+        b, dtype = F.shape[0], np.complex128 if is_complex(F) else np.float64
+        self.memory, self.least = memory, least
+        self.work: Any = vectors.select(F, size=F.shape[1])
+        self.is_host = isinstance(F, np.ndarray)
+        self.seen = 0  # columns since the start
+        self.dF, self.dg = (empty_vectors(F, b, min(memory, FIRST_COLUMNS)) for _ in range(2))  # a ring of columns
+        self.places: Indices | None = None  # of the systems in these, which may hold columns of systems that have left
+        self.held = np.zeros((b, memory), dtype=bool)
+        self.gram = np.zeros((b, memory, memory), dtype)
+        self.onto_F = np.zeros((b, memory), dtype)  # <dF_i, F> at the newest F
+        exponent = np.where(np.isfinite(norms) & (norms > 0), np.frexp(norms)[1], 0)
+        self.exponent = np.where(np.abs(exponent) > PLAIN, -exponent, 0)
+
+    @property
+    def columns(self) -> int:
+        """Columns in use."""
+        return min(self.seen, self.memory)
+
+    def append(self, dF: Array, dg: Array, F: Array, rejected: HostArray) -> None:
+        """Append the last differences and the newer F; where the step was `rejected`, clear the history instead."""
+        if not self.memory:
+            return
+        if self.exponent.any():
+            scale = from_host(np.ldexp(1.0, self.exponent), F)[:, None]
+            dF, F = scale * dF, scale * F
+        if rejected.any():
+            xp, mask = array_namespace(F), from_host(rejected, F)[:, None]
+            dF, dg = (xp.where(mask, xp.zeros_like(d), d) for d in (dF, dg))
+        if self.places is not None:
+            dF, dg, F = self._placed(dF), self._placed(dg), self._placed(F)
+        j, m = self._next()
+        numbers = to_host(self.work.remember(self.dF, self.dg, j, m, dF, dg, F))
+        self._note(numbers if self.places is None else numbers[self.places], rejected)
+
+    def store(self, F: Array, old_F: Array, step: Array, image: Array, old_image: Array, x: Array) -> Array:
+        """Write the differences of a step that will probably be taken; what `record` needs, and norms: `advance`."""
+        j, m = self._next()
+        return self.work.advance(self.dF, self.dg, j, m, F, old_F, step, image, old_image, x)
+
+    def record(self, numbers: HostArray, rejected: HostArray) -> None:
+        """Append what was stored; where the step was `rejected`, clear the history instead."""
+        j, _ = self._next()
+        for differences in (self.dF, self.dg):
+            clear(differences[:, j, :], rejected)
+        self._note(numbers, rejected)
+
+    def _next(self) -> tuple[int, int]:
+        """Place of the next column, for which there is room, and columns in use with it."""
+        j = self.seen % self.memory
+        if j == self.dF.shape[1]:
+            self._grow()
+        return j, min(self.seen + 1, self.memory)
+
+    def _note(self, numbers: HostArray, rejected: HostArray) -> None:
+        """Store the inner products (b, m + 1) of all columns with F, and the newest one's with itself.
+
+        Those with the newest difference follow from them and the older ones.
+        """
+        j, m = self._next()
+        self.seen += 1
+        self.held[:, j] = True
+        self.held[rejected, :] = False
+        onto_F = numbers[:, :m].astype(self.gram.dtype)
+        row = onto_F - self.onto_F[:, :m]
+        self.gram[:, :m, j], self.gram[:, j, :m], self.gram[:, j, j] = row, np.conj(row), numbers[:, m]
+        self.onto_F[:, :m] = onto_F
+
+    def chosen(self, norms: HostArray) -> tuple[tuple[Array, Array] | None, HostArray]:
+        """Weights, with the rows of dg, of the combination of dF that is nearest to F, which has these norms.
+
+        Also the part of ||F|| that it leaves. None and ones where no system holds anything.
+        """
+        m = self.columns
+        if not self.held[:, :m].any():
+            return None, np.ones(norms.size)
+        order = (self.seen - 1 - np.arange(m)) % self.memory
+        gram, right = self.gram[:, order[:, None], order[None, :]], self.onto_F[:, order]
+        chosen = newest_first(gram, right, self.held[:, order], self.least)
+        weights = np.empty(chosen.shape, chosen.dtype)
+        weights[:, order] = chosen
+        with np.errstate(all="ignore"):
+            gain = np.real(np.sum(np.conj(chosen) * right, axis=1)) / np.ldexp(norms, self.exponent) ** 2
+            rest = np.sqrt(np.maximum(1.0 - gain, 0.0))
+        return (self._placed(from_host(weights, self.dg)), self.dg[:, :m, :]), rest
+
+    def combined(self, weights: Array, rows: Array) -> Array:
+        """The combination of the present systems."""
+        correction = self.work.combine(weights, rows)
+        return correction if self.places is None else gather(correction, self.places)
+
+    def _placed(self, rows: Array) -> Array:
+        """Rows of the present systems at their places, zeros elsewhere."""
+        if self.places is None:
+            return rows
+        placed = zero_vectors(rows, self.dF.shape[0])
+        scatter(placed, self.places, rows)
+        return placed
+
+    def _grow(self) -> None:
+        """Make room for twice as many columns."""
+        used = self.dF.shape[1]
+        columns = min(self.memory, 2 * used)
+        self.dF, self.dg = (_copied(old, None, columns, used) for old in (self.dF, self.dg))
+
+    def take(self, rows: Indices) -> History:
+        """Return the history of some systems."""
+        part = copy.copy(self)
+        places = rows if self.places is None else self.places[rows]
+        if places.size == self.dF.shape[0] and (places == np.arange(places.size)).all():
+            part.places = None
+        elif places.size <= FEW * self.dF.shape[0] or not self.is_host:  # on a device copying beats more launches
+            part._gather(places)
+        else:
+            part.places = places
+        part.held, part.gram, part.onto_F = self.held[rows], self.gram[rows], self.onto_F[rows]
+        part.exponent = self.exponent[rows]
+        return part
+
+    def _gather(self, places: Indices) -> None:
+        """Copy the columns of the systems at these places."""
+        m = self.columns
+        self.dF, self.dg = (_copied(old, places, old.shape[1], m) for old in (self.dF, self.dg))
+        self.places = None
+
+    def concat(self, other: History, systems: int) -> History:
+        """Return the history of these systems and of others without one; columns that no system uses are dropped."""
+        whole, b = copy.copy(self), other.held.shape[0]
+        oldest_first = (self.seen - self.columns + np.arange(self.columns)) % max(1, self.memory)
+        used = oldest_first[self.held[:, oldest_first].any(axis=0)]
+        free = self.dF.shape[0] - systems
+        if free >= b and (2 * used.size >= self.columns or self.columns <= FIRST_COLUMNS):
+            order = np.arange(self.memory)
+            whole._place(b)
+        else:
+            if whole.places is not None:
+                whole._gather(whole.places)
+            whole.dF, whole.dg = (_extended(old, used, b) for old in (whole.dF, whole.dg))
+            order, whole.seen = np.append(used, np.setdiff1d(np.arange(self.memory), used)), used.size
+        whole.held = np.concatenate([self.held[:, order], other.held])
+        whole.onto_F = np.concatenate([self.onto_F[:, order], other.onto_F])
+        whole.gram = np.concatenate([self.gram[:, order[:, None], order[None, :]], other.gram])
+        whole.exponent = np.concatenate([self.exponent, other.exponent])
+        return whole
+
+    def _place(self, systems: int) -> None:
+        """Give places of systems that have left to others."""
+        free = np.setdiff1d(np.arange(self.dF.shape[0]), self.places)[:systems]  # type: ignore[arg-type]
+        self.places = np.append(self.places, free)  # type: ignore[arg-type]
+        for differences in (self.dF, self.dg):
+            differences[free, : self.columns, :] = 0.0
+
+
+def _copied(old: Array, places: Indices | None, columns: int, used: int) -> Array:
+    """The first `used` columns of some systems, or of all, in an array with room for more."""
+    room = empty_vectors(old, old.shape[0] if places is None else places.size, columns)
+    room[:, :used, :] = old[:, :used, :] if places is None else gather(old[:, :used, :], places)
+    return room
+
+
+def _extended(old: Array, used: Indices, systems: int) -> Array:
+    """Some columns of all systems, followed by zeros for further ones."""
+    room = empty_vectors(old, old.shape[0] + systems, old.shape[1])
+    for to, column in enumerate(used.tolist()):
+        room[: old.shape[0], to, :] = old[:, column, :]
+    room[old.shape[0] :, : used.size, :] = 0.0
+    return room
