@@ -173,7 +173,7 @@ class IterationLoop(Generic[State]):
             self._join(self.guests, age)
 
     def _greet(self, guests: Guests) -> None:
-        """Evaluate systems that begin between two steps, if that pays together with those that run."""
+        """Evaluate systems that begin between two steps, together with those that run if that saves calls."""
 
     def _join(self, guests: Guests, age: int) -> None:
         """Take up systems whose x0 has been evaluated, or is now."""

@@ -108,8 +108,8 @@ class LinearOperator:
         self._rmatvec = rmatvec
         self._take = take
         self._inverse, self._cast = inverse, cast
-        self.arrays: tuple[Array, ...] | None = None  # with a row for each system, of which ``make(*arrays)`` makes it
-        self.make: Callable[..., LinearOperator] | None = None
+        self._arrays: tuple[Array, ...] | None = None  # a row for each system; ``_make(*arrays)`` is it
+        self._make: Callable[..., LinearOperator] | None = None
         self.in_shape: tuple[int, ...] = checked_shape(in_shape, "in_shape")
         self.out_shape: tuple[int, ...] = self.in_shape if out_shape is None else checked_shape(out_shape, "out_shape")
         self.batch_shape: tuple[int, ...] = checked_shape(batch_shape, "batch_shape")
@@ -197,12 +197,12 @@ class LinearOperator:
             inverse=then(self._inverse, LinearOperator.flat),
             cast=then(self._cast, LinearOperator.flat),
         )
-        return flat.made_of(self, LinearOperator.flat)
+        return flat._made_of(self, LinearOperator.flat)
 
-    def made_of(self, other: LinearOperator, change: Callable[[LinearOperator], LinearOperator]) -> Self:
+    def _made_of(self, other: LinearOperator, change: Callable[[LinearOperator], LinearOperator]) -> Self:
         """Self, which is ``change(other)``, and may be made of the same arrays as that."""
-        if other.arrays is not None and other.make is not None:
-            self.arrays, self.make = other.arrays, then(other.make, change)
+        if other._arrays is not None and other._make is not None:
+            self._arrays, self._make = other._arrays, then(other._make, change)
         return self
 
     # Algebra

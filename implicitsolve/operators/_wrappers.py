@@ -73,15 +73,15 @@ def guarded(
         inverse=then(flat._inverse, lambda M: guarded(M, f"the inverse of {name}", copies=copies)),
         cast=then(flat._cast, guard),
     )
-    return whole.made_of(flat, guard)
+    return whole._made_of(flat, guard)
 
 
 def merged(first: Any, second: Any, order: Indices) -> LinearOperator | None:
     """Return the systems of two operators in some order, if arrays that can be joined define both, else None."""
-    if getattr(first, "arrays", None) is None or getattr(second, "arrays", None) is None:
+    if getattr(first, "_arrays", None) is None or getattr(second, "_arrays", None) is None:
         return None
-    xp = array_namespace(first.arrays[0])
-    return first.make(*(gather(xp.concat(pair, axis=0), order) for pair in zip(first.arrays, second.arrays)))
+    xp = array_namespace(first._arrays[0])
+    return first._make(*(gather(xp.concat(pair, axis=0), order) for pair in zip(first._arrays, second._arrays)))
 
 
 class Part(LinearOperator):

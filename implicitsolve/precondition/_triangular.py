@@ -236,7 +236,7 @@ def _by_factors(below: Array, scale: Array, above: Array) -> LinearOperator:
         take=(lambda at: _by_factors(*(gather(x, at) for x in (below, scale, above)))) if len(shape) == 3 else None,
     )
     if len(shape) == 3:
-        inverse.arrays, inverse.make = (below, scale, above), _by_factors
+        inverse._arrays, inverse._make = (below, scale, above), _by_factors
     return inverse
 
 

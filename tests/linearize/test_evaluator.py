@@ -263,8 +263,22 @@ def test_the_problem_is_not_reduced_while_most_systems_run(rng):
     seven = ev.take(np.arange(1, 8), flat)
     six = seven.take(np.arange(1, 7), flat[1:])
     np.testing.assert_array_equal(seven.residual(flat[1:]), ev.residual(flat)[1:])
-    assert asked[1:] == [[2, 3, 4, 5, 6, 7]]  # 6 of 8, of the whole batch
     np.testing.assert_array_equal(six.residual(flat[2:]), ev.residual(flat)[2:])
+    assert asked[1:] == [[2, 3, 4, 5, 6, 7]]  # 6 of 8, of the whole batch
+
+
+def test_problems_of_systems_that_are_not_evaluated_are_not_taken(rng):
+    asked = []
+
+    def problem(indices):
+        asked.append(list(indices))
+        return Problem(cubic, batch_ndim=1, take=problem)
+
+    x = rng.standard_normal((8, 3))
+    ev, flat = evaluator(problem(range(8)), x)
+    part = ev.take(np.asarray([6, 5, 1, 0]), flat).take(np.asarray([2, 0]), flat[:4])
+    np.testing.assert_array_equal(part.residual(flat[[1, 6]]), ev.residual(flat)[[1, 6]])
+    assert asked[1:] == [[1, 6]]
 
 
 def test_with_take_only_those_systems_are_called(rng):
@@ -287,7 +301,7 @@ def test_with_take_only_those_systems_are_called(rng):
 def test_a_take_that_returns_something_else(rng, given, error, words):
     ev, flat = evaluator(Problem(cubic, batch_ndim=1, take=lambda indices: given), rng.standard_normal((3, 2)))
     with pytest.raises(error) as caught:
-        ev.take(np.asarray([0]), flat)
+        ev.take(np.asarray([0]), flat).residual(flat[:1])
     for word in words:
         assert word in str(caught.value)
 
@@ -385,7 +399,7 @@ def test_an_exception_passes_unchanged(rng, way):
     ev, flat = evaluator(Problem(given.pop("residual"), batch_ndim=1, **given), rng.standard_normal((2, 3)))
     ask = {
         "residual": lambda: ev.residual(flat),
-        "take": lambda: ev.take(np.asarray([0]), flat),
+        "take": lambda: ev.take(np.asarray([0]), flat).problem,
         "vjp": lambda: ev.jacobian(flat, flat).rmatvec(flat),
     }
     with pytest.raises(MineError) as caught:

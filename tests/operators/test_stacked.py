@@ -63,10 +63,10 @@ def test_parts_of_one_operator_are_one_part_of_it_and_gather_nothing_before_a_pr
     assert not isinstance(others, Part)
 
 
-def test_operators_made_of_arrays_are_merged_in_any_order(rng):
+def test_operators__made_of_arrays_are_merged_in_any_order(rng):
     def made(d):
         A = LinearOperator(lambda v: d * v, in_shape=(N, 1), batch_shape=(len(d),), dtype=np.float64)
-        A.arrays, A.make = (d,), made
+        A._arrays, A._make = (d,), made
         return A
 
     d = rng.normal(size=(5, N, 1))
