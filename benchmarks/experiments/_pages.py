@@ -22,7 +22,7 @@ from benchmarks.experiments.reference import changes, counts
 
 TEMPLATES = Path(__file__).parent / "pages"
 DOCS = Path(__file__).parents[2] / "docs"
-CODE = r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|\]\([^)]*\)"
+CODE = r"\{\{(?![\s\d.]*\}\}).*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|\]\([^)]*\)"
 REFERENCE = r"\([^()]*\b20\d\d[^()]*\)|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|P_\d|2 ×"
 NOTE = "\n<!-- Written by `python -m benchmarks.experiments pages`; edit its template and results, not this file. -->\n"
 ORIGIN = {"commit", "date"}
@@ -43,7 +43,7 @@ def rendered(stored: dict[str, Any], template: str) -> str:
         autoescape=False,
     )
     environment.filters["to"] = number
-    helpers = (where, mean, spread, within, power, table, source, counts, changes)
+    helpers = (where, mean, spread, ends, within, power, table, source, counts, changes)
     environment.globals |= {helper.__name__: helper for helper in helpers}
     text = environment.from_string(template).render(stored)
     parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
@@ -87,6 +87,11 @@ def _under(row: Any, key: str) -> float:
     for name in filter(None, key.split(".")):
         row = row[name]
     return float(row)
+
+
+def ends(rows: Iterable[dict[str, Any]], epochs: int) -> float:
+    """CPU seconds that so many epochs took, mean of the runs."""
+    return statistics.mean(sum(epoch["seconds"] for epoch in row["epochs"][:epochs]) for row in rows)
 
 
 def within(rows: Iterable[dict[str, Any]], seconds: float) -> list[float]:

@@ -48,7 +48,7 @@ def counts(runs: list[dict[str, Any]]) -> str:
     rows += [(text, *(f"{_total(run['newton'], key):,.0f}" for run in runs)) for key, text in names.items()]
     for method in dict.fromkeys(case.split(", ")[1] for run in runs for case in run["krylov"]):
         own = [{case: row for case, row in run["krylov"].items() if case.endswith(method)} for run in runs]
-        rows.append((f"products of {method}", *(f"{_total(cases, 'products'):,.0f}" for cases in own)))
+        rows.append((f"products of {method}", *(f"{_total(row, 'products'):,.0f}" if row else "" for row in own)))
     return table(("", *(f"`{run['commit'][:8]}`" for run in runs)), rows)
 
 

@@ -28,7 +28,7 @@ def test_a_table_is_generated_from_its_file():
     assert rendered(stored, template) == page.replace(written, written.replace(f" {cell} ", " 0.5 ", 1))
 
 
-@pytest.mark.parametrize("text", ["The error is 0.12.", "| 3 | {{ x }} |", "{{ x }} 4"])
+@pytest.mark.parametrize("text", ["The error is 0.12.", "| 3 | {{ x }} |", "{{ x }} 4", "{{ 0.5 }}"])
 def test_numbers_without_a_source_are_found(text):
     assert loose_numbers(text) == [re.sub(r"{{ x }}", "", text).strip()]
 
