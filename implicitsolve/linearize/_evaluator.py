@@ -53,7 +53,9 @@ class Guests:
     """
 
     def __init__(self, evaluator: Evaluator, x: Array, *, needs_jacobian: bool) -> None:
-        self.evaluator, self.x, self.needs_jacobian = evaluator, x, needs_jacobian
+        self.evaluator: Evaluator = evaluator
+        self.x: Array = x
+        self.needs_jacobian: bool = needs_jacobian
         self.F: Array = None
         self.J: LinearOperator | None = None
 

@@ -88,7 +88,8 @@ class Part(LinearOperator):
     """Some systems of an operator on arrays (B, N), which are gathered when the first product asks for them."""
 
     def __init__(self, whole: LinearOperator, indices: Indices) -> None:
-        self.whole, self.indices = whole, indices
+        self.whole: LinearOperator = whole
+        self.indices: Indices = indices
         super().__init__(
             lambda v: self.gathered.matvec(v),
             None if whole._rmatvec is None else lambda w: self.gathered.rmatvec(w),
