@@ -103,6 +103,7 @@ def test_every_source_compiles_and_keeps_its_numbers_in_registers(device, name):
         assert max(int(nbytes) for function in used for nbytes in function) <= MOST_SPILLED, (char, constants, log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_source_compiles_for_every_generation(device, name):
     module = import_module("implicitsolve.backends.cupy._module")
