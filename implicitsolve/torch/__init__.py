@@ -19,9 +19,12 @@ from implicitsolve.torch._layer import ImplicitLayer
 from implicitsolve.torch._modules import Elman, ImplicitGRU, ImplicitLSTM, ImplicitRNN, LiftedNet, StencilGRU
 from implicitsolve.torch._options import ConvergenceWarning, SolveOptions
 from implicitsolve.torch._solve import solve
+from implicitsolve.torch._stacked import GRU, LSTM
 from implicitsolve.torch._warm_starts import WarmStarts
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "ConvergenceWarning",
     "Elman",
     "ImplicitGRU",

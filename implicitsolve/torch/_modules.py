@@ -25,7 +25,7 @@ class _Recurrent(ImplicitLayer):
     boundaries: tuple[str, ...] = ("hs", "he")  # states beyond the ends, keywords of `forward`
     offsets: tuple[int, ...] = (-1, 1)  # of the neighbours
     parts: int = 1  # of a state, each of k numbers
-    cell: Callable[[Mapping[str, Tensor], Tensor, Sequence[Tensor]], Tensor]
+    _cell: Callable[[Mapping[str, Tensor], Tensor, Sequence[Tensor]], Tensor]
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class _Recurrent(ImplicitLayer):
             parts = [tensors.get(name) for name in self.boundaries if name[-1] in suffix]
             sides.append(_cells.edge(parts, depth, states))
         near = _cells.neighbours(states, self.offsets, sides[0], sides[1], ends)
-        value = self.activated(self.cell(tensors, inputs, near))
+        value = self.activated(self._cell(tensors, inputs, near))
         return states - (value if inside is None else torch.where(inside, value, 0.0))
 
 
@@ -118,7 +118,7 @@ class ImplicitGRU(_Recurrent):
 
     adapter = "implicit_gru"
     drawn_by = "gru_parameters"
-    cell = staticmethod(_cells.implicit_gru)
+    _cell = staticmethod(_cells.implicit_gru)
 
 
 class ImplicitRNN(_Recurrent):
@@ -149,7 +149,7 @@ class ImplicitRNN(_Recurrent):
 
     adapter = "implicit_rnn"
     drawn_by = "rnn_parameters"
-    cell = staticmethod(_cells.matrices)
+    _cell = staticmethod(_cells.matrices)
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class StencilGRU(_Recurrent):
 
     adapter = "stencil_gru"
     drawn_by = "stencil_gru_parameters"
-    cell = staticmethod(_cells.stencil_gru)
+    _cell = staticmethod(_cells.stencil_gru)
 
     def __init__(self, d: int, k: int, *, offsets: Sequence[int] = (-1, 1), **options: Unpack[LayerOptions]) -> None:
         super().__init__(d, k, sizes={"offsets": offsets}, settings={"offsets": offsets}, **options)
@@ -224,7 +224,7 @@ class ImplicitLSTM(_Recurrent):
 
     adapter = "implicit_lstm"
     drawn_by = "lstm_parameters"
-    cell = staticmethod(_cells.implicit_lstm)
+    _cell = staticmethod(_cells.implicit_lstm)
     boundaries: tuple[str, ...] = ("hs", "cs", "he", "ce")
     parts: int = 2
 
@@ -257,7 +257,7 @@ class Elman(_Recurrent):
 
     adapter = "elman"
     drawn_by = "elman_parameters"
-    cell = staticmethod(_cells.matrices)
+    _cell = staticmethod(_cells.matrices)
     boundaries: tuple[str, ...] = ("h0",)
     offsets: tuple[int, ...] = (-1,)
     initial_scale: float = 0.05
