@@ -9,16 +9,14 @@ from implicitsolve.adapters._common import Array, array_namespace
 from implicitsolve.adapters.kernels._recurrence import Plan, recurrence
 
 
-def affine_recurrence(
-    rule: str, x: tuple[Array, Array], begin: Array, lags: tuple[int, ...], plan: Plan, given: Array = None
-) -> Array:
+def affine_recurrence(rule: str, x: tuple[Array, Array], begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
     """Return the h_t (plan.rows, p k) of all runs for x = (b, D), by one of the rules
 
-    - "push": h_t = b_t + D_t h_(t-lag),
-    - "pull": h_t = b_t + D_(t-lag)^T h_(t-lag), the adjoint, which runs the other way; `begin` holds the products.
+    - "push": h_t = b_t + D_t h_(t-1),
+    - "pull": h_t = b_t + D_(t-1)^T h_(t-1), the adjoint, which runs the other way; `begin` holds the products.
 
     The first p^2 matrices of the stack D are the diagonals of the p x p blocks of size k, row by row: k independent
-    recurrences of p numbers. `begin`, `lags` (one), `plan` and `given` are as of `recurrence`.
+    recurrences of p numbers. `begin`, `lags`, which is (1,), and `plan` are as of `recurrence`.
     """  # noqa: D400
 
     def step(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -30,7 +28,7 @@ def affine_recurrence(
 
     b, D = x
     parts = begin.shape[-1] // D.shape[-1]
-    return recurrence(step, (b, D[: parts * parts, ...]), begin, lags, plan, given)
+    return recurrence(step, (b, D[: parts * parts, ...]), begin, lags, plan)
 
 
 def times(D: Array, h: Array, *, transposed: bool = False) -> Array:

@@ -179,6 +179,30 @@ def test_what_no_kernel_does_the_reference_does(device, lags, rng):
     close(run(device, arguments), reference(arguments))
 
 
+# Affine recurrences of channels
+
+
+@pytest.mark.parametrize("char", "fd")
+@pytest.mark.parametrize("rule", ["push", "pull"])
+@pytest.mark.parametrize(("parts", "k"), [(1, 1), (1, 37), (2, 3), (2, 40)])
+def test_affine_recurrences(device, double, monkeypatch, char, rule, parts, k, rng):
+    from implicitsolve.backends.cupy import _affine_recurrence
+
+    plan = plan_of(RAGGED, rng)
+    shapes = (plan.rows + 1, parts * k), (parts**2 + 3, plan.rows + 1, k), (len(RAGGED), 1, parts * k)
+    b, D, begin = (rng.normal(size=shape).astype(char) for shape in shapes)
+    D *= 0.9
+    expected = kernels.affine_recurrence.reference(rule, (b, D), begin, (1,), plan)
+    wide = device.asarray(np.repeat(b, 2, axis=0))[::2], device.asarray(np.repeat(D, 2, axis=1))[:, ::2]
+    function = kernels.affine_recurrence.select(wide[1], "cupy", size=k)
+    for shortest, launches in ((32, 3), (5, 3), (PIECES, 1)):
+        monkeypatch.setattr(_affine_recurrence, "SHORTEST", shortest)
+        double.reset()
+        found = function(rule, wide, device.asarray(begin), (1,), plan).get()
+        close(found, expected, 2000)
+        assert double.sites["affine"] == launches
+
+
 # Layers
 
 
@@ -190,6 +214,16 @@ def layers(make, params, inputs, device, **options):
 
 
 LAYERS = {
+    "diagonal gru": lambda k, rng: (
+        adapters.diagonal_gru,
+        adapters.diagonal_gru_parameters(3, k, rng=rng, scale=0.5),
+        {"h0": rng.normal(size=k)},
+    ),
+    "diagonal lstm": lambda k, rng: (
+        adapters.diagonal_lstm,
+        adapters.diagonal_lstm_parameters(3, k, rng=rng, scale=0.5),
+        {"c0": rng.normal(size=k)},
+    ),
     "elman": lambda k, rng: (
         adapters.elman,
         adapters.elman_parameters(3, k, rng=rng, scale=0.3),
@@ -250,6 +284,20 @@ def test_a_solve_asks_the_device_but_few_times(device, double, name, rng):
     assert double.counts["to_device"] <= 1
     assert double.sites[f"recurrence_{'rnn' if name == 'elman' else 'gru'}"] == 4  # two sweeps and two residuals
     assert double.counts["launch"] <= 12
+
+
+@pytest.mark.parametrize("name", ["diagonal gru", "diagonal lstm"])
+def test_all_positions_at_once(device, double, name, rng):
+    make, params, options = LAYERS[name](5, rng)
+    on_host, there = layers(make, params, rng.normal(size=(3, 200, 3)), device, lengths=(200, 1, 77), **options)
+    double.reset()
+    result = ims.root(there, method="causal-newton", stop=ims.NonlinearStop(atol=1e-12))
+    steps = int(result.iterations.max())
+    assert result.success.all()
+    assert double.counts["to_host"] <= 2 * steps + 2
+    assert double.sites["affine"] == 3 * steps
+    assert double.counts["launch"] < 200 + 100 * steps  # and not so many for each of the positions
+    close(result.x.get(), on_host.substitute(), 10000)
 
 
 def test_large_states_leave_residuals_to_matrix_products(device, double, rng):

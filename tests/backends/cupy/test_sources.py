@@ -61,6 +61,10 @@ def solve_layers(xp, dtype) -> None:
         for method in METHODS:
             result = ims.root(problem, method=method, stop=ims.NonlinearStop(rtol=1e-2, max_iterations=3))
             ims.pull_back(problem, result, xp.ones_like(result.x))
+    for name in ("diagonal_gru", "diagonal_lstm"):  # long enough for chunks
+        problem = make(name, T=40, lengths=None).layer(xp, dtype)
+        result = ims.root(problem, method="causal-newton", stop=ims.NonlinearStop(rtol=0.5))
+        ims.pull_back(problem, result, xp.ones_like(result.x))
     chain = ims.Problem(lambda x: x**3 + x - 1, structure=ims.BlockBanded(1, 1), batch_ndim=1)
     ims.root(chain, xp.zeros((2, 6), dtype=dtype), method="block-newton")
 
