@@ -2,6 +2,7 @@
 
 from implicitsolve.drivers._batch import BatchResult, LostChunk, solve_batch
 from implicitsolve.drivers._checkpoint import checkpointed
+from implicitsolve.drivers._gradients import StreamGradients, stream_gradients
 from implicitsolve.drivers._race import RaceResult, race
 from implicitsolve.drivers._stream import Solved, solve_sequences, solve_stream
 
@@ -10,9 +11,11 @@ __all__ = [
     "LostChunk",
     "RaceResult",
     "Solved",
+    "StreamGradients",
     "checkpointed",
     "race",
     "solve_batch",
     "solve_sequences",
     "solve_stream",
+    "stream_gradients",
 ]
