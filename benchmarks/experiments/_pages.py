@@ -23,7 +23,7 @@ from benchmarks.experiments.reference import changes, counts
 TEMPLATES = Path(__file__).parent / "pages"
 DOCS = Path(__file__).parents[2] / "docs"
 CODE = r"\{\{(?![\s\d.]*\}\}).*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|\]\([^)]*\)"
-REFERENCE = r"\([^()]*\b20\d\d[^()]*\)|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|P_\d|2 ×"
+REFERENCE = r"\([^()]*\b20\d\d[^()]*\)|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|SHA-256|P_\d|2 ×"
 NOTE = "\n<!-- Written by `python -m benchmarks.experiments pages`; edit its template and results, not this file. -->\n"
 ORIGIN = {"commit", "date"}
 
@@ -43,7 +43,7 @@ def rendered(stored: dict[str, Any], template: str) -> str:
         autoescape=False,
     )
     environment.filters["to"] = number
-    helpers = (where, mean, spread, ends, within, power, table, source, counts, changes)
+    helpers = (where, mean, spread, around, ends, within, power, table, source, counts, changes)
     environment.globals |= {helper.__name__: helper for helper in helpers}
     text = environment.from_string(template).render(stored)
     parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
@@ -81,6 +81,12 @@ def mean(rows: Iterable[Any], key: str = "") -> float:
 def spread(rows: Sequence[Any], key: str = "") -> float:
     """Standard deviation of the same, over rows that are a sample; zero for one row."""
     return statistics.stdev(_under(row, key) for row in rows) if len(rows) > 1 else 0.0
+
+
+def around(rows: Sequence[Any], key: str, digits: int, scale: float = 1.0) -> str:
+    """Mean and, of more than one row, standard deviation."""
+    deviation = f" ± {number(spread(rows, key), digits, scale)}" if len(rows) > 1 else ""
+    return number(mean(rows, key), digits, scale) + deviation
 
 
 def _under(row: Any, key: str) -> float:
