@@ -23,7 +23,9 @@ from benchmarks.experiments.reference import changes, counts
 TEMPLATES = Path(__file__).parent / "pages"
 DOCS = Path(__file__).parents[2] / "docs"
 CODE = r"\{\{(?![\s\d.]*\}\}).*?\}\}|\{%.*?%\}|\{#.*?#\}|```.*?```|`[^`]*`|\]\([^)]*\)"
-REFERENCE = r"\([^()]*\b20\d\d[^()]*\)|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|SHA-256|P_\d|2 ×"
+REFERENCE = (
+    r"\([^()]*\b20\d\d[^()]*\)|\b(?:Table|Figure|section)s? [\d.]+(?: (?:and|to) \d+)?|WikiText-2|SHA-256|P_\d|2 ×"
+)
 NOTE = "\n<!-- Written by `python -m benchmarks.experiments pages`; edit its template and results, not this file. -->\n"
 ORIGIN = {"commit", "date"}
 
