@@ -18,6 +18,7 @@ if importlib.util.find_spec("torch") is None:
 from implicitsolve.torch._layer import ImplicitLayer
 from implicitsolve.torch._modules import Elman, ImplicitGRU, ImplicitLSTM, ImplicitRNN, LiftedNet, StencilGRU
 from implicitsolve.torch._options import ConvergenceWarning, SolveOptions
+from implicitsolve.torch._penalty import jacobian_penalty
 from implicitsolve.torch._solve import solve
 from implicitsolve.torch._stacked import GRU, LSTM
 from implicitsolve.torch._warm_starts import WarmStarts
@@ -35,5 +36,6 @@ __all__ = [
     "SolveOptions",
     "StencilGRU",
     "WarmStarts",
+    "jacobian_penalty",
     "solve",
 ]

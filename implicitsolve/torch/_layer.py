@@ -301,6 +301,15 @@ class ImplicitLayer(nn.Module):
         """The problem that an adapter makes of arrays."""
         return adapter(parameters, **others)
 
+    def residual(self, states: Tensor, inputs: Tensor, lengths: Any = None, **boundaries: Tensor | None) -> Tensor:
+        """Return states - F(states), of which the module's states are the root, by operations of torch.
+
+        The arguments are those of a call; for a `jacobian_penalty`, or to see how well a state solves the equations.
+        """
+        given = {name: value for name, value in boundaries.items() if value is not None}
+        parameters = {name: getattr(self, name) for name in self.names}
+        return self.equations(states, parameters | given | {"inputs": inputs}, lengths=lengths)
+
     def activated(self, x: Tensor) -> Tensor:
         """The activation of the settings."""
         return ACTIVATIONS[self.settings.get("activation", "identity")](x)

@@ -240,12 +240,18 @@ class Elman(_Recurrent):
         Default "tanh".
     bias : bool, optional
         Whether there is a parameter b. Default True.
+    rho : int, optional
+        Return the states after so many iterations from zeros, or from `x0`, in the place of the solution: the network
+        with a memory of rho positions, see `implicitsolve.adapters.approximate_fixed_point`. Default None: solve.
+    propagation : {"full", "skipped"}, optional
+        Gradients with `rho`: of all iterations (default), or of the last one alone, with the state before it constant.
     **options
         solve_options, scale (here 0.05 by default), generator, device and dtype of `ImplicitGRU`.
 
     Notes
     -----
-    Called as `ImplicitGRU`, with the boundary state h0 of shape (k,) or (B, k).
+    Called as `ImplicitGRU`, with the boundary state h0 of shape (k,) or (B, k). With `rho` there is no solve, and so no
+    result; autograd keeps all rho states for "full" gradients, one for "skipped" ones.
 
     Examples
     --------
@@ -263,9 +269,43 @@ class Elman(_Recurrent):
     initial_scale: float = 0.05
 
     def __init__(
-        self, d: int, k: int, *, activation: str = "tanh", bias: bool = True, **options: Unpack[LayerOptions]
+        self,
+        d: int,
+        k: int,
+        *,
+        activation: str = "tanh",
+        bias: bool = True,
+        rho: int | None = None,
+        propagation: str = "full",
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(d, k, sizes={"bias": bias}, settings={"activation": activation}, **options)
+        if rho is not None and rho < 1:
+            raise ValueError(f"Elman: `rho` must be at least 1, got {rho}")
+        if propagation not in ("full", "skipped"):
+            raise ValueError(f"Elman: `propagation` must be 'full' or 'skipped', got {propagation!r}")
+        self.rho: int | None = rho
+        self.propagation: str = propagation
+
+    def forward(
+        self,
+        inputs: Tensor,
+        lengths: Any = None,
+        *,
+        x0: Tensor | Start | None = None,
+        return_result: bool = False,
+        **boundaries: Tensor | None,
+    ) -> Any:
+        """Return the states, with ``return_result=True`` also the `NonlinearResult`."""
+        if self.rho is None:
+            return super().forward(inputs, lengths, x0=x0, return_result=return_result, **boundaries)
+        if return_result or isinstance(x0, Start):
+            raise ValueError("Elman: with `rho` nothing is solved: `return_result` and `WarmStarts` are not available")
+        x = inputs.new_zeros(*inputs.shape[:-1], self.state_size) if x0 is None else x0.detach()
+        for i in reversed(range(self.rho)):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and (i == 0 or self.propagation == "full")):
+                x = x - self.residual(x, inputs, lengths, **boundaries)
+        return x
 
 
 WELL_POSED = 0.95  # infinity norm of A that no initial A exceeds
