@@ -11,6 +11,7 @@ OPTIONAL = {
     "matplotlib": "implicitsolve/diagnostics/_plots.py",
     "torch": "implicitsolve/torch/*",
     "jax": "implicitsolve/jax/*",
+    "petsc4py": "implicitsolve/petsc/*",
     "numba": "implicitsolve/backends/numba/*",
     "cupy": "implicitsolve/backends/cupy/*",
 }

@@ -37,7 +37,7 @@ from implicitsolve.nonlinear._state import Solution
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
-from implicitsolve.precondition._diagonals import build_inverse, builds_inverse
+from implicitsolve.precondition._diagonals import build_inverse, builds_inverse, takes_sparse
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.status import Status
@@ -253,9 +253,10 @@ def linear_solve(
     b : array_like
         Right-hand side of shape ``batch_shape + in_shape`` of A, or flattened ``batch_shape + (N,)``.
     method : GMRES, LGMRES, BiCGSTAB, ScipyKrylov, BlockLU or CyclicReduction, optional
-        The last two are direct methods, for a `BlockBandedMatrix`: the matrix is factored, and the solution refined, by
-        at most 5 steps, until the stopping rule holds. Default: ``BlockLU()`` for such a matrix, if neither `M` nor
-        `x0` is given, else ``LGMRES()``, whose restarts remember.
+        The last two, and `petsc.PETScLU`, are direct methods, for a `BlockBandedMatrix` (that of PETSc for sparse
+        matrices too): the matrix is factored, and the solution refined, by at most 5 steps, until the stopping rule
+        holds. Default: ``BlockLU()`` for such a matrix, if neither `M` nor `x0` is given, else ``LGMRES()``, whose
+        restarts remember.
     M : LinearOperator, array, sparse matrix, factors or callable, optional
         Approximates the inverse of A: ``splu(A)``, a hierarchy of pyamg and a function ``r -> z`` are taken too. For a
         `BlockBandedMatrix` it may be `BlockLU` or one of `implicitsolve.precondition`, which are built from A. Default:
@@ -297,7 +298,7 @@ def linear_solve(
     if start is not None:
         _fits(operator.batch_shape, operator.in_shape, start, "x0")
     if builds_inverse(M):
-        M = build_inverse(M, operator)
+        M = build_inverse(M, A if takes_sparse(M) else operator)
     offer = operator.approximate_inverse() if M is None and solver.may_transform else None
     inverse = offer if M is None else as_inverse(M, "M", operator.in_shape, operator.batch_shape)
     if inverse is not None and (inverse.shape, inverse.batch_shape) != (operator.shape, operator.batch_shape):
@@ -309,7 +310,7 @@ def linear_solve(
         for name, value in (("M", M), ("x0", x0)):
             if value is not None:
                 raise ValueError(f"linear_solve: `{name}` must be None for a direct method, got {type(value).__name__}")
-        if not isinstance(operator, BlockBandedMatrix):
+        if not (isinstance(operator, BlockBandedMatrix) or takes_sparse(solver)):
             raise TypeError(f"linear_solve: a direct method needs a BlockBandedMatrix as `A`, got {type(A).__name__}")
     xp = array_namespace(*(part for part in (b, start, A, M) if is_array(part)))
     dtypes = [part.dtype for part in (operator, inverse, start) if part is not None]
@@ -321,7 +322,8 @@ def linear_solve(
     counted = guarded(operator, "A", tally.add)
     target: HostArray | None = None
     if is_direct:
-        outcome = solve_factored(counted, solver.factor(operator), flat, stop)
+        factors = solver.factor(operator if isinstance(operator, BlockBandedMatrix) else A)
+        outcome = solve_factored(counted, factors, flat, stop)
     else:
         target = stop.target(norm2(flat), flat)
         outcome = solver.solve(

@@ -54,7 +54,7 @@ PLUG_INS = {
     "diagnostics": ("testing",),
     "torch": (),
     "jax": (),
-    "petsc": (),
+    "petsc": ("distributed",),
 }
 FRONT = ("__main__", "_report")  # the command, which tries every part; nothing imports it
 # Folders that import an optional package, and packages that a module imports inside a function, when asked for.

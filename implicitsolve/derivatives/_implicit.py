@@ -22,7 +22,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.precondition._diagonals import build_inverse, builds_inverse
+from implicitsolve.precondition._diagonals import build_inverse, builds_inverse, takes_sparse
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.solve import check_linear, linear_solve
@@ -244,7 +244,8 @@ class _Point:
                 if value is not None:
                     got = type(value).__name__
                     raise ValueError(f"{self.caller}: `{name}` must be None for a direct method, got {got}")
-            return self._direct(b, method, stop)
+            J = self._matrix("a direct `method`", method)
+            return self._factored(J.flat(), method.factor(J), b, stop)
         M, A = self._preconditioner(M), self._operator()
         if is_free and problem.substitute is not None:
             start, known = by_substitution(A, b, stop)
@@ -289,8 +290,12 @@ class _Point:
             return None
         return sparse_jacobian(self.caller, self.evaluator, self.flat, self._residual(), self.found)
 
-    def _matrix(self, wanted_by: str) -> BlockBandedMatrix:
-        """The assembled J."""
+    def _matrix(self, wanted_by: str, settings: Any = None) -> Any:
+        """The assembled J; a sparse one, or a matrix of the problem's own, where the settings take those."""
+        if self.assembler is None and takes_sparse(settings):
+            own = self.evaluator.matrix(self.flat) if self.evaluator.problem.jac is not None else self._sparse()
+            if own is not None:
+                return own
         if self.assembler is None:
             structure = self.evaluator.problem.structure
             raise ValueError(
@@ -333,11 +338,6 @@ class _Point:
         problem = self.evaluator.problem
         return problem.vjp if self.needs_adjoint else problem.jvp
 
-    def _direct(self, b: Array, method: DirectMethod, stop: LinearStop) -> LinearResult:
-        """Solve by the factors of the assembled J, refined with the problem's own products where it has some."""
-        J = self._matrix("a direct `method`")
-        return self._factored(J.flat(), method.factor(J), b, stop)
-
     def _factored(self, J: LinearOperator, inverse: Factored, b: Array, stop: LinearStop) -> LinearResult:
         """Solve by factors of J, refined with the problem's own products where it has some."""
         problem = self.evaluator.problem
@@ -356,7 +356,7 @@ class _Point:
         """M on arrays (B, N); settings are built from the assembled J, and transposed for J^H."""
         if not builds_inverse(M):
             return None if M is None else self.evaluator.operator(M, "M")
-        inverse = build_inverse(M, self._matrix("this `M`"))
+        inverse = build_inverse(M, self._matrix("this `M`", M))
         return (inverse.H if self.needs_adjoint else inverse).flat()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve._namespace import eps
-from implicitsolve._sparse_structure import Detection
+from implicitsolve._sparse_structure import Detection, Sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._detect import detect
 from implicitsolve.linearize._evaluator import Evaluator
@@ -13,6 +13,34 @@ from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.operators._sparse import SparseMatrix
 
 MISMATCH = 1e-4  # of J v, over the largest (|J| |v|)_i; central differences leave about eps^(2/3)
+
+
+def colored(assembler: SparseAssembler, evaluator: Evaluator, x: HostArray, F: HostArray) -> SparseMatrix:
+    """J(x) by the colors of a pattern, for x (B, N), where F is F(x): from products where they are exact."""
+    problem = evaluator.problem
+    if problem.jvp is not None or problem.linearize is not None or problem.jac is not None:
+        J = evaluator.jacobian(x, F)
+        return assembler.products(J.matvec, x, J.rmatvec if problem.vjp is not None else None)
+    h = evaluator.inward(x, assembler.lengths(x))
+    return assembler.differences(lambda z: evaluator.residual(z, keep=True), x, F, h)
+
+
+class ColoredMatrices:
+    """Assembles sparse J of a declared pattern, for preconditioners.
+
+    Attributes
+    ----------
+    cost : int
+        Products, or residuals, that one assembly takes.
+    """
+
+    def __init__(self, evaluator: Evaluator, structure: Sparse) -> None:
+        self._assembler = SparseAssembler(structure)
+        self.cost: int = self._assembler.cost
+
+    def assemble(self, evaluator: Evaluator, x: HostArray, F: HostArray) -> SparseMatrix:
+        """J(x) for x (b, N), where F is F(x)."""
+        return colored(self._assembler, evaluator, x, F)
 
 
 def sparse_jacobian(

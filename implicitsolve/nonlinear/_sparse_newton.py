@@ -7,18 +7,20 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from implicitsolve._namespace import numpy_namespace
 from implicitsolve._sparse_structure import Detection, Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.direct import DirectMethod
 from implicitsolve.globalize._dogleg import Dogleg
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, MOST_WRONG, detect, random_direction, wrong_rows
 from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
+from implicitsolve.linearize._sparse_jacobian import colored
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
@@ -27,6 +29,7 @@ from implicitsolve.nonlinear._scheduler import SolveContext, retried, unsolved
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.precondition._diagonals import takes_sparse
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind
 
@@ -54,6 +57,8 @@ class SparseNewton:
         would take clearly more. Default True.
     line_search : Backtracking, Dogleg or FullStep, optional
         How far to go along a direction from a new J.
+    factor : petsc.PETScLU, optional
+        A direct method for sparse matrices in place of the choice that the notes describe.
 
     Notes
     -----
@@ -86,6 +91,7 @@ class SparseNewton:
     budget: int = BUDGET
     bisection: bool | Literal["late"] = True
     line_search: LineSearch = Backtracking()
+    factor: DirectMethod | None = None
     kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
     eliminates = False
@@ -93,6 +99,10 @@ class SparseNewton:
 
     def __post_init__(self) -> None:
         """Check the settings."""
+        if self.factor is not None and not takes_sparse(self.factor, "direct"):
+            raise TypeError(
+                f"SparseNewton: `factor` must be a direct method for sparse matrices, as PETScLU(), got {self.factor!r}"
+            )
         if self.bisection not in (True, False, "late"):
             raise ValueError(f'SparseNewton: `bisection` must be True, False or "late", got {self.bisection!r}')
         if self.structure is not None and not isinstance(self.structure, Sparse | Grid):
@@ -178,8 +188,10 @@ class SparseNewton:
         self, jacobians: JacobianAssembler, context: SolveContext, start: Solution, rows: Indices | None
     ) -> Solution:
         """Solve with these Jacobians; systems on which that fails are solved by products from x0."""
-        inverses = context.memory.inverses = self.inverses(context)
-        first = _Parts(self.line_search, jacobians, inverses)
+        factor: Any = self.factor
+        if factor is None:
+            factor = context.memory.inverses = self.inverses(context)
+        first = _Parts(self.line_search, jacobians, factor)
         solution = first.solve(context, start, rows)
         for method in (replace(first, line_search=Dogleg()), NewtonKrylov()):
             again = np.flatnonzero(unsolved(context, solution))
@@ -221,7 +233,7 @@ class _Parts:
 
     line_search: LineSearch
     jacobians: JacobianAssembler
-    factor: SparseInverses
+    factor: SparseInverses | DirectMethod
     reuse: str = "broyden"
     label: ClassVar[str] = "SparseNewton"
     kind: ClassVar[str] = "nonlinear"
@@ -282,7 +294,7 @@ class SparseJacobians:
         first, self._first = self._first, None
         if first is not None and first.shape[0] == x.shape[0]:
             return SparseMatrix(first, self._found.structure)  # type: ignore[arg-type]
-        J = self._assembled(evaluator, x, F)
+        J = colored(self.assembler, evaluator, x, F)
         if not self.assembler.surprises.size:
             if self._search is None and self._known is None and not self._is_checked:
                 self._is_checked = True
@@ -292,7 +304,7 @@ class SparseJacobians:
         if self._search is None:
             self._warn(self._evidence())
         elif self._incomplete == MOST_INCOMPLETE and self._widened(self._search(evaluator, x)):
-            return self._assembled(evaluator, x, F)
+            return colored(self.assembler, evaluator, x, F)
         return J
 
     def _compare(self, evaluator: Evaluator, x: HostArray, F: HostArray, J: SparseMatrix) -> None:
@@ -337,15 +349,6 @@ class SparseJacobians:
             f"at least {rows.size} of {colors.size} rows of F change with "
             f"unknowns outside their pattern (row {row} with unknowns of color {color}: {columns})"
         )
-
-    def _assembled(self, evaluator: Evaluator, x: HostArray, F: HostArray) -> SparseMatrix:
-        problem = evaluator.problem
-        if problem.jvp is not None or problem.linearize is not None or problem.jac is not None:
-            J = evaluator.jacobian(x, F)
-            vjp = J.rmatvec if problem.vjp is not None else None
-            return self.assembler.products(J.matvec, x, vjp)
-        h = evaluator.inward(x, self.assembler.lengths(x))
-        return self.assembler.differences(lambda z: evaluator.residual(z, keep=True), x, F, h)
 
     def is_certain(self, rows: Indices) -> bool:
         """Whether lengths of differences need no check."""

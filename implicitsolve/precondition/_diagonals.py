@@ -42,6 +42,11 @@ def builds_inverse(settings: Any) -> bool:
     return kind_of(settings) in ("preconditioner", "direct")
 
 
+def takes_sparse(settings: Any, *kinds: str) -> bool:
+    """Whether these are settings of one of the `kinds` for sparse matrices as well as for block-banded ones."""
+    return kind_of(settings) in (kinds or ("preconditioner", "direct")) and getattr(settings, "takes_sparse", False)
+
+
 def build_inverse(settings: Any, A: Any) -> LinearOperator:
     """Return the approximate inverse of A by a preconditioner's settings, or its factors by a direct method's."""
     return settings.factor(A) if settings.kind == "direct" else settings.build(A)

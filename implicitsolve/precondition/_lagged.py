@@ -12,10 +12,11 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import DirectMethod
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._sparse_jacobian import ColoredMatrices
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.precondition._batched import BatchedInverse
-from implicitsolve.precondition._diagonals import Preconditioner, build_inverse, builds_inverse
+from implicitsolve.precondition._diagonals import Preconditioner, build_inverse, builds_inverse, takes_sparse
 from implicitsolve.status import Status
 
 PATIENCE = 5  # products beyond the usual number that any solve may take
@@ -69,13 +70,16 @@ def lagged(preconditioner: Any, evaluator: Evaluator, systems: int) -> LaggedInv
         preconditioner = Lagged(preconditioner=preconditioner)
     if not isinstance(preconditioner, Lagged):
         return None
-    if evaluator.problem.block_structure is None:
-        got = repr(evaluator.problem.structure)
+    problem = evaluator.problem
+    if problem.block_structure is not None:
+        return LaggedInverse.unbuilt(preconditioner, Assembler(evaluator), systems)
+    if problem.sparse_structure is None or not takes_sparse(preconditioner.preconditioner):
         raise ValueError(
             "NewtonKrylov: this `preconditioner` needs a problem that declares its `structure` as BlockBanded, "
-            f"got {got}"
+            f"got {problem.structure!r}"
         )
-    return LaggedInverse.unbuilt(preconditioner, Assembler(evaluator), systems)
+    assembler = ColoredMatrices(evaluator, problem.sparse_structure.bound(evaluator.size))
+    return LaggedInverse.unbuilt(preconditioner, assembler, systems)
 
 
 @dataclass
@@ -92,11 +96,11 @@ class LaggedState(SystemArrays):
 class LaggedInverse:
     """The preconditioners of the running systems, each built at some earlier step."""
 
-    def __init__(self, settings: Lagged, assembler: Assembler, state: LaggedState) -> None:
+    def __init__(self, settings: Lagged, assembler: Assembler | ColoredMatrices, state: LaggedState) -> None:
         self.settings, self.assembler, self.state = settings, assembler, state
 
     @classmethod
-    def unbuilt(cls, settings: Lagged, assembler: Assembler, systems: int) -> LaggedInverse:
+    def unbuilt(cls, settings: Lagged, assembler: Assembler | ColoredMatrices, systems: int) -> LaggedInverse:
         """No preconditioner yet."""
         excess = np.full(systems, assembler.cost if settings.eager else 0)
         no, none = np.zeros(systems, dtype=bool), np.zeros(systems, dtype=int)

@@ -1,0 +1,254 @@
+"""PETSc's direct solvers and preconditioners in the places of `BlockLU` and of the library's preconditioners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicitsolve._typing import Array
+from implicitsolve.errors import BackendUnavailable
+from implicitsolve.operators import LinearOperator
+from implicitsolve.petsc._library import array_like, checked_options, local_rows, petsc, product, with_options
+from implicitsolve.petsc._matrix import matrices
+from implicitsolve.result import per_system, status_per_system
+from implicitsolve.status import Status
+from implicitsolve.stopping import check_limit
+
+PARALLEL = ("mumps", "superlu_dist")  # direct solvers for matrices on several ranks, the preferred one first
+
+
+@dataclass(frozen=True, kw_only=True)
+class PETScLU:
+    """A direct solver of PETSc's: its own LU, or MUMPS or SuperLU_DIST where PETSc was built with them.
+
+    It takes the place of `BlockLU`: ``BlockNewton(factor=...)``, ``SparseNewton(factor=...)``,
+    ``NewtonKrylov(preconditioner=...)``, and the `method` of `linear_solve`, `pull_back` and `push_forward`.
+
+    Parameters
+    ----------
+    package : str, optional
+        PETSc's name: "mumps", "superlu_dist", "petsc", ... The default "auto" is the first of MUMPS and SuperLU_DIST
+        that this PETSc has, since these factor matrices on several ranks too, and else "petsc", for one rank.
+    options : mapping, optional
+        PETSc's options by their names, such as ``{"mat_mumps_icntl_14": 50}``. Default: none.
+
+    Raises
+    ------
+    BackendUnavailable
+        From `factor`, if petsc4py or the package is missing.
+    ValueError
+        From `factor`, if PETSc does not use one of the options.
+
+    Notes
+    -----
+    It factors a `BlockBandedMatrix`, also one whose block rows are partitioned across ranks, a sparse matrix
+    (`SparseNewton`'s, SciPy's), and a `PETScMatrix`. Systems of a batch are factored one after the other. Zeros inside
+    blocks are not passed on. Work and fill are those of sparse LU with nested dissection or minimum degree.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> from implicitsolve.petsc import PETScLU
+    >>> def bratu(u):
+    ...     p = np.pad(u, 1)
+    ...     return p[2:] - 2 * u + p[:-2] + 3 * np.exp(u) / 101**2
+    >>> problem = ims.Problem(bratu, structure=ims.BlockBanded(1, 1))
+    >>> ims.root(problem, np.zeros(100), method=ims.BlockNewton(factor=PETScLU())).success
+    True
+    """
+
+    package: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    kind: ClassVar[str] = "direct"
+    may_transform: ClassVar[bool] = False
+    partitioned: ClassVar[bool] = True
+    takes_sparse: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        checked_options("PETScLU", self.options)
+
+    def factor(self, A: Any, *, overwrite: bool = False) -> PETScInverse:
+        """Factor each system of A; a singular one gets a status and does not raise. `overwrite` saves nothing here."""
+        mats = matrices("PETScLU", A)
+        package = self._package(mats[0].getComm().getSize())
+        return inverse("PETScLU", A, mats, "lu", self.options, lambda pc: pc.setFactorSolverType(package))
+
+    def _package(self, ranks: int) -> str:
+        """The direct solver; raise if this PETSc does not have it."""
+        has = petsc().Sys.hasExternalPackage
+        known = [*(name for name in PARALLEL if has(name)), *(["petsc"] if ranks == 1 else [])]
+        if self.package == "auto" and known:
+            return known[0]
+        if self.package in known or (self.package not in (*PARALLEL, "auto", "petsc") and has(self.package)):
+            return self.package
+        raise BackendUnavailable(
+            f"PETScLU: this PETSc has no direct solver {self.package!r} for {ranks} ranks, but {known}: configure it "
+            "with --download-mumps --download-scalapack"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PETScPreconditioner:
+    """A preconditioner of PETSc's: algebraic multigrid, additive Schwarz, incomplete LU, and every other `PC`.
+
+    It takes the place of `BlockILU` and the others: ``NewtonKrylov(preconditioner=...)``, `Lagged`, and the `M` of
+    `linear_solve`, `pull_back` and `push_forward`.
+
+    Parameters
+    ----------
+    type : str, optional
+        PETSc's name: "gamg" (the default), "hypre" for BoomerAMG, "asm", "ilu", "bjacobi", ... "ilu" is for one rank.
+    options : mapping, optional
+        PETSc's options by their names, such as ``{"pc_gamg_threshold": 0.02}``. Default: none. With ``"ksp_type"`` the
+        product is an iterative solve, which a fixed Krylov method does not expect unless it is flexible.
+    fields : int, optional
+        Unknowns at a point, interleaved, for matrices that do not know: their sparse rows. The blocks of a
+        `BlockBandedMatrix`, and the fields of a `Mesh`, are known. Default 1.
+
+    Raises
+    ------
+    BackendUnavailable
+        From `build`, if petsc4py or hypre is missing.
+    ValueError
+        From `build`, if PETSc does not use one of the options.
+
+    Notes
+    -----
+    It is built from the same matrices as `PETScLU`. Adjoint products are `KSPSolveTranspose`'s.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> from implicitsolve.petsc import PETScPreconditioner
+    >>> def bratu(u):
+    ...     p = np.pad(u, 1)
+    ...     neighbors = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]
+    ...     return 4 * u - neighbors - 5 * np.exp(u) / 65**2
+    >>> problem = ims.Problem(bratu, structure=ims.Grid(shape=(64, 64)))
+    >>> method = ims.NewtonKrylov(preconditioner=PETScPreconditioner())
+    >>> result = ims.root(problem, np.zeros((64, 64)), method=method)
+    >>> result.success, result.krylov_iterations < 30
+    (True, True)
+    """
+
+    type: str = "gamg"
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    fields: int = 1
+
+    kind: ClassVar[str] = "preconditioner"
+    partitioned: ClassVar[bool] = True
+    takes_sparse: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        checked_options("PETScPreconditioner", self.options)
+        check_limit("PETScPreconditioner", "fields", self.fields, least=1)
+
+    def build(self, A: Any) -> PETScInverse:
+        """Return the approximate inverse of each system of A."""
+        if self.type == "hypre" and not petsc().Sys.hasExternalPackage("hypre"):
+            raise BackendUnavailable("PETScPreconditioner: this PETSc was built without hypre: use type='gamg'")
+        owner = "PETScPreconditioner"
+        return inverse(owner, A, matrices(owner, A, self.fields), self.type, self.options)
+
+
+def inverse(
+    owner: str,
+    A: Any,
+    mats: Sequence[Any],
+    kind: str,
+    options: Mapping[str, Any],
+    prepare: Callable[[Any], None] = lambda pc: None,
+) -> PETScInverse:
+    """The inverse of each system by a `PC` of that kind."""
+    library = petsc()
+    library.garbage_cleanup(mats[0].getComm())  # what ranks have dropped since, at a point that all of them pass
+    solvers: list[Any] = []
+    for mat in mats:
+        ksp = library.KSP().create(comm=mat.getComm())
+        ksp.setOperators(mat)
+        ksp.setType("preonly")
+        ksp.pc.setType(kind)
+        prepare(ksp.pc)
+
+        def configure(prefix: str, ksp: Any = ksp) -> None:
+            ksp.setOptionsPrefix(prefix)
+            ksp.setFromOptions()
+            if is_finite(ksp.getOperators()[1]):
+                ksp.setUp()
+                ksp.setUpOnBlocks()
+
+        with_options(owner, options, configure)
+        solvers.append(ksp)
+    return PETScInverse(A, solvers)
+
+
+def is_finite(mat: Any) -> bool:
+    """Whether all entries are finite, on all ranks: 0 times any other is NaN."""
+    zeros, products = mat.createVecs()
+    zeros.set(0.0)
+    mat.mult(zeros, products)
+    return bool(np.isfinite(products.sum()))
+
+
+class PETScInverse(LinearOperator):
+    """The inverse of a matrix, or an approximation of it, by PETSc's `KSP`, for one system or each of a batch.
+
+    Made by `PETScLU` and `PETScPreconditioner`. An operator like any other: `matvec` is `KSPSolve`, `rmatvec`
+    `KSPSolveTranspose`.
+
+    Attributes
+    ----------
+    solvers : list of petsc4py.PETSc.KSP
+        One for each system.
+    status : Status, or ndarray of int
+        CONVERGED, or SINGULAR where PETSc could not set it up: then every product with that system's inverse is NaN.
+    """
+
+    def __init__(self, A: Any, solvers: Sequence[Any]) -> None:
+        self.solvers: list[Any] = list(solvers)
+        failed = [ksp.pc.getFailedReason() != 0 or not is_finite(ksp.getOperators()[1]) for ksp in solvers]
+        codes = np.where(failed, int(Status.SINGULAR), int(Status.CONVERGED))
+        batch_shape = tuple(getattr(A, "batch_shape", ()))
+        self.status: Any = status_per_system(codes, batch_shape)
+        self.singular_block: Any = per_system(np.where(failed, 0, -1), batch_shape)  # as a Factorization has it
+        pairs = [(ksp, bool(bad)) for ksp, bad in zip(solvers, failed)]
+        super().__init__(
+            lambda b: _each(pairs, "solve", b),
+            lambda b: _each(pairs, "solveTranspose", b),
+            in_shape=getattr(A, "in_shape", A.shape[:1]),
+            batch_shape=batch_shape,
+            dtype=A.dtype,
+            take=(lambda rows: PETScInverse(A.take(rows), [solvers[i] for i in rows])) if batch_shape else None,
+        )
+
+    def solve(self, b: Array) -> Array:
+        """Return A^-1 b for each system."""
+        return self.matvec(b)
+
+    def solve_adjoint(self, b: Array) -> Array:
+        """Return A^-H b for each system."""
+        return self.rmatvec(b)
+
+    def negative(self, F: Array) -> Array:
+        """-A^-1 F for F (B, N) of the flattened batch: a Newton direction."""
+        return -self.flat().matvec(F)
+
+
+def _each(solvers: Sequence[tuple[Any, bool]], name: str, b: Array) -> Array:
+    """Solve for each system's right-hand side; NaN where there are no factors."""
+    rows = local_rows(b, len(solvers))
+    parts = [
+        np.full_like(row, np.nan)
+        if failed
+        else product(getattr(ksp, name), ksp.getOperators()[1], row, adjoint=name != "solve")
+        for (ksp, failed), row in zip(solvers, rows)
+    ]
+    return array_like(b, np.stack(parts)) if parts else b

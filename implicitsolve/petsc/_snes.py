@@ -1,0 +1,229 @@
+"""PETScSNES: a whole solve by PETSc's nonlinear solvers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicitsolve._namespace import Norms, eps
+from implicitsolve._typing import Array, Indices
+from implicitsolve.linearize._tally import LimitReached
+from implicitsolve.monitor import ends_solve, silent
+from implicitsolve.nonlinear._scheduler import SolveContext
+from implicitsolve.nonlinear._state import Solution
+from implicitsolve.petsc._library import callers_errors, checked_options, petsc, with_options
+from implicitsolve.petsc._system import PETScSystem
+from implicitsolve.result import NewtonStep
+from implicitsolve.status import Status
+from implicitsolve.stopping import check_flag
+
+STEPS = 100  # limit where the caller set none
+MOST = 2**31 - 2  # evaluations: PETSc's own limit, beside that of `stop`
+TAKEN = ("snes_atol", "snes_rtol", "snes_stol", "snes_max_it", "snes_max_funcs", "snes_convergence_test")
+OURS = {  # how a failed solve of PETSc ended, by the names of SNESConvergedReason
+    "DIVERGED_FUNCTION_DOMAIN": Status.NONFINITE,
+    "DIVERGED_FUNCTION_NANORINF": Status.NONFINITE,
+    "DIVERGED_FNORM_NAN": Status.NONFINITE,
+    "DIVERGED_JACOBIAN_DOMAIN": Status.NONFINITE,
+    "DIVERGED_LINEAR_SOLVE": Status.LINEAR_SOLVE_FAILED,
+    "DIVERGED_INNER": Status.LINEAR_SOLVE_FAILED,
+    "DIVERGED_LINE_SEARCH": Status.LINE_SEARCH_FAILED,
+    "DIVERGED_MAX_IT": Status.ITERATION_LIMIT,
+    "DIVERGED_DTOL": Status.DIVERGED,
+    "SINGULAR": Status.SINGULAR,
+}
+LINEAR = {  # the same of a linear solve
+    "DIVERGED_MAX_IT": Status.ITERATION_LIMIT,
+    "DIVERGED_BREAKDOWN": Status.BREAKDOWN,
+    "DIVERGED_BREAKDOWN_BICG": Status.BREAKDOWN,
+    "DIVERGED_NANORINF": Status.NONFINITE,
+    "DIVERGED_DTOL": Status.DIVERGED,
+    "DIVERGED_PCSETUP_FAILED": Status.SINGULAR,
+    "DIVERGED_PC_FAILED": Status.SINGULAR,
+}
+
+
+@dataclass(frozen=True)
+class PETScSNES:
+    """A nonlinear method that passes one system to PETSc's `SNES`, on one process or on the ranks of x0.
+
+    Parameters
+    ----------
+    options : mapping, optional
+        PETSc's options by their names, such as ``{"snes_type": "newtontr", "ksp_type": "bcgs", "pc_type": "gamg"}``.
+        Default: none, which is Newton's method with a cubic line search, GMRES(30) to 1e-5, and incomplete LU (block
+        Jacobi of it on several ranks).
+    assemble : bool, optional
+        Whether J is assembled where the problem declares its structure or offers matrices: by colors, on every rank its
+        own rows. Without that J is a shell matrix with the problem's products, or differences, and the default has no
+        preconditioner. Default True.
+
+    Raises
+    ------
+    ValueError
+        From `root`, if PETSc does not use one of the options, if one of them is a tolerance or limit, which `stop`
+        sets, or if the problem is a batch of several systems.
+
+    Notes
+    -----
+    The solve ends by `stop`, whatever norms PETSc uses, and is CONVERGED only where F, evaluated once more at the
+    returned x, satisfies its inequality. Reasons of PETSc become statuses: DIVERGED_LINE_SEARCH is LINE_SEARCH_FAILED,
+    DIVERGED_LINEAR_SOLVE is LINEAR_SOLVE_FAILED, or SINGULAR where the preconditioner could not be set up, and so on;
+    a reason that says "converged" where the inequality does not hold is STAGNATED. Each step of the result has the
+    linear iterations and the status of the linear solve.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> from implicitsolve.petsc import PETScSNES
+    >>> def bratu(u):
+    ...     p = np.pad(u, 1)
+    ...     return p[2:] - 2 * u + p[:-2] + 3 * np.exp(u) / 101**2
+    >>> problem = ims.Problem(bratu, structure=ims.BlockBanded(1, 1))
+    >>> result = ims.root(problem, np.zeros(100), method=PETScSNES({"pc_type": "lu"}))
+    >>> result.success, float(result.x.max().round(4))
+    (True, 0.6401)
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    assemble: bool = field(default=True, kw_only=True)
+
+    kind: ClassVar[str] = "nonlinear"
+    eliminates: ClassVar[bool] = False
+    rdiff: ClassVar[float | None] = None
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_flag("PETScSNES", "assemble", self.assemble)
+        taken = sorted(set(TAKEN) & {name.lstrip("-") for name in checked_options("PETScSNES", self.options)})
+        if taken:
+            raise ValueError(f"PETScSNES: `options` must leave {', '.join(taken)} to `stop`")
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (1, N); see `NonlinearMethod`."""
+        systems = context.evaluator.rows.size
+        if systems != 1 or context.scheduler is not None:
+            raise ValueError(f"PETScSNES: the problem must be one system, got a batch of {systems}")
+        return _Solve(self, context, start).run()
+
+
+class _Solve:
+    """One solve: the system, PETSc's solver, and what is known of the iterates."""
+
+    def __init__(self, method: PETScSNES, context: SolveContext, solution: Solution) -> None:
+        self.method, self.context, self.solution = method, context, solution
+        self.evaluator, self.stop = context.evaluator, context.stop
+        self.x, self.F = solution.x, solution.F  # the last iterate
+        self.best: tuple[float, Array, Array] = np.inf, solution.x, solution.F
+        self.ended: Status | None = None  # by this library's own rules
+        self.moved: Array | None = None
+
+    def run(self) -> Solution:
+        """Solve, and measure F at the end."""
+        tally, solution = self.evaluator.tally, self.solution
+        reason = "DIVERGED_MAX_IT"
+        with suppress(LimitReached):
+            reason = tally.enforced(self._solved)
+        status = tally.ended or self.ended or OURS.get(reason, Status.STAGNATED)
+        if tally.ended is None:  # what PETSc returns may be no point at which it evaluated F
+            self._measure(self.x, self.evaluator.residual(self.x))
+        measure, solution.x, solution.F = self.best
+        held = self.stop.holds(np.asarray([measure]), solution.target, solution.x, self.moved)
+        solution.norm[0] = measure
+        solution.status[0] = Status.CONVERGED if held[0] or measure == 0 else status
+        return solution
+
+    def _solved(self) -> str:
+        """Have PETSc solve; return the name of its reason."""
+        library = petsc()
+        system = self.system = PETScSystem(self.evaluator, self.solution.x, assemble=self.method.assemble)
+        snes = library.SNES().create(comm=system.comm)
+        system.attach(snes)
+        limit = int(self.stop.remaining(STEPS, self.solution.iterations)[0])
+        snes.setTolerances(max_it=max(limit, 0))
+        snes.setMaxFunctionEvaluations(MOST)
+        snes.setConvergenceTest(self._test)
+        if not system.is_assembled:
+            snes.ksp.pc.setType("none")
+        x = system.x.copy()
+
+        def configured(prefix: str) -> None:
+            snes.setOptionsPrefix(prefix)
+            snes.setFromOptions()
+            with callers_errors():
+                snes.solve(None, x)
+
+        with_options("PETScSNES", self.method.options, configured)
+        self.x = system.array(x)
+        reason = _name(library.SNES.ConvergedReason, snes.getConvergedReason())
+        linear = LINEAR.get(_name(library.KSP.ConvergedReason, snes.ksp.getConvergedReason()))
+        return "SINGULAR" if reason == "DIVERGED_LINEAR_SOLVE" and linear is Status.SINGULAR else reason
+
+    def _test(self, snes: Any, iteration: int, norms: tuple[float, float, float]) -> Any:
+        """Decide by the stopping rule whether the solve ends; PETSc's convergence test, called once in every step."""
+        solution = self.solution
+        reasons = petsc().SNES.ConvergedReason
+        x, F = self.system.array(snes.getSolution()), self.system.array(snes.getFunction()[0])
+        self.moved = x - self.x if iteration else None
+        measure = self._measure(x, F)
+        if iteration == 0:
+            first = solution.first_norm[0]
+            solution.first_norm[0] = first = measure if np.isnan(first) else first
+            solution.target[0] = self.stop.target(np.asarray([first]), F)[0]
+        self._record(snes, iteration, measure)
+        held = self.stop.holds(np.asarray([measure]), solution.target, x, self.moved)[0] or measure == 0
+        if held:
+            return reasons.CONVERGED_FNORM_ABS
+        if not np.isfinite(measure):
+            self.ended = Status.NONFINITE
+        elif self.moved is not None:
+            moved, size = (Norms(part).largest(0)[0] for part in (self.moved, x))
+            if moved <= eps(self.evaluator.xp, x.dtype) * size:
+                self.ended = Status.STAGNATED
+        return reasons.ITERATING if self.ended is None else reasons.DIVERGED_LOCAL_MIN
+
+    def _measure(self, x: Array, F: Array) -> float:
+        """Norm of F in the norm of the stopping rule; the best point is kept."""
+        self.x, self.F = x, F
+        truth, rows = self.context.truth, self.evaluator.rows
+        norms = self.stop.measure(F, self.evaluator.event_shape) if truth is None else truth(x, rows)
+        if norms[0] < self.best[0] or not np.isfinite(self.best[0]):
+            self.best = float(norms[0]), x, F
+        return float(norms[0])
+
+    def _record(self, snes: Any, iteration: int, measure: float) -> None:
+        """Add a step to the trace and pass it to the monitor."""
+        solution, context = self.solution, self.context
+        total = snes.getLinearSolveIterations()
+        status = LINEAR.get(_name(petsc().KSP.ConvergedReason, snes.ksp.getConvergedReason()), Status.CONVERGED)
+        details: dict[str, Any] = {
+            "krylov_iterations": np.asarray([total - int(solution.krylov_iterations[0])]),
+            "linear_status": np.asarray([int(status)]),
+        }
+        solution.iterations[0], solution.krylov_iterations[0] = iteration, total
+        step = NewtonStep(
+            iteration=iteration,
+            systems=self.evaluator.rows.copy(),
+            residual_norm=np.asarray([measure]),
+            target=solution.target.copy(),
+            running=1,
+            counts=self.evaluator.tally.counts(),
+            **details if iteration else {},
+        )
+        solution.steps.append(step)
+        if context.monitor is not silent:
+            unflatten = self.evaluator.unflatten
+            answer = context.monitor(step, unflatten(self.x), unflatten(self.F))
+            if self.evaluator.tally.agreed(ends_solve(answer)):
+                self.ended = Status.STOPPED_BY_MONITOR
+
+
+def _name(reasons: Any, code: int) -> str:
+    """Name of a reason; of several for one code the one that is known here."""
+    names = [name for name in dir(reasons) if not name.startswith("_") and getattr(reasons, name) == code]
+    return next((name for name in names if name in OURS or name in LINEAR), names[0] if names else "")
