@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from implicitsolve.adapters._approximate import ApproximateFixedPoint, ApproximateGradients, approximate_fixed_point
+from implicitsolve.adapters._approximate import (
+    ApproximateFixedPoint,
+    ApproximateGradients,
+    approximate_fixed_point,
+    initial_guess,
+)
 from implicitsolve.adapters._diagonal import (
     diagonal_gru,
     diagonal_gru_parameters,
@@ -10,7 +15,6 @@ from implicitsolve.adapters._diagonal import (
     diagonal_lstm_parameters,
 )
 from implicitsolve.adapters._gru import gru_parameters, gru_switch, implicit_gru, stencil_gru, stencil_gru_parameters
-from implicitsolve.adapters._guess import initial_guess
 from implicitsolve.adapters._language_model import ElmanLanguageModel
 from implicitsolve.adapters._lattice import Arc, Hypothesis, Lattice
 from implicitsolve.adapters._lifted import lifted_net

@@ -1,4 +1,4 @@
-"""Approximate fixed points: a few iterations x <- G(x) from zeros, and the gradients of what they compute."""
+"""Initial guesses, and approximate fixed points: a few iterations x <- G(x), and the gradients of what they compute."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from implicitsolve import Problem, aslinearoperator
 from implicitsolve.adapters._common import Array, array_namespace, check_no_grad, check_size, is_array, quiet
@@ -216,3 +218,47 @@ def _adjoint(caller: str, problem: Problem) -> Callable[[Array, Array], Array]:
     if problem.vjp is None:
         raise TypeError(f"{caller}: the problem needs `linearize` or `vjp` for propagation={FULL!r}")
     return problem.vjp
+
+
+def initial_guess(problem: Problem, kind: str = "one-step", rng: np.random.Generator | None = None) -> Array:
+    """Return a start for `root`, from the problem's own recipes.
+
+    Parameters
+    ----------
+    problem : Problem
+        Built by an adapter.
+    kind : {"one-step", "zeros", "random"}, optional
+        "one-step" (default) runs the ordinary recurrence forwards and backwards and applies the layer once to what
+        comes out, for about three residuals; for a layer that depends on one side only, in its own direction.
+        "zeros" costs nothing. "random" is uniform in [-1, 1].
+    rng : numpy.random.Generator, optional
+        Source of the numbers of "random", which needs it; the other kinds ignore it.
+
+    Returns
+    -------
+    Array
+        Of the state's shape and dtype; zero at padded positions.
+
+    Raises
+    ------
+    TypeError
+        If the problem has no initial guess, or `rng` is not a generator where one is needed.
+    ValueError
+        If `kind` is none of the above.
+
+    References
+    ----------
+    Kazi & Thompson, *Implicitly-Defined Neural Networks for Sequence Labeling*, ACL 2017, section 2.6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve.adapters import gru_parameters, implicit_gru, initial_guess
+    >>> rng = np.random.default_rng(0)
+    >>> layer = implicit_gru(gru_parameters(2, 4, rng=rng), rng.standard_normal((3, 5, 2)), lengths=[5, 1, 3])
+    >>> initial_guess(layer, "random", rng).shape
+    (3, 5, 4)
+    """
+    if problem.initial_guess is None:
+        raise TypeError(f"initial_guess: `problem` {problem.name!r} has no initial guess")
+    return problem.initial_guess(kind, rng)

@@ -14,7 +14,7 @@ import numpy as np
 from implicitsolve import _report as command
 from implicitsolve._summary import batch_tables, facts, flat, named, number, step_table, where, worst_first
 from implicitsolve._typing import HostArray
-from implicitsolve.diagnostics import _svg
+from implicitsolve.diagnostics import _page
 from implicitsolve.diagnostics._condition import System
 from implicitsolve.diagnostics._explain import SHOWN, Explanation, Finding, explain
 from implicitsolve.diagnostics._history import ENDED_WELL, histories, native
@@ -170,31 +170,31 @@ def _curves(result: NonlinearResult, rows: list[int], logs: HostArray, failed: l
     target = np.log10(np.unique(targets[np.isfinite(targets) & (targets > 0)])).tolist()
     known = [*logs[np.isfinite(logs)].tolist(), *target]
     low, high, last = math.floor(min(known)), math.ceil(max(known)), len(logs) - 1
-    axes = _svg.Axes((0, max(last, 1)), (low, max(high, low + 1)), ("step", "norm of F(x)"))
-    axes.ticks(_svg.nice(0, last, 11, whole=True), _svg.nice(low, high, 8, whole=True), powers=True)
+    axes = _page.Axes((0, max(last, 1)), (low, max(high, low + 1)), ("step", "norm of F(x)"))
+    axes.ticks(_page.nice(0, last, 11, whole=True), _page.nice(low, high, 8, whole=True), powers=True)
     is_small = status.size <= CURVES
     legend = [] if is_small else _draw_quantiles(axes, logs, status.size)
     legend += _draw_systems(result, axes, rows if is_small else failed, failed, len(logs))
     for value in dict.fromkeys((*target[:1], *target[-1:])):
         axes.line((0, max(last, 1)), (value, value), "target", "target")
     if target:
-        legend.append(f"{_svg.key('target')}{'target' if len(target) == 1 else 'smallest and largest target'}")
+        legend.append(f"{_page.key('target')}{'target' if len(target) == 1 else 'smallest and largest target'}")
     label = f"Norm of F(x) over {last} steps, between 10^{min(known):.1f} and 10^{max(known):.1f}."
     return figure(axes.svg(label), "The norm of F(x) after each step; a logarithmic scale.", legend)
 
 
-def _draw_quantiles(axes: _svg.Axes, logs: HostArray, size: int) -> list[str]:
+def _draw_quantiles(axes: _page.Axes, logs: HostArray, size: int) -> list[str]:
     """All systems of a batch, as bands and their median; its legend."""
     steps = np.flatnonzero(np.isfinite(logs).any(axis=1)).tolist()
     least, quarter, median, three, most = np.nanquantile(logs[steps], (0, 0.25, 0.5, 0.75, 1), axis=1).tolist()
     axes.band(steps, least, most)
     axes.band(steps, quarter, three)
     axes.line(steps, median, "curve", f"median of {size} systems")
-    return [f"{_svg.key('band')}all {size} systems, darker the middle half", f"{_svg.key('curve')}median"]
+    return [f"{_page.key('band')}all {size} systems, darker the middle half", f"{_page.key('curve')}median"]
 
 
 def _draw_systems(
-    result: NonlinearResult, axes: _svg.Axes, rows: list[int], failed: list[int], length: int
+    result: NonlinearResult, axes: _page.Axes, rows: list[int], failed: list[int], length: int
 ) -> list[str]:
     """A curve for each of some systems up to its last step, with dots where there is no batch; their legend."""
     status, legend = np.asarray(result.status), list[str]()
@@ -208,9 +208,9 @@ def _draw_systems(
             names = [f"step {step}: {number(10**value)}" for step, value in enumerate(exponents)]
             axes.dots(range(length), exponents, ["dot failure" if failed else "dot"] * length, names)
         elif row in failed:
-            legend.append(f"{_svg.key(kind, dash)}{escape(name)}")
+            legend.append(f"{_page.key(kind, dash)}{escape(name)}")
     if status.ndim and len(failed) < len(rows):
-        legend.insert(0, f"{_svg.key(ordinary)}systems{' that did not fail' if failed else ''}")
+        legend.insert(0, f"{_page.key(ordinary)}systems{' that did not fail' if failed else ''}")
     others = np.count_nonzero(~np.isin(status, ENDED_WELL)) - len(failed)
     return [*legend, f"and {others} more that failed"] if others else legend
 
@@ -230,7 +230,7 @@ def _structure(result: NonlinearResult, problem: Problem | None) -> str:
     said = str(source) if source is found else f"{source!r}, {pattern.entries} entries"
     share = "Each entry is a square" if len(cells) == n else "Entries share squares, darker where there are more"
     caption = f"J, {n} × {n}: {said}. {share}; equations run downwards, unknowns to the right."
-    return figure(_svg.matrix(shade(cells), f"Where J has entries: {said}"), caption, kind="beside")
+    return figure(_page.matrix(shade(cells), f"Where J has entries: {said}"), caption, kind="beside")
 
 
 def _spectrum(result: NonlinearResult, problem: Problem) -> str:
@@ -246,7 +246,7 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
         return "<p>The spectrum was not computed: a product with J is not finite.</p>"
     values: Any = 1 - found.values
     kinds = np.where(found.errors <= 0.01 * found.radius, "dot", "ring").tolist()
-    axes = _svg.plane([0.0, *values, *((2.0, 1 + 1j, 1 - 1j) if problem.fixed_point else ())])
+    axes = _page.plane([0.0, *values, *((2.0, 1 + 1j, 1 - 1j) if problem.fixed_point else ())])
     if problem.fixed_point:
         turn = np.linspace(0, 2 * np.pi, 121)
         axes.line((1 + np.cos(turn)).tolist(), np.sin(turn).tolist(), "circle", "|λ - 1| = 1")
@@ -254,9 +254,9 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
     kind = ("eigenvalue" if found.exact else "Ritz value") + "s" * (values.size > 1)
     moduli = f"moduli from {number(np.abs(values).min().item())} to {number(np.abs(values).max().item())}"
     caption = f"{values.size} {kind} of J at x{f' of system {named(index)}' if index else ''}, {moduli}."
-    legend = [f"{_svg.key('dot')}accurate", f"{_svg.key('ring')}not yet accurate"] if "ring" in kinds else []
+    legend = [f"{_page.key('dot')}accurate", f"{_page.key('ring')}not yet accurate"] if "ring" in kinds else []
     if problem.fixed_point:
-        legend.append(f"{_svg.key('circle')}Picard's iteration converges if all lie inside")
+        legend.append(f"{_page.key('circle')}Picard's iteration converges if all lie inside")
     return figure(axes.svg(caption), caption, legend)
 
 

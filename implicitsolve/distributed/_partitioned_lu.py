@@ -17,8 +17,7 @@ from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._layout import Runs
 from implicitsolve.distributed._reduced import Exchange, Interfaces, gathered, overall
-from implicitsolve.distributed._rows import OwnRows, add, adjoint, as_rows, first, last
-from implicitsolve.distributed._subdomain import Subdomain
+from implicitsolve.distributed._rows import OwnRows, Subdomain, add, adjoint, as_rows, first, last
 from implicitsolve.operators import BlockBandedMatrix
 
 GROWTH_LIMIT = 1e3  # one step of refinement makes up for as much many times over

@@ -19,7 +19,7 @@ import numpy as np
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU, Factorization
 from implicitsolve.distributed._communicator import Communicator
-from implicitsolve.distributed._subdomain import MIXED, mixtures
+from implicitsolve.distributed._rows import MIXED, mixtures
 from implicitsolve.operators import BlockBandedMatrix
 
 

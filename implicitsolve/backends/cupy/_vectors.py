@@ -1,4 +1,4 @@
-"""`Vectors` in CUDA: what a step needs of its vectors by one launch, or a few where they are long."""
+"""`Vectors` in CUDA: what a step needs of its vectors by one launch, or a few where they are long; `place_colors`."""
 
 # pyright: basic
 
@@ -13,13 +13,11 @@ from implicitsolve import kernels
 from implicitsolve._namespace import array_namespace, is_safe, safe_range
 from implicitsolve.backends.cupy._module import dense, launch, strides
 
-# pyright: basic
-
-
 CHUNK = 8192  # entries of a vector that one block sums
 TILE, WARP = 4, 32  # as in vectors.cuh
 LONG = 2**20  # entries of a vector up to which one block for each system is faster than many launches
 MOST_ARRAYS = 4  # that `measure` takes
+THREADS, MOST_GRID = 256, 2**20  # of `place_colors`, whose threads take several entries each where there are more
 
 Reference: Any = kernels.vectors.reference
 
@@ -223,5 +221,33 @@ def _supports(like: Any, **sizes: Any) -> bool:
     return supports(like) and dense(like) is like
 
 
+def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: int) -> None:
+    """Write the blocks of some colors; see `implicitsolve.kernels._assembly.place_colors`."""
+    if not blocks.flags.c_contiguous:
+        kernels.place_colors.reference(blocks, changes, per_length, first, lower)
+        return
+    B, T, m, k = blocks.shape[:4]
+    launch(
+        "assembly.cu",
+        "place_colors",
+        blocks.dtype.char,
+        (min(-(-blocks.size // THREADS), MOST_GRID),),
+        (THREADS,),
+        (
+            blocks,
+            cupy.ascontiguousarray(changes),
+            cupy.ascontiguousarray(per_length),
+            changes.shape[0],
+            B,
+            T,
+            m,
+            k,
+            first,
+            lower,
+        ),
+    )
+
+
 kernels.vectors.implement("cupy", Vectors, supports)
 kernels.rank_one.implement("cupy", rank_one, _supports)
+kernels.place_colors.implement("cupy", place_colors, supports)

@@ -7,21 +7,18 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import kernels
-from implicitsolve._typing import HostArray, Indices
-from implicitsolve.backends.numba import _elimination, _tridiagonal
+from implicitsolve._typing import HostArray
+from implicitsolve.backends.numba import _elimination, _scalar_tridiagonal
+from implicitsolve.backends.numba._blas import LargeBlockFactors
 from implicitsolve.backends.numba._factors import Batch, usable
 from implicitsolve.backends.numba._jit import share, static_size, supports
-from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
-
-GROWTH_LIMIT = 8.0  # of an elimination without interchanges that "band" accepts; that of partial pivoting is 2
 
 
 def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
     """Factor a batch (B, T, lower + upper + 1, k, k); see `implicitsolve.kernels`.
 
-    Compiled loops for small blocks and for pivoting over the band, BLAS for large blocks. Scalar tridiagonal matrices
-    are eliminated from both ends without interchanges. With ``pivoting="band"`` those whose entries grow more than
-    eightfold are then factored again, with interchanges.
+    Compiled loops for small blocks and for pivoting over the band, BLAS for large blocks. Without interchanges scalar
+    tridiagonal matrices are eliminated from both ends.
 
     Memory of the factors: k^2 T (lower + upper + 1) numbers, in the place of `blocks` with `overwrite`; over the band
     k^2 T (2 lower + upper + 1) new ones.
@@ -30,12 +27,8 @@ def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "bloc
     if pivoting == "block" and blocks.shape[-1] >= kernels.LARGE_BLOCK:
         return LargeBlockFactors.factor(blocks, lower, overwrite)
     over_band = pivoting == "band" and lower > 0
-    if blocks.shape[2:] == (3, 1, 1) and lower == 1:
-        factors = _Tridiagonal.factor(blocks, overwrite and not over_band)
-        if not over_band or (factors.growth <= GROWTH_LIMIT).all():  # of singular ones it is infinite
-            return factors
-        bad = np.flatnonzero((factors.singular >= 0) | ~(factors.growth <= GROWTH_LIMIT))
-        return _Mixed(factors, bad, BandFactors.factor(blocks[bad], 1, True, False))
+    if blocks.shape[2:] == (3, 1, 1) and lower == 1 and not over_band:
+        return TridiagonalFactors.factor(blocks, overwrite)
     return BandFactors.factor(blocks, lower, over_band, overwrite)
 
 
@@ -82,56 +75,30 @@ class BandFactors(Batch):
         share(run, len(x), 2.0 * self.F.size)
 
 
-class _Tridiagonal(Batch):
-    """Factors of scalar tridiagonal matrices: see `_tridiagonal`."""
+class TridiagonalFactors(Batch):
+    """Factors of scalar tridiagonal matrices: see `_scalar_tridiagonal`."""
 
     arrays = ("F",)
     F: HostArray
 
     @classmethod
-    def factor(cls, blocks: HostArray, overwrite: bool) -> _Tridiagonal:
+    def factor(cls, blocks: HostArray, overwrite: bool) -> TridiagonalFactors:
         """Factor blocks (B, T, 3, 1, 1) in C order."""
         B, T = blocks.shape[:2]
         A = blocks.reshape((B, T, 3))
         F = A if overwrite else np.empty_like(A)
         singular, growth = np.full(B, -1), np.ones(B)
         if A.size:
-            share(lambda part: _tridiagonal.factor(A[part], F[part], singular[part], growth[part]), B, 20.0 * A.size)
+            share(
+                lambda part: _scalar_tridiagonal.factor(A[part], F[part], singular[part], growth[part]),
+                B,
+                20.0 * A.size,
+            )
         return cls(singular, growth, F=F)
 
     def _solve_column(self, x: HostArray, adjoint: bool) -> None:
-        loop = _tridiagonal.solve_adjoint if adjoint else _tridiagonal.solve
+        loop = _scalar_tridiagonal.solve_adjoint if adjoint else _scalar_tridiagonal.solve
         share(lambda part: loop(self.F[part], self.singular[part], x[part]), len(x), 4.0 * x.size)
-
-
-class _Mixed(Batch):
-    """Tridiagonal factors without interchanges, and with them for the systems that need it."""
-
-    def __init__(self, plain: _Tridiagonal, rows: Indices, pivoted: BandFactors) -> None:
-        super().__init__(plain.singular.copy(), plain.growth.copy())
-        self.plain, self.rows, self.pivoted = plain, rows, pivoted
-        self.singular[rows], self.growth[rows] = pivoted.singular, pivoted.growth
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.plain.nbytes + self.pivoted.nbytes
-
-    def take(self, indices: Indices) -> Any:
-        """Return the factors of some systems."""
-        place = np.full(self.singular.size, -1)
-        place[self.rows] = np.arange(self.rows.size)
-        chosen = place[np.asarray(indices)]
-        return _Mixed(self.plain.take(indices), np.flatnonzero(chosen >= 0), self.pivoted.take(chosen[chosen >= 0]))
-
-    def solve_in_place(self, x: HostArray, adjoint: bool = False) -> None:
-        """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x."""
-        if self.rows.size == self.singular.size:
-            self.pivoted.solve_in_place(x, adjoint)
-            return
-        pivoted = self.pivoted.solve(x[self.rows], adjoint)
-        self.plain.solve_in_place(x, adjoint)
-        x[self.rows] = pivoted
 
 
 kernels.block_lu.implement("numba", block_lu, supports)

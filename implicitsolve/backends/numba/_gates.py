@@ -9,8 +9,7 @@ import numpy as np
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import _gates as reference
-from implicitsolve.backends.numba._gates_loops import fused, supports
-from implicitsolve.backends.numba._gates_numbers import exp, fma, gate, tanh, where
+from implicitsolve.backends.numba._gates_loops import exp, fma, fused, gate, supports, tanh, where
 
 
 def switch(a, c):

@@ -9,9 +9,8 @@ import numpy as np
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import _rnn as reference
-from implicitsolve.backends.numba._blas import GEMM, address, call, calls
-from implicitsolve.backends.numba._gates_loops import BODIES, fused, loop, supports
-from implicitsolve.backends.numba._gates_numbers import fma, gate, one, tanh, where
+from implicitsolve.backends.numba._blas import GEMM, address, call, calls_of
+from implicitsolve.backends.numba._gates_loops import BODIES, fma, fused, gate, loop, one, supports, tanh, where
 from implicitsolve.backends.numba._jit import kernel, share
 
 ALONE = 2**18  # m k^2 of a product that OpenBLAS leaves to the thread that calls it
@@ -53,7 +52,7 @@ def run(rule, weights, x, begin, lags, plan):
     out = (np.empty if plan.is_full else np.zeros)((plan.rows, k), dtype)
 
     def some(part):
-        table, letters, _, _ = calls(dtype, k, k)
+        table, letters, _, _ = calls_of(dtype, k, k)
         sizes, scalars, own = np.asarray([k, 0], np.int32), np.asarray([0, 1], dtype), order[part]
         carried = np.array(begin[own, ::-1].transpose(1, 0, 2), order="C")  # overwritten
         blas = table[GEMM], letters[3:4], sizes, scalars

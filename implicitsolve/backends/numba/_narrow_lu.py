@@ -16,6 +16,7 @@ from numba.cpython.unsafe.tuple import tuple_setitem
 
 from implicitsolve import kernels
 from implicitsolve._typing import HostArray, Indices
+from implicitsolve.backends.numba._block_lu import TridiagonalFactors
 from implicitsolve.backends.numba._factors import Batch, usable
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, share, static_size, supports
 
@@ -23,17 +24,19 @@ from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, sha
 def narrow_lu(blocks: HostArray, growth_limit: float) -> tuple[Indices, Any]:
     """Factor the systems of (B, T, 3, k, k) that are narrow and need no interchanges; see `implicitsolve.kernels`.
 
-    Memory of the factors: k T (2 k + 1) numbers.
+    Scalar tridiagonal matrices are eliminated from both ends. Memory of the factors: k T (2 k + 1) numbers.
     """
     blocks = usable(blocks)
     B, T = blocks.shape[:2]
     if T < 2:
         return np.empty(0, dtype=int), None
-    places = np.flatnonzero((blocks[:, 1, 0, -1, 0] == 0) & (blocks[:, 0, 2, 0, -1] == 0))
+    is_narrow = (blocks[:, 1, 0, -1, 0] == 0) & (blocks[:, 0, 2, 0, -1] == 0)
+    places = np.arange(B) if blocks.shape[3] == 1 else np.flatnonzero(is_narrow)
     if not places.size:
         return places, None
     part = blocks if places.size == B else blocks[places]
-    factors = NarrowFactors.factor(part)
+    method = TridiagonalFactors if blocks.shape[3] == 1 else NarrowFactors
+    factors: Any = method.factor(part, overwrite=False)
     good = np.flatnonzero(factors.growth <= growth_limit)
     if not good.size:
         return good, None
@@ -47,7 +50,7 @@ class NarrowFactors(Batch):
     F: HostArray
 
     @classmethod
-    def factor(cls, blocks: HostArray) -> NarrowFactors:
+    def factor(cls, blocks: HostArray, overwrite: bool) -> NarrowFactors:
         """Factor blocks (B, T, 3, k, k) in C order."""
         B, T, _, k, _ = blocks.shape
         F = np.empty((B, T * k, 2 * k + 1), blocks.dtype)

@@ -16,7 +16,7 @@ import numpy as np
 from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import borrowed, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
-from implicitsolve.backends.numba._lanes_elimination import factor
+from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.nonlinear import _refactor_rule
 from implicitsolve.nonlinear._loop import BLOWN_UP, PATIENCE, IterationLoop
 from implicitsolve.nonlinear._refactor_rule import MAX_AGE

@@ -1,6 +1,13 @@
-"""Compiled `scalar_tridiagonal`: rows of k numbers at a time, in one pass down and one up."""
-
 # pyright: basic
+# Numba infers the types of kernels.
+"""Scalar tridiagonal systems: one by two eliminations that meet in the middle, and many chains side by side.
+
+A chain of divisions is limited by the time of one division: two independent chains take half of it. Row t of the
+factors holds (multiplier, reciprocal of the pivot, coupling to the neighbour nearer the middle, times the reciprocal);
+the middle row holds its two multipliers around the reciprocal. The solves need no division, and no rows change places.
+
+The kernel `scalar_tridiagonal` goes through rows of k numbers, in one pass down and one up.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +16,144 @@ import math
 import numpy as np
 
 from implicitsolve import kernels
-from implicitsolve.backends.numba._jit import kernel, supports_real
+from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, supports_real
 from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
+
+
+@kernel
+def factor(A, F, singular, growth):
+    """Factor the rows (lower, diagonal, upper) of `A` (B, T, 3) into F, which may be A."""
+    for b in range(A.shape[0]):
+        singular[b], growth[b] = _factor_one(A[b], F[b])
+
+
+@inner
+def _factor_one(A, F):
+    T = A.shape[0]
+    m = T // 2
+    n = T - 1 - m  # rows below the middle; m above
+    zero = A.dtype.type(0)
+    one = A.dtype.type(1)
+    d = e = zero  # reciprocals of the last pivots
+    right = left = zero  # couplings of those rows to the next
+    scale = other = largest = largest_below = abs(zero)
+    for i in range(m):
+        a = A[i, 0] if i > 0 else zero
+        ratio = a * d
+        pivot = fma(-ratio, right, A[i, 1])
+        d = one / pivot
+        scale = max(scale, max(magnitude(A[i, 1]), magnitude(a)))
+        right = A[i, 2]
+        scale = max(scale, magnitude(right))
+        largest = max(largest, magnitude(pivot))
+        F[i, 0], F[i, 1], F[i, 2] = ratio, d, right * d
+        if i < n:
+            j = T - 1 - i
+            c = A[j, 2] if i > 0 else zero
+            ratio = c * e
+            pivot = fma(-ratio, left, A[j, 1])
+            e = one / pivot
+            other = max(other, max(magnitude(A[j, 1]), magnitude(c)))
+            left = A[j, 0]
+            other = max(other, magnitude(left))
+            largest_below = max(largest_below, magnitude(pivot))
+            F[j, 0], F[j, 1], F[j, 2] = ratio, e, left * e
+    a = A[m, 0] if m > 0 else zero
+    c = A[m, 2] if n > 0 else zero
+    scale = max(max(scale, other), max(magnitude(A[m, 1]), max(magnitude(a), magnitude(c))))
+    above, below = a * d, c * e
+    pivot = fma(-below, left, fma(-above, right, A[m, 1]))
+    F[m, 0], F[m, 1], F[m, 2] = above, one / pivot, below
+    size = magnitude(pivot)
+    largest = max(max(largest, largest_below), size)
+    if 0 < size < np.inf and largest < np.inf and magnitude(F[m, 1]) < np.inf:
+        return -1, largest / scale
+    for t in range(T):
+        if not magnitude(F[t, 1]) < np.inf:
+            return t, np.inf
+    return m, np.inf
+
+
+@kernel
+def solve(F, singular, x):
+    """Overwrite x (B, T) with the solutions; NaN for singular systems."""
+    for b in range(x.shape[0]):
+        if singular[b] >= 0:
+            x[b] = np.nan
+        else:
+            _solve_one(F[b], x[b])
+
+
+@inner
+def _solve_one(F, x):
+    T = F.shape[0]
+    m = T // 2
+    n = T - 1 - m
+    y = z = F.dtype.type(0)
+    for i in range(n):
+        j = T - 1 - i
+        y = fma(-F[i, 0], y, x[i])
+        z = fma(-F[j, 0], z, x[j])
+        x[i] = y * F[i, 1]
+        x[j] = z * F[j, 1]
+    for i in range(n, m):
+        y = fma(-F[i, 0], y, x[i])
+        x[i] = y * F[i, 1]
+    y = fma(-F[m, 0], y, fma(-F[m, 2], z, x[m])) * F[m, 1]
+    x[m] = z = y
+    for i in range(1, n + 1):
+        y = fma(-F[m - i, 2], y, x[m - i])
+        z = fma(-F[m + i, 2], z, x[m + i])
+        x[m - i] = y
+        x[m + i] = z
+    for i in range(n + 1, m + 1):
+        y = fma(-F[m - i, 2], y, x[m - i])
+        x[m - i] = y
+
+
+@kernel
+def solve_adjoint(F, singular, x):
+    """Overwrite x (B, T) with the solutions for the adjoint matrices; NaN for singular systems."""
+    for b in range(x.shape[0]):
+        if singular[b] >= 0:
+            x[b] = np.nan
+        else:
+            _solve_adjoint_one(F[b], x[b])
+
+
+@inner
+def _solve_adjoint_one(F, x):
+    T = F.shape[0]
+    m = T // 2
+    n = T - 1 - m
+    y = z = u = v = F.dtype.type(0)
+    for i in range(n):
+        j = T - 1 - i
+        y = fma(-u, y, x[i])
+        z = fma(-v, z, x[j])
+        x[i] = y * np.conj(F[i, 1])
+        x[j] = z * np.conj(F[j, 1])
+        u, v = np.conj(F[i, 2]), np.conj(F[j, 2])
+    for i in range(n, m):
+        y = fma(-u, y, x[i])
+        x[i] = y * np.conj(F[i, 1])
+        u = np.conj(F[i, 2])
+    y = fma(-u, y, fma(-v, z, x[m])) * np.conj(F[m, 1])
+    x[m] = z = y
+    u, v = np.conj(F[m, 0]), np.conj(F[m, 2])
+    for i in range(1, n + 1):
+        y = fma(-u, y, x[m - i])
+        z = fma(-v, z, x[m + i])
+        x[m - i] = y
+        x[m + i] = z
+        u, v = np.conj(F[m - i, 0]), np.conj(F[m + i, 0])
+    for i in range(n + 1, m + 1):
+        y = fma(-u, y, x[m - i])
+        x[m - i] = y
+        u = np.conj(F[m - i, 0])
+
+
+# Chains side by side
 
 
 class ScalarTridiagonal:
@@ -19,13 +162,13 @@ class ScalarTridiagonal:
     @staticmethod
     def factor(lower, main, upper):
         below, scale, above = (np.empty(main.shape, main.dtype) for _ in range(3))
-        _factor(*(_systems(array) for array in (lower, main, upper, below, scale, above)))
+        _factor_chains(*(_systems(array) for array in (lower, main, upper, below, scale, above)))
         return below, scale, above
 
     @staticmethod
     def solve(b, below, scale, above):
         x = np.empty(b.shape, b.dtype)
-        _solve(*(_systems(array) for array in (b, below, scale, above, x)))
+        _solve_chains(*(_systems(array) for array in (b, below, scale, above, x)))
         return x
 
 
@@ -35,7 +178,7 @@ def _systems(array):
 
 
 @kernel
-def _factor(lower, main, upper, below, scale, above):
+def _factor_chains(lower, main, upper, below, scale, above):
     number = main.dtype.type
     zero, one, least, largest = number(0), number(1), number(LEAST_PIVOT), number(LARGEST)
     for b in range(main.shape[0]):
@@ -59,7 +202,7 @@ def _factor(lower, main, upper, below, scale, above):
 
 
 @kernel
-def _solve(b, below, scale, above, x):
+def _solve_chains(b, below, scale, above, x):
     systems, T, k = b.shape
     for s in range(systems if T else 0):
         for i in range(k):

@@ -13,7 +13,7 @@ pytest.importorskip("numba")
 
 from implicitsolve import adapters
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.numba import _gates, _gates_numbers
+from implicitsolve.backends.numba import _gates, _gates_loops
 from implicitsolve.backends.numba._gates_loops import fused
 
 DTYPES = ["float32", "float64"]
@@ -22,7 +22,7 @@ FAMILIES = ["mixture", "gru", "lstm", "rnn"]
 
 @fused
 def functions(a):
-    return _gates_numbers.tanh(a), _gates_numbers.gate(-a)
+    return _gates_loops.tanh(a), _gates_loops.gate(-a)
 
 
 def tanh_and_logistic(a):

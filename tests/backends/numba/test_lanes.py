@@ -14,8 +14,8 @@ import numba
 from implicitsolve import BlockBanded, NonlinearStop, Status
 from implicitsolve.backends.numba import _newton, newton_batch
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, multiply_add, select
-from implicitsolve.backends.numba._lanes_elimination import factor, substitute
-from implicitsolve.backends.numba._newton_residual import compiled_for_lanes
+from implicitsolve.backends.numba._newton import compiled_for_lanes
+from implicitsolve.backends.numba._newton_steps import factor, substitute
 
 CELLS = BlockBanded(1, 1, 2)
 

@@ -9,7 +9,7 @@ pytest.importorskip("numba")
 
 from implicitsolve import BlockBandedMatrix, BlockLU, Status
 from implicitsolve.backends.numba import _jit
-from implicitsolve.backends.numba._large_blocks import LargeBlockFactors
+from implicitsolve.backends.numba._blas import LargeBlockFactors
 from implicitsolve.kernels import _contract, _lapack, block_lu, favors_band
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
