@@ -12,10 +12,9 @@ from implicitsolve.distributed import _functions as _functions  # the namespace 
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator, Counted, Serial, threads
 from implicitsolve.distributed._layout import Part, layout
-from implicitsolve.distributed._make import from_local, replicated, split
+from implicitsolve.distributed._make import from_local, problem, replicated, split
 from implicitsolve.distributed._mpi import MPI
 from implicitsolve.distributed._partitioned_lu import PartitionedLU
-from implicitsolve.distributed._problem import problem
 from implicitsolve.distributed._rows import BandProducts, transposed
 from implicitsolve.distributed._vectors import empty_vectors
 

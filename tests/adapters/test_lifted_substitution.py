@@ -9,7 +9,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve.adapters import _lifted, _lifted_sweep, lifted_net
+from implicitsolve.adapters import _lifted, lifted_net
 from tests.adapters.lifted import ACTIVATIONS, BATCH, FORMS, K, N, P, T, banded, close
 
 
@@ -111,7 +111,7 @@ def test_properties_order(seed, n, density):
     order = rng.permutation(n)
     A = (strictly_lower(rng, n) * (rng.random((n, n)) < density))[np.ix_(order, order)]
     pattern = scipy.sparse.csr_array(A)
-    found = _lifted_sweep.topological_order(pattern).tolist()
+    found = _lifted.topological_order(pattern).tolist()
     assert sorted(found) == list(range(n))
     for place, i in enumerate(found):
         assert set(np.flatnonzero(A[i])) <= set(found[:place])

@@ -79,81 +79,53 @@ def fits_thread(k: int, lower: int, upper: int, itemsize: int) -> bool:
 
 
 class ThreadFactors(Factors):
-    """Block LU of small blocks; see ``block_threads.cu``."""
+    """One thread for each system: block LU of small blocks, or LU of scalar tridiagonal matrices over the band.
 
-    axes: ClassVar[dict[str, int]] = {"F": -1, "pivots": -1, "found": 0}
+    See ``block_threads.cu`` and ``band.cu``. Arrays have the systems on their last axis.
+    """
+
+    axes: ClassVar[dict[str, int]] = {"F": -1, "order": -1, "found": 0}
     F: Any
-    pivots: Any
-    bands: dict[str, int]
+    order: Any
+    source: str
+    room: int
+    constants: dict[str, int]
 
     @classmethod
     def factor(cls, blocks: Any, lower: int, upper: int) -> ThreadFactors:
         """Factor blocks (B, T, m, k, k) in C order."""
-        B, T, m, k = blocks.shape[:4]
-        dtype = blocks.dtype
-        F, pivots = cupy.empty((T, m, k, k, B), dtype), cupy.empty((T, B), cupy.uint8)
-        found, bands = cupy.empty((B, 2)), {"K": k, "LOWER": lower, "UPPER": upper}
-        numbers = m * k * k
-        launch(
-            "block_threads.cu",
-            "block_threads_factor",
-            dtype.char,
-            (-(-B // WARP),),
-            (WARP,),
-            (blocks, F, pivots, found, B, T),
-            shared=WARP * (max(32 // numbers, 1) * numbers | 1) * dtype.itemsize,
-            **bands,
-        )
-        return cls(F=F, pivots=pivots, found=found, bands=bands)
-
-    def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
-        B, T, k, K = b.shape
-        launch(
-            "block_threads.cu",
-            "block_threads_solve",
-            b.dtype.char,
-            (-(-B // WARP), min(K, MOST_BLOCKS)),
-            (WARP,),
-            (self.F, self.pivots, self.found, b, x, B, T, K, int(adjoint)),
-            shared=WARP * (PART // k * k | 1) * b.dtype.itemsize,
-            **self.bands,
-        )
-
-
-class BandFactors(Factors):
-    """LU of scalar tridiagonal matrices over the band; see ``band.cu``."""
-
-    axes: ClassVar[dict[str, int]] = {"F": -1, "exchanged": -1, "found": 0}
-    F: Any
-    exchanged: Any
+        _, _, m, k, _ = blocks.shape
+        numbers, constants = m * k * k, {"K": k, "LOWER": lower, "UPPER": upper}
+        return cls._factored("block_threads", blocks, (m, k, k), max(32 // numbers, 1) * numbers | 1, **constants)
 
     @classmethod
-    def factor(cls, blocks: Any) -> BandFactors:
-        """Factor blocks (B, T, 3, 1, 1) in C order."""
-        B, T = blocks.shape[:2]
-        F, exchanged = cupy.empty((T, 4, B), blocks.dtype), cupy.empty((T, B), cupy.uint8)
-        found = cupy.empty((B, 2))
-        launch(
-            "band.cu",
-            "band_factor",
-            blocks.dtype.char,
-            (-(-B // WARP),),
-            (WARP,),
-            (blocks, F, exchanged, found, B, T),
-            shared=WARP * 31 * blocks.dtype.itemsize,
-        )
-        return cls(F=F, exchanged=exchanged, found=found)
+    def over_band(cls, blocks: Any) -> ThreadFactors:
+        """Factor blocks (B, T, 3, 1, 1) in C order, with row interchanges over the band."""
+        return cls._factored("band", blocks, (4,), 31)
+
+    @classmethod
+    def _factored(cls, source: str, blocks: Any, row: tuple[int, ...], room: int, **constants: int) -> ThreadFactors:
+        """Factor by a source, with so many numbers for each row of the factors, and as many in shared memory."""
+        B, T, _, k, _ = blocks.shape
+        F, order, found = cupy.empty((T, *row, B), blocks.dtype), cupy.empty((T, B), cupy.uint8), cupy.empty((B, 2))
+        shared = WARP * room * blocks.dtype.itemsize
+        arguments = (blocks, F, order, found, B, T)
+        grid, char = (-(-B // WARP),), blocks.dtype.char
+        launch(f"{source}.cu", f"{source}_factor", char, grid, (WARP,), arguments, shared, **constants)
+        room = PART // k * k | 1
+        return cls(F=F, order=order, found=found, source=source, room=room, constants=constants)
 
     def _solve(self, b: Any, x: Any, adjoint: bool) -> None:
         B, T, _, K = b.shape
         launch(
-            "band.cu",
-            "band_solve",
+            f"{self.source}.cu",
+            f"{self.source}_solve",
             b.dtype.char,
             (-(-B // WARP), min(K, MOST_BLOCKS)),
             (WARP,),
-            (self.F, self.exchanged, self.found, b, x, B, T, K, int(adjoint)),
-            shared=WARP * 33 * b.dtype.itemsize,
+            (self.F, self.order, self.found, b, x, B, T, K, int(adjoint)),
+            shared=WARP * self.room * b.dtype.itemsize,
+            **self.constants,
         )
 
 
@@ -171,7 +143,7 @@ def block_lu(blocks: Any, lower: int, upper: int, *, pivoting: str = "block", ov
         return kernels.block_lu.reference(blocks, lower, upper, pivoting=pivoting)
     blocks = cupy.ascontiguousarray(blocks)
     if pivoting == "band":
-        return BandFactors.factor(blocks)
+        return ThreadFactors.over_band(blocks)
     itemsize = blocks.dtype.itemsize
     if lower == upper == 1 and (k > _cyclic_reduction.MOST_UNKNOWNS[itemsize] or LONGEST[k <= THREAD_UNKNOWNS] < T):
         return _cyclic_reduction.cyclic_reduction(blocks)
