@@ -46,7 +46,7 @@ def rendered(stored: dict[str, Any], template: str) -> str:
     )
     environment.filters["to"] = number
     helpers = (where, mean, spread, around, ends, within, power, table, source, counts, changes)
-    environment.globals |= {helper.__name__: helper for helper in helpers}
+    environment.globals.update({helper.__name__: helper for helper in helpers})
     text = environment.from_string(template).render(stored)
     parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
     title, rest = "".join(part if part.startswith("```") else _filled(part) for part in parts).split("\n", 1)
