@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from implicitsolve import LinearOperator
 from implicitsolve.adapters._common import Array, array_namespace, quiet, zeros
-from implicitsolve.adapters._sweep import Run, stepwise, sweep
+from implicitsolve.adapters._rows import Run, stepwise, sweep
 from implicitsolve.adapters._transition import Derivative, Transition, difference
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from implicitsolve.adapters._common import Array, ByFields, DType, array_namespace, device
 from implicitsolve.adapters._matrices import affine_gradients, contiguous, each_times, joined, times
-from implicitsolve.adapters._sweep import Run
+from implicitsolve.adapters._rows import Run
 
 Distances = tuple[int, ...] | None
 

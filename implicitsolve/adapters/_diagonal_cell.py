@@ -16,7 +16,7 @@ from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell, Cotangents, Distances, InputWeights
 from implicitsolve.adapters._common import Array, array_namespace
 from implicitsolve.adapters._matrices import along, identity
-from implicitsolve.adapters._sweep import Run
+from implicitsolve.adapters._rows import Run
 from implicitsolve.adapters.kernels._affine import times
 from implicitsolve.adapters.kernels._gates import gate, near
 

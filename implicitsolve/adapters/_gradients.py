@@ -1,15 +1,153 @@
-"""Gradients of a loss by everything that a layer depends on, from the cotangents of its states."""
+"""States beyond the ends of the sequences, and gradients of a loss by everything that a layer depends on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from implicitsolve.adapters._boundary import Boundaries
+import numpy as np
+
 from implicitsolve.adapters._cell import Cotangents
-from implicitsolve.adapters._common import Array, array_namespace, quiet
-from implicitsolve.adapters._rows import Rows
+from implicitsolve.adapters._common import Array, HostIndices, array_namespace, check_array, from_host, quiet, zeros
+from implicitsolve.adapters._rows import Rows, taken
 from implicitsolve.adapters._transition import Derivative, Transition
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """One side's states, nearest first, of which an adapter may name parts.
+
+    Attributes
+    ----------
+    side : int
+        -1 before the first position, +1 after the last.
+    names : tuple of str
+        Parts of the state under names of their own, all of one size.
+    depth : int
+        Number of states beyond this end that positions take.
+    size : int
+        Numbers in one state, all parts together.
+    own : frozenset of str
+        Names of those with one value per sequence; the others are shared by all.
+    """
+
+    side: int
+    names: tuple[str, ...]
+    depth: int
+    size: int
+    own: frozenset[str] = frozenset()
+
+    def accept(
+        self,
+        caller: str,
+        given: Mapping[str, Array | None],
+        like: Array,
+        batch: tuple[int, ...],
+        stacked: bool,
+    ) -> tuple[Boundary, dict[str, Array]]:
+        """Check the parts that are given, and copy them; the others are zeros that all sequences share.
+
+        A part has shape (k,), or (depth, k) if they are `stacked`, with the batch before it where each sequence has
+        its own. Stacks of one may come without their axis.
+        """
+        xp, k = array_namespace(like), self.size // len(self.names)
+        shared = (self.depth, k) if stacked else (k,)
+        arrays, own = {}, set()
+        for name in self.names:
+            value = given[name]
+            if value is None:
+                arrays[name] = zeros(shared, like)
+                continue
+            shapes = [shared, (k,)] if stacked and self.depth == 1 else [shared]
+            known = [(shape, False) for shape in shapes] + [((*batch, *shape), True) for shape in shapes if batch]
+            found = tuple(getattr(value, "shape", ()))
+            near = [item for item in known if len(item[0]) == len(found)] or known
+            shape, is_own = next((item for item in near if item[0] == found), near[0])
+            arrays[name] = xp.asarray(check_array(caller, name, value, shape, like), copy=True)
+            own |= {name} if is_own else set()
+        return replace(self, own=frozenset(own)), arrays
+
+    def states(self, parameters: Mapping[str, Array], systems: int) -> Array:
+        """All parts side by side, for every sequence: (B, depth, size)."""
+        xp = array_namespace(parameters[self.names[0]])
+        k = self.size // len(self.names)
+        parts = []
+        for name in self.names:
+            own = xp.reshape(parameters[name], (systems if name in self.own else 1, self.depth, k))
+            parts.append(xp.broadcast_to(own, (systems, self.depth, k)))
+        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
+
+    def positions(self, offset: int, lengths: HostIndices) -> HostIndices:
+        """The positions (B, depth) whose neighbour at `offset` is each of the states, -1 where there is none."""
+        step = abs(offset) - 1 - np.arange(self.depth)  # positions from this end
+        found = np.where(self.side < 0, step, lengths[:, None] - 1 - step)
+        return np.where((step >= 0) & (step < lengths[:, None]), found, -1)
+
+    def edge(self, states: Array, offset: int, rows: Rows) -> Array:
+        """Matrix (count, size) of the neighbours at `offset` that lie beyond this end, zero where they do not."""
+        positions, none = self.positions(offset, rows.lengths), rows.systems * self.depth
+        owner, at = np.full(rows.count, none), (rows.first[:, None] + positions)[positions >= 0]
+        owner[at] = np.flatnonzero(positions >= 0)
+        return taken(array_namespace(states).reshape(states, (none, self.size)), from_host(owner, states), none)
+
+    def gradients(
+        self, sent: Mapping[int, Array], parameters: Mapping[str, Array], lengths: HostIndices, rows: Rows, parity: int
+    ) -> dict[str, Array]:
+        """Gradients of the parts, where ``sent[offset]`` (count, size) goes from each row to its neighbour there.
+
+        `rows` holds all positions of sequences of these lengths (parity -1), or those of one parity.
+        """
+        xp, B, k = array_namespace(sent[next(iter(sent))]), rows.systems, self.size // len(self.names)
+        total = zeros((B, self.depth, self.size), sent[next(iter(sent))])
+        for offset, cotangents in sent.items():
+            if offset * self.side > 0:
+                slot = self.positions(offset, lengths)
+                if parity >= 0:
+                    slot = np.where((slot >= 0) & (slot % 2 == parity), slot // 2, -1)
+                source = np.where(slot >= 0, rows.first[:, None] + slot, -1).reshape(-1)
+                total += xp.reshape(taken(cotangents, from_host(source, cotangents), -1), total.shape)
+        gradients = {}
+        for i, name in enumerate(self.names):
+            part = total[:, :, i * k : (i + 1) * k]
+            part = xp.asarray(part, copy=True) if name in self.own else xp.sum(part, axis=0)
+            gradients[name] = xp.reshape(part, parameters[name].shape)
+        return gradients
+
+
+@dataclass(frozen=True, eq=False)
+class Boundaries:
+    """Those of the sides that the layer has."""
+
+    sides: tuple[Boundary, ...]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Of all states."""
+        return frozenset(name for side in self.sides for name in side.names)
+
+    @cached_property
+    def own(self) -> frozenset[str]:
+        """Names of those with one value per sequence."""
+        return frozenset().union(*(side.own for side in self.sides))
+
+    def edges(self, parameters: Mapping[str, Array], offsets: Sequence[int], rows: Rows) -> dict[int, Array]:
+        """For offsets that lead beyond an end the neighbours there, as of `Boundary.edge`."""
+        edges: dict[int, Array] = {}
+        for side in self.sides:
+            states = side.states(parameters, rows.systems)
+            edges |= {offset: side.edge(states, offset, rows) for offset in offsets if offset * side.side > 0}
+        return edges
+
+    def starts(self, parameters: Mapping[str, Array], direction: int, depth: int, size: int, systems: int) -> Array:
+        """States (B, depth, size) from which a recurrence in this direction begins, the latest first."""
+        for side in self.sides:
+            if side.side == -direction:
+                return side.states(parameters, systems)[:, :depth, :]
+        return zeros((systems, depth, size), parameters["inputs"])
+
+
+# Gradients, from the cotangents of the layer's states
 
 
 @dataclass(frozen=True, eq=False)

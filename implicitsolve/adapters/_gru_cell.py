@@ -16,7 +16,7 @@ from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
 from implicitsolve.adapters._common import Array, array_namespace
 from implicitsolve.adapters._matrices import across, along, contiguous, identity, joined, product_sum, stacked, times
-from implicitsolve.adapters._sweep import FEW, Run
+from implicitsolve.adapters._rows import FEW, Run
 
 NAMES = tuple(kind + which for which in ("p", "n", "z", "r", "") for kind in "WUb")
 STENCIL_NAMES = ("Ws", "Us", "bs", "Wz", "Uz", "bz", "Wr", "Ur", "br", "W", "U", "b")

@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from implicitsolve import BlockBanded, LinearOperator, Problem
-from implicitsolve.adapters._boundary import Boundaries, Boundary
 from implicitsolve.adapters._causal import direction, jacobian, one_step
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import (
@@ -28,9 +27,8 @@ from implicitsolve.adapters._common import (
     quiet,
     zeros,
 )
-from implicitsolve.adapters._gradients import Gradients
-from implicitsolve.adapters._rows import Rows
-from implicitsolve.adapters._sweep import stepwise, sweep, sweep_residual
+from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients
+from implicitsolve.adapters._rows import Rows, stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 from implicitsolve.elimination import Coupling, Half, Halves
 

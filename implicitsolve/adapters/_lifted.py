@@ -26,7 +26,7 @@ from implicitsolve.adapters._common import (
     to_host,
     zeros,
 )
-from implicitsolve.adapters._lifted_weights import astype, check_matrix, entries, outer, times
+from implicitsolve.adapters._lifted_matrices import astype, check_matrix, entries, outer, times
 from implicitsolve.adapters.kernels import ACTIVATIONS, Activation, check_activation
 
 NARROW = 8  # unknowns in a level, on average, below which a sweep takes much longer than a product with A

@@ -14,7 +14,7 @@ from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell, Cotangents, Distances, InputWeights
 from implicitsolve.adapters._common import Array, array_namespace, device, is_cupy_array
 from implicitsolve.adapters._matrices import split, times
-from implicitsolve.adapters._sweep import FEW, Run
+from implicitsolve.adapters._rows import FEW, Run
 
 NAMES = ("P", "N", "V", "b")
 

@@ -19,8 +19,8 @@ from implicitsolve.adapters._common import (
     is_array,
     quiet,
 )
-from implicitsolve.adapters._lifted_weights import entries as nonzeros
-from implicitsolve.adapters._lifted_weights import inside
+from implicitsolve.adapters._lifted_matrices import entries as nonzeros
+from implicitsolve.adapters._lifted_matrices import inside
 
 
 @dataclass(frozen=True, kw_only=True)

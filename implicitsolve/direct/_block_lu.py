@@ -32,9 +32,9 @@ class BlockLU(BlockSettings):
         LAPACK's band solver, for up to ``2 lower + upper + 1`` blocks a row. "auto" (the default) takes "band" at once
         where that is about as fast: with Numba for k = 1 and 8 < k < 20, and with LAPACK. Elsewhere it pivots inside
         the blocks, and where that met a singular block or `growth` exceeds `growth_limit`, factors the system again
-        with "band". With Numba, block tridiagonal systems with k > 2 whose outer blocks are triangular (neighbours
-        coupled unknown by unknown, as by diffusion) are tried without interchanges first, as bands of 2 k + 1 numbers:
-        a half to two thirds of the time of the blocks.
+        with "band". With Numba, block tridiagonal systems with k = 1 or 2 < k < 20 whose outer blocks are triangular
+        (neighbours coupled unknown by unknown, as by diffusion) are tried without interchanges first, as bands of
+        2 k + 1 numbers: a half to two thirds of the time of the blocks.
     refine : int, optional
         Steps of iterative refinement in each solve: a product with A and a solve each. Default 0: `growth_limit` keeps
         the backward error small without.

@@ -77,7 +77,7 @@ block_lu.implement("lapack", _lapack.block_lu, _lapack.supports)
 cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reduction)
 
 place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, module="vectors")
-narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow})
+narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow}, "block_lu")
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
 scalar_tridiagonal.implement("lapack", _scalar_tridiagonal.Chains, _scalar_tridiagonal.Chains.supports)
 rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="vectors")

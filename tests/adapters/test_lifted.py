@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
-from implicitsolve.adapters import _lifted_weights, initial_guess, lifted_net
+from implicitsolve.adapters import _lifted_matrices, initial_guess, lifted_net
 from implicitsolve.testing import dot_test, structure_test, taylor_test
 from tests.adapters.lifted import (
     ACTIVATIONS,
@@ -113,7 +113,7 @@ def test_products_of_bands_are_the_same_however_large_blocks_are(periodic, monke
     x, B, u = rng.standard_normal((BATCH, N)), rng.standard_normal((N, P)), rng.standard_normal((BATCH, P))
     expected = lifted_net(A.todense(), B, u)
     for few in (0, N * N):
-        monkeypatch.setattr(_lifted_weights, "FEW", few)
+        monkeypatch.setattr(_lifted_matrices, "FEW", few)
         net = lifted_net(A, B, u)
         close(net.residual(x), expected.residual(x))
         close(net.vjp(x, x), expected.vjp(x, x))
@@ -126,7 +126,7 @@ def test_products_of_blocks_are_the_same_however_large_they_are(case, name, monk
     net = lifted_net(FORMS[name](full), FORMS["dense"](parts["B"]), parts["inputs"])
     expected = lifted_net(full, parts["B"], parts["inputs"])
     for few in (0, N * N):
-        monkeypatch.setattr(_lifted_weights, "FEW", few)
+        monkeypatch.setattr(_lifted_matrices, "FEW", few)
         close(net.residual(x), expected.residual(x))
         close(net.jvp(x, x), expected.jvp(x, x))
         close(net.vjp(x, x), expected.vjp(x, x))

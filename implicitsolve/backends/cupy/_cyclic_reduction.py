@@ -15,7 +15,7 @@ from implicitsolve.backends.cupy._factors import WARP, Factors, lanes, tile
 from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch, limits
 
 AT_THE_END = 16  # rows of a system that stay at the levels that one block does in one launch
-THREADS = 256
+THREADS = 256  # of a block, as in block_large.cuh
 MOST_UNKNOWNS = {4: 32, 8: 21}  # by bytes of a number: a lane holds a row of three blocks in 128 registers
 
 
@@ -123,7 +123,7 @@ def _after(own: list[tuple[int, int, int]]) -> tuple[int, int]:
     return 2 * stride, before + rows
 
 
-PANEL, HEIGHT, THREADS = 32, 64, 256  # as in block_large.cuh and large_product.cu
+PANEL, HEIGHT = 32, 64  # as in block_large.cuh and large_product.cu
 PREFERRED_SHARED = 72 * 1024  # bytes of shared memory with which three blocks fit on the largest multiprocessors
 MOST_GRID = 2**20
 LOWER, UPPER = 1, 0
