@@ -16,7 +16,16 @@ if importlib.util.find_spec("torch") is None:
     )
 
 from implicitsolve.torch._layer import ImplicitLayer
-from implicitsolve.torch._modules import Elman, ImplicitGRU, ImplicitLSTM, ImplicitRNN, LiftedNet, StencilGRU
+from implicitsolve.torch._modules import (
+    DiagonalGRU,
+    DiagonalLSTM,
+    Elman,
+    ImplicitGRU,
+    ImplicitLSTM,
+    ImplicitRNN,
+    LiftedNet,
+    StencilGRU,
+)
 from implicitsolve.torch._options import ConvergenceWarning, SolveOptions
 from implicitsolve.torch._penalty import jacobian_penalty
 from implicitsolve.torch._solve import solve
@@ -27,6 +36,8 @@ __all__ = [
     "GRU",
     "LSTM",
     "ConvergenceWarning",
+    "DiagonalGRU",
+    "DiagonalLSTM",
     "Elman",
     "ImplicitGRU",
     "ImplicitLSTM",

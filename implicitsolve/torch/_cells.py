@@ -19,8 +19,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def affine(w: Tensors, gate: str, x: Tensor, h: Tensor) -> Tensor:
-    """W x + U h + b of one gate."""
-    return linear(x, w["W" + gate], w["b" + gate]) + linear(h, w["U" + gate])
+    """W x + U h + b of one gate; a vector U stands for a diagonal matrix."""
+    U = w["U" + gate]
+    return linear(x, w["W" + gate], w["b" + gate]) + (linear(h, U) if U.ndim == 2 else U * h)
 
 
 def mixed(arguments: Sequence[Tensor], neighbours: Sequence[Tensor]) -> Tensor:
@@ -50,7 +51,12 @@ def implicit_lstm(w: Tensors, x: Tensor, neighbours: Sequence[Tensor]) -> Tensor
     """That of `implicitsolve.adapters.implicit_lstm`."""
     hidden = [state.chunk(2, dim=-1)[0] for state in neighbours]
     arguments = [torch.cat(2 * [affine(w, gate, x, h)], dim=-1) for gate, h in zip("pn", hidden, strict=True)]
-    hhat, chat = mixed(arguments, neighbours).chunk(2, dim=-1)
+    return lstm(w, x, mixed(arguments, neighbours))
+
+
+def lstm(w: Tensors, x: Tensor, before: Tensor) -> Tensor:
+    """The state (h, c) of an LSTM, and the one before it."""
+    hhat, chat = before.chunk(2, dim=-1)
     i, f, o = (torch.sigmoid(affine(w, gate, x, hhat)) for gate in "ifo")
     c = f * chat + i * torch.tanh(affine(w, "g", x, hhat))
     return torch.cat([o * torch.tanh(c), c], dim=-1)

@@ -229,6 +229,67 @@ class ImplicitLSTM(_Recurrent):
     parts: int = 2
 
 
+class DiagonalGRU(_Recurrent):
+    """The GRU with diagonal recurrent weights of `implicitsolve.adapters.diagonal_gru` as a module.
+
+    Parameters
+    ----------
+    d, k : int
+        Inputs and states of one position.
+    **options
+        solve_options, scale, generator, device and dtype of `ImplicitGRU`.
+
+    Notes
+    -----
+    Called as `ImplicitGRU`, with the boundary state h0 of shape (k,) or (B, k). By default the network is run position
+    by position; `SolveOptions` with the method "causal-newton" solve for all positions at once, which suits a GPU.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from implicitsolve.torch import DiagonalGRU, SolveOptions
+    >>> layer = DiagonalGRU(2, 4, solve_options=SolveOptions(method="causal-newton"))
+    >>> layer(torch.ones(3, 50, 2)).shape
+    torch.Size([3, 50, 4])
+    """
+
+    adapter = "diagonal_gru"
+    drawn_by = "diagonal_gru_parameters"
+    _cell = staticmethod(lambda w, x, near: _cells.gated(w, x, near[0]))
+    boundaries: tuple[str, ...] = ("h0",)
+    offsets: tuple[int, ...] = (-1,)
+
+
+class DiagonalLSTM(_Recurrent):
+    """The LSTM with diagonal recurrent weights of `implicitsolve.adapters.diagonal_lstm` as a module.
+
+    Parameters
+    ----------
+    d, k : int
+        Inputs of one position; hidden states of one position, and as many cell states.
+    **options
+        solve_options, scale, generator, device and dtype of `ImplicitGRU`.
+
+    Notes
+    -----
+    As of `DiagonalGRU`, with the boundary states h0 and c0, and states as of `ImplicitLSTM`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from implicitsolve.torch import DiagonalLSTM
+    >>> DiagonalLSTM(2, 4)(torch.ones(3, 50, 2)).shape
+    torch.Size([3, 50, 8])
+    """
+
+    adapter = "diagonal_lstm"
+    drawn_by = "diagonal_lstm_parameters"
+    _cell = staticmethod(lambda w, x, near: _cells.lstm(w, x, near[0]))
+    boundaries: tuple[str, ...] = ("h0", "c0")
+    offsets: tuple[int, ...] = (-1,)
+    parts: int = 2
+
+
 class Elman(_Recurrent):
     """The Elman network of `implicitsolve.adapters.elman`, solved for all positions at once, as a module.
 

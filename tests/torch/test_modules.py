@@ -62,6 +62,10 @@ CASES = {
         size=2 * K,
     ),
     "elman": Case(lambda **o: imt.Elman(D, K, **o), "elman", {"h0": (B, K)}, {"activation": "tanh"}),
+    "diagonal gru": Case(lambda **o: imt.DiagonalGRU(D, K, **o), "diagonal_gru", {"h0": (B, K)}),
+    "diagonal lstm": Case(
+        lambda **o: imt.DiagonalLSTM(D, K, **o), "diagonal_lstm", {"h0": (K,), "c0": (B, K)}, size=2 * K
+    ),
     "lifted": Case(lambda **o: imt.LiftedNet(K, D, **o), "lifted_net", {}, {"activation": "tanh"}),
 }
 
