@@ -24,9 +24,9 @@ def steep(x):
     return x - np.tanh(1.5 * x @ STEEP + 1)
 
 
-def chain(u):
+def chain(u, c=3.0):
     p = np.pad(u, 1)
-    return p[2:] - 2 * u + p[:-2] + 3 * np.exp(u) / (u.size + 1) ** 2
+    return p[2:] - 2 * u + p[:-2] + c * np.exp(u) / (u.size + 1) ** 2
 
 
 def gru_layer() -> Problem:
@@ -189,14 +189,17 @@ def test_ranks_end_together_where_one_monitor_does(rng):
 
 
 def test_a_system_without_a_root_is_given_up_at_its_best_point():
-    """It took 6,836 and 4,482 evaluations: twenty steps without progress, of up to 400 Krylov iterations each."""
-    n = 300
-    problems = {
-        "x^2 + 1": (lambda x: x**2 + 1, np.linspace(0.5, 2, n), 2000),
-        "beyond the fold": (lambda u: chain(u) + 3 * np.exp(u) / (n + 1) ** 2, np.zeros(n), 900),
-    }
-    for name, (F, x0, most) in problems.items():
-        result = ims.root(Problem(F, structure="none"), x0)
-        assert result.status in (Status.STAGNATED, Status.LINE_SEARCH_FAILED), name
-        assert total(result.counts) < most, name
-        assert result.residual_norm <= result.initial_norm, name
+    """It took up to 8,577 evaluations: idle steps of up to 400 Krylov iterations each, in up to five attempts."""
+    ends = (Status.STAGNATED, Status.LINE_SEARCH_FAILED, Status.SINGULAR)
+    for n in (10, 50, 300, 3000):
+        problems = {
+            "x^2 + 1": (lambda x: x**2 + 1, np.linspace(0.5, 2, n)),
+            "beyond the fold": (lambda u: chain(u, 6.0), np.zeros(n)),
+            "with a mean": (lambda x: x**2 + x.mean() ** 2 + 0.1, np.linspace(0.1, 2, n)),
+        }
+        for name, (F, x0) in problems.items():
+            with np.errstate(over="ignore"):
+                result = ims.root(F, x0)
+            assert result.status in ends, name
+            assert total(result.counts) <= 1000, name  # 500 and 20 for each step with progress, in all attempts
+            assert result.residual_norm <= result.initial_norm, name

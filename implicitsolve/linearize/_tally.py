@@ -12,6 +12,7 @@ from implicitsolve.result import Counts
 from implicitsolve.status import Status
 
 Result = TypeVar("Result")
+ALLOWANCE, FOR_PROGRESS = 450, 20  # evaluations, and more for each step that made progress
 
 
 class LimitReached(Exception):  # noqa: N818 (a condition: it ends the step of a solve, and never leaves the solve)
@@ -33,6 +34,7 @@ class Tally:
 
     def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None, like: Any = None) -> None:
         self.residuals = self.jvps = self.vjps = self.linearizations = 0
+        self.progress = self.begin = 0  # steps of Newton's methods with progress; evaluations before these began
         self.most = max_evaluations
         self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
         self.ended: Status | None = None  # why systems that still run are given up
@@ -53,6 +55,12 @@ class Tally:
     def evaluations(self) -> int:
         """Residuals and products so far."""
         return self.residuals + self.jvps + self.vjps
+
+    @property
+    def worth(self) -> int:
+        """Evaluations that the progress of a single system still deserves; a limit of the caller's takes its place."""
+        spent = self.evaluations - self.begin if self.most is None else 0
+        return ALLOWANCE + FOR_PROGRESS * self.progress - spent
 
     def is_spent(self) -> bool:
         """Whether the solve has to end; `ended` is why."""

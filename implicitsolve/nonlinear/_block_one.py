@@ -93,6 +93,7 @@ class OneSystemLoop(BlockLoop):
         iteration = 0
         while self.state.rows.size:
             iteration = self._within_limits(self._several_steps, iteration + 1) or iteration
+            self._note_progress()
             self._note_best()
             self._compact()
         return self._remembered()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class EquilibratedDogleg(DenseNewton):
     differences: the error of one-sided ones exceeds the smallest singular values of Watson's problem.
     """
 
+    sees_units: ClassVar[bool] = False
+
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         return _EquilibratedLoop(self, context, start, rows).run()
@@ -51,6 +54,7 @@ class _EquilibratedLoop(DenseLoop):
         state, fresh = self.state, self.state.is_stale
         if fresh.any():
             self._assemble(np.flatnonzero(fresh))
+            self._judge()
         with np.errstate(all="ignore"):
             largest = np.abs(state.J).max(axis=2)  # not rounded to powers of 2: ||R F|| is compared from step to step
             R = 1 / np.where(largest > 0, largest, 1.0)

@@ -15,7 +15,7 @@ from implicitsolve.linearize._evaluator import Evaluator, Guests
 from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._memory import SolveMemory
-from implicitsolve.nonlinear._scheduler import Scheduler, SolveContext
+from implicitsolve.nonlinear._scheduler import NEAR, Scheduler, SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import DETAILS, NewtonStep
@@ -23,6 +23,7 @@ from implicitsolve.status import Status
 
 HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x at all
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
+WORTH, IDLE = 0.99, 2  # of the least ||F||: progress; steps without, after which to judge by the evaluations
 PATIENCE = 20  # steps without progress after which a system has stagnated
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
@@ -46,6 +47,7 @@ class IterationLoop(Generic[State]):
     FOLDS: ClassVar[bool] = False  # whether a step evaluates their x0 in the call that it takes anyway
     STEPS: ClassVar[int] = 100  # limit where the caller set none
     NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
+    JUDGED: ClassVar[bool] = False  # whether evaluations without progress are evidence that there is no root
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution
@@ -54,7 +56,7 @@ class IterationLoop(Generic[State]):
         self.whole, self.is_retry, self.memory = context.evaluator, rows is not None, context.memory
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
-        self.patience = PATIENCE
+        self.patience, self.idle, self.is_judged = PATIENCE, 0, self.JUDGED
         self.guests: Guests | None = None  # systems that join after the next step
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
@@ -96,6 +98,7 @@ class IterationLoop(Generic[State]):
             iteration += 1
             details = self._within_limits(self._step, iteration - before >= self.state.limit)
             if details is not None:
+                self._note_progress()
                 self._note_best()
                 self._record(iteration, **details)
             self._compact()
@@ -252,6 +255,19 @@ class IterationLoop(Generic[State]):
         if rows.size == self.state.rows.size:
             return self.evaluator, self.state.x, self.state.F
         return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
+
+    def _note_progress(self) -> None:
+        """End a single system that has ceased to make progress and has taken more evaluations than it deserves."""
+        state, tally = self.state, self.whole.tally
+        if not self.is_judged:
+            tally.begin = tally.evaluations
+        elif self.whole.rows.size == 1:
+            is_progress = bool(state.measure[0] < WORTH * state.best_measure[0])
+            tally.progress += is_progress
+            self.idle = 0 if is_progress else self.idle + 1
+            is_idle = self.idle >= IDLE and state.status[0] == RUNNING and tally.worth <= 0
+            if is_idle and state.best_measure[0] > NEAR * self.solution.first_norm[0]:
+                state.status[0] = STAGNATED
 
     def _note_best(self) -> HostArray:
         """Keep the points with the smallest norms of F; return where these are new."""

@@ -34,6 +34,7 @@ PROGRESS = 0.9  # of ||F||_2, which searches reduce, where another norm, that of
 IDLE_STEPS, IDLE_ITERATIONS = 4, 200  # since ||F|| made progress, after which both together a system has stagnated
 SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
 BOUNDED = 0.01  # largest eta next to bounds, where unknowns near one are smaller than the error of the others
+LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
@@ -78,8 +79,7 @@ class NewtonKrylov:
     Each system has its own Krylov space, forcing term, step length and status; those that have ended leave the arrays.
     Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times
     as accurately. A system whose least norm of F has not fallen by 1 %, nor ||F||_2 by 10 %, in 4 steps and 200
-    iterations has stagnated: without a root 300 unknowns took up to ten times as many evaluations to be given up by the
-    number of steps alone.
+    iterations has stagnated; a single one also by the rule of `NonlinearStop.max_evaluations`.
 
     Memory per system with the defaults, in vectors: 2 m for a space of m, and 4 r for r recycled pairs.
 
@@ -168,6 +168,7 @@ class _NewtonState(LoopState):
 class KrylovLoop(IterationLoop[_NewtonState]):
     """Steps whose directions come from a Krylov method."""
 
+    JUDGED = True
     ADMITS = 0.1  # so that at least 0.9 of the slots are in use while systems wait
 
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
@@ -218,6 +219,9 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         eta = self._forcing()
         M = self._preconditioner(J)
         limit = None if state.lagged is None else state.lagged.limit
+        if self.is_judged and self.whole.rows.size == 1 and (self.idle or self.is_retry):
+            most = np.asarray([max(LEAST_KRYLOV, self.whole.tally.worth)])
+            limit = most if limit is None else np.minimum(limit, most)
         outcome = state.linear.direction(J, state.F, state.norms, eta, M, limit)
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
         previous, direction, remaining = state.norms, outcome.x, linear_residual
@@ -290,6 +294,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             failed[old] = RUNNING
             empty &= ~old
         growing = empty & state.linear.grew  # GMRES may make no progress before its last vector
+        self.idle -= int(growing.any())
         failed[growing] = RUNNING
         empty &= ~growing
         failed[empty] = Status.LINEAR_SOLVE_FAILED

@@ -20,6 +20,7 @@ from implicitsolve.status import Status, StatusArray
 from implicitsolve.stopping import NonlinearStop
 
 LITTLE = 0.02  # the same from which on another attempt is not worth its evaluations: it gains two digits at most
+NEAR = 1e-3  # of ||F(x0)||: a system that has come so far is likely to have a root
 ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
 
 
@@ -151,6 +152,9 @@ def retried(method: NonlinearMethod, context: SolveContext, first: Solution, row
     """
     tally = context.evaluator.tally
     solution = first
+    is_hopeless = first.status.size == 1 and tally.worth <= 0 and first.norm[0] > NEAR * first.first_norm[0]
+    if is_hopeless and not getattr(method, "sees_units", False):
+        return first
     if not tally.is_spent():
         rows = rows[~_is_exhausted(context, first, rows)]
     if rows.size and not tally.is_spent():
