@@ -241,7 +241,7 @@ def _project_rows(a: Array, kappa: float) -> Array:
 
 LARGEST = 2000  # nodes of a component for which linear systems are solved
 CLOSE = 1e-12  # relative distance of the bounds at which the search ends
-FEW_PRODUCTS, MOST_PRODUCTS, MOST_SYSTEMS = 60, 1000, 30
+FEW_PRODUCTS, MOST_PRODUCTS, MOST_SYSTEMS = 60, 1000, 30  # as documented
 TINY = 2.0**-500  # entries of the scaled matrix and of v are no smaller, so that no product underflows
 EPS = float(np.finfo(np.float64).eps)
 

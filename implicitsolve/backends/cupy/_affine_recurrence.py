@@ -10,8 +10,7 @@ import numpy as np
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import Plan
-from implicitsolve.backends.cupy._gates import supports
-from implicitsolve.backends.cupy._module import dense, launch, strides
+from implicitsolve.backends.cupy._module import dense, is_real, launch, strides
 from implicitsolve.backends.cupy._recurrence import BLOCKS, WARP, _table
 
 THREADS = 128
@@ -64,4 +63,4 @@ def _launch(rule, x, begin, ends, plan, chunk, out, products=None):
     )
 
 
-kernels.affine_recurrence.implement("cupy", run, supports)
+kernels.affine_recurrence.implement("cupy", run, is_real)

@@ -10,7 +10,7 @@ import cupy
 from implicitsolve import kernels
 from implicitsolve.backends.cupy import _cyclic_reduction
 from implicitsolve.backends.cupy._factors import WARP, Factors, lanes, tile
-from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch, limits
+from implicitsolve.backends.cupy._module import MOST_BLOCKS, is_real, launch, limits
 
 MOST_SHARED = 96 * 1024  # bytes of the block rows that the lanes share
 LANE_NUMBERS = 128  # of 32 bits in the registers of a lane
@@ -158,7 +158,7 @@ def along(blocks: Any, lower: int, upper: int) -> Any:
 
 def supports_along(like: Any, *, block_size: int, lower: int, upper: int, **others: Any) -> bool:
     """Whether `along` does blocks of these sizes."""
-    if not _cyclic_reduction.is_real(like):
+    if not is_real(like):
         return False
     sizes = (block_size, lower, upper, like.dtype.itemsize)
     return fits_thread(*sizes) or fits_lanes(*sizes)

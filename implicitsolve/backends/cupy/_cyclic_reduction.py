@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve import kernels
 from implicitsolve._typing import Indices
 from implicitsolve.backends.cupy._factors import WARP, Factors, lanes, tile
-from implicitsolve.backends.cupy._module import MOST_BLOCKS, launch, limits
+from implicitsolve.backends.cupy._module import MOST_BLOCKS, is_real, launch, limits
 
 AT_THE_END = 16  # rows of a system that stay at the levels that one block does in one launch
 THREADS = 256  # of a block, as in block_large.cuh
@@ -341,11 +341,6 @@ def cyclic_reduction(blocks: Any, *, overwrite: bool = False) -> Any:
         return kernels.cyclic_reduction.reference(blocks)
     blocks, small = cupy.ascontiguousarray(blocks), blocks.shape[3] <= MOST_UNKNOWNS[blocks.dtype.itemsize]
     return (CyclicFactors if small else LargeBlockFactors).factor(blocks)
-
-
-def is_real(like: Any) -> bool:
-    """Real arrays of CuPy."""
-    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
 
 
 def supports(like: Any, *, block_size: int, **others: Any) -> bool:

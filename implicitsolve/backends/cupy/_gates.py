@@ -8,16 +8,11 @@ from math import prod
 import cupy
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._module import dense, launch
+from implicitsolve.backends.cupy._module import dense, is_real, launch
 
 MOST = 4  # neighbours
 THREADS = 128  # small layers still reach many multiprocessors
 NO_NEIGHBOURS = (0,) * MOST  # distances to neighbours that there are not
-
-
-def supports(like, **case):
-    """Real numbers, as many in a row as there may be."""
-    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
 
 
 def elementwise(file, function, shape, arguments, **constants):
@@ -241,6 +236,6 @@ def _states(stacks, like):
     return cupy.empty((*stacks, *like.shape[:-1], 2 * like.shape[-1]), like.dtype)
 
 
-kernels.mixture.implement("cupy", Mixture, supports)
-kernels.gru.implement("cupy", GRU, supports)
-kernels.lstm.implement("cupy", LSTM, supports)
+kernels.mixture.implement("cupy", Mixture, is_real)
+kernels.gru.implement("cupy", GRU, is_real)
+kernels.lstm.implement("cupy", LSTM, is_real)

@@ -7,7 +7,8 @@ import cupy
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import ACTIVATIONS
-from implicitsolve.backends.cupy._gates import MOST, elementwise, kept, matrix, neighbours, places, supports
+from implicitsolve.backends.cupy._gates import MOST, elementwise, kept, matrix, neighbours, places
+from implicitsolve.backends.cupy._module import is_real
 from implicitsolve.backends.cupy._recurrence import run
 
 NUMBERS = {name: number for number, name in enumerate(ACTIVATIONS)}  # as the sources have them
@@ -52,4 +53,4 @@ def _rnn(function, found, arguments, m):
     elementwise("gates_rnn.cu", f"rnn_{function}", found.shape, arguments, M=m)
 
 
-kernels.rnn.implement("cupy", RNN, supports)
+kernels.rnn.implement("cupy", RNN, is_real)

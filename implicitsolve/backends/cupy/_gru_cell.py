@@ -9,7 +9,7 @@ import cupy
 
 from implicitsolve.adapters import kernels
 from implicitsolve.backends.cupy._gates import elementwise, kept, matrix, stack
-from implicitsolve.backends.cupy._module import launch, limits
+from implicitsolve.backends.cupy._module import is_real, launch, limits
 
 FILE = "gru_cell.cu"
 LARGEST_BLOCK = 512  # threads, of which there is one for each column: more would have too few registers
@@ -19,7 +19,7 @@ MOST_WORK = 1 << 27  # rows times squared size: beyond that cuBLAS, which reads 
 
 
 def _supports(like, *, size, neighbours):
-    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd" and size <= LARGEST_BLOCK and neighbours <= 2
+    return is_real(like) and size <= LARGEST_BLOCK and neighbours <= 2
 
 
 class GRUCell:

@@ -104,6 +104,11 @@ def launch(
     kernel(grid, block, arguments, shared_mem=shared)
 
 
+def is_real(like: Any, **case: Any) -> bool:
+    """Whether `like` is a real array of CuPy."""
+    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
+
+
 def dense(x: Any) -> Any:
     """The array, or a copy, in which the numbers of a row are adjacent."""
     return x if x.shape[-1] <= 1 or x.strides[-1] == x.itemsize else cupy.ascontiguousarray(x)

@@ -9,8 +9,8 @@ import cupy
 import numpy as np
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._gates import THREADS, matrix, supports
-from implicitsolve.backends.cupy._module import launch, limits, strides
+from implicitsolve.backends.cupy._gates import THREADS, matrix
+from implicitsolve.backends.cupy._module import is_real, launch, limits, strides
 
 WARP, BLOCKS = 32, 2048  # about sixteen warps for each multiprocessor of the largest devices
 SHORTEST = 128  # steps of a chunk: below, a launch takes longer
@@ -135,8 +135,7 @@ def _table(plan):
 
 def _supports(like, *, size):
     """Real numbers, and weights that fit into a block's memory."""
-    is_real = isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
-    return is_real and Layout(size, 3, 1, SHOWN["pull"], like.itemsize).fits
+    return is_real(like) and Layout(size, 3, 1, SHOWN["pull"], like.itemsize).fits
 
 
 def take_rows(x, source, none):
@@ -161,5 +160,5 @@ def _launch(function, found, arguments):
 
 
 kernels.gru_recurrence.implement("cupy", run_gru, _supports)
-kernels.take_rows.implement("cupy", take_rows, supports)
-kernels.clear_rows.implement("cupy", clear_rows, supports)
+kernels.take_rows.implement("cupy", take_rows, is_real)
+kernels.clear_rows.implement("cupy", clear_rows, is_real)

@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 
 from implicitsolve import kernels
-from implicitsolve.backends.cupy._module import launch
+from implicitsolve.backends.cupy._module import is_real, launch
 
 THREADS = 128
 
@@ -45,9 +45,4 @@ def _launch(function: str, shape: tuple[int, ...], given: tuple[Any, ...], made:
     )
 
 
-def supports(like: Any, **case: Any) -> bool:
-    """Real arrays of CuPy."""
-    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd"
-
-
-kernels.scalar_tridiagonal.implement("cupy", ScalarTridiagonal, supports)
+kernels.scalar_tridiagonal.implement("cupy", ScalarTridiagonal, is_real)

@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve._namespace import array_namespace, is_safe, safe_range
-from implicitsolve.backends.cupy._module import dense, launch, strides
+from implicitsolve.backends.cupy._module import dense, is_real, launch, strides
 
 CHUNK = 8192  # entries of a vector that one block sums
 TILE, WARP = 4, 32  # as in vectors.cuh
@@ -24,7 +24,7 @@ Reference: Any = kernels.vectors.reference
 
 def supports(like: Any, **sizes: Any) -> bool:
     """Real vectors that are not empty."""
-    return isinstance(like, cupy.ndarray) and like.dtype.char in "fd" and like.shape[-1] > 0
+    return is_real(like) and like.shape[-1] > 0
 
 
 class Vectors(Reference):

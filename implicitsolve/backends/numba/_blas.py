@@ -121,7 +121,10 @@ def subtract_product(calls, A, Y, X, adjoint):
 
 
 class LargeBlockFactors(Batch):
-    """Block LU in place, and the pivots inside the diagonal blocks."""
+    """Block LU in place, and the pivots inside the diagonal blocks.
+
+    Without Python between the calls a solve by `BlockNewton` takes 0.5 of the time for k = 20 to 32, 0.65 for k = 64.
+    """
 
     arrays = ("F", "pivots")
     F: HostArray

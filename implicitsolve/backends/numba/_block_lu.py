@@ -79,7 +79,10 @@ class BandFactors(Batch):
 
 
 class TridiagonalFactors(Batch):
-    """Factors of scalar tridiagonal matrices: see `_scalar_tridiagonal`."""
+    """Factors of scalar tridiagonal matrices: see `_scalar_tridiagonal`.
+
+    It takes 0.13 to 0.25 of the time of `BandFactors`, and 0.7 of that of a whole solve by `BlockNewton`.
+    """
 
     arrays = ("F",)
     F: HostArray
