@@ -105,8 +105,8 @@ def diagonal_gru(params: Mapping[str, Array], inputs: Array, *, lengths: Lengths
         counts as zeros of shape (k,). Arrays are copied.
 
         It is causal: ``substitute`` runs the network position by position, and this is what `root` does by default.
-        ``method=NewtonKrylov()`` solves for all positions in parallel; J offers its exact inverse, so that each Newton
-        step takes one Krylov iteration. The adjoint system of `pull_back` is one scan backwards in either case.
+        ``method=CausalNewton()`` solves for all positions in parallel; `NewtonKrylov` takes one Krylov iteration per
+        step, since J offers its exact inverse. The adjoint system of `pull_back` is one scan backwards in any case.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def diagonal_gru(params: Mapping[str, Array], inputs: Array, *, lengths: Lengths
     -----
     The solution exists and is unique, and n Newton steps of full length make the first n states exact, whatever the
     start [1]_. How many steps it takes depends on how predictable the map is: where small changes of a state fade, it
-    takes a few for any T [2]_; where they grow, the count grows with T, and Newton's method may fail with a status. See
+    takes a few for any T [2]_; where they grow, the count grows with T: `CausalNewton`, and
     :doc:`/explanation/parallel_rnn`.
 
     With N = sum(lengths) + B + 1 rows, construction takes 6 N d k operations, and a residual, a product with J or its
@@ -141,9 +141,9 @@ def diagonal_gru(params: Mapping[str, Array], inputs: Array, *, lengths: Lengths
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.diagonal_gru_parameters(2, 4, scale=1.0, rng=rng)
     >>> network = ims.adapters.diagonal_gru(params, rng.standard_normal((3, 500, 2)), lengths=[500, 1, 300])
-    >>> result = ims.root(network, method=ims.NewtonKrylov())
-    >>> result.success.all(), bool(np.allclose(result.x, network.substitute(), atol=1e-5))
-    (np.True_, True)
+    >>> result = ims.root(network, method=ims.CausalNewton())
+    >>> bool(result.success.all()), bool(np.allclose(result.x, network.substitute(), atol=1e-5))
+    (True, True)
     >>> gradients = ims.pull_back(network, result, np.ones_like(result.x)).gradients
     >>> gradients["Uz"].shape, gradients["h0"].shape
     ((4,), (4,))
@@ -204,7 +204,7 @@ def diagonal_lstm(
     >>> rng = np.random.default_rng(0)
     >>> params = ims.adapters.diagonal_lstm_parameters(2, 4, scale=1.0, rng=rng)
     >>> network = ims.adapters.diagonal_lstm(params, rng.standard_normal((3, 500, 2)))
-    >>> result = ims.root(network, method=ims.NewtonKrylov())
+    >>> result = ims.root(network, method=ims.CausalNewton())
     >>> result.x.shape, result.success
     ((3, 500, 8), array([ True,  True,  True]))
     """
