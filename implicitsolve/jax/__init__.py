@@ -1,4 +1,4 @@
-"""Roots as JAX functions: `root` for residuals written in JAX, under `jit`, `grad`, `jvp` and `vmap`.
+"""Roots as JAX functions: of residuals written in JAX, and of the adapters, under `jit`, `grad`, `jvp` and `vmap`.
 
 The solver runs on the host; residuals and Jacobian products run where JAX runs them.
 """
@@ -12,6 +12,7 @@ from implicitsolve.errors import BackendUnavailable
 if importlib.util.find_spec("jax") is None:
     raise BackendUnavailable("implicitsolve.jax needs JAX, which is not installed: pip install 'implicitsolve[jax]'")
 
+from implicitsolve.jax._layer import layer
 from implicitsolve.jax._root import RootResult, root
 
-__all__ = ["RootResult", "root"]
+__all__ = ["RootResult", "layer", "root"]

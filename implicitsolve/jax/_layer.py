@@ -1,0 +1,265 @@
+"""`layer`: a layer of `implicitsolve.adapters` as a JAX function, solved on the host by the adapter's own products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+import implicitsolve as ims
+from implicitsolve.derivatives import pull_back, push_forward
+from implicitsolve.jax._cells import CELLS
+from implicitsolve.jax._root import RootResult
+from implicitsolve.jax._share import Words
+from implicitsolve.jax._systems import Settings
+from implicitsolve.krylov import LGMRES
+from implicitsolve.problem import Problem
+from implicitsolve.solve import check_linear, check_settings, root
+from implicitsolve.status import Status
+from implicitsolve.stopping import LinearStop, NonlinearStop
+
+ARRAYS = (jax.Array, np.ndarray)  # tracers are among the first
+
+
+def layer(
+    adapter: Callable[..., Problem],
+    params: Mapping[str, Any],
+    inputs: Any,
+    *,
+    lengths: Any = None,
+    method: Any = "auto",
+    stop: NonlinearStop | None = None,
+    adjoint_method: Any = None,
+    adjoint_stop: LinearStop | None = None,
+    **options: Any,
+) -> RootResult:
+    """Solve a layer of `implicitsolve.adapters`, under `jax.jit`, `grad`, `jvp`, `vmap` and their compositions.
+
+    Parameters
+    ----------
+    adapter : callable
+        `implicit_gru`, `stencil_gru`, `implicit_rnn`, `implicit_lstm`, `elman` or `lifted_net` of
+        `implicitsolve.adapters`.
+    params : mapping of str to Array
+        As of the adapter; of `lifted_net` the dense matrices A and B.
+    inputs : Array of shape (B, T, d) or (T, d)
+        As of the adapter, float32 or float64; of `lifted_net` (B, p) or (p,).
+    lengths : array or list of B integers from 1 to T, optional
+        As of the adapter; may be traced.
+    method, stop, adjoint_method, adjoint_stop : optional
+        As of `root`.
+    **options
+        What else the adapter takes: boundary states, such as hs and he, which are differentiated too, and `offsets` or
+        `activation`.
+
+    Returns
+    -------
+    RootResult
+        As of `root`; x are the states, and everything else has the axis of the batch, if there is one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the adapter, at once, whether or not anything is traced; or if `adapter` is none of these.
+
+    Notes
+    -----
+    A callback runs the adapter's kernels on NumPy arrays: for the solve, and for the linear systems of its derivatives.
+    The rest of the derivatives, of any order, is by JAX and implicit differentiation, as in `root`: one linear solve
+    for each tangent or cotangent; NaN where it fails. Under `jax.vmap` one batch is solved, unless parameters are
+    mapped too: then one for each of them. Vectors pass through the host's memory.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> import implicitsolve.jax as imj
+    >>> rng = np.random.default_rng(0)
+    >>> params = ims.adapters.gru_parameters(2, 4, rng=rng, dtype=np.float32)
+    >>> inputs = rng.standard_normal((3, 5, 2)).astype(np.float32)
+    >>> @jax.jit
+    ... def loss(params):
+    ...     return (imj.layer(ims.adapters.implicit_gru, params, inputs, lengths=[5, 1, 3]).x ** 2).sum()
+    >>> jax.grad(loss)(params)["Wz"].shape
+    (4, 2)
+    """
+    if adapter not in CELLS:
+        names = ", ".join(function.__name__ for function in CELLS)
+        raise TypeError(f"layer: `adapter` must be one of implicitsolve.adapters: {names}; got {adapter!r}")
+    check_settings("layer", method, stop, None)
+    if adjoint_stop is not None or adjoint_method is not None:
+        check_linear("layer", adjoint_method or LGMRES(), adjoint_stop or LinearStop())
+    cell = CELLS[adapter]
+    given = {name: options.pop(name) for name in (*cell.before, *cell.after) if options.get(name) is not None}
+    shape, is_single = _shape(adapter, params, inputs, lengths, given | options)
+    fixed = {name: value if isinstance(value, str) else tuple(value) for name, value in options.items()}
+    depths = dict.fromkeys(cell.before, 0) | dict.fromkeys(cell.after, 1)
+    sequences = {"inputs": jnp.asarray(inputs)[None] if is_single else jnp.asarray(inputs)}
+    for name, value in given.items():
+        depth = cell.depths(params, fixed)[depths[name]]
+        sequences[name] = _stacked(jnp.asarray(value), (shape[0], depth, np.shape(value)[-1]))
+    ends = jnp.full(shape[0], shape[1]) if lengths is None else jnp.asarray(lengths).reshape(shape[0])
+    settings = Settings(method, stop, adjoint_method, adjoint_stop, None)
+    solve = _solver(_Host(adapter, tuple(fixed.items()), settings), shape)
+    x, status, *numbers = solve(jax.tree.map(jnp.asarray, dict(params)), sequences, ends.astype(np.int32))
+    found = RootResult(x, status == int(Status.CONVERGED), status, *numbers)
+    return RootResult(*(part[0] for part in found)) if is_single else found
+
+
+def _shape(
+    adapter: Callable[..., Problem], params: Any, inputs: Any, lengths: Any, options: Mapping[str, Any]
+) -> tuple[tuple[int, ...], bool]:
+    """Shape of the states of the batch, and whether it is one sequence; raises what is wrong with the arguments."""
+    is_known = lengths is not None and not isinstance(lengths, Tracer)
+    extra = {"lengths": np.asarray(lengths)} if is_known else {}
+    stand_ins = ({name: _stand_in(x) for name, x in arrays.items()} for arrays in (dict(params), options))
+    weights, others = stand_ins
+    problem = _problem(adapter, weights, _stand_in(inputs), extra | others)
+    shape = tuple(ims.adapters.initial_guess(problem, "zeros").shape)
+    return (shape if problem.batch_ndim else (1, *shape)), not problem.batch_ndim
+
+
+def _problem(adapter: Callable[..., Problem], weights: Any, inputs: Any, options: Any) -> Problem:
+    if adapter is ims.adapters.lifted_net:
+        return adapter(**weights, inputs=inputs, **options)
+    return adapter(weights, inputs, **options)
+
+
+def _stand_in(value: Any) -> Any:
+    """An array of NumPy for one whose values may not be known."""
+    return np.broadcast_to(np.zeros((), value.dtype), value.shape) if isinstance(value, ARRAYS) else value
+
+
+def _stacked(value: Any, shape: tuple[int, int, int]) -> Any:
+    """Boundary states of every sequence, (B, depth, k), from those of all, or without an axis of depth 1."""
+    if value.ndim == 2 and value.shape != shape[1:]:
+        value = value[:, None, :]
+    return jnp.broadcast_to(value, shape)
+
+
+@dataclass(frozen=True)
+class _Host:
+    """What callbacks run: the adapter's problem of a batch, on arrays of NumPy."""
+
+    adapter: Callable[..., Problem]
+    options: tuple[tuple[str, Any], ...]
+    settings: Settings
+
+    def problem(self, weights: Mapping[str, Any], sequences: Mapping[str, Any], lengths: Any) -> Problem:
+        """The problem of a batch."""
+        given = dict(sequences)
+        inputs = given.pop("inputs")
+        extra = {"lengths": lengths} if inputs.ndim == 3 else {}
+        if "offsets" not in dict(self.options) and "P" not in weights:  # states beyond an end have no axis of depth
+            given = {name: value[:, 0] for name, value in given.items()}
+        return _problem(self.adapter, weights, inputs, extra | given | dict(self.options))
+
+    @property
+    def adjoint(self) -> dict[str, Any]:
+        """How linear systems are solved."""
+        return {"method": self.settings.adjoint_method, "stop": self.settings.adjoint_stop}
+
+    def solved(self, weights: Any, sequences: Any, lengths: Any) -> tuple[Any, ...]:
+        """The states, and how the solve ended."""
+        result = root(self.problem(weights, sequences, lengths), method=self.settings.method, stop=self.settings.stop)
+        counts, every = result.counts, np.ones(len(result.x), np.int32)
+        products = counts.jvps + counts.vjps
+        norms = result.residual_norm, result.target, result.iterations
+        return result.x, result.status, *norms, counts.residuals * every, products * every
+
+    def forward(self, weights: Any, sequences: Any, lengths: Any, x: Any, b: Any) -> tuple[Any, ...]:
+        """The solution v of J v = b."""
+        problem = self.problem(weights, sequences, lengths)
+        problem = replace(problem, parameter_jvp=lambda *_: -b, halves=None, parameters=None)
+        found = push_forward(problem, x, {}, **self.adjoint)
+        return (_or_nan(found.tangent, found.success),)
+
+    def backward(self, weights: Any, sequences: Any, lengths: Any, x: Any, b: Any) -> tuple[Any, ...]:
+        """The solution of J^T v = b."""
+        found = pull_back(self.problem(weights, sequences, lengths), x, b, wrt=(), **self.adjoint)
+        return (_or_nan(found.adjoint, found.success),)
+
+
+def _or_nan(values: Any, success: Any) -> Any:
+    return np.where(np.reshape(success, (-1, *(1,) * (values.ndim - 1))), values, np.nan)
+
+
+@lru_cache(maxsize=256)
+def _solver(host: _Host, shape: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
+    """``(weights, sequences, lengths)`` -> x, of this shape, status and numbers of a batch."""
+    cell, options = CELLS[host.adapter], dict(host.options)
+
+    def F(x: Any, arrays: Any, lengths: Any) -> Any:
+        weights, sequences = arrays
+        return cell.residual(x, weights, sequences, lengths, options)
+
+    @jax.custom_jvp
+    def solution(x: Any, arrays: Any, lengths: Any) -> Any:
+        return x
+
+    @solution.defjvp
+    def derivative(primals: Any, tangents: Any) -> Any:
+        at, arrays, lengths = primals
+        x = solution(at, arrays, lengths)  # it has derivatives of its own
+        right = jax.jvp(lambda arrays: F(x, arrays, lengths), (arrays,), (tangents[1],))[1]
+        known = lax.stop_gradient(arrays)
+        forward, backward = (
+            lambda _, b, run=run: _called(run, (*known, lengths, lax.stop_gradient(x), b), (b,))[0]
+            for run in (host.forward, host.backward)
+        )
+
+        def J(v: Any) -> Any:
+            return jax.jvp(lambda x: F(x, arrays, lengths), (x,), (v,))[1]
+
+        return x, lax.custom_linear_solve(J, -right, forward, backward)
+
+    @jax.jit
+    def solve(weights: Any, sequences: Any, lengths: Any) -> tuple[Any, ...]:
+        dtype, count = sequences["inputs"].dtype, np.dtype(np.int32)
+        numbers = (jax.ShapeDtypeStruct(shape[:1], kind) for kind in (count, dtype, dtype, count, count, count))
+        arguments = (*lax.stop_gradient((weights, sequences)), lengths)
+        x, *rest = _called(host.solved, arguments, (jax.ShapeDtypeStruct(shape, dtype), *numbers))
+        return solution(x, (weights, sequences), lengths), *rest
+
+    return solve
+
+
+def _called(run: Callable[..., tuple[Any, ...]], arguments: Any, outcome: Sequence[Any]) -> list[Any]:
+    """A callback of (weights, *others) with results like `outcome`; all but the weights have the batch's axis first."""
+    leaves, form = jax.tree.flatten(arguments)
+    words = [Words(leaf.shape, leaf.dtype) for leaf in leaves]
+    results = [Words(like.shape, like.dtype) for like in outcome]
+    shared = len(jax.tree.leaves(arguments[0]))
+
+    def on_host(*packed: Any) -> tuple[Any, ...]:
+        axes = [value.ndim - len(part.words.shape) for part, value in zip(words, packed)]  # of jax.vmap
+        mapped = [value.shape[:n] for value, n in zip(packed, axes)]
+        lead = np.broadcast_shapes(*mapped)
+        values = [_over(part, own).unpack_host(value) for part, own, value in zip(words, mapped, packed)]
+        spread = [np.broadcast_to(value, lead + part.shape) for value, part in zip(values, words)]
+        if all(math.prod(own) == 1 for own in mapped[:shared]):  # one batch
+            one = [value[(0,) * n] for value, n in zip(values[:shared], axes)]
+            rest = [x.reshape(-1, *part.shape[1:]) for x, part in zip(spread[shared:], words[shared:])]
+            found: Any = run(*jax.tree.unflatten(form, one + rest))
+        else:
+            each = [run(*jax.tree.unflatten(form, [value[i] for value in spread])) for i in np.ndindex(*lead)]
+            found = [np.concatenate(parts) for parts in zip(*each)]
+        return tuple(_over(part, lead).pack_host(value) for part, value in zip(results, found))
+
+    inner = [part.pack(leaf) for part, leaf in zip(words, leaves)]
+    outer = jax.pure_callback(on_host, tuple(part.words for part in results), *inner, vmap_method="expand_dims")
+    return [part.unpack(value) for part, value in zip(results, outer)]
+
+
+def _over(part: Words, lead: tuple[int, ...]) -> Words:
+    """The words of as many such arrays."""
+    return Words((*lead, *part.shape), part.dtype)
