@@ -108,16 +108,19 @@ def checked_options(owner: str, options: Any) -> dict[str, Any]:
     return dict(options)
 
 
-def product(apply: Callable[[Any, Any], Any], mat: Any, v: HostArray, *, adjoint: bool = False) -> HostArray:
-    """``apply(v, w)`` of PETSc's vectors on this rank's numbers, complex ones by two products where PETSc is real.
+def product(
+    apply: Callable[[Any, Any], Any], vectors: tuple[Any, Any], v: HostArray, *, adjoint: bool = False
+) -> HostArray:
+    """``apply(x, y)`` on this rank's numbers, complex ones by two products where PETSc is real.
 
-    With `adjoint` it multiplies by a transpose, and its conjugate is returned.
+    With `adjoint` it multiplies by a transpose, and its conjugate is returned. The two vectors are reused: those that
+    ranks drop live until all have dropped them.
     """
     if v.dtype.kind == "c" and np.dtype(petsc().ScalarType).kind != "c":
-        real, imaginary = (product(apply, mat, part, adjoint=adjoint) for part in (np.real(v), np.imag(v)))
+        real, imaginary = (product(apply, vectors, part, adjoint=adjoint) for part in (np.real(v), np.imag(v)))
         return real + 1j * imaginary
-    given, result = mat.createVecs()
-    given.setArray(np.conj(v) if adjoint else v)
-    apply(given, result)
-    values = result.getArray().copy()
+    x, y = vectors
+    x.setArray(np.conj(v) if adjoint else v)
+    apply(x, y)
+    values = y.getArray().copy()
     return np.conj(values) if adjoint else values

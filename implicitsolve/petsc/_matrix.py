@@ -52,9 +52,10 @@ class PETScMatrix(LinearOperator):
             )
         self.mat: Any = mat
         self.like: Array = like
+        vectors = mat.createVecs()
         super().__init__(
-            lambda v: array_like(v, product(mat.mult, mat, local_rows(v, 1)[0])[None]),
-            lambda w: array_like(w, product(mat.multTranspose, mat, local_rows(w, 1)[0], adjoint=True)[None]),
+            lambda v: array_like(v, product(mat.mult, vectors, local_rows(v, 1)[0])[None]),
+            lambda w: array_like(w, product(mat.multTranspose, vectors, local_rows(w, 1)[0], adjoint=True)[None]),
             in_shape=like.shape[0],
             dtype=like.dtype,
             inverse=None if inverse is None else lambda: build_inverse(inverse, self),

@@ -203,7 +203,10 @@ class Mesh:
         self.da.globalToNatural(self._global, natural)
         scatter, whole = petsc().Scatter.toAll(natural)
         scatter.scatter(natural, whole)
-        return whole.getArray().copy().reshape(*self.patch.shape, self.fields)
+        values = whole.getArray().copy().reshape(*self.patch.shape, self.fields)
+        for part in (natural, scatter, whole):
+            part.destroy()
+        return values
 
     # Problems
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import BackendUnavailable
 from implicitsolve.operators import LinearOperator
 from implicitsolve.petsc._library import array_like, checked_options, local_rows, petsc, product, with_options
@@ -170,32 +170,47 @@ def inverse(
     """The inverse of each system by a `PC` of that kind."""
     library = petsc()
     library.garbage_cleanup(mats[0].getComm())  # what ranks have dropped since, at a point that all of them pass
-    solvers: list[Any] = []
+    solvers: list[Solver] = []
     for mat in mats:
         ksp = library.KSP().create(comm=mat.getComm())
         ksp.setOperators(mat)
         ksp.setType("preonly")
         ksp.pc.setType(kind)
         prepare(ksp.pc)
+        vectors = mat.createVecs()
+        is_finite = bool(np.isfinite(_zero_times(mat, vectors)))
 
-        def configure(prefix: str, ksp: Any = ksp) -> None:
+        def configure(prefix: str, ksp: Any = ksp, is_finite: bool = is_finite) -> None:
             ksp.setOptionsPrefix(prefix)
             ksp.setFromOptions()
-            if is_finite(ksp.getOperators()[1]):
+            if is_finite:
                 ksp.setUp()
                 ksp.setUpOnBlocks()
 
         with_options(owner, options, configure)
-        solvers.append(ksp)
+        solvers.append(Solver(ksp, vectors, is_finite and ksp.pc.getFailedReason() == 0))
     return PETScInverse(A, solvers)
 
 
-def is_finite(mat: Any) -> bool:
-    """Whether all entries are finite, on all ranks: 0 times any other is NaN."""
-    zeros, products = mat.createVecs()
-    zeros.set(0.0)
-    mat.mult(zeros, products)
-    return bool(np.isfinite(products.sum()))
+def _zero_times(mat: Any, vectors: tuple[Any, Any]) -> Any:
+    """The sum of all entries times 0: NaN on all ranks if one of them is not finite."""
+    vectors[0].set(0.0)
+    mat.mult(*vectors)
+    return vectors[1].sum()
+
+
+class Solver(NamedTuple):
+    """PETSc's solver of one system, vectors for it, and whether it could be set up."""
+
+    ksp: Any
+    vectors: tuple[Any, Any]
+    is_ready: bool
+
+    def solve(self, b: HostArray, name: str) -> HostArray:
+        """Return A^-1 b by "solve", A^-H b by "solveTranspose"."""
+        if not self.is_ready:
+            return np.full_like(b, np.nan)
+        return product(getattr(self.ksp, name), self.vectors, b, adjoint=name != "solve")
 
 
 class PETScInverse(LinearOperator):
@@ -212,17 +227,16 @@ class PETScInverse(LinearOperator):
         CONVERGED, or SINGULAR where PETSc could not set it up: then every product with that system's inverse is NaN.
     """
 
-    def __init__(self, A: Any, solvers: Sequence[Any]) -> None:
-        self.solvers: list[Any] = list(solvers)
-        failed = [ksp.pc.getFailedReason() != 0 or not is_finite(ksp.getOperators()[1]) for ksp in solvers]
+    def __init__(self, A: Any, solvers: Sequence[Solver]) -> None:
+        self.solvers: list[Any] = [solver.ksp for solver in solvers]
+        failed = np.asarray([not solver.is_ready for solver in solvers])
         codes = np.where(failed, int(Status.SINGULAR), int(Status.CONVERGED))
         batch_shape = tuple(getattr(A, "batch_shape", ()))
         self.status: Any = status_per_system(codes, batch_shape)
         self.singular_block: Any = per_system(np.where(failed, 0, -1), batch_shape)  # as a Factorization has it
-        pairs = [(ksp, bool(bad)) for ksp, bad in zip(solvers, failed)]
         super().__init__(
-            lambda b: _each(pairs, "solve", b),
-            lambda b: _each(pairs, "solveTranspose", b),
+            lambda b: _each(solvers, "solve", b),
+            lambda b: _each(solvers, "solveTranspose", b),
             in_shape=getattr(A, "in_shape", A.shape[:1]),
             batch_shape=batch_shape,
             dtype=A.dtype,
@@ -242,13 +256,7 @@ class PETScInverse(LinearOperator):
         return -self.flat().matvec(F)
 
 
-def _each(solvers: Sequence[tuple[Any, bool]], name: str, b: Array) -> Array:
-    """Solve for each system's right-hand side; NaN where there are no factors."""
+def _each(solvers: Sequence[Solver], name: str, b: Array) -> Array:
+    """Solve for each system's right-hand side."""
     rows = local_rows(b, len(solvers))
-    parts = [
-        np.full_like(row, np.nan)
-        if failed
-        else product(getattr(ksp, name), ksp.getOperators()[1], row, adjoint=name != "solve")
-        for (ksp, failed), row in zip(solvers, rows)
-    ]
-    return array_like(b, np.stack(parts)) if parts else b
+    return array_like(b, np.stack([solver.solve(row, name) for solver, row in zip(solvers, rows)])) if solvers else b

@@ -15,7 +15,7 @@ from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import Solution
-from implicitsolve.petsc._library import callers_errors, checked_options, petsc, with_options
+from implicitsolve.petsc._library import callers_errors, checked_options, communicator_of, petsc, with_options
 from implicitsolve.petsc._system import PETScSystem
 from implicitsolve.result import NewtonStep
 from implicitsolve.status import Status
@@ -141,6 +141,7 @@ class _Solve:
     def _solved(self) -> str:
         """Have PETSc solve; return the name of its reason."""
         library = petsc()
+        library.garbage_cleanup(communicator_of(self.solution.x))
         system = self.system = PETScSystem(self.evaluator, self.solution.x, assemble=self.method.assemble)
         snes = library.SNES().create(comm=system.comm)
         system.attach(snes)
