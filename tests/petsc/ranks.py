@@ -84,7 +84,7 @@ def _petsc():
 
 if __name__ == "__main__":
     with distributed.MPI() as comm:
-        found = dict([*grids(comm), *lines(comm)])
+        found = dict([*grids(comm), *lines(comm)], size=comm.size)
         if comm.rank == 0:
             print(json.dumps(found))
         sys.stdout.flush()

@@ -35,7 +35,9 @@ def reports(size):
     environment = os.environ | OPEN_MPI | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("size") == size, f"{mpiexec} belongs to another MPI than mpi4py"
+    return found
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
