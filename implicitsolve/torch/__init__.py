@@ -16,6 +16,7 @@ if importlib.util.find_spec("torch") is None:
     )
 
 from implicitsolve.torch._layer import ImplicitLayer
+from implicitsolve.torch._lifted import LiftedNet
 from implicitsolve.torch._modules import (
     DiagonalGRU,
     DiagonalLSTM,
@@ -23,7 +24,6 @@ from implicitsolve.torch._modules import (
     ImplicitGRU,
     ImplicitLSTM,
     ImplicitRNN,
-    LiftedNet,
     StencilGRU,
 )
 from implicitsolve.torch._options import ConvergenceWarning, SolveOptions

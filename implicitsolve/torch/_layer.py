@@ -11,6 +11,7 @@ from itertools import compress
 from typing import Any, TypedDict
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor, nn
 
@@ -58,6 +59,7 @@ class LayerCall(Call):
     ) -> None:
         super().__init__(layer.caller, options, batch_ndim, None)
         self.state_size = layer.state_size
+        self.wrapped = layer.wrapped
         self.names = names
         self.build = build
         self.residual = residual
@@ -138,7 +140,8 @@ class LayerCall(Call):
             )
             if warm is not None:
                 warm.keep(warm.owner.adjoints, to_tensor(outcome.adjoint), np.atleast_1d(outcome.linear.success))
-            found = tuple(to_tensor(outcome.gradients[name]) for name in names)
+            gradients = [outcome.gradients[name] for name in names]
+            found = tuple(to_tensor(g.data if scipy.sparse.issparse(g) else g) for g in gradients)
         options.report(self.caller, "adjoint solve", outcome.linear)
         return found
 
@@ -169,7 +172,8 @@ class LayerCall(Call):
 
     def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
         """Arrays on the memory of the tensors that are there, by name."""
-        return {name: to_array(x) for name, x in zip(self.names, tensors, strict=True) if x is not None}
+        given = zip(self.names, tensors, strict=True)
+        return {name: self.wrapped(name, to_array(x)) for name, x in given if x is not None}
 
 
 class LayerOptions(TypedDict, total=False):
@@ -277,12 +281,11 @@ class ImplicitLayer(nn.Module):
         }
         adapter, settings = getattr(ims.adapters, self.adapter), self.settings | hosted
 
-        tensors: dict[str, Tensor] = parameters | given
+        tensors = self.arguments(parameters | given)
         is_trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values())
 
         def build(arrays: Mapping[str, Any]) -> Problem:
-            values = [{name: arrays[name] for name in names} for names in (parameters, given)]
-            problem = self.build(adapter, values[0], values[1] | settings)
+            problem = self.build(adapter, arrays, settings)
             return differentiated(problem) if is_trained else problem
 
         options = self.solve_options
@@ -295,11 +298,18 @@ class ImplicitLayer(nn.Module):
         x = x.to(inputs.dtype)
         return (x, call.result) if return_result else x
 
-    def build(
-        self, adapter: Callable[..., Problem], parameters: Mapping[str, Any], others: Mapping[str, Any]
-    ) -> Problem:
+    def arguments(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The adapter's arguments from the parameters, the inputs and the boundary states, by name."""
+        return tensors
+
+    def wrapped(self, name: str, array: Any) -> Any:
+        """What the adapter takes for an array of a tensor's values."""
+        return array
+
+    def build(self, adapter: Callable[..., Problem], arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
         """The problem that an adapter makes of arrays."""
-        return adapter(parameters, **others)
+        others = {name: array for name, array in arrays.items() if name not in self.names}
+        return adapter({name: arrays[name] for name in self.names}, **others, **settings)
 
     def residual(self, states: Tensor, inputs: Tensor, lengths: Any = None, **boundaries: Tensor | None) -> Tensor:
         """Return states - F(states), of which the module's states are the root, by operations of torch.
@@ -308,7 +318,7 @@ class ImplicitLayer(nn.Module):
         """
         given = {name: value for name, value in boundaries.items() if value is not None}
         parameters = {name: getattr(self, name) for name in self.names}
-        return self.equations(states, parameters | given | {"inputs": inputs}, lengths=lengths)
+        return self.equations(states, self.arguments(parameters | given | {"inputs": inputs}), lengths=lengths)
 
     def activated(self, x: Tensor) -> Tensor:
         """The activation of the settings."""
