@@ -36,7 +36,7 @@ class StreamGradients(Ending):
     Attributes
     ----------
     gradients : dict of str to Array
-        Sums over the counted systems; of what each system has for itself, such as a layer's inputs, one for each, zero
+        Sums over the counted systems; of what belongs to one system, such as a layer's inputs, one for each, zero
         for those that are not counted.
     solution : NonlinearResult
         Of all systems, as of `solve_stream`.
@@ -222,7 +222,7 @@ class _Adjoints:
                 self.sums[name] = value
             elif tuple(value.shape) == tuple(whole.shape):
                 self.sums[name] = whole + value
-            else:  # what each system has for itself
+            else:  # what belongs to one system
                 scatter(whole, rows, value)
 
     def _pulled(self, rows: Indices, cotangent: Array, **others: Any) -> AdjointResult:
