@@ -56,7 +56,7 @@ class IterationLoop(Generic[State]):
         self.whole, self.is_retry, self.memory = context.evaluator, rows is not None, context.memory
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
-        self.patience, self.idle, self.is_judged = PATIENCE, 0, self.JUDGED
+        self.patience, self.idle, self.is_judged, self.least = PATIENCE, 0, self.JUDGED, np.inf
         self.guests: Guests | None = None  # systems that join after the next step
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
@@ -262,7 +262,9 @@ class IterationLoop(Generic[State]):
         if not self.is_judged:
             tally.begin = tally.evaluations
         elif self.whole.rows.size == 1:
-            is_progress = bool(state.measure[0] < WORTH * state.best_measure[0])
+            is_less = bool(state.norms[0] < WORTH * self.least)  # where another norm, that of the rule, lags behind
+            is_progress = is_less or bool(state.measure[0] < WORTH * state.best_measure[0])
+            self.least = float(state.norms[0]) if is_less else self.least
             tally.progress += is_progress
             self.idle = 0 if is_progress else self.idle + 1
             is_idle = self.idle >= IDLE and state.status[0] == RUNNING and tally.worth <= 0

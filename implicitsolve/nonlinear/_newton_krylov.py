@@ -223,6 +223,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             most = np.asarray([max(LEAST_KRYLOV, self.whole.tally.worth)])
             limit = most if limit is None else np.minimum(limit, most)
         outcome = state.linear.direction(J, state.F, state.norms, eta, M, limit)
+        self.idle -= int(np.any(state.linear.grew))  # a larger space may solve what this one could not
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
         previous, direction, remaining = state.norms, outcome.x, linear_residual
         if evaluator.box is not None:
@@ -294,7 +295,6 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             failed[old] = RUNNING
             empty &= ~old
         growing = empty & state.linear.grew  # GMRES may make no progress before its last vector
-        self.idle -= int(growing.any())
         failed[growing] = RUNNING
         empty &= ~growing
         failed[empty] = Status.LINEAR_SOLVE_FAILED
