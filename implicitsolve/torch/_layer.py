@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, pull_back, push_forward, root
-from implicitsolve.elimination import Half
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._cells import ACTIVATIONS
 from implicitsolve.torch._function import Root, leading
@@ -282,12 +281,7 @@ class ImplicitLayer(nn.Module):
         adapter, settings = getattr(ims.adapters, self.adapter), self.settings | hosted
 
         tensors = self.arguments(parameters | given)
-        is_trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values())
-
-        def build(arrays: Mapping[str, Any]) -> Problem:
-            problem = self.build(adapter, arrays, settings)
-            return differentiated(problem) if is_trained else problem
-
+        build = partial(self.build, adapter, settings=settings)
         options = self.solve_options
         if options.stop is None:
             options = replace(options, stop=NonlinearStop(atol=ATOL[wide], rtol=torch.finfo(wide).eps ** 0.5))
@@ -337,20 +331,3 @@ class ImplicitLayer(nn.Module):
             raise ValueError(
                 f"{self.caller}: `inputs` must have {self.input_size} numbers on its last axis, got shape {shape}"
             )
-
-
-def differentiated(problem: Problem) -> Problem:
-    """The problem with halves that are linearized wherever they are evaluated.
-
-    That costs a residual a few percent, and saves a whole one: the layers' halves remember their last derivative, and
-    the last evaluation of a forward solve is where `pull_back` asks for it.
-    """
-
-    def linearized(half: Half) -> Half:
-        return Half(apply=lambda other: half.linearize(other)[0], linearize=half.linearize)
-
-    halves = problem.halves
-    if halves is None:
-        return problem
-    halves = replace(halves, eliminated=linearized(halves.eliminated), kept=linearized(halves.kept))
-    return replace(problem, halves=halves)

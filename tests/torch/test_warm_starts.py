@@ -168,28 +168,3 @@ def test_wrong_numbers_of_keys_are_named(inputs, keys):
 def test_a_list_of_keys_for_one_sequence_is_named(inputs):
     with pytest.raises(ValueError, match="`x0` must have one key, not a list, for inputs"):
         made()(inputs[0], x0=imt.WarmStarts()[[1]])
-
-
-def test_training_solves_keep_the_derivative_of_their_last_state(monkeypatch, inputs):
-    """`pull_back` linearizes at the solution, which the forward solve has seen: nothing is evaluated again."""
-    transitions = import_module("implicitsolve.adapters._transition").Transition
-    calls, linearize = [], transitions.linearize
-    monkeypatch.setattr(transitions, "linearize", lambda self, x: calls.append(1) or linearize(self, x))
-    layer = made()
-    states = layer(inputs, x0=torch.zeros(B, T, K, dtype=torch.float64))
-    before = len(calls)
-    states.sum().backward()
-    trained = {name: p.grad.clone() for name, p in layer.named_parameters()}
-    assert len(calls) == before
-    with torch.no_grad():
-        assert torch.equal(layer(inputs, x0=torch.zeros(B, T, K, dtype=torch.float64)), states)
-    again = made()
-    result = ims.root(problem := adapter_of(again, inputs), np.zeros((B, T, K)), stop=OPTIONS.stop)
-    gradients = ims.pull_back(problem, result, np.ones((B, T, K)), stop=OPTIONS.adjoint_stop).gradients
-    for name, value in trained.items():
-        np.testing.assert_allclose(value.numpy(), gradients[name], rtol=0, atol=1e-6)
-
-
-def adapter_of(layer, inputs):
-    params = {name: p.detach().numpy() for name, p in layer.named_parameters()}
-    return ims.adapters.implicit_gru(params, inputs.numpy())
