@@ -244,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--walks", type=Path, help="checkpoint of benchmarks.experiments.walks")
     parser.add_argument("--sequences", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=20)
-    parser.add_argument("--step", type=int, default=500, help="sequences in a step of the optimizer")
+    parser.add_argument("--step", type=int, default=1000, help="sequences in a step of the optimizer")
     arguments = parser.parse_args(argv)
     cases = [tagger(arguments.tagger, arguments.sequences)] if arguments.tagger else []
     cases += [walks(arguments.walks, arguments.sequences)] if arguments.walks else []
