@@ -158,7 +158,8 @@ class BlockLU(BlockSettings):
         return replace(self, backend="lapack") if self.backend == "auto" and 0 < size < WORTH_COMPILING else self
 
     def _eliminate(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:
-        if self.pivoting == self.backend == "auto":
+        is_auto = self.pivoting == self.backend == "auto"
+        if is_auto and is_compiled(block_lu.select(blocks, pivoting="block", **sizes)):  # not a kernel of the caller
             narrow = narrow_lu.select(blocks, **sizes)  # by sizes; what it does with a system, by that system alone
             places, factors = narrow(blocks, min(self.growth_limit, GROWTH_LIMIT))
             if factors is not None:

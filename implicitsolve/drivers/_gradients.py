@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, gather, norm_max, scatter
+from implicitsolve._namespace import array_namespace, as_inexact, gather, norm_max, scatter, traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.derivatives import AdjointResult, pull_back
 from implicitsolve.derivatives._systems import long_krylov
@@ -147,6 +147,10 @@ def stream_gradients(
     """
     if failed not in FAILED:
         raise ValueError(f"stream_gradients: `failed` must be one of {FAILED}, got {failed!r}")
+    if traits_of(x0).is_partitioned:
+        raise TypeError(
+            "stream_gradients: `x0` must not be partitioned across ranks: use `solve_stream` and `pull_back`"
+        )
     solution = solve_stream(problem, x0, batch_size=batch_size, method=method, stop=stop, monitor=monitor)
     xp, axes = array_namespace(solution.x), problem.batch_ndim
     event = tuple(solution.x.shape[axes:])

@@ -12,7 +12,7 @@ from implicitsolve.result import Counts
 from implicitsolve.status import Status
 
 Result = TypeVar("Result")
-ALLOWANCE, FOR_PROGRESS = 450, 20  # evaluations, and more for each step that made progress
+FIRST_ALLOWANCE, PER_PROGRESS = 450, 20  # evaluations, and more for each step that made progress
 
 
 class LimitReached(Exception):  # noqa: N818 (a condition: it ends the step of a solve, and never leaves the solve)
@@ -57,10 +57,10 @@ class Tally:
         return self.residuals + self.jvps + self.vjps
 
     @property
-    def worth(self) -> int:
-        """Evaluations that the progress of a single system still deserves; a limit of the caller's takes its place."""
+    def allowance(self) -> int:
+        """Evaluations left to a single system, which depend on its progress; a limit of the caller replaces them."""
         spent = self.evaluations - self.begin if self.most is None else 0
-        return ALLOWANCE + FOR_PROGRESS * self.progress - spent
+        return FIRST_ALLOWANCE + PER_PROGRESS * self.progress - spent
 
     def is_spent(self) -> bool:
         """Whether the solve has to end; `ended` is why."""

@@ -14,7 +14,7 @@ from implicitsolve.globalize._bounds import kept_part
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._tally import FOR_PROGRESS
+from implicitsolve.linearize._tally import PER_PROGRESS
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
 from implicitsolve.nonlinear._loop import HALVED, IterationLoop
 from implicitsolve.nonlinear._memory import SolveMemory
@@ -82,12 +82,12 @@ class BlockState(LoopState):
 class BlockLoop(IterationLoop[BlockState]):
     """Steps whose directions come from a factorized J and the updates since."""
 
-    JUDGED = True
+    LIMITED = True
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.evaluator)
-        self.is_judged &= self.assembler.cost <= FOR_PROGRESS
+        self.is_limited &= self.assembler.cost <= PER_PROGRESS
         self.newton: Array | None = None  # the last direction, before it was shortened at bounds
         self.descents: list[tuple[Indices, Descent]] = []  # of the new J, where the line search needs them
         self.first_direction: Array | None = None  # -J^-1 F, where the check of a new J has computed it for all

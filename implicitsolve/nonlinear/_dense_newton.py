@@ -54,7 +54,7 @@ class DenseNewton:
            nonlinear algebraic equations", Gordon and Breach (1970) 87-114.
     """
 
-    sees_units: ClassVar[bool] = True  # tried on a system given up as hopeless: its equations may differ in units
+    ignores_allowance: ClassVar[bool] = True  # tried after the allowance is spent: the equations may differ in units
     kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
     eliminates = False
@@ -88,7 +88,7 @@ class DenseState(LoopState):
 class DenseLoop(IterationLoop[DenseState]):
     """Steps in a trust region."""
 
-    JUDGED = True
+    LIMITED = True
     NEW_BEST = 0.1
     PATIENCE = 40  # steps in which ||F|| must fall to a tenth: Watson's function of nine variables takes 31
 
@@ -118,7 +118,7 @@ class DenseLoop(IterationLoop[DenseState]):
         state, fresh = self.state, self.state.is_stale
         if fresh.any():
             self._assemble(np.flatnonzero(fresh))
-            self._judge()
+            self._check_units()
         with np.errstate(all="ignore"):
             newton = step = -solved(state.J, state.F)
             newton_size = size = norm2(step)
@@ -165,12 +165,12 @@ class DenseLoop(IterationLoop[DenseState]):
             length = np.where(found.accepted, size / newton_size, 0.0)
         return {"step_length": length, "factorized": fresh}
 
-    def _judge(self) -> None:
-        """Without units of one size the norm of F tells nothing about progress."""
+    def _check_units(self) -> None:
+        """Where equations differ in units, the norm of F is no measure of progress."""
         with np.errstate(all="ignore"):
             sizes = np.abs(self.state.J).max(axis=2)
             least = np.where(sizes > 0, sizes, np.inf).min(axis=1)
-            self.is_judged &= not bool((sizes.max(axis=1) > MIXED * least).any())
+            self.is_limited &= not bool((sizes.max(axis=1) > MIXED * least).any())
 
     def _bounded(self, box: Box, step: Array, limited: Indices) -> tuple[Array, Indices]:
         """Steps within the bounds, and which of them are not Newton's."""

@@ -36,7 +36,7 @@ class EquilibratedDogleg(DenseNewton):
     differences: the error of one-sided ones exceeds the smallest singular values of Watson's problem.
     """
 
-    sees_units: ClassVar[bool] = False
+    ignores_allowance: ClassVar[bool] = False
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
@@ -54,7 +54,7 @@ class _EquilibratedLoop(DenseLoop):
         state, fresh = self.state, self.state.is_stale
         if fresh.any():
             self._assemble(np.flatnonzero(fresh))
-            self._judge()
+            self._check_units()
         with np.errstate(all="ignore"):
             largest = np.abs(state.J).max(axis=2)  # not rounded to powers of 2: ||R F|| is compared from step to step
             R = 1 / np.where(largest > 0, largest, 1.0)

@@ -23,7 +23,7 @@ from implicitsolve.status import Status
 
 HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x at all
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
-WORTH, IDLE = 0.99, 2  # of the least ||F||: progress; steps without, after which to judge by the evaluations
+WORTH, IDLE = 0.99, 3  # of the least ||F||: progress; steps without, after which the allowance of evaluations applies
 PATIENCE = 20  # steps without progress after which a system has stagnated
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
@@ -47,7 +47,7 @@ class IterationLoop(Generic[State]):
     FOLDS: ClassVar[bool] = False  # whether a step evaluates their x0 in the call that it takes anyway
     STEPS: ClassVar[int] = 100  # limit where the caller set none
     NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
-    JUDGED: ClassVar[bool] = False  # whether evaluations without progress are evidence that there is no root
+    LIMITED: ClassVar[bool] = False  # whether evaluations without progress are evidence that there is no root
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution
@@ -56,7 +56,7 @@ class IterationLoop(Generic[State]):
         self.whole, self.is_retry, self.memory = context.evaluator, rows is not None, context.memory
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
-        self.patience, self.idle, self.is_judged, self.least = PATIENCE, 0, self.JUDGED, np.inf
+        self.patience, self.idle, self.is_limited, self.least = PATIENCE, 0, self.LIMITED, np.inf
         self.guests: Guests | None = None  # systems that join after the next step
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
@@ -257,9 +257,9 @@ class IterationLoop(Generic[State]):
         return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
 
     def _note_progress(self) -> None:
-        """End a single system that has ceased to make progress and has taken more evaluations than it deserves."""
+        """End a single system that makes no progress and has exceeded its allowance of evaluations."""
         state, tally = self.state, self.whole.tally
-        if not self.is_judged:
+        if not self.is_limited:
             tally.begin = tally.evaluations
         elif self.whole.rows.size == 1:
             is_less = bool(state.norms[0] < WORTH * self.least)  # where another norm, that of the rule, lags behind
@@ -267,7 +267,7 @@ class IterationLoop(Generic[State]):
             self.least = float(state.norms[0]) if is_less else self.least
             tally.progress += is_progress
             self.idle = 0 if is_progress else self.idle + 1
-            is_idle = self.idle >= IDLE and state.status[0] == RUNNING and tally.worth <= 0
+            is_idle = self.idle >= IDLE and state.status[0] == RUNNING and tally.allowance <= 0
             if is_idle and state.best_measure[0] > NEAR * self.solution.first_norm[0]:
                 state.status[0] = STAGNATED
 

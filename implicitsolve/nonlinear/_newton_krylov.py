@@ -168,7 +168,7 @@ class _NewtonState(LoopState):
 class KrylovLoop(IterationLoop[_NewtonState]):
     """Steps whose directions come from a Krylov method."""
 
-    JUDGED = True
+    LIMITED = True
     ADMITS = 0.1  # so that at least 0.9 of the slots are in use while systems wait
 
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
@@ -219,8 +219,8 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         eta = self._forcing()
         M = self._preconditioner(J)
         limit = None if state.lagged is None else state.lagged.limit
-        if self.is_judged and self.whole.rows.size == 1 and (self.idle or self.is_retry):
-            most = np.asarray([max(LEAST_KRYLOV, self.whole.tally.worth)])
+        if self.is_limited and self.whole.rows.size == 1 and (self.idle or self.is_retry):
+            most = np.asarray([max(LEAST_KRYLOV, self.whole.tally.allowance)])
             limit = most if limit is None else np.minimum(limit, most)
         outcome = state.linear.direction(J, state.F, state.norms, eta, M, limit)
         self.idle -= int(np.any(state.linear.grew))  # a larger space may solve what this one could not

@@ -230,7 +230,7 @@ FINITE = _Finite()
 class _KrylovLoop(KrylovLoop):
     """Steps of `NewtonKrylov` with the shifted J."""
 
-    JUDGED = False  # a transient may take its time
+    LIMITED = False  # a transient may take its time
     STEPS = STEPS
 
     def __init__(self, clock: _Clock, *arguments: Any) -> None:
@@ -306,7 +306,7 @@ class _Shifted:
 class _BlockLoop(BlockLoop):
     """Steps with a new factorization each."""
 
-    JUDGED = False
+    LIMITED = False
     STEPS = STEPS
 
     def __init__(self, *arguments: Any) -> None:

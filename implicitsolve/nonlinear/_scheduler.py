@@ -152,8 +152,8 @@ def retried(method: NonlinearMethod, context: SolveContext, first: Solution, row
     """
     tally = context.evaluator.tally
     solution = first
-    is_hopeless = first.status.size == 1 and tally.worth <= 0 and first.norm[0] > NEAR * first.first_norm[0]
-    if is_hopeless and not getattr(method, "sees_units", False):
+    is_hopeless = first.status.size == 1 and tally.allowance <= 0 and first.norm[0] > NEAR * first.first_norm[0]
+    if is_hopeless and not getattr(method, "ignores_allowance", False):
         return first
     if not tally.is_spent():
         rows = rows[~_is_exhausted(context, first, rows)]

@@ -200,6 +200,13 @@ def solve_stream(on: Library) -> Outcome:
     yield ims.drivers.solve_stream(chain.problem("jvp"), chain.x0, batch_size=2, stop=on.stop).x
 
 
+def stream_gradients(on: Library) -> Outcome:
+    chain = Chain(on)
+    options: dict[str, Any] = {"batch_size": 2, "stop": on.stop, "adjoint_stop": on.linear_stop}
+    found = ims.drivers.stream_gradients(chain.problem(*EXACT), right(on), chain.x0, **options)
+    yield from (found.gradients["a"], found.adjoint)
+
+
 def solve_sequences(on: Library) -> Outcome:
     rng = np.random.default_rng(6)
     params = {name: on.array(value) for name, value in ims.adapters.gru_parameters(2, 3, rng=rng).items()}
@@ -283,6 +290,7 @@ CASES: dict[str, Case] = {
     "elimination.expand": expand,
     "drivers.race": race,
     "drivers.solve_stream": solve_stream,
+    "drivers.stream_gradients": stream_gradients,
     "drivers.solve_sequences": solve_sequences,
     "drivers.solve_batch": solve_batch,
     "drivers.checkpointed": checkpointed,

@@ -45,6 +45,7 @@ OWN_PART = Refuses(TypeError, "distributed.problem", "build each rank's part wit
 ON_HOST = Refuses(TypeError, "on NumPy arrays", "steps and factors are made on the host: pass real NumPy arrays")
 CHECKED = Refuses(TypeError, "one rank's part", "use the functions of one rank's part")
 SUMMARY = Refuses(TypeError, "summary()", "use `result.summary()`")
+IN_TWO = Refuses(TypeError, "partitioned", "use `drivers.solve_stream` and `pull_back`")
 UNLIKE = Refuses(ValueError, "partitioned alike", "test the functions of one rank's part")
 
 PLAIN = Row(cupy=YES, split=NONE)
@@ -70,6 +71,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "elimination.expand": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
         "drivers.race": Row(numba=KERNELS),
         "drivers.solve_stream": Row(numba=KERNELS),
+        "drivers.stream_gradients": Row(numba=KERNELS, split=IN_TWO),
         "drivers.solve_sequences": Row(split=NONE, complex=REAL),
         "drivers.solve_batch": Row(numba=KERNELS),
         "drivers.checkpointed": Row(numba=KERNELS),
@@ -85,7 +87,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "Homotopy": Row(split=ONE_PATH, bridge=METHOD),
         "Preconditioned": Row(bridge=METHOD),
         "PseudoTransient": Row(numba=KERNELS, bridge=METHOD),
-        "CausalNewton": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge=METHOD),
+        "CausalNewton": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`DiagonalGRU`"),
         "Substitution": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`Elman`"),
         "Backtracking": Row(bridge=METHOD),
         "Dogleg": Row(bridge=METHOD),
@@ -186,6 +188,7 @@ DATA = {
     "Problem",
     "drivers.RaceResult",
     "drivers.Solved",
+    "drivers.StreamGradients",
     "diagnostics.Spectrum",
     "diagnostics.plot_convergence",
     "diagnostics.plot_jacobian",
