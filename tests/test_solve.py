@@ -35,7 +35,7 @@ def test_a_name_is_the_method_with_its_defaults(name):
 
 
 def test_there_is_no_other_name():
-    assert set(METHODS) == {*NAMES, "substitution"}
+    assert set(METHODS) == {*NAMES, "substitution", "causal-newton"}
     with pytest.raises(ValueError, match="newton"):
         ims.root(ims.Problem(abs), np.zeros(3), method="newton")
 

@@ -158,7 +158,7 @@ def test_what_anderson_leaves_goes_on_in_single_precision_too(rng, monkeypatch):
 
 def test_neighbours_change_nothing(rng):
     problem = layer(rng)
-    x0 = np.stack([np.zeros((7, k)), rng.uniform(-1, 1, (7, k)), ims.root(problem).x[2]])
+    x0 = np.stack([np.zeros((7, k)), rng.uniform(-1, 1, (7, k)), 0.9 * ims.root(problem).x[2]])
     together = ims.root(problem, x0)
     for b in range(3):
         alone = ims.root(problem.take(np.asarray([b])), x0[b : b + 1])
