@@ -21,7 +21,17 @@ SILENT = frozenset({"!NULL", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>",
 
 
 class Arc(NamedTuple):
-    """From one node of a lattice to another, with a word, or "" for none, and natural logarithms as scores."""
+    """From one node of a lattice to another, with a word.
+
+    Attributes
+    ----------
+    source, target : int
+        The nodes.
+    word : str
+        "" for none.
+    acoustic, language : float
+        Scores, which are natural logarithms.
+    """
 
     source: int
     target: int
@@ -31,7 +41,15 @@ class Arc(NamedTuple):
 
 
 class Hypothesis(NamedTuple):
-    """A word sequence and the score of its best path."""
+    """A word sequence of a lattice.
+
+    Attributes
+    ----------
+    words : tuple of str
+        The words.
+    score : float
+        That of the best path with these words.
+    """
 
     words: tuple[str, ...]
     score: float

@@ -71,11 +71,11 @@ def stream_gradients(
     batch_size: int,
     method: NonlinearMethod | str = "auto",
     stop: NonlinearStop | None = None,
+    monitor: Monitor | None = None,
     adjoint_method: KrylovMethod | None = None,
     adjoint_stop: LinearStop | None = None,
     wrt: Collection[str] | None = None,
     failed: str = "leave out",
-    monitor: Monitor | None = None,
     adjoint_monitor: Monitor | None = None,
 ) -> StreamGradients:
     """Solve a batch, and the adjoint systems of a loss, with at most `batch_size` active systems; sum the gradients.
@@ -125,7 +125,8 @@ def stream_gradients(
 
     See Also
     --------
-    solve_stream, pull_back
+    solve_stream : The forward solve alone.
+    pull_back : Gradients of a whole batch.
 
     Notes
     -----

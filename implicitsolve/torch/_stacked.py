@@ -222,7 +222,9 @@ class LSTM(_Stacked):
 
     Parameters
     ----------
-    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, solve_options, device, dtype
+    input_size, hidden_size : int
+        As of `GRU`.
+    num_layers, bias, batch_first, dropout, bidirectional, solve_options, device, dtype : optional
         As of `GRU`. There is no `proj_size`.
 
     Notes
