@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 import zlib
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._layout import Part, Runs, check_counts, layout
-from implicitsolve.distributed._system import ColoredBlocks, LocalFunctions, Parameters, System
+from implicitsolve.distributed._system import ColoredBlocks, LocalFunctions, Parameters, System, check_functions
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded
@@ -279,13 +278,9 @@ def problem(
         "parameter_jvp": parameter_jvp,
         "parameter_vjp": parameter_vjp,
     }
-    for key, function in given.items():
-        if not callable(function) and (function is not None or key == "residual"):
-            raise TypeError(f"distributed.problem: `{key}` must be callable, got {type(function).__name__}")
+    check_functions("distributed.problem", given)
     functions = LocalFunctions(comm, Part.of(comm, counts, structure), batch_ndim, given)
     system = System(functions, counts, structure)
-    theta = Parameters(system, parameters)
-    takes_wrt = parameter_vjp is not None and "wrt" in inspect.signature(parameter_vjp).parameters
     colored = ColoredBlocks(system) if blocks is None else None
     return Problem(
         system.residual,
@@ -297,8 +292,7 @@ def problem(
         blocks_exact=colored is None or colored.is_exact,
         batch_ndim=batch_ndim,
         parameters=parameters,
-        parameter_jvp=None if parameter_jvp is None else theta.jvp,
-        parameter_vjp=None if parameter_vjp is None else theta.vjp_of_some if takes_wrt else theta.vjp,
+        **Parameters(system, parameters).offered(parameter_jvp, parameter_vjp),
         pure=True,
         name=name,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -260,11 +261,26 @@ class ColoredBlocks:
         return rows
 
 
+def check_functions(caller: str, given: Mapping[str, Any]) -> None:
+    """Raise unless what is given is callable, and "residual" is given."""
+    for key, function in given.items():
+        if not callable(function) and (function is not None or key == "residual"):
+            raise TypeError(f"{caller}: `{key}` must be callable, got {type(function).__name__}")
+
+
 class Parameters:
     """Derivatives with respect to parameters: summed over ranks, or each rank's own part if the parameter is split."""
 
     def __init__(self, system: System, parameters: Mapping[str, Any] | None) -> None:
         self.system, self.parameters = system, dict(parameters or {})
+
+    def offered(self, jvp: Callable[..., Any] | None, vjp: Callable[..., Any] | None) -> dict[str, Any]:
+        """The products of a `Problem`, where these are the functions of one rank's part."""
+        takes_wrt = vjp is not None and "wrt" in inspect.signature(vjp).parameters
+        return {
+            "parameter_jvp": None if jvp is None else self.jvp,
+            "parameter_vjp": None if vjp is None else self.vjp_of_some if takes_wrt else self.vjp,
+        }
 
     def jvp(self, x: DistributedArray, tangents: Mapping[str, Any]) -> DistributedArray:
         """(dF/dtheta) dtheta. One message to each neighbour."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import scipy.sparse
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed import Communicator, DistributedArray, from_local
-from implicitsolve.distributed._system import LocalFunctions, Parameters
+from implicitsolve.distributed._system import LocalFunctions, Parameters, check_functions
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.petsc._library import check_scalar, petsc, petsc_communicator
 from implicitsolve.petsc._matrix import PETScMatrix, from_rows
@@ -259,22 +258,18 @@ class Mesh:
             raise TypeError(f"Mesh.problem: `inverse` must be PETScPreconditioner() or PETScLU(), got {inverse!r}")
         given = {"residual": residual, "jvp": jvp, "parameter_jvp": parameter_jvp, "parameter_vjp": parameter_vjp}
         shape = (*self.patch.own_shape, self.fields)
-        for key, function in given.items():
-            if not callable(function) and (function is not None or key == "residual"):
-                raise TypeError(f"Mesh.problem: `{key}` must be callable, got {type(function).__name__}")
+        check_functions("Mesh.problem", given)
         if parameter_vjp is not None:  # states are flat, the points of a rank are not
             given["parameter_vjp"] = lambda patch, x, w, **wanted: parameter_vjp(patch, x, w.reshape(shape), **wanted)
         functions = LocalFunctions(self.comm, self.patch, 0, given)  # type: ignore[arg-type]
         system = _Functions(self, functions, inverse)
         theta = Parameters(system, parameters)  # type: ignore[arg-type]
-        wants = parameter_vjp is not None and "wrt" in inspect.signature(parameter_vjp).parameters
         return Problem(
             system.residual,
             jac=system.jacobian,
             structure="none",
             parameters=parameters,
-            parameter_jvp=None if parameter_jvp is None else theta.jvp,
-            parameter_vjp=None if parameter_vjp is None else theta.vjp_of_some if wants else theta.vjp,
+            **theta.offered(parameter_jvp, parameter_vjp),
             pure=True,
             name=name,
         )
