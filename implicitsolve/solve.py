@@ -195,7 +195,7 @@ def solve_root(
         raise ValueError('`x_scale` and `f_scale` must be numbers here, the same from every start, got "auto"')
     tally = Tally(stop.max_evaluations, stop.max_seconds, x0)
     scales = Scales.of(problem, x0, tally)
-    tally.begin = tally.evaluations
+    tally.renew_allowance()
     if scales is not None:
         problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
     known = memory_of("root", problem, x0, previous)

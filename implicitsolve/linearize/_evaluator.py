@@ -46,7 +46,7 @@ from implicitsolve.problem import Problem, chosen
 FEW = 0.75  # fraction of the systems below which gathering their data pays
 
 
-class Guests:
+class Entering:
     """Systems whose first point is evaluated in the next call for others that already iterate.
 
     `evaluator` is of both, the others first; `needs_jacobian` tells whether that call has to linearize.
@@ -67,8 +67,8 @@ class Guests:
     def evaluated(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
         """F and J of the others at x; what the same call gives for these systems is kept."""
         both, b = self.evaluator.xp.concat([x, self.x], axis=0), x.shape[0]
-        wants = jacobian or self.needs_jacobian
-        F, J = self.evaluator.trial(both) if wants else (self.evaluator.residual(both), None)
+        linearizes = jacobian or self.needs_jacobian
+        F, J = self.evaluator.trial(both) if linearizes else (self.evaluator.residual(both), None)
         places = np.arange(both.shape[0])
         self.F, self.J = F[b:, ...], None if J is None else Part(J, places[b:])
         return F[:b, ...], None if J is None else Part(J, places[:b])
@@ -113,7 +113,7 @@ class Evaluator:
         self.places: Any = None  # these, where the arrays are
         self.background: Array = None
         self.few: float = few
-        self.guests: Guests | None = None  # until the next evaluation of F
+        self.entering: Entering | None = None  # until the next evaluation of F
         self._kept: tuple[Array, Any] | None = None  # x, and what `jac` or `linearize` returned there
         self.is_partitioned: bool = traits_of(like).is_partitioned  # across ranks; no arrays (B, N + 1) exist then
         if self.is_partitioned and (problem.sparse_structure is not None or problem.structure == "detect"):
@@ -188,7 +188,7 @@ class Evaluator:
     def _of(self, indices: Indices) -> Evaluator:
         """What some systems keep of this evaluator."""
         part = copy.copy(self)
-        part.guests = None
+        part.entering = None
         part.rows, part.box = self.rows[indices], None if self.box is None else self.box.take(indices)
         return part
 
@@ -222,8 +222,8 @@ class Evaluator:
 
     def residual(self, x: Array, *, keep: bool = True) -> Array:
         """F(x) for x (b, N). With `keep` the result is a copy that no later call can change."""
-        if self.guests is not None:
-            return self._with_guests(x, jacobian=False)[0]
+        if self.entering is not None:
+            return self._with_entering(x, jacobian=False)[0]
         self.tally.add("residuals")
         is_pure = self.problem.pure
         F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
@@ -236,8 +236,8 @@ class Evaluator:
 
     def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
         """F(x), and J(x) where the problem computes both at once."""
-        if self.guests is not None:
-            return self._with_guests(x, jacobian=True)
+        if self.entering is not None:
+            return self._with_entering(x, jacobian=True)
         return (self.residual(x), None) if self.problem.linearize is None else self._linearized(x)
 
     def _linearized(self, x: Array) -> tuple[Array, LinearOperator]:
@@ -246,11 +246,11 @@ class Evaluator:
         F = self._returned(F, "linearize")
         return F if self.problem.pure else copied(F), self.as_operator(J, "linearize")
 
-    def _with_guests(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
-        """Evaluate x and the guests in one call."""
-        guests: Any = self.guests
-        self.guests = None
-        return guests.evaluated(x, jacobian=jacobian)
+    def _with_entering(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
+        """Evaluate x and the entering in one call."""
+        entering: Any = self.entering
+        self.entering = None
+        return entering.evaluated(x, jacobian=jacobian)
 
     def _linearize(self, x: Array) -> tuple[Any, Any]:
         """What `linearize` returns."""

@@ -62,6 +62,10 @@ class Tally:
         spent = self.evaluations - self.begin if self.most is None else 0
         return FIRST_ALLOWANCE + PER_PROGRESS * self.progress - spent
 
+    def renew_allowance(self) -> None:
+        """Count evaluations and progress from here on."""
+        self.begin, self.progress = self.evaluations, 0
+
     def is_spent(self) -> bool:
         """Whether the solve has to end; `ended` is why."""
         if self.ended is None and self.most is not None and self.evaluations >= self.most:

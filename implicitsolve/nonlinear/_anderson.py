@@ -14,7 +14,7 @@ from implicitsolve._namespace import (
     to_host,
 )
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.linearize._evaluator import Guests
+from implicitsolve.linearize._evaluator import Entering
 from implicitsolve.nonlinear._fixed_point import (
     FixedPointLoop,
     FixedPointState,
@@ -192,8 +192,8 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
         self.stored = image, numbers[:, :-6]
         return Norms(F, step, x, numbers=np.real(numbers[:, [-6, -3, -5, -2, -4, -1]]).astype(np.float64))
 
-    def _join(self, guests: Guests, age: int) -> None:
-        super()._join(guests, age)
+    def _join(self, entering: Entering, age: int) -> None:
+        super()._join(entering, age)
         places = self.state.history.places
         if places is not None and places.size == self.state.history.dF.shape[0] > 0:  # in its order it needs none
             self.state.keep(np.argsort(places))

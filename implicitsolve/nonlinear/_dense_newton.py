@@ -115,10 +115,7 @@ class DenseLoop(IterationLoop[DenseState]):
         )
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        state, fresh = self.state, self.state.is_stale
-        if fresh.any():
-            self._assemble(np.flatnonzero(fresh))
-            self._check_units()
+        state, fresh = self.state, self._assembled()
         with np.errstate(all="ignore"):
             newton = step = -solved(state.J, state.F)
             newton_size = size = norm2(step)
@@ -164,6 +161,15 @@ class DenseLoop(IterationLoop[DenseState]):
             state.poor[state.is_stale] = 0
             length = np.where(found.accepted, size / newton_size, 0.0)
         return {"step_length": length, "factorized": fresh}
+
+    def _assembled(self) -> HostArray:
+        """Assemble J where it is stale, and return where."""
+        fresh = self.state.is_stale
+        if fresh.any():
+            self._assemble(np.flatnonzero(fresh))
+            if self.is_limited:
+                self._check_units()
+        return fresh
 
     def _check_units(self) -> None:
         """Where equations differ in units, the norm of F is no measure of progress."""

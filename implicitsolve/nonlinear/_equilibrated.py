@@ -51,10 +51,7 @@ class _EquilibratedLoop(DenseLoop):
     STEPS = 200
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        state, fresh = self.state, self.state.is_stale
-        if fresh.any():
-            self._assemble(np.flatnonzero(fresh))
-            self._check_units()
+        state, fresh = self.state, self._assembled()
         with np.errstate(all="ignore"):
             largest = np.abs(state.J).max(axis=2)  # not rounded to powers of 2: ||R F|| is compared from step to step
             R = 1 / np.where(largest > 0, largest, 1.0)

@@ -108,7 +108,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         return F, None
 
     @property
-    def _guests_need_jacobian(self) -> bool:
+    def _entering_need_jacobian(self) -> bool:
         return self.preconditioned
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> State:

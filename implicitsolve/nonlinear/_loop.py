@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._namespace import Norms, array_namespace, eps, from_host, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
-from implicitsolve.linearize._evaluator import Evaluator, Guests
+from implicitsolve.linearize._evaluator import Entering, Evaluator
 from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._memory import SolveMemory
@@ -47,7 +47,7 @@ class IterationLoop(Generic[State]):
     FOLDS: ClassVar[bool] = False  # whether a step evaluates their x0 in the call that it takes anyway
     STEPS: ClassVar[int] = 100  # limit where the caller set none
     NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
-    LIMITED: ClassVar[bool] = False  # whether evaluations without progress are evidence that there is no root
+    LIMITED: ClassVar[bool] = False  # whether a single system without progress has an allowance of evaluations
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution
@@ -56,8 +56,9 @@ class IterationLoop(Generic[State]):
         self.whole, self.is_retry, self.memory = context.evaluator, rows is not None, context.memory
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
-        self.patience, self.idle, self.is_limited, self.least = PATIENCE, 0, self.LIMITED, np.inf
-        self.guests: Guests | None = None  # systems that join after the next step
+        self.patience, self.idle, self.least = PATIENCE, 0, np.inf
+        self.is_limited = self.LIMITED and self.whole.rows.size == 1
+        self.entering: Entering | None = None  # systems that join after the next step
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
             rows = self.scheduler.begin(rows)
@@ -127,12 +128,12 @@ class IterationLoop(Generic[State]):
         self.state.status[:] = tally.ended
         return None
 
-    def _started(self, rows: Indices, x: Array | None = None, guests: Guests | None = None) -> State:
+    def _started(self, rows: Indices, x: Array | None = None, entering: Entering | None = None) -> State:
         """The record of systems that start at ``solution.x``, which is `x` if they are all; `evaluator` is theirs."""
         stop, solution = self.stop, self.solution
         self.evaluator: Evaluator = self.whole if x is not None else self.whole.take(rows, solution.x)
         x = gather(solution.x, rows) if x is None else x
-        F, J = self._first_residual(x) if guests is None else self._known(guests.F, guests.J)
+        F, J = self._first_residual(x) if entering is None else self._known(entering.F, entering.J)
         measured = Norms(F)
         norms, measure = measured.two(0), self._measured_by_stop(measured, x, rows)
         first = solution.first_norm[rows]  # known if this solve continues another one
@@ -158,8 +159,8 @@ class IterationLoop(Generic[State]):
 
     def _admit(self, scheduler: Scheduler, age: int) -> None:
         """Start waiting systems, after `age` steps of the loop."""
-        if self.guests is not None:
-            self._join(self.guests, age)
+        if self.entering is not None:
+            self._join(self.entering, age)
         scheduler.count(self.state.rows.size)
         while (rows := scheduler.admitted(self.state.rows.size, idle=self.ADMITS)).size:
             if not self.state.rows.size:
@@ -168,27 +169,27 @@ class IterationLoop(Generic[State]):
                 self._compact()
                 continue
             both = self.whole.take(np.append(self.state.rows, rows), self.solution.x)
-            self.guests = Guests(both, gather(self.solution.x, rows), needs_jacobian=self._guests_need_jacobian)
+            self.entering = Entering(both, gather(self.solution.x, rows), needs_jacobian=self._entering_need_jacobian)
             if self.FOLDS:
-                self.evaluator.guests = self.guests
+                self.evaluator.entering = self.entering
                 return
-            self._greet(self.guests)
-            self._join(self.guests, age)
+            self._evaluate_entering(self.entering)
+            self._join(self.entering, age)
 
-    def _greet(self, guests: Guests) -> None:
+    def _evaluate_entering(self, entering: Entering) -> None:
         """Evaluate systems that begin between two steps, together with those that run if that saves calls."""
 
-    def _join(self, guests: Guests, age: int) -> None:
+    def _join(self, entering: Entering, age: int) -> None:
         """Take up systems whose x0 has been evaluated, or is now."""
-        running, self.guests, self.evaluator.guests = self.state.rows.size, None, None
-        new = self._started(guests.rows, guests=None if guests.F is None else guests)
+        running, self.entering, self.evaluator.entering = self.state.rows.size, None, None
+        new = self._started(entering.rows, entering=None if entering.F is None else entering)
         new.limit += age
         self.state = self.state.concat(new, running) if running else new
         self.evaluator = self.whole.take(self.state.rows, self.solution.x)
         self._compact()
 
     @property
-    def _guests_need_jacobian(self) -> bool:
+    def _entering_need_jacobian(self) -> bool:
         """Whether J is needed at x0."""
         return False
 
@@ -261,7 +262,7 @@ class IterationLoop(Generic[State]):
         state, tally = self.state, self.whole.tally
         if not self.is_limited:
             tally.begin = tally.evaluations
-        elif self.whole.rows.size == 1:
+        else:
             is_less = bool(state.norms[0] < WORTH * self.least)  # where another norm, that of the rule, lags behind
             is_progress = is_less or bool(state.measure[0] < WORTH * state.best_measure[0])
             self.least = float(state.norms[0]) if is_less else self.least
@@ -331,7 +332,7 @@ class IterationLoop(Generic[State]):
         """Add a step to the trace and pass it to the monitor."""
         state = self.state
         waiting = 0 if self.scheduler is None else self.scheduler.waiting.size
-        started = 0 if self.guests is None else self.guests.x.shape[0]
+        started = 0 if self.entering is None else self.entering.x.shape[0]
         step = NewtonStep(
             iteration=iteration,
             systems=state.rows.copy(),

@@ -16,7 +16,7 @@ from implicitsolve.globalize._line_search import Backtracking, LineSearch, Searc
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES
-from implicitsolve.linearize._evaluator import Guests
+from implicitsolve.linearize._evaluator import Entering
 from implicitsolve.nonlinear._direction import FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._memory import SolveMemory
@@ -174,9 +174,9 @@ class KrylovLoop(IterationLoop[_NewtonState]):
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         return self.evaluator.trial(x)
 
-    def _greet(self, guests: Guests) -> None:
+    def _evaluate_entering(self, entering: Entering) -> None:
         if self.state.J is not None:  # linearized together, products with J take one call and not two
-            self.state.J = guests.evaluated(self.state.x, jacobian=True)[1]
+            self.state.J = entering.evaluated(self.state.x, jacobian=True)[1]
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> _NewtonState:
         method: NewtonKrylov = self.method
@@ -219,7 +219,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         eta = self._forcing()
         M = self._preconditioner(J)
         limit = None if state.lagged is None else state.lagged.limit
-        if self.is_limited and self.whole.rows.size == 1 and (self.idle or self.is_retry):
+        if self.is_limited and (self.idle or self.is_retry):
             most = np.asarray([max(LEAST_KRYLOV, self.whole.tally.allowance)])
             limit = most if limit is None else np.minimum(limit, most)
         outcome = state.linear.direction(J, state.F, state.norms, eta, M, limit)

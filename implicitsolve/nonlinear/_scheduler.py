@@ -154,7 +154,7 @@ def retried(method: NonlinearMethod, context: SolveContext, first: Solution, row
     solution = first
     is_hopeless = first.status.size == 1 and tally.allowance <= 0 and first.norm[0] > NEAR * first.first_norm[0]
     if not first.retries:  # a trust region converges where line searches end at a minimizer of ||F||
-        tally.begin, tally.progress = tally.evaluations, 0
+        tally.renew_allowance()
     elif is_hopeless and not getattr(method, "ignores_allowance", False):
         return first
     if not tally.is_spent():
