@@ -247,7 +247,7 @@ class Evaluator:
         return F if self.problem.pure else copied(F), self.as_operator(J, "linearize")
 
     def _with_entering(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
-        """Evaluate x and the systems that enter in one call."""
+        """Evaluate x together with the systems that enter."""
         entering: Any = self.entering
         self.entering = None
         return entering.evaluated(x, jacobian=jacobian)

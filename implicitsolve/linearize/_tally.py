@@ -34,7 +34,8 @@ class Tally:
 
     def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None, like: Any = None) -> None:
         self.residuals = self.jvps = self.vjps = self.linearizations = 0
-        self.progress = self.begin = 0  # steps of Newton's methods with progress; evaluations before these began
+        self.progress: int = 0  # steps of Newton's methods with progress
+        self.begin: int = 0  # evaluations before these began
         self.most = max_evaluations
         self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
         self.ended: Status | None = None  # why systems that still run are given up
@@ -64,7 +65,8 @@ class Tally:
 
     def renew_allowance(self) -> None:
         """Count evaluations and progress from here on."""
-        self.begin, self.progress = self.evaluations, 0
+        self.begin = self.evaluations
+        self.progress = 0
 
     def is_spent(self) -> bool:
         """Whether the solve has to end; `ended` is why."""
