@@ -31,9 +31,8 @@ from implicitsolve.nonlinear import (
     SparseNewton,
     Substitution,
 )
-from implicitsolve.nonlinear._memory import SolveMemory, memory_of
 from implicitsolve.nonlinear._scheduler import NonlinearMethod, Scheduler, SolveContext
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import Solution, SolveMemory, memory_of
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
@@ -194,11 +193,12 @@ def solve_root(
     if scheduler is not None and any(isinstance(scale, str) for scale in (problem.x_scale, problem.f_scale)):
         raise ValueError('`x_scale` and `f_scale` must be numbers here, the same from every start, got "auto"')
     tally = Tally(stop.max_evaluations, stop.max_seconds, x0)
-    scales = Scales.of(problem, x0, tally)
+    has_scales = problem.x_scale is not None or problem.f_scale is not None
+    scales = Scales.of(problem, x0, tally) if has_scales else None
     tally.renew_allowance()
     if scales is not None:
         problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
-    known = memory_of("root", problem, x0, previous)
+    known = SolveMemory() if previous is None else memory_of("root", problem, x0, previous)
     memory = SolveMemory(declared=problem.structure, keeps=previous is not None)
     is_reducible = problem.halves is not None and problem.bounds is None and solver.eliminates
     reduced = EvenOdd.of(problem, x0) if is_reducible else None

@@ -15,9 +15,9 @@ from implicitsolve.linearize._assemble import Assembler, favors_direct
 from implicitsolve.linearize._detect import detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import Tally
-from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._sparse_newton import SparseJacobians, SparseNewton
+from implicitsolve.nonlinear._state import SolveMemory
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem

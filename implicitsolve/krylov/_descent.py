@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -88,18 +87,6 @@ class DescentCollector:
     def renumbered(self, places: Indices) -> Callable[..., None]:
         """Return a collector for a part of the batch, whose systems have these places in the whole."""
         return lambda systems, *bases: self(places[systems], *bases)
-
-
-def both(first: Any, second: Any) -> Any:
-    """Call two collectors, of which any may be None."""
-    if first is None or second is None:
-        return second if first is None else first
-
-    def collect(*bases: Any) -> None:
-        first(*bases)
-        second(*bases)
-
-    return collect
 
 
 def _normalized(v: Array) -> tuple[Array, HostArray]:

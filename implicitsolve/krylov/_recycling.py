@@ -13,7 +13,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
 from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
 from implicitsolve.krylov._base import KrylovOutcome
-from implicitsolve.krylov._descent import Descent, DescentCollector, both
+from implicitsolve.krylov._descent import Descent, DescentCollector
 from implicitsolve.operators import LinearOperator
 
 BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64
@@ -97,7 +97,7 @@ class RecyclingGMRES:
             columns=int(sizes.max()),
             limits=sizes,
             M=M if space is None else space,
-            on_finish=both(descents, collector),
+            on_finish=_both(descents, collector),
             needs_residual=False,
         ).run()
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
@@ -114,7 +114,7 @@ class RecyclingGMRES:
                 columns=int(sizes[lost].max()),
                 limits=sizes[lost],
                 M=None if M is None else M.take(lost),
-                on_finish=both(*(None if c is None else c.renumbered(lost) for c in (descents, collector))),
+                on_finish=_both(*(None if c is None else c.renumbered(lost) for c in (descents, collector))),
                 needs_residual=False,
             ).run()
             cycle.replace(lost, again)
@@ -314,3 +314,15 @@ def project_many(C: Array, rows: Array) -> Array:
     """<C_j, rows_i> for each system: (B, q, N), (B, p, N) -> (B, p, q)."""
     xp = array_namespace(C)
     return xp.matmul(rows, xp.matrix_transpose(xp.conj(C) if is_complex(C) else C))
+
+
+def _both(first: Any, second: Any) -> Any:
+    """Call two collectors, of which any may be None."""
+    if first is None or second is None:
+        return second if first is None else first
+
+    def collect(*bases: Any) -> None:
+        first(*bases)
+        second(*bases)
+
+    return collect

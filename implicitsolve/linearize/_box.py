@@ -20,10 +20,8 @@ class Box:
     upper: Array
 
     @classmethod
-    def of(cls, bounds: tuple[Any, Any] | None, x0: Array, flat_shape: tuple[int, int]) -> Box | None:
+    def of(cls, bounds: tuple[Any, Any], x0: Array, flat_shape: tuple[int, int]) -> Box:
         """The bounds of a problem on its states; x0 must lie between them."""
-        if bounds is None:
-            return None
         if is_complex(x0) or traits_of(x0).is_partitioned:
             what = "complex numbers" if is_complex(x0) else "an array that is partitioned across ranks"
             raise TypeError(f"`bounds` need a real x0 on one device, got {what}")

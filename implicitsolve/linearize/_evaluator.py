@@ -104,7 +104,8 @@ class Evaluator:
             problem.block_structure.length(self.size)  # raises where the blocks do not fit
         if problem.sparse_structure is not None:
             problem.sparse_structure.check_size(self.size)
-        self.box: Box | None = Box.of(problem.bounds, like, self.flat_shape)
+        bounds = problem.bounds
+        self.box: Box | None = None if bounds is None else Box.of(bounds, like, self.flat_shape)
         self.tally: Tally = Tally()
         count = self.flat_shape[0]
         self.rows: Indices = np.arange(count)  # places in the whole batch

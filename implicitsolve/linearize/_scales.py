@@ -32,10 +32,8 @@ class Scales:
     F: Array
 
     @classmethod
-    def of(cls, problem: Problem, x0: Array, tally: Tally) -> Scales | None:
-        """The scales that a problem declares; "auto" ones come from J at x0. None where it declares none."""
-        if problem.x_scale is None and problem.f_scale is None:
-            return None
+    def of(cls, problem: Problem, x0: Array, tally: Tally) -> Scales:
+        """The scales that a problem declares; "auto" ones come from J at x0."""
         plain = replace(problem, x_scale=None, f_scale=None)
         declared = {"x_scale": problem.x_scale, "f_scale": problem.f_scale}
         seeks_x, seeks_F = (isinstance(scale, str) for scale in declared.values())

@@ -17,7 +17,6 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import PER_PROGRESS
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
 from implicitsolve.nonlinear._loop import HALVED, IterationLoop
-from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._refactor_rule import (
     MAX_AGE,
     MAX_ASSEMBLIES,
@@ -26,7 +25,7 @@ from implicitsolve.nonlinear._refactor_rule import (
     slowest_rate,
 )
 from implicitsolve.nonlinear._scheduler import SolveContext, is_rounding
-from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._batched import BatchedInverse
 from implicitsolve.status import Status

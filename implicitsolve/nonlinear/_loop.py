@@ -14,9 +14,8 @@ from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
 from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._scheduler import NEAR, Scheduler, SolveContext
-from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import DETAILS, NewtonStep
 from implicitsolve.status import Status

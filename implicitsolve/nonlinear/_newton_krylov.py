@@ -19,9 +19,8 @@ from implicitsolve.krylov._recycling import RecyclingGMRES
 from implicitsolve.linearize._evaluator import Entering
 from implicitsolve.nonlinear._direction import FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
-from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._scheduler import SolveContext, retried
-from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
 from implicitsolve.precondition._lagged import LaggedInverse, lagged
@@ -35,6 +34,7 @@ IDLE_STEPS, IDLE_ITERATIONS = 4, 200  # since ||F|| made progress, after which b
 SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
 BOUNDED = 0.01  # largest eta next to bounds, where unknowns near one are smaller than the error of the others
 LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
+LINE_SEARCH_FAILED = int(Status.LINE_SEARCH_FAILED)
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
@@ -135,18 +135,23 @@ class NewtonKrylov:
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
-        if rows is not None:  # a retry after another method
-            return KrylovLoop(self, context, start, rows).run()
-        solution = KrylovLoop(self, context, start).run()
-        cautious = self.line_search.cautious() if self.retry else None
+        solution = KrylovLoop(self, context, start, rows).run()
+        is_retry = rows is not None  # after another method
+        if is_retry or not self.retry or not _failed(solution).size:
+            return solution
+        cautious = self.line_search.cautious()
         searches = () if cautious is None else (Dogleg(), cautious)
         for search in searches if start.x.shape[1] <= SMALL else searches[:1]:
-            failed = (solution.status == STAGNATED) | (solution.status == int(Status.LINE_SEARCH_FAILED))
-            again = np.flatnonzero(failed & (solution.iterations > 0))
-            if not again.size:
-                break
-            solution = retried(replace(self, line_search=search), context, solution, again)
+            again = _failed(solution)
+            if again.size:
+                solution = retried(replace(self, line_search=search), context, solution, again)
         return solution
+
+
+def _failed(solution: Solution) -> Indices:
+    """Systems that another line search may solve."""
+    failed = (solution.status == STAGNATED) | (solution.status == LINE_SEARCH_FAILED)
+    return np.flatnonzero(failed & (solution.iterations > 0))
 
 
 @dataclass
@@ -288,7 +293,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         if found.accepted.all():  # of a step that is not zero
             return failed
         hopeless = ~found.accepted & ((state.attempts > RETRIES) | (linear_residual <= ACCURATE))
-        failed[hopeless] = np.where(found.finite, int(Status.LINE_SEARCH_FAILED), NONFINITE)[hopeless]
+        failed[hopeless] = np.where(found.finite, LINE_SEARCH_FAILED, NONFINITE)[hopeless]
         empty = ~(size > 0)
         if state.lagged is not None:
             old = state.lagged.expire(empty | hopeless)

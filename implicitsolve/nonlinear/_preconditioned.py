@@ -16,9 +16,8 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear._anderson import Anderson
-from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext
-from implicitsolve.nonlinear._state import CONVERGED, Solution
+from implicitsolve.nonlinear._state import CONVERGED, Solution, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.result import NewtonStep

@@ -12,9 +12,8 @@ from implicitsolve._namespace import eps, gather, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
-from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._refactor_rule import ROUNDING
-from implicitsolve.nonlinear._state import CONVERGED, LoopState, Solution
+from implicitsolve.nonlinear._state import CONVERGED, LoopState, Solution, SolveMemory
 from implicitsolve.result import Retry
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.stopping import NonlinearStop

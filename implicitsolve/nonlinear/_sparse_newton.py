@@ -22,12 +22,11 @@ from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.linearize._sparse_jacobian import colored
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
-from implicitsolve.nonlinear._memory import SolveMemory
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._scheduler import SolveContext, retried, unsolved
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
-from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._diagonals import takes_sparse
 from implicitsolve.status import Status

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import Backtracking, FullStep, NewtonKrylov, NonlinearStop, Problem, Wolfe, root
-from implicitsolve.globalize._line_search import SearchStart
-from implicitsolve.globalize._models import LENGTHS, model_minimizer, natural_minimizer
+from implicitsolve.globalize._line_search import LENGTHS, SearchStart, model_minimizer, natural_minimizer
 from implicitsolve.linearize._evaluator import Evaluator
 
 SEARCHES = {"full": FullStep(), "armijo": Backtracking(), "wolfe": Wolfe()}

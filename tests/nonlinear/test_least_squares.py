@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve.nonlinear._least_squares import _one_by_one, newest_first
+from implicitsolve.nonlinear._history import _one_by_one, newest_first
 
 
 def inner_products(Y, f):

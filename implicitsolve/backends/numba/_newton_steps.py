@@ -12,8 +12,7 @@ import numpy as np
 
 from implicitsolve.backends.numba._jit import inner, row_pointer
 from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, multiply_add, select
-from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE, Backtracking
-from implicitsolve.globalize._models import LENGTHS, PROMISING
+from implicitsolve.globalize._line_search import LENGTHS, PROMISING, SUFFICIENT_DECREASE, Backtracking
 from implicitsolve.linearize._difference_steps import TRUSTED
 from implicitsolve.nonlinear._refactor_rule import MAX_AGE, ROUNDING
 
