@@ -46,7 +46,7 @@ import numpy as np
 import implicitsolve as ims
 from implicitsolve import distributed
 from implicitsolve.distributed import Communicator, PartitionedLU, Serial
-from implicitsolve.distributed._reduced import Exchange, Interfaces
+from implicitsolve.distributed._reduced import Interfaces
 
 STOP = ims.NonlinearStop(atol=1e-8, rtol=0.0)
 METHODS = {
@@ -284,7 +284,7 @@ def interface(k: int, ranks: int, factorizations: int, solves: int, repeat: int)
     m = 2 * k
     tips, found = 0.1 * rng.normal(size=(1, m, m)) / k**0.5, np.asarray([[np.inf, 1.0, 0.0]])
     right, places = np.ones((1, m, 1)), np.arange(ranks)
-    factor = partial(Exchange.of, mirror, Interfaces(ranks, k, k, periodic=False), tips, found, places)
+    factor = partial(Interfaces.of, mirror, (k, k), False, tips, found, places)
     between = factor()
     of_factor, mirror.messages = mirror.messages, Messages({}, {})
     between.given(right)

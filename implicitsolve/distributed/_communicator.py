@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar
@@ -84,26 +85,6 @@ class Communicator(Protocol):
         ...
 
 
-def combined(parts: Sequence[HostArray], operation: Operation) -> HostArray:
-    """The arrays of all ranks combined in the order of ranks, as a new array."""
-    total = np.array(parts[0])
-    for part in parts[1:]:
-        combine(total, part, operation)
-    return total
-
-
-def combine(total: HostArray, part: HostArray, operation: Operation) -> None:
-    """Combine one rank's array with `total` in place."""
-    with np.errstate(all="ignore"):
-        if operation == "sum":
-            np.add(total, part, out=total)
-        elif operation == "max":
-            np.maximum(total, part, out=total)  # of a number and NaN it is NaN
-        else:
-            total[..., 0] += part[..., 0]
-            np.maximum(total[..., 1], part[..., 1], out=total[..., 1])
-
-
 def check_operation(values: HostArray, operation: Operation) -> None:
     """Raise a ValueError unless `operation` is known and fits the array."""
     if operation not in OPERATIONS:
@@ -112,7 +93,62 @@ def check_operation(values: HostArray, operation: Operation) -> None:
         raise ValueError(f'allreduce: "sum-max" needs a last axis of length 2, got shape {values.shape}')
 
 
-class Serial:
+class _Meeting(ABC):
+    """Collectives of which every rank learns what all ranks give."""
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def _together(self, kind: tuple[Any, ...], value: Any) -> list[Any]:
+        """What all ranks give, in their order; `kind` must be the same on each."""
+
+    def abort(self, error: BaseException) -> NoReturn:
+        """End all ranks with an error that has happened on this one."""
+        raise error
+
+    def allreduce(self, values: HostArray, operation: Operation) -> HostArray:
+        """Combine in the order of ranks."""
+        check_operation(values, operation)
+        own = np.array(values)
+        parts = self._together(("allreduce", operation, own.dtype, own.shape), own)
+        total = np.array(parts[0])
+        with np.errstate(all="ignore"):
+            for part in parts[1:]:
+                if operation != "sum-max":
+                    (np.add if operation == "sum" else np.maximum)(total, part, out=total)  # NaN stays the maximum
+                else:
+                    total[..., 0] += part[..., 0]
+                    np.maximum(total[..., 1], part[..., 1], out=total[..., 1])
+        return total
+
+    def allgather(self, values: HostArray, shapes: Sequence[tuple[int, ...]] | None = None) -> list[HostArray]:
+        """Gather copies."""
+        check_shape(self, values, shapes)
+        return [np.array(part) for part in self._together(("allgather", values.dtype), np.array(values))]
+
+    def exchange(
+        self, to_previous: HostArray | None, to_next: HostArray | None, *, periodic: bool = False
+    ) -> tuple[HostArray | None, HostArray | None]:
+        """Exchange copies."""
+        given = self._together(("exchange", f"periodic={periodic}"), (_copied(to_previous), _copied(to_next)))
+        has_previous, has_next = has_neighbours(self, periodic)
+        from_previous = given[self.rank - 1][1] if has_previous else None
+        from_next = given[(self.rank + 1) % self.size][0] if has_next else None
+        return _copied(from_previous), _copied(from_next)
+
+
+def check_shape(comm: Communicator, values: HostArray, shapes: Sequence[tuple[int, ...]] | None) -> None:
+    """Raise a ValueError unless `shapes` has the shape of this rank's array."""
+    if shapes is not None and tuple(shapes[comm.rank]) != values.shape:
+        raise ValueError(f"allgather: `shapes` says {shapes[comm.rank]} for rank {comm.rank}, got {values.shape}")
+
+
+def _copied(values: HostArray | None) -> HostArray | None:
+    return None if values is None else np.array(values)
+
+
+class Serial(_Meeting):
     """The communicator of a single rank.
 
     Examples
@@ -123,34 +159,12 @@ class Serial:
     array([1., 2.])
     """
 
-    rank = 0
-    size = 1
+    rank: int = 0
+    size: int = 1
 
-    def allreduce(self, values: HostArray, operation: Operation) -> HostArray:
-        """Return a copy."""
-        check_operation(values, operation)
-        return np.array(values)
-
-    def allgather(self, values: HostArray, shapes: Sequence[tuple[int, ...]] | None = None) -> list[HostArray]:
-        """Return a copy."""
-        return [np.array(values)]
-
-    def exchange(
-        self, to_previous: HostArray | None, to_next: HostArray | None, *, periodic: bool = False
-    ) -> tuple[HostArray | None, HostArray | None]:
-        """Nothing comes from beyond the ends; if periodic, what is sent one way arrives from the other."""
-        if not periodic:
-            return None, None
-        return copied(to_next), copied(to_previous)
-
-    def abort(self, error: BaseException) -> NoReturn:
-        """Raise the error."""
-        raise error
-
-
-def copied(values: HostArray | None) -> HostArray | None:
-    """A copy that the receiver may change."""
-    return None if values is None else np.array(values)
+    def _together(self, kind: tuple[Any, ...], value: Any) -> list[Any]:
+        """Return what this rank gives."""
+        return [value]
 
 
 class Counted:
@@ -276,16 +290,16 @@ def threads(size: int, function: Callable[[Communicator], Result]) -> list[Resul
     [3, 3, 3]
     """
     check_limit("threads", "size", size, least=1)
-    meeting = _Meeting(size)
+    room = _Room(size)
     results: list[Any] = [None] * size
 
     def run(rank: int) -> None:
         try:
-            comm = _ThreadRank(meeting, rank)
+            comm = _ThreadRank(room, rank)
             results[rank] = function(comm)
-            comm.synchronize("return", None)
+            comm._together(("return",), None)
         except BaseException as error:  # noqa: BLE001 (raised again by the caller's thread)
-            meeting.fail(error)
+            room.fail(error)
 
     workers = [
         threading.Thread(target=contextvars.copy_context().run, args=(run, rank), name=f"rank {rank}", daemon=True)
@@ -297,14 +311,14 @@ def threads(size: int, function: Callable[[Communicator], Result]) -> list[Resul
         for worker in workers:
             worker.join()
     except BaseException as error:  # an interrupt of the caller's thread
-        meeting.fail(error)
+        room.fail(error)
         raise
-    if meeting.failure is not None:
-        raise meeting.failure
+    if room.failure is not None:
+        raise room.failure
     return results
 
 
-class _Meeting:
+class _Room:
     """Where the threads exchange what they contribute to a collective."""
 
     def __init__(self, size: int) -> None:
@@ -313,7 +327,7 @@ class _Meeting:
         self._lock, self._barrier = threading.Lock(), threading.Barrier(size)
         self._slots: list[list[Any]] = [[(0, None, None)] * size for _ in range(2)]  # of even and odd rounds
 
-    def synchronize(self, rank: int, count: int, kind: str, value: Any) -> list[Any]:
+    def synchronize(self, rank: int, count: int, kind: tuple[Any, ...], value: Any) -> list[Any]:
         """Give `value` in round `count`, and return what all ranks have given; `kind` must be the same everywhere."""
         slots = self._slots[count % 2]  # written again two rounds later, when all ranks have read it
         slots[rank] = count, kind, value
@@ -323,7 +337,7 @@ class _Meeting:
             if any(given[0] != count for given in slots):  # else the round was complete
                 raise RankFailed("another rank has failed") from self.failure
         if len({kind for _, kind, _ in slots}) > 1:
-            calls = ", ".join(f"rank {rank} in {kind}" for rank, (_, kind, _) in enumerate(slots))
+            calls = ", ".join(f"rank {rank} in {' '.join(map(str, kind))}" for rank, (_, kind, _) in enumerate(slots))
             raise RuntimeError(f"threads: all ranks must call the same functions, got {calls}")
         return [value for _, _, value in slots]
 
@@ -334,45 +348,20 @@ class _Meeting:
         self._barrier.abort()
 
 
-class _ThreadRank:
+class _ThreadRank(_Meeting):
     """One rank's communicator."""
 
-    def __init__(self, meeting: _Meeting, rank: int) -> None:
-        self._meeting = meeting
+    def __init__(self, room: _Room, rank: int) -> None:
+        self._room = room
         self._count = 0  # of meetings
-        self.rank = rank
-        self.size = meeting.size
+        self.rank, self.size = rank, room.size
 
-    def synchronize(self, kind: str, value: Any) -> list[Any]:
-        """See `_Meeting.synchronize`."""
+    def _together(self, kind: tuple[Any, ...], value: Any) -> list[Any]:
+        """See `_Room.synchronize`."""
         self._count += 1
-        return self._meeting.synchronize(self.rank, self._count, kind, value)
-
-    def allreduce(self, values: HostArray, operation: Operation) -> HostArray:
-        """Combine in the order of ranks."""
-        check_operation(values, operation)
-        parts = self.synchronize(f"allreduce {operation} {values.dtype}{values.shape}", np.array(values))
-        return combined(parts, operation)
-
-    def allgather(self, values: HostArray, shapes: Sequence[tuple[int, ...]] | None = None) -> list[HostArray]:
-        """Gather copies."""
-        if shapes is not None and tuple(shapes[self.rank]) != values.shape:
-            raise ValueError(f"allgather: `shapes` says {shapes[self.rank]} for rank {self.rank}, got {values.shape}")
-        parts = self.synchronize(f"allgather {values.dtype}", np.array(values))
-        return [np.array(part) for part in parts]
-
-    def exchange(
-        self, to_previous: HostArray | None, to_next: HostArray | None, *, periodic: bool = False
-    ) -> tuple[HostArray | None, HostArray | None]:
-        """Exchange copies."""
-        given = copied(to_previous), copied(to_next)
-        everything = self.synchronize(f"exchange, periodic={periodic}", given)
-        previous, following = self.rank - 1, self.rank + 1
-        from_previous = everything[previous][1] if periodic or previous >= 0 else None
-        from_next = everything[following % self.size][0] if periodic or following < self.size else None
-        return copied(from_previous), copied(from_next)
+        return self._room.synchronize(self.rank, self._count, kind, value)
 
     def abort(self, error: BaseException) -> NoReturn:
         """End all ranks."""
-        self._meeting.fail(error)
+        self._room.fail(error)
         raise error

@@ -14,11 +14,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from implicitsolve._typing import HostArray
-from implicitsolve.distributed._communicator import Operation, check_operation, has_neighbours
+from implicitsolve.distributed._communicator import Operation, check_operation, check_shape, has_neighbours
 
 TO_PREVIOUS, TO_NEXT = 1, 2  # tags: in a circle of two ranks both messages go to the same one
 HEAD = 64  # bytes in front of the numbers of a message: their type and shape
-MOST_AXES = 6
 
 
 class MPI:
@@ -40,7 +39,7 @@ class MPI:
     Use it as a context manager around the program: an exception that leaves the block on one rank is printed with the
     rank's number, and ends all ranks at once with exit status 1. Otherwise the others would wait for it indefinitely.
 
-    Numbers go as buffers, nothing is pickled. A maximum keeps NaN, which MPI's own does not promise.
+    Numbers go as buffers, not pickled. A maximum keeps NaN, which MPI's own does not promise.
 
     Every rank bases its decisions on the same numbers. MPI's standard recommends that all ranks obtain the same bits
     from a sum, and implementations comply on machines of one kind. What ranks compute from these has the same bits if
@@ -126,28 +125,19 @@ class MPI:
     def allgather(self, values: HostArray, shapes: Sequence[tuple[int, ...]] | None = None) -> list[HostArray]:
         """Gather: one MPI_Allgather, or MPI_Allgatherv, and before it one of the shapes where they are not known."""
         given = _in_one_piece(values)
-        if shapes is None:
-            shapes = self._shapes(given)
-        elif tuple(shapes[self.rank]) != given.shape:
-            raise ValueError(f"allgather: `shapes` says {shapes[self.rank]} for rank {self.rank}, got {given.shape}")
+        check_shape(self, given, shapes)
+        known: Sequence[tuple[int, ...]] = self._comm.allgather(given.shape) if shapes is None else shapes
         kind = self._mpi._typedict[given.dtype.char]
-        if shapes.count(shapes[0]) == self.size:  # quickly, though there may be thousands
-            room = np.empty((self.size, *shapes[0]), dtype=given.dtype)
+        if known.count(known[0]) == self.size:  # quickly, though there may be thousands
+            room = np.empty((self.size, *known[0]), dtype=given.dtype)
             self._comm.Allgather([given, kind], [room, kind])
             return [room[rank, ...] for rank in range(self.size)]
-        sizes = [math.prod(shape) for shape in shapes]
+        sizes = [math.prod(shape) for shape in known]
         ends = list(accumulate(sizes))
         room = np.empty(ends[-1], dtype=given.dtype)
         self._comm.Allgatherv([given, kind], [room, sizes, None, kind])
         parts = (room[end - size : end] for size, end in zip(sizes, ends))
-        return [part if len(shape) == 1 else part.reshape(shape) for part, shape in zip(parts, shapes)]
-
-    def _shapes(self, values: HostArray) -> list[tuple[int, ...]]:
-        own = np.full(MOST_AXES + 1, values.ndim, dtype=np.int64)
-        own[1 : values.ndim + 1] = values.shape
-        everyone = np.empty((self.size, own.size), dtype=np.int64)
-        self._comm.Allgather(own, everyone)
-        return [tuple(row[1 : row[0] + 1]) for row in everyone.tolist()]
+        return [part if len(shape) == 1 else part.reshape(shape) for part, shape in zip(parts, known)]
 
     def exchange(
         self, to_previous: HostArray | None, to_next: HostArray | None, *, periodic: bool = False

@@ -16,7 +16,7 @@ from implicitsolve.direct._settings import BlockSettings
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._layout import Runs
-from implicitsolve.distributed._reduced import Exchange, Interfaces, gathered, overall
+from implicitsolve.distributed._reduced import Interfaces, gathered, overall
 from implicitsolve.distributed._rows import OwnRows, Subdomain, add, adjoint, as_rows, first, last
 from implicitsolve.operators import BlockBandedMatrix
 
@@ -145,12 +145,12 @@ class PartitionedLU(BlockSettings):
         comm, counts, own = _split(A)
         k, first_blocks = A.block_size, np.asarray(counts.starts)
         rows = OwnRows(comm, own, A.lower, A.periodic)
-        subdomain = Subdomain.of(rows, self._own).stabilized(rows, self._own, self.growth_limit)
+        subdomain = Subdomain.stable(rows, self._own, self.growth_limit)
         block = np.where(subdomain.singular >= 0, first_blocks[comm.rank] + subdomain.singular, np.inf)
-        found = np.stack([block, subdomain.growth, subdomain.kind], axis=1)
+        found = np.stack([block, subdomain.growth, subdomain.mixed], axis=1)
         if rows.couples:
-            interfaces = Interfaces(comm.size, A.lower * k, A.upper * k, A.periodic)
-            between = Exchange.of(comm, interfaces, _tips(subdomain, rows), found, first_blocks)
+            reach = A.lower * k, A.upper * k
+            between = Interfaces.of(comm, reach, A.periodic, _tips(subdomain, rows), found, first_blocks)
             found = between.found
         else:
             between, found = None, overall(gathered(comm, found)[0])
@@ -169,7 +169,7 @@ class PartitionedFactors:
         `lower` and `upper`.
     subdomain : Subdomain
         This rank's rows.
-    between : Exchange or None
+    between : Interfaces or None
         The interfaces; None where no rank depends on another.
     found : ndarray (B, 2)
         Where each system is singular (infinite if it is not), and its growth: the same on every rank.
@@ -179,7 +179,7 @@ class PartitionedFactors:
     counts: Runs
     bands: tuple[int, int]
     subdomain: Subdomain
-    between: Exchange | None
+    between: Interfaces | None
     found: HostArray
     singular: HostArray = field(init=False)
     growth: HostArray = field(init=False)

@@ -14,7 +14,6 @@ import numpy as np
 
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU
-from implicitsolve.direct._block_lu import MergedFactors
 from implicitsolve.direct._layout import Layout
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator, has_neighbours
@@ -65,10 +64,6 @@ class OwnRows:
     def is_periodic(self) -> bool:
         """Whether this rank has all rows of a periodic matrix."""
         return self.periodic and self.comm.size == 1
-
-    def take(self, indices: Indices) -> OwnRows:
-        """The rows of some systems."""
-        return OwnRows(self.comm, self.blocks[indices], self.lower, self.periodic)
 
 
 def first(x: HostArray, count: int) -> HostArray:
@@ -223,11 +218,8 @@ def transposed(blocks: DistributedArray, lower: int, periodic: bool, *, conjugat
 # Factors
 
 
-PLAIN, MIXED = 0, 1  # what is given: the neighbours' values, or mixtures of them with one's own
-
-
 def mixtures(lower: int, upper: int) -> tuple[HostArray, HostArray]:
-    """G (lower, upper) and G' (upper, lower) of kind MIXED: random, identical for every rank and number of ranks.
+    """G (lower, upper) and G' (upper, lower) of mixed values: random, identical for every rank and number of ranks.
 
     What is known of a neighbour's numbers is these minus G times the rank's own adjacent numbers. That G and G' are
     independent matters: a skew-symmetric D with the same number at both ends of its diagonal would stay singular.
@@ -249,8 +241,8 @@ class Subdomain:
         D^-1 times the couplings to the rank before and to the one after, if there are such ranks.
     columns : slice
         Which columns these are of (lower + upper) k.
-    kind : ndarray (B,) of int
-        What is given: PLAIN or MIXED.
+    mixed : ndarray (B,) of bool
+        Whether mixtures of the neighbours' values with one's own are given, or the neighbours' values themselves.
     singular : ndarray (B,) of int
         Block of this rank in which D is singular, or -1.
     growth : ndarray (B,)
@@ -261,14 +253,14 @@ class Subdomain:
     layout: Layout
     spikes: HostArray
     columns: slice
-    kind: HostArray
+    mixed: HostArray
     singular: HostArray
     growth: HostArray
 
     @classmethod
-    def of(cls, rows: OwnRows, method: BlockLU, kind: int = PLAIN) -> Subdomain:
-        """Factor the rows, for one kind of given values."""
-        D = BlockBandedMatrix(_closed(rows, kind), lower=rows.lower, upper=rows.upper, periodic=rows.is_periodic)
+    def of(cls, rows: OwnRows, method: BlockLU, mixed: HostArray) -> Subdomain:
+        """Factor the rows, for given values that are mixed in some of the systems."""
+        D = BlockBandedMatrix(_closed(rows, mixed), lower=rows.lower, upper=rows.upper, periodic=rows.is_periodic)
         layout = Layout.banded(D)
         factors = method.factors(layout.blocks(D), layout.lower, layout.upper)
         B, T, _, k, _ = rows.blocks.shape
@@ -281,20 +273,20 @@ class Subdomain:
             solved = as_rows(_solved(factors, layout, couplings[..., columns], adjoint=False))
             growth = factors.growth * np.max(np.abs(solved), axis=(1, 2), initial=1.0)
         singular = layout.first_block(factors.singular)
-        return cls(factors, layout, solved, columns, np.full(B, kind), singular, np.fmax(growth, _unknown(growth)))
+        return cls(factors, layout, solved, columns, mixed, singular, np.where(np.isnan(growth), np.inf, growth))
 
-    def stabilized(self, rows: OwnRows, method: BlockLU, limit: float) -> Subdomain:
-        """The same, but with mixtures for those systems whose growth was above `limit`, and is below it then."""
-        bad = np.flatnonzero(~(self.growth <= limit))
-        if not bad.size or not (rows.lower and rows.upper) or not rows.couples:
-            return self
-        mixed = Subdomain.of(rows.take(bad), method, MIXED)
-        better = mixed.growth < self.growth[bad]
-        places, rest = bad[better], np.setdiff1d(np.arange(self.growth.size), bad[better])
-        if not places.size:
-            return self
-        parts = self.take(rest), mixed.take(np.flatnonzero(better))
-        return parts[1] if not rest.size else _merged(parts, (rest, places))
+    @classmethod
+    def stable(cls, rows: OwnRows, method: BlockLU, limit: float) -> Subdomain:
+        """Factor the rows, with mixtures for those systems whose growth is above `limit` and lower with them."""
+        plain = cls.of(rows, method, np.zeros(rows.blocks.shape[0], dtype=bool))
+        bad = ~(plain.growth <= limit)
+        if not bad.any() or not (rows.lower and rows.upper) or not rows.couples:
+            return plain
+        mixed = cls.of(rows, method, bad)
+        better = mixed.growth < plain.growth
+        if not better.any():
+            return plain
+        return mixed if np.array_equal(better, bad) else cls.of(rows, method, better)
 
     @property
     def nbytes(self) -> int:
@@ -306,7 +298,10 @@ class Subdomain:
         return replace(
             self,
             factors=self.factors.take(indices),
-            **{name: getattr(self, name)[indices] for name in ("spikes", "kind", "singular", "growth")},
+            spikes=self.spikes[indices],
+            mixed=self.mixed[indices],
+            singular=self.singular[indices],
+            growth=self.growth[indices],
         )
 
     def solve(self, b: HostArray, adjoint: bool = False) -> HostArray:
@@ -314,13 +309,14 @@ class Subdomain:
         return _solved(self.factors, self.layout, b, adjoint)
 
 
-def _closed(rows: OwnRows, kind: int) -> HostArray:
+def _closed(rows: OwnRows, mixed: HostArray) -> HostArray:
     """The band of D: the rows' own, and what the given mixtures add to it."""
-    if kind == PLAIN:
+    if not mixed.any():
         return rows.blocks
-    blocks = rows.blocks.copy()
-    k = blocks.shape[-1]
-    G_before, G_after = (G.astype(blocks.dtype) for G in mixtures(rows.lower * k, rows.upper * k))
+    blocks, k = rows.blocks.copy(), rows.blocks.shape[-1]
+    G_before, G_after = (
+        mixed[:, None, None] * G.astype(blocks.dtype) for G in mixtures(rows.lower * k, rows.upper * k)
+    )
     add_dense(first(blocks, rows.lower), rows.lower, rows.before @ G_before)
     add_dense(last(blocks, rows.upper), rows.upper, rows.after @ G_after)
     return blocks
@@ -328,26 +324,3 @@ def _closed(rows: OwnRows, kind: int) -> HostArray:
 
 def _solved(factors: Factors, layout: Layout, b: HostArray, adjoint: bool) -> HostArray:
     return layout.restored(factors.solve(layout.vectors(b), adjoint), b.shape[2])
-
-
-def _unknown(growth: HostArray) -> HostArray:
-    """Infinity where the growth is not a number, else 0."""
-    return np.where(np.isnan(growth), np.inf, 0.0)
-
-
-def _merged(parts: tuple[Subdomain, Subdomain], places: tuple[Indices, Indices]) -> Subdomain:
-    """The systems of two batches in one, at their places."""
-    order = np.argsort(np.concatenate(places))
-
-    def both(name: str) -> HostArray:
-        return np.concatenate([getattr(part, name) for part in parts])[order]
-
-    factors = MergedFactors((parts[0].factors, parts[1].factors), places)
-    return replace(
-        parts[0],
-        factors=factors,
-        spikes=both("spikes"),
-        kind=both("kind"),
-        singular=both("singular"),
-        growth=both("growth"),
-    )

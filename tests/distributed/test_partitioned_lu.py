@@ -225,7 +225,7 @@ class TestInterfaces:
             return inverse, [solve(piece(comm, b, 1, counts)).gathered() for solve in (some.solve, some.solve_adjoint)]
 
         inverse, (y, z) = on_ranks(counts, program)[3]
-        assert inverse._factored.factors.subdomain.kind.tolist() == [0, 1, 0, 0]
+        assert inverse._factored.factors.subdomain.mixed.tolist() == [False, True, False, False]
         assert inverse.status.tolist() == [1, 1, Status.SINGULAR, 1]
         assert inverse.singular_block.tolist() == [-1, -1, 13, -1]
         assert np.isnan(y[0]).all()
