@@ -179,6 +179,13 @@ class Problem(Shown):
         return self.blocks is not None and self.blocks_exact
 
 
+def own_start(caller: str, problem: Problem) -> Any:
+    """The problem's own initial guess, where the caller gives no x0."""
+    if problem.initial_guess is None:
+        raise TypeError(f"{caller}: `x0` is needed, since the problem offers no initial guess")
+    return problem.initial_guess("default", None)
+
+
 def chosen(problem: Problem, indices: Indices, shape: tuple[int, ...]) -> Any:
     """What the problem's `take` returns, with the bounds and scales of those systems of states of this shape."""
     part: Any = problem.take(indices)  # type: ignore[misc]

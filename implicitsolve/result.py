@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._html import Shown
-from implicitsolve._namespace import array_namespace
+from implicitsolve._namespace import array_namespace, gather
 from implicitsolve._sparse_structure import Detection
 from implicitsolve._summary import facts, of_linear, of_nonlinear
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
 
@@ -383,3 +383,18 @@ def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> Non
         counts=sum((result.counts for result in results), Counts()),
         steps=tuple(step for result in results for step in result.steps),
     )
+
+
+def selected(
+    result: NonlinearResult, rows: Indices, batch_shape: tuple[int, ...], batch_ndim: int = 1
+) -> dict[str, Any]:
+    """What a result holds for each system, of some systems of the flattened batch, in another batch shape."""
+    xp, parts = array_namespace(result.x), dict[str, Any]()
+    for name in ("x", "fun"):
+        whole = getattr(result, name)
+        event_shape = tuple(whole.shape[batch_ndim:])
+        flat = xp.reshape(whole, (np.size(result.status), *event_shape))
+        parts[name] = xp.reshape(gather(flat, rows), batch_shape + event_shape)
+    for name in PER_SYSTEM:
+        parts[name] = per_system(np.ravel(getattr(result, name))[rows], batch_shape)
+    return parts | {"status": status_per_system(np.ravel(result.status)[rows], batch_shape)}

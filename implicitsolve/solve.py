@@ -37,7 +37,7 @@ from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.precondition._diagonals import build_inverse, builds_inverse, takes_sparse
-from implicitsolve.problem import Problem
+from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop, kind_of
@@ -170,10 +170,7 @@ def root(
     if any(value is not None for value in declared.values()):
         problem = replace(problem, **{name: value for name, value in declared.items() if value is not None})
     solver, stop, monitor = check_settings("root", method, stop, monitor)
-    if x0 is None:
-        if problem.initial_guess is None:
-            raise TypeError("root: `x0` is needed, since the problem offers no initial guess")
-        x0 = problem.initial_guess("default", None)
+    x0 = own_start("root", problem) if x0 is None else x0
     return solve_root(problem, x0, solver, stop, monitor, previous=previous)
 
 

@@ -15,8 +15,8 @@ from implicitsolve._html import Shown
 from implicitsolve._namespace import array_namespace, as_inexact, gather
 from implicitsolve._typing import Array, Indices
 from implicitsolve.drivers._dispatch import Cancel, Chunk, Dispatch, Pool, Task
-from implicitsolve.problem import Problem, chosen
-from implicitsolve.result import PER_SYSTEM, Counts, NonlinearResult, concatenated
+from implicitsolve.problem import Problem, chosen, own_start
+from implicitsolve.result import Counts, NonlinearResult, concatenated, selected
 from implicitsolve.solve import NonlinearMethod, check_settings, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
@@ -198,9 +198,7 @@ class _Batch:
                 raise ValueError("solve_batch: `problem` must be a batch (`batch_ndim` > 0) and offer `take`")
             if count is not None:
                 raise TypeError("solve_batch: `count` is for a `problem` that is a function of the systems")
-            if x0 is None and problem.initial_guess is None:
-                raise TypeError("solve_batch: `x0` is needed, since the problem offers no initial guess")
-            x0 = problem.initial_guess("default", None) if x0 is None else x0  # type: ignore[misc]
+            x0 = own_start("solve_batch", problem) if x0 is None else x0
         elif not callable(problem):
             raise TypeError(
                 f"solve_batch: `problem` must be a Problem, or a function of systems that returns one, "
@@ -247,29 +245,20 @@ class _Batch:
                 f"{self.batch_shape}, got {type(previous).__name__} of shape {shape}"
             )
         done = np.flatnonzero(~np.isin(previous.status, (Status.LOST, Status.CANCELLED)))
-        xp, ndim = array_namespace(previous.x), len(self.batch_shape)
-        x, fun = (
-            gather(xp.reshape(part, (self.size, *part.shape[ndim:])), done) for part in (previous.x, previous.fun)
-        )
-        numbers: dict[str, Any] = {name: np.ravel(getattr(previous, name))[done] for name in PER_SYSTEM}
         whereabouts = np.full(self.size, -1)
         whereabouts[done] = np.arange(done.size)
         steps = tuple(replace(step, systems=whereabouts[step.systems]) for step in previous.steps)
-        return Task(done, NonlinearResult(x=x, fun=fun, **numbers, counts=previous.counts, steps=steps))
+        parts = selected(previous, done, (done.size,), len(self.batch_shape))
+        return Task(done, NonlinearResult(**parts, counts=previous.counts, steps=steps))
 
     def joined(self, tasks: list[Task]) -> BatchResult:
         """The results of all chunks as one."""
         solved = [task.result for task in tasks if task.result is not None]
         results = [self._unsolved(task, solved) if task.result is None else task.result for task in tasks]
         whole = concatenated(results)
-        xp, order = array_namespace(whole.x), np.argsort(np.concatenate([task.systems for task in tasks]))
-        numbers: dict[str, Any] = {
-            name: np.reshape(getattr(whole, name)[order], self.batch_shape) for name in PER_SYSTEM
-        }
+        order = np.argsort(np.concatenate([task.systems for task in tasks]))
         return BatchResult(
-            x=xp.reshape(gather(whole.x, order), self.batch_shape + tuple(whole.x.shape[1:])),
-            fun=xp.reshape(gather(whole.fun, order), self.batch_shape + tuple(whole.fun.shape[1:])),
-            **numbers,
+            **selected(whole, order, self.batch_shape),
             counts=whole.counts,
             steps=tuple(
                 replace(step, systems=task.systems[step.systems])

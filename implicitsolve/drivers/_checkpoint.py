@@ -17,7 +17,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import Anderson, Auto, Broyden, Homotopy, NewtonKrylov, Picard
 from implicitsolve.nonlinear._scheduler import Scheduler
-from implicitsolve.problem import Problem
+from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import NewtonStep, NonlinearResult, per_system, status_per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import CUT, Status
@@ -110,17 +110,12 @@ def checkpointed(
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     solver, stop, monitor = check_settings("checkpointed", method, stop, monitor)
-    if not isinstance(stop, NonlinearStop):
-        raise TypeError(f"checkpointed: `stop` must be a NonlinearStop, got {type(stop).__name__}")
     if isinstance(solver, Homotopy):
         raise ValueError("checkpointed: `method` must be restartable from any x; a Homotopy follows one path from x0")
     check_limit("checkpointed", "every", every, least=1)
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise TypeError(f"checkpointed: `path` must be the name of a file, got {path!r}")
-    if x0 is None:
-        if problem.initial_guess is None:
-            raise TypeError("checkpointed: `x0` is needed, since the problem offers no initial guess")
-        x0 = problem.initial_guess("default", None)
+    x0 = own_start("checkpointed", problem) if x0 is None else x0
     return _Legs(problem, as_inexact(x0, "x0"), path, int(every), solver, stop, monitor).run()
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -17,7 +16,7 @@ from implicitsolve._namespace import from_host, is_array, to_host, traits_of
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.result import Counts
 
-FORMAT = 2
+FORMAT = 3
 NO_CALLS = Counts()
 NUMBERS = "status", "residual_norm", "initial_norm", "iterations", "krylov_iterations"  # for each system
 
@@ -66,7 +65,8 @@ class CheckpointFile:
         """Replace the old file by a complete new one: whenever the process ends, one of them exists."""
         unfinished = Path(f"{self.path}.unfinished")
         with unfinished.open("wb") as file:
-            np.savez(file, **self._arrays(record))
+            states = {"x": stored(record.x), "fun": stored(record.fun)}
+            np.savez(file, **flat(vars(record) | states | {"settings": self.settings}))
             file.flush()
             os.fsync(file.fileno())
         if self.comm is not None and self.path.exists():
@@ -77,60 +77,40 @@ class CheckpointFile:
         """The record to resume from; None if there is none. All ranks return the same leg, or raise an error."""
         if self.comm is None:
             return self._loaded(self.path)
-        records, trouble = [], None
+        records, trouble = dict[int, Record](), None
         try:
-            records = [record for path in (self.path, self.previous) if (record := self._loaded(path)) is not None]
+            for path in (self.path, self.previous):
+                if (record := self._loaded(path)) is not None:
+                    records[record.legs] = record
         except ValueError as error:
             trouble = error
-        legs = max((record.legs for record in records), default=0)
-        is_wrong, last, first = self._largest(trouble is not None, legs, -legs)
+        known = sorted(records) if trouble is None else [-1]
+        legs = [set(part.tolist()) for part in self.comm.allgather(np.array(known, dtype=np.int64))]
         if trouble is not None:
             raise trouble
-        if is_wrong:
+        if {-1} in legs:
             raise ValueError("checkpointed: the file of another rank is from a different solve")
-        common = -first  # the last leg that all ranks have completed, or 0
-        record = next((record for record in records if record.legs == common), None)
-        (is_missing,) = self._largest(record is None and common > 0)
-        if is_missing or last - common > 1:
+        common, last = set.intersection(*legs), max(set.union({0}, *legs))
+        if not common and last > 1:  # after the first leg a rank may have no file
             raise ValueError(
-                f"checkpointed: the ranks' files are inconsistent: {str(self.path)!r} ends after leg {legs}, "
-                f"others after legs {common} to {last}. Restore them all, or delete them all"
+                f"checkpointed: the ranks' files are inconsistent: {str(self.path)!r} ends after leg "
+                f"{max(records, default=0)}, others after leg {last}. Restore them all, or delete them all"
             )
-        return record
-
-    def _largest(self, *numbers: int) -> list[int]:
-        """The maximum of each number over all ranks."""
-        return [int(number) for number in self.comm.allreduce(np.asarray(numbers, dtype=np.float64), "max")]
-
-    def _arrays(self, record: Record) -> dict[str, Any]:
-        return {
-            "x": stored(record.x),
-            "fun": stored(record.fun),
-            **{name: getattr(record, name) for name in NUMBERS},
-            "counts": np.asarray(list(asdict(record.counts).values())),
-            "steps": np.asarray(record.steps),
-            "legs": np.asarray(record.legs),
-            "settings": np.asarray(json.dumps(self.settings)),
-        }
+        return records[max(common)] if common else None
 
     def _loaded(self, path: Path) -> Record | None:
         if not path.exists():
             return None
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in ("x", "fun", *NUMBERS, "counts", "steps", "legs")}
-                settings = json.loads(str(file["settings"]))
+                parts = nested(file)
+            settings, counts = parts.pop("settings"), Counts(**parts.pop("counts"))
+            record = Record(**parts, counts=counts)
         except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise ValueError(f"checkpointed: the file {str(path)!r} is no checkpoint: {error}") from error
         self._compare(path, settings)
-        return Record(
-            x=self._restored(arrays["x"]),
-            fun=self._restored(arrays["fun"]),
-            **{name: arrays[name] for name in NUMBERS},
-            counts=Counts(**{part.name: int(n) for part, n in zip(fields(Counts), arrays["counts"])}),
-            steps=int(arrays["steps"]),
-            legs=int(arrays["legs"]),
-        )
+        record.x, record.fun = self._restored(record.x), self._restored(record.fun)
+        return record
 
     def _compare(self, path: Path, settings: Mapping[str, str]) -> None:
         """Raise unless the settings are those of the file."""
@@ -147,6 +127,33 @@ class CheckpointFile:
         """States in the library of x0."""
         like = self.like
         return like.like(values) if traits_of(like).is_partitioned else from_host(values, like)
+
+
+def flat(parts: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Arrays and numbers in nested mappings, tuples and dataclasses, each under the names that lead to it."""
+    found: dict[str, Any] = {}
+    for name, value in parts.items():
+        if isinstance(value, tuple):
+            value = dict(enumerate(value))
+        elif is_dataclass(value):
+            value = vars(value)
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def nested(file: Mapping[str, HostArray]) -> dict[str, Any]:
+    """The mappings that `flat` has made a file of, with plain numbers and texts."""
+    found: dict[str, Any] = {}
+    for place, value in file.items():
+        *outer, name = place.split(".")
+        inside = found
+        for key in outer:
+            inside = inside.setdefault(key, {})
+        inside[name] = value if value.ndim else value.item()
+    return found
 
 
 def stored(x: Array) -> HostArray:

@@ -174,12 +174,15 @@ class Pool:
         Chunks handed over at a time: one more than workers, so that none is idle. None: all of them.
     context : Spawning or None
         Of the processes of this call; None for the caller's executor.
+    given : Executor or None
+        The caller's executor, which is left running.
     """
 
     executor: Submits
     workers: int
     places: int | None
     context: Spawning | None = None
+    given: Submits | None = None
 
     @classmethod
     def of(cls, executor: Any, workers: int | None) -> Pool:
@@ -190,7 +193,7 @@ class Pool:
             # The default size of the standard pools is about the number of CPUs.
             count = os.cpu_count() or 1 if workers is None else workers
             is_open = workers is None and not isinstance(executor, ProcessPoolExecutor)
-            return cls(executor, count, None if is_open else count + 1)
+            return cls(executor, count, None if is_open else count + 1, given=executor)
         if executor is None:
             executor = _cpus() if workers is None else workers
         elif isinstance(executor, bool) or not isinstance(executor, int | np.integer):
@@ -211,12 +214,8 @@ class Pool:
         """Replace a broken process pool with a new one, and check that it works."""
         broken: Any = self.executor
         broken.shutdown()
-        if self.context is not None:
-            self.context = Spawning()
-            self.executor = ProcessPoolExecutor(self.workers, self.context, _begin)
-        else:  # started in the same way, for which there is no public attribute
-            initializer = broken._initializer, broken._initargs
-            self.executor = ProcessPoolExecutor(self.workers, broken._mp_context, *initializer)
+        initializer = broken._initializer, broken._initargs  # for which there are no public attributes
+        self.executor = ProcessPoolExecutor(self.workers, broken._mp_context, *initializer)
         try:
             self.executor.submit(int).result()
         except BrokenExecutor as error:
@@ -225,13 +224,12 @@ class Pool:
                 'again: a script that starts processes needs `if __name__ == "__main__":`'
             ) from error
 
-    def end(self, started: Submits, *, kill: bool) -> None:
-        """End the processes of this call, at once if `kill`; an executor that the caller `started` is left running."""
-        if not isinstance(self.executor, ProcessPoolExecutor) or (self.context is None and self.executor is started):
-            return
-        for process in self.context.processes if kill and self.context is not None else ():
-            process.kill()
-        self.executor.shutdown(wait=self.context is not None or not kill, cancel_futures=kill)
+    def end(self, *, kill: bool) -> None:
+        """End the processes of this call, at once if `kill`."""
+        if isinstance(self.executor, ProcessPoolExecutor) and self.executor is not self.given:
+            for process in self.context.processes if kill and self.context is not None else ():
+                process.kill()
+            self.executor.shutdown(wait=self.context is not None or not kill, cancel_futures=kill)
 
 
 @dataclass(eq=False)
@@ -266,14 +264,13 @@ class Dispatch:
     def run(self, tasks: list[Task]) -> None:
         """Solve all chunks, but for those that are lost or cancelled."""
         self.total = sum(task.systems.size for task in tasks)
-        started = self.pool.executor
         try:
             self._pass(tasks, self.pool.places or len(tasks), is_last=not self.pool.has_processes)
             self._pass(self.suspects, 1, is_last=True)
         finally:
             for future in self.running:
                 future.cancel()
-            self.pool.end(started, kill=bool(self.running))
+            self.pool.end(kill=bool(self.running))
 
     def _pass(self, tasks: list[Task], places: int, *, is_last: bool) -> None:
         """Submit chunks, `places` at a time; in the last pass those that fail are lost, else suspected."""

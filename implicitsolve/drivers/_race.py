@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, gather
+from implicitsolve._namespace import array_namespace, as_inexact
 from implicitsolve._summary import total
 from implicitsolve._typing import Array
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor
 from implicitsolve.nonlinear._scheduler import Scheduler
 from implicitsolve.problem import Problem
-from implicitsolve.result import PER_SYSTEM, NonlinearResult, concatenated, per_system, status_per_system
+from implicitsolve.result import NonlinearResult, concatenated, per_system, selected
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop
@@ -174,19 +174,13 @@ def _in_turn(
 def _decided(result: NonlinearResult, evaluator: Evaluator, starts: int) -> RaceResult:
     """The winners' part of a result whose batch holds the systems start by start."""
     systems, batch_shape = evaluator.rows, evaluator.batch_shape
-    table = {name: np.reshape(getattr(result, name), (starts, systems.size)) for name in PER_SYSTEM}
-    converged = table["status"] == Status.CONVERGED
+    ends, norms = (np.reshape(part, (starts, systems.size)) for part in (result.status, result.residual_norm))
+    converged = ends == Status.CONVERGED
     is_won = converged.any(axis=0)
-    norms = np.where(np.isfinite(table["residual_norm"]), table["residual_norm"], np.inf)
+    norms = np.where(np.isfinite(norms), norms, np.inf)
     chosen = np.where(is_won, converged.argmax(axis=0), norms.argmin(axis=0))  # both prefer the earlier of equals
-    own = {name: per_system(values[chosen, systems], batch_shape) for name, values in table.items()}
-    own["status"] = status_per_system(table["status"][chosen, systems], batch_shape)
-    xp, shape = evaluator.xp, batch_shape + evaluator.event_shape
-    picked = chosen * systems.size + systems
     return RaceResult(
-        x=xp.reshape(gather(result.x, picked), shape),
-        fun=xp.reshape(gather(result.fun, picked), shape),
-        **own,
+        **selected(result, chosen * systems.size + systems, batch_shape),
         counts=result.counts,
         steps=result.steps,
         winner=per_system(np.where(is_won, chosen, -1), batch_shape),

@@ -13,7 +13,7 @@ from implicitsolve._html import Shown
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.monitor import Monitor
 from implicitsolve.nonlinear._scheduler import Scheduler
-from implicitsolve.problem import Problem
+from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import Status
@@ -97,10 +97,7 @@ def solve_stream(
         raise TypeError(f"solve_stream: `problem` must be a Problem, got {type(problem).__name__}")
     if not problem.batch_ndim or problem.take is None:
         raise ValueError("solve_stream: `problem` must be a batch (`batch_ndim` > 0) and offer `take`")
-    if x0 is None:
-        if problem.initial_guess is None:
-            raise TypeError("solve_stream: `x0` is needed, since the problem offers no initial guess")
-        x0 = problem.initial_guess("default", None)
+    x0 = own_start("solve_stream", problem) if x0 is None else x0
     return solve_root(problem, x0, solver, stop, monitor, Scheduler(capacity=int(batch_size)))
 
 
