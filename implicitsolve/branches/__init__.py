@@ -1,8 +1,7 @@
 """Branches of solutions over a parameter: continuation, special points, further solutions."""
 
-from implicitsolve.branches._branch import Branch
+from implicitsolve.branches._branch import Branch, SpecialPoint
 from implicitsolve.branches._continuation import continuation
 from implicitsolve.branches._deflation import further_solutions
-from implicitsolve.branches._special import SpecialPoint
 
 __all__ = ["Branch", "SpecialPoint", "continuation", "further_solutions"]

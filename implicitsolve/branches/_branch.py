@@ -12,15 +12,48 @@ import numpy as np
 from implicitsolve._html import Shown
 from implicitsolve._summary import table
 from implicitsolve._typing import HostArray
-from implicitsolve.branches._special import SpecialPoint
+from implicitsolve.drivers._checkpoint_file import flat, nested
 from implicitsolve.result import Counts
 from implicitsolve.status import Status
 
-FORMAT = 1  # of files
-PARTS = "lam", "x", "residual_norm", "target", "status", "message", "parameter"
-OF_SPECIAL = "kind", "lam", "x", "residual_norm", "index"
+FORMAT = 2  # of files
 ROWS = 20  # of a summary
 MARKS = {"fold": "o", "branch point": "s", "hopf": "D"}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SpecialPoint:
+    """A point of a branch at which something happens.
+
+    Attributes
+    ----------
+    kind : str
+        "fold", "branch point", "hopf", or the name of an event.
+    lam : float
+        The parameter.
+    x : ndarray
+        The solution, in the shape of x0.
+    residual_norm : float
+        max|F(x, lam)|, measured.
+    index : int
+        It lies between the points ``index`` and ``index + 1`` of the branch.
+    direction : (ndarray, float) or None
+        At a branch point: the direction (dx, dlam) in which the other branch leaves, for `continuation`.
+    frequency : float or None
+        At a Hopf point: the modulus of the pair of eigenvalues on the imaginary axis.
+    """
+
+    kind: str
+    lam: float
+    x: HostArray
+    residual_norm: float
+    index: int
+    direction: tuple[HostArray, float] | None = None
+    frequency: float | None = None
+
+    def __repr__(self) -> str:
+        """What, and where."""
+        return f"<{self.kind} at {self.lam:.10g}>"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -159,18 +192,8 @@ class Branch(Shown):
 
     def save(self, path: str | Path) -> None:
         """Write the branch to a file (npz), from which `load` makes the same, to be resumed or plotted."""
-        special, nowhere = self.special, np.full(self.x[:1].size + 1, np.nan)
-        arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in PARTS}
-        arrays |= {f"special.{name}": [getattr(point, name) for point in special] for name in OF_SPECIAL}
-        arrays["special.direction"] = [
-            nowhere if point.direction is None else np.append(*point.direction) for point in special
-        ]
-        arrays["special.frequency"] = [np.nan if point.frequency is None else point.frequency for point in special]
-        arrays |= {"counts": list(vars(self.counts).values()), "format": FORMAT}
-        arrays |= {} if self.eigenvalues is None else {"eigenvalues": self.eigenvalues}
-        arrays |= {f"state.{name}": value for name, value in self.state.items()}
         with Path(path).open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, format=FORMAT, **flat(vars(self)))
 
     @staticmethod
     def load(path: str | Path) -> Branch:
@@ -184,22 +207,12 @@ class Branch(Shown):
         with np.load(path, allow_pickle=False) as file:
             if "format" not in file or int(file["format"]) != FORMAT:
                 raise ValueError(f"Branch.load: {str(path)!r} must be a file of Branch.save, format {FORMAT}")
-            arrays = {name: file[name] for name in file.files}
-        special: list[SpecialPoint] = []
-        columns = (arrays[f"special.{name}"] for name in (*OF_SPECIAL, "direction", "frequency"))
-        for kind, lam, x, norm, index, along, frequency in zip(*columns):
-            direction = None if np.isnan(along).any() else (along[:-1].reshape(x.shape), float(along[-1]))
-            known = {"direction": direction, "frequency": None if np.isnan(frequency) else float(frequency)}
-            numbers = {"lam": float(lam), "residual_norm": float(norm), "index": int(index)}
-            special.append(SpecialPoint(kind=str(kind), x=x, **numbers, **known))  # type: ignore[arg-type]
-        state = {name.partition(".")[2]: value for name, value in arrays.items() if name.startswith("state.")}
-        return Branch(
-            **{name: arrays[name] for name in ("lam", "x", "residual_norm", "target")},
-            special=tuple(special),
-            eigenvalues=arrays.get("eigenvalues"),
-            status=Status(int(arrays["status"])),
-            message=str(arrays["message"]),
-            counts=Counts(**dict(zip(vars(Counts()), arrays["counts"].tolist()))),
-            parameter=str(arrays["parameter"]),
-            state=state,
-        )
+            parts = nested(file)
+        del parts["format"]
+        special = parts.pop("special", {}).values()
+        for point in special:
+            if "direction" in point:
+                point["direction"] = tuple(point["direction"].values())
+        known: dict[str, Any] = {"eigenvalues": None, **parts}
+        known |= {"status": Status(parts["status"]), "counts": Counts(**parts["counts"])}
+        return Branch(special=tuple(SpecialPoint(**point) for point in special), **known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,9 @@ from implicitsolve._namespace import as_inexact
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._branch import Branch
 from implicitsolve.branches._family import ExtendedSystem, Family
-from implicitsolve.branches._frame import Metric
 from implicitsolve.branches._path import Path
 from implicitsolve.branches._run import Run
-from implicitsolve.branches._special import Spectrum
+from implicitsolve.branches._special import leading_eigenvalues
 from implicitsolve.linearize._tally import LimitReached, Tally
 from implicitsolve.monitor import Monitor
 from implicitsolve.solve import check_settings
@@ -150,9 +150,9 @@ def continuation(
         given = {"x0": x0, "start": start, "direction": direction, "interval": interval}
         x, bounds, span, stop = _resumed(previous, stop, given)
     tally = Tally(max_evaluations)
-    system = ExtendedSystem(family, x, tally, span)
-    spectrum = Spectrum(eigenvalues, shift) if eigenvalues else None
-    path = Path(system, Metric(1.0, span, system.size), spectrum, seeks_branch_points=branch_points, atol=atol)
+    system = ExtendedSystem(family, x, tally, unit=1.0, span=span)
+    spectrum = partial(leading_eigenvalues, count=eigenvalues, shift=shift) if eigenvalues else None
+    path = Path(system, spectrum, seeks_branch_points=branch_points, atol=atol)
     run = Run(path, dict(events or {}), observer, bounds, stop, max_points)
     try:
         if previous is None:

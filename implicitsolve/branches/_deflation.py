@@ -10,11 +10,11 @@ import numpy as np
 from implicitsolve._namespace import as_inexact
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._family import ExtendedSystem, Family
-from implicitsolve.branches._frame import Frame, Metric, Solver
+from implicitsolve.branches._frame import Frame
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
-from implicitsolve.solve import root
+from implicitsolve.solve import check_settings, root
 from implicitsolve.stopping import NonlinearStop, check_limit
 
 LONGEST = 10.0  # step, over the distance to the nearest known solution
@@ -80,9 +80,7 @@ def further_solutions(
     """
     check_limit("further_solutions", "count", count)
     check_limit("further_solutions", "max_iterations", max_iterations)
-    stop = NonlinearStop() if stop is None else stop
-    if not isinstance(stop, NonlinearStop):
-        raise TypeError(f"further_solutions: `stop` must be a NonlinearStop, got {type(stop).__name__}")
+    stop = check_settings("further_solutions", "auto", stop, None)[1]
     x = as_inexact(x0, "x0")
     if not isinstance(x, np.ndarray) or x.dtype.kind != "f" or not x.size:
         raise TypeError("further_solutions: `x0` must hold real numbers on NumPy arrays, at least one")
@@ -103,16 +101,15 @@ class _Search:
 
     def __init__(self, problem: Problem, x0: HostArray, roots: list[HostArray], stop: NonlinearStop) -> None:
         self.problem, self.roots, self.stop = problem, roots, stop
-        self.system = ExtendedSystem(Family(lambda _: problem, None), x0, Tally(), 1.0)
         self.start: HostArray = np.append(x0.reshape(-1), 0.0)
-        sizes = [float(np.sqrt(np.mean(x**2))) for x in (self.start[:-1], *roots)]
-        self.solver: Solver = Solver(self.system, Metric(max(sizes) or 1.0, 1.0, self.system.size))
+        unit = max(float(np.sqrt(np.mean(x**2))) for x in (self.start[:-1], *roots)) or 1.0
+        self.system = ExtendedSystem(Family(lambda _: problem, None), x0, Tally(), unit=unit, span=1.0)
         F = self.system.residual(self.start)[None, :]
         self.target = float(stop.target(stop.measure(F, x0.shape), F)[0])
 
     def next(self, steps: int) -> NonlinearResult | None:
         """One more solution, if the search converges to one."""
-        z, metric = self.start, self.solver.metric
+        z, metric = self.start, self.system.metric
         if min(self._distances(z), default=np.inf) <= APART:
             z = z + np.append(np.random.default_rng(0).normal(0.0, ASIDE * metric.unit, z.size - 1), 0.0)
         F = self.system.residual(z)
@@ -122,7 +119,7 @@ class _Search:
             if float(self.stop.measure(F[None, :], self.system.shape)[0]) <= self.target:
                 return self._confirmed(z)
             row = metric.parameter_row()
-            step = Frame(self.solver, z, F, row).correction(z, F, row)
+            step = Frame(self.system, z, F, row).correction(z, F, row)
             with np.errstate(all="ignore"):
                 step = step / (1 - self._slope(z) @ step[:-1])
             length, near = metric.norm(step), min(self._distances(z), default=np.inf)
@@ -143,13 +140,13 @@ class _Search:
 
     def _distances(self, z: HostArray) -> list[float]:
         """To the known solutions, in units of x."""
-        return [self.solver.metric.norm(np.append(z[:-1] - solution, 0.0)) for solution in self.roots]
+        return [self.system.metric.norm(np.append(z[:-1] - solution, 0.0)) for solution in self.roots]
 
     def _slope(self, z: HostArray) -> HostArray:
         """The gradient of log M."""
         total = np.zeros(z.size - 1)
         for solution, d in zip(self.roots, self._distances(z)):
             with np.errstate(all="ignore"):
-                gradient = 2 * (z[:-1] - solution) / (self.solver.metric.unit**2 * self.system.size)
+                gradient = 2 * (z[:-1] - solution) / (self.system.metric.unit**2 * self.system.size)
                 total -= gradient / (d**4 * (1 + 1 / d**2))
         return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,6 +92,44 @@ def _arity(function: Callable[..., Any]) -> int:
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
 
 
+@dataclass
+class Metric:
+    """Lengths on vectors (x, lam): sqrt(mean(x^2) / unit^2 + lam^2 / span^2)."""
+
+    unit: float
+    span: float
+    size: int
+
+    def covector(self, a: HostArray) -> HostArray:
+        """The row whose product with b is the inner product of a and b."""
+        row = a / (self.size * self.unit**2)
+        row[-1] = a[-1] / self.span**2
+        return row
+
+    def inner(self, a: HostArray, b: HostArray) -> float:
+        """The inner product."""
+        return float(self.covector(a) @ b)
+
+    def norm(self, a: HostArray) -> float:
+        """The length."""
+        with np.errstate(all="ignore"):
+            x = np.linalg.norm(a[:-1] / self.unit) / self.size**0.5
+        return float(np.hypot(x, a[-1] / self.span))
+
+    def parameter_row(self) -> HostArray:
+        """The row that fixes the parameter."""
+        row = np.zeros(self.size + 1)
+        row[-1] = 1 / self.span
+        return row
+
+    @property
+    def units(self) -> HostArray:
+        """Lengths 1 along each axis."""
+        units = np.full(self.size + 1, self.unit * self.size**0.5)
+        units[-1] = self.span
+        return units
+
+
 class Assembles(Protocol):
     """What assembles J(x) for x (1, N), where F is F(x)."""
 
@@ -108,15 +146,18 @@ class ExtendedSystem:
         For the shape of the unknowns.
     tally : Tally
         Of all calls.
-    span : float
-        Length of the interval of the parameter.
+    unit, span : float
+        Sizes of x and of the interval of the parameter, for lengths.
     """
 
-    def __init__(self, family: Family, x0: HostArray, tally: Tally, span: float) -> None:
-        self.family, self.shape, self.tally, self.span = family, x0.shape, tally, span
-        self.like = x0
+    def __init__(self, family: Family, x0: HostArray, tally: Tally, *, unit: float, span: float) -> None:
+        self.family, self.shape, self.tally, self.like = family, x0.shape, tally, x0
+        self.metric: Metric = Metric(unit, span, x0.size)
         self.generic: float | None = None  # parameter at which the sparsity is sought: entries may vanish at the start
         self.size: int = x0.size
+        self.reach = 0.0  # change of F near the start as lam moves by sqrt(eps) of the interval
+        self.is_reach_known = False
+        self.plan: Any = None  # of the bordered matrix, as long as the pattern of J stays
         self._last: tuple[float, Evaluator] | None = None
         self._length: Any = None
         self._assembler: Assembles | None = None
@@ -133,8 +174,12 @@ class ExtendedSystem:
         return self._last[1]
 
     def state(self, z: HostArray) -> HostArray:
-        """X in the shape of the unknowns."""
-        return z[:-1].reshape(self.shape).copy()
+        """X, or F, in the shape of the unknowns."""
+        return z[: self.size].reshape(self.shape).copy()
+
+    def parts(self, z: HostArray) -> tuple[HostArray, float]:
+        """X and lam."""
+        return self.state(z), float(z[-1])
 
     def residual(self, z: HostArray) -> HostArray:
         """F at z."""
@@ -149,7 +194,7 @@ class ExtendedSystem:
             self.tally.add("jvps")
             return np.array(problem.parameter_jvp(self.state(z), {name: 1.0}), dtype=float).reshape(self.size)
         moved = z.copy()
-        moved[-1] += DIFFERENCE * max(abs(z[-1]), self.span)
+        moved[-1] += DIFFERENCE * max(abs(z[-1]), self.metric.span)
         with np.errstate(all="ignore"):
             return (self.residual(moved) - F) / (moved[-1] - z[-1])
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import scipy.sparse.csgraph
 
 from implicitsolve._sparse_structure import Sparse, compressed
@@ -25,79 +25,23 @@ LINEAR_RTOL = 1e-4  # of Krylov solves; at 1e-2 paths are lost
 MOST_KRYLOV = 400
 
 
-@dataclass
-class Metric:
-    """Lengths on vectors (x, lam): sqrt(mean(x^2) / unit^2 + lam^2 / span^2)."""
-
-    unit: float
-    span: float
-    size: int
-
-    def covector(self, a: HostArray) -> HostArray:
-        """The row whose product with b is the inner product of a and b."""
-        row = a / (self.size * self.unit**2)
-        row[-1] = a[-1] / self.span**2
-        return row
-
-    def inner(self, a: HostArray, b: HostArray) -> float:
-        """The inner product."""
-        return float(self.covector(a) @ b)
-
-    def norm(self, a: HostArray) -> float:
-        """The length."""
-        with np.errstate(all="ignore"):
-            x = np.linalg.norm(a[:-1] / self.unit) / self.size**0.5
-        return float(np.hypot(x, a[-1] / self.span))
-
-    def parameter_row(self) -> HostArray:
-        """The row that fixes the parameter."""
-        row = np.zeros(self.size + 1)
-        row[-1] = 1 / self.span
-        return row
-
-    @property
-    def units(self) -> HostArray:
-        """Lengths 1 along each axis."""
-        units = np.full(self.size + 1, self.unit * self.size**0.5)
-        units[-1] = self.span
-        return units
-
-
 class BorderedPlan:
     """Where the entries of a pattern stand after a dense row and column have been added."""
 
     def __init__(self, structure: Sparse) -> None:
         n, nnz = structure.unknowns, structure.nnz
         self.structure = structure
-        self.entries: HostArray = np.arange(nnz) + structure.columns
-        indptr = np.append(structure.indptr + np.arange(n + 1), nnz + 2 * n + 1)
-        self.row: HostArray = indptr[1:] - 1
-        self.column: HostArray = np.arange(nnz + n, nnz + 2 * n)
-        indices = np.empty(nnz + 2 * n + 1, dtype=np.int32)
-        indices[self.entries], indices[self.row], indices[self.column] = structure.indices, n, np.arange(n)
-        self.plan: SparsePlan = SparsePlan(compressed(indptr, indices))
+        numbers = np.arange(1, nnz + 2 * n + 2)
+        J = scipy.sparse.csc_array((numbers[:nnz], structure.indices, structure.indptr), shape=(n, n))
+        column, row, corner = numbers[nnz : nnz + n, None], numbers[None, nnz + n : -1], numbers[-1:, None]
+        whole = scipy.sparse.block_array([[J, column], [row, corner]], format="csc")
+        self.order: HostArray = whole.data - 1
+        self.plan: SparsePlan = SparsePlan(compressed(whole.indptr, whole.indices))
 
     def factor(self, J: SparseMatrix, column: HostArray, row: HostArray) -> SparseFactorization:
         """Factors of [[J, column], [row]]."""
-        data = np.empty(self.plan.structure.nnz)
-        data[self.entries], data[self.row], data[self.column] = J.data, row, column
+        data = np.concatenate([J.data, column, row])[self.order]
         return SparseLU().factor(SparseMatrix(data, self.plan.structure), self.plan)
-
-
-class Solver:
-    """What frames have in common: the system, the metric, the tolerance, and the last plan."""
-
-    def __init__(self, system: ExtendedSystem, metric: Metric) -> None:
-        self.system, self.metric = system, metric
-        self.reach = 0.0  # change of F near the start as lam moves by sqrt(eps) of the interval
-        self.is_reach_known = False
-        self.plan: BorderedPlan | None = None
-
-    def planned(self, structure: Sparse) -> BorderedPlan:
-        """The plan for a pattern: the last one, where that has not changed."""
-        if self.plan is None or not self.plan.structure.has_entries_of(structure):
-            self.plan = BorderedPlan(structure)
-        return self.plan
 
 
 class Frame:
@@ -117,7 +61,7 @@ class Frame:
 
     def __init__(
         self,
-        solver: Solver,
+        system: ExtendedSystem,
         z: HostArray,
         F: HostArray,
         row: HostArray,
@@ -125,8 +69,8 @@ class Frame:
         *,
         accurate: bool = False,
     ) -> None:
-        system, metric = solver.system, solver.metric
-        self.solver, self.row, self.units = solver, row, metric.units
+        metric = system.metric
+        self.system, self.row, self.units = system, row, metric.units
         self.column: HostArray = system.column(z, F)
         self.matrix: SparseMatrix | None = system.matrix(z, F, accurate=accurate)
         self.factors: SparseFactorization | None = None
@@ -141,18 +85,20 @@ class Frame:
             moved = self.column * metric.span
             self.scale: float = float(np.linalg.norm(moved)) or float(np.linalg.norm(change)) or 1.0
             self.rounding: float = ROUNDING * float(np.max(np.abs(change)))
-            if not solver.is_reach_known:
-                solver.reach = max(solver.reach, ROOT_EPS * float(np.max(np.abs(moved))))
+            if not system.is_reach_known:
+                system.reach = max(system.reach, ROOT_EPS * float(np.max(np.abs(moved))))
             if self.matrix is not None:
                 J = SparseMatrix(self.matrix.data * (self.units[0] / self.scale), self.matrix.structure)
-                self.factors = solver.planned(J.structure).factor(J, moved / self.scale, row * self.units)
+                if system.plan is None or not system.plan.structure.has_entries_of(J.structure):
+                    system.plan = BorderedPlan(J.structure)
+                self.factors = system.plan.factor(J, moved / self.scale, row * self.units)
         last = np.zeros(z.size)
         last[-1] = 1.0
         self.null: HostArray = self.solve(last, guess=guess)
 
     def tolerance(self, *, strict: bool) -> float:
         """What max|F| has to fall to."""
-        return max(self.solver.reach * (STRICT if strict else 1.0), self.rounding)
+        return max(self.system.reach * (STRICT if strict else 1.0), self.rounding)
 
     def solve(self, b: HostArray, row: HostArray | None = None, guess: HostArray | None = None) -> HostArray:
         """Solve with the bordered matrix, or with another last row in it."""
@@ -191,7 +137,7 @@ class Frame:
         here = self
         if self.factors is None:
             here = copy.copy(self)
-            here.J = self.solver.system.jacobian(z, F)
+            here.J = self.system.jacobian(z, F)
         return here.solve(np.append(-F, 0.0), row)
 
     def _krylov(self, b: HostArray, row: HostArray, guess: HostArray | None) -> HostArray:

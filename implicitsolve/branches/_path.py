@@ -10,16 +10,12 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._typing import HostArray
-from implicitsolve.branches._family import ExtendedSystem
-from implicitsolve.branches._frame import Frame, Metric, Solver
+from implicitsolve.branches._family import ExtendedSystem, Metric
+from implicitsolve.branches._frame import Frame
 
-ROUNDING = 64.0  # units of roundoff of J x, below which no F is asked for
 CORRECTIONS = 10  # of one predicted point
 CONTRACTION = 0.5  # of one correction to the next, with a new J
 CHORD = 0.7  # the same with a J of an earlier point, which is then assembled anew
-FAR = 0.5  # correction over step length beyond which the step was too long
-ALIGNED = 0.8  # cosine between tangents below which a point may lie on another branch
-CHORDS = 0.94  # the same between a tangent and the chord: of half the angle
 NUDGE = 1e-9  # by which a point is missed at which the bordered matrix is exactly singular
 LOCATIONS = 15  # evaluations of a test function, to find where it is zero
 TESTS = 2  # test functions for branch points, where there are no factors: the sign of one changes at its poles too
@@ -56,15 +52,13 @@ class Path:
     def __init__(
         self,
         system: ExtendedSystem,
-        metric: Metric,
         spectrum: Callable[[Frame], HostArray] | None = None,
         *,
         seeks_branch_points: bool = True,
         atol: float = 0.0,
     ) -> None:
-        self.system, self.metric, self.spectrum, self.atol = system, metric, spectrum, atol
-        self.solver: Solver = Solver(system, metric)
-        self.seeks_branch_points = seeks_branch_points
+        self.system, self.spectrum, self.atol, self.seeks_branch_points = system, spectrum, atol, seeks_branch_points
+        self.metric: Metric = system.metric
         random, shape = np.random.default_rng(0), (TESTS, 2, system.size + 1)
         self.borders: HostArray = random.choice((-1.0, 1.0), shape) * random.uniform(0.5, 1.0, shape)
 
@@ -79,7 +73,7 @@ class Path:
             if not np.isfinite(norm):
                 made.is_finite = False
                 return made
-            frame = Frame(self.solver, z, F, row) if frame is None else frame
+            frame = Frame(self.system, z, F, row) if frame is None else frame
             tolerance = self.atol or max(tolerance, frame.tolerance(strict=strict))
             if norm <= tolerance:
                 made.point = Point(z, F, norm, tolerance)
@@ -113,7 +107,7 @@ class Path:
 
     def observe(self, point: Point, row: HostArray, guess: HostArray | None = None, *, accurate: bool = False) -> bool:
         """Compute tangent, test functions and eigenvalues; return whether there is a tangent."""
-        frame = point.frame = Frame(self.solver, point.z, point.F, row, guess, accurate=accurate)
+        frame = point.frame = Frame(self.system, point.z, point.F, row, guess, accurate=accurate)
         length = self.metric.norm(frame.null)
         if not (np.isfinite(length) and length > 0):
             return False

@@ -1,4 +1,4 @@
-"""One call of `continuation`: the first point, the others, what lies between them, and the record of it all."""
+"""One call of `continuation`: its first point, steps along the branch, what lies between them, and the record of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._typing import HostArray
-from implicitsolve.branches._branch import Branch
-from implicitsolve.branches._path import Path, Point
-from implicitsolve.branches._special import SpecialPoint, between
-from implicitsolve.branches._walk import Walk
-from implicitsolve.linearize._tally import LimitReached
+from implicitsolve.branches._branch import Branch, SpecialPoint
+from implicitsolve.branches._path import Corrected, Path, Point
+from implicitsolve.branches._special import between
 from implicitsolve.monitor import Monitor, ends_solve
 from implicitsolve.result import Counts, NewtonStep, NonlinearResult
 from implicitsolve.solve import root
@@ -20,6 +18,13 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
 GENERIC = 1 / 16  # part of the way to `stop`, where the sparsity is sought
+FAR = 0.5  # correction over step length beyond which the step was too long
+ALIGNED = 0.8  # cosine between tangents below which a point may lie on another branch
+CHORDS = 0.94  # the same between a tangent and the chord: of half the angle
+USUAL_CORRECTION, USUAL_ANGLE, USUAL_COUNT = 0.05, 0.25, 4  # that steps aim at: relative to the step, radians, number
+GROWTH = 2.0  # of a step, at most
+SHORTEST = 1e-7  # step that ends the branch
+NEAR = 0.1  # distance from the first point, over the step, up to which the branch may be closed
 HINTS = {
     Status.ITERATION_LIMIT: "Continue with `previous`, or raise `max_points`.",
     Status.EVALUATION_LIMIT: "Continue with `previous`, or raise `max_evaluations`.",
@@ -43,18 +48,23 @@ class Run:
         self.path, self.monitor, self.bounds, self.stop, self.max_points = path, monitor, bounds, stop, max_points
         self.events = {name: self._event(name, function) for name, function in events.items()}
         self.terminal = {name for name, function in events.items() if getattr(function, "terminal", False)}
+        self.status, self.reason = Status.RUNNING, ""
+        # All that the next step depends on: the last two points, of which the last has its frame, and
+        self.points: list[Point] = []
+        self.length = self.longest = 0.0  # of the next step, and of any
+        self.first = self.first_row = np.zeros(0)  # point to which a closed branch returns, and covector of its tangent
+        self.is_given = False  # whether the first direction is, which may not be that of the branch
+        # The record
         self.z: list[HostArray] = []
         self.norms: list[tuple[float, float]] = []  # of F, and their targets
         self.eigenvalues: list[HostArray] = []
         self.special: list[SpecialPoint] = []
-        self.status, self.reason = Status.RUNNING, ""
-        self.walk: Walk | None = None
         self.offset = 0  # points of the branch before those of this call
         self.others = Counts()  # calls that the tally has not seen
 
     def _event(self, name: str, function: Callable[[HostArray, float], float]) -> Callable[[Point], float]:
         def event(point: Point) -> float:
-            value: Any = function(self.path.system.state(point.z), float(point.z[-1]))
+            value: Any = function(*self.path.system.parts(point.z))
             if np.ndim(value) != 0:
                 raise TypeError(f"continuation: event {name!r} must return a number, got shape {np.shape(value)}")
             return float(value)
@@ -92,8 +102,8 @@ class Run:
                 point.signs = None if point.frame.factors is None else side * point.signs
             metric.unit = max(_rms(point.z), _rms(tangent) * abs(metric.span / tangent[-1])) or 1.0
         point.tangent = np.asarray(ahead) / metric.norm(np.asarray(ahead))
-        row = metric.covector(point.tangent)
-        self.walk = Walk(path, [point], self.bounds, step, max_step, point.z, row, is_given=is_given)
+        self.points, self.length, self.longest, self.is_given = [point], step, max_step, is_given
+        self.first, self.first_row = point.z, metric.covector(point.tangent)
         self._note(point)
 
     def _solved(self, z: HostArray) -> NonlinearResult:
@@ -112,9 +122,9 @@ class Run:
         """Take up a branch where it has ended."""
         path = self.path
         path.metric.unit = float(state["unit"])
-        path.solver.reach, path.solver.is_reach_known = float(state["reach"]), True
-        points = [Point(z, z, 0.0, 0.0, tangent=tangent) for z, tangent in zip(state["z"], state["tangent"])]
-        last, tangent = points[-1], points[-1].tangent
+        path.system.reach, path.system.is_reach_known = float(state["reach"]), True
+        before, last = (Point(z, z, 0.0, 0.0, tangent=along) for z, along in zip(state["z"], state["tangent"]))
+        tangent = last.tangent
         last.F = path.system.residual(last.z)
         last.norm = float(np.max(np.abs(last.F), initial=0.0))
         last.target = float(state["target"])
@@ -123,57 +133,132 @@ class Run:
                 f"continuation: `previous` must be a branch of this problem, but max|F| is {last.norm:.3g} at its end, "
                 f"not {last.target:.3g}"
             )
-        path.observe(last, path.metric.covector(points[0].tangent))
+        path.observe(last, path.metric.covector(before.tangent))
         last.tangent, self.offset = tangent, int(state["count"])
-        length, longest = float(state["length"]), float(state["longest"])
-        self.walk = Walk(path, points, self.bounds, length, longest, state["first"], state["first_row"])
+        self.points, self.length, self.longest = [before, last], float(state["length"]), float(state["longest"])
+        self.first, self.first_row = state["first"], state["first_row"]
 
     def follow(self) -> None:
-        """Walk to the end of the branch."""
-        while self.walk is not None and self.status == Status.RUNNING:
+        """Step to the end of the branch."""
+        while self.points and self.status == Status.RUNNING:
             if len(self.z) >= self.max_points:
                 self.end(Status.ITERATION_LIMIT, f"there are {self.offset + len(self.z)} points")
-                return
-            known, length = self.walk.points, self.walk.length
-            point = self.walk.advance()
-            if point is not None:
-                try:
-                    point = self._examined(known[-1], point)
-                except LimitReached:  # a later call examines the same step
-                    self.walk.points, self.walk.length = known, length
-                    raise
-                if point is None:
-                    self.walk.back_to(known)
-                    continue
-                self._note(point)
-                self.walk.rescale(max(self.path.metric.unit, _rms(point.z)))
-            if self.walk.status != Status.RUNNING:
-                self.end(self.walk.status, self.walk.reason)
+            elif (step := self._step()) is not None:
+                self._take(*step)
 
-    def _examined(self, last: Point, point: Point) -> Point | None:
-        """Record what lies between two points; return the second, or the one at which an event ends the branch.
+    def _step(self) -> tuple[Point, float, str] | None:
+        """The next point, observed, the length of the step after it, and why the branch ends there, if it does."""
+        path, metric, last = self.path, self.path.metric, self.points[-1]
+        is_finite = True
+        while self.length >= SHORTEST:
+            z, direction, is_end = self._predicted()
+            row = metric.parameter_row() if is_end else metric.covector(direction)
+            made = path.correct(z, row, last.frame, far=(2.0 if self.is_given else FAR) * self.length)
+            point, is_finite = made.point, is_finite and made.is_finite
+            if (
+                point is not None
+                and self._follows(last, point, is_end)
+                and path.observe(point, metric.covector(last.tangent), last.tangent)
+                and ((cosine := metric.inner(last.tangent, point.tangent)) >= ALIGNED or self.is_given)
+            ):
+                self.is_given = False
+                length = self._next_length(made, cosine)
+                if is_end:
+                    return point, length, f"the parameter has reached {point.z[-1]:.10g}"
+                if self._closes(last, point):
+                    end = path.correct(self.first, self.first_row, point.frame).point
+                    if end is not None and path.observe(end, self.first_row, point.tangent):
+                        return end, length, "the branch is closed"
+                return point, length, ""
+            self.length *= 0.5
+        reason = "steps have become too short" if is_finite else "F is not finite ahead"
+        if len(self.points) == 1 and last.z[-1] in self.bounds:
+            reason += ", or the branch leaves its interval at the start"
+        self.end(Status.STAGNATED if is_finite else Status.NONFINITE, reason)
+        return None
 
-        None if they are points of two branches.
+    def _take(self, point: Point, length: float, ending: str) -> None:
+        """Record a point and what lies before it, unless it is on another branch; by half the step there may be none.
+
+        Where an event ends the branch, its point is recorded in place of the other.
         """
-        metric = self.path.metric
-        found = between(self.path, last, point, self.events)
+        path, metric, last = self.path, self.path.metric, self.points[-1]
+        found = between(path, last, point, self.events)
+        last.frame = None
         if found is None:
-            return None
+            self.length = 0.5 * metric.norm(point.z - last.z)
+            return
         found.sort(key=lambda item: metric.inner(item[1].z - last.z, point.z - last.z))
-        index = self.offset + len(self.z) - 1
+        shown, index = point, self.offset + len(self.z) - 1
         for kind, at, known in found:
-            x, lam = self.path.system.state(at.z), float(at.z[-1])
-            along = known.pop("direction", None)
-            direction = None if along is None else (self.path.system.state(along), float(along[-1]))
-            self.special.append(
-                SpecialPoint(kind=kind, lam=lam, x=x, residual_norm=at.norm, index=index, direction=direction, **known)
-            )
+            x, lam = path.system.parts(at.z)
+            self.special.append(SpecialPoint(kind=kind, lam=lam, x=x, residual_norm=at.norm, index=index, **known))
             if kind in self.terminal:
                 self.end(Status.CONVERGED, f"event {kind!r} has ended the branch")
-                if self.path.spectrum is not None:
-                    self.path.observe(at, metric.covector(point.tangent), point.tangent)
-                return at
-        return point
+                if path.spectrum is not None:
+                    path.observe(at, metric.covector(point.tangent), point.tangent)
+                shown = at
+                break
+        self.points, self.length = [last, point], length
+        self._note(shown)
+        self._rescale(max(metric.unit, _rms(shown.z)))
+        if ending:
+            self.end(Status.CONVERGED, ending)
+
+    def _predicted(self) -> tuple[HostArray, HostArray, bool]:
+        """A point ahead, the direction there, and whether it is at the end of the interval."""
+        last, metric = self.points[-1], self.path.metric
+        t, h = last.tangent, self.length
+        curvature = np.zeros_like(t)
+        if len(self.points) > 1:
+            before = self.points[-2]
+            curvature = (t - before.tangent) / metric.norm(last.z - before.z)
+        ends = [end for bound in self.bounds if (end := _reach(last.z[-1], t[-1], curvature[-1], h, bound)) is not None]
+        is_end = bool(ends)
+        h = min(ends, default=h)
+        z = last.z + h * t + 0.5 * h * h * curvature
+        if is_end:
+            z[-1] = min(self.bounds, key=lambda bound: abs(bound - z[-1]))
+        direction = t + h * curvature
+        return z, direction / metric.norm(direction), is_end
+
+    def _follows(self, last: Point, point: Point, is_end: bool) -> bool:
+        """Whether a point lies ahead, and between the bounds."""
+        low, high = self.bounds
+        chord = point.z - last.z
+        length = self.path.metric.norm(chord)
+        ahead = self.path.metric.inner(last.tangent, chord)
+        is_ahead = ahead > 0 and (self.is_given or ahead >= CHORDS * length)
+        return is_ahead and (is_end or low <= point.z[-1] <= high)
+
+    def _next_length(self, made: Corrected, cosine: float) -> float:
+        """The next step: longer where this one was corrected little, turned little, and took few iterations."""
+        angle = float(np.arccos(min(cosine, 1.0)))
+        wanted = min(
+            (USUAL_CORRECTION * self.length / made.first) ** 0.5 if made.first else GROWTH,
+            USUAL_ANGLE / angle if angle else GROWTH,
+            GROWTH ** (USUAL_COUNT - made.count),
+        )
+        return min(self.length * min(max(wanted, 1 / GROWTH), GROWTH), self.longest)
+
+    def _closes(self, last: Point, point: Point) -> bool:
+        """Whether the branch has come back to its first point."""
+        metric, chord = self.path.metric, point.z - last.z
+        h = metric.norm(chord)
+        part = metric.inner(self.first - last.z, chord) / h**2
+        if not 0 < part <= 1 or self.first_row @ last.tangent <= 0:
+            return False
+        z, _ = self.path.between(last, point, part)
+        return metric.norm(z - self.first) <= NEAR * h
+
+    def _rescale(self, unit: float) -> None:
+        """Measure x in another unit from now on."""
+        metric = self.path.metric
+        if unit != metric.unit:
+            metric.unit = unit
+            self.length *= metric.norm(self.points[-1].tangent)
+            for point in self.points:
+                point.tangent = point.tangent / metric.norm(point.tangent)
 
     def _note(self, point: Point) -> None:
         """Record a point, and show it to the monitor."""
@@ -183,40 +268,38 @@ class Run:
             self.eigenvalues.append(point.eigenvalues)
         system, first = self.path.system, self.z[0][-1]
         ahead = abs((self.stop - point.z[-1]) / (self.stop - first)) if self.stop != first else 1.0
-        self.path.solver.is_reach_known = self.offset + len(self.z) > 1
+        system.is_reach_known = self.offset + len(self.z) > 1
         step = NewtonStep(
             iteration=self.offset + len(self.z) - 1,
             systems=np.zeros(1, dtype=int),
             residual_norm=np.array([point.norm]),
             target=np.array([point.target]),
-            step_length=np.array([0.0 if self.walk is None else self.walk.length]),
+            step_length=np.array([self.length]),
             running=1,
             left=np.array([min(ahead, 1 - len(self.z) / self.max_points)]),
             counts=system.tally.counts(),
         )
-        if ends_solve(self.monitor(step, system.state(point.z), system.state(np.append(point.F, 0.0)))):
+        if ends_solve(self.monitor(step, system.state(point.z), system.state(point.F))):
             self.end(Status.STOPPED_BY_MONITOR, "the monitor has ended the branch")
-
-    # The record
 
     def _state(self) -> dict[str, Any]:
         """What `resume` needs."""
-        walk, path = self.walk, self.path
-        if walk is None or len(walk.points) < 2:
+        metric = self.path.metric
+        if len(self.points) < 2:
             return {}
         return {
-            "z": np.stack([point.z for point in walk.points]),
-            "tangent": np.stack([np.asarray(point.tangent) for point in walk.points]),
-            "first": walk.first,
-            "first_row": walk.first_row,
-            "bounds": np.array(walk.bounds),
+            "z": np.stack([point.z for point in self.points]),
+            "tangent": np.stack([point.tangent for point in self.points]),
+            "first": self.first,
+            "first_row": self.first_row,
+            "bounds": np.array(self.bounds),
             "stop": self.stop,
-            "span": path.metric.span,
-            "unit": path.metric.unit,
-            "reach": path.solver.reach,
-            "target": walk.points[-1].target,
-            "length": walk.length,
-            "longest": walk.longest,
+            "span": metric.span,
+            "unit": metric.unit,
+            "reach": self.path.system.reach,
+            "target": self.points[-1].target,
+            "length": self.length,
+            "longest": self.longest,
             "count": self.offset + len(self.z),
         }
 
@@ -254,3 +337,13 @@ def _rms(z: HostArray) -> float:
     """Root mean square of x."""
     size = float(np.max(np.abs(z[:-1])))
     return size * float(np.sqrt(np.mean((z[:-1] / size) ** 2))) if size > 0 else 0.0
+
+
+def _reach(lam: float, slope: float, curvature: float, h: float, bound: float) -> float | None:
+    """The first s in (0, h] at which lam + s slope + s^2 curvature / 2 is the bound."""
+    distance = bound - lam
+    with np.errstate(all="ignore"):
+        root = np.sqrt(slope * slope + 2 * curvature * distance)
+        both = 2 * distance / (slope + np.array([root, -root]))
+    ahead = both[(both > 0) & (both <= h)]
+    return float(ahead.min()) if ahead.size else None

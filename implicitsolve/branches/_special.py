@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,77 +20,26 @@ NEARER = 1e-2  # by which a test function must have fallen to show a branch poin
 NEAREST = 1e-4  # distance of two points whose branches are not told apart
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class SpecialPoint:
-    """A point of a branch at which something happens.
-
-    Attributes
-    ----------
-    kind : str
-        "fold", "branch point", "hopf", or the name of an event.
-    lam : float
-        The parameter.
-    x : ndarray
-        The solution, in the shape of x0.
-    residual_norm : float
-        max|F(x, lam)|, measured.
-    index : int
-        It lies between the points ``index`` and ``index + 1`` of the branch.
-    direction : (ndarray, float) or None
-        At a branch point: the direction (dx, dlam) in which the other branch leaves, for `continuation`.
-    frequency : float or None
-        At a Hopf point: the modulus of the pair of eigenvalues on the imaginary axis.
-    """
-
-    kind: str
-    lam: float
-    x: HostArray
-    residual_norm: float
-    index: int
-    direction: tuple[HostArray, float] | None = None
-    frequency: float | None = None
-
-    def __repr__(self) -> str:
-        """What, and where."""
-        return f"<{self.kind} at {self.lam:.10g}>"
-
-
-class Spectrum:
-    """The leading eigenvalues of J: all where it is small, else those nearest to `shift`.
-
-    Parameters
-    ----------
-    count : int
-        How many are kept.
-    shift : complex
-        Near which they are sought.
-    """
-
-    def __init__(self, count: int, shift: complex) -> None:
-        self.count, self.shift = count, shift
-
-    def __call__(self, frame: Frame) -> HostArray:
-        """Eigenvalues by falling real part."""
-        A: Any = frame.matrix
-        if A is None:
-            raise ValueError(
-                "continuation: `eigenvalues` needs an assembled Jacobian: declare `structure` or `jac`, "
-                "or take an event that computes them"
-            )
-        n = A.structure.unknowns
-        if n <= DENSE_SPECTRUM or self.count >= n - 1:
-            values = np.linalg.eigvals(A.todense())
-        else:
-            start = np.random.default_rng(0).uniform(0.5, 1.0, n)
-            try:
-                matrix = A.to_sparse().astype(complex if np.imag(self.shift) else float)
-                values = scipy.sparse.linalg.eigs(
-                    matrix, k=self.count, sigma=self.shift, v0=start, return_eigenvectors=False
-                )
-            except (RuntimeError, scipy.sparse.linalg.ArpackError):  # singular at the shift, or not converged
-                values = np.full(self.count, np.nan)
-        order = np.lexsort((-np.imag(values), -np.real(values)))
-        return np.asarray(values[order][: self.count], dtype=complex)
+def leading_eigenvalues(frame: Frame, count: int, shift: complex) -> HostArray:
+    """Eigenvalues of J by falling real part: of all, where it is small, else of those nearest to `shift`."""
+    A: Any = frame.matrix
+    if A is None:
+        raise ValueError(
+            "continuation: `eigenvalues` needs an assembled Jacobian: declare `structure` or `jac`, "
+            "or take an event that computes them"
+        )
+    n = A.structure.unknowns
+    if n <= DENSE_SPECTRUM or count >= n - 1:
+        values = np.linalg.eigvals(A.todense())
+    else:
+        start = np.random.default_rng(0).uniform(0.5, 1.0, n)
+        try:
+            matrix = A.to_sparse().astype(complex if np.imag(shift) else float)
+            values = scipy.sparse.linalg.eigs(matrix, k=count, sigma=shift, v0=start, return_eigenvectors=False)
+        except (RuntimeError, scipy.sparse.linalg.ArpackError):  # singular at the shift, or not converged
+            values = np.full(count, np.nan)
+    order = np.lexsort((-np.imag(values), -np.real(values)))
+    return np.asarray(values[order][:count], dtype=complex)
 
 
 def pairs(point: Point) -> HostArray:
@@ -134,7 +82,7 @@ def _branch_point(path: Path, a: Point, b: Point) -> Found | None:
         return None
     null = point.frame.solve(border[0])
     other = null - point.tangent * path.metric.inner(null, point.tangent)
-    return "branch point", point, {"direction": other / path.metric.norm(other)}
+    return "branch point", point, {"direction": path.system.parts(other / path.metric.norm(other))}
 
 
 def _hopf(path: Path, a: Point, b: Point) -> Iterator[Found]:
