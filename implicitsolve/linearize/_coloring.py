@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import HostArray
 
-SLACK = 1.34  # a closed form is taken with so many times the colors that the fullest row needs; greedy needs 1.2 to 1.4
+SLACK = 1.5  # a lattice is taken with so many times the colors that the fullest row needs; greedy needs 1.2 to 2
 LEAST_FULL = 48  # entries from which on a row may be left out as full
 FULLER = 6.0  # how many times the entries of the 99th percentile a row that is left out has
 MOST_FULL = 8  # rows that may be left out
@@ -18,6 +21,9 @@ MOST_COLORS = 1.75  # the same after the repair of conflicts; a greedy coloring 
 COMMON = 32  # an offset is common if at least one of so many columns has it
 LEAST_COMMON = 0.7  # part of the entries that common offsets must have
 MOST_REPAIRED = 0.3  # part of the entries that may be in rows with a conflict
+LEAST_LINES = 4  # an offset shows a length of lines if at least one of so many columns has it
+MOST_KINDS, MOST_LATTICES = 96, 256  # kinds of rows that are looked at, and lattices that suit the most frequent one
+PRIME = 1021  # hashes of rows
 MOST_BITS = 52  # colors whose sum of powers of two a float64 holds exactly
 
 
@@ -43,7 +49,7 @@ class Coloring:
 def color_columns(structure: Sparse) -> Coloring:
     """Color the columns of a pattern such that no row, few full ones aside, has two entries of one color.
 
-    Periodic colors j mod p are tried first: on a grid they are nearly optimal and cost a few passes over the pattern.
+    Lattices are tried first: on a grid they are nearly optimal and cost a few passes over the pattern.
     Else columns are colored one by one, the fullest first, each with the first color that is free [1]_.
 
     References
@@ -57,7 +63,7 @@ def color_columns(structure: Sparse) -> Coloring:
         keep = ~np.isin(structure.indices, full)
         structure = Sparse((structure.indices[keep], structure.columns[keep]), unknowns=n)
     least = max(1, int(structure.row_counts.max(initial=0)))
-    colors = periodic_colors(structure, least)
+    colors = lattice_colors(structure, least)
     if colors is None:
         colors = greedy_colors(structure.indptr, structure.indices, n)
     return Coloring(colors, int(colors.max(initial=0)) + 1, full)
@@ -73,48 +79,131 @@ def full_rows(counts: HostArray) -> HostArray:
     return rows if rows.size <= MOST_FULL else np.zeros(0, dtype=np.intp)
 
 
-def periodic_colors(structure: Sparse, least: int) -> HostArray | None:
-    """Colors (j + a j1 + b j2) mod p with the smallest p that is near `least` and leaves few conflicts, or None.
+def lattice_colors(structure: Sparse, least: int) -> HostArray | None:
+    """Colors that repeat on a grid like the cosets of a lattice: the fewest, from `least` on, or None.
 
-    j1 and j2 number the lines and the planes of a grid, whose lengths follow from the gaps between offsets: five colors
-    do for a five-point stencil, and seven in the cube. Two entries (i, j), (i, j') of a row conflict if their columns
-    have one color. The differences of the offsets that many columns have decide first. What conflicts are left, at the
-    ends of lines or the seam of a ring, are resolved by coloring these columns one by one.
+    Columns are numbered by the place in a line, the line and the plane of a grid, whose lengths follow from the offsets
+    that many columns have. The lattices of index p have p cosets each, such as (j + 2 j1) mod 5 for a five-point
+    stencil. The first one is taken that gives the entries of a row different colors, for every kind of row: in the
+    inside, at an end, at the seam of a ring. If there is none, that with the fewest conflicts is taken, and the columns
+    concerned are colored one by one.
     """
     n = structure.unknowns
     if not structure.nnz or n <= least:
         return None
-    counts = np.bincount(structure.indices - structure.columns + n)
-    offsets = np.flatnonzero(counts) - n
-    common = np.flatnonzero(counts * COMMON >= n) - n
-    if common.size > 4 * least or counts[common + n].sum() < LEAST_COMMON * structure.nnz:
+    offsets = structure.columns - structure.indices
+    counts = np.bincount(offsets + n, minlength=2 * n)
+    common = np.flatnonzero(counts * COMMON >= n)
+    if common.size > 4 * least or counts[common].sum() < LEAST_COMMON * structure.nnz:
         return None
-    steps = _line_lengths(common)
-    every = np.arange(n, dtype=np.int32)
-    best, count = None, min(n, int(MOST_COLORS * least) + 3, MOST_BITS)
-    periods = range(least, min(count, int(SLACK * least) + 2))
-    whole = next((p for p in periods if np.unique(offsets % p).size == offsets.size), None)
-    tried = 0
-    for p in periods if whole is None else range(least, whole):
-        if p >= count or (tried > 1 and best is not None):
+    steps = _line_lengths(common - n, counts[common], n)
+    columns, weights = _kinds_of_rows(structure, offsets)
+    entries = _numbered(np.maximum(columns, 0), steps)
+    best: tuple[float, int, HostArray] | None = None
+    for p in range(least, min(n, int(SLACK * least) + 2, MOST_BITS)):
+        lattices = lattices_of_index(p, len(entries))
+        lattices = lattices[~_conflicts(lattices, [part[:1] for part in entries], columns[:1])[:, 0]]
+        for few in (lattices[i : i + 16] for i in range(0, min(lattices.shape[0], MOST_LATTICES), 16)):
+            conflicts = _conflicts(few, entries, columns) @ weights
+            least_conflicts = int(conflicts.min())
+            if best is None or least_conflicts < best[0]:
+                best = least_conflicts, p, few[np.argmin(conflicts)]
+            if not best[0]:
+                break
+        if best is not None and not best[0]:
             break
-        if common.size > p or np.unique(common % p).size == common.size:
-            colors = every % p
-        else:
-            factors = _lattice(common, steps, p) if steps else None
-            if factors is None:
-                continue
-            colors = (_numbered(every, steps, factors) % p).astype(np.int32)
-        repaired, tried = _repaired(structure, colors, p, MOST_REPAIRED if whole is None else 0.0), tried + 1
-        if repaired is not None and int(repaired.max()) + 1 < count:
-            best, count = repaired, int(repaired.max()) + 1
-    return every % whole if best is None and whole is not None else best
+    if best is None:
+        return None
+    _, p, lattice = best
+    every = _numbered(np.arange(n, dtype=np.int32), steps)
+    colors = _repaired(structure, _cosets(lattice[None], every)[0].astype(np.int32), p)
+    return None if colors is None or int(colors.max()) >= MOST_COLORS * least + 2 else colors
 
 
-def _repaired(structure: Sparse, colors: HostArray, p: int, most: float) -> HostArray | None:
+def _line_lengths(offsets: HostArray, counts: HostArray, n: int) -> list[int]:
+    """Lengths of the lines and planes of a grid, from the gaps between offsets: at most two."""
+    sizes, place = np.unique(np.abs(offsets), return_inverse=True)
+    counts = np.bincount(place, counts)
+    lengths: list[int] = []
+    for before, after in itertools.pairwise(sizes[sizes > 0].tolist()):
+        if after >= 3 * before and after >= 6:
+            near = (sizes >= after) & (sizes <= 1.5 * after)
+            whole = near & (n % np.maximum(sizes, 1) == 0)  # as on a grid
+            length = int(np.argmax(np.where(whole if whole.any() else near, counts, 0)))
+            if counts[length] * LEAST_LINES >= n:
+                lengths.append(int(sizes[length]))
+    return lengths[:2]
+
+
+def _kinds_of_rows(structure: Sparse, offsets: HostArray) -> tuple[HostArray, HostArray]:
+    """The columns (kinds, entries) of one row of each set of offsets, -1 after the last, and how many rows it has.
+
+    The most frequent kinds, and these first. Two sets with the same hash count as one.
+    """
+    n, rows = structure.unknowns, structure.indices
+    hashes = np.arange(2 * n) * 2654435761 % PRIME
+    key = np.bincount(rows, hashes[offsets + n], minlength=n).astype(np.int64) % PRIME
+    counts, row = np.bincount(key), np.zeros(PRIME, dtype=np.int64)
+    row[key] = np.arange(n)
+    frequent = np.flatnonzero(counts)
+    frequent = frequent[np.argsort(-counts[frequent], kind="stable")][:MOST_KINDS]
+    number = np.full(n, -1)
+    number[row[frequent]] = np.arange(frequent.size)
+    entries = np.flatnonzero(number[rows] >= 0)
+    entries = entries[np.argsort(number[rows[entries]], kind="stable")]
+    kind = number[rows[entries]]
+    place = np.arange(kind.size) - np.searchsorted(kind, kind)
+    columns = np.full((frequent.size, int(place.max(initial=0)) + 1), -1)
+    columns[kind, place] = structure.columns[entries]
+    return columns, counts[frequent]
+
+
+def _numbered(j: HostArray, steps: list[int]) -> list[HostArray]:
+    """The place in the line, the number of the line in its plane, and that of the plane, of columns j."""
+    parts: list[HostArray] = []
+    for step in reversed(steps):
+        number, j = np.divmod(j, step)
+        parts.append(number)
+    return [j, *reversed(parts)]
+
+
+@functools.cache
+def lattices_of_index(p: int, axes: int) -> HostArray:
+    """All lattices with p cosets: their bases (count, axes, axes) in Hermite normal form, upper triangular."""
+    found: list[HostArray] = []
+    for diagonal in itertools.product([d for d in range(1, p + 1) if p % d == 0], repeat=axes):
+        if math.prod(diagonal) == p:
+            above = [(i, k) for k in range(axes) for i in range(k)]
+            for entries in itertools.product(*(range(diagonal[i]) for i, _ in above)):
+                basis = np.diag(diagonal)
+                for place, entry in zip(above, entries):
+                    basis[place] = entry
+                found.append(basis)
+    return np.stack(found)
+
+
+def _cosets(lattices: HostArray, points: list[HostArray]) -> HostArray:
+    """The number of the coset of each point, for each lattice: (lattices, *points)."""
+    shape = -1, *[1] * points[0].ndim
+    rest: list[HostArray] = [part[None] for part in points]
+    coset: Any = 0
+    for k in reversed(range(len(rest))):
+        quotient, remainder = np.divmod(rest[k], lattices[:, k, k].reshape(shape))
+        for i in range(k):
+            rest[i] = rest[i] - lattices[:, i, k].reshape(shape) * quotient
+        coset = coset * lattices[:, k, k].reshape(shape) + remainder
+    return coset
+
+
+def _conflicts(lattices: HostArray, entries: list[HostArray], columns: HostArray) -> HostArray:
+    """Whether a row of each kind has two entries of one color (lattices, kinds)."""
+    colors = np.where(columns >= 0, _cosets(lattices, entries), -1 - np.arange(columns.shape[1]))
+    colors.sort(axis=-1)
+    return (colors[..., 1:] == colors[..., :-1]).any(axis=-1)
+
+
+def _repaired(structure: Sparse, colors: HostArray, p: int) -> HostArray | None:
     """Proper colors where few columns have one that is taken, which are colored again; None where these are many.
-
-    Many are those in the rows of more than the part `most` of the entries.
 
     A row whose colors are p different ones has as many bits in the sum of 2^color; equal ones carry.
     """
@@ -124,7 +213,7 @@ def _repaired(structure: Sparse, colors: HostArray, p: int, most: float) -> Host
     if not bad.any():
         return colors
     entries = np.flatnonzero(bad[rows])
-    if entries.size > most * rows.size:
+    if entries.size > MOST_REPAIRED * rows.size:
         return None
     columns = structure.columns[entries]
     keys = rows[entries] * np.int64(p) + colors[columns]
@@ -133,37 +222,6 @@ def _repaired(structure: Sparse, colors: HostArray, p: int, most: float) -> Host
     colors = colors.copy()
     colors[again] = -1
     return greedy_colors(structure.indptr, rows, n, colors=colors)
-
-
-def _line_lengths(offsets: HostArray) -> list[int]:
-    """Lengths of the lines and planes of a grid, from the gaps between offsets: at most two."""
-    sizes = np.unique(np.abs(offsets[offsets != 0]))
-    lengths: list[int] = []
-    for before, after in itertools.pairwise(sizes):
-        if after >= 3 * before and after >= 6:
-            lengths.append(int(np.median(sizes[(sizes >= after) & (sizes <= 1.5 * after)])))
-    return lengths[:2]
-
-
-def _numbered(j: HostArray, steps: list[int], factors: tuple[int, ...]) -> HostArray:
-    """The place in the line, plus factors times the numbers of the line and of the plane; j may be an offset."""
-    total = 0 * j
-    for step, factor in zip(reversed(steps), reversed(factors)):
-        number = (j + (step // 2 if (j < 0).any() else 0)) // step  # an offset lies around zero
-        total += factor * number
-        j = j - number * step
-    return total + j
-
-
-def _lattice(offsets: HostArray, steps: list[int], p: int) -> tuple[int, ...] | None:
-    """Factors for which all offsets have different colors; None if there are none."""
-    axes = range(len(steps))
-    none = _numbered(offsets, steps, (0,) * len(steps))
-    parts = np.array([_numbered(offsets, steps, tuple(int(a == b) for b in axes)) - none for a in axes])
-    factors = np.stack(np.meshgrid(*[np.arange(1, p)] * len(steps), indexing="ij"), axis=-1).reshape(-1, len(steps))
-    colors = np.sort((none + factors @ parts) % p, axis=1)
-    proper = np.flatnonzero((colors[:, 1:] != colors[:, :-1]).all(axis=1))
-    return tuple(factors[proper[0]].tolist()) if proper.size else None
 
 
 def greedy_colors(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -76,16 +77,19 @@ def detect(
 
 
 def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["only"]) -> Detection:
-    """Diagonals first, then halving, of all columns or for the rows that were wrong."""
+    """Diagonals first, then one-sided differences and halving for rows that were wrong, or halving of all columns."""
     diagonals = Diagonals(probe, shape)
     try:
         if bisection == "only":
             raise NotDiagonalError
-        entries = verify(probe, *diagonals.hypothesis())
+        pattern, full, fields = diagonals.hypothesis()
+        entries = verify(probe, pattern, full, fields)
         found, wrong = _believed(probe, entries, "diagonals")
-        if found.structure is None and wrong.size <= MOST_REPAIRED * probe.size and probe.size >= SMALLEST_GRAPH:
-            right = ~np.isin(entries.rows, wrong)
-            found, _ = _believed(probe, _merged(entries, right, _bisected(probe, wrong)), "diagonals")
+        for again in (partial(_one_sided, probe, entries, fields), partial(_bisected, probe)):
+            is_local = wrong.size <= MOST_REPAIRED * probe.size and probe.size >= SMALLEST_GRAPH
+            if found.structure is None and is_local:
+                entries = _merged(entries, ~np.isin(entries.rows, wrong), again(wrong))
+                found, wrong = _believed(probe, entries, "diagonals")
         if found.structure is not None:
             return found
     except NotDiagonalError:
@@ -94,6 +98,15 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
         return _believed(probe, _bisected(probe), "bisection")[0]
     likely = bisection_cost(probe.size, diagonals.row_entries)
     return Detection(how="irregular", evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
+
+
+def _one_sided(probe: Probe, entries: Entries, fields: HostArray, wrong: HostArray) -> Entries:
+    """Entries of some rows, which may be one-sided differences: at twice the known offsets too."""
+    known = np.unique(entries.rows - entries.columns)
+    columns = wrong[:, None] - np.union1d(known, 2 * known)
+    inside = (columns >= 0) & (columns < probe.size)
+    rows = np.repeat(wrong, np.count_nonzero(inside, axis=1))
+    return verify(probe, Sparse((rows, columns[inside]), unknowns=probe.size), entries.full_rows, fields, wrong)
 
 
 def _bisected(probe: Probe, only: HostArray | None = None) -> Entries:

@@ -21,6 +21,9 @@ MOST_SEARCHES = 4  # columns that are searched one by one
 CONSECUTIVE = 7  # neighbors that are displaced to find how many fields are interleaved
 
 
+Offset = tuple[int, ...]
+
+
 class NotDiagonalError(Exception):
     """The pattern does not follow diagonals."""
 
@@ -42,10 +45,10 @@ class Diagonals:
     def __init__(self, probe: Probe, shape: tuple[int, ...]) -> None:
         self.probe, self.n = probe, probe.size
         self.shape = shape if math.prod(shape) == self.n else (self.n,)
+        self.strides = np.cumprod([1, *self.shape[:0:-1]])[::-1]
         self.columns: dict[int, HostArray] = {}  # rows that each displaced column changed
-        self.dense_columns: list[int] = []
         self.full_rows = np.zeros(0, dtype=np.intp)
-        self.wraps = False
+        self.wraps = [False] * len(self.shape)  # whether an axis is closed to a ring
 
     def hypothesis(self) -> tuple[Sparse, HostArray, HostArray]:
         """Displace a few columns; return the pattern that follows from them, rows that are left out, and fields.
@@ -70,10 +73,7 @@ class Diagonals:
             self._displace(column)
         self.full_rows = self._shared((middle, second, 0, n - 1))
         offsets = self._offsets()
-        for column in [c for c, rows in self.columns.items() if rows.size > MOST_ROWS]:
-            self.dense_columns.append(column)
-        self._add_ends(offsets)
-        if max(len(o) for o in offsets) > MOST_OFFSETS:
+        if max(map(len, offsets)) > MOST_OFFSETS:
             raise NotDiagonalError
         return self._pattern(offsets), self.full_rows, self._field_of(np.arange(n))
 
@@ -112,9 +112,10 @@ class Diagonals:
 
     def _compare(self, second: int) -> None:
         """Raise if a column far from the others has no offset of theirs but 0."""
-        known = frozenset[int]().union(*(self._relative(column) for column in self.columns if column != second))
+        known = set[Offset]().union(*(self._relative(column) for column in self.columns if column != second))
         own = self._relative(second)
-        if min(len(own), len(known)) > 2 and self.columns[second].size <= MOST_ROWS and not (own & known) - {0}:
+        shared = (own & known) - {(0,) * len(self.shape)}
+        if min(len(own), len(known)) > 2 and self.columns[second].size <= MOST_ROWS and not shared:
             raise NotDiagonalError
 
     @property
@@ -131,9 +132,12 @@ class Diagonals:
     def _field_of(self, columns: HostArray) -> HostArray:
         return columns // (self.n // self.fields) if self.stacked else columns % self.fields
 
-    def _relative(self, column: int) -> frozenset[int]:
+    def _relative(self, column: int) -> set[Offset]:
+        """Where the rows that a column changes are, seen from it, along each axis; full rows aside."""
         rows = self.columns[column]
-        return frozenset((rows - column).tolist())
+        rows = rows[~np.isin(rows, self.full_rows)] if self.full_rows.size else rows
+        there, here = np.unravel_index(rows, self.shape), np.unravel_index(column, self.shape)
+        return set(zip(*(np.subtract(a, b).tolist() for a, b in zip(there, here))))
 
     def _shared(self, columns: tuple[int, ...]) -> HostArray:
         """Rows that depend on all of some columns far from each other."""
@@ -145,63 +149,62 @@ class Diagonals:
             shared = np.intersect1d(shared, other)
         return shared
 
-    def _offsets(self) -> list[set[int]]:
-        """Offsets of each field's columns, from those that were displaced inside."""
-        offsets: list[set[int]] = [set() for _ in range(self.fields)]
-        for column, rows in self.columns.items():
-            if column in (0, self.n - 1):
-                continue
-            rows = np.setdiff1d(rows, self.full_rows)
-            offsets[int(self._field_of(np.array(column)))] |= set((rows - column).tolist())
-        return offsets
+    def _offsets(self) -> list[list[Offset]]:
+        """Offsets of each field's columns: of those displaced inside, and where the first and the last have others.
 
-    def _add_ends(self, offsets: list[set[int]]) -> None:
-        """Take in what the first and the last column change: by wrapping around, or as further offsets."""
+        An offset of these that differs from a known one by the length of an axis shows that the axis is a ring.
+        """
+        found: list[set[Offset]] = [set() for _ in range(self.fields)]
+        for column in self.columns:
+            if column not in (0, self.n - 1):
+                found[int(self._field_of(np.array(column)))] |= self._relative(column)
         for column in (0, self.n - 1):
-            if column in self.dense_columns:
+            if self.columns[column].size > MOST_ROWS:
                 continue
-            rows, field = np.setdiff1d(self.columns[column], self.full_rows), offsets[self._field_of(np.array(column))]
-            new = [int(row) for row in rows if int(row) - column not in field]
-            if not new:
-                continue
-            wrapped = set(self._wrapped(np.array([column]), field).ravel().tolist())
-            if any(row in wrapped for row in new):
-                self.wraps = True
-            field |= {row - column for row in new if row not in wrapped}
+            field = found[int(self._field_of(np.array(column)))]
+            known = {self._on_torus(offset): offset for offset in field}
+            for offset in self._relative(column) - field:
+                same = known.get(self._on_torus(offset))
+                if same is None:
+                    field.add(offset)
+                else:
+                    self.wraps = [ring or a != b for ring, a, b in zip(self.wraps, offset, same)]
+        return [sorted(field) for field in found]
 
-    def _wrapped(self, columns: HostArray, offsets: set[int]) -> HostArray:
-        """Rows (columns, offsets) that the offsets lead to on the ring, or torus, of the axes."""
-        middle = self._place(0.53)
-        ends = (middle + np.array(sorted(offsets), dtype=np.int64)) % self.n
-        at, here, there = (np.array(np.unravel_index(j, self.shape)) for j in (columns, middle, ends))
-        moved = at[:, :, None] + (there - here[:, None])[:, None, :]
-        return np.asarray(np.ravel_multi_index(tuple(moved), self.shape, mode="wrap"))
+    def _on_torus(self, offset: Offset) -> Offset:
+        return tuple(d % m for d, m in zip(offset, self.shape))
 
-    def _pattern(self, offsets: list[set[int]]) -> Sparse:
-        n = self.n
-        every = np.arange(n)
+    def _pattern(self, offsets: list[list[Offset]]) -> Sparse:
+        """All columns with the offsets of their fields, those that change too many rows with their own."""
+        n, width, axes = self.n, max(map(len, offsets)), range(len(self.shape))
+        every = np.arange(n, dtype=np.int32)
         fields = self._field_of(every)
-        width = max(len(of_field) for of_field in offsets)
-        rows = np.full((n, 2 * width if self.wraps else width), n)  # n stands for none
-        for f, of_field in enumerate(offsets):
-            mine = np.flatnonzero(fields == f)
-            rows[mine, : len(of_field)] = mine[:, None] + np.array(sorted(of_field), dtype=np.int64)
-            if self.wraps:
-                rows[mine, width : width + len(of_field)] = self._wrapped(mine, of_field)
-        rows[(rows < 0) | (rows > n)] = n
-        rows[self.dense_columns] = n
-        if self.full_rows.size:
-            rows[np.isin(rows, self.full_rows)] = n
-        if self.wraps:
+        none = [(self.n,) * len(self.shape)]  # is outside
+        table = np.array([field + none * (width - len(field)) for field in offsets], dtype=np.int32)
+        rows, keep = np.zeros((n, width), dtype=np.int32), (table[:, :, 0] < n)[fields]
+        for axis in axes:
+            m, stride = self.shape[axis], self.strides[axis]
+            place = (every // stride % m)[:, None] + table[fields, :, axis]
+            if self.wraps[axis]:
+                place %= m
+            else:
+                keep &= (place >= 0) & (place < m)
+            rows += place * np.int32(stride)
+        if any(self.wraps):
+            rows[~keep] = n
             rows.sort(axis=1)
-        keep = rows < n
-        keep[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+            keep = rows < n
+            keep[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+        dense = [column for column, changed in self.columns.items() if changed.size > MOST_ROWS]
+        keep[dense] = False
+        if self.full_rows.size:
+            keep &= ~np.isin(rows, self.full_rows)
         pattern = compressed(np.concatenate([[0], np.cumsum(np.count_nonzero(keep, axis=1))]), rows[keep])
-        if not self.dense_columns:
+        if not dense:
             return pattern
-        dense = [np.setdiff1d(self.columns[j], self.full_rows) for j in self.dense_columns]
-        columns = np.repeat(self.dense_columns, [more.size for more in dense])
-        return pattern.union(Sparse((np.concatenate(dense), columns), unknowns=n))
+        more = [np.setdiff1d(self.columns[column], self.full_rows) for column in dense]
+        columns = np.repeat(dense, [part.size for part in more])
+        return pattern.union(Sparse((np.concatenate(more), columns), unknowns=n))
 
 
 def verify(

@@ -17,6 +17,7 @@ from implicitsolve.operators._sparse import SparseMatrix
 Product = Callable[[HostArray], HostArray]
 RELATIVE = 2.0**-13  # eps^(1/4), as for block-banded Jacobians: rounding is multiplied by the condition of J
 NONE = np.zeros(0, dtype=np.intp)
+GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
 LONG_BAND = 16  # diagonals up to which a long system is a line, whose condition grows as N^2
 
 
@@ -30,7 +31,7 @@ class SparseAssembler:
     full_rows : ndarray of int, optional
         Rows that depend on nearly all unknowns and are not in the pattern.
     colors : ndarray (N,) of int, optional
-        Colors of the columns, if they are known: they are used if no fewer are possible.
+        Colors of the columns, if they are known: they are used if hardly fewer are possible.
 
     Attributes
     ----------
@@ -59,8 +60,9 @@ class SparseAssembler:
             structure, colors = structure.union(Sparse((rows, columns), unknowns=n)), None
         self.structure = structure
         least = int(structure.row_counts.max(initial=1))
-        is_best = colors is not None and int(colors.max()) < least
-        coloring = Coloring(colors, least, NONE) if is_best and colors is not None else color_columns(structure)
+        count = n if colors is None else int(colors.max()) + 1
+        is_good = colors is not None and count <= GOOD * least
+        coloring = Coloring(colors, count, NONE) if is_good and colors is not None else color_columns(structure)
         self.coloring: Coloring = coloring
         self.cost: int = coloring.count
         self.surprises: HostArray = np.zeros((0, 2), dtype=np.intp)

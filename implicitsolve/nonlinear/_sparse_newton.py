@@ -22,6 +22,7 @@ from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.linearize._sparse_jacobian import colored
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
+from implicitsolve.nonlinear._block_one import OneSystemLoop
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._scheduler import SolveContext, retried, unsolved
@@ -246,7 +247,8 @@ class _Parts:
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
-        return BlockLoop(self, context, start, rows).run()
+        is_one = not self.line_search.needs_descent and OneSystemLoop.suits(context.evaluator, start.x, self.factor)
+        return (OneSystemLoop if is_one else BlockLoop)(self, context, start, rows).run()
 
 
 class SparseJacobians:

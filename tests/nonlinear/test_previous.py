@@ -161,7 +161,7 @@ def test_the_sparsity_is_shown_wherever_a_solve_is_shown(caplog):
     text = str(result.detection)
     assert text == str(output.detection)
     assert text.startswith("2784 entries, at most 5 in a row")
-    assert text.endswith("colors, by diagonals in 13 evaluations")
+    assert text.endswith("colors, by diagonals in 12 evaluations")
     shown = result.summary(), str(ims.diagnostics.explain(result)).replace("\n", " "), stream.getvalue(), caplog.text
     assert all(text in each for each in shown)
     assert result.detection.values is None

@@ -240,12 +240,12 @@ def test_declared_patterns_that_are_wrong_still_give_the_root(wrong):
 
 
 def ring(n, far, by_fft=False):
-    """A system on a ring, with another neighbor at distance 7; by FFT, every F_i changes with all x by rounding."""
+    """A system on a ring, with another neighbor at distance 6; by FFT, every F_i changes with all x by rounding."""
     wave = 2 - 2 * np.cos(2 * np.pi * np.arange(n) / n)
 
     def residual(x):
         second = np.fft.ifft(wave * np.fft.fft(x)).real if by_fft else 2 * x - np.roll(x, 1) - np.roll(x, -1)
-        return 2 * x + x**3 + second - far * np.sin(np.roll(x, 7)) - 1 - 0.1 * np.sin(np.arange(n))
+        return 2 * x + x**3 + second - far * np.sin(np.roll(x, 6)) - 1 - 0.1 * np.sin(np.arange(n))
 
     return residual
 
@@ -257,7 +257,7 @@ def test_a_declared_pattern_that_is_too_narrow_is_named_with_its_evidence_once()
     evidence = r"at least \d+ of 400 rows .*\(row \d+ .* color \d+: .*structure=\"detect\""
 
     def jvp(x, v):
-        far = 1.5 * np.cos(np.roll(x, 7)) * np.roll(v, 7)
+        far = 1.5 * np.cos(np.roll(x, 6)) * np.roll(v, 6)
         return (4 + 3 * x**2) * v - np.roll(v, 1) - np.roll(v, -1) - far
 
     for product in (None, jvp):
