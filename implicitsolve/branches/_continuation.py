@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import as_inexact
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._branch import Branch
-from implicitsolve.branches._family import ExtendedSystem, Family
-from implicitsolve.branches._path import Path
+from implicitsolve.branches._family import ExtendedSystem, Family, real_start
+from implicitsolve.branches._path import Path, leading_eigenvalues
 from implicitsolve.branches._run import Run
-from implicitsolve.branches._special import leading_eigenvalues
 from implicitsolve.linearize._tally import LimitReached, Tally
 from implicitsolve.monitor import Monitor
 from implicitsolve.solve import check_settings
@@ -140,7 +138,15 @@ def continuation(
     [<fold at 3.513...>]
     """
     family = Family(problem, parameter)
-    _check(step, max_step, max_points, max_evaluations, atol, branch_points, eigenvalues, events)
+    for name, value in (("step", step), ("max_step", max_step)):
+        check_number("continuation", name, value)
+        if not 0 < value < math.inf:
+            raise ValueError(f"continuation: `{name}` must be positive and finite, got {value}")
+    check_limit("continuation", "max_points", max_points, least=1)
+    check_budget("continuation", max_evaluations, None)
+    check_tolerance("continuation", "atol", atol)
+    check_flag("continuation", "branch_points", branch_points)
+    check_limit("continuation", "eigenvalues", eigenvalues)
     observer = check_settings("continuation", "auto", None, monitor)[2]
     first = 0.0
     if previous is None:
@@ -153,7 +159,7 @@ def continuation(
     system = ExtendedSystem(family, x, tally, unit=1.0, span=span)
     spectrum = partial(leading_eigenvalues, count=eigenvalues, shift=shift) if eigenvalues else None
     path = Path(system, spectrum, seeks_branch_points=branch_points, atol=atol)
-    run = Run(path, dict(events or {}), observer, bounds, stop, max_points)
+    run = Run(path, _checked_events(events), observer, bounds, stop, max_points)
     try:
         if previous is None:
             ahead = None if direction is None else _direction(direction, x)
@@ -166,28 +172,11 @@ def continuation(
     return run.branch(parameter or "lam", previous)
 
 
-def _check(
-    step: float,
-    max_step: float,
-    max_points: int,
-    max_evaluations: int | None,
-    atol: float,
-    branch_points: bool,
-    eigenvalues: int,
-    events: Any,
-) -> None:
-    """Raise unless the settings are usable."""
-    for name, value in (("step", step), ("max_step", max_step)):
-        check_number("continuation", name, value)
-        if not 0 < value < math.inf:
-            raise ValueError(f"continuation: `{name}` must be positive and finite, got {value}")
-    check_limit("continuation", "max_points", max_points, least=1)
-    check_budget("continuation", max_evaluations, None)
-    check_tolerance("continuation", "atol", atol)
-    check_flag("continuation", "branch_points", branch_points)
-    check_limit("continuation", "eigenvalues", eigenvalues)
+def _checked_events(events: Any) -> dict[str, Callable[[HostArray, float], float]]:
+    """The functions by name."""
     if events is not None and not (isinstance(events, Mapping) and all(map(callable, events.values()))):
         raise TypeError(f"continuation: `events` must map names to functions g(x, lam), got {events!r}")
+    return dict(events or {})
 
 
 def _start(x0: Any, start: Any, stop: Any) -> tuple[HostArray, float, float]:
@@ -195,19 +184,14 @@ def _start(x0: Any, start: Any, stop: Any) -> tuple[HostArray, float, float]:
     for name, value in (("x0", x0), ("start", start), ("stop", stop)):
         if value is None:
             raise TypeError(f"continuation: `{name}` is needed, unless `previous` is given")
-    x = as_inexact(x0, "x0")
-    if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
-        kind = f"{x.dtype} array of {type(x).__module__.partition('.')[0]}"
-        raise TypeError(f"continuation: `x0` must hold real numbers on NumPy arrays, got a {kind}")
-    if not x.size:
-        raise ValueError("continuation: `x0` must have at least one unknown, got none")
+    x = real_start("continuation", x0)
     for name, value in (("start", start), ("stop", stop)):
         check_number("continuation", name, value)
         if not math.isfinite(value):
             raise ValueError(f"continuation: `{name}` must be finite, got {value}")
     if start == stop:
         raise ValueError(f"continuation: `stop` must differ from `start`, got {stop} for both")
-    return x.astype(np.float64), float(start), float(stop)
+    return x, float(start), float(stop)
 
 
 def _interval(interval: Any, start: float, stop: float) -> tuple[float, float]:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import as_inexact
 from implicitsolve._typing import HostArray
-from implicitsolve.branches._family import ExtendedSystem, Family
+from implicitsolve.branches._family import ExtendedSystem, Family, real_start
 from implicitsolve.branches._frame import Frame
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.problem import Problem
@@ -81,15 +80,13 @@ def further_solutions(
     check_limit("further_solutions", "count", count)
     check_limit("further_solutions", "max_iterations", max_iterations)
     stop = check_settings("further_solutions", "auto", stop, None)[1]
-    x = as_inexact(x0, "x0")
-    if not isinstance(x, np.ndarray) or x.dtype.kind != "f" or not x.size:
-        raise TypeError("further_solutions: `x0` must hold real numbers on NumPy arrays, at least one")
+    x = real_start("further_solutions", x0)
     roots = [np.array(root, dtype=float) for root in known]
     for solution in roots:
         if solution.shape != x.shape:
             raise ValueError(f"further_solutions: `known` must have the shape {x.shape} of x0, got {solution.shape}")
     problem = problem if isinstance(problem, Problem) else Problem(problem)
-    search = _Search(problem, x.astype(float), [solution.reshape(-1) for solution in roots], stop)
+    search = _Search(problem, x, [solution.reshape(-1) for solution in roots], stop)
     found: list[NonlinearResult] = []
     while len(found) < count and (result := search.next(max_iterations)) is not None:
         found.append(result)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Detection
+from implicitsolve._namespace import as_inexact
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._assemble import Assembler, favors_direct
-from implicitsolve.linearize._detect import detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import Tally
+from implicitsolve.nonlinear._block_loop import JacobianAssembler
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._sparse_newton import SparseJacobians, SparseNewton
 from implicitsolve.nonlinear._state import SolveMemory
@@ -80,6 +81,17 @@ class Family:
         return lambda *arguments: function(*arguments, **{name: lam})
 
 
+def real_start(caller: str, x0: Any) -> HostArray:
+    """X0 in float64."""
+    x = as_inexact(x0, "x0")
+    if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
+        kind = f"{x.dtype} array of {type(x).__module__.partition('.')[0]}"
+        raise TypeError(f"{caller}: `x0` must hold real numbers on NumPy arrays, got a {kind}")
+    if not x.size:
+        raise ValueError(f"{caller}: `x0` must have at least one unknown, got none")
+    return x.astype(np.float64)
+
+
 def _arity(function: Callable[..., Any]) -> int:
     """Positional arguments without a default; 2 where they cannot be known."""
     try:
@@ -130,12 +142,6 @@ class Metric:
         return units
 
 
-class Assembles(Protocol):
-    """What assembles J(x) for x (1, N), where F is F(x)."""
-
-    def assemble(self, evaluator: Evaluator, x: HostArray, F: HostArray) -> Any: ...
-
-
 class ExtendedSystem:
     """F(x, lam) with its derivatives, on vectors z = (x, lam) of N + 1 numbers.
 
@@ -160,7 +166,7 @@ class ExtendedSystem:
         self.plan: Any = None  # of the bordered matrix, as long as the pattern of J stays
         self._last: tuple[float, Evaluator] | None = None
         self._length: Any = None
-        self._assembler: Assembles | None = None
+        self._assembler: JacobianAssembler | None = None
         self._is_ready = False
 
     def evaluator(self, z: HostArray) -> Evaluator:
@@ -226,7 +232,7 @@ class ExtendedSystem:
         sides = [colored.differences(lambda y: evaluator.residual(y), x, F, side).data for side in (h, -h)]
         return SparseMatrix(0.5 * (sides[0] + sides[1])[0], colored.structure)
 
-    def _found(self, evaluator: Evaluator, z: HostArray) -> Assembles | None:
+    def _found(self, evaluator: Evaluator, z: HostArray) -> JacobianAssembler | None:
         """What assembles J: from the problem's matrices, by colors, or column by column."""
         problem, x = evaluator.problem, z[None, :-1]
         offered = OfferedJacobians.of(evaluator, x)
@@ -236,18 +242,15 @@ class ExtendedSystem:
             is_cheap = favors_direct(problem, problem.block_structure.length(self.size))
             return Assembler(evaluator, certifies=False) if is_cheap else None
         place = evaluator if self.generic is None else self.evaluator(np.append(z[:-1], self.generic))
-        found = SparseNewton()._found(place, x, None)
+        newton = SparseNewton()
+        found = newton._found(place, x, None)
         if found is not None and found.structure is not None:
-            search = None if found.how == "declared" else self._detected
+            search = None if found.how == "declared" else partial(newton._search, bisection=True)
             return SparseJacobians(evaluator, replace(found, values=None), SolveMemory(), None, search)
         if self.size <= MOST_DENSE and problem.structure != "none":
             whole = BlockBanded(lower=0, upper=0, block_size=self.size)
             return Assembler(evaluator, certifies=False, structure=whole)
         return None
-
-    def _detected(self, evaluator: Evaluator, x: HostArray) -> Detection:
-        """The pattern near another point, where the first has turned out to be too narrow."""
-        return detect(lambda y: evaluator.residual(y, keep=True), x, shape=self.shape)
 
 
 def _entries(J: Any) -> SparseMatrix:

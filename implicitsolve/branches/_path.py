@@ -1,13 +1,14 @@
-"""Points of a branch: predicted along it, corrected to it, and the length of the steps."""
+"""Points of a branch: corrections to it, what is observed there, and folds, branch points and others in between."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy.sparse.linalg
 
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._family import ExtendedSystem, Metric
@@ -20,6 +21,14 @@ NUDGE = 1e-9  # by which a point is missed at which the bordered matrix is exact
 LOCATIONS = 15  # evaluations of a test function, to find where it is zero
 TESTS = 2  # test functions for branch points, where there are no factors: the sign of one changes at its poles too
 ROUNDS = 3  # of inverse iteration, for the borders of a test function
+FOLD, LINEAR = 1e-6, 1e-9  # accuracy of test functions, over their size; lam at a fold has the square of the first
+DENSE_SPECTRUM = 300  # unknowns up to which all eigenvalues are computed
+REAL = 1e-9  # imaginary part, over the modulus, up to which an eigenvalue is real
+IMAGINARY = 1e-3  # real part over the modulus of a located pair, from which on it is none
+NEARER = 1e-2  # by which a test function must have fallen to show a branch point
+NEAREST = 1e-4  # distance of two points whose branches are not told apart
+
+Found = tuple[str, "Point", dict[str, Any]]  # kind, where, and what is known of it
 
 
 @dataclass(eq=False)
@@ -129,7 +138,7 @@ class Path:
 
     # Between two points
 
-    def between(self, a: Point, b: Point, part: float) -> tuple[HostArray, HostArray]:
+    def curve(self, a: Point, b: Point, part: float) -> tuple[HostArray, HostArray]:
         """The cubic through two points with their tangents: where it is, and its direction."""
         h = self.metric.norm(b.z - a.z)
         s, ta, tb = part, h * a.tangent, h * b.tangent
@@ -139,7 +148,7 @@ class Path:
 
     def at(self, a: Point, b: Point, part: float, *, observed: bool) -> Point | None:
         """The point of the branch at this part of the way from a to b."""
-        z, direction = self.between(a, b, part)
+        z, direction = self.curve(a, b, part)
         row = self.metric.covector(direction / self.metric.norm(direction))
         point = self.correct(z, row, b.frame, strict=True).point
         if point is None or (observed and not self.observe(point, row, b.tangent, accurate=True)):
@@ -173,6 +182,53 @@ class Path:
             before = value
         return found
 
+    def special(self, a: Point, b: Point, events: dict[str, Callable[[Point], float]]) -> list[Found] | None:
+        """What happens between two observed points; None if they are of two branches."""
+        found: list[Found] = []
+        if a.signs is not None and b.signs is not None and (a.signs * b.signs < 0).all():
+            singular = self._branch_point(a, b)
+            if singular is None and b.frame.factors is not None and self.metric.norm(b.z - a.z) > NEAREST:
+                return None
+            found += [] if singular is None else [singular]
+        for name, event in events.items():
+            first, last = event(a), event(b)
+            if first * last < 0 or (last == 0 and first != 0):
+                point = b if last == 0 else self.located(a, b, event, (first, last), LINEAR, observed=False)
+                if point is not None:
+                    found.append((name, point, {}))
+        slopes = float(a.tangent[-1]), float(b.tangent[-1])
+        if slopes[0] * slopes[1] < 0:
+            point = self.located(a, b, lambda p: float(p.tangent[-1]), slopes, FOLD, observed=True)
+            if point is not None:
+                found.append(("fold", point, {}))
+        return found + list(self._hopf(a, b))
+
+    def _branch_point(self, a: Point, b: Point) -> Found | None:
+        """Where the determinant of the bordered matrix is zero, if it is anywhere."""
+        border = self.border(b.frame)
+        last = bordered_test(b.frame, border)
+        point = self.located(a, b, lambda p: bordered_test(p.frame, border), (-last, last), LINEAR, observed=True)
+        if point is None or not abs(bordered_test(point.frame, border)) <= NEARER * abs(last):
+            return None
+        null = point.frame.solve(border[0])
+        other = null - point.tangent * self.metric.inner(null, point.tangent)
+        return "branch point", point, {"direction": self.system.parts(other / self.metric.norm(other))}
+
+    def _hopf(self, a: Point, b: Point) -> Iterator[Found]:
+        """Complex pairs that cross the imaginary axis."""
+        before, after = (int((np.real(pairs(point)) > 0).sum()) for point in (a, b))
+        for place in range(min(before, after), max(before, after)):
+            if place >= min(pairs(a).size, pairs(b).size):
+                continue
+
+            def test(point: Point, place: int = place) -> float:
+                values = pairs(point)
+                return float(np.real(values[place])) if place < values.size else np.nan
+
+            point = self.located(a, b, test, (test(a), test(b)), LINEAR, observed=True)
+            if point is not None and abs(test(point)) <= IMAGINARY * abs(pairs(point)[place]):
+                yield "hopf", point, {"frequency": float(np.imag(pairs(point)[place]))}
+
 
 def bordered_test(frame: Frame, border: HostArray) -> float:
     """A smooth function that is zero at branch points, and has the sign of the determinant, or the other one."""
@@ -184,3 +240,31 @@ def bordered_test(frame: Frame, border: HostArray) -> float:
 def _unit(v: HostArray) -> HostArray:
     with np.errstate(all="ignore"):
         return v / np.linalg.norm(v)
+
+
+def leading_eigenvalues(frame: Frame, count: int, shift: complex) -> HostArray:
+    """Eigenvalues of J by falling real part: of all, where it is small, else of those nearest to `shift`."""
+    A: Any = frame.matrix
+    if A is None:
+        raise ValueError(
+            "continuation: `eigenvalues` needs an assembled Jacobian: declare `structure` or `jac`, "
+            "or take an event that computes them"
+        )
+    n = A.structure.unknowns
+    if n <= DENSE_SPECTRUM or count >= n - 1:
+        values = np.linalg.eigvals(A.todense())
+    else:
+        start = np.random.default_rng(0).uniform(0.5, 1.0, n)
+        try:
+            matrix = A.to_sparse().astype(complex if np.imag(shift) else float)
+            values = scipy.sparse.linalg.eigs(matrix, k=count, sigma=shift, v0=start, return_eigenvectors=False)
+        except (RuntimeError, scipy.sparse.linalg.ArpackError):  # singular at the shift, or not converged
+            values = np.full(count, np.nan)
+    order = np.lexsort((-np.imag(values), -np.real(values)))
+    return np.asarray(values[order][:count], dtype=complex)
+
+
+def pairs(point: Point) -> HostArray:
+    """Complex pairs of eigenvalues, by falling real part: the one with positive imaginary part of each."""
+    values = np.zeros(0) if point.eigenvalues is None else point.eigenvalues
+    return values[np.imag(values) > REAL * np.abs(values)]

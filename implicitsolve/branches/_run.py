@@ -10,7 +10,6 @@ import numpy as np
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._branch import Branch, SpecialPoint
 from implicitsolve.branches._path import Corrected, Path, Point
-from implicitsolve.branches._special import between
 from implicitsolve.monitor import Monitor, ends_solve
 from implicitsolve.result import Counts, NewtonStep, NonlinearResult
 from implicitsolve.solve import root
@@ -183,7 +182,7 @@ class Run:
         Where an event ends the branch, its point is recorded in place of the other.
         """
         path, metric, last = self.path, self.path.metric, self.points[-1]
-        found = between(path, last, point, self.events)
+        found = path.special(last, point, self.events)
         last.frame = None
         if found is None:
             self.length = 0.5 * metric.norm(point.z - last.z)
@@ -248,7 +247,7 @@ class Run:
         part = metric.inner(self.first - last.z, chord) / h**2
         if not 0 < part <= 1 or self.first_row @ last.tangent <= 0:
             return False
-        z, _ = self.path.between(last, point, part)
+        z, _ = self.path.curve(last, point, part)
         return metric.norm(z - self.first) <= NEAR * h
 
     def _rescale(self, unit: float) -> None:
