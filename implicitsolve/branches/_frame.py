@@ -15,8 +15,8 @@ from implicitsolve.branches._family import ExtendedSystem
 from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, SparsePlan
 from implicitsolve.krylov import LGMRES
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._bordered import bordered
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.operators._wrappers import bordered
 
 ROOT_EPS = float(np.finfo(float).eps) ** 0.5
 ROUNDING = 64 * float(np.finfo(float).eps)  # of |J| |x|, below which no F is asked for

@@ -27,7 +27,7 @@ from implicitsolve.nonlinear._refactor_rule import (
 from implicitsolve.nonlinear._scheduler import SolveContext, is_rounding
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
 from implicitsolve.operators import LinearOperator
-from implicitsolve.precondition._batched import BatchedInverse
+from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.status import Status
 
 FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error

@@ -14,7 +14,7 @@ from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, Iterati
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
-from implicitsolve.precondition._batched import BatchedInverse
+from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.stopping import check_number
 
 REJECTIONS = 10  # in a row, each with half the damping of the one before, after which a system has failed

@@ -14,7 +14,7 @@ from implicitsolve.nonlinear._loop import ITERATION_LIMIT, STAGNATED, IterationL
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._bordered import bordered
+from implicitsolve.operators._wrappers import bordered
 from implicitsolve.stopping import check_limit, check_number
 
 ON_PATH = 1e-3  # distance from the path, over the step length, up to which a point is taken to be on it

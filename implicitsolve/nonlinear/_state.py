@@ -14,7 +14,7 @@ from implicitsolve.krylov._recycling import RecycledSpace
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.operators._wrappers import SystemArrays
-from implicitsolve.precondition._batched import BatchedInverse
+from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.problem import Problem
 from implicitsolve.result import NewtonStep, Retry
 from implicitsolve.status import Status

@@ -1,4 +1,4 @@
-"""Operators made of operators (one checked and counted, several batches as one), and records of per-system arrays."""
+"""Operators made of operators: checked and counted, bordered, several batches as one; records of per-system arrays."""
 
 from __future__ import annotations
 
@@ -148,6 +148,25 @@ def stacked(operators: Sequence[LinearOperator]) -> LinearOperator:
         inverse=(lambda: stacked([part._inverse() for part in parts])) if all_have("_inverse") else None,  # type: ignore[misc]
         cast=(lambda dtype: stacked([part.astype(dtype) for part in parts])) if all_have("_cast") else None,
     )
+
+
+def bordered(
+    product: Callable[[Array], Array],
+    column: Array,
+    row: Array,
+    corner: Array,
+    take: Callable[[Indices], LinearOperator] | None = None,
+) -> LinearOperator:
+    """[[A, column], [row, corner]] for each system, on arrays (B, N + 1), where ``product(x)`` is A x."""
+    xp = array_namespace(column)
+
+    def matvec(v: Array) -> Array:
+        x, last = v[:, :-1], v[:, -1:]
+        bottom = xp.sum(row * x, axis=1, keepdims=True) + corner * last
+        return xp.concat([product(x) + column * last, bottom], axis=1)
+
+    size, N = column.shape
+    return LinearOperator(matvec, in_shape=N + 1, batch_shape=(size,), dtype=column.dtype, take=take)
 
 
 class SystemArrays:

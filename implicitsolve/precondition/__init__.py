@@ -16,7 +16,6 @@ settings                flops of a product                         used where
 Where the band is narrow, the exact `BlockLU` costs little more than these.
 """
 
-from implicitsolve.precondition._ilu import BlockILU
-from implicitsolve.precondition._stationary import BlockGaussSeidel, BlockJacobi, Neumann
+from implicitsolve.precondition._blocks import BlockGaussSeidel, BlockILU, BlockJacobi, Neumann
 
 __all__ = ["BlockGaussSeidel", "BlockILU", "BlockJacobi", "Neumann"]

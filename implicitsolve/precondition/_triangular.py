@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,47 +55,43 @@ class Split:
 
 def repeated(A: BlockBandedMatrix, split: Split, sweeps: int = 1) -> LinearOperator:
     """Return the operator of so many steps x <- x + M^-1 (b - A x) from x = 0, with `split` as M^-1."""
-    return _Repeated(split, A if sweeps > 1 else None, sweeps, A.in_shape, A.dtype).operator(A.batch_shape)
+    return _repeated(split, A if sweeps > 1 else None, sweeps, A.in_shape, A.batch_shape, A.dtype)
 
 
-@dataclass(frozen=True)
-class _Repeated:
-    split: Split
-    A: BlockBandedMatrix | None  # kept only where it is multiplied by
-    sweeps: int
-    event_shape: tuple[int, ...]
-    dtype: Any
+def _repeated(
+    split: Split,
+    A: BlockBandedMatrix | None,
+    sweeps: int,
+    in_shape: tuple[int, ...],
+    batch_shape: tuple[int, ...],
+    dtype: Any,
+) -> LinearOperator:
+    """The same; `A` is kept only where it is multiplied by."""
+    flat = (math.prod(batch_shape), *in_shape)
 
-    def operator(self, batch_shape: tuple[int, ...]) -> LinearOperator:
-        return LinearOperator(
-            self._matvec,
-            self._rmatvec,
-            in_shape=self.event_shape,
-            batch_shape=batch_shape,
-            dtype=self.dtype,
-            take=self._take if batch_shape else None,
-        )
+    def steps(once: Callable[[Array], Array], times: Callable[[Array], Array] | None) -> Callable[[Array], Array]:
+        def product(b: Array) -> Array:
+            xp = array_namespace(b)
+            with np.errstate(all="ignore"):  # what is not finite is the solver's to report
+                x = xp.reshape(once(xp.reshape(b, flat)), b.shape)
+                if times is not None:
+                    for _ in range(sweeps - 1):
+                        x = x + xp.reshape(once(xp.reshape(b - times(x), flat)), b.shape)
+            return x
 
-    def _matvec(self, b: Array) -> Array:
-        return self._steps(b, self.split.solve, None if self.A is None else self.A.matvec)
+        return product
 
-    def _rmatvec(self, b: Array) -> Array:
-        return self._steps(b, self.split.solve_adjoint, None if self.A is None else self.A.rmatvec)
+    def take(rows: Indices) -> LinearOperator:
+        return _repeated(split.take(rows), None if A is None else A.take(rows), sweeps, in_shape, (len(rows),), dtype)
 
-    def _steps(self, b: Array, once: Callable[[Array], Array], times: Callable[[Array], Array] | None) -> Array:
-        xp = array_namespace(b)
-        flat = (math.prod(b.shape[:-2]), *self.event_shape)
-        with np.errstate(all="ignore"):  # what is not finite is the solver's to report
-            x = xp.reshape(once(xp.reshape(b, flat)), b.shape)
-            if times is not None:
-                for _ in range(self.sweeps - 1):
-                    x = x + xp.reshape(once(xp.reshape(b - times(x), flat)), b.shape)
-        return x
-
-    def _take(self, indices: Indices) -> LinearOperator:
-        A = None if self.A is None else self.A.take(indices)
-        some = _Repeated(self.split.take(indices), A, self.sweeps, self.event_shape, self.dtype)
-        return some.operator((len(indices),))
+    return LinearOperator(
+        steps(split.solve, None if A is None else A.matvec),
+        steps(split.solve_adjoint, None if A is None else A.rmatvec),
+        in_shape=in_shape,
+        batch_shape=batch_shape,
+        dtype=dtype,
+        take=take if batch_shape else None,
+    )
 
 
 class Triangle:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from implicitsolve import BlockBandedMatrix, BlockLU
 from implicitsolve._namespace import to_host
-from implicitsolve.precondition._batched import BatchedInverse
+from implicitsolve.precondition._lagged import BatchedInverse
 
 
 def inverse_of(values, xp=np):
