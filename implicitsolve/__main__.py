@@ -7,12 +7,11 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from implicitsolve._report import environment
-from implicitsolve._report._compile import compile_kernels
-from implicitsolve._report._self_test import Check, self_test
+from implicitsolve._report import _self_test, environment
+from implicitsolve._report._self_test import Check, tried
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,11 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for title, section in found.items():
             _say(title, *(f"  {name:{width}}  {value}" for name, value in section.items()))
         _say("self-test")
-    checks: list[Check] = []
-    for check in () if options.no_self_test else self_test():
-        checks.append(check)
-        if not options.json:
-            _tell(check)
+    checks = [] if options.no_self_test else _run(_self_test.parts(), quiet=options.json)
     if options.json:
         _say(json.dumps({**found, "self-test": [asdict(check) for check in checks]}, indent=2))
     else:
@@ -47,19 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compile() -> int:
     """Compile the kernels, and say what took how long; return 1 if any failed, or Numba is not installed, else 0."""
     logging.getLogger("implicitsolve").disabled = True  # which would advise this command
-    checks: list[Check] = []
-    for check in compile_kernels():
-        checks.append(check)
-        _tell(check)
+    checks = _run(_self_test.kernels())
     if not checks:
         _say("nothing to compile: Numba is not installed, pip install 'implicitsolve[numba]'")
     return int(not all(check.ok for check in checks))
 
 
-def _tell(check: Check) -> None:
-    """Write one line on a part."""
-    outcome, reason = "ok" if check.ok else "FAILED", f": {check.reason}" if check.reason else ""
-    _say(f"  {outcome:6} {check.seconds:5.1f} s  {check.name}{reason}")
+def _run(parts: Mapping[str, Callable[[], None]], *, quiet: bool = False) -> list[Check]:
+    """Run every part, even if others fail, and write a line on each."""
+    checks: list[Check] = []
+    for name, part in parts.items():
+        check = tried(name, part)
+        checks.append(check)
+        outcome, reason = "ok" if check.ok else "FAILED", f": {check.reason}" if check.reason else ""
+        if not quiet:
+            _say(f"  {outcome:6} {check.seconds:5.1f} s  {name}{reason}")
+    return checks
 
 
 def _say(*lines: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 import implicitsolve
 from implicitsolve import __main__ as command
 from implicitsolve import _report
-from implicitsolve._report import _compile, _self_test
+from implicitsolve._report import _self_test
 from implicitsolve._report._self_test import agree, tried
 
 SECTIONS = ["versions", "platform", "backends", "GPU", "threads"]
@@ -61,7 +61,7 @@ def test_json_without_the_self_test_is_one_object():
 @pytest.mark.parametrize(("parts", "status"), [({"easy": int}, 0), ({"easy": int, "hard": lambda: int("x")}, 1)])
 def test_compile_says_what_it_compiled(parts, status, monkeypatch, capsys):
     pytest.importorskip("numba")
-    monkeypatch.setattr(_compile, "parts", lambda: parts)
+    monkeypatch.setattr(_self_test, "kernels", lambda: parts)
     assert command.main(["compile"]) == status
     logging.getLogger("implicitsolve").disabled = False
     lines = capsys.readouterr().out.splitlines()
@@ -70,7 +70,7 @@ def test_compile_says_what_it_compiled(parts, status, monkeypatch, capsys):
 
 
 def test_compile_without_numba(monkeypatch, capsys):
-    monkeypatch.setattr(_compile, "is_installed", lambda name: False)
+    monkeypatch.setattr(_self_test, "is_installed", lambda name: False)
     assert command.main(["compile"]) == 0
     logging.getLogger("implicitsolve").disabled = False
     assert "implicitsolve[numba]" in capsys.readouterr().out
