@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._html import Shown
+from implicitsolve._summary import Shown
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.stopping import check_limit
 

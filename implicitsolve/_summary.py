@@ -1,10 +1,12 @@
-"""What `result.summary()` prints: tables of at most 100 columns and about 40 lines."""
+"""What solves show of themselves: `result.summary()`, a `repr` of one line, and in notebooks a table with a curve."""
 
 from __future__ import annotations
 
+import html
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -17,6 +19,7 @@ LINES = 40  # of a summary, about
 WIDTH = 100
 WORST = 5  # systems shown by their index
 GRADIENTS = 8
+CURVE = 160, 36  # width and height of a curve of norms, in pixels
 Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
 QUANTILES = {"min": 0.0, "quarter": 0.25, "median": 0.5, "3 quarters": 0.75, "max": 1.0}
 
@@ -47,105 +50,44 @@ class Step(Protocol):
     def counts(self) -> Counts: ...
 
 
-class Outcome(Protocol):
-    """What every summary of a solve shows."""
-
-    @property
-    def x(self) -> Array: ...
-    @property
-    def status(self) -> Any: ...
-    @property
-    def residual_norm(self) -> Any: ...
-    @property
-    def target(self) -> Any: ...
-    @property
-    def iterations(self) -> Any: ...
-
-
-class Linear(Outcome, Protocol):
-    """What that of a linear solve shows as well."""
-
-    @property
-    def matvecs(self) -> int: ...
-
-
-class Nonlinear(Outcome, Protocol):
-    """What that of a nonlinear solve shows as well."""
-
-    @property
-    def initial_norm(self) -> Any: ...
-    @property
-    def krylov_iterations(self) -> Any: ...
-    @property
-    def counts(self) -> Counts: ...
-    @property
-    def steps(self) -> Sequence[Step]: ...
-    @property
-    def detection(self) -> Any: ...
-    @property
-    def retries(self) -> Sequence[Any]: ...
+def summary(
+    kind: str,
+    x: Array,
+    status: Any,
+    numbers: Mapping[str, Any],
+    facts: Sequence[tuple[str, str]],
+    steps: Sequence[Step] = (),
+) -> str:
+    """Text of a result; `numbers` are the norm, its target and others, one for each system, `facts` of the whole."""
+    codes = np.asarray(status)
+    if codes.ndim:
+        lines = [f"{kind}: {describe(x)}, {codes.size} systems", "", *(f"{name}: {text}" for name, text in facts)]
+        parts = batch_tables(codes, numbers, WORST).values() if codes.size else ()
+        lines += [line for part in parts for line in ("", table(*part))] or ["", "the batch is empty"]
+    else:
+        rows = [[name, number(np.asarray(value).item())] for name, value in numbers.items()]
+        lines = [_head(kind, codes), "", table([], [*rows, *facts, ("x", describe(x))])]
+    text = "\n".join(lines)
+    if not steps:
+        return text
+    room = max(4, LINES - text.count("\n") - 3)
+    return f"{text}\n\n{table(*step_table(steps, room, is_batch=bool(codes.ndim)))}"
 
 
-class Derivative(Protocol):
-    """What the summary of a derivative of a solution shows."""
-
-    @property
-    def status(self) -> Any: ...
-    @property
-    def linear(self) -> Linear: ...
-    @property
-    def counts(self) -> Counts: ...
-
-
-def of_nonlinear(result: Nonlinear) -> str:
-    """Summary of a nonlinear solve."""
-    status = np.asarray(result.status)
-    known = {"norm(F)": result.residual_norm, "target": result.target, "at x0": result.initial_norm}
-    work = {"steps": result.iterations, "Krylov": result.krylov_iterations}
-    kind, calls = type(result).__name__, _calls(result.counts)
-    if not status.ndim:
-        rows = [
-            *_fields(known | work),
-            ["calls", calls],
-            ["x", _array(result.x)],
-            *_sparsity(result),
-            *_retries(result),
-        ]
-        parts = [_head(kind, status), "", table([], rows), *_history(result.steps, len(rows) + 3, is_batch=False)]
-        return "\n".join(parts)
-    parts = [f"{kind}: {_array(result.x)}, {status.size} systems", "", f"calls: {calls}"]
-    parts += ["  ".join(row) for row in (*_sparsity(result), *_retries(result))]
-    parts += _batch(status, known, work)
-    used = sum(part.count("\n") + 1 for part in parts)
-    return "\n".join([*parts, *_history(result.steps, used, is_batch=True)])
-
-
-def of_linear(result: Linear) -> str:
-    """Summary of a linear solve."""
-    status = np.asarray(result.status)
-    known, work = {"norm(b - A x)": result.residual_norm, "target": result.target}, {"iterations": result.iterations}
-    kind, size = type(result).__name__, f"{result.matvecs}"
-    if not status.ndim:
-        rows = [*_fields(known | work), ["products", size], ["x", _array(result.x)]]
-        return "\n".join([_head(kind, status), "", table([], rows)])
-    parts = [f"{kind}: {_array(result.x)}, {status.size} systems", "", f"products: {size}"]
-    return "\n".join(parts + _batch(status, known, work))
-
-
-def of_derivative(result: Derivative, gradients: Mapping[str, Array]) -> str:
-    """Summary of a derivative of a solution: its linear solve, and gradients where there are any."""
-    status, kind = np.asarray(result.status), type(result).__name__
-    head = f"{kind}: {status.size} systems" if status.ndim else _head(kind, status)
-    lines = [head, "", f"calls: {_calls(result.counts)}"]
+def derivative_summary(kind: str, status: Any, calls: str, gradients: Mapping[str, Array]) -> str:
+    """Text of a derivative of a solution, its linear solve aside."""
+    codes = np.asarray(status)
+    head = f"{kind}: {codes.size} systems" if codes.ndim else _head(kind, codes)
+    lines = [head, "", f"calls: {calls}"]
     if gradients:
         shown = list(gradients.items())[:GRADIENTS]
-        rows = [[name, *_array(value).split(" ", 1), _largest(value)] for name, value in shown]
+        rows = [[name, *describe(value).split(" ", 1), _largest(value)] for name, value in shown]
         lines += ["", table(["gradient", "dtype", "shape", "max|.|"], rows)]
         if len(gradients) > len(shown):
             lines.append(f"and {len(gradients) - len(shown)} more")
-    if status.ndim:
-        lines += ["", table(["status", "systems"], _by_status(status))]
-    return "\n".join([*lines, "", of_linear(result.linear)])
+    if codes.ndim:
+        lines += ["", table(["status", "systems"], _by_status(codes))]
+    return "\n".join([*lines, "", ""])
 
 
 def facts(result: Any) -> dict[str, str]:
@@ -155,14 +97,14 @@ def facts(result: Any) -> dict[str, str]:
     shown = {"status": ", ".join(by_status) or "the batch is empty"}
     for name in ("x", "adjoint", "tangent"):
         if hasattr(result, name):
-            shown[name] = _array(getattr(result, name))
+            shown[name] = describe(getattr(result, name))
     names = {"residual_norm": "residual norm", "target": "target", "iterations": "steps"}
     for field, name in names.items():
         values = np.asarray(getattr(result, field, math.nan))
         if values.size and not np.isnan(values).all():
             shown[name] = ("at most " if status.ndim else "") + number(np.nanmax(values).item())
     if hasattr(result, "counts"):
-        shown["calls"] = _calls(result.counts)
+        shown["calls"] = str(result.counts)
     return shown
 
 
@@ -172,25 +114,6 @@ def facts(result: Any) -> dict[str, str]:
 def _head(kind: str, status: HostArray) -> str:
     ended = Status(int(status))
     return textwrap.fill(f"{kind}: {ended.name}: {ended.message}", WIDTH, subsequent_indent="  ")
-
-
-def _sparsity(result: Nonlinear) -> list[list[str]]:
-    return [] if result.detection is None else [["J", str(result.detection)]]
-
-
-def _retries(result: Nonlinear) -> list[list[str]]:
-    return [["then", str(retry)] for retry in result.retries]
-
-
-def _fields(values: dict[str, Any]) -> list[list[str]]:
-    return [[name, number(np.asarray(value).item())] for name, value in values.items()]
-
-
-def _batch(status: HostArray, known: dict[str, Any], work: dict[str, Any]) -> list[str]:
-    """Counts of each status, quantiles and the worst systems of a batch."""
-    if not status.size:
-        return ["", "the batch is empty"]
-    return [line for part in batch_tables(status, known | work, WORST).values() for line in ("", table(*part))]
 
 
 def batch_tables(status: HostArray, values: Mapping[str, Any], most: int) -> dict[str, Table]:
@@ -246,25 +169,20 @@ def flat(values: Any, status: Any) -> HostArray:
 
 # -------------------------------------------------------------------------------------------------------------- history
 
-COLUMNS = {
-    "length": ("step_length", np.min),
-    "eta": ("forcing", np.max),
-    "linear": ("linear_residual", np.max),
-    "Krylov": ("krylov_iterations", np.max),
+COLUMNS = {  # of what a step holds for each system, and what is shown of a batch
+    "length": ("step_length", "min"),
+    "eta": ("forcing", "max"),
+    "linear": ("linear_residual", "max"),
+    "Krylov": ("krylov_iterations", "max"),
 }
-
-
-def _history(steps: Sequence[Step], used: int, *, is_batch: bool) -> list[str]:
-    """The steps as a table; the middle of a long one is left out."""
-    return ["", table(*step_table(steps, max(4, LINES - used - 2), is_batch=is_batch))] if steps else []
 
 
 def step_table(steps: Sequence[Step], room: int, *, is_batch: bool) -> Table:
     """Header and rows of the steps, at most so many."""
     columns = {name: part for name, part in COLUMNS.items() if any(getattr(step, part[0]).size for step in steps)}
     norms = ["running", "max norm(F)", "median"] if is_batch else ["norm(F)"]
-    extremes = {"length": "min length", "eta": "max eta", "linear": "max linear", "Krylov": "max Krylov"}
-    header = ["step", *norms, *(extremes[name] if is_batch else name for name in columns), "calls"]
+    names = (f"{extreme} {name}" if is_batch else name for name, (_, extreme) in columns.items())
+    header = ["step", *norms, *names, "calls"]
     chosen = list(range(len(steps)))
     if len(steps) > room:
         chosen = [*chosen[: room // 2], *chosen[-(room - room // 2) + 1 :]]
@@ -276,14 +194,14 @@ def step_table(steps: Sequence[Step], room: int, *, is_batch: bool) -> Table:
     return header, rows
 
 
-def _step(steps: Sequence[Step], i: int, columns: dict[str, Any], *, is_batch: bool) -> list[str]:
+def _step(steps: Sequence[Step], i: int, columns: dict[str, tuple[str, str]], *, is_batch: bool) -> list[str]:
     step, norms = steps[i], steps[i].residual_norm
     shown = [number(step.worst)]
     if is_batch:
         shown = [str(step.running), *shown, _quantiles(norms)[2]]
-    for name, reduce in columns.values():
+    for name, extreme in columns.values():
         values: HostArray = getattr(step, name)
-        shown.append(number(reduce(values).item()) if values.size else "")
+        shown.append(number(getattr(values, extreme)().item()) if values.size else "")
     return [str(step.iteration), *shown, str(total(step.counts) - (total(steps[i - 1].counts) if i else 0))]
 
 
@@ -314,14 +232,77 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(texts)
 
 
-def _calls(counts: Counts) -> str:
-    names = ("residuals", "jvps", "vjps", "linearizations")
-    return ", ".join(f"{getattr(counts, name)} {name}" for name in names)
-
-
-def _array(x: Array) -> str:
-    return f"{str(x.dtype).rsplit('.', maxsplit=1)[-1]} {tuple(x.shape)}"
+def describe(x: Array) -> str:
+    """Data type and shape of an array."""
+    return f"{str(x.dtype).rpartition('.')[2]} {tuple(x.shape)}"
 
 
 def _largest(x: Array) -> str:
     return number(norm_max(array_namespace(x).reshape(x, (1, -1))).item())
+
+
+# ------------------------------------------------------------------------------------------------ repr and notebooks
+
+
+class Shown:
+    """A short `repr` and a table in notebooks, both from `_facts`."""
+
+    def _facts(self) -> dict[str, str]:
+        """Fields of a dataclass that are not at their default; functions by their name, nothing in full length."""
+        shown: dict[str, str] = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if value is not field.default and (
+                field.default is MISSING or hasattr(value, "dtype") or value != field.default
+            ):
+                shown[field.name] = _short(value)
+        return shown
+
+    def __repr__(self) -> str:
+        """Every fact in a line."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self._facts().items())})"
+
+    def _norms(self) -> Sequence[float]:
+        """Norms to be drawn as a curve."""
+        return ()
+
+    def _repr_html_(self) -> str:
+        """Table for notebooks."""
+        return card(type(self).__name__, self._facts(), self._norms())
+
+
+def _short(value: Any) -> str:
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__name__).rpartition(".")[2]
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(map(str, value))}}}"
+    if hasattr(value, "dtype"):
+        return describe(value)
+    return repr(value)
+
+
+def card(title: str, facts: Mapping[str, str], norms: Sequence[float] = ()) -> str:
+    """A table with a title, and a curve of norms below it where there are at least two."""
+    cell = "text-align:left;padding:1px 12px 1px 0"
+    rows = "".join(
+        f'<tr><th style="{cell};font-weight:normal;opacity:0.7">{html.escape(name)}</th>'
+        f'<td style="{cell}">{html.escape(value)}</td></tr>'
+        for name, value in facts.items()
+    )
+    return f"<div><b>{html.escape(title)}</b><table>{rows}</table>{sparkline(norms)}</div>"
+
+
+def sparkline(norms: Sequence[float]) -> str:
+    """Logarithms of norms as a small picture (SVG); "" where fewer than two are positive and finite."""
+    points = [(i, math.log10(norm)) for i, norm in enumerate(norms) if 0 < norm < math.inf]
+    if len(points) < 2:
+        return ""
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    width, height = CURVE
+    across, up = (width - 4) / (len(norms) - 1), (height - 4) / (high - low or 1.0)
+    path = " ".join(f"{2 + i * across:.1f},{2 + (high - y) * up:.1f}" for i, y in points)
+    label = f"norm(F) over {len(norms) - 1} steps: {norms[0]:.3g} to {norms[-1]:.3g}"
+    return (
+        f'<svg width="{width}" height="{height}" role="img" aria-label="{label}"><title>{label}</title>'
+        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="1.5"/></svg>'
+    )

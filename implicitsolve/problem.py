@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from implicitsolve._html import Shown
 from implicitsolve._namespace import is_array, to_host
+from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, Indices, Product, Residual
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit

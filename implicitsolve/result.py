@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from implicitsolve._html import Shown
 from implicitsolve._namespace import array_namespace, gather
 from implicitsolve._sparse_structure import Detection
-from implicitsolve._summary import facts, of_linear, of_nonlinear
+from implicitsolve._summary import Shown, facts, summary
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
@@ -38,6 +38,10 @@ class Counts:
     jvps: int = 0
     vjps: int = 0
     linearizations: int = 0
+
+    def __str__(self) -> str:
+        """Every count with its name."""
+        return ", ".join(f"{calls} {name}" for name, calls in vars(self).items())
 
     def __add__(self, other: Counts) -> Counts:
         """Calls of both."""
@@ -180,6 +184,7 @@ class Ending(Shown):
     """What results have in common: one status, or one for each system of a batch."""
 
     status: Any
+    _best: ClassVar[str] = "x"  # where the iterate is that `NoConvergence` carries
 
     def __post_init__(self) -> None:
         """Give the statuses of a batch their names."""
@@ -218,9 +223,11 @@ class Ending(Shown):
             lines.append(f"{share}{status.name}: {status.message}.{hint}")
         return "\n".join(lines)
 
-    def _raise_for_status(self, x: Array) -> None:
+    def raise_for_status(self) -> Self:
+        """Return self, or raise `NoConvergence` that carries it."""
         if not np.all(self.success):
-            raise NoConvergence(x, self.message, self)
+            raise NoConvergence(attrgetter(self._best)(self), self.message, self)
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -252,12 +259,8 @@ class LinearResult(Ending):
 
     def summary(self) -> str:
         """Return a table of the solve; see `NonlinearResult.summary`."""
-        return of_linear(self)
-
-    def raise_for_status(self) -> LinearResult:
-        """Return self, or raise `NoConvergence` that carries it."""
-        self._raise_for_status(self.x)
-        return self
+        numbers = {"norm(b - A x)": self.residual_norm, "target": self.target, "iterations": self.iterations}
+        return summary(type(self).__name__, self.x, self.status, numbers, [("products", str(self.matvecs))])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -354,15 +357,20 @@ class NonlinearResult(Ending):
         2     6.01e-06       1  0.000694       0       1      2
         3     4.51e-12       1   0.00031       0       1      2
         """
-        return of_nonlinear(self)
+        numbers = {
+            "norm(F)": self.residual_norm,
+            "target": self.target,
+            "at x0": self.initial_norm,
+            "steps": self.iterations,
+            "Krylov": self.krylov_iterations,
+        }
+        known = [("calls", str(self.counts))]
+        known += [] if self.detection is None else [("J", str(self.detection))]
+        known += [("then", str(retry)) for retry in self.retries]
+        return summary(type(self).__name__, self.x, self.status, numbers, known, self.steps)
 
     def _norms(self) -> list[float]:
         return [step.worst for step in self.steps]
-
-    def raise_for_status(self) -> NonlinearResult:
-        """Return self, or raise `NoConvergence` that carries it."""
-        self._raise_for_status(self.x)
-        return self
 
 
 PER_SYSTEM = "status", "residual_norm", "initial_norm", "target", "iterations", "krylov_iterations"

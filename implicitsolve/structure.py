@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._html import Shown
 from implicitsolve._sparse_structure import Grid, Sparse
+from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, Indices
 from implicitsolve.stopping import check_limit
 

@@ -22,10 +22,11 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 CORE = """
 _typing
 _namespace
-status errors _html
+status errors
+_summary
 stopping
 _sparse_structure
-_summary structure
+structure
 result
 monitor
 kernels

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._html import Shown
-from implicitsolve._summary import table
+from implicitsolve._summary import Shown, table
 from implicitsolve._typing import HostArray
 from implicitsolve.drivers._checkpoint_file import flat, nested
 from implicitsolve.result import Counts

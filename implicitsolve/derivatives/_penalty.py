@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._html import Shown
 from implicitsolve._namespace import array_namespace, as_inexact, eps, from_host, norm2
+from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._implicit import gradients_of
 from implicitsolve.linearize._evaluator import Evaluator

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from implicitsolve._summary import of_derivative
+from implicitsolve._summary import derivative_summary
 from implicitsolve._typing import Array
 from implicitsolve.result import Counts, Ending, LinearResult
 
@@ -28,6 +28,8 @@ class AdjointResult(Ending):
         Calls of the user's functions.
     """
 
+    _best: ClassVar[str] = "adjoint"
+
     gradients: dict[str, Array]
     adjoint: Array
     status: Any
@@ -36,12 +38,8 @@ class AdjointResult(Ending):
 
     def summary(self) -> str:
         """Return what is known of the derivative, and of its linear solve, as a table."""
-        return of_derivative(self, self.gradients)
-
-    def raise_for_status(self) -> AdjointResult:
-        """Return self, or raise `NoConvergence` that carries it."""
-        self._raise_for_status(self.adjoint)
-        return self
+        head = derivative_summary(type(self).__name__, self.status, str(self.counts), self.gradients)
+        return head + self.linear.summary()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -60,6 +58,8 @@ class TangentResult(Ending):
         Calls of the user's functions.
     """
 
+    _best: ClassVar[str] = "tangent"
+
     tangent: Array
     status: Any
     linear: LinearResult = field(repr=False)
@@ -67,9 +67,5 @@ class TangentResult(Ending):
 
     def summary(self) -> str:
         """Return what is known of the derivative, and of its linear solve, as a table."""
-        return of_derivative(self, {})
-
-    def raise_for_status(self) -> TangentResult:
-        """Return self, or raise `NoConvergence` that carries it."""
-        self._raise_for_status(self.tangent)
-        return self
+        head = derivative_summary(type(self).__name__, self.status, str(self.counts), {})
+        return head + self.linear.summary()

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._html import Shown
 from implicitsolve._namespace import array_namespace, as_inexact, gather
+from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, Indices
 from implicitsolve.drivers._dispatch import Cancel, Chunk, Dispatch, Pool, Task
 from implicitsolve.problem import Problem, chosen, own_start

@@ -50,17 +50,14 @@ class StreamGradients(Ending):
         Calls of the user's functions, by both solves.
     """
 
+    _best: ClassVar[str] = "solution.x"
+
     gradients: dict[str, Array]
     solution: NonlinearResult = field(repr=False)
     adjoint: Array
     status: Any
     counted: HostArray
     counts: Counts
-
-    def raise_for_status(self) -> StreamGradients:
-        """Return self, or raise `NoConvergence` that carries it."""
-        self._raise_for_status(self.solution.x)
-        return self
 
 
 def stream_gradients(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from implicitsolve._html import Shown
+from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.monitor import Monitor
 from implicitsolve.nonlinear._scheduler import Scheduler

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from implicitsolve._html import Shown
+from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray, Product, Residual
 
 
