@@ -52,16 +52,6 @@ class Counts:
         return Counts(**{name: calls - getattr(other, name) for name, calls in vars(self).items()})
 
 
-DETAILS: dict[str, HostArray] = {  # of a step of which no more is known
-    "step_length": NOTHING,
-    "forcing": NOTHING,
-    "linear_residual": NOTHING,
-    "krylov_iterations": NO_COUNTS,
-    "linear_status": NO_COUNTS,
-    "factorized": NOWHERE,
-}
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NewtonStep:
     """One attempt of a Newton step, for the systems that were still running.

@@ -17,7 +17,7 @@ from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._scheduler import NEAR, Scheduler, SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
 from implicitsolve.operators import LinearOperator
-from implicitsolve.result import DETAILS, NewtonStep
+from implicitsolve.result import NewtonStep
 from implicitsolve.status import Status
 
 HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x at all
@@ -342,7 +342,7 @@ class IterationLoop(Generic[State]):
             waiting=waiting,
             counts=self.evaluator.tally.counts(),
             sparsity="" if iteration else self.memory.described,
-            **(DETAILS | details),
+            **details,
         )
         self.solution.steps.append(step)
         if self.monitor is not silent:
