@@ -149,7 +149,7 @@ class DenseLoop(IterationLoop[DenseState]):
                 self._test_correction(np.flatnonzero(poor & found.finite), found, reduction, ratio, newton_size, size)
                 poor = ~(ratio >= POOR)
             self._correct(found, step, size, model, limited)
-            self._trust(poor, ratio, size, found.finite)
+            self._trust(poor, ratio, size, limited, found.finite)
             found.accepted = ratio >= ACCEPTED
             found.length = np.where(found.accepted, 1.0, 0.0)
             moved, is_still = self._accept(restored(found, state.x, state.F, state.norms), step)
@@ -201,8 +201,7 @@ class DenseLoop(IterationLoop[DenseState]):
     def _take_good_step(self, found: SearchResult, step: Array, size: float) -> None:
         """Take Newton's step of one system that has halved ||F||: what `_step` does then, in plain numbers."""
         state = self.state
-        reduction = 1 - (found.norms[0] / state.norms[0]) ** 2
-        state.radius[0] = 2 * size if reduction >= 1 - POOR else max(state.radius[0], 2 * size)
+        state.radius[0] = max(state.radius[0], 2 * size)
         length = step.dtype.type(size)
         state.J[0] += (found.F[0] / length)[:, None] * (step[0] / length)
         state.x, state.F, state.norms = found.x, found.F, found.norms
@@ -254,13 +253,18 @@ class DenseLoop(IterationLoop[DenseState]):
         length = size.astype(step.dtype, copy=False)[:, None]  # its reciprocal may overflow
         self.state.J += (mismatch / length)[:, :, None] * (step / length)[:, None, :]
 
-    def _trust(self, poor: HostArray, ratio: HostArray, size: HostArray, finite: HostArray) -> None:
-        """Change the trust regions by what came of their steps."""
+    def _trust(self, poor: HostArray, ratio: HostArray, size: HostArray, limited: Indices, finite: HostArray) -> None:
+        """Change the trust regions by what came of their steps.
+
+        A step that was as predicted sets the radius only where the radius had limited it; Newton's steps shrink as they
+        converge, and after an update of J for no reason at all.
+        """
         state = self.state
         state.poor = np.where(poor, state.poor + 1, 0)
         state.good = np.where(poor, 0, np.minimum(state.good + 1, 2))
         np.maximum(state.radius, 2 * size, out=state.radius, where=(ratio >= GOOD) | (state.good > 1))
-        np.copyto(state.radius, 2 * size, where=np.abs(ratio - 1) <= 0.1)
+        exact = limited[np.abs(ratio[limited] - 1) <= 0.1]
+        state.radius[exact] = 2 * size[exact]
         if poor.any():
             state.radius[poor] *= 0.5
             state.radius[~finite] = 0.1 * size[~finite]

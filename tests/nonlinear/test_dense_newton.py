@@ -25,6 +25,14 @@ def test_takes_no_more_than_hybr_plus_two(problem):
         assert result.nfev <= theirs.nfev + 2
 
 
+def test_a_short_newton_step_leaves_the_trust_region_as_it_is(rng):
+    """Newton's step is short after an update of J by a step that has enlarged F much."""
+    (problem,) = (p for p in SMALL if p.name == "mgh08-brown-almost-linear-10")
+    x0 = problem.x0 * (1 + 0.02 * rng.standard_normal(problem.size))
+    _, result = newton_krylov(problem.residual, x0, f_tol=1e-8, full_output=True)
+    assert result.nfev <= 38  # it took 50
+
+
 def kepler(M, e, **functions):
     return Problem(lambda E: E - e * np.sin(E) - M, batch_ndim=1, **functions)
 
