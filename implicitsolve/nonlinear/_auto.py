@@ -27,6 +27,9 @@ from implicitsolve.nonlinear._state import Solution
 from implicitsolve.nonlinear._substitution import Substitution
 from implicitsolve.precondition._lagged import Lagged
 
+PRODUCTS, CAUTIOUS = NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())
+LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))
+BLOCKS, DENSE, EQUILIBRATED = BlockNewton(), DenseNewton(), EquilibratedDogleg()
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
 
 
@@ -79,18 +82,17 @@ class Auto:
         evaluator, problem = context.evaluator, context.evaluator.problem
         is_bounded = problem.bounds is not None
         if problem.substitute is not None and not is_bounded:
-            return [Substitution(), NewtonKrylov()]
+            return [Substitution(), PRODUCTS]
         if problem.fixed_point and not is_bounded:
             methods: Sequence[NonlinearMethod] = [Anderson()] if evaluator.is_partitioned else [Anderson(), Homotopy()]
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]
-            return [*methods, NewtonKrylov()]
-        dense: list[NonlinearMethod] = []
-        if problem.structure is None and DenseNewton.suits(context, x0):
-            dense = [DenseNewton()]
-        last: list[NonlinearMethod] = [EquilibratedDogleg()] if dense and not is_bounded else []
+            return [*methods, PRODUCTS]
+        is_dense = problem.structure is None and DenseNewton.suits(context, x0)
+        dense: list[NonlinearMethod] = [DENSE] if is_dense else []
+        last: list[NonlinearMethod] = [EQUILIBRATED] if is_dense and not is_bounded else []
         if dense and evaluator.size <= MOST_DENSE:
-            return [*dense, NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious()), *last]
+            return [*dense, PRODUCTS, CAUTIOUS, *last]
         is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
         if is_factorable and SparseNewton.suits(context):
             if problem.sparse_structure is not None or problem.structure == "detect":
@@ -99,7 +101,7 @@ class Auto:
                 return [SparseNewton(bisection="late" if evaluator.size >= SMALLEST_GRAPH else False), *dense, *last]
         structure = problem.block_structure
         if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
-            return [NewtonKrylov()]
+            return [PRODUCTS]
         if not favors_direct(problem, structure.length(evaluator.size)):
-            return [NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))]
-        return [BlockNewton(), NewtonKrylov()]
+            return [LAGGED]
+        return [BLOCKS, PRODUCTS]

@@ -33,6 +33,8 @@ from implicitsolve.status import Status
 FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, STAGNATED, NONFINITE = int(Status.RUNNING), int(Status.STAGNATED), int(Status.NONFINITE)
+WHOLE = np.ones(1)  # the length of a single system's whole step
+WHOLE.flags.writeable = False
 LINE_SEARCH_FAILED, SINGULAR = int(Status.LINE_SEARCH_FAILED), int(Status.SINGULAR)
 
 
@@ -86,6 +88,7 @@ class BlockLoop(IterationLoop[BlockState]):
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.evaluator)
+        self.factor: Any = method.factor
         self.is_limited &= self.assembler.cost <= PER_PROGRESS
         self.newton: Array | None = None  # the last direction, before it was shortened at bounds
         self.descents: list[tuple[Indices, Descent]] = []  # of the new J, where the line search needs them
@@ -113,9 +116,15 @@ class BlockLoop(IterationLoop[BlockState]):
         if fresh.any():
             self._factorize(fresh)
         direction, x = self._trial()
-        F = self.evaluator.residual(x)
-        length = self._take(x, F, Norms(F, direction, x), direction, fresh, is_last)
-        return {"step_length": length, "factorized": fresh}
+        measured, previous = Norms(self.evaluator.residual(x), direction, x), self.state.norms
+        norms = measured.two(0)
+        if self._is_good(norms, is_last) and self.evaluator.box is None and not self.descents:
+            self._take_good_step(measured, norms)
+            self._age_by(float(norms[0] / previous[0]), fresh)
+            if not self.state.is_stale[0]:
+                self.state.updates.step(direction, direction)
+            return {"step_length": WHOLE, "factorized": fresh}
+        return {"step_length": self._take(measured, norms, fresh, is_last), "factorized": fresh}
 
     def _trial(self) -> tuple[Array, Array]:
         """The direction -J^-1 F by the stale or new J, and the trial point."""
@@ -129,12 +138,9 @@ class BlockLoop(IterationLoop[BlockState]):
                 direction = box.shortened(state.x, direction, kept_part(state.norms, state.start_norms))
             return direction, self.evaluator.moved(state.x, direction)
 
-    def _take(
-        self, x: Array, F: Array, measured: Norms, direction: Array, fresh: HostArray, is_last: HostArray
-    ) -> HostArray:
-        """Accept the full step to x, or the result of a line search along it; return the step lengths."""
-        previous, norms = self.state.norms, measured.two(0)
-        finite = np.isfinite(norms)
+    def _take(self, measured: Norms, norms: HostArray, fresh: HostArray, is_last: HostArray) -> HostArray:
+        """Accept full steps, or the results of a line search along them; return the step lengths."""
+        (F, direction, x), previous, finite = measured.arrays, self.state.norms, np.isfinite(norms)
         whole = SearchResult(x, F, norms, np.ones(fresh.size), finite.copy(), finite, None, measured)
         found = self._search(whole, direction, fresh)
         moved, is_still = self._accept(found, direction)
@@ -182,7 +188,7 @@ class BlockLoop(IterationLoop[BlockState]):
             J = assembler.assemble(part, x, F)
             if self.method.line_search.needs_descent:
                 self.descents.append((rows, Descent.of(J.matvec, J.rmatvec, F)))
-            inverse = self.method.factor.factor(J)
+            inverse = self.factor.factor(J)
             self.state.inverse.replace(rows, inverse)
             if assembler.is_certain(part.rows):
                 break
@@ -250,6 +256,15 @@ class BlockLoop(IterationLoop[BlockState]):
         part, x, F = self._part(rows)
         self.state.is_exhausted[rows] = found = is_rounding(part, x, F)
         return found
+
+    def _age_by(self, rate: float, fresh: HostArray) -> None:
+        """The same of a single system whose step has changed ||F|| by that factor."""
+        state = self.state
+        age = 1 if fresh[0] else int(state.age[0]) + 1
+        fast = is_fast(rate, float(state.rate[0]) if age > 2 else rate, slowest_rate(self.assembler.cost))
+        state.age[0], state.rate[0] = age, rate
+        state.is_stale[0] = not fast or age >= MAX_AGE or self.method.reuse == "none"
+        state.updates.forget(age)
 
     def _age(self, fresh: HostArray, accepted: HostArray, previous: HostArray) -> None:
         """Decide which systems refactor at the next step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from implicitsolve._typing import Indices
@@ -97,9 +97,4 @@ class BlockNewton:
             raise ValueError(f"BlockNewton: the problem must declare its `structure` as BlockBanded, got {got}")
         suits = context.scheduler is None and not self.line_search.needs_descent
         suits = suits and OneSystemLoop.suits(context.evaluator, start.x, self.factor)
-        if not suits:
-            return BlockLoop(self, context, start, rows).run()
-        method, size = self, start.x.size * problem.block_structure.block_size * problem.block_structure.width
-        if isinstance(self.factor, BlockLU):
-            method = replace(self, factor=self.factor.for_one(size))
-        return OneSystemLoop(method, context, start, rows).run()
+        return (OneSystemLoop if suits else BlockLoop)(self, context, start, rows).run()

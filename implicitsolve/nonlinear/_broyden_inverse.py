@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
-from implicitsolve._namespace import array_namespace, from_host, gather, is_safe, norm_max, to_host
+from implicitsolve._namespace import array_namespace, from_host, gather, is_safe, norm_max, safe_range, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import rank_one, vectors
 
@@ -108,6 +108,62 @@ class BroydenInverse:
         return self
 
 
+class WholeSteps(BroydenInverse):
+    """The same for one system of real NumPy numbers, in fewer calls as long as its steps are whole.
+
+    Each whole step is w of the step before it, over the square of that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Array] = []  # (1, N), since the factorization
+        self.squares: list[float] = []  # s^T s of each, and of the newest direction
+        self.is_whole = True
+
+    def corrected(self, z: Array) -> Array:
+        """Direction at the newest iterate, given z = -H F for the factorized J, which is overwritten."""
+        if not self.is_whole:
+            return super().corrected(z)
+        row, growth, axpy = z[0], 1.0, AXPY[z.dtype.char]
+        del self.squares[len(self.steps) :]
+        for s, square, following in zip_longest(self.steps, self.squares, self.steps[1:]):
+            gain = float(np.vdot(s[0], row)) / square
+            if following is not None:
+                axpy(following[0], row, a=gain)
+            else:
+                growth = 1 / (1 - gain) if gain != 1 else math.inf
+        if math.isfinite(growth):
+            row *= growth
+        self.squares.append(float(np.vdot(row, row)))
+        return z
+
+    def step(self, s: Array, d: Array, length: HostArray | None = None, size: HostArray | None = None) -> None:
+        """See the step s that was taken along the direction d."""
+        if self.is_whole:
+            low, high = safe_range(array_namespace(s), s.dtype)
+            if (length is None or length[0] == 1.0) and low < math.sqrt(self.squares[-1]) < high:
+                self.steps.append(s)
+                return
+            self._go_on_generally(d)
+        super().step(s, d, length, size)
+
+    def reset(self, where: HostArray) -> None:
+        """Forget everything."""
+        super().reset(where)
+        self.steps, self.squares, self.is_whole = [], [], True
+
+    def take(self, indices: Indices) -> WholeSteps:
+        """Forget the system when it has ended."""
+        self.reset(np.ones(1, dtype=bool))
+        return self
+
+    def _go_on_generally(self, d: Array) -> None:
+        """Go on as for any steps; d is the newest direction."""
+        self.is_whole = False
+        for s, w, square in zip(self.steps, [*self.steps[1:], d], self.squares):
+            self.pairs.append((s, w, np.full((1, 1), 1 / square, dtype=s.dtype)))
+
+
 def _newest(z: Array, gain: Array, advance: Array, rest: tuple[Array, Array] | None) -> tuple[Array, Array, Array]:
     """Direction, w and its factor after a step s, from z = -H F, s^H z and s^H d."""
     work: Any = vectors.select(z, size=z.shape[1])
@@ -130,32 +186,3 @@ def _without(s: Array, where: HostArray) -> Array:
     """Copy of s with zeros for the systems `where`."""
     xp = array_namespace(s)
     return xp.where(from_host(where, s)[:, None], xp.zeros_like(s), s)
-
-
-def broyden_direction(S: HostArray, count: int, squares: HostArray, x: HostArray, new_x: HostArray) -> None:
-    """Turn -H F, in S[count], into Broyden's direction at x after whole steps, and write x plus that to `new_x`.
-
-    Parameters
-    ----------
-    S : ndarray (rows, N)
-        The `count` steps taken since H was factorized, oldest first; each is the direction of its time.
-    count : int
-        As above.
-    squares : ndarray (rows,)
-        s^H s of each; that of the new direction is written.
-    x, new_x : ndarray (N,)
-        Where the last step led, and where the direction leads.
-    """
-    z, growth = S[count], 1.0
-    axpy = AXPY[z.dtype.char]
-    with np.errstate(all="ignore"):
-        for j in range(count):
-            gain = float(np.vdot(S[j], z)) / float(squares[j])
-            if j + 1 < count:
-                axpy(S[j + 1], z, a=gain)
-            else:
-                growth = 1 / (1 - gain) if gain != 1 else math.inf
-        if math.isfinite(growth):
-            z *= growth
-        squares[count] = np.vdot(z, z)
-        np.add(x, z, out=new_x)

@@ -19,7 +19,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._box import Box
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._loop import HALVED, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._refactor_rule import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._scheduler import SolveContext
@@ -134,8 +134,8 @@ class DenseLoop(IterationLoop[DenseState]):
             if limited.size:
                 model, size = state.F[limited] + times(state.J[limited], step[limited]), norm2(step)
         found = self._evaluated(self.evaluator.moved(state.x, step), step)
-        if size.size == 1 and not limited.size and not is_last[0] and found.norms[0] < HALVED * state.norms[0]:
-            self._take_good_step(found, step, float(size[0]))
+        if self._is_good(found.norms, is_last) and not limited.size:
+            self._take_newton_step(found, step, float(size[0]))
             return {"step_length": WHOLE, "factorized": fresh}
         with np.errstate(all="ignore"):
             reduction = 1 - (found.norms / state.norms) ** 2
@@ -198,24 +198,16 @@ class DenseLoop(IterationLoop[DenseState]):
         finite = np.isfinite(norms)
         return SearchResult(x, F, norms, norms, finite, finite, None, measured)
 
-    def _take_good_step(self, found: SearchResult, step: Array, size: float) -> None:
+    def _take_newton_step(self, found: SearchResult, step: Array, size: float) -> None:
         """Take Newton's step of one system that has halved ||F||: what `_step` does then, in plain numbers."""
         state = self.state
         state.radius[0] = max(state.radius[0], 2 * size)
         length = step.dtype.type(size)
         state.J[0] += (found.F[0] / length)[:, None] * (step[0] / length)
-        state.x, state.F, state.norms = found.x, found.F, found.norms
-        state.measure = self._measured_by_stop(Norms(found.F), state.x, state.rows)
+        self._take_good_step(Norms(found.F, step, found.x), found.norms)
         state.poor[0] = state.idle[0] = 0
         state.good[0] = min(state.good[0] + 1, 2)
         state.is_stale = KEPT
-        state.since[0] += 1
-        if state.measure[0] < self.NEW_BEST * state.best[0]:
-            state.since[0], state.best[0] = 0, state.measure[0]
-        elif state.since[0] >= self.patience:
-            state.status[0] = STAGNATED
-        self.solution.iterations[state.rows] += 1
-        self._mark_converged(step)
 
     def _test_correction(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -121,9 +120,11 @@ class IterationLoop(Generic[State]):
     def _within_limits(self, step: Callable[..., Result], *arguments: Any) -> Result | None:
         """Take a step, and return what it returns; end all systems, and return None, where it exceeds a limit."""
         tally = self.whole.tally
-        with suppress(LimitReached):
+        try:
             if not tally.is_spent():
                 return tally.enforced(step, *arguments)
+        except LimitReached:
+            pass  # `tally.ended` is why
         self.state.status[:] = tally.ended
         return None
 
@@ -209,6 +210,25 @@ class IterationLoop(Generic[State]):
         state.measure = self._measured_by_stop(measured, state.x, state.rows)
         self.solution.iterations[state.rows] += found.accepted
         return moved, is_still
+
+    def _is_good(self, norms: HostArray, is_last: HostArray) -> bool:
+        """Whether a step of a single system has halved ||F||: then few rules have anything to decide."""
+        is_single = norms.size == 1 and self.leave is None and not is_last[0]
+        return is_single and bool(norms[0] < HALVED * self.state.norms[0])
+
+    def _take_good_step(self, measured: Norms, norms: HostArray) -> None:
+        """Take such a step, given F, the step, x and ||F||: `_accept` and `_update_status` in few calls."""
+        state = self.state
+        state.F, step, state.x = measured.arrays
+        state.norms, state.measure = norms, self._measured_by_stop(measured, state.x, state.rows)
+        self.solution.iterations[state.rows] += 1
+        if state.measure[0] < self.NEW_BEST * state.best[0]:
+            state.since[0], state.best[0] = 0, state.measure[0]
+        else:
+            state.since[0] += 1
+            if state.since[0] >= self.patience:
+                state.status[0] = STAGNATED
+        self._mark_converged(step)
 
     def _update_status(
         self,
@@ -337,7 +357,7 @@ class IterationLoop(Generic[State]):
             systems=state.rows.copy(),
             residual_norm=state.measure.copy(),
             target=state.target,
-            running=int((state.status == RUNNING).sum()) + started + waiting,
+            running=int(np.count_nonzero(state.status == RUNNING)) + started + waiting,
             started=started,
             waiting=waiting,
             counts=self.evaluator.tally.counts(),

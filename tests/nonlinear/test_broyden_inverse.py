@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve._namespace import to_host
-from implicitsolve.nonlinear._broyden_inverse import BroydenInverse, broyden_direction
+from implicitsolve.nonlinear._broyden_inverse import BroydenInverse, WholeSteps
 
 
 class Dense:
@@ -227,32 +227,27 @@ def broyden_inverse(H, steps, changes):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_broyden_direction_is_that_of_the_updated_matrix(dtype, count, rng):
+def test_whole_steps_of_one_system_go_along_the_directions_of_the_updated_matrix(dtype, rng):
     """A linear problem, solved by whole steps from a poor inverse."""
     N = 20
-    A, H = np.eye(N) + 0.1 * rng.normal(size=(N, N)) / N, np.eye(N)
-    S, squares, x = np.zeros((count + 1, N), dtype=dtype), np.zeros(count + 1), rng.normal(size=N)
-    steps, changes = [], []
-    for j in range(count + 1):
-        S[j] = -H @ (A @ x)
+    A, H, x = np.eye(N) + 0.1 * rng.normal(size=(N, N)) / N, np.eye(N), rng.normal(size=N)
+    updates, steps, changes = WholeSteps(), [], []
+    for j in range(6):
         expected = -broyden_inverse(H, steps, changes) @ (A @ x)
-        old, new = x.astype(dtype), np.empty(N, dtype=dtype)
-        broyden_direction(S, j, squares, old, new)
+        direction = updates.corrected(-(H @ (A @ x)).astype(dtype)[None])
         tolerance = 200 * np.finfo(dtype).eps * np.abs(expected).max() * 10**j
-        np.testing.assert_allclose(S[j], expected, rtol=0, atol=tolerance)
-        np.testing.assert_allclose(new, old + S[j], rtol=0, atol=4 * np.finfo(dtype).eps * np.abs(old).max())
-        assert squares[j] == pytest.approx(float(S[j] @ S[j]), rel=1e-5)
-        steps.append(S[j].astype(float))
+        np.testing.assert_allclose(direction[0], expected, rtol=0, atol=tolerance)
+        updates.step(direction, direction)
+        steps.append(direction[0].astype(float))
         changes.append(A @ steps[-1])
         x = x + steps[-1]
+    assert updates.is_whole
 
 
-def test_broyden_direction_without_a_finite_update():
-    """s^T H y = 0: the direction stays that of the factorized matrix."""
-    S = np.zeros((2, 16))
-    S[:, 0] = 1.0  # s = z: no y at all
-    squares, new = np.asarray([1.0, 0.0]), np.empty(16)
-    broyden_direction(S, 1, squares, np.zeros(16), new)
-    np.testing.assert_array_equal(S[1], np.eye(16)[0])
-    np.testing.assert_array_equal(new, S[1])
+def test_without_a_finite_update_the_direction_is_that_of_the_factorized_matrix():
+    """s^T H y = 0."""
+    updates, z = WholeSteps(), np.eye(1, 16)
+    for _ in range(2):
+        direction = updates.corrected(z.copy())
+        np.testing.assert_array_equal(direction, z)  # s = z: no y at all
+        updates.step(direction, direction)
