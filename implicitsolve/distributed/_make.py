@@ -13,8 +13,8 @@ from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
-from implicitsolve.distributed._layout import Part, Runs, check_counts, layout
-from implicitsolve.distributed._system import ColoredBlocks, LocalFunctions, Parameters, System, check_functions
+from implicitsolve.distributed._layout import Runs, check_counts, layout
+from implicitsolve.distributed._system import BlockSystem
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded
@@ -278,21 +278,18 @@ def problem(
         "parameter_jvp": parameter_jvp,
         "parameter_vjp": parameter_vjp,
     }
-    check_functions("distributed.problem", given)
-    functions = LocalFunctions(comm, Part.of(comm, counts, structure), batch_ndim, given)
-    system = System(functions, counts, structure)
-    colored = ColoredBlocks(system) if blocks is None else None
+    system = BlockSystem(comm, counts, structure, batch_ndim, given, parameters)
     return Problem(
         system.residual,
         vjp=system.vjp if jvp is None and linearize is None and vjp is not None else None,
-        linearize=None if jvp is None and linearize is None else system.linearize,
+        linearize=system.linearize if system.has_products else None,
         structure=structure,
-        blocks=system.blocks if colored is None else colored,
-        blocks_cost=1 if colored is None else colored.cost,
-        blocks_exact=colored is None or colored.is_exact,
+        blocks=system.blocks,
+        blocks_cost=system.blocks_cost,
+        blocks_exact=blocks is not None or system.has_products,
         batch_ndim=batch_ndim,
         parameters=parameters,
-        **Parameters(system, parameters).offered(parameter_jvp, parameter_vjp),
+        **system.parameter_products(),
         pure=True,
         name=name,
     )

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._sparse_structure import Sparse
+from implicitsolve._sparse_structure import Grid, Sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed import Communicator, DistributedArray, from_local
-from implicitsolve.distributed._system import LocalFunctions, Parameters, check_functions
+from implicitsolve.distributed._system import LocalSystem
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.petsc._library import check_scalar, petsc, petsc_communicator
 from implicitsolve.petsc._matrix import PETScMatrix, from_rows
@@ -257,45 +257,18 @@ class Mesh:
         if not takes_sparse(inverse):
             raise TypeError(f"Mesh.problem: `inverse` must be PETScPreconditioner() or PETScLU(), got {inverse!r}")
         given = {"residual": residual, "jvp": jvp, "parameter_jvp": parameter_jvp, "parameter_vjp": parameter_vjp}
-        shape = (*self.patch.own_shape, self.fields)
-        check_functions("Mesh.problem", given)
-        if parameter_vjp is not None:  # states are flat, the points of a rank are not
-            given["parameter_vjp"] = lambda patch, x, w, **wanted: parameter_vjp(patch, x, w.reshape(shape), **wanted)
-        functions = LocalFunctions(self.comm, self.patch, 0, given)  # type: ignore[arg-type]
-        system = _Functions(self, functions, inverse)
-        theta = Parameters(system, parameters)  # type: ignore[arg-type]
+        system = _MeshSystem(self, given, parameters, inverse)
         return Problem(
             system.residual,
             jac=system.jacobian,
             structure="none",
             parameters=parameters,
-            **theta.offered(parameter_jvp, parameter_vjp),
+            **system.parameter_products(),
             pure=True,
             name=name,
         )
 
-    # Halos and patterns
-
-    def with_halo(self, x: DistributedArray) -> HostArray:
-        """A state at the own points and those around them. One message to each neighbour."""
-        if not isinstance(x, DistributedArray) or x.ndim != 1 or not self._counts.is_same(x.counts):
-            raise ValueError(f"a problem on a mesh needs states of `Mesh.array`, split by {self._counts}, got {x!r}")
-        self._global.setArray(x.local)
-        self.da.globalToLocal(self._global, self._ghosted)
-        return self._ghosted.getArray().copy().reshape(*self.patch.seen_shape, self.fields)
-
-    def whole(self, local: HostArray) -> DistributedArray:
-        """A state from this rank's points, of any shape."""
-        return DistributedArray(local.reshape(-1), 0, self.comm, self._counts)
-
-    def rows(self, A: Any) -> Any:
-        """Own rows, with the columns of the whole, of a matrix on the points that the functions get."""
-        count = int(np.prod(self.patch.seen_shape)) * self.fields
-        place = np.full(count, -1)
-        place[self._own_places()] = np.arange(self._size)
-        columns = self.da.getLGMap().getIndices()[A.structure.columns]
-        entries = A.data[0], (place[A.structure.indices], columns)
-        return scipy.sparse.csr_array(entries, shape=(self._size, self._counts.total))
+    # The pattern of J
 
     def _own_places(self) -> HostArray:
         """The own unknowns among those that the functions get."""
@@ -305,34 +278,18 @@ class Mesh:
     def _coloring(self) -> SparseAssembler:
         """The assembler of the own rows, as a square matrix on the points that the functions get."""
         if self._assembler is None:
-            self._assembler = SparseAssembler(self._pattern(), colors=self._colors())
+            pattern = self._grid().sparse
+            own = np.isin(pattern.indices, self._own_places())
+            pattern = Sparse((pattern.indices[own], pattern.columns[own]), unknowns=pattern.unknowns)
+            self._assembler = SparseAssembler(pattern, colors=self._colors())
         return self._assembler
 
-    def _offsets(self) -> list[tuple[int, ...]]:
-        """The points that the equations at a point reach."""
-        axes = range(len(self.patch.shape))
-        reach = range(-self.width, self.width + 1)
+    def _grid(self) -> Grid:
+        """The stencil on the points that the functions get."""
+        reach: Any = self.width
         if self.box:
-            return list(itertools.product(reach, repeat=len(axes)))
-        return sorted({tuple(d if axis == other else 0 for other in axes) for axis in axes for d in reach})
-
-    def _pattern(self) -> Sparse:
-        """The entries of the own rows: all fields of a point with all of the points that it reaches."""
-        patch, k = self.patch, self.fields
-        number = np.arange(int(np.prod(patch.seen_shape))).reshape(patch.seen_shape)
-        points = np.stack(np.meshgrid(*(np.arange(own.start, own.stop) for own in patch.own), indexing="ij"), -1)
-        points = points.reshape(-1, len(patch.shape))
-        rows, columns = [], []
-        for offset in self._offsets():
-            others = points + np.asarray(offset)
-            inside = ((others >= 0) & (others < patch.seen_shape)).all(axis=1)
-            rows.append(number[tuple(points[inside].T)])
-            columns.append(number[tuple(others[inside].T)])
-        i, j = np.concatenate(rows), np.concatenate(columns)
-        of_fields = np.arange(k)
-        i = np.broadcast_to(i[:, None, None] * k + of_fields[:, None], (i.size, k, k)).reshape(-1)
-        j = np.broadcast_to(j[:, None, None] * k + of_fields, (j.size, k, k)).reshape(-1)
-        return Sparse((i, j), unknowns=number.size * k)
+            reach = list(itertools.product(range(-self.width, self.width + 1), repeat=len(self.patch.shape)))
+        return Grid(shape=self.patch.seen_shape, stencil=reach, fields=self.fields, fields_last=True)
 
     def _colors(self) -> HostArray | None:
         """Colors in closed form, as few as possible: of boxes, and of stars of width 1; else None."""
@@ -347,47 +304,53 @@ class Mesh:
         return (np.asarray(points)[..., None] * self.fields + np.arange(self.fields)).reshape(-1)
 
 
-@dataclass(frozen=True)
-class _Functions:
-    """The functions of a problem on a mesh: halos are exchanged, and each rank calls the user's on its own points."""
+class _MeshSystem(LocalSystem):
+    """F and J on the states of a mesh."""
 
-    mesh: Mesh
-    functions: LocalFunctions
-    inverse: Any
+    def __init__(
+        self, mesh: Mesh, given: Mapping[str, Any], parameters: Mapping[str, Any] | None, inverse: Any
+    ) -> None:
+        super().__init__("Mesh.problem", mesh.comm, mesh.patch, 0, given, parameters)
+        self.mesh = mesh
+        self.inverse = inverse
 
     def with_halo(self, x: DistributedArray) -> HostArray:
-        """See `Mesh.with_halo`."""
-        return self.mesh.with_halo(x)
+        """A state at the own points and those around them. One message to each neighbour."""
+        mesh = self.mesh
+        if not isinstance(x, DistributedArray) or x.ndim != 1 or not mesh._counts.is_same(x.counts):
+            raise ValueError(f"a problem on a mesh needs states of `Mesh.array`, split by {mesh._counts}, got {x!r}")
+        mesh._global.setArray(x.local)
+        mesh.da.globalToLocal(mesh._global, mesh._ghosted)
+        return mesh._ghosted.getArray().copy().reshape(*mesh.patch.seen_shape, mesh.fields)
 
     def whole(self, local: HostArray) -> DistributedArray:
-        """See `Mesh.whole`."""
-        return self.mesh.whole(local)
+        """A state from the own points, of any shape."""
+        return DistributedArray(local.reshape(-1), 0, self.comm, self.mesh._counts)
 
     def own_shape(self, with_halo: HostArray) -> tuple[int, ...]:
         """Shape of the own points."""
         return (*self.mesh.patch.own_shape, self.mesh.fields)
 
-    def residual(self, x: DistributedArray) -> DistributedArray:
-        """F(x)."""
-        with_halo = self.with_halo(x)
-        return self.whole(self.functions.array("residual", self.own_shape(with_halo), with_halo))
-
     def jacobian(self, x: DistributedArray) -> PETScMatrix:
         """J(x), assembled by colors. One message to each neighbour, and those that build the matrix."""
-        mesh, functions = self.mesh, self.functions
-        with_halo = self.with_halo(x)
+        mesh, with_halo = self.mesh, self.with_halo(x)
         shape, own, assembler = self.own_shape(with_halo), mesh._own_places(), mesh._coloring()
         flat = with_halo.reshape(1, -1)
 
         def square(name: str, *arguments: HostArray) -> HostArray:
             rows = np.zeros_like(flat)
             copies = (part.reshape(with_halo.shape).copy() for part in arguments)
-            rows[0, own] = functions.array(name, shape, *copies).reshape(-1)
+            rows[0, own] = self.array(name, shape, *copies).reshape(-1)
             return rows
 
-        if functions.has("jvp"):
+        if self.has("jvp"):
             A = assembler.products(lambda v: square("jvp", flat, v), flat)
         else:
             A = assembler.differences(lambda y: square("residual", y), flat, square("residual", flat))
-        mat = from_rows(mesh.rows(A), mesh.da.getComm(), mesh.fields)
+        place = np.full(flat.size, -1)
+        place[own] = np.arange(own.size)
+        columns = mesh.da.getLGMap().getIndices()[A.structure.columns]
+        entries = A.data[0], (place[A.structure.indices], columns)
+        rows = scipy.sparse.csr_array(entries, shape=(own.size, x.size))
+        mat = from_rows(rows, mesh.da.getComm(), mesh.fields)
         return PETScMatrix(mat, mesh.zeros(), inverse=self.inverse)

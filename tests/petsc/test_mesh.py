@@ -23,7 +23,7 @@ CASES = [
 
 def coupled(mesh):
     """A residual that takes everything its stencil allows, with weights that tell the places apart."""
-    offsets = mesh._offsets()
+    offsets = mesh._grid().offsets
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((len(offsets), mesh.fields, mesh.fields))
 
@@ -60,7 +60,7 @@ def test_the_assembled_jacobian_is_that_of_the_residual(case):
     np.testing.assert_allclose(exact.matvec(v).local, expected, rtol=1e-7, atol=1e-6)
     np.testing.assert_allclose(rough.matvec(v).local, expected, rtol=1e-2, atol=1e-2)
     assert exact.rmatvec(w).local @ v.local == pytest.approx(w.local @ exact.matvec(v).local)
-    assert mesh.colors == len(mesh._offsets()) * mesh.fields or case["width"] == 2
+    assert mesh.colors == len(mesh._grid().offsets) * mesh.fields or case["width"] == 2
 
 
 def test_states_go_in_and_out():
