@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import Problem, aslinearoperator
-from implicitsolve.adapters._common import Array, array_namespace, check_no_grad, check_size, is_array, quiet
+from implicitsolve._namespace import array_namespace, copied, is_array
+from implicitsolve._typing import Array
+from implicitsolve.adapters._common import check_no_grad, check_size, quiet
 
 FULL, SKIPPED = "full", "skipped"
 
@@ -197,7 +199,7 @@ def _zeros(caller: str, problem: Problem) -> Array:
 
 def _copy(x: Array) -> Array:
     """What is returned may be changed by the caller."""
-    return array_namespace(x).asarray(x, copy=True)
+    return copied(x)
 
 
 @quiet

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from implicitsolve import LinearOperator
-from implicitsolve.adapters._common import Array, array_namespace, quiet, zeros
+from implicitsolve._namespace import array_namespace, copied
+from implicitsolve._typing import Array
+from implicitsolve.adapters._common import quiet, zeros
 from implicitsolve.adapters._rows import Run, stepwise, sweep
 from implicitsolve.adapters._transition import Derivative, Transition, difference
 
@@ -104,4 +106,4 @@ def one_step(transition: Transition, starts: dict[int, Array]) -> Array:
     packed = {way: rows.pack(run) for way, run in runs.items()}
     near = tuple(rows.shifted(packed[direction((offset,))], offset) for offset in cell.offsets)
     values = map.unpack(rows, transition.values(transition.with_edges(near)))
-    return array_namespace(values).asarray(values, copy=True)
+    return copied(values)

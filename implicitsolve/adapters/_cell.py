@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
-from implicitsolve.adapters._common import Array, ByFields, DType, array_namespace, device
+from array_api_compat import device
+
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array
+from implicitsolve.adapters._common import ByFields, DType
 from implicitsolve.adapters._matrices import affine_gradients, contiguous, each_times, joined, times
 from implicitsolve.adapters._rows import Run
 
@@ -137,10 +141,14 @@ class Cell(ByFields, ABC):
         """The part of a state that weights multiply."""
         return state
 
-    def products(self, states: Sequence[Array]) -> list[Array]:
-        """Each neighbour's state times its weights."""
+    def products(self, states: Sequence[Array], extra: Array | None = None) -> list[Array]:
+        """Each neighbour's state times its weights, plus its part of `extra` where there is one."""
         hidden = {id(state): self.hidden(state) for state in states}  # one view of one array
-        return each_times([hidden[id(state)] for state in states], self.transposed, lambda: self.merged)
+        found = each_times([hidden[id(state)] for state in states], self.transposed, lambda: self.merged)
+        if extra is not None:
+            for j, product in enumerate(found[: extra.shape[0]]):
+                product += extra[j, ...]
+        return found
 
     def value(self, x: tuple[Array, ...], neighbours: Sequence[Array], distances: Distances = None) -> Array:
         """f, shape (n, size): a new array."""
@@ -153,8 +161,14 @@ class Cell(ByFields, ABC):
         """f, and its derivatives in `factors` (factor_count, n, factor_size), which is written, unless it is None."""
 
     @abstractmethod
-    def push(self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None) -> Array:
-        """Change of f for changes of the neighbours: a new array."""
+    def push(
+        self,
+        factors: Array,
+        dneighbours: Sequence[Array],
+        distances: Distances = None,
+        extra: Array | None = None,
+    ) -> Array:
+        """Change of f for changes of the neighbours, and `extra` ones of all arguments (blocks, n, k): a new array."""
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
         """Cotangents of the neighbours, one new array (n, size) for each offset, for the cotangent w of f.
@@ -201,6 +215,17 @@ class Cell(ByFields, ABC):
         """Derivatives with respect to each neighbour, exact, shape (len(offsets), n, size, size)."""
 
     @abstractmethod
+    def at(self, parameters: Mapping[str, Array]) -> Self:
+        """The same function of other parameters."""
+
+    @abstractmethod
+    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+        """What each of the weights multiplies, (n, k)."""
+
+    def recurrent(self, states: Sequence[Array]) -> list[Array]:
+        """What the weights, each times its own of these, add to each argument."""
+        return [times(state, contiguous(self.weights[j, ...])) for j, state in enumerate(states)]
+
     def parameter_push(
         self,
         inputs: Array,
@@ -211,6 +236,13 @@ class Cell(ByFields, ABC):
         dneighbours: Sequence[Array],
     ) -> Array:
         """Change of f for changes of all parameters, the inputs and the neighbours together."""
+        factors, d = self.new_factors(inputs.shape[0]), self.at(change)
+        self.linearize(x, neighbours, factors)
+        extra = d.x.project(inputs)
+        extra += self.x.linear(dinputs)
+        for j, product in enumerate(d.recurrent(self.states(neighbours, factors))):
+            extra[j, ...] += product
+        return self.push(factors, dneighbours, extra=extra)
 
     @abstractmethod
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
@@ -254,6 +286,9 @@ class GatedCell(Cell):
         """W, U or b of all arguments, of which the first m are the switch's."""
         return [parameters[kind + which] for which in cls.suffixes]
 
+    def at(self, parameters: Mapping[str, Array]) -> Self:
+        return self.of(parameters, self.offsets)
+
     def named(self, gradients: list[dict[str, Array]]) -> dict[str, Array]:
         """Gradients of W, U and b of all arguments under the names of the parameters."""
         return {kind + which: found[kind] for found, which in zip(gradients, self.suffixes) for kind in "WUb"}
@@ -277,10 +312,6 @@ class GatedCell(Cell):
     @abstractmethod
     def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
         """Change of f for changes of the mixture, and `extra` ones of the gates' arguments."""
-
-    @abstractmethod
-    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
-        """What U multiplies in each argument."""
 
     @cached_property
     @abstractmethod
@@ -315,13 +346,8 @@ class GatedCell(Cell):
         distances: Distances = None,
         extra: Array | None = None,
     ) -> Array:
-        """df for a change of the neighbours, and for changes `extra` of all arguments, shaped like `project`'s."""
         m, (mixing, gating) = len(self.offsets), self.split(factors)
-        arguments = self.products(dneighbours)
-        if extra is not None:
-            for j, product in enumerate(arguments):
-                product += extra[j, ...]
-        dmixture = self.push_mixture(arguments, dneighbours, mixing, distances)
+        dmixture = self.push_mixture(self.products(dneighbours, extra), dneighbours, mixing, distances)
         return self.push_gates(dmixture, gating, None if extra is None else extra[m:, ...])
 
     def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
@@ -352,20 +378,3 @@ class GatedCell(Cell):
             for gradient in gradients.values() if sign < 0 else ():
                 gradient *= -1.0
         return self.named(found)
-
-    def parameter_push(
-        self,
-        inputs: Array,
-        x: tuple[Array, ...],
-        neighbours: Sequence[Array],
-        change: Mapping[str, Array],
-        dinputs: Array,
-        dneighbours: Sequence[Array],
-    ) -> Array:
-        factors, d = self.new_factors(inputs.shape[0]), self.of(change, self.offsets)
-        self.compose(x[0], neighbours, factors)
-        extra = d.x.project(inputs)
-        extra += self.x.linear(dinputs)
-        for j, state in enumerate(self.states(neighbours, factors)):
-            extra[j, ...] += times(state, array_namespace(state).matrix_transpose(d.weights[j, ...]))
-        return self.push(factors, dneighbours, extra=extra)

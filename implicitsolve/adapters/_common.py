@@ -8,25 +8,19 @@ from dataclasses import fields
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-from array_api_compat import array_namespace as namespace_of
-from array_api_compat import device, is_array_api_obj, is_cupy_array
-from array_api_compat import numpy as numpy_namespace
+from array_api_compat import device
 
-from implicitsolve.kernels import traits_of
+from implicitsolve._namespace import array_namespace, copied, is_array, to_host, traits_of
+from implicitsolve._typing import Array, HostArray, Indices
 
-Array: TypeAlias = Any
-Namespace: TypeAlias = Any
 Shapes: TypeAlias = Callable[[int, int], dict[str, tuple[int, ...]]]
 """Names and shapes of parameters for d inputs and k states of one position."""
-HostArray: TypeAlias = npt.NDArray[Any]
 DType: TypeAlias = Any
 """A floating-point type of an array library, or what NumPy takes for one."""
 Matrix: TypeAlias = Any
 """An array, a sparse matrix or a `BlockBandedMatrix`."""
 Lengths: TypeAlias = Sequence[int] | Array | int | None
 """Positions of each sequence, or of the only one; None means all."""
-HostIndices: TypeAlias = npt.NDArray[np.intp]
 
 # A state that is not finite gives a residual that is not finite, and no warning: the solver detects it and backtracks.
 quiet = np.errstate(over="ignore", invalid="ignore")
@@ -55,8 +49,8 @@ def check_names(caller: str, params: object, expected: Sequence[str]) -> Mapping
     return params
 
 
-def check_inputs(caller: str, inputs: Array, sample: str = "T, d") -> Namespace:
-    """Check that `inputs` is a real floating-point array, of one sample or a batch; return its namespace."""
+def check_inputs(caller: str, inputs: Array, sample: str = "T, d") -> None:
+    """Check that `inputs` is a real floating-point array, of one sample or a batch."""
     if not is_array(inputs):
         raise TypeError(f"{caller}: `inputs` must be an array, got {type(inputs).__name__}")
     check_no_grad(caller, "inputs", inputs)
@@ -72,7 +66,6 @@ def check_inputs(caller: str, inputs: Array, sample: str = "T, d") -> Namespace:
         )
     if inputs.dtype not in (xp.float32, xp.float64):
         raise TypeError(f"{caller}: `inputs` must have dtype float32 or float64, got {inputs.dtype}")
-    return xp
 
 
 def check_array(caller: str, name: str, value: Array, shape: tuple[int, ...] | None, like: Array) -> Array:
@@ -99,11 +92,11 @@ def check_no_grad(caller: str, name: str, value: Array) -> None:
         )
 
 
-def check_lengths(caller: str, lengths: Lengths, B: int, T: int, is_single: bool) -> HostIndices:
+def check_lengths(caller: str, lengths: Lengths, B: int, T: int, is_single: bool) -> Indices:
     """Lengths of B sequences on the host, each from 1 to T; None means T for all. A single one has an integer."""
     if lengths is None:
         return np.full(B, T, dtype=np.intp)
-    host = to_host(lengths)
+    host = to_host(lengths) if is_array(lengths) and not isinstance(lengths, np.generic) else np.asarray(lengths)
     if host.dtype.kind not in "iu":
         raise TypeError(f"{caller}: `lengths` must be integers, got dtype {host.dtype}")
     expected = () if is_single else (B,)
@@ -162,7 +155,8 @@ def read_parameters(caller: str, params: object, inputs: Array, shapes: Shapes, 
 
     k is the length of the last axis of the parameter that `size` names.
     """
-    xp, d = check_inputs(caller, inputs), inputs.shape[-1]
+    check_inputs(caller, inputs)
+    d = inputs.shape[-1]
     given = check_names(caller, params, list(shapes(d, 1)))
     value = check_array(caller, size, given[size], None, inputs)
     if value.ndim == 0 or value.shape[-1] == 0:
@@ -170,36 +164,7 @@ def read_parameters(caller: str, params: object, inputs: Array, shapes: Shapes, 
         raise ValueError(f"{caller}: `{size}` must have shape {shape} with k at least 1, got {tuple(value.shape)}")
     expected = shapes(d, value.shape[-1]).items()
     checked = {name: check_array(caller, name, given[name], shape, inputs) for name, shape in expected}
-    return {name: xp.asarray(value, copy=True) for name, value in checked.items()}
-
-
-# --------------------------------------------------------------------------------------------------------- namespaces
-
-
-def array_namespace(x: Array) -> Namespace:
-    """The module of functions of an array's library; NumPy's first, since small layers look it up in every line."""
-    return numpy_namespace if type(x) is np.ndarray else namespace_of(x)
-
-
-def is_array(x: object) -> bool:
-    """Whether `x` is an array of a library that follows the array API standard."""
-    return bool(is_array_api_obj(x))
-
-
-def to_host(x: Any) -> npt.NDArray[Any]:
-    """Copy a short array, or a list of numbers, to NumPy."""
-    if is_cupy_array(x):
-        return x.get()
-    if is_array(x) and not isinstance(x, (np.ndarray, np.generic)):
-        return np.from_dlpack(x)
-    return np.asarray(x)
-
-
-def from_host(values: npt.NDArray[Any], like: Array) -> Array:
-    """Bring a host array to the library and device of `like`: integers unchanged, the rest in its dtype."""
-    xp = array_namespace(like)
-    dtype = None if values.dtype.kind in "iub" else like.dtype
-    return xp.asarray(values, dtype=dtype, device=device(like))
+    return {name: copied(value) for name, value in checked.items()}
 
 
 def zeros(shape: tuple[int, ...], like: Array) -> Array:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from implicitsolve import Problem
-from implicitsolve.adapters._common import Array, DType, HostArray, Lengths, draw, read_parameters
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.adapters._common import DType, Lengths, draw, read_parameters
 from implicitsolve.adapters._diagonal_cell import DiagonalGRUCell, DiagonalLSTMCell
 from implicitsolve.adapters._layer import build
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar, Self
 
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell, Cotangents, Distances, InputWeights
-from implicitsolve.adapters._common import Array, array_namespace
 from implicitsolve.adapters._matrices import along, identity
 from implicitsolve.adapters._rows import Run
-from implicitsolve.adapters.kernels._affine import times
 from implicitsolve.adapters.kernels._gates import gate, near
+from implicitsolve.adapters.kernels._recurrence import block_times
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,9 @@ class DiagonalCell(Cell):
         """Take the parameters by their names."""
         W, U, b = ([parameters[kind + which] for which in cls.suffixes] for kind in "WUb")
         return cls((-1,), InputWeights.of(W, b), array_namespace(U[0]).stack(U))
+
+    def at(self, parameters: Mapping[str, Array]) -> Self:
+        return self.of(parameters)
 
     @cached_property
     def size(self) -> int:
@@ -65,15 +69,17 @@ class DiagonalCell(Cell):
     def pull_arguments(self, factors: Array, w: Array) -> list[Array]:
         """Cotangents of the arguments."""
 
-    @abstractmethod
-    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
-        """What u multiplies in each argument."""
+    def recurrent(self, states: Sequence[Array]) -> list[Array]:
+        return [self.weights[j, ...] * state for j, state in enumerate(states)]
 
-    def push(self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None) -> Array:
-        return times(factors, near(dneighbours, distances, factors.shape[-2])[0])
+    def push(
+        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
+    ) -> Array:
+        change = block_times(factors, near(dneighbours, distances, factors.shape[-2])[0])
+        return change if extra is None else change + self.push_arguments(factors, extra)
 
     def pull(self, factors: Array, w: Array) -> tuple[Array, ...]:
-        return (times(factors, w, transposed=True),)
+        return (block_times(factors, w, transposed=True),)
 
     def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
         return near(self.pull(factors, w), [-distance for distance in distances], length)[0]
@@ -110,22 +116,6 @@ class DiagonalCell(Cell):
         diagonals = [along(factors[j, ...]) * eye for j in range(p * p)]
         rows = [xp.concat(diagonals[i * p : (i + 1) * p], axis=-1) for i in range(p)]
         return xp.expand_dims(xp.concat(rows, axis=-2), axis=0)
-
-    def parameter_push(
-        self,
-        inputs: Array,
-        x: tuple[Array, ...],
-        neighbours: Sequence[Array],
-        change: Mapping[str, Array],
-        dinputs: Array,
-        dneighbours: Sequence[Array],
-    ) -> Array:
-        factors, d = self.new_factors(inputs.shape[0]), self.of(change)
-        self.linearize(x, neighbours, factors)
-        dy = d.x.project(inputs) + self.x.linear(dinputs)
-        for j, state in enumerate(self.states(neighbours, factors)):
-            dy[j, ...] += d.weights[j, ...] * state
-        return self.push(factors, dneighbours) + self.push_arguments(factors, dy)
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         return self.value(x, (previous,))

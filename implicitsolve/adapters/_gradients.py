@@ -8,8 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from implicitsolve._namespace import array_namespace, copied, from_host
+from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cotangents
-from implicitsolve.adapters._common import Array, HostIndices, array_namespace, check_array, from_host, quiet, zeros
+from implicitsolve.adapters._common import check_array, quiet, zeros
 from implicitsolve.adapters._rows import Rows, taken
 from implicitsolve.adapters._transition import Derivative, Transition
 
@@ -51,7 +53,7 @@ class Boundary:
         A part has shape (k,), or (depth, k) if they are `stacked`, with the batch before it where each sequence has
         its own. Stacks of one may come without their axis.
         """
-        xp, k = array_namespace(like), self.size // len(self.names)
+        k = self.size // len(self.names)
         shared = (self.depth, k) if stacked else (k,)
         arrays, own = {}, set()
         for name in self.names:
@@ -64,7 +66,7 @@ class Boundary:
             found = tuple(getattr(value, "shape", ()))
             near = [item for item in known if len(item[0]) == len(found)] or known
             shape, is_own = next((item for item in near if item[0] == found), near[0])
-            arrays[name] = xp.asarray(check_array(caller, name, value, shape, like), copy=True)
+            arrays[name] = copied(check_array(caller, name, value, shape, like))
             own |= {name} if is_own else set()
         return replace(self, own=frozenset(own)), arrays
 
@@ -78,7 +80,7 @@ class Boundary:
             parts.append(xp.broadcast_to(own, (systems, self.depth, k)))
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
 
-    def positions(self, offset: int, lengths: HostIndices) -> HostIndices:
+    def positions(self, offset: int, lengths: Indices) -> Indices:
         """The positions (B, depth) whose neighbour at `offset` is each of the states, -1 where there is none."""
         step = abs(offset) - 1 - np.arange(self.depth)  # positions from this end
         found = np.where(self.side < 0, step, lengths[:, None] - 1 - step)
@@ -92,7 +94,7 @@ class Boundary:
         return taken(array_namespace(states).reshape(states, (none, self.size)), from_host(owner, states), none)
 
     def gradients(
-        self, sent: Mapping[int, Array], parameters: Mapping[str, Array], lengths: HostIndices, rows: Rows, parity: int
+        self, sent: Mapping[int, Array], parameters: Mapping[str, Array], lengths: Indices, rows: Rows, parity: int
     ) -> dict[str, Array]:
         """Gradients of the parts, where ``sent[offset]`` (count, size) goes from each row to its neighbour there.
 
@@ -110,7 +112,7 @@ class Boundary:
         gradients = {}
         for i, name in enumerate(self.names):
             part = total[:, :, i * k : (i + 1) * k]
-            part = xp.asarray(part, copy=True) if name in self.own else xp.sum(part, axis=0)
+            part = copied(part) if name in self.own else xp.sum(part, axis=0)
             gradients[name] = xp.reshape(part, parameters[name].shape)
         return gradients
 
@@ -237,7 +239,7 @@ class Gradients:
         if self.of_weights:
             gradients |= pulled.weights()
         if "inputs" in self.wrt:
-            gradients["inputs"] = array_namespace(H).asarray(pulled.inputs(), copy=True)
+            gradients["inputs"] = copied(pulled.inputs())
         return gradients
 
     def halves(

@@ -9,16 +9,8 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import Problem
-from implicitsolve.adapters._common import (
-    Array,
-    DType,
-    HostArray,
-    Lengths,
-    check_array,
-    check_inputs,
-    draw,
-    read_parameters,
-)
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.adapters._common import DType, Lengths, check_array, check_inputs, draw, read_parameters
 from implicitsolve.adapters._gru_cell import GRUCell, StencilGRUCell, shapes, stencil_shapes
 from implicitsolve.adapters._layer import Layer, build
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
-from implicitsolve.adapters._common import Array, array_namespace
 from implicitsolve.adapters._matrices import across, along, contiguous, identity, joined, product_sum, stacked, times
 from implicitsolve.adapters._rows import FEW, Run
 

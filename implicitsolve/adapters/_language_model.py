@@ -10,19 +10,10 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import Problem, pull_back
+from implicitsolve._namespace import array_namespace, from_host, to_host
+from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._approximate import FULL, approximate_fixed_point
-from implicitsolve.adapters._common import (
-    Array,
-    HostIndices,
-    array_namespace,
-    check_array,
-    check_inputs,
-    check_names,
-    check_size,
-    from_host,
-    to_host,
-    zeros,
-)
+from implicitsolve.adapters._common import check_array, check_inputs, check_names, check_size, zeros
 from implicitsolve.adapters._lattice import Arc, Lattice
 from implicitsolve.adapters._rnn import elman
 
@@ -119,7 +110,7 @@ class ElmanLanguageModel:
         shapes = ((words, d), (k, k), (k, d), (k,), (words, k), (words,))
         return {name: rng.uniform(-scale, scale, shape).astype(dtype) for name, shape in zip(NAMES, shapes)}
 
-    def numbers(self, words: Iterable[str]) -> HostIndices:
+    def numbers(self, words: Iterable[str]) -> Indices:
         """Return the rows of words in E and U."""
         return np.asarray([self._number(word) for word in words], np.intp)
 
@@ -280,7 +271,7 @@ class ElmanLanguageModel:
         scores -= xp.log(xp.sum(xp.exp(scores), axis=1, keepdims=True))
         return scores
 
-    def _log_probabilities(self, states: Array, rows: HostIndices, words: HostIndices) -> np.ndarray[Any, Any]:
+    def _log_probabilities(self, states: Array, rows: Indices, words: Indices) -> np.ndarray[Any, Any]:
         """Log P of these words after the states of these rows."""
         found = np.empty(len(rows))
         order = np.argsort(rows, kind="stable")

@@ -7,23 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from array_api_compat import device
 
 from implicitsolve import BlockBanded, LinearOperator, Problem
+from implicitsolve._namespace import array_namespace, copied, from_host
+from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._causal import direction, jacobian, one_step
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import (
-    Array,
     ByFields,
     DType,
-    HostIndices,
     Lengths,
-    array_namespace,
     check_array,
     check_generator,
     check_inputs,
     check_lengths,
-    device,
-    from_host,
     quiet,
     zeros,
 )
@@ -65,12 +63,12 @@ def build(
         Whether they have an axis for several states on one side, nearest first: (depth, k) or (B, depth, k), where
         depth is the largest offset to that side, perhaps 0. Where it is 1 the axis may be left out.
     """
-    xp = check_inputs(caller, inputs)
+    check_inputs(caller, inputs)
     is_single = inputs.ndim == 2
     B, T = (1, inputs.shape[0]) if is_single else inputs.shape[:2]
     lower, upper = max(0, -min(cell.offsets)), max(0, *cell.offsets)
     rows = Rows.of(check_lengths(caller, lengths, B, T, is_single), T, max(lower, upper), inputs)
-    parameters = dict(parameters) | {"inputs": xp.asarray(inputs, copy=True)}
+    parameters = dict(parameters) | {"inputs": copied(inputs)}
     sides: list[Boundary] = []
     for side, depth, given in ((-1, lower, before), (1, upper, after)):
         if given:
@@ -261,7 +259,7 @@ class Layer(ByFields):
 
     # Subsets, and what is known without a solve
 
-    def take(self, indices: HostIndices) -> Problem:
+    def take(self, indices: Indices) -> Problem:
         """The problem of some of the sequences, from the same projections."""
         xp = array_namespace(self.inputs)
         systems = from_host(indices, self.inputs)
@@ -295,7 +293,7 @@ class Layer(ByFields):
         values = np.zeros((self.rows.count, self.cell.size))
         values[positions] = rng.uniform(-1.0, 1.0, (len(positions), self.cell.size))
         states = self.map.unpack(self.rows, from_host(values, self.inputs))
-        return array_namespace(self.inputs).asarray(states, copy=True)
+        return copied(states)
 
     @property
     def direction(self) -> int:

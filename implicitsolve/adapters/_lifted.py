@@ -11,21 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from implicitsolve import BlockBandedMatrix, LinearOperator, Problem
-from implicitsolve.adapters._common import (
-    Array,
-    ByFields,
-    HostIndices,
-    Matrix,
-    array_namespace,
-    check_array,
-    check_generator,
-    check_inputs,
-    from_host,
-    is_array,
-    quiet,
-    to_host,
-    zeros,
-)
+from implicitsolve._namespace import array_namespace, copied, from_host, is_array, to_host
+from implicitsolve._typing import Array, Indices
+from implicitsolve.adapters._common import ByFields, Matrix, check_array, check_generator, check_inputs, quiet, zeros
 from implicitsolve.adapters._lifted_matrices import astype, check_matrix, entries, outer, times
 from implicitsolve.adapters.kernels import ACTIVATIONS, Activation, check_activation
 
@@ -105,7 +93,7 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
     >>> gradients["A"].shape, gradients["inputs"].shape
     ((6, 6), (5, 2))
     """
-    xp = check_inputs("lifted_net", inputs, sample="p")
+    check_inputs("lifted_net", inputs, sample="p")
     check_activation("lifted_net", activation)
     A = check_matrix("lifted_net", "A", A, (None, None), inputs)
     if A.shape[1] != A.shape[0]:
@@ -113,7 +101,7 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
     B = check_matrix("lifted_net", "B", B, (A.shape[0], inputs.shape[-1]), inputs)
     with np.errstate(over="ignore", invalid="ignore"):
         constant = times(B, inputs)
-    return _Net(A, B, xp.asarray(inputs, copy=True), constant, activation, sweep_of(A, inputs)).problem()
+    return _Net(A, B, copied(inputs), constant, activation, sweep_of(A, inputs)).problem()
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +198,7 @@ class _Net:
         y = -self.slope(x) * self.check("w", w)
         return {"A": outer(self.A, y, x), "B": outer(self.B, y, self.inputs), "inputs": times(self.B, y, adjoint=True)}
 
-    def take(self, indices: HostIndices) -> Problem:
+    def take(self, indices: Indices) -> Problem:
         """The problem of some of the rows."""
         return replace(self, inputs=_some(self.inputs, indices), constant=_some(self.constant, indices)).problem()
 
@@ -226,7 +214,7 @@ class _Net:
         if kind in ("zeros", "default"):
             return zeros(shape, self.constant)
         if kind == "one-step":
-            return array_namespace(self.constant).asarray(self.phi.value(self.constant), copy=True)
+            return copied(self.phi.value(self.constant))
         if kind == "random":
             return from_host(check_generator("initial_guess", rng).uniform(-1.0, 1.0, shape), self.constant)
         raise ValueError(f"initial_guess: `kind` must be 'zeros', 'one-step' or 'random', got {kind!r}")
@@ -259,7 +247,7 @@ def _shape(slope: Array) -> dict[str, Any]:
     return {"in_shape": slope.shape[-1:], "batch_shape": slope.shape[:-1], "dtype": slope.dtype}
 
 
-def _some(x: Array, indices: HostIndices) -> Array:
+def _some(x: Array, indices: Indices) -> Array:
     return array_namespace(x).take(x, from_host(indices, x), axis=0)
 
 
@@ -304,7 +292,7 @@ class Sweep(ByFields):
     """
 
     matrix: Any
-    order: HostIndices | None
+    order: Indices | None
     like: Array
 
     @cached_property
@@ -360,7 +348,7 @@ class Sweep(ByFields):
         return array_namespace(x).take(x, from_host(order, x), axis=-1)
 
 
-def topological_order(pattern: Matrix) -> HostIndices:
+def topological_order(pattern: Matrix) -> Indices:
     """The nodes of a CSR array's graph, each after those that it depends on; without those that depend on a cycle."""
     left, by_column = np.diff(pattern.indptr), pattern.tocsc()
     found = [np.flatnonzero(left == 0)]

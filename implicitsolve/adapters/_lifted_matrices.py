@@ -17,17 +17,9 @@ import numpy.typing as npt
 import scipy.sparse
 
 from implicitsolve import BlockBandedMatrix
-from implicitsolve.adapters._common import (
-    Array,
-    HostArray,
-    Matrix,
-    array_namespace,
-    check_array,
-    from_host,
-    quiet,
-    to_host,
-    zeros,
-)
+from implicitsolve._namespace import array_namespace, copied, from_host, to_host
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.adapters._common import Matrix, check_array, quiet, zeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +230,7 @@ def check_matrix(
         check_array(caller, f"{name}.blocks", value.blocks, None, like)
         if value.batch_shape:
             raise ValueError(f"{caller}: `{name}` must be one matrix, got batch shape {value.batch_shape}")
-        value = inside(array_namespace(like).asarray(value.blocks, copy=True), value)
+        value = inside(copied(value.blocks), value)
     elif scipy.sparse.issparse(value):
         if not isinstance(like, np.ndarray):
             raise TypeError(f"{caller}: `{name}` must not be sparse, since the inputs are no NumPy array")
@@ -253,7 +245,7 @@ def check_matrix(
         value = found
     else:
         check_array(caller, name, value, None, like)
-        value = array_namespace(value).asarray(value, copy=True) if copy else value
+        value = copied(value) if copy else value
     got = tuple(value.shape)
     if len(got) != 2 or 0 in got or any(size not in (None, found) for size, found in zip(shape, got)):
         expected = ", ".join(axis if size is None else str(size) for axis, size in zip("mn", shape))

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicitsolve import Problem
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
-from implicitsolve.adapters._common import Array, DType, HostArray, Lengths, array_namespace, draw, read_parameters
+from implicitsolve.adapters._common import DType, Lengths, draw, read_parameters
 from implicitsolve.adapters._layer import build
 from implicitsolve.adapters._matrices import across, along, identity, joined, product_sum, stacked, times
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from array_api_compat import device
 
-from implicitsolve.adapters._common import Array, array_namespace, device, is_cupy_array
+from implicitsolve._namespace import array_namespace, is_cupy_array
+from implicitsolve._typing import Array
 
 
 def along(rows: Array) -> Array:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from implicitsolve import Problem
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.adapters._common import (
-    Array,
     DType,
-    HostArray,
     Lengths,
     check_array,
     check_inputs,

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Self
 
+from array_api_compat import device
+
+from implicitsolve._namespace import array_namespace, is_cupy_array
+from implicitsolve._typing import Array
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell, Cotangents, Distances, InputWeights
-from implicitsolve.adapters._common import Array, array_namespace, device, is_cupy_array
 from implicitsolve.adapters._matrices import split, times
 from implicitsolve.adapters._rows import FEW, Run
 
@@ -43,6 +46,9 @@ class RNNCell(Cell):
         x = InputWeights.of([parameters["V"]], [parameters["b"]])
         return cls(offsets, x, array_namespace(P).concat([P, N], axis=0), activation)
 
+    def at(self, parameters: Mapping[str, Array]) -> Self:
+        return self.of(parameters, self.activation)
+
     @property
     def factor_count(self) -> int:
         """One, phi'."""
@@ -71,8 +77,10 @@ class RNNCell(Cell):
     ) -> Array:
         return self.rnn.value(self.activation, self.products(neighbours), x[0], factors, distances)
 
-    def push(self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None) -> Array:
-        return self.rnn.push(self.products(dneighbours), factors, distances)
+    def push(
+        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
+    ) -> Array:
+        return self.rnn.push(self.products(dneighbours, extra), factors, distances)
 
     def pull_back(self, factors: Array, w: Array, distances: tuple[int, ...], length: int) -> Array:
         return self.rnn.gather(self.pull(factors, w), distances, length)
@@ -85,6 +93,12 @@ class RNNCell(Cell):
         if is_cupy_array(sum_):  # one product, whose parts are views
             return tuple(split(times(sum_, self.joined_weights), m))
         return tuple(times(sum_, self.weights[j, ...]) for j in range(m))
+
+    def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
+        return list(neighbours)
+
+    def recurrent(self, states: Sequence[Array]) -> list[Array]:
+        return [sum(self.products(states))]
 
     def recurrence(self, of: str) -> Run | None:
         """One of these, with the network's own states for neighbours; "step" and "residual" only on a device."""
@@ -105,22 +119,6 @@ class RNNCell(Cell):
     def blocks(self, factors: Array) -> Array:
         xp = array_namespace(factors)
         return xp.expand_dims(factors[0, ...], axis=-1) * xp.expand_dims(self.weights, axis=1)
-
-    def parameter_push(
-        self,
-        inputs: Array,
-        x: tuple[Array, ...],
-        neighbours: Sequence[Array],
-        change: Mapping[str, Array],
-        dinputs: Array,
-        dneighbours: Sequence[Array],
-    ) -> Array:
-        factors, d = self.new_factors(inputs.shape[0]), self.of(change, self.activation)
-        self.linearize(x, neighbours, factors)
-        total = d.project(inputs)[0] + self.x.linear(dinputs)[0, ...]
-        for product in (*self.products(dneighbours), *d.products(neighbours)):
-            total += product
-        return total * factors[0, ...]
 
     def to_weights(
         self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents

@@ -11,17 +11,12 @@ from functools import cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
+from array_api_compat import device
 
+from implicitsolve._namespace import array_namespace, from_host
+from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters._common import (
-    Array,
-    ByFields,
-    HostIndices,
-    array_namespace,
-    device,
-    from_host,
-    zeros,
-)
+from implicitsolve.adapters._common import ByFields, zeros
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +42,8 @@ class Rows(ByFields):
         which rows hold no position. None where nothing is padded.
     """
 
-    lengths: HostIndices
-    strides: HostIndices
+    lengths: Indices
+    strides: Indices
     blocks: int
     margin: int
     source: Array = None
@@ -56,12 +51,12 @@ class Rows(ByFields):
     empty: Array = None
 
     @classmethod
-    def of(cls, lengths: HostIndices, blocks: int, margin: int, like: Array) -> Rows:
+    def of(cls, lengths: Indices, blocks: int, margin: int, like: Array) -> Rows:
         """Lay out sequences of these lengths, padded to `blocks`, with index arrays on the device of `like`."""
         return cls._with(lengths, lengths + margin, blocks, margin, like)
 
     @classmethod
-    def _with(cls, lengths: HostIndices, strides: HostIndices, blocks: int, margin: int, like: Array) -> Rows:
+    def _with(cls, lengths: Indices, strides: Indices, blocks: int, margin: int, like: Array) -> Rows:
         rows = cls(lengths, strides, blocks, margin)
         if (lengths == blocks).all() and (strides == strides[0]).all():
             return rows
@@ -106,12 +101,12 @@ class Rows(ByFields):
         return self.body + self.margin
 
     @property
-    def first(self) -> HostIndices:
+    def first(self) -> Indices:
         """Row of each sequence's first position."""
         return np.cumsum(self.strides) - self.strides
 
     @property
-    def last(self) -> HostIndices:
+    def last(self) -> Indices:
         """Row of each sequence's last position."""
         return self.first + self.lengths - 1
 
@@ -121,13 +116,13 @@ class Rows(ByFields):
         return self.body - int(self.strides[-1] > self.lengths[-1])
 
     @property
-    def owners(self) -> tuple[HostIndices, HostIndices]:
+    def owners(self) -> tuple[Indices, Indices]:
         """Sequence of each row but the spare ones, and the row's number in it."""
         system = np.repeat(np.arange(self.systems), self.strides)
         return system, np.arange(self.body) - self.first[system]
 
     @property
-    def positions(self) -> HostIndices:
+    def positions(self) -> Indices:
         """Rows that hold a position, in order."""
         system, slot = self.owners
         return np.flatnonzero(slot < self.lengths[system])
@@ -186,7 +181,7 @@ class Rows(ByFields):
         rows[..., self.body :, :] = 0.0
         return rows
 
-    def take(self, indices: HostIndices, like: Array) -> tuple[Rows, Array]:
+    def take(self, indices: Indices, like: Array) -> tuple[Rows, Array]:
         """Layout of some of the sequences, and the present rows of which it consists."""
         part = Rows._with(self.lengths[indices], self.strides[indices], self.blocks, self.margin, like)
         shift = np.repeat(self.first[indices] - part.first, part.strides)

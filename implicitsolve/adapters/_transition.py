@@ -7,19 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from array_api_compat import device
 
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array, Indices, Namespace
 from implicitsolve.adapters._cell import Cell
-from implicitsolve.adapters._common import (
-    Array,
-    ByFields,
-    DType,
-    HostIndices,
-    Namespace,
-    array_namespace,
-    device,
-    quiet,
-    zeros,
-)
+from implicitsolve.adapters._common import ByFields, DType, quiet, zeros
 from implicitsolve.adapters._rows import Rows
 
 
@@ -106,7 +99,7 @@ class Map(ByFields):
         own = self.target.inner(target)
         return tuple((neighbour * own)[:, 0] != 0.0 for neighbour in self.neighbours(source))
 
-    def take(self, indices: HostIndices, like: Array) -> tuple[Map, Array]:
+    def take(self, indices: Indices, like: Array) -> tuple[Map, Array]:
         """The part of some sequences, and the present rows of the target of which it consists."""
         target, present = self.target.take(indices, like)
         source = target if self.source is self.target else self.source.take(indices, like)[0]
@@ -198,7 +191,7 @@ class Transition(ByFields):
             factors = target.cleared(factors)  # what a neighbour that is not finite left in its separator
         return F, Derivative(cell, self.map, factors)
 
-    def take(self, indices: HostIndices) -> Transition:
+    def take(self, indices: Indices) -> Transition:
         """The part of some sequences."""
         xp = array_namespace(self.x[0])
         part, present = self.map.take(indices, self.x[0])
@@ -267,7 +260,7 @@ class Derivative(ByFields):
             return map.unpack(map.source, map.gather(cell.pull(self.factors, w)))
         return map.unbatch(cell.pull_back(factors, map.batch(w), map.shifts, map.source.blocks))
 
-    def take(self, indices: HostIndices) -> Derivative:
+    def take(self, indices: Indices) -> Derivative:
         """The part of some sequences."""
         part, present = self.map.take(indices, self.factors)
         return replace(self, map=part, factors=array_namespace(self.factors).take(self.factors, present, axis=1))

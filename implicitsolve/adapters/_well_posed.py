@@ -11,14 +11,9 @@ import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
 from implicitsolve import BlockBandedMatrix
-from implicitsolve.adapters._common import (
-    Array,
-    Matrix,
-    array_namespace,
-    check_no_grad,
-    is_array,
-    quiet,
-)
+from implicitsolve._namespace import array_namespace, copied, is_array
+from implicitsolve._typing import Array
+from implicitsolve.adapters._common import Matrix, check_no_grad, quiet
 from implicitsolve.adapters._lifted_matrices import entries as nonzeros
 from implicitsolve.adapters._lifted_matrices import inside
 
@@ -177,7 +172,7 @@ def _checked(caller: str, A: Matrix) -> Any:
     if isinstance(A, BlockBandedMatrix):
         if A.batch_shape:
             raise ValueError(f"{caller}: `A` must be one matrix, got batch shape {A.batch_shape}")
-        A = inside(array_namespace(A.blocks).asarray(A.blocks, copy=True), A)
+        A = inside(copied(A.blocks), A)
         entries = A.blocks
     elif scipy.sparse.issparse(A):
         A = scipy.sparse.bsr_array(A) if A.format == "bsr" else scipy.sparse.csr_array(A).asformat(A.format)
@@ -212,7 +207,7 @@ def _project_banded(A: BlockBandedMatrix, kappa: float) -> BlockBandedMatrix:
     xp, (T, width, k, _) = array_namespace(A.blocks), A.blocks.shape
     rows = xp.reshape(xp.permute_dims(A.blocks, (0, 2, 1, 3)), (T * k, width * k))
     blocks = xp.permute_dims(xp.reshape(_project_rows(rows, kappa), (T, k, width, k)), (0, 2, 1, 3))
-    return BlockBandedMatrix(xp.asarray(blocks, copy=True), lower=A.lower, upper=A.upper, periodic=A.periodic)
+    return BlockBandedMatrix(copied(blocks), lower=A.lower, upper=A.upper, periodic=A.periodic)
 
 
 @quiet

@@ -17,9 +17,9 @@ from jax.core import Tracer
 import implicitsolve as ims
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.jax._cells import CELLS
+from implicitsolve.jax._exchange import Words
 from implicitsolve.jax._root import RootResult
-from implicitsolve.jax._share import Words
-from implicitsolve.jax._systems import Settings
+from implicitsolve.jax._systems import Settings, solution_map
 from implicitsolve.krylov import LGMRES
 from implicitsolve.problem import Problem
 from implicitsolve.solve import check_linear, check_settings, root
@@ -198,37 +198,22 @@ def _solver(host: _Host, shape: tuple[int, ...]) -> Callable[..., tuple[Any, ...
     """``(weights, sequences, lengths)`` -> x, of this shape, status and numbers of a batch."""
     cell, options = CELLS[host.adapter], dict(host.options)
 
-    def F(x: Any, arrays: Any, lengths: Any) -> Any:
-        weights, sequences = arrays
+    def F(x: Any, arrays: Any) -> Any:
+        weights, sequences, lengths = arrays
         return cell.residual(x, weights, sequences, lengths, options)
 
-    @jax.custom_jvp
-    def solution(x: Any, arrays: Any, lengths: Any) -> Any:
-        return x
+    def linear(run: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda b, x, arrays: _called(run, (*arrays, x, b), (b,))[0]
 
-    @solution.defjvp
-    def derivative(primals: Any, tangents: Any) -> Any:
-        at, arrays, lengths = primals
-        x = solution(at, arrays, lengths)  # it has derivatives of its own
-        right = jax.jvp(lambda arrays: F(x, arrays, lengths), (arrays,), (tangents[1],))[1]
-        known = lax.stop_gradient(arrays)
-        forward, backward = (
-            lambda _, b, run=run: _called(run, (*known, lengths, lax.stop_gradient(x), b), (b,))[0]
-            for run in (host.forward, host.backward)
-        )
-
-        def J(v: Any) -> Any:
-            return jax.jvp(lambda x: F(x, arrays, lengths), (x,), (v,))[1]
-
-        return x, lax.custom_linear_solve(J, -right, forward, backward)
+    solution = solution_map(F, linear(host.forward), linear(host.backward))
 
     @jax.jit
     def solve(weights: Any, sequences: Any, lengths: Any) -> tuple[Any, ...]:
         dtype, count = sequences["inputs"].dtype, np.dtype(np.int32)
         numbers = (jax.ShapeDtypeStruct(shape[:1], kind) for kind in (count, dtype, dtype, count, count, count))
-        arguments = (*lax.stop_gradient((weights, sequences)), lengths)
+        arguments = lax.stop_gradient((weights, sequences, lengths))
         x, *rest = _called(host.solved, arguments, (jax.ShapeDtypeStruct(shape, dtype), *numbers))
-        return solution(x, (weights, sequences), lengths), *rest
+        return solution(x, (weights, sequences, lengths)), *rest
 
     return solve
 

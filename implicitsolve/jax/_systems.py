@@ -101,13 +101,24 @@ class Transposed(Linear):
     is_transposed = True
 
 
-def solution_map(function: Function, size: int, dtype: Any, settings: Settings) -> Callable[..., Any]:
-    """``(x, parameters) -> x`` at a root x of one system, whose derivatives by the parameters are those of the root."""
+def implicit_solution(function: Function, size: int, dtype: Any, settings: Settings) -> Callable[..., Any]:
+    """`solution_map` of one system F(x, *parameters) = 0, whose linear systems are solved like F's."""
 
     def A(v: Any, x: Any, *parameters: Any) -> Any:
         return jax.jvp(lambda x: function(x, *parameters), (x,), (v,))[1]
 
-    solves = [kind(A, (size,), dtype, settings) for kind in (Linear, Transposed)]
+    def linear(kind: type[Linear]) -> Callable[..., Any]:
+        solve = kind(A, (size,), dtype, settings)
+        return lambda b, x, parameters: solve(b, x, *parameters)[0]
+
+    return solution_map(lambda x, parameters: function(x, *parameters), linear(Linear), linear(Transposed))
+
+
+def solution_map(function: Function, forward: Function, backward: Function) -> Callable[..., Any]:
+    """``(x, parameters) -> x`` at a root x of F(x, parameters), with the derivatives of the root by the parameters.
+
+    ``forward(b, x, parameters)`` solves J v = b, `backward` J^T v = b.
+    """
 
     @jax.custom_jvp
     def solution(x: Any, parameters: Any) -> Any:
@@ -117,11 +128,13 @@ def solution_map(function: Function, size: int, dtype: Any, settings: Settings) 
     def derivative(primals: Any, tangents: Any) -> Any:
         parameters = primals[1]
         x = solution(*primals)  # it has derivatives of its own
-        right = jax.jvp(lambda parameters: function(x, *parameters), (parameters,), (tangents[1],))[1]
-        forward, backward = (
-            lambda _, b, solve=solve: solve(b, jax.lax.stop_gradient(x), *jax.lax.stop_gradient(parameters))[0]
-            for solve in solves
-        )
-        return x, jax.lax.custom_linear_solve(lambda v: A(v, x, *parameters), -right, forward, backward)
+        right = jax.jvp(lambda parameters: function(x, parameters), (parameters,), (tangents[1],))[1]
+        at = jax.lax.stop_gradient((x, parameters))
+
+        def J(v: Any) -> Any:
+            return jax.jvp(lambda x: function(x, parameters), (x,), (v,))[1]
+
+        found = jax.lax.custom_linear_solve(J, -right, lambda _, b: forward(b, *at), lambda _, b: backward(b, *at))
+        return x, found
 
     return solution

@@ -14,8 +14,8 @@ returns None: compose them. It is selected by `size` and `neighbours`.
 
 from __future__ import annotations
 
-from implicitsolve.adapters._common import Array
-from implicitsolve.adapters.kernels import _affine, _gates, _recurrence, _rnn
+from implicitsolve._typing import Array
+from implicitsolve.adapters.kernels import _gates, _recurrence, _rnn
 from implicitsolve.adapters.kernels._recurrence import Plan, recurrence
 from implicitsolve.adapters.kernels._rnn import ACTIVATIONS, Activation, check_activation
 from implicitsolve.kernels import Kernel
@@ -53,6 +53,6 @@ lstm: Kernel = Kernel("lstm", _gates.LSTM, {"numba": _long_rows}, "gates")
 rnn: Kernel = Kernel("rnn", _rnn.RNN, {"numba": _long_rows}, "gates_rnn")
 gru_cell: Kernel = Kernel("gru_cell", _composed)
 gru_recurrence: Kernel = Kernel("gru_recurrence", _rnn.gru_recurrence, module="recurrence")
-affine_recurrence: Kernel = Kernel("affine_recurrence", _affine.affine_recurrence)
+affine_recurrence: Kernel = Kernel("affine_recurrence", _recurrence.affine_recurrence)
 take_rows: Kernel = Kernel("take_rows", _recurrence.take_rows, module="recurrence")
 clear_rows: Kernel = Kernel("clear_rows", _recurrence.clear_rows, module="recurrence")

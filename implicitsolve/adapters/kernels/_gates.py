@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from implicitsolve.adapters._common import Array, array_namespace
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array
 
 
 class Mixture:

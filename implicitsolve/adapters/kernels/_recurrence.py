@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from implicitsolve.adapters._common import Array, HostIndices, array_namespace, from_host
+from implicitsolve._namespace import array_namespace, from_host
+from implicitsolve._typing import Array, Indices
 
 Step = Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[Array, Array]]
 
@@ -31,15 +32,15 @@ class Plan:
         What implementations made of it for later.
     """
 
-    lengths: HostIndices
-    sources: HostIndices
-    targets: HostIndices
-    ways: HostIndices
+    lengths: Indices
+    sources: Indices
+    targets: Indices
+    ways: Indices
     rows: int
     kept: dict[Any, Any] = field(default_factory=dict)
 
     @property
-    def longest_first(self) -> HostIndices:
+    def longest_first(self) -> Indices:
         """An order of the runs in which those active in a step come first."""
         return np.argsort(-self.lengths, kind="stable")
 
@@ -48,7 +49,7 @@ class Plan:
         """Whether every row of the result is a target."""
         return int(self.lengths.sum()) == self.rows
 
-    def steps(self, order: HostIndices) -> tuple[HostIndices, HostIndices, HostIndices]:
+    def steps(self, order: Indices) -> tuple[Indices, Indices, Indices]:
         """How many runs are active in each step, and step after step, run after run, their sources and targets."""
         steps = np.arange(int(self.lengths.max()))
         active = (self.lengths[:, None] > steps).sum(axis=0)
@@ -100,6 +101,40 @@ def recurrence(
     source = np.full(plan.rows, start) if given is None else start + np.arange(plan.rows)
     source[targets] = np.arange(start)
     return xp.take(xp.concat([*results, others], axis=0), from_host(source, begin), axis=0)
+
+
+def affine_recurrence(rule: str, x: tuple[Array, Array], begin: Array, lags: tuple[int, ...], plan: Plan) -> Array:
+    """Return the h_t (plan.rows, p k) of all runs for x = (b, D), by one of the rules
+
+    - "push": h_t = b_t + D_t h_(t-1),
+    - "pull": h_t = b_t + D_(t-1)^T h_(t-1), the adjoint, which runs the other way; `begin` holds the products.
+
+    The first p^2 matrices of the stack D are the diagonals of the p x p blocks of size k, row by row: k independent
+    recurrences of p numbers. `begin`, `lags`, which is (1,), and `plan` are as of `recurrence`.
+    """  # noqa: D400
+
+    def step(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+        if rule == "push":
+            h = x[0] + block_times(x[1], states[0])
+            return h, h
+        h = x[0] + states[0]
+        return h, block_times(x[1], h, transposed=True)
+
+    b, D = x
+    parts = begin.shape[-1] // D.shape[-1]
+    return recurrence(step, (b, D[: parts * parts, ...]), begin, lags, plan)
+
+
+def block_times(D: Array, h: Array, *, transposed: bool = False) -> Array:
+    """Blocks of diagonals, the first p^2 of a stack (any, ..., k), times states (..., p k)."""
+    k = D.shape[-1]
+    p = h.shape[-1] // k
+    if p == 1:
+        return D[0, ...] * h
+    parts = [h[..., j * k : (j + 1) * k] for j in range(p)]
+    row, column = (1, p) if transposed else (p, 1)
+    rows: Sequence[Any] = [sum(D[i * row + j * column, ...] * part for j, part in enumerate(parts)) for i in range(p)]
+    return array_namespace(h).concat(rows, axis=-1)
 
 
 def take_rows(x: Array, source: Array, none: int) -> Array:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
-from implicitsolve.adapters._common import Array, array_namespace
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array
 from implicitsolve.adapters.kernels._gates import GRU, near, total
 from implicitsolve.adapters.kernels._recurrence import Plan, recurrence
 
