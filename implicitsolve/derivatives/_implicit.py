@@ -213,18 +213,20 @@ class _Point:
 
     def solve(self, right: Any, name: str, method: Any, M: Any, x0: Any, stop: LinearStop | None) -> LinearResult:
         """Solve with J, or J^H, by the chosen method."""
-        evaluator, x = self.evaluator, self.x
-        right = as_inexact(right, name)
-        if right.shape != x.shape:
-            raise ValueError(f"{self.caller}: `{name}` must have the shape of x, {x.shape}, got {right.shape}")
-        flat = evaluator.flatten(self._like_x(right, name))
+        b = self._flattened(right, name)
         stop = LinearStop() if stop is None else stop
         check_linear(self.caller, LGMRES() if method is None else method, stop)
-        start = None if x0 is None else self._like_x(as_inexact(x0, "x0"), "x0")
-        if start is not None and start.shape != x.shape:
-            raise ValueError(f"{self.caller}: `x0` must have the shape of x, {x.shape}, got {start.shape}")
-        start = None if start is None else evaluator.flatten(start)
-        return self._shaped(self._solved(flat, start, method, M, stop))
+        start = None if x0 is None else self._flattened(x0, "x0")
+        return self._shaped(self._solved(b, start, method, M, stop))
+
+    def _flattened(self, value: Any, name: str) -> Array:
+        """An argument like x, of its dtype, on arrays (B, N)."""
+        value = as_inexact(value, name)
+        if value.shape != self.x.shape:
+            raise ValueError(f"{self.caller}: `{name}` must have the shape of x, {self.x.shape}, got {value.shape}")
+        if is_complex(value) and not is_complex(self.x):
+            raise TypeError(f"{self.caller}: `{name}` must be real, since x is, got dtype {value.dtype}")
+        return self.evaluator.flatten(array_namespace(value, self.x).astype(value, self.x.dtype))
 
     def _solved(self, b: Array, start: Array | None, method: Any, M: Any, stop: LinearStop) -> LinearResult:
         """Solve for b (B, N), with the default method where `method` is None."""
@@ -312,25 +314,17 @@ class _Point:
             self.F = evaluator.residual(self.flat)
         return self.F
 
-    def _like_x(self, value: Array, name: str) -> Array:
-        """Return `value` in the dtype of x."""
-        if is_complex(value) and not is_complex(self.x):
-            raise TypeError(f"{self.caller}: `{name}` must be real, since x is, got dtype {value.dtype}")
-        return array_namespace(value, self.x).astype(value, self.x.dtype)
-
     def _operator(self) -> LinearOperator:
         """J, or J^H: by the problem's own products, else assembled, else by differences."""
-        problem, evaluator = self.evaluator.problem, self.evaluator
-        has_adjoint = any(part is not None for part in (problem.vjp, problem.linearize, problem.jac))
-        if self.assembler is not None and all(
-            part is None for part in (self._own_product, problem.linearize, problem.jac)
-        ):
-            J = self._matrix("the operator").flat()
-        elif self.needs_adjoint and not has_adjoint and (sparse := self._sparse()) is not None:
-            J = sparse
-        else:
-            J = evaluator.jacobian(self.flat, None if self.needs_adjoint else self._residual())
-        return J.H if self.needs_adjoint else J
+        assembled: Any = None
+        if self._own_product is None and not self._has_own_matrix:
+            if self.assembler is not None:
+                assembled = self._matrix("the operator").flat()
+            elif self.needs_adjoint:
+                assembled = self._sparse()
+        if assembled is None:
+            assembled = self.evaluator.jacobian(self.flat, None if self.needs_adjoint else self._residual())
+        return assembled.H if self.needs_adjoint else assembled
 
     @property
     def _own_product(self) -> Any:
@@ -338,19 +332,18 @@ class _Point:
         problem = self.evaluator.problem
         return problem.vjp if self.needs_adjoint else problem.jvp
 
+    @property
+    def _has_own_matrix(self) -> bool:
+        """Whether the problem gives J as an operator."""
+        problem = self.evaluator.problem
+        return problem.linearize is not None or problem.jac is not None
+
     def _factored(self, J: LinearOperator, inverse: Factored, b: Array, stop: LinearStop) -> LinearResult:
         """Solve by factors of J, refined with the problem's own products where it has some."""
-        problem = self.evaluator.problem
-        is_own = self._own_product is not None and problem.linearize is None and problem.jac is None
+        is_own = self._own_product is not None and not self._has_own_matrix
         A = self.evaluator.jacobian(self.flat, None) if is_own else J
         outcome = solve_factored(A, inverse, b, stop, adjoint=self.needs_adjoint)
-        return LinearResult(
-            x=outcome.x,
-            status=outcome.status,
-            residual_norm=outcome.residual_norm,
-            iterations=outcome.iterations,
-            matvecs=int(outcome.iterations.max(initial=0)),
-        )
+        return LinearResult(**vars(outcome), matvecs=int(outcome.iterations.max(initial=0)))
 
     def _preconditioner(self, M: Any) -> LinearOperator | None:
         """M on arrays (B, N); settings are built from the assembled J, and transposed for J^H."""

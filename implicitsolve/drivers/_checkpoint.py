@@ -18,7 +18,7 @@ from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import Anderson, Auto, Broyden, Homotopy, NewtonKrylov, Picard
 from implicitsolve.nonlinear._scheduler import Scheduler
 from implicitsolve.problem import Problem, own_start
-from implicitsolve.result import NewtonStep, NonlinearResult, per_system, status_per_system
+from implicitsolve.result import NewtonStep, NonlinearResult, selected
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop, check_limit
@@ -160,7 +160,7 @@ class _Legs:
         """Resume, and continue until every system has ended."""
         record = self.file.read()
         if record is None:
-            record = Record.at(array_namespace(self.x0).asarray(self.x0, copy=True))
+            record = Record.at(self.x0)
         else:
             self._check(record)
         is_cut = False
@@ -168,18 +168,10 @@ class _Legs:
             self._solve_leg(record, running)
             self.file.write(record)
             is_cut = bool(np.isin(record.status[running], CUT).any())
-        numbers = {name: getattr(record, name) for name in NUMBERS}
-        numbers["target"] = self.stop.target(record.initial_norm, self.x0)
-        shaped = {name: per_system(values, self.batch_shape) for name, values in numbers.items()}
-        shaped["status"] = status_per_system(record.status, self.batch_shape)
-        xp = array_namespace(record.x)
-        return NonlinearResult(
-            x=xp.reshape(record.x, self.shape),
-            fun=xp.reshape(record.fun, self.shape),
-            **shaped,
-            counts=record.counts,
-            steps=tuple(self.steps),
-        )
+        ends = {name: getattr(record, name) for name in ("x", "fun", *NUMBERS)}
+        target = self.stop.target(record.initial_norm, self.x0)
+        flat = NonlinearResult(**ends, target=target, counts=record.counts, steps=tuple(self.steps))
+        return replace(flat, **selected(flat, self.rows, self.batch_shape))
 
     def _running(self, record: Record) -> Indices:
         """Systems that have not ended; those that reached a lower limit continue."""
@@ -202,19 +194,14 @@ class _Legs:
         result = solve_root(problem, x, self.solver, stop, shown, Scheduler(reference=reference))
         self.steps += [_numbered(step, record, rows) for step in result.steps[seen:]]
         places = np.flatnonzero(np.isin(rows, running))  # of the running systems in the result
+        ends = selected(result, places, (running.size,), problem.batch_ndim)
         for name in ("x", "fun"):
-            value = getattr(result, name)
-            whole = array_namespace(value).reshape(value, (rows.size, *self.event_shape))
-            if places.size == self.rows.size:
-                setattr(record, name, whole)
-            else:
-                scatter(getattr(record, name), running, gather(whole, places))
-        numbers = {name: np.ravel(getattr(result, name))[places] for name in NUMBERS}
-        record.status[running], record.residual_norm[running] = numbers["status"], numbers["residual_norm"]
-        record.iterations[running] += numbers["iterations"]
-        record.krylov_iterations[running] += numbers["krylov_iterations"]
+            scatter(getattr(record, name), running, ends[name])
+        record.status[running], record.residual_norm[running] = ends["status"], ends["residual_norm"]
+        record.iterations[running] += ends["iterations"]
+        record.krylov_iterations[running] += ends["krylov_iterations"]
         if record.legs == 0:
-            record.initial_norm[running] = numbers["initial_norm"]
+            record.initial_norm[running] = ends["initial_norm"]
         record.counts = record.counts + result.counts
         record.steps = min(record.steps + self.every, self.limit)
         record.legs += 1

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from implicitsolve._namespace import from_host, is_array, to_host, traits_of
+from implicitsolve._namespace import array_namespace, from_host, is_array, to_host, traits_of
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.result import Counts
 
@@ -39,9 +39,11 @@ class Record:
     @classmethod
     def at(cls, x0: Array) -> Record:
         """The start."""
-        size = x0.shape[0]
-        none, unknown = np.zeros(size, dtype=int), np.full(size, np.nan)
-        return cls(x0, x0, none, unknown, unknown.copy(), none.copy(), none.copy())
+        xp, size = array_namespace(x0), x0.shape[0]
+        x, fun = (xp.asarray(x0, copy=True) for _ in range(2))
+        status, steps, inner = (np.zeros(size, dtype=int) for _ in range(3))
+        norm, first_norm = (np.full(size, np.nan) for _ in range(2))
+        return cls(x, fun, status, norm, first_norm, steps, inner)
 
 
 class CheckpointFile:

@@ -157,11 +157,13 @@ def stream_gradients(
     usable = np.isfinite(norm_max(xp.reshape(x, (x.shape[0], math.prod(event)))))
     rows = np.flatnonzero(usable & ((status == Status.CONVERGED) | (failed == "count")))
     given = _cotangent(cotangent, x, rows, int(batch_size))
-    stream = adjoint_method is None and problem.fixed_point and problem.substitute is None
-    solver = _Refilled(int(batch_size), silent if adjoint_monitor is None else adjoint_monitor)
-    adjoints = _Adjoints(problem, x, {"method": solver if stream else adjoint_method, "stop": adjoint_stop, "wrt": wrt})
-    for first in range(0, rows.size, max(1, rows.size) if stream else int(batch_size)):
-        part = slice(first, first + (rows.size if stream else int(batch_size)))
+    size = int(batch_size)
+    if adjoint_method is None and problem.fixed_point and problem.substitute is None:
+        adjoint_method = _Refilled(size, silent if adjoint_monitor is None else adjoint_monitor)
+        size = max(1, rows.size)
+    adjoints = _Adjoints(problem, x, {"method": adjoint_method, "stop": adjoint_stop, "wrt": wrt})
+    for first in range(0, rows.size, size):
+        part = slice(first, first + size)
         adjoints.add(rows[part], given[part, ...], status, leaves_out=failed == "leave out")
     return StreamGradients(
         gradients=adjoints.sums,
