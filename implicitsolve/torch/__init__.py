@@ -26,11 +26,9 @@ from implicitsolve.torch._modules import (
     ImplicitRNN,
     StencilGRU,
 )
-from implicitsolve.torch._options import ConvergenceWarning, SolveOptions
-from implicitsolve.torch._penalty import jacobian_penalty
-from implicitsolve.torch._solve import solve
+from implicitsolve.torch._options import ConvergenceWarning, SolveOptions, WarmStarts
+from implicitsolve.torch._solve import jacobian_penalty, solve
 from implicitsolve.torch._stacked import GRU, LSTM
-from implicitsolve.torch._warm_starts import WarmStarts
 
 __all__ = [
     "GRU",

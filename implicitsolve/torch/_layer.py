@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 import implicitsolve as ims
-from implicitsolve import NonlinearStop, Problem, pull_back, push_forward, root
+from implicitsolve import NonlinearStop, Problem, pull_back, root
+from implicitsolve._typing import Array
 from implicitsolve.structure import BlockBanded
+from implicitsolve.torch._calls import Call, Root, leading
 from implicitsolve.torch._cells import ACTIVATIONS
-from implicitsolve.torch._function import Root, leading
-from implicitsolve.torch._options import SolveOptions
-from implicitsolve.torch._residual import Call
+from implicitsolve.torch._linearization import Linearization
+from implicitsolve.torch._options import SolveOptions, Start
 from implicitsolve.torch._share import (
     HALF,
     REAL,
@@ -33,7 +34,6 @@ from implicitsolve.torch._share import (
     uncompiled,
     widened,
 )
-from implicitsolve.torch._warm_starts import Start
 
 ATOL = {torch.float32: 1e-5, torch.float64: 1e-8}
 
@@ -144,30 +144,15 @@ class LayerCall(Call):
         options.report(self.caller, "adjoint solve", outcome.linear)
         return found
 
-    def adjoint(self, x: Tensor, cotangent: Tensor, tensors: Sequence[Tensor], point: Any = None) -> Tensor:
-        """The adjoint alone."""
-        options = self.options
-        with on_device(x):
-            problem, (state, c) = self.build(self.named(tensors)), (to_array(x), to_array(cotangent))
-            outcome = pull_back(problem, state, c, method=options.adjoint_method, stop=options.adjoint_stop, wrt=())
-            found = to_tensor(outcome.adjoint)
-        options.report(self.caller, "adjoint solve", outcome.linear)
-        return found
+    def problem(self, like: Array, tensors: Sequence[Tensor], point: Linearization | None = None) -> Problem:
+        """The adapter's problem, which has its own derivatives."""
+        return self.build(self.named(tensors))
 
-    def plain_tangent(self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Tensor:
-        """Derivative of the states along tangents."""
-        options = self.options
-        with on_device(x):
-            outcome = push_forward(
-                self.layer_problem,
-                self.result,
-                self.named(tangents),
-                method=options.adjoint_method,
-                stop=options.adjoint_stop,
-            )
-            found = to_tensor(outcome.tangent)
-        options.report(self.caller, "tangent solve", outcome.linear)
-        return found
+    def pushed(
+        self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]
+    ) -> tuple[Problem, Any, Any]:
+        """The adapter's problem, its result, and the tangents by name."""
+        return self.layer_problem, self.result, self.named(tangents)
 
     def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
         """Arrays on the memory of the tensors that are there, by name."""

@@ -14,8 +14,8 @@ from torch.nn.functional import linear
 import implicitsolve as ims
 from implicitsolve import Problem
 from implicitsolve.torch._layer import ImplicitLayer, LayerOptions
+from implicitsolve.torch._options import Start
 from implicitsolve.torch._share import on_device, to_array, to_tensor, widened
-from implicitsolve.torch._warm_starts import Start
 
 WELL_POSED = 0.95  # infinity norm of A that no initial A exceeds
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import implicitsolve as ims
 from implicitsolve.torch import _cells
 from implicitsolve.torch._layer import ImplicitLayer, LayerOptions
-from implicitsolve.torch._warm_starts import Start
+from implicitsolve.torch._options import Start
 
 
 class _Recurrent(ImplicitLayer):

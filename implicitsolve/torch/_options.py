@@ -1,12 +1,15 @@
-"""Settings of a differentiable solve, and what happens when it fails."""
+"""Settings of a differentiable solve: methods, what happens when it fails, and starts of samples visited before."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
@@ -78,3 +81,95 @@ class SolveOptions:
         if self.on_failure == "raise":
             result.raise_for_status()
         warnings.warn(f"{caller}: {what}: {result.message}", ConvergenceWarning, stacklevel=2)
+
+
+class WarmStarts:
+    """States and adjoints of a layer's last solves, sample by sample.
+
+    ``layer(inputs, x0=starts[keys])`` begins where the last solve of the same samples ended, and its ``backward()``
+    where their last adjoint solve did; both then keep what they found. Samples that are new begin as without `x0`.
+    Useful as long as the parameters change little from one visit to the next.
+
+    Notes
+    -----
+    Every sample has one state and one adjoint, of the size of its output: copies, on its device. Only converged
+    results are stored. The padding of the batch may change, since sequences start at the first position. A wrong key,
+    or another layer, gives a bad start and never a less accurate solution.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from implicitsolve.torch import ImplicitGRU, WarmStarts
+    >>> layer, inputs, starts = ImplicitGRU(2, 4), torch.ones(3, 5, 2), WarmStarts()
+    >>> for epoch in range(2):
+    ...     states, result = layer(inputs, x0=starts[[0, 1, 2]], return_result=True)
+    >>> len(starts), int(result.iterations.max())
+    (3, 0)
+    """
+
+    def __init__(self) -> None:
+        self.states: dict[Hashable, Tensor] = {}
+        self.adjoints: dict[Hashable, Tensor] = {}
+
+    def __getitem__(self, keys: Any) -> Start:
+        """Starts of a batch, for keys in a list, a tuple, an array or a tensor; of one sample for its key alone."""
+        if isinstance(keys, Tensor | np.ndarray | np.generic):
+            keys = keys.tolist()
+        if isinstance(keys, list | tuple | range):
+            return Start(self, list(keys), is_batch=True)
+        return Start(self, [keys], is_batch=False)
+
+    def __len__(self) -> int:
+        """Number of samples that have a state."""
+        return len(self.states)
+
+    def clear(self) -> None:
+        """Forget all samples."""
+        self.states.clear()
+        self.adjoints.clear()
+
+
+class Start:
+    """The part of some samples, in the order of a batch: what `WarmStarts` returns for their keys."""
+
+    def __init__(self, owner: WarmStarts, keys: list[Hashable], *, is_batch: bool) -> None:
+        self.owner: WarmStarts = owner
+        self.keys: list[Hashable] = keys
+        self.is_batch: bool = is_batch
+
+    def check(self, caller: str, inputs: Tensor, event_ndim: int) -> None:
+        """Raise unless there is a key for each sample of the inputs, of which one has so many axes."""
+        is_batch = inputs.ndim > event_ndim
+        expected = f"{inputs.shape[0]} keys" if is_batch else "one key, not a list,"
+        if self.is_batch != is_batch or (is_batch and len(self.keys) != inputs.shape[0]):
+            got = f"{len(self.keys)} in a list" if self.is_batch else "one"
+            raise ValueError(
+                f"{caller}: `x0` must have {expected} for inputs of shape {tuple(inputs.shape)}, got {got}"
+            )
+
+    def known(
+        self, store: dict[Hashable, Tensor], shape: tuple[int, ...], blank: Callable[[], Tensor]
+    ) -> Tensor | None:
+        """The last states or adjoints, with those of `blank()` for new samples; None if all of them are new."""
+        length, others = shape[self.is_batch], shape[self.is_batch + 1 :]
+        known = [store.get(key) for key in self.keys]
+        known = [None if value is None or value.shape[1:] != others else value[:length] for value in known]
+        complete = [value for value in known if value is not None and len(value) == length]
+        if len(complete) == len(known):
+            return torch.stack(complete) if self.is_batch else complete[0].clone()
+        if all(value is None for value in known):
+            return None
+        whole = blank()
+        for row, value in zip(self._rows(whole), known, strict=True):
+            if value is not None:
+                row[: len(value)] = value
+        return whole
+
+    def keep(self, store: dict[Hashable, Tensor], x: Tensor, is_good: Iterable[bool]) -> None:
+        """Store the states or adjoints of the samples whose solves converged."""
+        for key, row, good in zip(self.keys, self._rows(x.detach()), is_good, strict=True):
+            if good:
+                store[key] = row.clone()
+
+    def _rows(self, x: Tensor) -> Iterable[Tensor]:
+        return x.unbind() if self.is_batch else [x]

@@ -1,9 +1,9 @@
-"""Calls of `solve`: the root of a residual written in torch; of any call the adjoint, the tangent and the batch."""
+"""A root as a function of tensors, and what calls of it are: of any call the adjoint, the tangent and the batch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import Any
@@ -18,14 +18,57 @@ from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.structure import BlockBanded
-from implicitsolve.torch._function import Root, leading, replaced
 from implicitsolve.torch._linearization import Linearization, captured, leaf, recording
 from implicitsolve.torch._options import SolveOptions
-from implicitsolve.torch._share import check_like, on_device, to_array, to_tensor
+from implicitsolve.torch._share import check_like, full_precision, on_device, to_array, to_tensor
 
 PRODUCTS = ("exact", "differences")
 Tensors = Sequence[Tensor]
 Dims = Sequence[int | None]
+
+
+class Root(torch.autograd.Function):
+    """``Root.apply(call, x0, *tensors)``: what ``call.solve(x0, tensors)`` returns, with derivatives by the tensors.
+
+    Derivatives and batches are roots of other calls, and so differentiable in their turn.
+    """
+
+    @staticmethod
+    def forward(call: Any, x0: Tensor | None, *tensors: Tensor) -> Tensor:
+        """Solve."""
+        with full_precision(tensors[0] if x0 is None else x0):
+            x: Tensor = call.solve(x0, tensors)
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the call and its tensors; torch notices when one of them is changed in place before it is used."""
+        ctx.call, _, *tensors = inputs
+        ctx.save_for_backward(output, *tensors)
+        ctx.save_for_forward(output, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One adjoint solve for all gradients."""
+        x, *tensors = ctx.saved_tensors
+        with full_precision(x):
+            return None, None, *ctx.call.gradients(cotangent, x, tensors, ctx.needs_input_grad[2:])
+
+    @staticmethod
+    def jvp(ctx: Any, _call: None, _x0: None, *tangents: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One tangent solve."""
+        x, *tensors = ctx.saved_tensors
+        with full_precision(x):
+            return ctx.call.tangent(x, tensors, tangents)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        """One solve for all systems of a batch."""
+        call, x0, *tensors = args
+        batched, x0, tensors = call.batched(info.batch_size, in_dims[1:], x0, tensors)
+        found: Any = Root.apply(batched, x0, *tensors)
+        call.result = batched.result
+        return found, 0
 
 
 class Call(ABC):
@@ -85,28 +128,30 @@ class Call(ABC):
 
     def plain_tangent(self, x: Tensor, tensors: Tensors, tangents: Sequence[Tensor | None]) -> Tensor:
         """The tangent dx, not to be differentiated again: J dx = -(dF/dtheta) dtheta."""
-        point, parameters = self.at(x, tensors, [tangent is not None for tangent in tangents])
-        right = point.push_parameters([tangent for tangent in tangents if tangent is not None], parameters)
         options = self.options
         with on_device(x):
-            start = to_array(x)
-            problem = replace(self.problem(start, tensors, point), parameter_jvp=lambda *_: to_array(right))
-            outcome = push_forward(problem, start, {}, method=options.adjoint_method, stop=options.adjoint_stop)
+            problem, at, given = self.pushed(x, tensors, tangents)
+            outcome = push_forward(problem, at, given, method=options.adjoint_method, stop=options.adjoint_stop)
             found = to_tensor(outcome.tangent)
-        options.report(self.caller, "tangent solve", outcome)
+        options.report(self.caller, "tangent solve", outcome.linear)
         return found
+
+    def pushed(self, x: Tensor, tensors: Tensors, tangents: Sequence[Tensor | None]) -> tuple[Problem, Any, Any]:
+        """The arguments of `push_forward` for the tangent: problem, root, and the parameters' tangents."""
+        point, parameters = self.at(x, tensors, [tangent is not None for tangent in tangents])
+        right = to_array(point.push_parameters([tangent for tangent in tangents if tangent is not None], parameters))
+        start = to_array(x)
+        return replace(self.problem(start, tensors, point), parameter_jvp=lambda *_: right), start, {}
 
     def adjoint(self, x: Tensor, cotangent: Tensor, tensors: Tensors, point: Linearization | None = None) -> Tensor:
         """Solve J^H lam = cotangent at the root."""
         options = self.options
-        point = point or self.at(x, tensors, [False] * len(tensors))[0]
         with on_device(x):
-            problem, start = self.problem(to_array(x), (), point), to_array(x)
-            outcome = pull_back(
-                problem, start, to_array(cotangent), method=options.adjoint_method, stop=options.adjoint_stop
-            )
+            start, c = to_array(x), to_array(cotangent)
+            problem = self.problem(start, tensors, point)
+            outcome = pull_back(problem, start, c, method=options.adjoint_method, stop=options.adjoint_stop, wrt=())
             found = to_tensor(outcome.adjoint)
-        options.report(self.caller, "adjoint solve", outcome)
+        options.report(self.caller, "adjoint solve", outcome.linear)
         return found
 
     def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:
@@ -280,3 +325,34 @@ class BatchedCall(Call):
         evaluate = torch.func.vmap(lambda x, *tensors: self.first.evaluate(x, tensors), in_dims=(0, *self.dims))
         F: Tensor = evaluate(x, *tensors)
         return F
+
+
+def leading(x: Tensor, dim: int | None, size: int) -> Tensor:
+    """The tensor with the axis of a batch before the others, the same for all of it where there is no such axis."""
+    return x.expand(size, *x.shape).clone() if dim is None else x.movedim(dim, 0)
+
+
+def leaves(tree: Any) -> Iterator[Tensor]:
+    """The tensors of nested tuples, lists and mappings, in order."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from leaves(value)
+    elif isinstance(tree, tuple | list):
+        for value in tree:
+            yield from leaves(value)
+
+
+def replaced(tree: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same tree with other tensors."""
+    if isinstance(tree, Tensor):
+        return next(tensors)
+    if isinstance(tree, Mapping):
+        return {name: replaced(value, tensors) for name, value in tree.items()}
+    if isinstance(tree, tuple | list):
+        values = [replaced(value, tensors) for value in tree]
+        if isinstance(tree, tuple) and type(tree) is not tuple:  # a named one
+            return type(tree)(*values)
+        return tuple(values) if isinstance(tree, tuple) else values
+    return tree
