@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, fields
-from multiprocessing import parent_process
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing import get_context, parent_process
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -117,19 +116,6 @@ def work(chunk: Chunk | bytes) -> NonlinearResult | Failure:
         return Failure.of(error)
 
 
-class Spawning(SpawnContext):
-    """The "spawn" context, which keeps its processes: the standard pool can end them at once from Python 3.14 only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.processes: list[SpawnProcess] = []
-
-    def Process(self, *args: Any, **options: Any) -> SpawnProcess:  # type: ignore[override] # noqa: N802
-        """Create a process."""
-        self.processes.append(SpawnProcess(*args, **options))
-        return self.processes[-1]
-
-
 def _begin() -> None:
     """Initialize a worker process: Ctrl-C is left to the parent, with which the process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -167,13 +153,11 @@ class Pool:
     Attributes
     ----------
     executor : Executor
-        Of the caller, or the processes of this call.
+        Of the caller, or processes of this call.
     workers : int
         How many there are; a guess for the caller's executor.
     places : int or None
         Chunks handed over at a time: one more than workers, so that none is idle. None: all of them.
-    context : Spawning or None
-        Of the processes of this call; None for the caller's executor.
     given : Executor or None
         The caller's executor, which is left running.
     """
@@ -181,7 +165,6 @@ class Pool:
     executor: Submits
     workers: int
     places: int | None
-    context: Spawning | None = None
     given: Submits | None = None
 
     @classmethod
@@ -202,8 +185,8 @@ class Pool:
                 f"got {type(executor).__name__}"
             )
         check_limit("solve_batch", "executor", int(executor), least=1)
-        context = Spawning()
-        return cls(ProcessPoolExecutor(int(executor), context, _begin), int(executor), int(executor) + 1, context)
+        count = int(executor)
+        return cls(ProcessPoolExecutor(count, get_context("spawn"), _begin), count, count + 1)
 
     @property
     def has_processes(self) -> bool:
@@ -214,8 +197,8 @@ class Pool:
         """Replace a broken process pool with a new one, and check that it works."""
         broken: Any = self.executor
         broken.shutdown()
-        initializer = broken._initializer, broken._initargs  # for which there are no public attributes
-        self.executor = ProcessPoolExecutor(self.workers, broken._mp_context, *initializer)
+        settings = broken._mp_context, broken._initializer, broken._initargs  # which it does not tell
+        self.executor = ProcessPoolExecutor(self.workers, *settings)
         try:
             self.executor.submit(int).result()
         except BrokenExecutor as error:
@@ -225,11 +208,12 @@ class Pool:
             ) from error
 
     def end(self, *, kill: bool) -> None:
-        """End the processes of this call, at once if `kill`."""
-        if isinstance(self.executor, ProcessPoolExecutor) and self.executor is not self.given:
-            for process in self.context.processes if kill and self.context is not None else ():
+        """End the processes of this call, at once if `kill`: from Python 3.14 on the pool has a method for that."""
+        pool: Any = self.executor
+        if self.has_processes and pool is not self.given:
+            for process in list((pool._processes or {}).values()) if kill else ():
                 process.kill()
-            self.executor.shutdown(wait=self.context is not None or not kill, cancel_futures=kill)
+            pool.shutdown(cancel_futures=kill)
 
 
 @dataclass(eq=False)

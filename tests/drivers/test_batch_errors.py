@@ -7,12 +7,12 @@ import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing.context import SpawnProcess
 
 import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.drivers._dispatch import Spawning
 from tests.drivers.executors import Here, numbers, run
 from tests.drivers.worker_problems import (
     Cubes,
@@ -67,7 +67,7 @@ def raising_there(c, indices):
     ids=["residual", "jvp", "method", "stop"],
 )
 def test_what_cannot_be_sent_is_named_before_a_process_starts(monkeypatch, change, culprit):
-    monkeypatch.setattr(Spawning, "Process", lambda self, **options: pytest.fail("a process was started"))
+    monkeypatch.setattr(SpawnProcess, "start", lambda self: pytest.fail("a process was started"))
     options = {name: change[name] for name in ("method", "stop") if name in change}
     functions = {name: change[name] for name in ("residual", "jvp") if name in change}
     cubes = Cubes(numbers(2))
