@@ -19,7 +19,7 @@ FULLER = 6.0  # how many times the entries of the 99th percentile a row that is 
 MOST_FULL = 8  # rows that may be left out
 MOST_COLORS = 1.75  # the same after the repair of conflicts; a greedy coloring takes ten times as long
 COMMON = 32  # an offset is common if at least one of so many columns has it
-LEAST_COMMON = 0.7  # part of the entries that common offsets must have
+LEAST_COMMON = 0.7  # part of the entries that common offsets must have, and of the rows that are of frequent kinds
 MOST_REPAIRED = 0.3  # part of the entries that may be in rows with a conflict
 LEAST_LINES = 4  # an offset shows a length of lines if at least one of so many columns has it
 MOST_KINDS, MOST_LATTICES = 96, 256  # kinds of rows that are looked at, and lattices that suit the most frequent one
@@ -98,6 +98,8 @@ def lattice_colors(structure: Sparse, least: int) -> HostArray | None:
         return None
     steps = _line_lengths(common - n, counts[common], n)
     columns, weights = _kinds_of_rows(structure, offsets)
+    if weights.sum() < LEAST_COMMON * n:
+        return None
     entries = _numbered(np.maximum(columns, 0), steps)
     best: tuple[float, int, HostArray] | None = None
     for p in range(least, min(n, int(SLACK * least) + 2, MOST_BITS)):

@@ -21,6 +21,7 @@ CURVED = 30.0  # ... or so many times what F differs from a straight line along 
 ROUNDING = 1e3  # ... or so many units in the last place of F
 GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 MOST_REPAIRED = 0.1  # part of the rows that are searched once more for themselves
+FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
 BUDGET = 400
 
@@ -77,7 +78,7 @@ def detect(
 
 
 def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["only"]) -> Detection:
-    """Diagonals first, then one-sided differences and halving for rows that were wrong, or halving of all columns."""
+    """Diagonals first; then all known offsets, and halving, for rows that were wrong; or halving of all columns."""
     diagonals = Diagonals(probe, shape)
     try:
         if bisection == "only":
@@ -85,7 +86,7 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
         pattern, full, fields = diagonals.hypothesis()
         entries = verify(probe, pattern, full, fields)
         found, wrong = _believed(probe, entries, "diagonals")
-        for again in (partial(_one_sided, probe, entries, fields), partial(_bisected, probe)):
+        for again in (partial(_at_offsets, probe, entries, fields), partial(_bisected, probe)):
             is_local = wrong.size <= MOST_REPAIRED * probe.size and probe.size >= SMALLEST_GRAPH
             if found.structure is None and is_local:
                 entries = _merged(entries, ~np.isin(entries.rows, wrong), again(wrong))
@@ -100,10 +101,12 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
     return Detection(how="irregular", evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
 
 
-def _one_sided(probe: Probe, entries: Entries, fields: HostArray, wrong: HostArray) -> Entries:
-    """Entries of some rows, which may be one-sided differences: at twice the known offsets too."""
-    known = np.unique(entries.rows - entries.columns)
-    columns = wrong[:, None] - np.union1d(known, 2 * known)
+def _at_offsets(probe: Probe, entries: Entries, fields: HostArray, wrong: HostArray) -> Entries:
+    """Entries of some rows at all known offsets; where these are few, at twice these too, as of one-sided differences."""
+    offsets = np.unique(entries.rows - entries.columns)
+    if offsets.size <= FEW_OFFSETS:
+        offsets = np.union1d(offsets, 2 * offsets)
+    columns = wrong[:, None] - offsets
     inside = (columns >= 0) & (columns < probe.size)
     rows = np.repeat(wrong, np.count_nonzero(inside, axis=1))
     return verify(probe, Sparse((rows, columns[inside]), unknowns=probe.size), entries.full_rows, fields, wrong)
