@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -65,10 +66,12 @@ def detect(
         return Detection(how="small", evaluations=0, unknowns=n)
     probe = Probe(residual, x, budget, scale, inward)
     try:
-        probe.approach()
-        if not probe.is_finite:
-            return Detection(how="not finite", evaluations=probe.evaluations, unknowns=n)
-        return _search(probe, shape or (n,), bisection)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the points are the search's choice, not the caller's
+            probe.approach()
+            if not probe.is_finite:
+                return Detection(how="not finite", evaluations=probe.evaluations, unknowns=n)
+            return _search(probe, shape or (n,), bisection)
     except BudgetSpentError:
         return Detection(how="budget", evaluations=probe.evaluations, unknowns=n)
     except DenseError:
@@ -128,7 +131,6 @@ def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
         np.concatenate([entries.columns[keep], other.columns]),
         np.concatenate([entries.values[:, keep], other.values], axis=1),
         np.union1d(entries.full_rows, other.full_rows),
-        entries.colors,
     )
 
 

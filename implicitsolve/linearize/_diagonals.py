@@ -14,6 +14,9 @@ from implicitsolve.linearize._probe import Probe
 
 MOST_ROWS = 100  # rows that one column may change, before the Jacobian is called dense
 LEAST_APART = 64  # unknowns, below which columns are not far from each other
+SHARED = (
+    0.25  # part of the offsets of a column that others far from it have too, at least: two fields may share a third
+)
 FEW_FIELDS = 12  # an axis of at most so many entries may count fields
 MOST_OFFSETS = 64  # offsets of the columns of one field
 TOO_MANY = 0.25  # part of the rows that may change for no known reason
@@ -68,6 +71,7 @@ class Diagonals:
         self._find_fields(middle)
         second = self._place(0.31)
         self._displace(second)
+        self.full_rows = self._shared((middle, second))
         self._compare(second)
         for column in (0, n - 1):
             self._displace(column)
@@ -111,11 +115,12 @@ class Diagonals:
                 return
 
     def _compare(self, second: int) -> None:
-        """Raise if a column far from the others has no offset of theirs but 0."""
+        """Raise if a column far from the others has few of their offsets, other than 0."""
         known = set[Offset]().union(*(self._relative(column) for column in self.columns if column != second))
         own = self._relative(second)
         shared = (own & known) - {(0,) * len(self.shape)}
-        if min(len(own), len(known)) > 2 and self.columns[second].size <= MOST_ROWS and not shared:
+        is_full = self.columns[second].size > MOST_ROWS
+        if min(len(own), len(known)) > 2 and not is_full and len(shared) < SHARED * (len(own) - 1):
             raise NotDiagonalError
 
     @property
@@ -141,13 +146,10 @@ class Diagonals:
 
     def _shared(self, columns: tuple[int, ...]) -> HostArray:
         """Rows that depend on all of some columns far from each other."""
-        rows = [self.columns[column] for column in columns if self.columns[column].size <= MOST_ROWS]
+        rows = [set(self.columns[column].tolist()) for column in columns if self.columns[column].size <= MOST_ROWS]
         if self.n < LEAST_APART or len(rows) < len(columns) - 1:
             return np.zeros(0, dtype=np.intp)
-        shared = rows[0]
-        for other in rows[1:]:
-            shared = np.intersect1d(shared, other)
-        return shared
+        return np.array(sorted(set.intersection(*rows)), dtype=np.intp)
 
     def _offsets(self) -> list[list[Offset]]:
         """Offsets of each field's columns: of those displaced inside, and where the first and the last have others.
@@ -224,7 +226,7 @@ def verify(
     """
     coloring = color_columns(pattern)
     colors = coloring.colors
-    left_out = np.union1d(full_rows, coloring.full_rows)
+    left_out = np.union1d(full_rows, coloring.full_rows) if coloring.full_rows.size else full_rows
     ignored = left_out if only is None else np.setdiff1d(np.arange(probe.size), np.setdiff1d(only, left_out))
     place = colors[pattern.columns] * np.int64(probe.size) + pattern.indices
     expected = np.zeros((coloring.count, probe.size), dtype=bool)

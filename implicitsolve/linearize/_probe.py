@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -85,12 +84,10 @@ class Probe:
         if self.evaluations >= self.budget:
             raise BudgetSpentError
         self.evaluations += 1
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the point is the search's choice, not the caller's
-            try:
-                return self._residual(x)
-            except Exception as error:  # whatever it is: at x0 itself the solve raises it
-                raise EvaluationError from error
+        try:
+            return self._residual(x)
+        except Exception as error:  # whatever it is: at x0 itself the solve raises it
+            raise EvaluationError from error
 
     def displaced(self, where: HostArray | int) -> HostArray:
         """Residual (B, N) after the unknowns `where` (indices, or a mask) have been displaced."""

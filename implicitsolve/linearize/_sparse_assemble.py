@@ -69,8 +69,6 @@ class SparseAssembler:
         self.is_exact: bool = not coloring.full_rows.size
         colors, rows, columns = coloring.colors, structure.indices, structure.columns
         self._place = colors[columns].astype(np.int64) * n + rows  # in the changes (colors, N) of one system
-        self._members = [np.flatnonzero(colors == color) for color in range(coloring.count)]
-        self._sizes = np.bincount(colors, minlength=coloring.count)
         self._in_full = np.flatnonzero(np.isin(rows, coloring.full_rows))
         known = np.zeros(coloring.count * n, dtype=bool)
         known[self._place] = True
@@ -102,22 +100,19 @@ class SparseAssembler:
         Where F is not finite behind a step, the step is turned round.
         """
         h = self.lengths(x) if h is None else h
-        systems, n = x.shape
-        changes = np.empty((self.cost, systems, n), dtype=F.dtype)
-        steps = np.broadcast_to(h, (systems, n)).astype(x.dtype)
-        steps = (x + steps) - x  # as rounded
+        colors, changes = self.coloring.colors, np.empty((self.cost, *x.shape), dtype=F.dtype)
         with np.errstate(all="ignore"):
-            for color, members in enumerate(self._members):
-                change = self._change(residual, x, F, members, steps)
-                bad = ~np.isfinite(change).all(axis=1)
-                if bad.any():
-                    turned = steps.copy()
-                    turned[np.ix_(bad, members)] *= -1.0
-                    other = self._change(residual, x, F, members, turned)
-                    better = bad & np.isfinite(other).all(axis=1)
-                    change[better] = other[better]
-                    steps[np.ix_(better, members)] *= -1.0
-                changes[color] = change
+            moved = x + h.astype(x.dtype, copy=False)
+            for color in range(self.cost):
+                np.subtract(residual(np.where(colors == color, moved, x)), F, out=changes[color])
+            steps = moved - x  # as rounded
+            bad = ~np.isfinite(changes).all(axis=2)
+            for color in np.flatnonzero(bad.any(axis=1)):
+                mine = colors == color
+                turned = residual(np.where(mine, x - steps, x)) - F
+                better = bad[color] & np.isfinite(turned).all(axis=1)
+                changes[color, better] = turned[better]
+                steps[np.ix_(better, mine)] *= -1.0
             self._look_outside(changes)
             data = self._entries(changes) / steps[:, self.structure.columns]
             self._spread(data, changes, steps)
@@ -128,29 +123,23 @@ class SparseAssembler:
 
         `like` is an array (B, N) of the size and dtype of x.
         """
-        changes = np.empty((self.cost, *like.shape), dtype=like.dtype)
-        seed = np.zeros_like(like)
-        for color, members in enumerate(self._members):
-            seed[:, members] = 1
+        changes, seed = np.empty((self.cost, *like.shape), dtype=like.dtype), np.empty_like(like)
+        for color in range(self.cost):
+            seed[:] = self.coloring.colors == color
             changes[color] = jvp(seed)
-            seed[:, members] = 0
         self._look_outside(changes)
         data = self._entries(changes)
         if vjp is None:
             self._spread(data, changes, np.ones_like(like))
             return SparseMatrix(data, self.structure)
         rows, columns = self.structure.indices, self.structure.columns
+        seed[:] = 0
         for row in self.coloring.full_rows:
             seed[:, row] = 1
             entries = self._in_full[rows[self._in_full] == row]
             data[:, entries] = np.conj(vjp(seed))[:, columns[entries]]
             seed[:, row] = 0
         return SparseMatrix(data, self.structure)
-
-    def _change(self, residual: Flat, x: HostArray, F: HostArray, members: HostArray, steps: HostArray) -> HostArray:
-        shifted = x.copy()
-        shifted[:, members] += steps[:, members]
-        return residual(shifted) - F
 
     def _look_outside(self, changes: HostArray) -> None:
         """Note changes (colors, B, N) outside the pattern."""

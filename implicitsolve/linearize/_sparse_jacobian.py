@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from implicitsolve._namespace import eps
@@ -22,7 +24,7 @@ def colored(assembler: SparseAssembler, evaluator: Evaluator, x: HostArray, F: H
         J = evaluator.jacobian(x, F)
         return assembler.products(J.matvec, x, J.rmatvec if problem.vjp is not None else None)
     h = evaluator.inward(x, assembler.lengths(x))
-    return assembler.differences(lambda z: evaluator.residual(z, keep=True), x, F, h)
+    return assembler.differences(partial(evaluator.residual, keep=False), x, F, h)
 
 
 class ColoredMatrices:

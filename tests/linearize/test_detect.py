@@ -37,6 +37,7 @@ def found_pattern(detection):
     boundary=st.sampled_from(["none", "one-sided", "identity"]),
     systems=st.integers(1, 2),
 )
+@example(64, {2, 3}, False, "one-sided", 1)  # columns 1 and 2 of one color in the second search of row 0
 @example(20, {-8, 0, 1, 4, 7}, False, "one-sided", 1)  # columns 11 and 17 of one color, moved by the same length
 def test_diagonals_boundaries_and_rings(n, offsets, wraps, boundary, systems):
     pattern = np.zeros((n, n), dtype=bool)
