@@ -105,7 +105,7 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
 
 
 def _at_offsets(probe: Probe, entries: Entries, fields: HostArray, wrong: HostArray) -> Entries:
-    """Entries of some rows at all known offsets; where these are few, at twice these too, as of one-sided differences."""
+    """Entries of some rows at all known offsets; where these are few, at twice these too: one-sided differences."""
     offsets = np.unique(entries.rows - entries.columns)
     if offsets.size <= FEW_OFFSETS:
         offsets = np.union1d(offsets, 2 * offsets)

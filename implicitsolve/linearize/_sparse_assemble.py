@@ -106,7 +106,7 @@ class SparseAssembler:
             for color in range(self.cost):
                 np.subtract(residual(np.where(colors == color, moved, x)), F, out=changes[color])
             steps = moved - x  # as rounded
-            bad = ~np.isfinite(changes).all(axis=2)
+            bad: HostArray = ~np.isfinite(changes).all(axis=2)
             for color in np.flatnonzero(bad.any(axis=1)):
                 mine = colors == color
                 turned = residual(np.where(mine, x - steps, x)) - F
