@@ -106,8 +106,8 @@ class SparseAssembler:
             for color in range(self.cost):
                 np.subtract(residual(np.where(colors == color, moved, x)), F, out=changes[color])
             steps = moved - x  # as rounded
-            bad: HostArray = ~np.isfinite(changes).all(axis=2)
-            for color in np.flatnonzero(bad.any(axis=1)):
+            bad = np.asarray(~np.isfinite(changes).all(axis=2))
+            for color in np.flatnonzero(bad.any(axis=1)).tolist():
                 mine = colors == color
                 turned = residual(np.where(mine, x - steps, x)) - F
                 better = bad[color] & np.isfinite(turned).all(axis=1)
