@@ -33,12 +33,8 @@ DIFFERENCE = float(np.finfo(float).eps) ** 0.5  # in lam, over its size or inter
 class Family:
     """The problem for each value of its parameter.
 
-    Parameters
-    ----------
-    problem : callable or Problem
-        F(x, lam); a Problem whose functions have the parameter as a further argument; or lam -> Problem.
-    parameter : str or None
-        Name of that argument; None: it is the last positional one.
+    `problem` is F(x, lam), a Problem whose functions have the parameter as a further argument, or lam -> Problem;
+    `parameter` the name of that argument, None for the last positional one.
     """
 
     def __init__(self, problem: Any, parameter: str | None) -> None:
@@ -112,11 +108,16 @@ class Metric:
     span: float
     size: int
 
+    @property
+    def units(self) -> HostArray:
+        """Lengths 1 along each axis."""
+        units = np.full(self.size + 1, self.unit * self.size**0.5)
+        units[-1] = self.span
+        return units
+
     def covector(self, a: HostArray) -> HostArray:
         """The row whose product with b is the inner product of a and b."""
-        row = a / (self.size * self.unit**2)
-        row[-1] = a[-1] / self.span**2
-        return row
+        return a / self.units**2
 
     def inner(self, a: HostArray, b: HostArray) -> float:
         """The inner product."""
@@ -125,8 +126,7 @@ class Metric:
     def norm(self, a: HostArray) -> float:
         """The length."""
         with np.errstate(all="ignore"):
-            x = np.linalg.norm(a[:-1] / self.unit) / self.size**0.5
-        return float(np.hypot(x, a[-1] / self.span))
+            return float(np.linalg.norm(a / self.units))
 
     def parameter_row(self) -> HostArray:
         """The row that fixes the parameter."""
@@ -134,26 +134,11 @@ class Metric:
         row[-1] = 1 / self.span
         return row
 
-    @property
-    def units(self) -> HostArray:
-        """Lengths 1 along each axis."""
-        units = np.full(self.size + 1, self.unit * self.size**0.5)
-        units[-1] = self.span
-        return units
-
 
 class ExtendedSystem:
-    """F(x, lam) with its derivatives, on vectors z = (x, lam) of N + 1 numbers.
+    """F(x, lam) with its derivatives, on vectors z = (x, lam) of N + 1 numbers, with x in the shape of `x0`.
 
-    Parameters
-    ----------
-    family : Family
-    x0 : ndarray
-        For the shape of the unknowns.
-    tally : Tally
-        Of all calls.
-    unit, span : float
-        Sizes of x and of the interval of the parameter, for lengths.
+    Lengths are relative to `unit`, the size of x, and `span`, that of the interval of the parameter.
     """
 
     def __init__(self, family: Family, x0: HostArray, tally: Tally, *, unit: float, span: float) -> None:

@@ -47,16 +47,9 @@ class BorderedPlan:
 class Frame:
     """The bordered matrix [[J, dF/dlam], [row]] at z: factored where J is assembled, in units in which x and F are 1.
 
-    Attributes
-    ----------
-    null : ndarray (N + 1,)
-        The solution for the last unit vector: along the branch, ``row @ null == 1``.
-    matrix : SparseMatrix or None
-        J, where it is assembled; by differences to both sides where `accurate`.
-    scale : float
-        Euclidean size of F: its change with the parameter over the whole interval.
-    rounding : float
-        Size of F that rounding errors may leave.
+    `matrix` is J, where it is assembled, by differences to both sides where `accurate`. `null` is the solution for the
+    last unit vector, along the branch: ``row @ null == 1``. `scale` is the Euclidean size of F, its change with the
+    parameter over the whole interval, and `rounding` what rounding errors may leave of it.
     """
 
     def __init__(

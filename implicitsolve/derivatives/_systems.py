@@ -51,9 +51,9 @@ class HalfSystem:
             tally.add(kind)
         _, self.first = self.halves.eliminated.linearize(kept)
         _, self.second = self.halves.kept.linearize(eliminated)
-        J = guarded(
-            reduced_jacobian(self.first, self.second, kept, self.axis), "linearize", tally.add, copies=not problem.pure
-        )
+        in_shape = tuple(kept.shape[self.axis :])
+        reduced = reduced_jacobian(self.first, self.second, in_shape, evaluator.batch_shape, kept.dtype)
+        J = guarded(reduced, "linearize", tally.add, copies=not problem.pure)
         self.A = J.H if needs_adjoint else J
         self.M: LinearOperator | None = None
 
@@ -61,7 +61,8 @@ class HalfSystem:
         self, b: Array, start: Array | None, solver: KrylovMethod, stop: LinearStop
     ) -> tuple[LinearResult, Mapping[str, Array] | None]:
         """Return the solution for b (B, N) and, for an adjoint system with `Halves.pull`, the gradients."""
-        self.b, spent = split(self.evaluator.unflatten(b), self.axis), self._products()
+        tally = self.evaluator.tally
+        self.b, spent = split(self.evaluator.unflatten(b), self.axis), tally.jvps + tally.vjps
         self._measure(None if start is None else self._start(start, b), b)
         self.target = stop.target(self.measured.two(-1), b)
         status, iterations = _statuses(self.norms, self.target, None), np.zeros(self.norms.shape, dtype=int)
@@ -85,7 +86,7 @@ class HalfSystem:
             residual_norm=self.norms,
             target=self.target,
             iterations=iterations,
-            matvecs=self._products() - spent + (start is None),
+            matvecs=tally.jvps + tally.vjps - spent + (start is None),
         )
         return linear, None if self.elimination.gradients is None else self.elimination.gradients()
 
@@ -123,26 +124,16 @@ class HalfSystem:
 
     def _eliminate(self, b: Array, kept: Array | None) -> Elimination:
         """Compute the eliminated blocks, with right-hand side b, from the kept ones, and couple back; None is zero."""
-        first, second = self.first, self.second
+        first, second, tally = self.first, self.second, self.evaluator.tally
+        if kept is not None:  # the first half of a product, counted as the whole
+            tally.add("vjps" if self.needs_adjoint else "jvps")
         if not self.needs_adjoint:
-            eliminated = b if kept is None else b + self._product("jvps", first.matvec, kept)
+            eliminated = b if kept is None else b + first.matvec(kept)
             return Elimination(eliminated, second.matvec(eliminated), None)
-        if kept is None:
-            return Elimination(b, first.rmatvec(b), None)
-        if self.halves.pull is not None:
-            self.evaluator.tally.add("vjps")
+        if kept is not None and self.halves.pull is not None:
             return Elimination(*self.halves.pull((first, second), self.states, b, kept, self.wrt))
-        eliminated = b + self._product("vjps", second.rmatvec, kept)
+        eliminated = b if kept is None else b + second.rmatvec(kept)
         return Elimination(eliminated, first.rmatvec(eliminated), None)
-
-    def _product(self, kind: str, function: Callable[[Array], Array], kept: Array) -> Array:
-        """The first half of a product, counted as the whole."""
-        self.evaluator.tally.add(kind)
-        return function(kept)
-
-    def _products(self) -> int:
-        tally = self.evaluator.tally
-        return tally.jvps + tally.vjps
 
 
 def _statuses(norms: HostArray, target: HostArray, reported: HostArray | None) -> HostArray:

@@ -148,24 +148,12 @@ class Cancel(Protocol):
 
 @dataclass
 class Pool:
-    """An executor, and its properties that `Dispatch` uses.
+    """An executor, and its properties that `Dispatch` uses."""
 
-    Attributes
-    ----------
-    executor : Executor
-        Of the caller, or processes of this call.
-    workers : int
-        How many there are; a guess for the caller's executor.
-    places : int or None
-        Chunks handed over at a time: one more than workers, so that none is idle. None: all of them.
-    given : Executor or None
-        The caller's executor, which is left running.
-    """
-
-    executor: Submits
-    workers: int
-    places: int | None
-    given: Submits | None = None
+    executor: Submits  # of the caller, or processes of this call
+    workers: int  # a guess for the caller's executor
+    places: int | None  # for chunks: one more than workers, so that none is idle; None for all of them
+    given: Submits | None = None  # the caller's executor, which is left running
 
     @classmethod
     def of(cls, executor: Any, workers: int | None) -> Pool:

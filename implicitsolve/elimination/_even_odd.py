@@ -104,7 +104,8 @@ class _Kept:
     def linearize(self, e: Array) -> tuple[Array, LinearOperator]:
         eliminated, first = self.halves.eliminated.linearize(e)
         value, second = self.halves.kept.linearize(eliminated)
-        return e - value, reduced_jacobian(first, second, e, self.axis)
+        shape = tuple(e.shape)
+        return e - value, reduced_jacobian(first, second, shape[self.axis :], shape[: self.axis], e.dtype)
 
     def parameter_jvp(self, e: Array, tangents: Mapping[str, Array]) -> Array:
         eliminated, _ = self.halves.eliminated.linearize(e)
@@ -258,25 +259,24 @@ def merge(eliminated: Array, kept: Array, axis: int) -> Array:
     return x
 
 
-def reduced_jacobian(first: Coupling, second: Coupling, like: Array, batch_ndim: int) -> LinearOperator:
-    """I - second first, on states like `like`."""
-    batch_shape, in_shape = tuple(like.shape[:batch_ndim]), tuple(like.shape[batch_ndim:])
+def reduced_jacobian(
+    first: Coupling, second: Coupling, in_shape: tuple[int, ...], batch_shape: tuple[int, ...], dtype: Any
+) -> LinearOperator:
+    """I - second first, on states of a batch."""
 
-    def build(first: Coupling, second: Coupling, batch_shape: tuple[int, ...], dtype: Any) -> LinearOperator:
-        return LinearOperator(
-            lambda v: v - second.matvec(first.matvec(v)),
-            lambda w: w - first.rmatvec(second.rmatvec(w)),
-            in_shape=in_shape,
-            batch_shape=batch_shape,
-            dtype=dtype,
-            take=(lambda indices: build(first.take(indices), second.take(indices), (len(indices),), dtype))
-            if batch_shape
-            else None,
-            inverse=lambda: _inverse(first, second),
-            cast=lambda dtype: build(first.astype(dtype), second.astype(dtype), batch_shape, dtype),
-        )
+    def take(indices: Indices) -> LinearOperator:
+        return reduced_jacobian(first.take(indices), second.take(indices), in_shape, (len(indices),), dtype)
 
-    return build(first, second, batch_shape, like.dtype)
+    return LinearOperator(
+        lambda v: v - second.matvec(first.matvec(v)),
+        lambda w: w - first.rmatvec(second.rmatvec(w)),
+        in_shape=in_shape,
+        batch_shape=batch_shape,
+        dtype=dtype,
+        take=take if batch_shape else None,
+        inverse=lambda: _inverse(first, second),
+        cast=lambda dtype: reduced_jacobian(first.astype(dtype), second.astype(dtype), in_shape, batch_shape, dtype),
+    )
 
 
 def _inverse(first: Coupling, second: Coupling) -> LinearOperator:
