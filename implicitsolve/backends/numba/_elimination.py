@@ -16,8 +16,10 @@ the band U may fill `lower` blocks more, and F has as many more in each row. Ste
 from __future__ import annotations
 
 import numpy as np
+from numba.extending import overload
 
-from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude
+from implicitsolve.backends.numba._jit import fma, inlined, inner, kernel, magnitude
+from implicitsolve.backends.numba._lanes import Lanes, select
 
 
 @inner
@@ -118,7 +120,7 @@ def factor(blocks, F, pivots, reach, lower, size, singular, growth):
     `size` is the tuple of `static_size`; `singular` and `growth` are as in `implicitsolve.kernels.Factors`.
     """
     for b in range(blocks.shape[0]):
-        singular[b], growth[b] = factor_one(blocks[b], F[b], pivots[b], reach[b], lower, size)
+        singular[b], growth[b] = _factor_one(blocks[b], F[b], pivots[b], reach[b], lower, size)
 
 
 @kernel
@@ -132,7 +134,7 @@ def factor_pairs(blocks, F, pivots, reach, singular, growth):
 
 
 @inner
-def factor_one(A, F, pivots, reach, lower, size):
+def _factor_one(A, F, pivots, reach, lower, size):
     """Factor one system; return (singular, growth)."""
     T, m = A.shape[:2]
     k = len(size) if len(size) > 0 else A.shape[2]
@@ -166,37 +168,73 @@ def factor_one(A, F, pivots, reach, lower, size):
             largest = max(largest, best)
             d = one / F[t, lower, r, r]
             F[t, lower, r, r] = d
-            for i in range(r + 1, k):
-                ratio = F[t, lower, i, r] * d
-                F[t, lower, i, r] = ratio
-                for c in range(r + 1, k):
-                    F[t, lower, i, c] = fma(-ratio, F[t, lower, r, c], F[t, lower, i, c])
-            for s in range(1, below + 1):
-                for i in range(k):
-                    ratio = F[t + s, lower - s, i, r] * d
-                    F[t + s, lower - s, i, r] = ratio
-                    if not over_band:
-                        multiplier = max(multiplier, magnitude(ratio))
-                    for c in range(r + 1, k):
-                        F[t + s, lower - s, i, c] = fma(-ratio, F[t, lower, r, c], F[t + s, lower - s, i, c])
+            eliminate(F, t, r, d, lower, below, k)
+            if not over_band:
+                for s in range(1, below + 1):
+                    for i in range(k):
+                        multiplier = max(multiplier, magnitude(F[t + s, lower - s, i, r]))
         row = one.real * 0
         for r in range(k):
             for c in range(r + 1, k):
                 row = max(row, magnitude(F[t, lower, r, c]))
         last = lower + reach[t] - t
         for j in range(lower + 1, last + 1):
-            for r in range(1, k):
-                for q in range(r):
-                    ratio = -F[t, lower, r, q]
-                    for c in range(k):
-                        F[t, j, r, c] = fma(ratio, F[t, j, q, c], F[t, j, r, c])
+            finish(F, t, j, lower, k)
             row = max(row, _largest(F, t, j, k))
         largest = max(largest, row * multiplier)
         for s in range(1, below + 1):
             reach[t + s] = max(reach[t + s], reach[t])
             for j in range(lower + 1, last + 1):
-                _update(F, t, j, s, lower, k)
+                update(F, t, j, s, lower, k)
     return -1, largest / scale if scale > 0 else one.real
+
+
+# For numbers, and for the lanes of `newton_batch`
+
+
+@inlined
+def eliminate(F, t, r, d, lower, below, k):
+    """Eliminate column r of block t, whose pivot is 1/d, from the diagonal block and those below it."""
+    for i in range(r + 1, k):
+        ratio = F[t, lower, i, r] * d
+        F[t, lower, i, r] = ratio
+        for c in range(r + 1, k):
+            F[t, lower, i, c] = fma(-ratio, F[t, lower, r, c], F[t, lower, i, c])
+    for s in range(1, below + 1):
+        for i in range(k):
+            ratio = F[t + s, lower - s, i, r] * d
+            F[t + s, lower - s, i, r] = ratio
+            for c in range(r + 1, k):
+                F[t + s, lower - s, i, c] = fma(-ratio, F[t, lower, r, c], F[t + s, lower - s, i, c])
+
+
+@inlined
+def finish(F, t, j, lower, k):
+    """Apply the multipliers of the diagonal block to block j of block row t."""
+    for r in range(1, k):
+        for q in range(r):
+            ratio = -F[t, lower, r, q]
+            for c in range(k):
+                F[t, j, r, c] = fma(ratio, F[t, j, q, c], F[t, j, r, c])
+
+
+@inner
+def update(F, t, j, s, lower, k):
+    """``F[t + s, j - s] -= F[t + s, lower - s] @ F[t, j]``, four terms at a time."""
+    for i in range(k):
+        q = 0
+        while q + 4 <= k:
+            l0, l1 = -F[t + s, lower - s, i, q], -F[t + s, lower - s, i, q + 1]
+            l2, l3 = -F[t + s, lower - s, i, q + 2], -F[t + s, lower - s, i, q + 3]
+            for c in range(k):
+                v = fma(l1, F[t, j, q + 1, c], fma(l0, F[t, j, q, c], F[t + s, j - s, i, c]))
+                F[t + s, j - s, i, c] = fma(l3, F[t, j, q + 3, c], fma(l2, F[t, j, q + 2, c], v))
+            q += 4
+        while q < k:
+            l0 = -F[t + s, lower - s, i, q]
+            for c in range(k):
+                F[t + s, j - s, i, c] = fma(l0, F[t, j, q, c], F[t + s, j - s, i, c])
+            q += 1
 
 
 @inner
@@ -247,25 +285,6 @@ def _exchange(F, reach, t, r, p, lower, k):
             F[t, j, r, c], F[t + s, j - s, i, c] = F[t + s, j - s, i, c], F[t, j, r, c]
 
 
-@inner
-def _update(F, t, j, s, lower, k):
-    """``F[t + s, j - s] -= F[t + s, lower - s] @ F[t, j]``, four terms at a time."""
-    for i in range(k):
-        q = 0
-        while q + 4 <= k:
-            l0, l1 = -F[t + s, lower - s, i, q], -F[t + s, lower - s, i, q + 1]
-            l2, l3 = -F[t + s, lower - s, i, q + 2], -F[t + s, lower - s, i, q + 3]
-            for c in range(k):
-                v = fma(l1, F[t, j, q + 1, c], fma(l0, F[t, j, q, c], F[t + s, j - s, i, c]))
-                F[t + s, j - s, i, c] = fma(l3, F[t, j, q + 3, c], fma(l2, F[t, j, q + 2, c], v))
-            q += 4
-        while q < k:
-            l0 = -F[t + s, lower - s, i, q]
-            for c in range(k):
-                F[t + s, j - s, i, c] = fma(l0, F[t, j, q, c], F[t + s, j - s, i, c])
-            q += 1
-
-
 @kernel
 def solve(F, pivots, reach, lower, size, singular, x):
     """Overwrite x (B, T k) with the solutions; NaN for singular systems."""
@@ -273,7 +292,7 @@ def solve(F, pivots, reach, lower, size, singular, x):
         if singular[b] >= 0:
             x[b] = np.nan
         else:
-            solve_one(F[b], pivots[b], reach[b], lower, size, x[b])
+            substitute(F[b], pivots[b], reach[b], lower, size, x[b])
 
 
 @kernel
@@ -293,17 +312,38 @@ def solve_adjoint(F, pivots, reach, lower, size, singular, x):
         if singular[b] >= 0:
             x[b] = np.nan
         else:
-            solve_adjoint_one(F[b], pivots[b], reach[b], lower, size, x[b])
+            _solve_adjoint_one(F[b], pivots[b], reach[b], lower, size, x[b])
+
+
+def exchange_entries(x, first, r, pivot, k):
+    """Exchange entry r of a block of x, which begins at `first`, with that of the pivot, in each lane its own."""
+
+
+@overload(exchange_entries, jit_options={"error_model": "numpy"})
+def _exchange_entries(x, first, r, pivot, k):
+    if not isinstance(x.dtype, Lanes):
+
+        def exchanged(x, first, r, pivot, k):
+            x[first + r], x[first + pivot] = x[first + pivot], x[first + r]
+    else:
+
+        def exchanged(x, first, r, pivot, k):
+            for i in range(r + 1, k):
+                mask = pivot == i
+                a, b = x[first + r], x[first + i]
+                x[first + r], x[first + i] = select(mask, b, a), select(mask, a, b)
+
+    return exchanged
 
 
 @inner
-def solve_one(F, pivots, reach, lower, size, x):
+def substitute(F, pivots, reach, lower, size, x):
+    """Overwrite x with the solution."""
     T, k = F.shape[0], len(size) if len(size) > 0 else F.shape[2]
     for t in range(T):
         o = t * k
         for r in range(k):
-            p = o + pivots[t, r]
-            x[o + r], x[p] = x[p], x[o + r]
+            exchange_entries(x, o, r, pivots[t, r], k)
         for r in range(1, k):
             v = x[o + r]
             for c in range(r):
@@ -331,7 +371,7 @@ def solve_one(F, pivots, reach, lower, size, x):
 
 
 @inner
-def solve_adjoint_one(F, pivots, reach, lower, size, x):
+def _solve_adjoint_one(F, pivots, reach, lower, size, x):
     T, k = F.shape[0], len(size) if len(size) > 0 else F.shape[2]
     for t in range(T):
         o = t * k

@@ -18,7 +18,7 @@ import llvmlite.ir as ir
 import numba
 from numba.core import cgutils, config, types
 
-from implicitsolve.backends.numba._jit import _intrinsic, kernel, supports_real
+from implicitsolve.backends.numba._jit import _intrinsic, kernel, llvm, supports_real
 
 
 class Precision:
@@ -161,10 +161,7 @@ def clamp(x, low, high):
 
 def fma(a, b, c):
     """a b + c, rounded once where the processor can; b and c may be constants."""
-    lanes = f"v{a.type.count}" if a.is_vector else ""
-    name = f"llvm.fmuladd.{lanes}f{a.precision.bits}"
-    function = cgutils.get_or_insert_function(a.builder.module, ir.FunctionType(a.type, [a.type] * 3), name)
-    return Number(a.builder, a.builder.call(function, [a.value, a.lift(b), a.lift(c)]))
+    return Number(a.builder, llvm(a.builder, "fmuladd", a.value, a.lift(b), a.lift(c)))
 
 
 def exp(x):

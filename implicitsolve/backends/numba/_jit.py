@@ -25,7 +25,7 @@ from typing import Any, cast
 import llvmlite.ir as ir
 import numba
 import numba.core.config
-from numba.core import config
+from numba.core import cgutils, config
 from numba.core.caching import UserProvidedCacheLocator, UserWideCacheLocator
 from numba.extending import intrinsic
 
@@ -55,6 +55,12 @@ def inner(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile `function` as part of its callers, so that loops with bounds known there unroll: 20 % of a block LU."""
+    njit: Any = numba.njit
+    return njit(nogil=True, error_model="numpy", inline="always")(function)
+
+
 def _intrinsic(function: Callable[..., Any]) -> Any:
     """Numba's decorator, whose result takes one argument less than `function`."""
     return intrinsic(function)
@@ -65,13 +71,21 @@ def static_size(k: int) -> tuple[int, ...]:
     return (0,) * k if k <= STATIC else ()
 
 
+def llvm(builder: Any, name: str, *values: Any) -> Any:
+    """Call LLVM's intrinsic `name` on numbers, or vectors of them, of one type."""
+    kind = values[0].type
+    is_vector = isinstance(kind, ir.VectorType)
+    suffix = f"v{kind.count}{kind.element.intrinsic_name}" if is_vector else kind.intrinsic_name
+    function = ir.FunctionType(kind, [kind] * len(values))
+    return builder.call(cgutils.get_or_insert_function(builder.module, function, f"llvm.{name}.{suffix}"), values)
+
+
 @_intrinsic
 def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c`` for three numbers of one type, in one instruction where the processor has it."""
+    """``a * b + c`` for three numbers of one type, or lanes, in one instruction where the processor has it."""
 
-    def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-        signature = ir.FunctionType(x.type, [x.type] * 3)
-        return builder.call(builder.module.declare_intrinsic("llvm.fmuladd", [x.type], signature), [x, y, z])
+    def fused(builder: Any, *values: Any) -> Any:
+        return llvm(builder, "fmuladd", *values)
 
     def real(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return fused(builder, *values)

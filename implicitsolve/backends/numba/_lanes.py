@@ -23,7 +23,7 @@ from numba.core.typing.templates import AbstractTemplate, signature
 from numba.extending import register_model
 
 from implicitsolve._typing import HostArray
-from implicitsolve.backends.numba._jit import _intrinsic
+from implicitsolve.backends.numba._jit import _intrinsic, llvm
 
 LANES = 16  # doubles in two of the widest registers: while one result is waited for, the other is computed
 LINE = 64  # bytes of a cache line, which no vector should cross
@@ -209,20 +209,12 @@ def _unary(key: Any, implementation: Callable[[Any, Any], Any]) -> None:
         return implementation(builder, args)
 
 
-def _llvm(builder: Any, name: str, args: Any) -> Any:
-    """Call LLVM's intrinsic `name` on vectors of one type."""
-    kind = args[0].type
-    suffix = f"v{kind.count}{kind.element.intrinsic_name}"
-    function = ir.FunctionType(kind, [kind] * len(args))
-    return builder.call(cgutils.get_or_insert_function(builder.module, function, f"llvm.{name}.{suffix}"), args)
-
-
 _unary(operator.neg, lambda builder, args: builder.fneg(args[0]))
 _unary(operator.pos, lambda builder, args: args[0])
 for function in (abs, math.fabs, np.abs):
-    _unary(function, lambda builder, args: _llvm(builder, "fabs", args))
+    _unary(function, lambda builder, args: llvm(builder, "fabs", *args))
 for function in (math.sqrt, np.sqrt):
-    _unary(function, lambda builder, args: _llvm(builder, "sqrt", args))
+    _unary(function, lambda builder, args: llvm(builder, "sqrt", *args))
 
 
 class _MaskTemplate(AbstractTemplate):
@@ -299,9 +291,3 @@ def _power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     number, exponent = sig.args[0].number, sig.args[1]
     function = context.get_function(operator.pow, signature(number, number, exponent))
     return _lane_by_lane(builder, function, args)
-
-
-@_intrinsic
-def multiply_add(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c``, in one instruction where the processor has it."""
-    return a(a, a, a), lambda context, builder, signature, values: _llvm(builder, "fmuladd", values)

@@ -147,7 +147,7 @@ class _Solver:
     def solve_in_lanes(self) -> None:
         """Solve all systems but those for which the compiled method is not enough."""
         T, k, m = self.batch
-        dtype, stop = self.x.dtype, self.stop
+        dtype, stop, bands = self.x.dtype, self.stop, self.structure
         limit = IterationLoop.STEPS if stop.max_iterations is None else stop.max_iterations
         if dtype.kind != "f" or _newton_lanes.nbytes(T, k, m, dtype.itemsize) > CACHE or not limit:
             return
@@ -156,10 +156,10 @@ class _Solver:
         precision = float(np.finfo(dtype).eps)
         rtol = stop.relative(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
-        settings = self.sides, self.structure.lower, (float(stop.atol), rtol, precision, *rates), limit
+        settings = self.sides, bands.lower, (float(stop.atol), rtol, precision, *rates), limit
 
         def run(part: slice) -> None:
-            work = _newton_lanes.workspace(T, k, m, self.p.shape[1], dtype)
+            work = _newton_lanes.workspace(T, k, bands.lower, bands.upper, self.p.shape[1], dtype)
             ends = self.status[part], self.norms[part], self.work[part]
             _newton_lanes.solve(call, is_wide, self.x[part], self.p[part], self.F[part], *settings, work, *ends)
 

@@ -36,12 +36,13 @@ ZERO = np.int64(0)  # not a literal: Numba would compile a callee of its own for
 is_fast, largest_ratio = inner(_refactor_rule.is_fast), inner(_refactor_rule.largest_ratio)
 
 
-def workspace(T, k, m, parameters, dtype):
+def workspace(T, k, lower, upper, parameters, dtype):
     """Arrays for one call of `solve`. The caller owns them."""
     V = aligned((steps.VECTORS, T * k), dtype)
-    sizes = (T, m, k, k), (T, k), (2, k), (steps.STATES,), (parameters,)
+    sizes = (T, lower + upper + 1, k, k), (T, k), (2, k), (steps.STATES,), (parameters,)
+    reach = np.minimum(np.arange(T) + upper, T - 1)  # last block column of each block row
     others = tuple(aligned(size, dtype) for size in sizes)
-    return (V, V.reshape((len(V), -1)), *others, np.empty((2, T * k), dtype), np.zeros(LANES, np.int64))
+    return (V, V.reshape((len(V), -1)), *others, np.empty((2, T * k), dtype), np.zeros(LANES, np.int64), reach)
 
 
 def nbytes(T, k, m, itemsize):
@@ -72,6 +73,7 @@ def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, sta
     pair, who = borrowed(work[7]), borrowed(work[8])
     V, J, pivots = lanes(borrowed(work[0])), lanes(borrowed(work[2])), lanes(borrowed(work[3]))
     scales, S = lanes(lengths), lanes(state)
+    factors = J, pivots, borrowed(work[9]), lower
     atol, rtol, precision, relative, least, slowest = tolerances
     user = is_wide, shape, given, p, who, pair
     outputs = x, F_out, status, norms, counts
@@ -93,10 +95,10 @@ def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, sta
         running = ALL & ~idle
         steps.follow(V, scales, least)
         S[EVALUATIONS] += steps.assemble(call, user, numbers, V, J, scales, lower, relative, running)
-        factor(J, pivots, lower)
+        factor(*factors)
         updates = ZERO
         while running != 0 and updates < MAX_AGE:
-            steps.direction(V, J, pivots, lower, updates)
+            steps.direction(V, factors, updates)
             if updates == 0:
                 running, singular = steps.learn(V, scales, relative, running)
                 _leave(outputs, state, who, singular)
@@ -104,7 +106,7 @@ def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, sta
             good, fast = _step(call, user, numbers, V, S, updates, running, slowest)
             rejected = running & ~good
             if updates == 0 and rejected != 0:
-                taken, finite = steps.backtrack(call, user, numbers, V, S, J, pivots, lower, rejected)
+                taken, finite = steps.backtrack(call, user, numbers, V, S, factors, rejected)
                 failed = rejected & ~taken
                 if failed != 0:
                     exhausted = steps.is_rounding(call, user, numbers, V, S, precision, failed)

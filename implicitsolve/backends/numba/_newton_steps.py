@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._jit import inner, row_pointer
-from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, multiply_add, select
+from implicitsolve.backends.numba._elimination import eliminate, finish, substitute, update
+from implicitsolve.backends.numba._jit import fma, inner, row_pointer
+from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, select
 from implicitsolve.globalize._line_search import LENGTHS, PROMISING, SUFFICIENT_DECREASE, Backtracking
 from implicitsolve.linearize._difference_steps import TRUSTED
 from implicitsolve.nonlinear._refactor_rule import MAX_AGE, ROUNDING
@@ -53,7 +54,7 @@ def measure(V, row, unit):
         v = abs(V[row, i])
         largest = select(v > largest, v, largest)
         v *= unit
-        total = multiply_add(v, v, total)
+        total = fma(v, v, total)
     return largest, total
 
 
@@ -138,18 +139,18 @@ def learn(V, lengths, relative, running):
 
 
 @inner
-def direction(V, J, pivots, lower, updates):
+def direction(V, factors, updates):
     """Put -J^-1 F into row STEP, which holds the last step, after which it adds an update.
 
     The updates are those of `implicitsolve.nonlinear._broyden_inverse`.
     """
     for i in range(V.shape[1]):
         V[SCRATCH, i] = -V[F, i]
-    substitute(J, pivots, lower, V[SCRATCH])
+    divide(factors, V[SCRATCH])
     for u in range(updates - 1):
         product = _dot(V, PAIRS + 2 * u)
         for i in range(V.shape[1]):
-            V[SCRATCH, i] = multiply_add(V[PAIRS + 2 * u + 1, i], product, V[SCRATCH, i])
+            V[SCRATCH, i] = fma(V[PAIRS + 2 * u + 1, i], product, V[SCRATCH, i])
     if updates == 0:
         for i in range(V.shape[1]):
             V[STEP, i] = V[SCRATCH, i]
@@ -158,12 +159,12 @@ def direction(V, J, pivots, lower, updates):
     product = _dot(V, s)
     below = product * 0
     for i in range(V.shape[1]):
-        below = multiply_add(V[s, i], V[STEP, i] - V[SCRATCH, i], below)
+        below = fma(V[s, i], V[STEP, i] - V[SCRATCH, i], below)
     d = select((below > 0) | (below < 0), 1 / below, below * 0)
     for i in range(V.shape[1]):
         w = V[SCRATCH, i] * d
         V[s + 1, i] = w
-        V[STEP, i] = multiply_add(w, product, V[SCRATCH, i])
+        V[STEP, i] = fma(w, product, V[SCRATCH, i])
 
 
 @inner
@@ -171,7 +172,7 @@ def _dot(V, s):
     """Product of row s with row SCRATCH."""
     a = V[s, 0] * V[SCRATCH, 0]
     for i in range(1, V.shape[1]):
-        a = multiply_add(V[s, i], V[SCRATCH, i], a)
+        a = fma(V[s, i], V[SCRATCH, i], a)
     return a
 
 
@@ -192,7 +193,7 @@ def count(S, running):
 
 
 @inner
-def backtrack(call, user, numbers, V, S, J, pivots, lower, rejected):
+def backtrack(call, user, numbers, V, S, factors, rejected):
     """Shorten the Newton steps of the lanes `rejected`; return those that took one, and those with a finite trial.
 
     The tests and models are those of `implicitsolve.Backtracking`.
@@ -202,7 +203,7 @@ def backtrack(call, user, numbers, V, S, J, pivots, lower, rejected):
     largest, now = measure(V, TRIAL_F, S[UNIT])
     ratio = now / S[NORM]
     seen = bits(ratio < np.inf)
-    natural = _correction(V, J, pivots, lower, unit)
+    natural = _correction(V, factors, unit)
     good = rejected & bits((natural <= (9 / 16) * step) & (ratio < GROWTH**2))
     accept(V, S, mask_of(good), largest, now)
     active = rejected & ~good
@@ -220,7 +221,7 @@ def backtrack(call, user, numbers, V, S, J, pivots, lower, rejected):
         older, older_ratio = select(finite, length, older), select(finite, ratio, older_ratio)
         length = shorter
         for i in range(V.shape[1]):
-            V[TRIAL, i] = multiply_add(length, V[STEP, i], V[X, i])
+            V[TRIAL, i] = fma(length, V[STEP, i], V[X, i])
         evaluate(call, user, numbers, TRIAL, TRIAL_F, active)
         largest, now = measure(V, TRIAL_F, S[UNIT])
         ratio = now / S[NORM]
@@ -229,7 +230,7 @@ def backtrack(call, user, numbers, V, S, J, pivots, lower, rejected):
         good = active & bits(ratio <= enough * enough)
         if active & ~good & bits(ratio < GROWTH**2) != 0:
             enough = 1 - length / 4
-            natural = _correction(V, J, pivots, lower, unit)
+            natural = _correction(V, factors, unit)
             good |= active & bits((natural <= enough * enough * step) & (ratio < GROWTH**2))
         count(S, active)
         accept(V, S, mask_of(good), largest, now)
@@ -238,11 +239,11 @@ def backtrack(call, user, numbers, V, S, J, pivots, lower, rejected):
 
 
 @inner
-def _correction(V, J, pivots, lower, unit):
+def _correction(V, factors, unit):
     """Put J^-1 F of the trial points into row SCRATCH; return its sum of squares in units of 1 / `unit`."""
     for i in range(V.shape[1]):
         V[SCRATCH, i] = V[TRIAL_F, i]
-    substitute(J, pivots, lower, V[SCRATCH])
+    divide(factors, V[SCRATCH])
     return measure(V, SCRATCH, unit)[1]
 
 
@@ -254,7 +255,7 @@ def _promising(V, unit, step, natural):
     """
     product = step * 0
     for i in range(V.shape[1]):
-        product = multiply_add(V[STEP, i] * unit, V[SCRATCH, i] * unit, product)
+        product = fma(V[STEP, i] * unit, V[SCRATCH, i] * unit, product)
     best, length = step * PROMISING**2, step * 0
     for i in range(LENGTHS.size):
         square, rest = LENGTHS[i] * LENGTHS[i], 1 - LENGTHS[i]
@@ -291,44 +292,25 @@ def _minimum(length, ratio, older, older_ratio):
     return select(older > 0, select((cubic < 0) | (cubic > 0), curve, flat), parabola)
 
 
-# Block LU of the matrices in all lanes, with row interchanges inside the diagonal blocks: as in `_elimination`, in
-# place. ``pivots[t, r]`` is the row of block t that was exchanged with row r, for each lane. A singular matrix ends in
-# Inf or NaN.
+# Block LU of the matrices in all lanes, with row interchanges inside the diagonal blocks, in place. ``pivots[t, r]`` is
+# the row of block t that was exchanged with row r, for each lane. A singular matrix ends in Inf or NaN.
 
 
 @inner
-def factor(A, pivots, lower):
-    """Overwrite A (T, m, k, k) with its factors."""
-    T, m = A.shape[:2]
-    k = A.shape[2]
+def factor(A, pivots, reach, lower):
+    """Overwrite A (T, m, k, k) with its factors; block row t has blocks up to block column ``reach[t]``."""
+    T, k = A.shape[0], A.shape[2]
     for t in range(T):
-        below, right = min(lower, T - 1 - t), min(m - 1 - lower, T - 1 - t)
+        below, right = min(lower, T - 1 - t), reach[t] - t
         for r in range(k):
             _interchange(A, pivots, t, r, lower, right, k)
             d = 1 / A[t, lower, r, r]
             A[t, lower, r, r] = d
-            for i in range(r + 1, k):
-                ratio = A[t, lower, i, r] * d
-                A[t, lower, i, r] = ratio
-                for c in range(r + 1, k):
-                    A[t, lower, i, c] = multiply_add(-ratio, A[t, lower, r, c], A[t, lower, i, c])
-                for j in range(lower + 1, lower + right + 1):
-                    for c in range(k):
-                        A[t, j, i, c] = multiply_add(-ratio, A[t, j, r, c], A[t, j, i, c])
+            eliminate(A, t, r, d, lower, below, k)
+        for j in range(lower + 1, lower + right + 1):
+            finish(A, t, j, lower, k)
             for s in range(1, below + 1):
-                for i in range(k):
-                    ratio = A[t + s, lower - s, i, r] * d
-                    A[t + s, lower - s, i, r] = ratio
-                    for c in range(r + 1, k):
-                        A[t + s, lower - s, i, c] = multiply_add(-ratio, A[t, lower, r, c], A[t + s, lower - s, i, c])
-        for s in range(1, below + 1):
-            for j in range(lower + 1, lower + right + 1):
-                for i in range(k):
-                    for c in range(k):
-                        v = A[t + s, j - s, i, c]
-                        for q in range(k):
-                            v = multiply_add(-A[t + s, lower - s, i, q], A[t, j, q, c], v)
-                        A[t + s, j - s, i, c] = v
+                update(A, t, j, s, lower, k)
 
 
 @inner
@@ -352,38 +334,7 @@ def _interchange(A, pivots, t, r, lower, right, k):
 
 
 @inner
-def substitute(A, pivots, lower, x):
-    """Overwrite x with the solution; A holds the factors."""
-    T, m = A.shape[:2]
-    k = A.shape[2]
-    for t in range(T):
-        o = t * k
-        for r in range(k - 1):
-            for i in range(r + 1, k):
-                mask = pivots[t, r] == i
-                a, b = x[o + r], x[o + i]
-                x[o + r], x[o + i] = select(mask, b, a), select(mask, a, b)
-        for r in range(1, k):
-            v = x[o + r]
-            for c in range(r):
-                v = multiply_add(-A[t, lower, r, c], x[o + c], v)
-            x[o + r] = v
-        for s in range(1, min(lower, T - 1 - t) + 1):
-            for r in range(k):
-                v = x[o + s * k + r]
-                for c in range(k):
-                    v = multiply_add(-A[t + s, lower - s, r, c], x[o + c], v)
-                x[o + s * k + r] = v
-    for t in range(T - 1, -1, -1):
-        o = t * k
-        for s in range(min(m - 1 - lower, T - 1 - t), 0, -1):
-            for r in range(k):
-                v = x[o + r]
-                for c in range(k):
-                    v = multiply_add(-A[t, lower + s, r, c], x[o + s * k + c], v)
-                x[o + r] = v
-        for r in range(k - 1, -1, -1):
-            v = x[o + r]
-            for c in range(r + 1, k):
-                v = multiply_add(-A[t, lower, r, c], x[o + c], v)
-            x[o + r] = v * A[t, lower, r, r]
+def divide(factors, x):
+    """Overwrite x with the solution."""
+    A, pivots, reach, lower = factors
+    substitute(A, pivots, reach, lower, (), x)

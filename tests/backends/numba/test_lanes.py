@@ -13,9 +13,10 @@ import numba
 
 from implicitsolve import BlockBanded, NonlinearStop, Status
 from implicitsolve.backends.numba import _newton, newton_batch
-from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, multiply_add, select
+from implicitsolve.backends.numba._jit import fma
+from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton import compiled_for_lanes
-from implicitsolve.backends.numba._newton_steps import factor, substitute
+from implicitsolve.backends.numba._newton_steps import divide, factor
 
 CELLS = BlockBanded(1, 1, 2)
 
@@ -38,7 +39,7 @@ def expressions(x):
     out[4] = u**3 + v**2.5 + u ** (-1)
     out[5] = np.exp(u) + math.tanh(v) + np.sqrt(u) + math.log(v)
     out[6] = select((u < v) & ~(u <= 1) | (u > 2.5), u, v)
-    out[7] = multiply_add(u, v, u)
+    out[7] = fma(u, v, u)
     out[8] = 1
     u -= v
     u *= 2.0
@@ -88,10 +89,16 @@ def test_comparisons_with_nan_are_false():
 
 
 @numba.njit(error_model="numpy")
-def solve_in_lanes(blocks, pivots, lower, x):
-    A, p, right = lanes(blocks), lanes(pivots), lanes(x)
-    factor(A, p, lower)
-    substitute(A, p, lower, right)
+def solve_in_lanes(blocks, pivots, reach, lower, x):
+    factors = lanes(blocks), lanes(pivots), reach, lower
+    factor(*factors)
+    divide(factors, lanes(x))
+
+
+def solve(blocks, lower, x):
+    T, m, k = blocks.shape[:3]
+    reach = np.minimum(np.arange(T) + m - 1 - lower, T - 1)
+    solve_in_lanes(blocks, aligned((T, k), "float64"), reach, lower, x)
 
 
 def dense(blocks, lower):
@@ -112,7 +119,7 @@ def test_elimination_interchanges_rows_in_each_lane(T, k, lower, upper, rng):
     blocks[:, lower, :, :, ::3] = blocks[:, lower, ::-1, :, ::3]  # diagonals of some lanes are small or zero
     x = in_lanes(rng.standard_normal((T * k, LANES)))
     expected = [np.linalg.solve(dense(blocks[..., i], lower), x[:, i]) for i in range(LANES)]
-    solve_in_lanes(blocks, aligned((T, k), "float64"), lower, x)
+    solve(blocks, lower, x)
     np.testing.assert_allclose(x.T, expected, rtol=1e-11, atol=1e-13)
 
 
@@ -121,9 +128,9 @@ def test_a_singular_lane_harms_no_other(k, rng):
     blocks = in_lanes(rng.standard_normal((4, 3, k, k, LANES)))
     x = in_lanes(rng.standard_normal((4 * k, LANES)))
     alone, right = blocks.copy(), x.copy()
-    solve_in_lanes(alone, aligned((4, k), "float64"), 1, right)
+    solve(alone, 1, right)
     blocks[2, :, :, :, 5] = 0.0
-    solve_in_lanes(blocks, aligned((4, k), "float64"), 1, x)
+    solve(blocks, 1, x)
     assert not np.isfinite(x[:, 5]).any()
     np.testing.assert_array_equal(np.delete(x, 5, axis=1), np.delete(right, 5, axis=1))
 
