@@ -371,7 +371,7 @@ class JacobianProducts(LinearOperator):
         self._take = lambda rows: JacobianProducts(
             evaluator.take(rows, x), gather(x, rows), None if F is None else gather(F, rows)
         )
-        self._inverse = self._cast = self._arrays = self._make = None
+        self._inverse = self._cast = None
         self.in_shape = self.out_shape = (evaluator.size,)
         self.batch_shape = (x.shape[0],)
         self.dtype = x.dtype

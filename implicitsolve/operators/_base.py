@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -108,8 +108,6 @@ class LinearOperator:
         self._rmatvec = rmatvec
         self._take = take
         self._inverse, self._cast = inverse, cast
-        self._arrays: tuple[Array, ...] | None = None  # a row for each system; ``_make(*arrays)`` is it
-        self._make: Callable[..., LinearOperator] | None = None
         self.in_shape: tuple[int, ...] = checked_shape(in_shape, "in_shape")
         self.out_shape: tuple[int, ...] = self.in_shape if out_shape is None else checked_shape(out_shape, "out_shape")
         self.batch_shape: tuple[int, ...] = checked_shape(batch_shape, "batch_shape")
@@ -186,7 +184,7 @@ class LinearOperator:
 
             return product
 
-        flat = LinearOperator(
+        return LinearOperator(
             reshaped(self._matvec, self.in_shape, self.out_shape),
             None if self._rmatvec is None else reshaped(self._rmatvec, self.out_shape, self.in_shape),
             in_shape=self.shape[1],
@@ -197,13 +195,6 @@ class LinearOperator:
             inverse=then(self._inverse, LinearOperator.flat),
             cast=then(self._cast, LinearOperator.flat),
         )
-        return flat._made_of(self, LinearOperator.flat)
-
-    def _made_of(self, other: LinearOperator, change: Callable[[LinearOperator], LinearOperator]) -> Self:
-        """Self, which is ``change(other)``, and may be made of the same arrays as that."""
-        if other._arrays is not None and other._make is not None:
-            self._arrays, self._make = other._arrays, then(other._make, change)
-        return self
 
     # Algebra
 

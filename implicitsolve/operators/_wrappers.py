@@ -63,7 +63,7 @@ def guarded(
     def guard(A: LinearOperator) -> LinearOperator:
         return guarded(A, name, count, copies=copies)
 
-    whole = LinearOperator(
+    return LinearOperator(
         checked(flat.matvec, "jvps"),
         None if flat._rmatvec is None else checked(flat.rmatvec, "vjps"),
         in_shape=flat.in_shape,
@@ -73,15 +73,6 @@ def guarded(
         inverse=then(flat._inverse, lambda M: guarded(M, f"the inverse of {name}", copies=copies)),
         cast=then(flat._cast, guard),
     )
-    return whole._made_of(flat, guard)
-
-
-def merged(first: Any, second: Any, order: Indices) -> LinearOperator | None:
-    """Return the systems of two operators in some order, if arrays that can be joined define both, else None."""
-    if getattr(first, "_arrays", None) is None or getattr(second, "_arrays", None) is None:
-        return None
-    xp = array_namespace(first._arrays[0])
-    return first._make(*(gather(xp.concat(pair, axis=0), order) for pair in zip(first._arrays, second._arrays)))
 
 
 class Part(LinearOperator):

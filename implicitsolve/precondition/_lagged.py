@@ -15,7 +15,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_jacobian import ColoredMatrices
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._wrappers import SystemArrays, merged
+from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.precondition._diagonals import Preconditioner, build_inverse, builds_inverse, takes_sparse
 from implicitsolve.status import Status
 
@@ -57,17 +57,6 @@ class BatchedInverse:
     def replace(self, rows: Indices, inverse: Any) -> None:
         """Set the inverses of some systems."""
         self.drop(rows)
-        self._append(rows, inverse)
-
-    def _append(self, rows: Indices, inverse: Any) -> None:
-        """Add a part; to the last one, if the arrays of both can be joined."""
-        if self.parts:
-            both = np.concatenate([self.parts[-1][0], rows])
-            order = np.argsort(both)
-            joined = merged(self.parts[-1][1], inverse, order)
-            if joined is not None:
-                self.parts[-1] = both[order], joined
-                return
         self.parts.append((rows, inverse))
 
     def drop(self, rows: Indices) -> None:
@@ -97,10 +86,7 @@ class BatchedInverse:
 
     def concat(self, other: BatchedInverse, systems: int) -> BatchedInverse:
         """Return the inverses of these systems, which are that many, followed by those of others."""
-        whole = BatchedInverse(list(self.parts))
-        for rows, inverse in other.parts:
-            whole._append(systems + rows, inverse)
-        return whole
+        return BatchedInverse(self.parts + [(systems + rows, inverse) for rows, inverse in other.parts])
 
 
 @dataclass(frozen=True, kw_only=True)

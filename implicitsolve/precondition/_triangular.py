@@ -222,7 +222,7 @@ def _by_factors(below: Array, scale: Array, above: Array) -> LinearOperator:
         below_adjoint, above_adjoint = adjoint()
         return solve(b, below_adjoint, scale, above_adjoint)
 
-    inverse = LinearOperator(
+    return LinearOperator(
         lambda b: solve(b, below, scale, above),
         rmatvec,
         in_shape=shape[-2:],
@@ -230,9 +230,6 @@ def _by_factors(below: Array, scale: Array, above: Array) -> LinearOperator:
         dtype=scale.dtype,
         take=(lambda at: _by_factors(*(gather(x, at) for x in (below, scale, above)))) if len(shape) == 3 else None,
     )
-    if len(shape) == 3:
-        inverse._arrays, inverse._make = (below, scale, above), _by_factors
-    return inverse
 
 
 def _tridiagonal(like: Array) -> Any:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import LinearOperator, aslinearoperator
-from implicitsolve.operators._wrappers import Part, merged, stacked
+from implicitsolve.operators._wrappers import Part, stacked
 
 N = 3
 
@@ -61,16 +61,3 @@ def test_parts_of_one_operator_are_one_part_of_it_and_gather_nothing_before_a_pr
     np.testing.assert_allclose(A.rmatvec(v), product(chosen.swapaxes(1, 2), v))
     others = stacked([Part(whole, np.asarray([0])), Part(aslinearoperator(matrices), np.asarray([1]))])
     assert not isinstance(others, Part)
-
-
-def test_operators__made_of_arrays_are_merged_in_any_order(rng):
-    def made(d):
-        A = LinearOperator(lambda v: d * v, in_shape=(N, 1), batch_shape=(len(d),), dtype=np.float64)
-        A._arrays, A._make = (d,), made
-        return A
-
-    d = rng.normal(size=(5, N, 1))
-    A = merged(made(d[:2]).flat(), made(d[2:]).flat(), np.asarray([4, 0, 2, 1, 3]))
-    v = rng.normal(size=(5, N))
-    np.testing.assert_array_equal(A.matvec(v), d[[4, 0, 2, 1, 3], :, 0] * v)
-    assert merged(A, aslinearoperator(np.eye(N)[None]), np.arange(6)) is None
