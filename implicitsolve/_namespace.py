@@ -160,13 +160,9 @@ def host_dtype(dtype: Any) -> np.dtype[Any]:
         return np.dtype(str(dtype).rsplit(".", maxsplit=1)[-1])
 
 
+@lru_cache(maxsize=32)
 def eps(xp: Namespace, dtype: Any) -> float:
     """Rounding unit of `dtype`: the distance from 1 to the next larger number."""
-    return _eps(xp, dtype)
-
-
-@lru_cache(maxsize=32)
-def _eps(xp: Namespace, dtype: Any) -> float:
     return float(xp.finfo(dtype).eps)
 
 

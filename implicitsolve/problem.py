@@ -15,6 +15,9 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
 
+FUNCTIONS = "jvp", "vjp", "jac", "linearize", "blocks", "take", "initial_guess", "substitute", "astype"
+OF_PARAMETERS = "parameter_jvp", "parameter_vjp"
+
 
 @dataclass(frozen=True, repr=False)
 class Problem(Shown):
@@ -133,19 +136,7 @@ class Problem(Shown):
         """Check that functions are functions."""
         if not callable(self.residual):
             raise TypeError(f"Problem: `residual` must be callable, got {type(self.residual).__name__}")
-        for name in (
-            "jvp",
-            "vjp",
-            "jac",
-            "linearize",
-            "blocks",
-            "parameter_jvp",
-            "parameter_vjp",
-            "take",
-            "initial_guess",
-            "substitute",
-            "astype",
-        ):
+        for name in FUNCTIONS + OF_PARAMETERS:
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise TypeError(f"Problem: `{name}` must be callable or None, got {type(function).__name__}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve.derivatives import AdjointResult
-from implicitsolve.diagnostics._history import LINEAR_ADVICE, Case, Cause, faster, place, slowness
+from implicitsolve.diagnostics._history import LINEAR_ADVICE, STOPPED, Case, Cause, faster, place, slowness
 from implicitsolve.result import LinearResult
 from implicitsolve.status import Status
 
@@ -20,14 +20,20 @@ FAST = 0.2  # factor of a step that ends a solve soon, if it is half the one bef
 SOON = 5  # steps that a fast solve may still need
 FOREVER = 10_000  # more steps than anyone would wait for
 STILL = 1e-8  # step length with which x hardly moves
+AT_ROUNDING = Status.ITERATION_LIMIT, Status.STAGNATED, Status.LINE_SEARCH_FAILED  # how a norm of rounding error ends
 
 
 def cause_of(case: Case) -> Cause:
     """The cause for a system that has failed."""
-    find = CAUSES.get(case.status)
+    if case.status in STOPPED:
+        return Cause("stopped", "It was stopped as requested: this is not a failure.", "")
+    rounded = _rounding(case) if case.status in AT_ROUNDING else None
+    return rounded or CAUSES.get(case.status, _described)(case)
+
+
+def _described(case: Case) -> Cause:
     message = case.status.message
-    what = f"{message[0].upper()}{message[1:]}."
-    return Cause(case.status.name, what, case.status.hint) if find is None else find(case)
+    return Cause(case.status.name, f"{message[0].upper()}{message[1:]}.", case.status.hint)
 
 
 def _nonfinite(case: Case) -> Cause:
@@ -60,9 +66,6 @@ def _iteration_limit(case: Case) -> Cause:
     history = case.history
     if not history.steps:
         return Cause("none", "No step was allowed.", "NonlinearStop(max_iterations=...) of at least 1.")
-    rounded = _rounding(case)
-    if rounded:
-        return rounded
     rate, ratios, slow = history.rate, history.ratios, slowness(case)
     more = _more_steps(case, rate)
     if not rate < 1 or more > FOREVER:
@@ -89,9 +92,6 @@ def _iteration_limit(case: Case) -> Cause:
 
 
 def _stagnated(case: Case) -> Cause:
-    rounded = _rounding(case)
-    if rounded:
-        return rounded
     history = case.history
     lengths = history.part("step_length")
     if history.kind == "homotopy":
@@ -139,9 +139,6 @@ def _diverged(case: Case) -> Cause:
 
 
 def _line_search(case: Case) -> Cause:
-    rounded = _rounding(case)
-    if rounded:
-        return rounded
     history = case.history
     linear = history.part("linear_residual")
     solved = f" though the linear system was solved to {linear[-1]:.2g}" if linear.size and linear[-1] < 0.5 else ""
@@ -172,11 +169,6 @@ def _linear_solve(case: Case) -> Cause:
     return Cause("linear", what, f"{LINEAR_ADVICE} If J is singular at x there may be no solution: start elsewhere.")
 
 
-def _breakdown(case: Case) -> Cause:
-    what = f"The Krylov recurrence broke down at step {case.history.steps}, where norm(F) is {case.norm:.3g}."
-    return Cause("breakdown", what, "NewtonKrylov(krylov=GMRES()), which breaks down only for a singular J.")
-
-
 def _singular(case: Case) -> Cause:
     still = int((case.F == 0).sum())
     what = f"J is singular to working precision at step {case.history.steps}, where norm(F) is {case.norm:.3g}."
@@ -188,26 +180,14 @@ def _singular(case: Case) -> Cause:
     return Cause("singular", what, advice)
 
 
-def _stopped(case: Case) -> Cause:
-    return Cause("stopped", "It was stopped as requested: this is not a failure.", "")
-
-
-def _unended(case: Case) -> Cause:
-    return Cause("running", "The solve has not ended.", "")
-
-
 CAUSES: dict[Status, Callable[[Case], Cause]] = {
-    Status.RUNNING: _unended,
     Status.NONFINITE: _nonfinite,
     Status.ITERATION_LIMIT: _iteration_limit,
     Status.STAGNATED: _stagnated,
     Status.DIVERGED: _diverged,
     Status.LINE_SEARCH_FAILED: _line_search,
     Status.LINEAR_SOLVE_FAILED: _linear_solve,
-    Status.BREAKDOWN: _breakdown,
     Status.SINGULAR: _singular,
-    Status.STOPPED: _stopped,
-    Status.STOPPED_BY_MONITOR: _stopped,
 }
 
 

@@ -139,12 +139,8 @@ def _of_dense(part: System) -> Condition:
 
 def _of_matrix(part: System, J: BlockBandedMatrix | SparseMatrix) -> Condition:
     """J of a declared structure, by its factors."""
-    if isinstance(J, SparseMatrix):
-        norm = float(np.abs(J.to_sparse()).sum(axis=0).max())
-        inverse: LinearOperator = SparseLU().factor(J)
-    else:
-        norm = float(J.norm(1)[0])
-        inverse = BlockLU().factor(J).flat()
+    norm = float(np.abs(J.to_sparse("csc")).sum(axis=0).max(initial=0.0))
+    inverse: LinearOperator = SparseLU().factor(J) if isinstance(J, SparseMatrix) else BlockLU().factor(J).flat()
     with np.errstate(all="ignore"):
         error = float(norm2(inverse.matvec(part.F))[0])
         if not math.isfinite(error):

@@ -13,14 +13,12 @@ from implicitsolve._namespace import (
     gather,
     host_dtype,
     is_array,
-    norm2,
-    to_host,
 )
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators import _block_storage as storage
 from implicitsolve.operators._arguments import as_number
 from implicitsolve.operators._base import LinearOperator
-from implicitsolve.operators._block_storage import Products, transposed, without_outside
+from implicitsolve.operators._block_storage import Products, transposed
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded
 
@@ -325,36 +323,6 @@ class BlockBandedMatrix(LinearOperator):
         """
         structure = BlockBanded(*l_and_u) if structure is None else structure
         return _matrix(storage.from_banded(l_and_u, as_inexact(ab, "ab"), structure, drop), structure)
-
-    def norm(self, ord: Any = "fro") -> Any:
-        """Return a norm of each system's matrix, on the host.
-
-        Parameters
-        ----------
-        ord : {"fro", 1, inf}, optional
-            Frobenius norm, largest column sum, or largest row sum of magnitudes. Default: "fro".
-
-        Returns
-        -------
-        float or ndarray of shape batch_shape
-            In float64. NaN where the matrix holds one.
-        """
-        if ord not in ("fro", 1, np.inf):
-            raise ValueError(f'BlockBandedMatrix.norm: `ord` must be "fro", 1 or inf, got {ord!r}')
-        xp = array_namespace(self.blocks)
-        blocks = self.blocks if self.periodic else without_outside(self.blocks, self.lower)
-        size = math.prod(self.batch_shape)
-        if 0 in blocks.shape:
-            values = np.zeros(size)
-        elif ord == "fro":
-            values = norm2(xp.reshape(blocks, (size, -1)))
-        else:
-            magnitudes = xp.abs(blocks)
-            if ord == 1:
-                magnitudes = transposed(magnitudes, self.lower, self.periodic, conjugate=False)
-            sums = xp.sum(magnitudes, axis=(-3, -1))
-            values = to_host(xp.max(xp.reshape(sums, (size, -1)), axis=1)).astype(np.float64)
-        return values.reshape(self.batch_shape) if self.batch_shape else values.item()
 
 
 def _matrix(blocks: Array, structure: BlockBanded) -> BlockBandedMatrix:

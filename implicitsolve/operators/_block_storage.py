@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import array_namespace, from_host, is_complex, traits_of
+from implicitsolve._namespace import array_namespace, from_host, is_complex, to_host, traits_of
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.structure import BlockBanded
 
@@ -200,7 +200,7 @@ def to_sparse(blocks: Array, structure: BlockBanded, format: str) -> Any:
         raise ValueError(f'to_sparse: `format` must be "bsr", "csr" or "csc", got {format!r}')
     if int(np.prod(blocks.shape[:-4])) != 1:
         raise ValueError(f"to_sparse: the matrix must be one system, got batch shape {tuple(blocks.shape[:-4])}")
-    band = np.asarray(array_namespace(blocks).reshape(blocks, blocks.shape[-4:]))
+    band = to_host(array_namespace(blocks).reshape(blocks, blocks.shape[-4:]))
     length, width, k = band.shape[:3]
     columns = np.arange(length)[:, None] + np.arange(width) - structure.lower
     if structure.periodic:

@@ -10,7 +10,6 @@ import numpy as np
 from implicitsolve._namespace import as_inexact, eps, from_host, host_dtype, is_complex, norm2, to_host
 from implicitsolve._typing import Array
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._jacobian import jacobian
 from implicitsolve.operators import LinearOperator, aslinearoperator
 from implicitsolve.problem import Problem
 
@@ -101,50 +100,6 @@ def taylor_test(
     clear = rest > floor
     orders = np.log2(rest[:-1] / np.where(rest[1:] > 0, rest[1:], 1.0))[clear[:-1] & clear[1:]]
     return float(np.median(orders)) if orders.size else float("inf")
-
-
-def structure_test(problem: Problem, x: Array, *, rng: np.random.Generator | None = None) -> float:
-    """Mismatch between the assembled Jacobian of a declared structure and the derivative of F along a random direction.
-
-    Parameters
-    ----------
-    problem : Problem
-        With `structure`.
-    x : array_like
-        Where to test; take a point at which F is smooth and no derivative vanishes.
-    rng : numpy.random.Generator, optional
-        Source of the direction v. Default: seed 0.
-
-    Returns
-    -------
-    float
-        ``||J v - (F(x + h v) - F(x - h v)) / (2 h)|| / ||J v||``, the worst of the batch: below about 1e-6 if the
-        structure (and `blocks`, `jvp`, ... where given) is right, of the size of the neglected entries if not.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
-    >>> def F(u):
-    ...     return np.diff(u, 2, prepend=0.0, append=0.0) + u**2
-    >>> x = np.linspace(1.0, 2.0, 9)
-    >>> right, wrong = (ims.Problem(F, structure=ims.BlockBanded(n, n)) for n in (1, 0))
-    >>> ims.testing.structure_test(right, x) < 1e-6, ims.testing.structure_test(wrong, x) > 0.1
-    (True, True)
-    """
-    J = jacobian(problem, x)
-    rng = np.random.default_rng(0) if rng is None else rng
-    x = as_inexact(x, "x")
-    evaluator = Evaluator(problem, x)
-    flat = evaluator.flatten(x)
-    v = evaluator.flatten(normal(rng, tuple(x.shape), x))
-    size = np.where(norm2(flat) > 0, norm2(flat), 1.0) / norm2(v)
-    v = v * from_host(size, v)[:, None]
-    h = eps(evaluator.xp, x.dtype) ** (1 / 3)
-    difference = (evaluator.residual(flat + h * v) - evaluator.residual(flat - h * v)) / (2 * h)
-    Jv = J.flat().matvec(v) if J.batch_shape else J.matvec(v[0, ...])[None, ...]
-    mismatch, expected = norm2(difference - Jv), np.maximum(norm2(difference), norm2(Jv))
-    return float((mismatch / np.where(expected > 0, expected, 1.0)).max(initial=0.0))
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], like: Array) -> Array:

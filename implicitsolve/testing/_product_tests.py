@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import eps, from_host, gather, is_complex, norm2, to_host
+from implicitsolve._namespace import as_inexact, check_whole, eps, from_host, gather, is_complex, norm2, to_host
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._jacobian import jacobian
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.testing._checks import random_like
@@ -231,6 +232,43 @@ class Point:
         worst = float(np.where(np.isnan(measured), np.inf, measured).max(initial=0.0))
         allowed = ROUNDING * self.precision
         return Check(name, worst <= allowed, worst, allowed, "" if worst <= allowed else hint)
+
+
+def structure_test(problem: Problem, x: Array, *, rng: np.random.Generator | None = None) -> float:
+    """Mismatch between the assembled Jacobian of a declared structure and the derivative of F along a random direction.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `structure`.
+    x : array_like
+        Where to test; take a point at which F is smooth and no derivative vanishes.
+    rng : numpy.random.Generator, optional
+        Source of the direction v. Default: seed 0.
+
+    Returns
+    -------
+    float
+        ``||J v - (F(x + h v) - F(x - h v)) / (2 h)|| / ||J v||``, the worst of the batch: below about 1e-6 if the
+        structure (and `blocks`, `jvp`, ... where given) is right, of the size of the neglected entries if not. NaN
+        where no length h of the differences makes sense, as for a noisy F.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> def F(u):
+    ...     return np.diff(u, 2, prepend=0.0, append=0.0) + u**2
+    >>> x = np.linspace(1.0, 2.0, 9)
+    >>> right, wrong = (ims.Problem(F, structure=ims.BlockBanded(n, n)) for n in (1, 0))
+    >>> ims.testing.structure_test(right, x) < 1e-6, ims.testing.structure_test(wrong, x) > 0.1
+    (True, True)
+    """
+    x = as_inexact(x, "x")
+    check_whole("structure_test", x, "the functions of one rank's part")
+    J = jacobian(problem, x)
+    point = Point(problem, x, np.random.default_rng(0) if rng is None else rng)
+    return point.products("structure", J.flat()).measured
 
 
 def _worst(checks: list[Check]) -> Check:

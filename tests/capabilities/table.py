@@ -149,7 +149,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "testing.dense": PLAIN,
         "testing.dot_test": Row(cupy=YES, split=UNLIKE),
         "testing.taylor_test": Row(),
-        "testing.structure_test": Row(split=UNLIKE),
+        "testing.structure_test": Row(split=CHECKED),
         **{f"testing.{name}": GALLERY for name in ("get", "pde_gallery", "classic_problems", "burkardt_problems")},
     },
 }
