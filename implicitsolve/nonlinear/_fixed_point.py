@@ -40,7 +40,7 @@ class FixedPointState(LoopState):
     damping: HostArray
     rejections: HostArray  # steps in a row that were rejected
     age: HostArray  # steps since the start, or the last rejected one
-    least: HostArray  # ||F||_2 at the best point
+    best_norms: HostArray  # ||F||_2 at the best point
     is_trusted: HostArray  # whether M is used
     inverse: BatchedInverse  # M
 
@@ -118,7 +118,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
             damping=np.full(size, float(self.method.damping)),
             rejections=np.zeros(size, dtype=int),
             age=np.zeros(size, dtype=int),
-            least=state.norms,
+            best_norms=state.norms,
             is_trusted=np.ones(size, dtype=bool),
             inverse=BatchedInverse(),
         )
@@ -150,7 +150,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         norms = measured.two(0)
         finite = np.isfinite(norms)
         with np.errstate(over="ignore"):
-            rejected = ~(finite & (norms <= self.method.growth_limit * state.least))
+            rejected = ~(finite & (norms <= self.method.growth_limit * state.best_norms))
         length = np.where(rejected, 0.0, state.damping)
         found = SearchResult(x, F, norms, length, ~rejected, finite, None, measured)
         self._return_to_best(found, rejected)
@@ -161,7 +161,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         self._renew(state, due & ~rejected)
         with np.errstate(all="ignore"):
             self._learn(step, old_F, rejected)
-        state.least = np.where(self._note_best(), state.norms, state.least)
+        state.best_norms = np.where(self._note_best(), state.norms, state.best_norms)
         self._update_status(found.accepted, moved, is_still, is_last, self._failed(finite))
         return {"step_length": found.length}
 
@@ -172,7 +172,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
             state = self.state
             scatter(found.x, rows, gather(state.best_x, rows))
             scatter(found.F, rows, gather(state.best_F, rows))
-            found.norms[rows], found.measured = state.least[rows], None
+            found.norms[rows], found.measured = state.best_norms[rows], None
             state.is_trusted[rows] = False
             state.inverse.drop(rows)
 

@@ -118,7 +118,7 @@ class _PathState(LoopState):
 class _HomotopyLoop(IterationLoop[_PathState]):
     """Predictions along the path, and corrections back to it."""
 
-    STEPS = 2000
+    STEPS = PATIENCE = 2000  # ||F|| may grow on the way
 
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         return self.evaluator.trial(x)

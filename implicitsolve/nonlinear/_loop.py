@@ -21,8 +21,8 @@ from implicitsolve.status import Status
 
 HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x at all
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
-WORTH, IDLE = 0.99, 3  # of the least ||F||: progress; steps without, after which the allowance of evaluations applies
-PATIENCE = 20  # steps without progress after which a system has stagnated
+PATIENCE = 20  # steps without progress after which a system has stagnated,
+IDLE, IDLE_ITERATIONS = 3, 200  # ... and those after which it has where they took many evaluations
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
@@ -45,6 +45,7 @@ class IterationLoop(Generic[State]):
     FOLDS: ClassVar[bool] = False  # whether a step evaluates their x0 in the call that it takes anyway
     STEPS: ClassVar[int] = 100  # limit where the caller set none
     NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
+    PATIENCE: ClassVar[int] = PATIENCE
     LIMITED: ClassVar[bool] = False  # whether a single system without progress has an allowance of evaluations
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
@@ -54,7 +55,7 @@ class IterationLoop(Generic[State]):
         self.whole, self.is_retry, self.memory = context.evaluator, rows is not None, context.memory
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
-        self.patience, self.idle, self.least = PATIENCE, 0, np.inf
+        self.patience: int = self.PATIENCE
         self.is_limited = self.LIMITED and self.whole.rows.size == 1
         self.entering: Entering | None = None  # systems that join after the next step
         rows = self.whole.rows if rows is None else rows
@@ -147,9 +148,9 @@ class IterationLoop(Generic[State]):
         self._note_converged(status, norms, stop.holds(measure, target, x, None))
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
-        since = np.zeros(rows.size, dtype=int)
-        best = x, F, np.where(np.isfinite(measure), measure, np.inf)
-        state = LoopState(rows, x, F, norms, norms.copy(), measure, target, measure.copy(), *best, since, limit, status)
+        since, spent = np.zeros(rows.size, dtype=int), solution.krylov_iterations[rows]
+        progress = measure.copy(), norms.copy(), since, spent, x, F, np.where(np.isfinite(measure), measure, np.inf)
+        state = LoopState(rows, x, F, norms, norms.copy(), measure, target, *progress, limit, status)
         return self._extended(state, J)
 
     def _measured_by_stop(self, measured: Norms, x: Array, rows: Indices) -> HostArray:
@@ -222,12 +223,6 @@ class IterationLoop(Generic[State]):
         state.F, step, state.x = measured.arrays
         state.norms, state.measure = norms, self._measured_by_stop(measured, state.x, state.rows)
         self.solution.iterations[state.rows] += 1
-        if state.measure[0] < self.NEW_BEST * state.best[0]:
-            state.since[0], state.best[0] = 0, state.measure[0]
-        else:
-            state.since[0] += 1
-            if state.since[0] >= self.patience:
-                state.status[0] = STAGNATED
         self._mark_converged(step)
 
     def _update_status(
@@ -245,11 +240,8 @@ class IterationLoop(Generic[State]):
         step before it was shortened at bounds.
         """
         state, status = self.state, self.state.status
-        is_best = state.measure < self.NEW_BEST * state.best
-        state.since = np.where(is_best, 0, state.since + 1)
-        state.best = np.where(is_best, state.measure, state.best)
         status[is_last | (self.leave is not None and self.leave(state))] = ITERATION_LIMIT
-        status[(state.since >= self.patience) | (accepted & is_still)] = STAGNATED
+        status[accepted & is_still] = STAGNATED
         with np.errstate(over="ignore"):
             status[state.norms > BLOWN_UP * state.start_norms] = DIVERGED
         np.copyto(status, failed, where=failed != RUNNING)
@@ -277,19 +269,32 @@ class IterationLoop(Generic[State]):
         return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
 
     def _note_progress(self) -> None:
-        """End a single system that makes no progress and has exceeded its allowance of evaluations."""
+        """End systems without progress: after `patience` steps, and after 3 that took many evaluations.
+
+        These are 200 Krylov iterations or, for a single system, more than its allowance.
+        """
         state, tally = self.state, self.whole.tally
-        if not self.is_limited:
-            tally.begin = tally.evaluations
+        iterations = self.solution.krylov_iterations[state.rows]
+        is_best, is_less = state.measure < self.NEW_BEST * state.best, state.norms < self.NEW_BEST * state.least
+        is_progress = is_best | is_less
+        np.copyto(state.best, state.measure, where=is_best)
+        np.copyto(state.least, state.norms, where=is_less)
+        np.copyto(state.spent, iterations, where=is_progress)
+        state.since += 1
+        state.since[is_progress] = 0
+        if self.is_limited:
+            tally.progress += bool(is_progress[0])
         else:
-            is_less = bool(state.norms[0] < WORTH * self.least)  # where another norm, that of the rule, lags behind
-            is_progress = is_less or bool(state.measure[0] < WORTH * state.best_measure[0])
-            self.least = float(state.norms[0]) if is_less else self.least
-            tally.progress += is_progress
-            self.idle = 0 if is_progress else self.idle + 1
-            is_idle = self.idle >= IDLE and state.status[0] == RUNNING and tally.allowance <= 0
-            if is_idle and state.best_measure[0] > NEAR * self.solution.first_norm[0]:
-                state.status[0] = STAGNATED
+            tally.begin = tally.evaluations
+        if is_progress.all():
+            return
+        is_over = state.since >= self.patience
+        if self.LIMITED:
+            is_costly = iterations - state.spent >= IDLE_ITERATIONS
+            if self.is_limited and tally.allowance <= 0:
+                is_costly |= state.best_measure > NEAR * self.solution.first_norm[state.rows]
+            is_over |= (state.since >= IDLE) & is_costly
+        state.status[is_over & (state.status == RUNNING)] = STAGNATED
 
     def _note_best(self) -> HostArray:
         """Keep the points with the smallest norms of F; return where these are new."""

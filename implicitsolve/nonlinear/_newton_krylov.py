@@ -29,8 +29,6 @@ from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rd
 
 POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
 ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
-PROGRESS = 0.9  # of ||F||_2, which searches reduce, where another norm, that of the stopping rule, lags behind
-IDLE_STEPS, IDLE_ITERATIONS = 4, 200  # since ||F|| made progress, after which both together a system has stagnated
 SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
 BOUNDED = 0.01  # largest eta next to bounds, where unknowns near one are smaller than the error of the others
 LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
@@ -78,8 +76,9 @@ class NewtonKrylov:
     -----
     Each system has its own Krylov space, forcing term, step length and status; those that have ended leave the arrays.
     Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times
-    as accurately. A system whose least norm of F has not fallen by 1 %, nor ||F||_2 by 10 %, in 4 steps and 200
-    iterations has stagnated; a single one also by the rule of `NonlinearStop.max_evaluations`.
+    as accurately. A system has stagnated after 20 steps in which neither the norm of the stopping rule nor ||F||_2 fell
+    to 0.99 of its least value, and after 3 such steps that took 200 iterations; a single one also by the rule of
+    `NonlinearStop.max_evaluations`.
 
     Memory per system with the defaults, in vectors: 2 m for a space of m, and 4 r for r recycled pairs.
 
@@ -160,9 +159,6 @@ class _NewtonState(LoopState):
 
     eta: HostArray  # forcing terms
     attempts: HostArray  # directions tried at this x without success
-    least: HostArray  # smallest ||F||_2 that counted as progress
-    idle: HostArray  # Krylov iterations since
-    idle_steps: HostArray  # steps since
     J: LinearOperator | None  # J(x), where it is known
     x_norms: HostArray | None  # ||x||, where it is known
     lagged: LaggedInverse | None  # preconditioners built from J
@@ -195,9 +191,6 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             **vars(state),
             eta=method.forcing.first(systems),
             attempts=np.zeros(systems, dtype=int),
-            least=state.norms.copy(),
-            idle=np.zeros(systems, dtype=int),
-            idle_steps=np.zeros(systems, dtype=int),
             J=J,
             x_norms=None,
             lagged=None if method.preconditioner is None else lagged(method.preconditioner, self.evaluator, systems),
@@ -224,11 +217,11 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         eta = self._forcing()
         M = self._preconditioner(J)
         limit = None if state.lagged is None else state.lagged.limit
-        if self.is_limited and (self.idle or self.is_retry):
+        if self.is_limited and (state.since[0] or self.is_retry):
             most = np.asarray([max(LEAST_KRYLOV, self.whole.tally.allowance)])
             limit = most if limit is None else np.minimum(limit, most)
         outcome = state.linear.direction(J, state.F, state.norms, eta, M, limit)
-        self.idle -= int(np.any(state.linear.grew))  # a larger space may solve what this one could not
+        state.since = state.since - state.linear.grew  # a larger space may solve what this one could not
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
         previous, direction, remaining = state.norms, outcome.x, linear_residual
         if evaluator.box is not None:
@@ -249,13 +242,6 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         moved, is_still = self._accept(found, direction)
         self.solution.krylov_iterations[state.rows] += outcome.iterations
         failed = self._failed(found, outcome, size, linear_residual)
-        is_less = state.norms < PROGRESS * state.least
-        state.least = np.where(is_less, state.norms, state.least)
-        is_idle = ~(is_less | (state.measure < self.NEW_BEST * state.best))
-        state.idle = np.where(is_idle, state.idle + outcome.iterations, 0)
-        state.idle_steps = np.where(is_idle, state.idle_steps + 1, 0)
-        given_up = (state.idle_steps >= IDLE_STEPS) & (state.idle >= IDLE_ITERATIONS) & (failed == RUNNING)
-        failed[given_up] = STAGNATED
         self._update_status(found.accepted, moved, is_still, is_last, failed, outcome.x)
         if state.lagged is not None:
             state.lagged.count(outcome.iterations)

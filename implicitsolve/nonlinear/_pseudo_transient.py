@@ -231,15 +231,14 @@ class _KrylovLoop(KrylovLoop):
     """Steps of `NewtonKrylov` with the shifted J."""
 
     LIMITED = False  # a transient may take its time
-    STEPS = STEPS
+    STEPS, PATIENCE = STEPS, PATIENCE
 
     def __init__(self, clock: _Clock, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.clock, self.patience = clock, PATIENCE
+        self.clock = clock
 
     def _jacobian(self) -> LinearOperator:
         state = self.state
-        state.idle_steps[:] = 0  # a transient may take its time
         J = getattr(state.J, "unshifted", state.J)
         J = self.evaluator.jacobian(state.x, state.F) if J is None else J
         return _with_diagonal(J, self.clock.diagonal(self.evaluator.rows, J, state.x, state.F))
@@ -307,11 +306,7 @@ class _BlockLoop(BlockLoop):
     """Steps with a new factorization each."""
 
     LIMITED = False
-    STEPS = STEPS
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.patience = PATIENCE
+    STEPS, PATIENCE = STEPS, PATIENCE
 
 
 @dataclass(frozen=True)

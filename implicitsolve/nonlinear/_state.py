@@ -34,10 +34,12 @@ class LoopState(SystemArrays):
     measure: HostArray  # norm of F in the norm of the stopping rule
     target: HostArray  # right-hand side of the stopping rule
     best: HostArray  # smallest `measure` that counted as progress
+    least: HostArray  # ... and ||F||_2, which searches reduce where another norm, that of the rule, lags behind
+    since: HostArray  # steps since the last progress
+    spent: HostArray  # Krylov iterations until then
     best_x: Array  # the point with the smallest `measure` of all, and F there
     best_F: Array
     best_measure: HostArray
-    since: HostArray  # steps since then
     limit: HostArray  # step of the loop that is the last one
     status: HostArray  # codes of `Status`
 
