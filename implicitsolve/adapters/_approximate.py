@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve import Problem, aslinearoperator
 from implicitsolve._namespace import array_namespace, copied, is_array
 from implicitsolve._typing import Array
-from implicitsolve.adapters._common import check_no_grad, check_size, quiet
+from implicitsolve.adapters._common import check_array, check_no_grad, check_size, quiet
 
 FULL, SKIPPED = "full", "skipped"
 
@@ -78,9 +78,9 @@ def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array = None) -> 
     if not is_array(x):
         raise TypeError(f"{caller}: `x0` must be an array, got {type(x).__name__}")
     check_no_grad(caller, "x0", x)
-    iterates = [_copy(x)]
+    iterates = [copied(x)]
     for _ in range(rho):
-        iterates.append(_difference(iterates[-1], problem.residual(_copy(iterates[-1]))))
+        iterates.append(_difference(iterates[-1], problem.residual(copied(iterates[-1]))))
     return ApproximateFixedPoint(problem=problem, iterates=tuple(iterates))
 
 
@@ -150,14 +150,14 @@ class ApproximateFixedPoint:
         of_parameters = self.problem.parameter_vjp
         if of_parameters is None:
             raise TypeError(f"{caller}: the problem needs `parameter_vjp`")
-        lam = _checked(caller, cotangent, self.x)
+        lam = check_array(caller, "cotangent", cotangent, tuple(self.x.shape), self.x, "x")
         states = self.iterates[-2::-1]
-        total = {name: -value for name, value in of_parameters(_copy(states[0]), _copy(lam)).items()}
+        total = {name: -value for name, value in of_parameters(copied(states[0]), copied(lam)).items()}
         if propagation == FULL and self.rho > 1:
             adjoint = _adjoint(caller, self.problem)
             for after, state in pairwise(states):
-                lam = _difference(lam, adjoint(_copy(after), _copy(lam)))
-                for name, value in of_parameters(_copy(state), _copy(lam)).items():
+                lam = _difference(lam, adjoint(copied(after), copied(lam)))
+                for name, value in of_parameters(copied(state), copied(lam)).items():
                     total[name] = total[name] - value
         return ApproximateGradients(gradients=total, propagation=propagation)
 
@@ -178,28 +178,11 @@ class ApproximateGradients:
     propagation: str
 
 
-def _checked(caller: str, cotangent: Array, x: Array) -> Array:
-    if not is_array(cotangent):
-        raise TypeError(f"{caller}: `cotangent` must be an array, got {type(cotangent).__name__}")
-    expected, got = (f"{array_namespace(y).__name__} {y.dtype}" for y in (x, cotangent))
-    if expected != got:
-        raise TypeError(f"{caller}: `cotangent` must have the library and dtype of x, {expected}, got {got}")
-    if cotangent.shape != x.shape:
-        got = f"{tuple(x.shape)}, got {tuple(cotangent.shape)}"
-        raise ValueError(f"{caller}: `cotangent` must have the shape of x, {got}")
-    return cotangent
-
-
 def _zeros(caller: str, problem: Problem) -> Array:
     if problem.initial_guess is None:
         raise TypeError(f"{caller}: `x0` is needed, since `problem` has no initial guess to give its shape")
     guess = problem.initial_guess("zeros", None)
     return array_namespace(guess).zeros_like(guess)
-
-
-def _copy(x: Array) -> Array:
-    """What is returned may be changed by the caller."""
-    return copied(x)
 
 
 @quiet

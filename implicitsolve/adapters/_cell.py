@@ -13,46 +13,10 @@ from array_api_compat import device
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array
 from implicitsolve.adapters._common import ByFields, DType
-from implicitsolve.adapters._matrices import affine_gradients, contiguous, each_times, joined, times
+from implicitsolve.adapters._matrices import InputWeights, affine_gradients, contiguous, each_times, joined, times
 from implicitsolve.adapters._rows import Run
 
 Distances = tuple[int, ...] | None
-
-
-class InputWeights(NamedTuple):
-    """Weights and biases of everything that is linear in the inputs, block below block."""
-
-    W: Array  # (blocks k, d)
-    b: Array  # (blocks, k)
-
-    @classmethod
-    def of(cls, W: Sequence[Array], b: Sequence[Array]) -> InputWeights:
-        """Stack blocks W_i (k, d) and b_i (k,)."""
-        xp = array_namespace(W[0])
-        return cls(xp.concat(list(W), axis=0), xp.stack(list(b)))
-
-    def project(self, x: Array) -> Array:
-        """Return W_i x + b_i for x (n, d), shape (blocks, n, k)."""
-        projected = self.linear(x)
-        projected += array_namespace(x).expand_dims(self.b, axis=1)
-        return projected
-
-    def linear(self, x: Array) -> Array:
-        """Return W_i x in one GEMM, as contiguous blocks."""
-        xp = array_namespace(x)
-        merged = xp.matmul(x, xp.matrix_transpose(self.W))
-        blocks, k = self.b.shape
-        return xp.stack([merged[:, i * k : (i + 1) * k] for i in range(blocks)])
-
-    def pull(self, cotangents: Sequence[Array]) -> Array:
-        """The cotangent of x, for cotangents (n, k) of each block."""
-        xp = array_namespace(self.W)
-        return xp.matmul(xp.concat(list(cotangents), axis=1), self.W)
-
-    def astype(self, dtype: object) -> InputWeights:
-        """The same in another precision."""
-        xp = array_namespace(self.W)
-        return InputWeights(xp.astype(self.W, dtype), xp.astype(self.b, dtype))
 
 
 class Cotangents(NamedTuple):
@@ -224,7 +188,8 @@ class Cell(ByFields, ABC):
 
     def recurrent(self, states: Sequence[Array]) -> list[Array]:
         """What the weights, each times its own of these, add to each argument."""
-        return [times(state, contiguous(self.weights[j, ...])) for j, state in enumerate(states)]
+        weights = array_namespace(self.weights).matrix_transpose(self.weights)
+        return [times(state, weights[j, ...]) for j, state in enumerate(states)]
 
     def parameter_push(
         self,
@@ -263,35 +228,72 @@ class Cell(ByFields, ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class GatedCell(Cell):
-    """A cell that mixes its neighbours' states by a switch, element by element, and gates the mixture.
+class AffineCell(Cell):
+    """A cell whose arguments are all W x + U state + b, and whose parameters are named by the arguments' suffixes.
 
-    Every argument of the switch and of the gates is W x + U state + b. The parameters of an argument share a suffix;
-    those of gates computed as 1/(1 + exp(y)) are kept with the opposite sign.
+    The suffix "s" stands for a stack of arguments, one for each neighbour.
     """
 
-    suffixes: ClassVar[tuple[str, ...]]  # of all arguments, the switch's first
-    gate_signs: ClassVar[tuple[int, ...]]
+    suffixes: ClassVar[tuple[str, ...]]
+    flipped: ClassVar[tuple[str, ...]] = ()  # kept with the opposite sign: gates computed as 1/(1 + exp(y))
+    is_diagonal: ClassVar[bool] = False  # whether U is a vector
+
+    @classmethod
+    def shapes(cls, d: int, k: int, m: int = 1) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters by name, for stacks of m."""
+        one = {"W": (k, d), "U": (k,) if cls.is_diagonal else (k, k), "b": (k,)}
+        return {
+            kind + which: (m, *shape) if which == "s" else shape
+            for which in cls.suffixes
+            for kind, shape in one.items()
+        }
 
     @classmethod
     def of(cls, parameters: Mapping[str, Array], offsets: tuple[int, ...] = (-1, 1)) -> Self:
         """Take the parameters by their names."""
-        W, U, b = (cls.arguments_of(parameters, kind, len(offsets)) for kind in "WUb")
-        for blocks in (W, U, b):
-            blocks[len(offsets) :] = [y if sign > 0 else -y for y, sign in zip(blocks[len(offsets) :], cls.gate_signs)]
+        W, U, b = (
+            [part for which in cls.suffixes for part in cls.parts_of(parameters[kind + which], which)] for kind in "WUb"
+        )
         return cls(offsets, InputWeights.of(W, b), array_namespace(U[0]).stack(U))
 
     @classmethod
-    def arguments_of(cls, parameters: Mapping[str, Array], kind: str, m: int) -> list[Array]:
-        """W, U or b of all arguments, of which the first m are the switch's."""
-        return [parameters[kind + which] for which in cls.suffixes]
+    def parts_of(cls, parameter: Array, which: str) -> list[Array]:
+        """A parameter as it is kept: of a stack, every part."""
+        if which == "s":
+            return [parameter[j, ...] for j in range(parameter.shape[0])]
+        return [-parameter if which in cls.flipped else parameter]
 
     def at(self, parameters: Mapping[str, Array]) -> Self:
         return self.of(parameters, self.offsets)
 
-    def named(self, gradients: list[dict[str, Array]]) -> dict[str, Array]:
-        """Gradients of W, U and b of all arguments under the names of the parameters."""
-        return {kind + which: found[kind] for found, which in zip(gradients, self.suffixes) for kind in "WUb"}
+    def gradients(
+        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
+    ) -> list[dict[str, Array]]:
+        """Gradients of W, U and b of each argument, as they are kept."""
+        states = self.states(neighbours, factors)
+        return [affine_gradients(sum_, inputs, state, self.is_diagonal) for sum_, state in zip(sums.arguments, states)]
+
+    def to_weights(
+        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
+    ) -> dict[str, Array]:
+        gradients, found = self.gradients(inputs, neighbours, factors, sums), {}
+        for which in self.suffixes:
+            count = len(self.offsets) if which == "s" else 1
+            own, gradients = gradients[:count], gradients[count:]
+            for kind in "WUb":
+                parts = [one[kind] for one in own]
+                if which in self.flipped:
+                    parts[0] *= -1.0
+                found[kind + which] = array_namespace(inputs).stack(parts) if which == "s" else parts[0]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class GatedCell(AffineCell):
+    """A cell that mixes its neighbours' states by a switch, element by element, and gates the mixture.
+
+    The arguments of the switch come first.
+    """
 
     @abstractmethod
     def mix(
@@ -318,7 +320,7 @@ class GatedCell(Cell):
     def mixing_count(self) -> int:
         """How many factors are those of the mixture, before those of the gates."""
 
-    @property
+    @cached_property
     @abstractmethod
     def mixer(self) -> Any:
         """The kernels of the mixture."""
@@ -362,19 +364,3 @@ class GatedCell(Cell):
     def _to_states(self, sums: Cotangents) -> list[Array]:
         """The products U_j^T times the cotangents of the switch's arguments."""
         return [times(sums.arguments[j], self.Us[j, ...]) for j in range(len(self.offsets))]
-
-    def gradients(
-        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
-    ) -> list[dict[str, Array]]:
-        """Gradients of W, U and b of each argument, as they are kept."""
-        states = self.states(neighbours, factors)
-        return [affine_gradients(sum_, inputs, state) for sum_, state in zip(sums.arguments, states)]
-
-    def to_weights(
-        self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
-    ) -> dict[str, Array]:
-        found = self.gradients(inputs, neighbours, factors, sums)
-        for gradients, sign in zip(found[len(self.offsets) :], self.gate_signs):
-            for gradient in gradients.values() if sign < 0 else ():
-                gradient *= -1.0
-        return self.named(found)

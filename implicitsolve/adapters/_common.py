@@ -68,18 +68,20 @@ def check_inputs(caller: str, inputs: Array, sample: str = "T, d") -> None:
         raise TypeError(f"{caller}: `inputs` must have dtype float32 or float64, got {inputs.dtype}")
 
 
-def check_array(caller: str, name: str, value: Array, shape: tuple[int, ...] | None, like: Array) -> Array:
-    """Check an array's library, shape (unless None) and dtype against those of `like`, which messages call inputs."""
+def check_array(
+    caller: str, name: str, value: Array, shape: tuple[int, ...] | None, like: Array, of: str = "the inputs"
+) -> Array:
+    """Check an array's library, shape (unless None) and dtype against those of `like`; messages say `of` what."""
     if not is_array(value):
         raise TypeError(f"{caller}: `{name}` must be an array, got {type(value).__name__}")
     if type(value) is not type(like) and array_namespace(value) is not array_namespace(like):
         expected, got = (array_namespace(x).__name__ for x in (like, value))
-        raise TypeError(f"{caller}: `{name}` must be an array of the library of the inputs, {expected}, got {got}")
+        raise TypeError(f"{caller}: `{name}` must be an array of the library of {of}, {expected}, got {got}")
     check_no_grad(caller, name, value)
     if shape is not None and tuple(value.shape) != shape:
         raise ValueError(f"{caller}: `{name}` must have shape {shape}, got {tuple(value.shape)}")
     if value.dtype != like.dtype:
-        raise TypeError(f"{caller}: `{name}` must have the dtype of the inputs, {like.dtype}, got {value.dtype}")
+        raise TypeError(f"{caller}: `{name}` must have the dtype of {of}, {like.dtype}, got {value.dtype}")
     return value
 
 

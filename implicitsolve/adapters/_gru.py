@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from implicitsolve import Problem
+from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.adapters._common import DType, Lengths, check_array, check_inputs, draw, read_parameters
-from implicitsolve.adapters._gru_cell import GRUCell, StencilGRUCell, shapes, stencil_shapes
+from implicitsolve.adapters._gru_cell import GRUCell, StencilGRUCell
 from implicitsolve.adapters._layer import Layer, build
 
 
@@ -52,7 +54,7 @@ def gru_parameters(
     >>> gru_parameters(3, 2, rng=np.random.default_rng(0))["Wz"].shape
     (2, 3)
     """
-    return draw("gru_parameters", shapes, d, k, scale, rng, dtype)
+    return draw("gru_parameters", GRUCell.shapes, d, k, scale, rng, dtype)
 
 
 def implicit_gru(
@@ -183,12 +185,15 @@ def gru_switch(
     """
     layer, cell = _layer("gru_switch", params, inputs, lengths, hs, he)
     check_array("gru_switch", "states", states, layer.shape, inputs)
-    return layer.evaluate(cell.switch, states, padding=0.5)
+    with np.errstate(over="ignore", invalid="ignore"):
+        s = cell.switch(layer.transition.x, layer.transition.rows_of(states))
+    is_position = layer.map.unpack(layer.rows, array_namespace(s).ones_like(s))
+    return layer.map.unpack(layer.rows, s) + 0.5 * (1.0 - is_position)
 
 
 def _layer(caller: str, params: object, inputs: Array, lengths: Lengths, hs: Array, he: Array) -> tuple[Layer, GRUCell]:
     """Check and copy every argument, and compute what is linear in the inputs."""
-    parameters = read_parameters(caller, params, inputs, shapes, size="b")
+    parameters = read_parameters(caller, params, inputs, GRUCell.shapes, size="b")
     cell = GRUCell.of(parameters)
     return build(caller, cell, parameters, inputs, lengths, before={"hs": hs}, after={"he": he}), cell
 
@@ -233,7 +238,7 @@ def stencil_gru_parameters(
     """
     caller = "stencil_gru_parameters"
     m = len(_check_offsets(caller, offsets))
-    return draw(caller, lambda d, k: stencil_shapes(d, k, m), d, k, scale, rng, dtype)
+    return draw(caller, partial(StencilGRUCell.shapes, m=m), d, k, scale, rng, dtype)
 
 
 def stencil_gru(
@@ -313,7 +318,7 @@ def stencil_gru(
     caller = "stencil_gru"
     check_inputs(caller, inputs)
     places = _check_offsets(caller, offsets)
-    parameters = read_parameters(caller, params, inputs, lambda d, k: stencil_shapes(d, k, len(places)), size="b")
+    parameters = read_parameters(caller, params, inputs, partial(StencilGRUCell.shapes, m=len(places)), size="b")
     cell = StencilGRUCell.of(parameters, places)
     before, after = {"hs": hs}, {"he": he}
     return build(caller, cell, parameters, inputs, lengths, before=before, after=after, stacked=True).problem()

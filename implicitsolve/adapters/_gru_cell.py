@@ -7,7 +7,7 @@ The gates 1-z and r are both 1/(1 + exp(y)), so the block of -r is kept. What is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -19,20 +19,6 @@ from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
 from implicitsolve.adapters._matrices import across, along, contiguous, identity, joined, product_sum, stacked, times
 from implicitsolve.adapters._rows import FEW, Run
 
-NAMES = tuple(kind + which for which in ("p", "n", "z", "r", "") for kind in "WUb")
-STENCIL_NAMES = ("Ws", "Us", "bs", "Wz", "Uz", "bz", "Wr", "Ur", "br", "W", "U", "b")
-
-
-def shapes(d: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the parameters of an implicit GRU by name."""
-    return {name: {"W": (k, d), "U": (k, k), "b": (k,)}[name[0]] for name in NAMES}
-
-
-def stencil_shapes(d: int, k: int, m: int) -> dict[str, tuple[int, ...]]:
-    """The same of a GRU on a stencil of m offsets."""
-    one = {"W": (k, d), "U": (k, k), "b": (k,)}
-    return {name: (m, *one[name[0]]) if name[1:] == "s" else one[name[0]] for name in STENCIL_NAMES}
-
 
 @dataclass(frozen=True, eq=False)
 class GRUCell(GatedCell):
@@ -40,7 +26,7 @@ class GRUCell(GatedCell):
 
     name = "implicit_gru"
     suffixes: ClassVar[tuple[str, ...]] = ("p", "n", "z", "r", "")
-    gate_signs = (1, -1, 1)
+    flipped = ("r",)
 
     @cached_property
     def mixing_count(self) -> int:
@@ -68,13 +54,9 @@ class GRUCell(GatedCell):
         return joined(self.gates), contiguous(self.U)
 
     @cached_property
-    def mixture(self) -> Any:
+    def mixer(self) -> Any:
         """Elementwise work before the matrix products of the gates, and after those of their adjoints."""
         return kernels.mixture.select(self.U, size=self.size)
-
-    @property
-    def mixer(self) -> Any:
-        return self.mixture
 
     @cached_property
     def gru(self) -> Any:
@@ -94,7 +76,7 @@ class GRUCell(GatedCell):
 
     @property
     def takes_sequences(self) -> bool:
-        return self.whole is not None or (len(self.offsets) == 2 and self.mixture.takes_sequences)
+        return self.whole is not None or (len(self.offsets) == 2 and self.mixer.takes_sequences)
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         whole = self.whole_for(x[0])
@@ -113,7 +95,7 @@ class GRUCell(GatedCell):
     def mix(
         self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances
     ) -> tuple[Array, ...]:
-        return (self.mixture.value(arguments, x, neighbours, factors, distances),)
+        return (self.mixer.value(arguments, x, neighbours, factors, distances),)
 
     def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array = None) -> Array:
         (hhat,), (gates_T, U_T) = mixture, self.gates_transposed
@@ -135,7 +117,7 @@ class GRUCell(GatedCell):
     def push_mixture(
         self, arguments: list[Array], dneighbours: Sequence[Array], factors: Array, distances: Distances
     ) -> tuple[Array, ...]:
-        return (self.mixture.push(arguments, dneighbours, factors, distances),)
+        return (self.mixer.push(arguments, dneighbours, factors, distances),)
 
     def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
         (dhhat,), (gates_T, U_T) = dmixture, self.gates_transposed
@@ -161,7 +143,7 @@ class GRUCell(GatedCell):
         mixing, gating = self.split(factors)
         candidate = self.gru.pull_blend(w, gating)
         hhat, gates = self.gru.pull_reset(times(candidate, self.U), w, gating)
-        hhat, arguments = self.mixture.pull(product_sum(gates, self.gates), hhat, mixing)
+        hhat, arguments = self.mixer.pull(product_sum(gates, self.gates), hhat, mixing)
         return Cotangents([*arguments, gates[0, ...], gates[1, ...], candidate], (hhat,))
 
     def gradients(
@@ -197,7 +179,7 @@ class GRUCell(GatedCell):
     def switch(self, x: tuple[Array, ...], neighbours: Sequence[Array]) -> Array:
         """The switch s of the implicit GRU alone, the weight of the previous state."""
         factors = self.new_factors(neighbours[0].shape[0])
-        self.mixture.value(self.products(neighbours), x[0][:2, ...], neighbours, factors)
+        self.mixer.value(self.products(neighbours), x[0][:2, ...], neighbours, factors)
         return factors[0, ...]
 
     def _shares(self, factors: Array) -> list[tuple[Array, Array]]:
@@ -235,20 +217,8 @@ class GRUCell(GatedCell):
         return xp.stack(found)
 
 
-@dataclass(frozen=True, eq=False)
 class StencilGRUCell(GRUCell):
     """The same under the parameters' names of a GRU on a stencil: those of the switch are stacks."""
 
     name = "stencil_gru"
-    suffixes = ("z", "r", "")
-
-    @classmethod
-    def arguments_of(cls, parameters: Mapping[str, Array], kind: str, m: int) -> list[Array]:
-        switch = (parameters[kind + "s"][j, ...] for j in range(m))
-        return [*switch, *super().arguments_of(parameters, kind, m)]
-
-    def named(self, gradients: list[dict[str, Array]]) -> dict[str, Array]:
-        m = len(self.offsets)
-        stack = array_namespace(self.weights).stack
-        stacks = {kind + "s": stack([switch[kind] for switch in gradients[:m]]) for kind in "WUb"}
-        return stacks | super().named(gradients[m:])
+    suffixes = ("s", "z", "r", "")

@@ -317,15 +317,6 @@ class Layer(ByFields):
         lags = tuple(abs(offset) for offset in self.cell.offsets)
         return lags, {self.direction: self.starts(self.direction, max(lags))}
 
-    @quiet
-    def evaluate(
-        self, function: Callable[[tuple[Array, ...], tuple[Array, ...]], Array], H: Array, padding: float
-    ) -> Array:
-        """Another function of each position, ``function(x, neighbours)`` of shape (n, size), and what padding has."""
-        rows = function(self.transition.x, self.transition.rows_of(H))
-        is_position = self.map.unpack(self.rows, array_namespace(H).ones_like(rows))
-        return self.map.unpack(self.rows, rows) + padding * (1.0 - is_position)
-
 
 @dataclass(frozen=True, eq=False)
 class _LazyHalf:

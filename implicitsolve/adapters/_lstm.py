@@ -22,8 +22,6 @@ from implicitsolve.adapters._common import DType, Lengths, draw, read_parameters
 from implicitsolve.adapters._layer import build
 from implicitsolve.adapters._matrices import across, along, identity, joined, product_sum, stacked, times
 
-NAMES = tuple(kind + which for which in "ifogpn" for kind in "WUb")
-
 
 def lstm_parameters(
     d: int, k: int, *, scale: float = 0.1, rng: np.random.Generator, dtype: DType = np.float64
@@ -54,7 +52,7 @@ def lstm_parameters(
     >>> lstm_parameters(3, 2, rng=np.random.default_rng(0))["Wf"].shape
     (2, 3)
     """
-    return draw("lstm_parameters", shapes, d, k, scale, rng, dtype)
+    return draw("lstm_parameters", LSTMCell.shapes, d, k, scale, rng, dtype)
 
 
 def implicit_lstm(
@@ -133,14 +131,9 @@ def implicit_lstm(
     ((4, 4), (4,))
     """
     caller = "implicit_lstm"
-    parameters = read_parameters(caller, params, inputs, shapes, size="bi")
+    parameters = read_parameters(caller, params, inputs, LSTMCell.shapes, size="bi")
     before, after = {"hs": hs, "cs": cs}, {"he": he, "ce": ce}
     return build(caller, LSTMCell.of(parameters), parameters, inputs, lengths, before=before, after=after).problem()
-
-
-def shapes(d: int, k: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the parameters by name."""
-    return {name: {"W": (k, d), "U": (k, k), "b": (k,)}[name[0]] for name in NAMES}
 
 
 class _Factors(NamedTuple):
@@ -166,7 +159,12 @@ class LSTMCell(GatedCell):
 
     name = "implicit_lstm"
     suffixes = ("p", "n", "i", "f", "o", "g")
-    gate_signs = (-1, -1, -1, 1)
+    flipped = ("i", "f", "o")
+
+    @classmethod
+    def shapes(cls, d: int, k: int, m: int = 1) -> dict[str, tuple[int, ...]]:
+        """In the order in which they are documented and drawn."""
+        return dict(sorted(super().shapes(d, k).items(), key=lambda item: "ifogpn".index(item[0][1])))
 
     @cached_property
     def mixing_count(self) -> int:
@@ -196,7 +194,7 @@ class LSTMCell(GatedCell):
         """Elementwise work between the matrix products."""
         return kernels.lstm.select(self.weights, size=self.factor_size)
 
-    @property
+    @cached_property
     def mixer(self) -> Any:
         return self.lstm
 

@@ -3,12 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import device
 
 from implicitsolve._namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array
+
+
+class InputWeights(NamedTuple):
+    """Weights and biases of everything that is linear in the inputs, block below block."""
+
+    W: Array  # (blocks k, d)
+    b: Array  # (blocks, k)
+
+    @classmethod
+    def of(cls, W: Sequence[Array], b: Sequence[Array]) -> InputWeights:
+        """Stack blocks W_i (k, d) and b_i (k,)."""
+        xp = array_namespace(W[0])
+        return cls(xp.concat(list(W), axis=0), xp.stack(list(b)))
+
+    def project(self, x: Array) -> Array:
+        """Return W_i x + b_i for x (n, d), shape (blocks, n, k)."""
+        projected = self.linear(x)
+        projected += array_namespace(x).expand_dims(self.b, axis=1)
+        return projected
+
+    def linear(self, x: Array) -> Array:
+        """Return W_i x in one GEMM, as contiguous blocks."""
+        xp = array_namespace(x)
+        merged = xp.matmul(x, xp.matrix_transpose(self.W))
+        blocks, k = self.b.shape
+        return xp.stack([merged[:, i * k : (i + 1) * k] for i in range(blocks)])
+
+    def pull(self, cotangents: Sequence[Array]) -> Array:
+        """The cotangent of x, for cotangents (n, k) of each block."""
+        xp = array_namespace(self.W)
+        return xp.matmul(xp.concat(list(cotangents), axis=1), self.W)
+
+    def astype(self, dtype: object) -> InputWeights:
+        """The same in another precision."""
+        xp = array_namespace(self.W)
+        return InputWeights(xp.astype(self.W, dtype), xp.astype(self.b, dtype))
 
 
 def along(rows: Array) -> Array:
@@ -82,8 +119,9 @@ def product_sum(stack: Array, weights: Array) -> Array:
     return times(xp.reshape(xp.permute_dims(stack, axes), (*rows, c * k)), xp.reshape(weights, (c * k, k)))
 
 
-def affine_gradients(sum_: Array, inputs: Array, state: Array) -> dict[str, Array]:
-    """Gradients of W, U and b in W x + U h + b, for the cotangent of the rows of that sum."""
+def affine_gradients(sum_: Array, inputs: Array, state: Array, is_diagonal: bool) -> dict[str, Array]:
+    """Gradients of W, U and b in W x + U h + b, for the cotangent of the rows of that sum; U may be a diagonal."""
     xp = array_namespace(sum_)
     sum_T = xp.matrix_transpose(sum_)
-    return {"W": xp.matmul(sum_T, inputs), "U": xp.matmul(sum_T, state), "b": xp.sum(sum_, axis=0)}
+    U = xp.sum(sum_ * state, axis=0) if is_diagonal else xp.matmul(sum_T, state)
+    return {"W": xp.matmul(sum_T, inputs), "U": U, "b": xp.sum(sum_, axis=0)}

@@ -37,9 +37,9 @@ class Rows(ByFields):
         T, the length of the padded sequences.
     margin : int
         The largest shift.
-    source, place, empty : Array
-        Where a row comes from (B T where it holds no position), where a position goes (`spare_row` if padded), and
-        which rows hold no position. None where nothing is padded.
+    source, place : Array
+        Where a row comes from (B T where it holds no position), and where a position goes (`spare_row` if padded).
+        None where nothing is padded.
     """
 
     lengths: Indices
@@ -48,7 +48,6 @@ class Rows(ByFields):
     margin: int
     source: Array = None
     place: Array = None
-    empty: Array = None
 
     @classmethod
     def of(cls, lengths: Indices, blocks: int, margin: int, like: Array) -> Rows:
@@ -67,9 +66,7 @@ class Rows(ByFields):
         place[positions] = at
         source = np.full(rows.count + 2 * margin, valid.size)
         source[at + margin] = positions
-        empty = np.ones(rows.count + 2 * margin, dtype=bool)
-        empty[at + margin] = False
-        return cls(lengths, strides, blocks, margin, *(from_host(index, like) for index in (source, place, empty)))
+        return cls(lengths, strides, blocks, margin, from_host(source, like), from_host(place, like))
 
     def half(self, parity: int, like: Array) -> tuple[Rows, Array]:
         """Layout of every second position, those with t % 2 == parity, and the present rows of which it consists.
@@ -99,6 +96,11 @@ class Rows(ByFields):
     def count(self) -> int:
         """Rows of the matrix."""
         return self.body + self.margin
+
+    @cached_property
+    def empty(self) -> Array:
+        """Which rows hold no position, with the margins."""
+        return self.source == self.systems * self.blocks
 
     @property
     def first(self) -> Indices:

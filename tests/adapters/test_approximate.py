@@ -220,12 +220,8 @@ def test_mistakes_are_named(changes, error, message):
     ("cotangent", "error", "message"),
     [
         ([1.0, 2.0], TypeError, "`cotangent` must be an array, got list"),
-        (np.zeros(3), ValueError, r"`cotangent` must have the shape of x, \(2,\), got \(3,\)"),
-        (
-            np.zeros(2, np.float32),
-            TypeError,
-            "`cotangent` must have the library and dtype of x, .*float64, got .*float32",
-        ),
+        (np.zeros(3), ValueError, r"`cotangent` must have shape \(2,\), got \(3,\)"),
+        (np.zeros(2, np.float32), TypeError, "`cotangent` must have the dtype of x, float64, got float32"),
     ],
 )
 def test_cotangents_are_checked(cotangent, error, message):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from implicitsolve._namespace import to_host
-from implicitsolve.adapters._diagonal_cell import DiagonalGRUCell, DiagonalLSTMCell
+from implicitsolve.adapters._diagonal import DiagonalGRUCell, DiagonalLSTMCell
 from implicitsolve.adapters._gru_cell import StencilGRUCell
 from implicitsolve.adapters._lstm import LSTMCell
 from implicitsolve.adapters._rnn_cell import ElmanCell, RNNCell
@@ -29,9 +29,9 @@ def cell_of(name: str, P: dict[str, Any]) -> Any:
         case "stencil_gru":
             return StencilGRUCell.of(P, options["offsets"])
         case "diagonal_gru":
-            return DiagonalGRUCell.of(P)
+            return DiagonalGRUCell.of(P, (-1,))
         case "diagonal_lstm":
-            return DiagonalLSTMCell.of(P)
+            return DiagonalLSTMCell.of(P, (-1,))
         case _:
             return LSTMCell.of(P)
 

@@ -16,7 +16,7 @@ The layers' definitions are in the adapters; a gate is 1/(1 + exp(y)), which is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array
@@ -172,14 +172,14 @@ class LSTM:
         a, c = products
         a += x[0, ...]
         c += x[1, ...]
-        terms, (hp, cp), (hq, cq) = Terms.of(a, c), halves(states[0]), halves(states[1])
+        s = switch(a, c, None if factors is None else factors[1:3, ...])
+        (hp, cp), (hq, cq) = halves(states[0]), halves(states[1])
         hhat, chat = hp - hq, cp - cq
         if factors is not None:
-            for i, factor in enumerate((terms.s, *terms.slopes(), hhat, chat)):
-                factors[i, ...] = factor
-        hhat *= terms.s
+            factors[0, ...], factors[3, ...], factors[4, ...] = s, hhat, chat
+        hhat *= s
         hhat += hq
-        chat *= terms.s
+        chat *= s
         chat += cq
         return hhat, chat
 
@@ -312,43 +312,32 @@ def joined(h: Array, c: Array) -> Array:
     return array_namespace(h).concat([h, c], axis=-1)
 
 
-class Terms(NamedTuple):
-    """What s = sigma(a) / (sigma(a) + sigma(c)) consists of, safe at any a and c.
+def switch(a: Array, c: Array, slopes: Array = None) -> Array:
+    """s = sigma(a) / (sigma(a) + sigma(c)), safe at any a and c; `slopes` (2, n, k) receives ds/da and ds/dc.
 
     That is (1 + exp(-c)) / (2 + exp(-a) + exp(-c)), with numerator and denominator scaled by exp(min(a, c, 0)): then
     the largest of the exponentials is 1.
     """
-
-    s: Array
-    exp_a: Array
-    exp_c: Array
-    total: Array
-
-    @classmethod
-    def of(cls, a: Array, c: Array) -> Terms:
-        """Compute s."""
-        xp = array_namespace(a)
-        scale = xp.minimum(xp.minimum(a, c), 0.0)
-        exp_a, exp_c, s = xp.exp(scale - a), xp.exp(scale - c), xp.exp(scale)
-        total = s + exp_a
-        s += exp_c
-        total += s
-        s /= total
-        return cls(s, exp_a, exp_c, total)
-
-    def slopes(self) -> tuple[Array, Array]:
-        """ds/da and ds/dc."""
-        return self.exp_a * self.s / self.total, self.exp_c * (self.s - 1.0) / self.total
+    xp = array_namespace(a)
+    scale = xp.minimum(xp.minimum(a, c), 0.0)
+    exp_a, exp_c, s = xp.exp(scale - a), xp.exp(scale - c), xp.exp(scale)
+    total = s + exp_a
+    s += exp_c
+    total += s
+    s /= total
+    if slopes is not None:
+        slopes[0, ...] = exp_a * s / total
+        slopes[1, ...] = exp_c * (s - 1.0) / total
+    return s
 
 
 def _mixture_of_two(arguments: Sequence[Array], states: Sequence[Array], factors: Array) -> Array:
     (a, c), (p, q) = arguments, states
-    difference, terms = p - q, Terms.of(a, c)
+    difference, s = p - q, switch(a, c, None if factors is None else factors[1:, ...])
     if factors is not None:
-        factors[0, ...] = terms.s
-        for i, slope in enumerate(terms.slopes(), start=1):
-            factors[i, ...] = slope * difference
-    difference *= terms.s
+        factors[0, ...] = s
+        factors[1:, ...] *= difference
+    difference *= s
     difference += q
     return difference
 

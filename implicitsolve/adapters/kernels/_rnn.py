@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array
-from implicitsolve.adapters.kernels._gates import GRU, near, total
+from implicitsolve.adapters.kernels._gates import GRU, gate, near, total
 from implicitsolve.adapters.kernels._recurrence import Plan, recurrence
 
 
@@ -137,15 +137,9 @@ def gru_recurrence(
     return recurrence({"value": value, "push": push, "pull": pull}[rule], x, begin, lags, plan, given)
 
 
-def _logistic(a: Array) -> Array:
-    h = array_namespace(a).exp(-a)  # infinite where the value is 0
-    h += 1.0
-    return 1.0 / h
-
-
 ACTIVATIONS = {
     "tanh": Activation(lambda a: array_namespace(a).tanh(a), lambda h: 1.0 - h * h),
-    "logistic": Activation(_logistic, lambda h: h - h * h),
+    "logistic": Activation(lambda a: gate(-a), lambda h: h - h * h),
     "relu": Activation(
         lambda a: array_namespace(a).maximum(a, array_namespace(a).zeros_like(a)),
         lambda h: array_namespace(h).astype(h > 0.0, h.dtype),

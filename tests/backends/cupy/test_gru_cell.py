@@ -8,7 +8,7 @@ import pytest
 import implicitsolve as ims
 from implicitsolve import adapters
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters._gru_cell import StencilGRUCell, stencil_shapes
+from implicitsolve.adapters._gru_cell import StencilGRUCell
 from tests.adapters.layers import derivative
 
 pytestmark = pytest.mark.gpu
@@ -24,11 +24,11 @@ class Both:
     def __init__(self, xp, rng, offsets, B, T, k, dtype="float64", draw=None):
         self.xp, self.rng, self.dtype = xp, rng, dtype
         draw = draw or (lambda *shape: rng.uniform(-1, 1, shape))
-        P = {name: draw(*shape) for name, shape in stencil_shapes(2, k, len(offsets)).items()}
+        P = {name: draw(*shape) for name, shape in StencilGRUCell.shapes(2, k, len(offsets)).items()}
         P = {name: value.astype(dtype) for name, value in P.items()}
         self.offsets, self.shape = offsets, (B, T, k)
         self.cells = [StencilGRUCell.of(own, offsets) for own in (P, self.on_device(P))]
-        references = {"mixture": kernels.mixture.reference, "gru": kernels.gru.reference}
+        references = {"mixer": kernels.mixture.reference, "gru": kernels.gru.reference}
         self.cells[0].__dict__.update(references)  # cached properties
         self.x = draw(len(offsets) + 3, B, T, k).astype(dtype)
         self.H, self.v, self.w = (draw(B, T, k).astype(dtype) for _ in range(3))
