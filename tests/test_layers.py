@@ -53,8 +53,8 @@ PLUG_INS = {
     "distributed": (),
     "testing": (),
     "diagnostics": ("testing",),
-    "torch": (),
-    "jax": (),
+    "torch": ("adapters",),  # their equations
+    "jax": ("adapters",),
     "petsc": ("distributed",),
 }
 FRONT = ("__main__", "_report")  # the command, which tries every part; nothing imports it

@@ -15,8 +15,8 @@ from jax import lax
 from jax.core import Tracer
 
 import implicitsolve as ims
+from implicitsolve.adapters._equations import Equations, Recurrence
 from implicitsolve.derivatives import pull_back, push_forward
-from implicitsolve.jax._cells import CELLS
 from implicitsolve.jax._exchange import Words
 from implicitsolve.jax._root import RootResult
 from implicitsolve.jax._systems import Settings, solution_map
@@ -27,6 +27,44 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
 ARRAYS = (jax.Array, np.ndarray)  # tracers are among the first
+
+EQUATIONS = Equations(
+    jnp,
+    jax.nn.sigmoid,
+    jax.nn.relu,
+    linear=lambda x, W, b=0.0: x @ W.T + b,
+    shares=lambda a: jax.nn.softmax(jax.nn.log_sigmoid(a), axis=0),
+    zeros=lambda like, shape: jnp.zeros(shape, like.dtype),
+    positions=lambda states: jnp.arange(states.shape[-2]),
+    at=lambda line, indices: jnp.take_along_axis(line, indices, axis=-2),
+)
+
+
+def _lifted(w: Any, x: Any, near: Any) -> Any:
+    return near[0] @ w["A"].T + x @ w["B"].T
+
+
+def _both_sides(w: Any) -> tuple[int, ...]:
+    return *range(-1, -w["P"].shape[0] - 1, -1), *range(1, w["N"].shape[0] + 1)
+
+
+LSTM = ("hs", "cs"), ("he", "ce")
+CELLS: dict[Callable[..., Any], Callable[[Any, str, Any], Recurrence]] = {  # by weights, activation and offsets
+    ims.adapters.implicit_gru: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.implicit_gru),
+    ims.adapters.stencil_gru: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.stencil_gru, offsets=at),
+    ims.adapters.implicit_rnn: lambda w, phi, at: Recurrence(
+        EQUATIONS, EQUATIONS.rnn, offsets=_both_sides(w), activation=phi
+    ),
+    ims.adapters.implicit_lstm: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.implicit_lstm, *LSTM),
+    ims.adapters.elman: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.rnn, ("h0",), (), (-1,), phi),
+    ims.adapters.lifted_net: lambda w, phi, at: Recurrence(EQUATIONS, _lifted, (), (), (), phi),
+}
+BOUNDARIES = ("hs", "cs", "he", "ce", "h0")
+
+
+def _recurrence(adapter: Callable[..., Problem], weights: Any, options: Mapping[str, Any]) -> Recurrence:
+    """The equations of an adapter's problem."""
+    return CELLS[adapter](weights, options.get("activation", "tanh"), options.get("offsets", ()))
 
 
 def layer(
@@ -98,14 +136,14 @@ def layer(
     check_settings("layer", method, stop, None)
     if adjoint_stop is not None or adjoint_method is not None:
         check_linear("layer", adjoint_method or LGMRES(), adjoint_stop or LinearStop())
-    cell = CELLS[adapter]
-    given = {name: options.pop(name) for name in (*cell.before, *cell.after) if options.get(name) is not None}
+    given = {name: options.pop(name) for name in BOUNDARIES if options.get(name) is not None}
     shape, is_single = _shape(adapter, params, inputs, lengths, given | options)
     fixed = {name: value if isinstance(value, str) else tuple(value) for name, value in options.items()}
-    depths = dict.fromkeys(cell.before, 0) | dict.fromkeys(cell.after, 1)
+    cell = _recurrence(adapter, params, fixed)
+    lower, upper = cell.depths()
     sequences = {"inputs": jnp.asarray(inputs)[None] if is_single else jnp.asarray(inputs)}
     for name, value in given.items():
-        depth = cell.depths(params, fixed)[depths[name]]
+        depth = lower if name in cell.before else upper
         sequences[name] = _stacked(jnp.asarray(value), (shape[0], depth, np.shape(value)[-1]))
     ends = jnp.full(shape[0], shape[1]) if lengths is None else jnp.asarray(lengths).reshape(shape[0])
     settings = Settings(method, stop, adjoint_method, adjoint_stop, None)
@@ -196,11 +234,11 @@ def _or_nan(values: Any, success: Any) -> Any:
 @lru_cache(maxsize=256)
 def _solver(host: _Host, shape: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
     """``(weights, sequences, lengths)`` -> x, of this shape, status and numbers of a batch."""
-    cell, options = CELLS[host.adapter], dict(host.options)
+    options = dict(host.options)
 
     def F(x: Any, arrays: Any) -> Any:
         weights, sequences, lengths = arrays
-        return cell.residual(x, weights, sequences, lengths, options)
+        return _recurrence(host.adapter, weights, options).residual(x, weights, sequences, lengths)
 
     def linear(run: Callable[..., Any]) -> Callable[..., Any]:
         return lambda b, x, arrays: _called(run, (*arrays, x, b), (b,))[0]

@@ -14,13 +14,14 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, logsigmoid
 
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, pull_back, root
 from implicitsolve._typing import Array
+from implicitsolve.adapters._equations import Equations
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._calls import Call, Root, leading
-from implicitsolve.torch._cells import ACTIVATIONS
 from implicitsolve.torch._linearization import Linearization
 from implicitsolve.torch._options import SolveOptions, Start
 from implicitsolve.torch._share import (
@@ -36,6 +37,16 @@ from implicitsolve.torch._share import (
 )
 
 ATOL = {torch.float32: 1e-5, torch.float64: 1e-8}
+EQUATIONS = Equations(
+    torch,
+    torch.sigmoid,
+    torch.relu,
+    linear,
+    shares=lambda a: torch.softmax(logsigmoid(a), dim=0),
+    zeros=lambda like, shape: like.new_zeros(shape),
+    positions=lambda states: torch.arange(states.shape[-2], device=states.device),
+    at=lambda line, indices: torch.take_along_dim(line, indices, -2),
+)
 
 
 class LayerCall(Call):
@@ -299,9 +310,10 @@ class ImplicitLayer(nn.Module):
         parameters = {name: getattr(self, name) for name in self.names}
         return self.equations(states, self.arguments(parameters | given | {"inputs": inputs}), lengths=lengths)
 
-    def activated(self, x: Tensor) -> Tensor:
-        """The activation of the settings."""
-        return ACTIVATIONS[self.settings.get("activation", "identity")](x)
+    @property
+    def activation(self) -> str:
+        """The activation of the settings, by its name."""
+        return self.settings.get("activation", "identity")
 
     @abstractmethod
     def equations(self, states: Tensor, tensors: Mapping[str, Tensor], **others: Any) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 
 import implicitsolve as ims
 from implicitsolve import Problem
-from implicitsolve.torch._layer import ImplicitLayer, LayerOptions
+from implicitsolve.torch._layer import EQUATIONS, ImplicitLayer, LayerOptions
 from implicitsolve.torch._options import Start
 from implicitsolve.torch._share import on_device, to_array, to_tensor, widened
 
@@ -134,7 +134,7 @@ class LiftedNet(ImplicitLayer):
     def equations(self, states: Tensor, tensors: Mapping[str, Tensor], **others: Any) -> Tensor:
         """The residual by operations of torch."""
         total = self.product("A", tensors["A"], states) + self.product("B", tensors["B"], tensors["inputs"])
-        return states - self.activated(total)
+        return states - EQUATIONS.activated(self.activation, total)
 
     def build(self, adapter: Callable[..., Problem], arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
         """The adapter takes A and B as arguments of their own."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import implicitsolve as ims
-from implicitsolve.torch import _cells
-from implicitsolve.torch._layer import ImplicitLayer, LayerOptions
+from implicitsolve.adapters._equations import Recurrence
+from implicitsolve.torch._layer import EQUATIONS, ImplicitLayer, LayerOptions
 from implicitsolve.torch._options import Start
 
 
@@ -55,19 +55,10 @@ class _Recurrent(ImplicitLayer):
 
     def equations(self, states: Tensor, tensors: Mapping[str, Tensor], *, lengths: Any = None, **_: Any) -> Tensor:
         """The residual by operations of torch, of parameters, inputs and boundary states by name."""
-        inputs = tensors["inputs"]
-        T, device = states.shape[-2], states.device
-        ends = None if lengths is None else torch.as_tensor(lengths, device=device).reshape(states.shape[:-2])
-        inside = None if ends is None else (torch.arange(T, device=device) < ends.unsqueeze(-1)).unsqueeze(-1)
-        inputs = inputs if inside is None else torch.where(inside, inputs, 0.0)
-        sides: list[Tensor] = []
-        for suffix, sign in (("s0", -1), ("e", 1)):
-            depth = max(0, *(sign * offset for offset in self.offsets))
-            parts = [tensors.get(name) for name in self.boundaries if name[-1] in suffix]
-            sides.append(_cells.edge(parts, depth, states))
-        near = _cells.neighbours(states, self.offsets, sides[0], sides[1], ends)
-        value = self.activated(self._cell(tensors, inputs, near))
-        return states - (value if inside is None else torch.where(inside, value, 0.0))
+        before, after = ([name for name in self.boundaries if name[-1] in side] for side in ("s0", "e"))
+        of = Recurrence(EQUATIONS, self._cell, before, after, self.offsets, self.activation)
+        ends = None if lengths is None else torch.as_tensor(lengths, device=states.device).reshape(states.shape[:-2])
+        return of.residual(states, tensors, tensors, ends)
 
 
 class ImplicitGRU(_Recurrent):
@@ -115,7 +106,7 @@ class ImplicitGRU(_Recurrent):
 
     adapter = "implicit_gru"
     drawn_by = "gru_parameters"
-    _cell = staticmethod(_cells.implicit_gru)
+    _cell = staticmethod(EQUATIONS.implicit_gru)
 
 
 class ImplicitRNN(_Recurrent):
@@ -146,7 +137,7 @@ class ImplicitRNN(_Recurrent):
 
     adapter = "implicit_rnn"
     drawn_by = "rnn_parameters"
-    _cell = staticmethod(_cells.matrices)
+    _cell = staticmethod(EQUATIONS.rnn)
 
     def __init__(
         self,
@@ -189,7 +180,7 @@ class StencilGRU(_Recurrent):
 
     adapter = "stencil_gru"
     drawn_by = "stencil_gru_parameters"
-    _cell = staticmethod(_cells.stencil_gru)
+    _cell = staticmethod(EQUATIONS.stencil_gru)
 
     def __init__(self, d: int, k: int, *, offsets: Sequence[int] = (-1, 1), **options: Unpack[LayerOptions]) -> None:
         super().__init__(d, k, sizes={"offsets": offsets}, settings={"offsets": offsets}, **options)
@@ -221,7 +212,7 @@ class ImplicitLSTM(_Recurrent):
 
     adapter = "implicit_lstm"
     drawn_by = "lstm_parameters"
-    _cell = staticmethod(_cells.implicit_lstm)
+    _cell = staticmethod(EQUATIONS.implicit_lstm)
     boundaries: tuple[str, ...] = ("hs", "cs", "he", "ce")
     parts: int = 2
 
@@ -252,7 +243,7 @@ class DiagonalGRU(_Recurrent):
 
     adapter = "diagonal_gru"
     drawn_by = "diagonal_gru_parameters"
-    _cell = staticmethod(lambda w, x, near: _cells.gated(w, x, near[0]))
+    _cell = staticmethod(EQUATIONS.gru)
     boundaries: tuple[str, ...] = ("h0",)
     offsets: tuple[int, ...] = (-1,)
 
@@ -281,7 +272,7 @@ class DiagonalLSTM(_Recurrent):
 
     adapter = "diagonal_lstm"
     drawn_by = "diagonal_lstm_parameters"
-    _cell = staticmethod(lambda w, x, near: _cells.lstm(w, x, near[0]))
+    _cell = staticmethod(EQUATIONS.lstm)
     boundaries: tuple[str, ...] = ("h0", "c0")
     offsets: tuple[int, ...] = (-1,)
     parts: int = 2
@@ -321,7 +312,7 @@ class Elman(_Recurrent):
 
     adapter = "elman"
     drawn_by = "elman_parameters"
-    _cell = staticmethod(_cells.matrices)
+    _cell = staticmethod(EQUATIONS.rnn)
     boundaries: tuple[str, ...] = ("h0",)
     offsets: tuple[int, ...] = (-1,)
     initial_scale: float = 0.05
