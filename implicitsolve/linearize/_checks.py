@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from implicitsolve._namespace import (
     array_namespace,
@@ -73,6 +74,10 @@ def checked_blocks(blocks: Any, structure: BlockBanded, batch_shape: tuple[int, 
 
 def checked_jacobian(J: Any, name: str, batch_shape: tuple[int, ...], size: int) -> LinearOperator:
     """A Jacobian that `name` returned as an operator of this batch shape, on systems of this `size`."""
+    if isinstance(J, list | tuple) and any(map(scipy.sparse.issparse, J)):
+        one = "one array or LinearOperator for all systems," if batch_shape else "one matrix or LinearOperator"
+        shape, kind = (*batch_shape, size, size), type(J).__name__
+        raise TypeError(f"`{name}` must return {one} of shape {shape}, got a {kind} of {len(J)} sparse matrices")
     operator = aslinearoperator(J, name)
     rows = math.prod(batch_shape)
     if operator.batch_shape != batch_shape and not (rows == 1 and not operator.batch_shape):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array_api_strict
 import numpy as np
 import pytest
+import scipy.sparse
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
@@ -370,12 +371,13 @@ def test_a_wrong_product_is_named(rng, name):
         ({"jac": lambda x: np.eye(3)}, ValueError, ["`jac`", "(4, 4)", "(3, 3)"]),
         ({"jac": lambda x: None}, TypeError, ["`jac`", "NoneType"]),
         ({"jac": lambda x: np.ones((2, 4, 4))}, ValueError, ["`jac`", "batch shape ()", "(2,)"]),
+        ({"jac": lambda x: [scipy.sparse.eye_array(4)]}, TypeError, ["`jac`", "(4, 4)", "list of 1 sparse matrices"]),
         ({"linearize": lambda x: x}, TypeError, ["`linearize`", "pair", "ndarray"]),
         ({"linearize": lambda x: (x, x, x)}, TypeError, ["`linearize`", "pair"]),
         ({"linearize": lambda x: (x[:3], np.eye(4))}, ValueError, ["`linearize`", "(4,)", "(3,)"]),
         ({"linearize": lambda x: (x, np.eye(3))}, ValueError, ["`linearize`", "(4, 4)", "(3, 3)"]),
     ],
-    ids=["shape", "None", "batch", "no pair", "triple", "pair with F", "pair with J"],
+    ids=["shape", "None", "batch", "list", "no pair", "triple", "pair with F", "pair with J"],
 )
 def test_a_wrong_jacobian_is_named(rng, given, error, words):
     ev, flat = evaluator(Problem(cubic, **given), rng.standard_normal(4))
