@@ -14,10 +14,8 @@ from implicitsolve.linearize._probe import Probe
 
 MOST_ROWS = 100  # rows that one column may change, before the Jacobian is called dense
 LEAST_APART = 64  # unknowns, below which columns are not far from each other
-SHARED = (
-    0.25  # part of the offsets of a column that others far from it have too, at least: two fields may share a third
-)
-FEW_FIELDS = 12  # an axis of at most so many entries may count fields
+SHARED = 0.25  # part of a column's offsets that others far from it have too, at least: two fields may share a third
+FEW_FIELDS = 12  # an axis of at most so many entries may count fields, of at most half of the points along any other
 MOST_OFFSETS = 64  # offsets of the columns of one field
 TOO_MANY = 0.25  # part of the rows that may change for no known reason
 MOST_SEARCHES = 4  # columns that are searched one by one
@@ -93,10 +91,11 @@ class Diagonals:
         """Find how many fields there are, and where: on the first axis, on the last, or interleaved without an axis."""
         shape, n = self.shape, self.n
         self.fields, self.stacked = 1, False
-        if len(shape) > 1 and shape[0] <= FEW_FIELDS and n > 8 * shape[0]:
-            self.fields, self.stacked = shape[0], True
-        elif len(shape) > 1 and shape[-1] <= FEW_FIELDS and n > 8 * shape[-1]:
-            self.fields = shape[-1]
+        first, last = shape[0], shape[-1]
+        if _counts_fields(first, shape[1:]):
+            self.fields, self.stacked = first, True
+        elif _counts_fields(last, shape[:-1]):
+            self.fields = last
         if self.fields > 1:
             for f in range(self.fields):
                 self._displace(self._in_field(middle, f))
@@ -110,7 +109,8 @@ class Diagonals:
             self._displace(middle + j)
         seen = [self._relative(middle + j) for j in range(CONSECUTIVE)]
         for k in range(2, CONSECUTIVE):
-            if all(seen[j] == seen[j + k] for j in range(CONSECUTIVE - k)):
+            is_whole = len(shape) == 1 or shape[-1] % k == 0
+            if is_whole and all(seen[j] == seen[j + k] for j in range(CONSECUTIVE - k)):
                 self.fields = k
                 return
 
@@ -179,24 +179,23 @@ class Diagonals:
     def _pattern(self, offsets: list[list[Offset]]) -> Sparse:
         """All columns with the offsets of their fields, those that change too many rows with their own."""
         n, width, axes = self.n, max(map(len, offsets)), range(len(self.shape))
-        every = np.arange(n, dtype=np.int32)
-        fields = self._field_of(every)
-        none = [(self.n,) * len(self.shape)]  # is outside
-        table = np.array([field + none * (width - len(field)) for field in offsets], dtype=np.int32)
-        rows, keep = np.zeros((n, width), dtype=np.int32), (table[:, :, 0] < n)[fields]
-        for axis in axes:
-            m, stride = self.shape[axis], self.strides[axis]
-            place = (every // stride % m)[:, None] + table[fields, :, axis]
-            if self.wraps[axis]:
-                place %= m
-            else:
-                keep &= (place >= 0) & (place < m)
-            rows += place * np.int32(stride)
+        whole = np.zeros((*self.shape, width), dtype=np.int32)
+        for f, field in enumerate(offsets):
+            mine = [slice(None)] * len(self.shape)  # columns of the field, along each axis
+            mine[0 if self.stacked else -1] = slice(f, f + 1) if self.stacked else slice(f, None, self.fields)
+            for axis in axes:
+                m, moves = self.shape[axis], np.array([offset[axis] for offset in field], dtype=np.int64)
+                place = np.arange(m)[mine[axis], None] + moves
+                if self.wraps[axis]:
+                    place %= m
+                rows = np.full((place.shape[0], width), n, dtype=np.int32)  # stands for none
+                rows[:, : len(field)] = np.where((place >= 0) & (place < m), place * self.strides[axis], n)
+                whole[tuple(mine)] += rows.reshape([-1 if other == axis else 1 for other in axes] + [width])
+        rows = whole.reshape(n, width)
         if any(self.wraps):
-            rows[~keep] = n
             rows.sort(axis=1)
-            keep = rows < n
-            keep[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+        keep = rows < n
+        keep[:, 1:] &= rows[:, 1:] != rows[:, :-1]
         dense = [column for column, changed in self.columns.items() if changed.size > MOST_ROWS]
         keep[dense] = False
         if self.full_rows.size:
@@ -207,6 +206,11 @@ class Diagonals:
         more = [np.setdiff1d(self.columns[column], self.full_rows) for column in dense]
         columns = np.repeat(dense, [part.size for part in more])
         return pattern.union(Sparse((np.concatenate(more), columns), unknowns=n))
+
+
+def _counts_fields(m: int, others: tuple[int, ...]) -> bool:
+    """Whether an axis of m entries may count fields: few beside the points along the other axes."""
+    return m <= FEW_FIELDS and math.prod(others) > 8 and all(2 * m <= other for other in others)
 
 
 def verify(
