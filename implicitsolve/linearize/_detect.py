@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._sparse_structure import Detection, Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import Entries, bisect, bisection_cost
-from implicitsolve.linearize._diagonals import DenseError, Diagonals, NotDiagonalError, verify
+from implicitsolve.linearize._diagonals import TOO_MANY, DenseError, Diagonals, NotDiagonalError, verify
 from implicitsolve.linearize._probe import BudgetSpentError, EvaluationError, Flat, Probe
 
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
@@ -21,7 +21,6 @@ MISMATCH = 1e-3  # part of |J| |d| by which J d may differ from the measured cha
 CURVED = 30.0  # ... or so many times what F differs from a straight line along d
 ROUNDING = 1e3  # ... or so many units in the last place of F
 GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
-MOST_REPAIRED = 0.1  # part of the rows that are searched once more for themselves
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
 BUDGET = 400
@@ -74,6 +73,8 @@ def detect(
             return _search(probe, shape or (n,), bisection)
     except BudgetSpentError:
         return Detection(how="budget", evaluations=probe.evaluations, unknowns=n)
+    except NotDiagonalError:
+        return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=n)
     except DenseError:
         return Detection(how="dense", evaluations=probe.evaluations, unknowns=n)
     except EvaluationError:
@@ -86,25 +87,25 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
     try:
         if bisection == "only":
             raise NotDiagonalError
-        pattern, full, fields = diagonals.hypothesis()
-        entries = verify(probe, pattern, full, fields)
-        found, wrong = _believed(probe, entries, "diagonals")
-        for again in (partial(_at_offsets, probe, entries, fields), partial(_bisected, probe)):
-            is_local = wrong.size <= MOST_REPAIRED * probe.size and probe.size >= SMALLEST_GRAPH
-            if found.structure is None and is_local:
-                entries = _merged(entries, ~np.isin(entries.rows, wrong), again(wrong))
-                found, wrong = _believed(probe, entries, "diagonals")
+        entries, unexplained = verify(probe, *diagonals.hypothesis())
+        found, wrong = _believed(probe, entries, "diagonals", unexplained)
+        for again in (partial(_at_offsets, probe, entries), partial(_bisected, probe)):
+            if found.structure is None and wrong.size <= TOO_MANY * probe.size and probe.size >= SMALLEST_GRAPH:
+                more, unexplained = again(wrong)
+                entries = _merged(entries, ~np.isin(entries.rows, wrong), more)
+                found, wrong = _believed(probe, entries, "diagonals", unexplained)
         if found.structure is not None:
             return found
     except NotDiagonalError:
         pass
     if bisection:
-        return _believed(probe, _bisected(probe), "bisection")[0]
+        entries, unexplained = _bisected(probe)
+        return _believed(probe, entries, "bisection", unexplained)[0]
     likely = bisection_cost(probe.size, diagonals.row_entries)
     return Detection(how="irregular", evaluations=probe.evaluations, unknowns=probe.size, likely=likely)
 
 
-def _at_offsets(probe: Probe, entries: Entries, fields: HostArray, wrong: HostArray) -> Entries:
+def _at_offsets(probe: Probe, entries: Entries, wrong: HostArray) -> tuple[Entries, HostArray]:
     """Entries of some rows at all known offsets; where these are few, at twice these too: one-sided differences."""
     offsets = np.unique(entries.rows - entries.columns)
     if offsets.size <= FEW_OFFSETS:
@@ -112,17 +113,17 @@ def _at_offsets(probe: Probe, entries: Entries, fields: HostArray, wrong: HostAr
     columns = wrong[:, None] - offsets
     inside = (columns >= 0) & (columns < probe.size)
     rows = np.repeat(wrong, np.count_nonzero(inside, axis=1))
-    return verify(probe, Sparse((rows, columns[inside]), unknowns=probe.size), entries.full_rows, fields, wrong)
+    return verify(probe, Sparse((rows, columns[inside]), unknowns=probe.size), entries.full_rows, wrong)
 
 
-def _bisected(probe: Probe, only: HostArray | None = None) -> Entries:
+def _bisected(probe: Probe, only: HostArray | None = None) -> tuple[Entries, HostArray]:
     """Entries by bisection; differences along colors decide the ambiguous ones."""
     entries = bisect(probe, only)
     in_doubt = np.isnan(entries.values).any(axis=0)
     if not in_doubt.any():
-        return entries
+        return entries, np.zeros(0, dtype=np.int64)
     pattern = Sparse((entries.rows, entries.columns), unknowns=probe.size)
-    return verify(probe, pattern, entries.full_rows, np.zeros(probe.size, dtype=np.int64), only)
+    return verify(probe, pattern, entries.full_rows, only)
 
 
 def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
@@ -134,8 +135,11 @@ def _merged(entries: Entries, keep: HostArray, other: Entries) -> Entries:
     )
 
 
-def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, HostArray]:
-    """Compare J d with the measured change of F; a Detection with the structure if they agree, and the wrong rows."""
+def _believed(probe: Probe, entries: Entries, how: str, unexplained: HostArray) -> tuple[Detection, HostArray]:
+    """Compare J d with the measured change of F; a Detection with the structure if they agree, and the wrong rows.
+
+    Rows that are `unexplained` are wrong.
+    """
     n, rows, columns, values = probe.size, entries.rows, entries.columns, entries.values
     keys = columns.astype(np.int64) * n + rows
     is_sorted = bool((keys[1:] > keys[:-1]).all())
@@ -149,7 +153,8 @@ def _believed(probe: Probe, entries: Entries, how: str) -> tuple[Detection, Host
         return Detection(how="not finite", evaluations=probe.evaluations, unknowns=probe.size), np.arange(probe.size)
     d = probe.inward(probe.x, probe.h * random_direction(entries.colors, probe.size, probe.evaluations))
     wrong = np.flatnonzero(wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows))
-    if wrong.size > MOST_WRONG * probe.size:
+    wrong = np.union1d(wrong, unexplained)
+    if unexplained.size or wrong.size > MOST_WRONG * probe.size:
         return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=probe.size), wrong
     return Detection(
         structure=structure,

@@ -9,7 +9,7 @@ import numpy as np
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import Entries
-from implicitsolve.linearize._coloring import Coloring, color_columns
+from implicitsolve.linearize._coloring import color_columns
 from implicitsolve.linearize._probe import Probe
 
 MOST_ROWS = 100  # rows that one column may change, before the Jacobian is called dense
@@ -18,7 +18,6 @@ SHARED = 0.25  # part of a column's offsets that others far from it have too, at
 FEW_FIELDS = 12  # an axis of at most so many entries may count fields, of at most half of the points along any other
 MOST_OFFSETS = 64  # offsets of the columns of one field
 TOO_MANY = 0.25  # part of the rows that may change for no known reason
-MOST_SEARCHES = 4  # columns that are searched one by one
 CONSECUTIVE = 7  # neighbors that are displaced to find how many fields are interleaved
 
 
@@ -51,8 +50,8 @@ class Diagonals:
         self.full_rows = np.zeros(0, dtype=np.intp)
         self.wraps = [False] * len(self.shape)  # whether an axis is closed to a ring
 
-    def hypothesis(self) -> tuple[Sparse, HostArray, HostArray]:
-        """Displace a few columns; return the pattern that follows from them, rows that are left out, and fields.
+    def hypothesis(self) -> tuple[Sparse, HostArray]:
+        """Displace a few columns; return the pattern that follows from them, and rows that are left out.
 
         Raises
         ------
@@ -77,7 +76,7 @@ class Diagonals:
         offsets = self._offsets()
         if max(map(len, offsets)) > MOST_OFFSETS:
             raise NotDiagonalError
-        return self._pattern(offsets), self.full_rows, self._field_of(np.arange(n))
+        return self._pattern(offsets), self.full_rows
 
     def _displace(self, column: int) -> None:
         if column not in self.columns:
@@ -214,115 +213,54 @@ def _counts_fields(m: int, others: tuple[int, ...]) -> bool:
 
 
 def verify(
-    probe: Probe, pattern: Sparse, full_rows: HostArray, fields: HostArray, only: HostArray | None = None
-) -> Entries:
+    probe: Probe, pattern: Sparse, full_rows: HostArray, only: HostArray | None = None
+) -> tuple[Entries, HostArray]:
     """Displace all columns of a color at once, color by color: entries that are there, and rows changed for no reason.
 
-    Such a row is given to the column of its color that explains it: at an offset that was found by search for another
-    row of its field, at a sum of two known offsets (one-sided differences at a boundary), or else to the one found by
-    search among all of the color. `fields` (N,) is the field of each unknown; rows that are not in `only` do
-    not count.
+    A row that changes although the pattern has no column of the color there has an entry at a sum of two known offsets
+    (one-sided differences at a boundary), if that leads to one column of the color; else it is returned as not
+    explained. Rows that are not in `only` do not count.
 
     Raises
     ------
     NotDiagonalError
-        If rows remain that no column explains.
+        If there are too many of these rows.
     """
-    coloring = color_columns(pattern)
+    coloring, n = color_columns(pattern), probe.size
     colors = coloring.colors
     left_out = np.union1d(full_rows, coloring.full_rows) if coloring.full_rows.size else full_rows
-    ignored = left_out if only is None else np.setdiff1d(np.arange(probe.size), np.setdiff1d(only, left_out))
-    place = colors[pattern.columns] * np.int64(probe.size) + pattern.indices
-    expected = np.zeros((coloring.count, probe.size), dtype=bool)
+    ignored = left_out if only is None else np.setdiff1d(np.arange(n), np.setdiff1d(only, left_out))
+    place = colors[pattern.columns] * np.int64(n) + pattern.indices
+    expected = np.zeros((coloring.count, n), dtype=bool)
     expected.reshape(-1)[place] = True
     responses = np.empty((coloring.count, *probe.F.shape), dtype=probe.F.dtype)
     changed = np.empty_like(expected)
-    surprises: list[tuple[HostArray, int]] = []
     surprised = 0
     for color in range(coloring.count):
         responses[color] = probe.displaced(colors == color)
         changed[color] = probe.changed_rows(responses[color])
         changed[color, ignored] = False
-        unexpected = np.flatnonzero(changed[color] & ~expected[color])
-        if unexpected.size:
-            surprises.append((unexpected, color))
-            surprised += unexpected.size
-        if surprised > TOO_MANY * probe.size:
+        surprised += np.count_nonzero(changed[color] & ~expected[color])
+        if surprised > TOO_MANY * n:
             raise NotDiagonalError
     there = changed.reshape(-1)[place]
-    if not there.all():
-        place = place[there]
-    values = np.stack([np.ascontiguousarray(part).reshape(-1)[place] for part in np.moveaxis(responses, 1, 0)])
-    rows, columns, found = [pattern.indices[there]], [pattern.columns[there]], [values]
-    for row, column in _explained(probe, pattern, coloring, surprises, fields):
-        rows.append(row)
-        columns.append(column)
-        found.append(responses[int(colors[column[0]])][:, row])
-    return Entries(np.concatenate(rows), np.concatenate(columns), np.concatenate(found, axis=1), left_out, colors)
+    rows, columns, unexplained = pattern.indices[there], pattern.columns[there], np.zeros(0, dtype=np.int64)
+    if surprised:
+        more, unexplained = _explained(pattern, colors, *np.nonzero(changed & ~expected))
+        rows, columns = np.concatenate([rows, more[0]]), np.concatenate([columns, more[1]])
+    values = np.stack([part[colors[columns], rows] for part in np.moveaxis(responses, 1, 0)])
+    return Entries(rows, columns, values, left_out, colors), unexplained
 
 
 def _explained(
-    probe: Probe, pattern: Sparse, coloring: Coloring, surprises: list[tuple[HostArray, int]], fields: HostArray
-) -> list[tuple[HostArray, HostArray]]:
-    """Rows and columns of the entries behind the surprises, each list for one color."""
-    if not surprises:
-        return []
-    n, colors = probe.size, coloring.colors
+    pattern: Sparse, colors: HostArray, color: HostArray, rows: HostArray
+) -> tuple[tuple[HostArray, HostArray], HostArray]:
+    """Entries (rows, columns) behind the changes of rows with a color, and the rows with none, or several to choose."""
+    n = colors.size
     known = np.flatnonzero(np.bincount(pattern.indices - pattern.columns + n)) - n
     known = known[np.argsort(np.abs(known), kind="stable")][:MOST_OFFSETS]
-    sums = np.unique(np.add.outer(known, known))
-    found: dict[int, list[int]] = {}  # offsets that were searched for, by the field of the row
-    result: list[tuple[HostArray, HostArray]] = []
-    searches = 0
-    while surprises:
-        left: list[tuple[HostArray, int]] = []
-        for row, color in surprises:
-            column = _chosen(probe, row, color, colors, sums, found, fields)
-            result.append((row[column >= 0], column[column >= 0]))
-            if (column < 0).any():
-                left.append((row[column < 0], color))
-        surprises = left
-        if surprises:
-            searches += 1
-            if searches > MOST_SEARCHES:
-                raise NotDiagonalError
-            row, color = surprises[0]
-            i = int(row[row.size // 2])
-            found.setdefault(int(fields[i]), []).append(i - _search(probe, i, np.flatnonzero(colors == color)))
-    return [(row, column) for row, column in result if row.size]
-
-
-def _chosen(
-    probe: Probe,
-    rows: HostArray,
-    color: int,
-    colors: HostArray,
-    sums: HostArray,
-    found: dict[int, list[int]],
-    fields: HostArray,
-) -> HostArray:
-    """For each row the column of the color that changes it, -1 where none is near; candidates are tried in turn."""
-    offsets = np.union1d(sums, np.concatenate([np.zeros(0, np.int64), *found.values()]).astype(np.int64))
-    columns = rows[:, None] - offsets
-    fits = (columns >= 0) & (columns < colors.size)
-    fits &= colors[np.where(fits, columns, 0)] == color
-    for j, offset in enumerate(offsets.tolist()):
-        if offset not in sums:
-            fits[:, j] &= np.isin(fields[rows], [f for f, known in found.items() if offset in known])
-    every = np.arange(rows.size)
-    while (open_rows := np.count_nonzero(fits, axis=1) > 1).any():
-        tried = np.argmax(fits, axis=1)
-        F = probe.displaced(np.unique(columns[every, tried][open_rows]))
-        right = probe.differ(F[:, rows], probe.F[:, rows])
-        fits[open_rows & right] = False
-        fits[every[open_rows], tried[open_rows]] = right[open_rows]
-    return np.where(fits.any(axis=1), columns[every, np.argmax(fits, axis=1)], -1)
-
-
-def _search(probe: Probe, row: int, columns: HostArray) -> int:
-    """The column, one of these, that changes a row: by halving."""
-    while columns.size > 1:
-        half = columns[: columns.size // 2]
-        changes = probe.differ(probe.displaced(half)[:, row : row + 1], probe.F[:, row : row + 1])[0]
-        columns = half if changes else columns[columns.size // 2 :]
-    return int(columns[0])
+    columns = rows[:, None] - np.unique(np.add.outer(known, known))
+    fits = (columns >= 0) & (columns < n)
+    fits &= colors[np.where(fits, columns, 0)] == color[:, None]
+    single = np.count_nonzero(fits, axis=1) == 1
+    return (rows[single], columns[fits & single[:, None]]), np.unique(rows[~single])
