@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, gather
 from implicitsolve._sparse_structure import Detection
 from implicitsolve._summary import Shown, facts, summary
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
 
@@ -361,38 +359,3 @@ class NonlinearResult(Ending):
 
     def _norms(self) -> list[float]:
         return [step.worst for step in self.steps]
-
-
-PER_SYSTEM = "status", "residual_norm", "initial_norm", "target", "iterations", "krylov_iterations"
-
-
-def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> NonlinearResult:
-    """The results of several solves as that of one batch (B,), in their order; steps keep their numbers of systems."""
-    xp = array_namespace(results[0].x)
-    event_shape = tuple(results[0].x.shape[batch_ndim:])
-    parts = [(result, (np.size(result.status), *event_shape)) for result in results]
-    numbers: dict[str, Any] = {
-        name: np.concatenate([np.ravel(getattr(result, name)) for result in results]) for name in PER_SYSTEM
-    }
-    return NonlinearResult(
-        x=xp.concat([xp.reshape(result.x, shape) for result, shape in parts], axis=0),
-        fun=xp.concat([xp.reshape(result.fun, shape) for result, shape in parts], axis=0),
-        **numbers,
-        counts=sum((result.counts for result in results), Counts()),
-        steps=tuple(step for result in results for step in result.steps),
-    )
-
-
-def selected(
-    result: NonlinearResult, rows: Indices, batch_shape: tuple[int, ...], batch_ndim: int = 1
-) -> dict[str, Any]:
-    """What a result holds for each system, of some systems of the flattened batch, in another batch shape."""
-    xp, parts = array_namespace(result.x), dict[str, Any]()
-    for name in ("x", "fun"):
-        whole = getattr(result, name)
-        event_shape = tuple(whole.shape[batch_ndim:])
-        flat = xp.reshape(whole, (np.size(result.status), *event_shape))
-        parts[name] = xp.reshape(gather(flat, rows), batch_shape + event_shape)
-    for name in PER_SYSTEM:
-        parts[name] = per_system(np.ravel(getattr(result, name))[rows], batch_shape)
-    return parts | {"status": status_per_system(np.ravel(result.status)[rows], batch_shape)}

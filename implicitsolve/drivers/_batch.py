@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,15 +13,17 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, as_inexact, gather
 from implicitsolve._summary import Shown
-from implicitsolve._typing import Array, Indices
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._dispatch import Cancel, Chunk, Dispatch, Pool, Task
 from implicitsolve.problem import Problem, chosen, own_start
-from implicitsolve.result import Counts, NonlinearResult, concatenated, selected
+from implicitsolve.result import Counts, NonlinearResult, per_system, status_per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
 
 PER_WORKER = 4  # chunks: the last ones to end then leave workers idle for at most about a quarter of the time
+
+PER_SYSTEM = "status", "residual_norm", "initial_norm", "target", "iterations", "krylov_iterations"  # in results
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -277,15 +279,52 @@ class _Batch:
             like = solved[0].x
             start = array_namespace(like).full((size, *like.shape[1:]), np.nan, dtype=like.dtype)
         status = np.full(size, int(Status.CANCELLED if task.error is None else Status.LOST))
-        unknown, none = np.full(size, np.nan), np.zeros(size, dtype=int)
-        return NonlinearResult(
-            x=start,
-            fun=array_namespace(start).full_like(start, np.nan),
-            status=status,
-            residual_norm=unknown,
-            initial_norm=unknown,
-            target=unknown,
-            iterations=none,
-            krylov_iterations=none,
-            counts=Counts(),
-        )
+        return unknown(start, status)
+
+
+def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> NonlinearResult:
+    """The results of several solves as that of one batch (B,), in their order; steps keep their numbers of systems."""
+    xp = array_namespace(results[0].x)
+    event_shape = tuple(results[0].x.shape[batch_ndim:])
+    parts = [(result, (np.size(result.status), *event_shape)) for result in results]
+    numbers: dict[str, Any] = {
+        name: np.concatenate([np.ravel(getattr(result, name)) for result in results]) for name in PER_SYSTEM
+    }
+    return NonlinearResult(
+        x=xp.concat([xp.reshape(result.x, shape) for result, shape in parts], axis=0),
+        fun=xp.concat([xp.reshape(result.fun, shape) for result, shape in parts], axis=0),
+        **numbers,
+        counts=sum((result.counts for result in results), Counts()),
+        steps=tuple(step for result in results for step in result.steps),
+    )
+
+
+def selected(
+    result: NonlinearResult, rows: Indices, batch_shape: tuple[int, ...], batch_ndim: int = 1
+) -> dict[str, Any]:
+    """What a result holds for each system, of some systems of the flattened batch, in another batch shape."""
+    xp, parts = array_namespace(result.x), dict[str, Any]()
+    for name in ("x", "fun"):
+        whole = getattr(result, name)
+        event_shape = tuple(whole.shape[batch_ndim:])
+        flat = xp.reshape(whole, (np.size(result.status), *event_shape))
+        parts[name] = xp.reshape(gather(flat, rows), batch_shape + event_shape)
+    for name in PER_SYSTEM:
+        parts[name] = per_system(np.ravel(getattr(result, name))[rows], batch_shape)
+    return parts | {"status": status_per_system(np.ravel(result.status)[rows], batch_shape)}
+
+
+def unknown(x: Array, status: HostArray) -> NonlinearResult:
+    """A result of systems (B,) of which nothing but x is known."""
+    norm, none = np.full(status.size, np.nan), np.zeros(status.size, dtype=int)
+    return NonlinearResult(
+        x=x,
+        fun=array_namespace(x).zeros_like(x) + np.nan,
+        status=status,
+        residual_norm=norm,
+        initial_norm=norm.copy(),
+        target=norm.copy(),
+        iterations=none,
+        krylov_iterations=none.copy(),
+        counts=Counts(),
+    )

@@ -12,13 +12,14 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, as_inexact, eps, gather, norm_max, scatter, traits_of
 from implicitsolve._summary import total
 from implicitsolve._typing import Array, Indices
-from implicitsolve.drivers._checkpoint_file import NUMBERS, CheckpointFile, Record, described, digest
+from implicitsolve.drivers._batch import selected, unknown
+from implicitsolve.drivers._checkpoint_file import CheckpointFile, Record, described, digest
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import Anderson, Auto, Broyden, Homotopy, NewtonKrylov, Picard
 from implicitsolve.nonlinear._scheduler import Scheduler
 from implicitsolve.problem import Problem, own_start
-from implicitsolve.result import NewtonStep, NonlinearResult, selected
+from implicitsolve.result import NewtonStep, NonlinearResult
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop, check_limit
@@ -160,60 +161,61 @@ class _Legs:
         """Resume, and continue until every system has ended."""
         record = self.file.read()
         if record is None:
-            record = Record.at(self.x0)
+            x = array_namespace(self.x0).asarray(self.x0, copy=True)
+            record = Record(unknown(x, np.full(self.rows.size, int(Status.RUNNING))))
         else:
             self._check(record)
-        is_cut = False
-        while not is_cut and (running := self._running(record)).size:
+        while (running := self._running(record)).size:
             self._solve_leg(record, running)
             self.file.write(record)
-            is_cut = bool(np.isin(record.status[running], CUT).any())
-        ends = {name: getattr(record, name) for name in ("x", "fun", *NUMBERS)}
-        target = self.stop.target(record.initial_norm, self.x0)
-        flat = NonlinearResult(**ends, target=target, counts=record.counts, steps=tuple(self.steps))
-        return replace(flat, **selected(flat, self.rows, self.batch_shape))
+            if np.isin(record.ends.status[running], CUT).any():
+                break
+        ends = replace(record.ends, target=self.stop.target(record.ends.initial_norm, self.x0), steps=tuple(self.steps))
+        return replace(ends, **selected(ends, self.rows, self.batch_shape))
 
     def _running(self, record: Record) -> Indices:
         """Systems that have not ended; those that reached a lower limit continue."""
-        is_open = np.isin(record.status, (Status.RUNNING, Status.ITERATION_LIMIT, *CUT))
+        is_open = np.isin(record.ends.status, (Status.RUNNING, Status.ITERATION_LIMIT, *CUT))
         return np.flatnonzero(is_open & (record.steps < self.limit or record.legs == 0))
 
     def _solve_leg(self, record: Record, running: Indices) -> None:
         """Take some steps of the running systems; without `take` the others are solved along, and not changed."""
         take = self.problem.take if self.problem.batch_ndim and running.size < self.rows.size else None
         rows = self.rows if take is None else running
-        x = gather(record.x, rows)
+        ends = record.ends
+        x = gather(ends.x, rows)
         if take is None:
             x = array_namespace(x).reshape(x, self.shape)
-        left = self.stop.left(total(record.counts), time.monotonic() - self.begin)
+        left = self.stop.left(total(ends.counts), time.monotonic() - self.begin)
         stop = replace(left, max_iterations=min(self.every, self.limit - record.steps))
-        reference = None if record.legs == 0 else record.initial_norm[rows]
+        reference = None if record.legs == 0 else ends.initial_norm[rows]
         seen = 1 if self.steps else 0  # a leg begins at the last step of the one before
         shown = silent if self.monitor is silent else self._shown(record, rows, seen)
         problem = self.problem if take is None else take(rows)
         result = solve_root(problem, x, self.solver, stop, shown, Scheduler(reference=reference))
         self.steps += [_numbered(step, record, rows) for step in result.steps[seen:]]
         places = np.flatnonzero(np.isin(rows, running))  # of the running systems in the result
-        ends = selected(result, places, (running.size,), problem.batch_ndim)
+        found = selected(result, places, (running.size,), problem.batch_ndim)
         for name in ("x", "fun"):
-            scatter(getattr(record, name), running, ends[name])
-        record.status[running], record.residual_norm[running] = ends["status"], ends["residual_norm"]
-        record.iterations[running] += ends["iterations"]
-        record.krylov_iterations[running] += ends["krylov_iterations"]
+            scatter(getattr(ends, name), running, found[name])
+        ends.status[running], ends.residual_norm[running] = found["status"], found["residual_norm"]
+        ends.iterations[running] += found["iterations"]
+        ends.krylov_iterations[running] += found["krylov_iterations"]
         if record.legs == 0:
-            record.initial_norm[running] = ends["initial_norm"]
-        record.counts = record.counts + result.counts
+            ends.initial_norm[running] = found["initial_norm"]
+        record.ends = replace(ends, counts=ends.counts + result.counts)
         record.steps = min(record.steps + self.every, self.limit)
         record.legs += 1
 
     def _check(self, record: Record) -> None:
         """Raise unless the problem has the residual of the file, up to its change between adjacent numbers."""
-        xp = array_namespace(record.x)
-        evaluator = Evaluator(self.problem, xp.reshape(record.x, self.shape))
-        x, kept = evaluator.flatten(record.x), evaluator.flatten(record.fun)
+        ends = record.ends
+        xp = array_namespace(ends.x)
+        evaluator = Evaluator(self.problem, xp.reshape(ends.x, self.shape))
+        x, kept = evaluator.flatten(ends.x), evaluator.flatten(ends.fun)
         F = evaluator.residual(x)
         nearby = evaluator.residual(x * (1 + eps(xp, evaluator.dtype)))
-        record.counts = record.counts + evaluator.tally.counts()
+        record.ends = replace(ends, counts=ends.counts + evaluator.tally.counts())
         with np.errstate(all="ignore"):
             change, noise = norm_max(F - kept), norm_max(nearby - F)
             wrong = np.flatnonzero(change > SAME * norm_max(kept) + NOISE * noise)  # False if not finite
@@ -231,7 +233,7 @@ class _Legs:
             if step.iteration < seen:
                 return None
             xp = array_namespace(x)
-            whole = [xp.asarray(part, copy=True) for part in (record.x, record.fun)]
+            whole = [xp.asarray(part, copy=True) for part in (record.ends.x, record.ends.fun)]
             for part, own in zip(whole, (x, F)):
                 scatter(part, rows, xp.reshape(own, (rows.size, *self.event_shape)))
             return self.monitor(_numbered(step, record, rows), *(xp.reshape(part, self.shape) for part in whole))
@@ -241,5 +243,5 @@ class _Legs:
 
 def _numbered(step: NewtonStep, record: Record, rows: Indices) -> NewtonStep:
     """A step of a leg as one of the whole solve."""
-    iteration, counts = record.steps + step.iteration, record.counts + step.counts
+    iteration, counts = record.steps + step.iteration, record.ends.counts + step.counts
     return replace(step, iteration=iteration, systems=rows[step.systems], counts=counts)

@@ -5,45 +5,27 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, is_array, to_host, traits_of
+from implicitsolve._namespace import from_host, is_array, to_host, traits_of
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.result import Counts
+from implicitsolve.result import Counts, NonlinearResult
 
 FORMAT = 3
-NO_CALLS = Counts()
-NUMBERS = "status", "residual_norm", "initial_norm", "iterations", "krylov_iterations"  # for each system
 
 
 @dataclass(eq=False)
 class Record:
-    """A batch after some legs: states (B, *event_shape), and numbers (B,) on the host."""
+    """A batch after some legs."""
 
-    x: Array
-    fun: Array
-    status: HostArray
-    residual_norm: HostArray
-    initial_norm: HostArray
-    iterations: HostArray
-    krylov_iterations: HostArray
-    counts: Counts = NO_CALLS
+    ends: NonlinearResult  # so far, of the flattened batch
     steps: int = 0  # of every system that is still running
     legs: int = 0
-
-    @classmethod
-    def at(cls, x0: Array) -> Record:
-        """The start."""
-        xp, size = array_namespace(x0), x0.shape[0]
-        x, fun = (xp.asarray(x0, copy=True) for _ in range(2))
-        status, steps, inner = (np.zeros(size, dtype=int) for _ in range(3))
-        norm, first_norm = (np.full(size, np.nan) for _ in range(2))
-        return cls(x, fun, status, norm, first_norm, steps, inner)
 
 
 class CheckpointFile:
@@ -67,8 +49,8 @@ class CheckpointFile:
         """Replace the old file by a complete new one: whenever the process ends, one of them exists."""
         unfinished = Path(f"{self.path}.unfinished")
         with unfinished.open("wb") as file:
-            states = {"x": stored(record.x), "fun": stored(record.fun)}
-            np.savez(file, **flat(vars(record) | states | {"settings": self.settings}))
+            states: dict[str, Any] = {"ends.x": stored(record.ends.x), "ends.fun": stored(record.ends.fun)}
+            np.savez(file, **flat(vars(record) | {"settings": self.settings}) | states)
             file.flush()
             os.fsync(file.fileno())
         if self.comm is not None and self.path.exists():
@@ -81,9 +63,8 @@ class CheckpointFile:
             return self._loaded(self.path)
         records, trouble = dict[int, Record](), None
         try:
-            for path in (self.path, self.previous):
-                if (record := self._loaded(path)) is not None:
-                    records[record.legs] = record
+            loaded = [self._loaded(path) for path in (self.path, self.previous)]
+            records = {record.legs: record for record in loaded if record is not None}
         except ValueError as error:
             trouble = error
         known = sorted(records) if trouble is None else [-1]
@@ -106,13 +87,14 @@ class CheckpointFile:
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 parts = nested(file)
-            settings, counts = parts.pop("settings"), Counts(**parts.pop("counts"))
-            record = Record(**parts, counts=counts)
+            settings, ends = parts.pop("settings"), parts.pop("ends")
+            record = Record(NonlinearResult(**ends | {"counts": Counts(**ends["counts"])}), **parts)
         except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise ValueError(f"checkpointed: the file {str(path)!r} is no checkpoint: {error}") from error
         self._compare(path, settings)
-        record.x, record.fun = self._restored(record.x), self._restored(record.fun)
-        return record
+        like, is_whole = self.like, self.comm is None
+        states = {name: from_host(ends[name], like) if is_whole else like.like(ends[name]) for name in ("x", "fun")}
+        return replace(record, ends=replace(record.ends, **states))
 
     def _compare(self, path: Path, settings: Mapping[str, str]) -> None:
         """Raise unless the settings are those of the file."""
@@ -124,11 +106,6 @@ class CheckpointFile:
                 f"checkpointed: the file {str(path)!r} is from a different solve: {'; '.join(wrong)}. "
                 "Delete it to start over, or give another `path`"
             )
-
-    def _restored(self, values: HostArray) -> Array:
-        """States in the library of x0."""
-        like = self.like
-        return like.like(values) if traits_of(like).is_partitioned else from_host(values, like)
 
 
 def flat(parts: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

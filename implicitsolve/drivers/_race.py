@@ -12,11 +12,12 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, as_inexact
 from implicitsolve._summary import total
 from implicitsolve._typing import Array
+from implicitsolve.drivers._batch import concatenated, selected
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor
 from implicitsolve.nonlinear._scheduler import Scheduler
 from implicitsolve.problem import Problem
-from implicitsolve.result import NonlinearResult, concatenated, per_system, selected
+from implicitsolve.result import NonlinearResult, per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import CUT, Status
 from implicitsolve.stopping import NonlinearStop
