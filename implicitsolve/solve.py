@@ -167,8 +167,8 @@ def root(
         problem, stop = adapted(problem, stop, habits, (NewtonKrylov, NonlinearStop, Problem))
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     declared = {"bounds": bounds, "x_scale": x_scale, "f_scale": f_scale}
-    if any(value is not None for value in declared.values()):
-        problem = replace(problem, **{name: value for name, value in declared.items() if value is not None})
+    given = {name: value for name, value in declared.items() if value is not None}
+    problem = replace(problem, **given) if given else problem
     solver, stop, monitor = check_settings("root", method, stop, monitor)
     x0 = own_start("root", problem) if x0 is None else x0
     return solve_root(problem, x0, solver, stop, monitor, previous=previous)

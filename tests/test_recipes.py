@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.globalize._line_search import full_step
+from implicitsolve.globalize._line_search import SearchStart
 from implicitsolve.kernels import Kernel
 from implicitsolve.krylov._arnoldi import classify
 from implicitsolve.krylov._base import KrylovOutcome, part_of, start, updated
@@ -72,7 +72,9 @@ class _SpectralLoop(IterationLoop[SecantState]):
     def _step(self, is_last):
         state, old_F = self.state, self.state.F
         step = -state.spacing[:, None] * old_F
-        found = full_step(self.evaluator, state.x, state.norms, step)
+        found = SearchStart(
+            self.evaluator, state.x, state.F, state.norms, step, np.zeros(state.norms.shape)
+        ).full_step()
         moved, is_still = self._accept(found, step)
         slope = (step * (state.F - old_F)).sum(axis=1)
         state.spacing = np.divide((step * step).sum(axis=1), slope, out=np.full_like(slope, 0.1), where=slope != 0)

@@ -103,7 +103,7 @@ class Dogleg:
             radius[rows] = next_radius(radius[rows], length, ratio)
             rows = rows[~accepted & (length > least[rows])]
         descent.radius[:] = radius
-        return start.restored(found)
+        return found.restored(start.x, start.F, start.norms)
 
     def cautious(self) -> None:
         """Return None: no second attempt."""

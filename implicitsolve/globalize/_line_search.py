@@ -58,6 +58,16 @@ class SearchResult:
         x, F = gather(self.x, rows), gather(self.F, rows)
         return SearchResult(x, F, self.norms[rows], self.length[rows], self.accepted[rows], self.finite[rows], None)
 
+    def restored(self, x: Array, F: Array, norms: HostArray) -> SearchResult:
+        """Put the old iterate back where no step was accepted."""
+        failed = np.flatnonzero(~self.accepted)
+        if failed.size:
+            scatter(self.x, failed, gather(x, failed))
+            scatter(self.F, failed, gather(F, failed))
+            self.norms[failed], self.length[failed] = norms[failed], 0.0
+            self.jacobian = self.measured = None
+        return self
+
 
 Correction: TypeAlias = Callable[[Array], Array]
 
@@ -95,18 +105,21 @@ class SearchStart:
     descent: Descent | None = None
 
     def full_step(self) -> SearchResult:
-        """Where the whole step of every system leads."""
-        return full_step(self.evaluator, self.x, self.norms, self.step) if self.whole is None else self.whole
+        """Try the whole step of every system, and accept it wherever F is finite there."""
+        if self.whole is not None:
+            return self.whole
+        new_x = self.evaluator.moved(self.x, self.step)
+        F, J = self.evaluator.trial(new_x)
+        measured = Norms(F, self.step, new_x)
+        norms = measured.two(0)
+        finite = np.isfinite(norms)
+        return SearchResult(new_x, F, norms, np.ones(norms.shape), finite.copy(), finite, J, measured)
 
     def try_length(self, found: SearchResult, length: HostArray) -> None:
         """Evaluate F at that part of the step, for all systems."""
         found.x = self.evaluator.moved(self.x, self.step, length)
         found.F, found.jacobian, found.measured = self.evaluator.residual(found.x), None, None
         found.norms = norm2(found.F)
-
-    def restored(self, found: SearchResult) -> SearchResult:
-        """Put the old iterate back where no step was accepted."""
-        return restored(found, self.x, self.F, self.norms)
 
 
 class LineSearch(Protocol):
@@ -122,16 +135,6 @@ class LineSearch(Protocol):
     def cautious(self) -> LineSearch | None:
         """Return the search for a second attempt at a system on which this one has failed; None for no attempt."""
         ...
-
-
-def full_step(evaluator: Evaluator, x: Array, norms: HostArray, step: Array) -> SearchResult:
-    """Try the whole step of every system, and accept it wherever F is finite there."""
-    new_x = evaluator.moved(x, step)
-    F, J = evaluator.trial(new_x)
-    measured = Norms(F, step, new_x)
-    new_norms = measured.two(0)
-    finite = np.isfinite(new_norms)
-    return SearchResult(new_x, F, new_norms, np.ones(norms.shape), finite.copy(), finite, J, measured)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +156,7 @@ class FullStep:
         """Take the full step; see `LineSearch`."""
         found = start.full_step()
         found.accepted = found.finite.copy()
-        return start.restored(found)
+        return found.restored(start.x, start.F, start.norms)
 
     def cautious(self) -> None:
         """Return None: no second attempt."""
@@ -239,7 +242,7 @@ class Backtracking:
             ratio = squared_ratio(found.norms, norms)
             pending &= ~self._accepts(start, found.F, ratio, length, eta)[0]
         found.length, found.accepted = length, ~pending
-        return start.restored(found)
+        return found.restored(start.x, start.F, start.norms)
 
     def cautious(self) -> Backtracking:
         """Return the same with less growth of ||F||."""
@@ -277,17 +280,6 @@ class Backtracking:
 def squared_ratio(norms: HostArray, first: HostArray) -> HostArray:
     with np.errstate(all="ignore"):
         return (norms / first) ** 2
-
-
-def restored(found: SearchResult, x: Array, F: Array, norms: HostArray) -> SearchResult:
-    """Put the old iterate back where no step was accepted."""
-    failed = np.flatnonzero(~found.accepted)
-    if failed.size:
-        scatter(found.x, failed, gather(x, failed))
-        scatter(found.F, failed, gather(F, failed))
-        found.norms[failed], found.length[failed] = norms[failed], 0.0
-        found.jacobian = found.measured = None
-    return found
 
 
 def model_minimizer(

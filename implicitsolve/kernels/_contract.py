@@ -137,15 +137,19 @@ class Kernel:
             return self.reference
         if backend == "auto":
             for name in self._candidates(like):
-                if self._pays(name, case) and self._is_sound(name) and self._supports(name, like, case):
-                    return self.implementations[name][0]
+                pays = self.pays.get(name)
+                if (pays is None or pays(**case)) and self._is_sound(name):
+                    function, supports = self.implementations[name]
+                    if supports(like, **case):
+                        return function
             return self.reference
         if backend not in BACKENDS and backend not in self.implementations:
             raise ValueError(f"{self.name}: `backend` must be one of {BACKENDS}, got {backend!r}")
         if backend in PLUG_INS and not is_installed(backend):
             raise BackendUnavailable(f"{self.name}: backend {backend!r} is not installed: {INSTALL[backend]}")
         self.load(backend)
-        if not self._supports(backend, like, case):
+        is_offered = backend in self._candidates(like) and backend in self.implementations
+        if not (is_offered and self.implementations[backend][1](like, **case)):
             library = array_namespace(like).__name__
             raise ValueError(f"{self.name}: backend {backend!r} does not support {case} on arrays of {library}")
         return self.implementations[backend][0]
@@ -167,7 +171,7 @@ class Kernel:
     def _is_sound(self, backend: str) -> bool:
         """Whether "auto" can use a backend; an installed one that cannot be imported is left out, with a warning."""
         try:
-            return backend not in _broken and self.load(backend)
+            return backend in self.implementations or (backend not in _broken and self.load(backend))
         except (ImportError, AttributeError, OSError) as error:  # other versions, or a shared library that is missing
             _broken.add(backend)
             message = f"implicitsolve goes on without {backend}, which is installed but cannot be imported: {error}"
@@ -177,21 +181,9 @@ class Kernel:
     def _candidates(self, like: Array) -> tuple[str, ...]:
         """The backends for arrays of this library, best first."""
         others = [name for name in reversed(self.implementations) if name not in BACKENDS]
-        return (*others, *_offered(like))
-
-    def _pays(self, backend: str, case: dict[str, Any]) -> bool:
-        return backend not in self.pays or self.pays[backend](**case)
-
-    def _supports(self, backend: str, like: Array, case: dict[str, Any]) -> bool:
-        is_offered = backend in self._candidates(like) and backend in self.implementations
-        return is_offered and self.implementations[backend][1](like, **case)
-
-
-def _offered(like: Array) -> tuple[str, ...]:
-    """The library's backends for arrays of this library, best first."""
-    if isinstance(like, np.ndarray):
-        return ("numba", "lapack")
-    return ("cupy",) if is_cupy_array(like) else traits_of(like).kernels
+        if isinstance(like, np.ndarray):
+            return (*others, "numba", "lapack")
+        return (*others, "cupy") if is_cupy_array(like) else (*others, *traits_of(like).kernels)
 
 
 _broken: set[str] = set()  # backends whose import has failed

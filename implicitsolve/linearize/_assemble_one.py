@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import eps
+from implicitsolve._namespace import eps, numpy_namespace
 from implicitsolve._typing import HostArray
 from implicitsolve.kernels import place_colors
 from implicitsolve.linearize._assemble import LEAST_CHANGE, TOGETHER, Assembler
@@ -53,7 +53,7 @@ class OneSystemDifferences:
         steps.follow(ALL, states)
         h, relative = self.evaluator.inward(x, steps.lengths(ALL, states)), steps.relative(states)
         changes = np.empty(self.shape, dtype=x.dtype)
-        least, largest = LEAST_CHANGE * eps(np, x.dtype) * norm, 0.0
+        least, largest = LEAST_CHANGE * eps(numpy_namespace, x.dtype) * norm, 0.0
         for color, c, change in zip(self.colors, self.unknowns, changes.reshape((-1, *x.shape))):
             point = x.copy()
             with np.errstate(all="ignore"):

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, eps, norm2
+from implicitsolve._namespace import Norms, eps, norm2, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._sparse_lu import near_reciprocals
 from implicitsolve.globalize._bounds import kept_part, least_squares_step
 from implicitsolve.globalize._dogleg import ACCEPTED, GOOD, POOR, dogleg, first_radius
-from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult, restored
+from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
@@ -96,7 +96,9 @@ class DenseLoop(IterationLoop[DenseState]):
         super().__init__(method, context, solution, rows)
         self.patience, self.is_first = self.PATIENCE, True
         dense = BlockBanded(0, 0, block_size=self.whole.size)
-        self.assembler = Assembler(self.whole, eps(np, self.whole.dtype) ** 0.5, certifies=False, structure=dense)
+        self.assembler = Assembler(
+            self.whole, eps(numpy_namespace, self.whole.dtype) ** 0.5, certifies=False, structure=dense
+        )
         self.offered = OfferedJacobians.of(self.evaluator, solution.x)
         is_one = self.whole.rows.size == 1 and OneSystemDifferences.suits(self.assembler)
         self.differences = OneSystemDifferences(self.assembler, self.evaluator) if is_one else None
@@ -152,7 +154,7 @@ class DenseLoop(IterationLoop[DenseState]):
             self._trust(poor, ratio, size, limited, found.finite)
             found.accepted = ratio >= ACCEPTED
             found.length = np.where(found.accepted, 1.0, 0.0)
-            moved, is_still = self._accept(restored(found, state.x, state.F, state.norms), step)
+            moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
             state.idle = np.where(reduction < IDLE, state.idle + 1, 0)
             failed = np.where(state.idle < IDLE_STEPS, RUNNING, STAGNATED)
             failed[~(size > 0) | ~np.isfinite(size)] = SINGULAR

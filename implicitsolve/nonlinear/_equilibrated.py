@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import eps, norm2
+from implicitsolve._namespace import eps, norm2, numpy_namespace
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.globalize._dogleg import ACCEPTED, GOOD, next_radius, trust_step
-from implicitsolve.globalize._line_search import restored, squared_ratio
+from implicitsolve.globalize._line_search import squared_ratio
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._dense_newton import SINGULAR, DenseLoop, DenseNewton, solved, times
@@ -69,11 +69,11 @@ class _EquilibratedLoop(DenseLoop):
             state.radius = next_radius(state.radius, length, ratio)
             found.accepted = ratio >= ACCEPTED
             found.length = np.where(found.accepted, 1.0, 0.0)
-            moved, is_still = self._accept(restored(found, state.x, state.F, state.norms), step)
+            moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
             is_idle = (reduction < IDLE) & ~((ratio >= GOOD) & (length < size))  # a short step as predicted is none
             state.idle = np.where(is_idle, state.idle + found.accepted, 0)
             failed = np.where(state.idle < IDLE_STEPS, RUNNING, STAGNATED)
-            precision = eps(np, state.x.dtype)
+            precision = eps(numpy_namespace, state.x.dtype)
             failed[~found.accepted & (length <= precision * x_norms)] = LINE_SEARCH_FAILED
             failed[~(length > 0)] = SINGULAR
             self._update_status(found.accepted, moved, is_still, is_last, failed)
@@ -90,7 +90,7 @@ def _central(part: Evaluator, x: HostArray) -> HostArray:
     """J(x) by central differences."""
     typical = np.abs(x).max(axis=1, keepdims=True)
     typical = np.maximum(np.abs(x), LEAST_ENTRY * np.where(typical > 0, typical, 1.0))
-    h, J = eps(np, x.dtype) ** (1 / 3) * typical, np.empty((*x.shape, x.shape[1]), dtype=x.dtype)
+    h, J = eps(numpy_namespace, x.dtype) ** (1 / 3) * typical, np.empty((*x.shape, x.shape[1]), dtype=x.dtype)
     for j in range(x.shape[1]):
         step = np.zeros_like(x)
         step[:, j] = h[:, j]

@@ -239,10 +239,14 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         state.J = found.jacobian if found.accepted.any() else J
         measured = None if isinstance(state.x, np.ndarray) else found.measured
         state.x_norms = None if measured is None else measured.two(2)
-        moved, is_still = self._accept(found, direction)
         self.solution.krylov_iterations[state.rows] += outcome.iterations
-        failed = self._failed(found, outcome, size, linear_residual)
-        self._update_status(found.accepted, moved, is_still, is_last, failed, outcome.x)
+        if found.measured is not None and evaluator.box is None and self._is_good(found.norms, is_last):
+            self._take_good_step(found.measured, found.norms)
+            state.attempts[0] = 0
+        else:
+            moved, is_still = self._accept(found, direction)
+            failed = self._failed(found, outcome, size, linear_residual)
+            self._update_status(found.accepted, moved, is_still, is_last, failed, outcome.x)
         if state.lagged is not None:
             state.lagged.count(outcome.iterations)
         state.eta = self._next_eta(eta, previous, linear_residual, found)

@@ -221,7 +221,7 @@ class _Finite(FullStep):
             start.try_length(found, found.length)
             found.finite = np.isfinite(found.norms)
         found.accepted = found.finite.copy()
-        return start.restored(found)
+        return found.restored(start.x, start.F, start.norms)
 
 
 FINITE = _Finite()
