@@ -46,7 +46,7 @@ import numpy as np
 import implicitsolve as ims
 from implicitsolve import distributed
 from implicitsolve.distributed import Communicator, PartitionedLU, Serial
-from implicitsolve.distributed._reduced import Interfaces
+from implicitsolve.distributed._subdomains import Interfaces
 
 STOP = ims.NonlinearStop(atol=1e-8, rtol=0.0)
 METHODS = {

@@ -11,12 +11,11 @@ from implicitsolve._namespace import ArrayTraits, declare_arrays
 from implicitsolve.distributed import _functions as _functions  # the namespace of DistributedArray
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator, Counted, Serial, threads
+from implicitsolve.distributed._kernels import BandProducts, empty_vectors, transposed
 from implicitsolve.distributed._layout import Part, layout
 from implicitsolve.distributed._make import from_local, problem, replicated, split
 from implicitsolve.distributed._mpi import MPI
 from implicitsolve.distributed._partitioned_lu import PartitionedLU
-from implicitsolve.distributed._rows import BandProducts, transposed
-from implicitsolve.distributed._vectors import empty_vectors
 
 __all__ = [
     "MPI",

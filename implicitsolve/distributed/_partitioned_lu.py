@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +14,9 @@ from implicitsolve.direct._layout import Layout
 from implicitsolve.direct._settings import BlockSettings
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
+from implicitsolve.distributed._kernels import OwnRows, add, adjoint, as_rows, first, last
 from implicitsolve.distributed._layout import Runs
-from implicitsolve.distributed._reduced import Interfaces, gathered, overall
-from implicitsolve.distributed._rows import OwnRows, Subdomain, add, adjoint, as_rows, first, last
+from implicitsolve.distributed._subdomains import Interfaces, Subdomain, gathered, overall
 from implicitsolve.operators import BlockBandedMatrix
 
 GROWTH_LIMIT = 1e3  # one step of refinement makes up for as much many times over
@@ -142,9 +141,9 @@ class PartitionedLU(BlockSettings):
 
     def factors(self, A: BlockBandedMatrix) -> PartitionedFactors:
         """Factor A, whose blocks are partitioned across ranks: what `factor` keeps."""
-        comm, counts, own = _split(A)
-        k, first_blocks = A.block_size, np.asarray(counts.starts)
-        rows = OwnRows(comm, own, A.lower, A.periodic)
+        blocks: Any = A.blocks
+        rows = OwnRows.of("PartitionedLU.factor", blocks, A.lower, A.periodic)
+        comm, counts, k, first_blocks = rows.comm, blocks.counts, A.block_size, np.asarray(blocks.counts.starts)
         subdomain = Subdomain.stable(rows, self._own, self.growth_limit)
         block = np.where(subdomain.singular >= 0, first_blocks[comm.rank] + subdomain.singular, np.inf)
         found = np.stack([block, subdomain.growth, subdomain.mixed], axis=1)
@@ -227,23 +226,6 @@ class PartitionedFactors:
             add(first(f, upper), to_first)
             add(last(f, lower), to_last)
         return subdomain.solve(f, adjoint=True)
-
-
-def _split(A: BlockBandedMatrix) -> tuple[Communicator, Runs, HostArray]:
-    """Communicator, counts, and this rank's blocks (B, T, lower + upper + 1, k, k); raise unless they are usable."""
-    blocks: Any = A.blocks
-    if blocks.axis != blocks.ndim - 4:
-        raise ValueError(
-            f"PartitionedLU.factor: the blocks of `A` must be split along T, their axis {blocks.ndim - 4}, got axis "
-            f"{blocks.axis}"
-        )
-    comm, counts, own = blocks.comm, blocks.counts, blocks.local
-    least = max(A.lower, A.upper)
-    if comm.size > 1 and min(counts) < least:
-        raise ValueError(
-            f"PartitionedLU.factor: every rank must have at least max(lower, upper) = {least} block rows, got {counts}"
-        )
-    return comm, counts, own.reshape(math.prod(A.batch_shape), *own.shape[-4:])
 
 
 def _own_part(b: Any, comm: Communicator, counts: Runs) -> HostArray:

@@ -7,7 +7,7 @@ describes a grid whose points are partitioned in all directions.
 
 from __future__ import annotations
 
-from implicitsolve.petsc._matrix import PETScMatrix
+from implicitsolve.petsc._library import PETScMatrix
 from implicitsolve.petsc._mesh import Mesh, Patch
 from implicitsolve.petsc._parts import PETScInverse, PETScLU, PETScPreconditioner
 from implicitsolve.petsc._snes import PETScSNES

@@ -1,4 +1,4 @@
-"""PETSc as a library: its import, communicators, vectors of our arrays, and options that are all used."""
+"""PETSc as a library: its import, communicators, vectors and matrices of our arrays, and options that are all used."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.distributed import MPI, Counted, DistributedArray, Serial
 from implicitsolve.errors import BackendUnavailable
+from implicitsolve.operators import BlockBandedMatrix, LinearOperator
+from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.precondition._diagonals import build_inverse
 
 numbers = itertools.count()
 
@@ -124,3 +128,120 @@ def product(
     apply(x, y)
     values = y.getArray().copy()
     return np.conj(values) if adjoint else values
+
+
+class PETScMatrix(LinearOperator):
+    """A PETSc matrix as an operator on arrays whose one axis is partitioned as its rows are.
+
+    Parameters
+    ----------
+    mat : petsc4py.PETSc.Mat
+        Square, of any type that multiplies.
+    like : ndarray or DistributedArray of shape (N,)
+        A vector: every rank's run of it is as long as the rank's rows.
+    inverse : PETScLU or PETScPreconditioner, optional
+        What `approximate_inverse` builds, which Krylov methods use where no other preconditioner is given.
+
+    Attributes
+    ----------
+    mat : petsc4py.PETSc.Mat
+        As given.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse
+    >>> from petsc4py import PETSc
+    >>> from implicitsolve.petsc import PETScMatrix
+    >>> csr = scipy.sparse.csr_array([[2.0, 1.0], [0.0, 3.0]])
+    >>> mat = PETSc.Mat().createAIJ((2, 2), csr=(csr.indptr, csr.indices, csr.data), comm=PETSc.COMM_SELF)
+    >>> PETScMatrix(mat, np.zeros(2)) @ np.ones(2)
+    array([3., 3.])
+    """
+
+    def __init__(self, mat: Any, like: Array, *, inverse: Any = None) -> None:
+        rows = like.local.size if isinstance(like, DistributedArray) else like.size
+        if mat.getLocalSize() != (rows, rows) or len(like.shape) != 1:
+            raise ValueError(
+                f"PETScMatrix: `like` must have shape (N,) and the matrix's {mat.getLocalSize()} rows and columns on "
+                f"this rank, got {rows} of shape {tuple(like.shape)}"
+            )
+        self.mat: Any = mat
+        self.like: Array = like
+        vectors = mat.createVecs()
+        super().__init__(
+            lambda v: array_like(v, product(mat.mult, vectors, local_rows(v, 1)[0])[None]),
+            lambda w: array_like(w, product(mat.multTranspose, vectors, local_rows(w, 1)[0], adjoint=True)[None]),
+            in_shape=like.shape[0],
+            dtype=like.dtype,
+            inverse=None if inverse is None else lambda: build_inverse(inverse, self),
+        )
+
+
+def matrices(owner: str, A: Any, fields: int = 1) -> list[Any]:
+    """PETSc's matrix of each system of A; `fields` unknowns, interleaved, are one point.
+
+    Raises
+    ------
+    TypeError
+        If A is no assembled matrix, or complex where PETSc is real.
+    """
+    if scipy.sparse.issparse(A):
+        A = SparseMatrix.from_scipy(A)
+    if isinstance(A, PETScMatrix):
+        return [A.mat]
+    if not isinstance(A, BlockBandedMatrix | SparseMatrix):
+        expected = "a BlockBandedMatrix, a sparse matrix or a PETScMatrix"
+        raise TypeError(f"{owner}: `A` must be {expected}, got {type(A).__name__}")
+    check_scalar(owner, A.dtype)
+    systems = range(int(np.prod(A.batch_shape)))
+    if isinstance(A, BlockBandedMatrix):
+        comm, size = communicator_of(A.blocks), A.block_size
+        return [from_rows(band_rows(A, system), comm, size) for system in systems]
+    return [from_rows(sparse_rows(A, system), communicator_of(None), fields) for system in systems]
+
+
+def from_rows(rows: Any, comm: Any, block_size: int = 1) -> Any:
+    """The PETSc matrix of which every rank has these rows, SciPy's CSR with the columns of the whole."""
+    library = petsc()
+    count, size = rows.shape
+    whole = library.Mat().create(comm=comm)
+    whole.setSizes(((count, size), (count, size)))
+    if block_size > 1 and count % block_size == 0:
+        whole.setBlockSize(block_size)
+    whole.setType("aij")
+    whole.setPreallocationCSR(entries(rows))
+    whole.assemble()
+    return whole
+
+
+def entries(rows: Any) -> tuple[HostArray, HostArray, HostArray]:
+    """Row pointers, columns and values in PETSc's types."""
+    integer, scalar = petsc().IntType, petsc().ScalarType
+    return rows.indptr.astype(integer), rows.indices.astype(integer), rows.data.astype(scalar)
+
+
+def sparse_rows(A: SparseMatrix, system: int = 0) -> Any:
+    """One system's matrix as SciPy's CSR, with the whole diagonal, which factorizations need."""
+    n = A.structure.unknowns
+    missing = np.setdiff1d(np.arange(n), A.structure.indices[A.structure.indices == A.structure.columns])
+    if not missing.size:
+        return A.to_sparse("csr", system=system)
+    data = np.concatenate([A.flat_data[system], np.zeros(missing.size, dtype=A.dtype)])
+    places = (np.concatenate([part, missing]) for part in (A.structure.indices, A.structure.columns))
+    return scipy.sparse.csr_array((data, tuple(places)), shape=(n, n))
+
+
+def band_rows(A: BlockBandedMatrix, system: int = 0, *, zeros: bool = False) -> Any:
+    """Rows of a block-banded matrix on this rank as SciPy's CSR; zeros off the diagonal only on request."""
+    blocks = A.blocks
+    local = blocks.local if isinstance(blocks, DistributedArray) else blocks
+    first = blocks.start if isinstance(blocks, DistributedArray) else 0
+    local = local.reshape(-1, *local.shape[-4:])[system]
+    count, width, k = local.shape[:3]
+    t = first + np.arange(count)[:, None] + np.arange(width) - A.lower
+    exists = np.ones(t.shape, dtype=bool) if A.periodic else (t >= 0) & (t < A.length)
+    rows = np.arange(count)[:, None, None, None] * k + np.arange(k)[:, None]
+    columns = (t % A.length)[:, :, None, None] * k + np.arange(k)
+    kept = exists[:, :, None, None] & (zeros | (local != 0) | (columns == rows + first * k))
+    rows, columns = (np.broadcast_to(part, local.shape)[kept] for part in (rows, columns))
+    return scipy.sparse.csr_array((local[kept], (rows, columns)), shape=(count * k, A.length * k))

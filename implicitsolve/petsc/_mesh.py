@@ -15,8 +15,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.distributed import Communicator, DistributedArray, from_local
 from implicitsolve.distributed._system import LocalSystem
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
-from implicitsolve.petsc._library import check_scalar, petsc, petsc_communicator
-from implicitsolve.petsc._matrix import PETScMatrix, from_rows
+from implicitsolve.petsc._library import PETScMatrix, check_scalar, from_rows, petsc, petsc_communicator
 from implicitsolve.petsc._parts import PETScPreconditioner
 from implicitsolve.precondition._diagonals import takes_sparse
 from implicitsolve.problem import Problem

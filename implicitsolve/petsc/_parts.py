@@ -11,8 +11,7 @@ import numpy as np
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import BackendUnavailable
 from implicitsolve.operators import LinearOperator
-from implicitsolve.petsc._library import array_like, checked_options, local_rows, petsc, product, with_options
-from implicitsolve.petsc._matrix import matrices
+from implicitsolve.petsc._library import array_like, checked_options, local_rows, matrices, petsc, product, with_options
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_limit

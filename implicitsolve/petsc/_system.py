@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,18 @@ from implicitsolve.linearize._sparse_jacobian import ColoredMatrices
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.petsc._library import array_like, check_scalar, communicator_of, local_rows, petsc
-from implicitsolve.petsc._matrix import PETScMatrix, band_rows, entries, from_rows, sparse_rows
+from implicitsolve.petsc._library import (
+    PETScMatrix,
+    array_like,
+    band_rows,
+    check_scalar,
+    communicator_of,
+    entries,
+    from_rows,
+    local_rows,
+    petsc,
+    sparse_rows,
+)
 from implicitsolve.problem import Problem
 
 KEEP_F = ("newtonls", "newtontr")  # types of SNES whose function vector is F(x) where J(x) is requested
@@ -93,14 +104,14 @@ class PETScSystem:
         self.x: Any = petsc().Vec().createMPI(self.sizes, comm=self.comm)
         self.x.setArray(local_rows(x, 1)[0])
         self.F: Any = self.x.duplicate()
-        self.assembler: Any = assembler_of(evaluator, x) if assemble else None
-        self.is_assembled: bool = self.assembler is not None
+        self._assembled = assembler_of(evaluator, x) if assemble else None
+        self.is_assembled: bool = self._assembled is not None
         self._shell = Shell(x)
         self._start: Any = self.x.copy()
         self._known: dict[str, Any] = {}  # F and J at x0, which gave the matrix its pattern, for the first request
-        if self.assembler is not None:
+        if self._assembled is not None:
             F = None if evaluator.has_exact_products else evaluator.residual(x)
-            self._known = {"F": F, "J": self.assembler.assemble(evaluator, x, F)}
+            self._known = {"F": F, "J": self._assembled(evaluator, x, F)}
             self.J: Any = new_matrix(self._known["J"])
         else:
             self.J = petsc().Mat().createPython((self.sizes, self.sizes), context=self._shell, comm=self.comm)
@@ -133,8 +144,8 @@ class PETScSystem:
             if not evaluator.has_exact_products:
                 is_known = snes.getType() in KEEP_F
                 F = self.array(snes.getFunction()[0]) if is_known else evaluator.residual(point)
-            if self.is_assembled:
-                fill(P, self.assembler.assemble(evaluator, point, F))
+            if self._assembled is not None:
+                fill(P, self._assembled(evaluator, point, F))
             else:
                 evaluator.length.follow(evaluator.rows, norm2(point))
                 self._shell.operator = evaluator.jacobian(point, F)
@@ -173,25 +184,17 @@ class Shell:
         return local_rows(product(array_like(self.like, v.copy()[None])), 1)[0]
 
 
-class OwnMatrices:
-    """The matrices that `jac` or `linearize` returns where x0 is partitioned."""
-
-    def assemble(self, evaluator: Evaluator, x: Array, F: Array | None) -> Any:
-        """J(x)."""
-        return evaluator.matrix(x)
-
-
-def assembler_of(evaluator: Evaluator, x: Array) -> Any:
-    """What assembles J as a matrix, from what the problem offers or declares; None if it has products alone."""
+def assembler_of(evaluator: Evaluator, x: Array) -> Callable[..., Any] | None:
+    """J(x) as a matrix, from what the problem offers or declares; None if it has products alone."""
     problem = evaluator.problem
     if problem.block_structure is not None:
-        return Assembler(evaluator)
+        return Assembler(evaluator).assemble
     if evaluator.is_partitioned:
-        return OwnMatrices() if problem.jac is not None else None
+        return None if problem.jac is None else lambda evaluator, x, F: evaluator.matrix(x)
     offered = OfferedJacobians.of(evaluator, x)
     if offered is None and problem.sparse_structure is not None:
-        return ColoredMatrices(evaluator, problem.sparse_structure.bound(evaluator.size))
-    return offered
+        return ColoredMatrices(evaluator, problem.sparse_structure.bound(evaluator.size)).assemble
+    return None if offered is None else offered.assemble
 
 
 def new_matrix(A: Any) -> Any:

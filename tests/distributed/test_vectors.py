@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicitsolve.distributed import Counted, replicated, split, threads
-from implicitsolve.distributed._vectors import DistributedVectors
+from implicitsolve.distributed._kernels import DistributedVectors
 from implicitsolve.kernels import vectors
 from implicitsolve.kernels._vectors import Vectors
 from implicitsolve.krylov._bicgstab import Steps

@@ -1,4 +1,6 @@
-"""The interface system: what neighbouring ranks exchange in a direct solve. It is small, and every rank solves it.
+"""The parts of a partitioned factorization: the rows of each rank, and the system of the interfaces between ranks.
+
+The latter is what neighbouring ranks exchange in a direct solve. It is small, and every rank solves it.
 
 Each rank solves its own rows for values that it takes as given: ``r = (b - G t, t' - G' b')``, where b are the last
 blocks of the rank before, t and b' its own first and last ones, and t' the first blocks of the rank after. With G = 0
@@ -18,9 +20,128 @@ import numpy as np
 
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU, Factorization
+from implicitsolve.direct._layout import Layout
 from implicitsolve.distributed._communicator import Communicator
-from implicitsolve.distributed._rows import mixtures
+from implicitsolve.distributed._kernels import OwnRows, as_rows, first, last
+from implicitsolve.kernels import Factors
 from implicitsolve.operators import BlockBandedMatrix
+
+
+def mixtures(lower: int, upper: int) -> tuple[HostArray, HostArray]:
+    """G (lower, upper) and G' (upper, lower) of mixed values: random, identical for every rank and number of ranks.
+
+    What is known of a neighbour's numbers is these minus G times the rank's own adjacent numbers. That G and G' are
+    independent matters: a skew-symmetric D with the same number at both ends of its diagonal would stay singular.
+    """
+    rng = np.random.default_rng((lower, upper))
+    G, G_after = rng.standard_normal((lower, upper)), rng.standard_normal((upper, lower))
+    return G / max(upper, 1) ** 0.5, G_after / max(lower, 1) ** 0.5
+
+
+@dataclass(frozen=True)
+class Subdomain:
+    """The factored rows of one rank, for each system of a batch.
+
+    Attributes
+    ----------
+    factors, layout : Factors, Layout
+        D: the rows without what lies beyond them.
+    spikes : ndarray (B, T k, columns)
+        D^-1 times the couplings to the rank before and to the one after, if there are such ranks.
+    columns : slice
+        Which columns these are of (lower + upper) k.
+    mixed : ndarray (B,) of bool
+        Whether mixtures of the neighbours' values with one's own are given, or the neighbours' values themselves.
+    singular : ndarray (B,) of int
+        Block of this rank in which D is singular, or -1.
+    growth : ndarray (B,)
+        Growth of the elimination, times the largest entry of the spikes if that is above 1.
+    """
+
+    factors: Factors
+    layout: Layout
+    spikes: HostArray
+    columns: slice
+    mixed: HostArray
+    singular: HostArray
+    growth: HostArray
+
+    @classmethod
+    def of(cls, rows: OwnRows, method: BlockLU, mixed: HostArray) -> Subdomain:
+        """Factor the rows, for given values that are mixed in some of the systems."""
+        D = BlockBandedMatrix(_closed(rows, mixed), lower=rows.lower, upper=rows.upper, periodic=rows.is_periodic)
+        layout = Layout.banded(D)
+        factors = method.factors(layout.blocks(D), layout.lower, layout.upper)
+        B, T, _, k, _ = rows.blocks.shape
+        lower, upper = rows.lower * k, rows.upper * k
+        columns = slice(0 if rows.has_previous else lower, lower + upper if rows.has_next else lower)
+        couplings = np.zeros((B, T, k, lower + upper), dtype=rows.blocks.dtype)
+        first(couplings, rows.lower)[..., :lower] = rows.before.reshape(B, rows.lower, k, lower)
+        last(couplings, rows.upper)[..., lower:] = rows.after.reshape(B, rows.upper, k, upper)
+        with np.errstate(all="ignore"):
+            solved = as_rows(_solved(factors, layout, couplings[..., columns], adjoint=False))
+            growth = factors.growth * np.max(np.abs(solved), axis=(1, 2), initial=1.0)
+        singular = layout.first_block(factors.singular)
+        return cls(factors, layout, solved, columns, mixed, singular, np.where(np.isnan(growth), np.inf, growth))
+
+    @classmethod
+    def stable(cls, rows: OwnRows, method: BlockLU, limit: float) -> Subdomain:
+        """Factor the rows, with mixtures for those systems whose growth is above `limit` and lower with them."""
+        plain = cls.of(rows, method, np.zeros(rows.blocks.shape[0], dtype=bool))
+        bad = ~(plain.growth <= limit)
+        if not bad.any() or not (rows.lower and rows.upper) or not rows.couples:
+            return plain
+        mixed = cls.of(rows, method, bad)
+        better = mixed.growth < plain.growth
+        if not better.any():
+            return plain
+        return mixed if np.array_equal(better, bad) else cls.of(rows, method, better)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.factors.nbytes + self.spikes.nbytes
+
+    def take(self, indices: Indices) -> Subdomain:
+        """The rows of some systems."""
+        return replace(
+            self,
+            factors=self.factors.take(indices),
+            spikes=self.spikes[indices],
+            mixed=self.mixed[indices],
+            singular=self.singular[indices],
+            growth=self.growth[indices],
+        )
+
+    def solve(self, b: HostArray, adjoint: bool = False) -> HostArray:
+        """D^-1 b or D^-H b, for b (B, T, k, K)."""
+        return _solved(self.factors, self.layout, b, adjoint)
+
+
+def _closed(rows: OwnRows, mixed: HostArray) -> HostArray:
+    """The band of D: the rows' own, and what the given mixtures add to it."""
+    if not mixed.any():
+        return rows.blocks
+    blocks, k = rows.blocks.copy(), rows.blocks.shape[-1]
+    G_before, G_after = (
+        mixed[:, None, None] * G.astype(blocks.dtype) for G in mixtures(rows.lower * k, rows.upper * k)
+    )
+    _add_dense(first(blocks, rows.lower), rows.lower, rows.before @ G_before)
+    _add_dense(last(blocks, rows.upper), rows.upper, rows.after @ G_after)
+    return blocks
+
+
+def _add_dense(rows: HostArray, corner: int, dense: HostArray) -> None:
+    """Add a matrix (B, n k, m k) to n block rows, in place: the block ``corner + c - r`` of row r is in column c."""
+    k = rows.shape[3]
+    n, m = dense.shape[1] // k, dense.shape[2] // k
+    parts = dense.reshape(dense.shape[0], n, k, m, k)
+    for r, c in np.ndindex(n, m):
+        rows[:, r, corner + c - r] += parts[:, r, :, c, :]
+
+
+def _solved(factors: Factors, layout: Layout, b: HostArray, adjoint: bool) -> HostArray:
+    return layout.restored(factors.solve(layout.vectors(b), adjoint), b.shape[2])
 
 
 @dataclass(frozen=True)
