@@ -217,9 +217,9 @@ def verify(
 ) -> tuple[Entries, HostArray]:
     """Displace all columns of a color at once, color by color: entries that are there, and rows changed for no reason.
 
-    A row that changes although the pattern has no column of the color there has an entry at a sum of two known offsets
-    (one-sided differences at a boundary), if that leads to one column of the color; else it is returned as not
-    explained. Rows that are not in `only` do not count.
+    If a row changes although the pattern has no column of the color there, the entry is sought at sums of two known
+    offsets (one-sided differences at a boundary). Where these do not lead to one column of the color, the row is
+    returned as not explained. Rows that are not in `only` do not count.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def verify(
         responses[color] = probe.displaced(colors == color)
         changed[color] = probe.changed_rows(responses[color])
         changed[color, ignored] = False
-        surprised += np.count_nonzero(changed[color] & ~expected[color])
+        surprised += int(np.count_nonzero(changed[color] & ~expected[color]))
         if surprised > TOO_MANY * n:
             raise NotDiagonalError
     there = changed.reshape(-1)[place]
