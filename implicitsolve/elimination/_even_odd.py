@@ -86,6 +86,9 @@ class _Kept:
             self.residual,
             linearize=self.linearize,
             structure=None if k is None else BlockBanded(1, 1, k),
+            blocks=None if whole.blocks is None else self.blocks,
+            blocks_cost=whole.blocks_cost,
+            blocks_exact=whole.blocks_exact,
             batch_ndim=self.axis,
             parameters=whole.parameters,
             parameter_jvp=None if whole.parameter_jvp is None else self.parameter_jvp,
@@ -106,6 +109,11 @@ class _Kept:
         value, second = self.halves.kept.linearize(eliminated)
         shape = tuple(e.shape)
         return e - value, reduced_jacobian(first, second, shape[self.axis :], shape[: self.axis], e.dtype)
+
+    def blocks(self, e: Array) -> Array:
+        x = merge(self.halves.eliminated.apply(e), e, self.axis)
+        J: Any = self.whole.blocks(x)  # type: ignore[misc]
+        return reduced_blocks(*split(J, self.axis))
 
     def parameter_jvp(self, e: Array, tangents: Mapping[str, Array]) -> Array:
         eliminated, _ = self.halves.eliminated.linearize(e)
@@ -277,6 +285,20 @@ def reduced_jacobian(
         inverse=lambda: _inverse(first, second),
         cast=lambda dtype: reduced_jacobian(first.astype(dtype), second.astype(dtype), in_shape, batch_shape, dtype),
     )
+
+
+def reduced_blocks(eliminated: Array, kept: Array) -> Array:
+    """Blocks (..., T // 2, 3, k, k) of the Schur complement, from the rows of J; their diagonal blocks are I."""
+    xp, n = array_namespace(kept), kept.shape[-4]
+    previous, following = kept[..., 0, :, :], kept[..., 2, :, :]
+    before, behind = eliminated[..., :n, :, :, :], eliminated[..., 1:, :, :, :]
+    within = behind.shape[-4]  # less than n where a kept block is the last one
+    blocks = xp.zeros_like(kept)
+    blocks[..., 0, :, :] = -(previous @ before[..., 0, :, :])
+    blocks[..., 1, :, :] = kept[..., 1, :, :] - previous @ before[..., 2, :, :]
+    blocks[..., :within, 1, :, :] -= following[..., :within, :, :] @ behind[..., 0, :, :]
+    blocks[..., :within, 2, :, :] = -(following[..., :within, :, :] @ behind[..., 2, :, :])
+    return blocks
 
 
 def _inverse(first: Coupling, second: Coupling) -> LinearOperator:

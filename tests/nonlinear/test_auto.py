@@ -8,6 +8,7 @@ import scipy.sparse
 
 import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockNewton, NewtonKrylov, NonlinearStop, Problem, Status, root
+from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.nonlinear import Auto
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from tests.helpers.lines import bratu
@@ -120,6 +121,30 @@ def test_blocks_of_the_problem_decide():
 
 
 # -- where the first choice fails ------------------------------------------------------------------------------
+
+
+def layer_of(systems, weight=1.0):
+    rng = np.random.default_rng(0)
+    params = {
+        name: weight * value if name[0] == "U" else value for name, value in gru_parameters(8, 8, rng=rng).items()
+    }
+    return implicit_gru(params, rng.standard_normal((systems, 30, 8)))
+
+
+def test_small_layers_take_newton_s_steps():
+    layer = layer_of(2)
+    found, anderson = (root(layer, stop=NonlinearStop(atol=1e-8), method=method) for method in ("auto", "anderson"))
+    assert found.success.all()
+    assert factorizes(found)
+    assert found.counts.residuals < anderson.counts.residuals
+    larger = root(layer_of(40), stop=NonlinearStop(atol=1e-8))
+    assert not factorizes(larger)
+
+
+def test_small_layers_for_which_newton_s_steps_are_too_long():
+    found = root(layer_of(1, weight=12.0), stop=NonlinearStop(atol=1e-8))
+    assert found.success.all()
+    assert found.retries[0].method == "Anderson"
 
 
 def test_a_wrong_structure_falls_back():
