@@ -243,7 +243,7 @@ class BlockBandedMatrix(LinearOperator):
         return storage.to_dense(self.blocks, self.structure)
 
     @classmethod
-    def from_dense(cls, A: Any, structure: BlockBanded, *, drop: bool = False) -> BlockBandedMatrix:
+    def from_dense(cls, A: Any, structure: BlockBanded) -> BlockBandedMatrix:
         """Return the matrix with the entries of an array ``(*batch, N, N)``.
 
         Parameters
@@ -252,15 +252,13 @@ class BlockBandedMatrix(LinearOperator):
             The matrix, or a batch of them.
         structure : BlockBanded
             Which blocks to store.
-        drop : bool, optional
-            Whether to leave out entries outside the structure. By default they are an error if one is not zero.
 
         Raises
         ------
         ValueError
-            If the shape does not fit, or an entry would be lost.
+            If the shape does not fit, or an entry outside the structure is not zero.
         """
-        return _matrix(storage.from_dense(as_inexact(A, "A"), structure, drop), structure)
+        return _matrix(storage.from_dense(as_inexact(A, "A"), structure), structure)
 
     def to_sparse(self, format: str = "bsr") -> Any:
         """Return one system's matrix as a SciPy sparse array with every block of the band, zero or not.
@@ -278,32 +276,13 @@ class BlockBandedMatrix(LinearOperator):
         return storage.to_sparse(self.blocks, self.structure, format)
 
     @classmethod
-    def from_sparse(cls, A: Any, structure: BlockBanded, *, drop: bool = False) -> BlockBandedMatrix:
+    def from_sparse(cls, A: Any, structure: BlockBanded) -> BlockBandedMatrix:
         """Return the matrix with the entries of a SciPy sparse matrix; arguments as of `from_dense`."""
-        return _matrix(storage.from_sparse(A, structure, drop), structure)
-
-    def to_banded(self) -> tuple[Array, tuple[int, int]]:
-        """Return A in LAPACK's band storage, for `scipy.linalg.solve_banded`.
-
-        Returns
-        -------
-        ab : array of shape ``(*batch, kl + ku + 1, N)``
-            ``ab[..., ku + i - j, j]`` is the entry in row i and column j. Its memory is in Fortran's order.
-        l_and_u : tuple of int
-            kl = (lower + 1) k - 1 and ku = (upper + 1) k - 1.
-
-        Raises
-        ------
-        ValueError
-            If the matrix is periodic: its corners fit no band.
-        """
-        return storage.to_banded(self.blocks, self.structure)
+        return _matrix(storage.from_sparse(A, structure), structure)
 
     @classmethod
-    def from_banded(
-        cls, l_and_u: tuple[int, int], ab: Any, structure: BlockBanded | None = None, *, drop: bool = False
-    ) -> BlockBandedMatrix:
-        """Return the matrix given in LAPACK's band storage.
+    def from_banded(cls, l_and_u: tuple[int, int], ab: Any) -> BlockBandedMatrix:
+        """Return the matrix given in LAPACK's band storage, with blocks of one entry.
 
         Parameters
         ----------
@@ -311,18 +290,13 @@ class BlockBandedMatrix(LinearOperator):
             Diagonals below and above the main one, as of `scipy.linalg.solve_banded`.
         ab : array_like
             The band, ``(*batch, kl + ku + 1, N)``. Its unused corners are ignored.
-        structure : BlockBanded, optional
-            Which blocks to store. Default: the same band with blocks of one entry.
-        drop : bool, optional
-            Whether to leave out entries outside the structure. By default they are an error if one is not zero.
 
         Raises
         ------
         ValueError
-            If the shape does not fit, or an entry would be lost.
+            If the shape does not fit.
         """
-        structure = BlockBanded(*l_and_u) if structure is None else structure
-        return _matrix(storage.from_banded(l_and_u, as_inexact(ab, "ab"), structure, drop), structure)
+        return _matrix(storage.from_banded(l_and_u, as_inexact(ab, "ab")), BlockBanded(*l_and_u))
 
 
 def _matrix(blocks: Array, structure: BlockBanded) -> BlockBandedMatrix:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import array_namespace, from_host, is_complex, to_host, traits_of
+from implicitsolve._namespace import array_namespace, is_complex, to_host, traits_of
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.structure import BlockBanded
 
@@ -163,7 +163,7 @@ def to_dense(blocks: Array, structure: BlockBanded) -> Array:
     return xp.reshape(dense, (*batch, length * k, length * k))
 
 
-def from_dense(A: Array, structure: BlockBanded, drop: bool) -> Array:
+def from_dense(A: Array, structure: BlockBanded) -> Array:
     """Return the blocks of an array (*batch, N, N)."""
     xp = array_namespace(A)
     if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
@@ -175,7 +175,7 @@ def from_dense(A: Array, structure: BlockBanded, drop: bool) -> Array:
     for rows, along, j in _diagonals(length, structure):
         blocks[..., rows, j, :, :] = dense[..., along, :, :]
         dense[..., along, :, :] = 0.0
-    _check_nothing_lost("from_dense", drop, bool(xp.any(dense != 0)), structure)
+    _check_nothing_lost("from_dense", bool(xp.any(dense != 0)), structure)
     return blocks
 
 
@@ -216,7 +216,7 @@ def to_sparse(blocks: Array, structure: BlockBanded, format: str) -> Any:
     return A.asformat(format)
 
 
-def from_sparse(A: Any, structure: BlockBanded, drop: bool) -> HostArray:
+def from_sparse(A: Any, structure: BlockBanded) -> HostArray:
     """Return the blocks of a SciPy sparse matrix."""
     if not scipy.sparse.issparse(A):
         raise TypeError(f"from_sparse: `A` must be a SciPy sparse matrix, got {type(A).__name__}")
@@ -230,65 +230,26 @@ def from_sparse(A: Any, structure: BlockBanded, drop: bool) -> HostArray:
     if structure.periodic:
         j %= length
     inside = (j >= 0) & (j < structure.width)
-    _check_nothing_lost("from_sparse", drop, bool(np.any(bsr.data[~inside] != 0)), structure)
+    _check_nothing_lost("from_sparse", bool(np.any(bsr.data[~inside] != 0)), structure)
     dtype = bsr.dtype if bsr.dtype.kind in "fc" else np.float64
     blocks = np.zeros((length, structure.width, k, k), dtype=dtype)
     blocks[rows[inside], j[inside]] = bsr.data[inside]
     return blocks
 
 
-def to_banded(blocks: Array, structure: BlockBanded) -> tuple[Array, tuple[int, int]]:
-    """Return LAPACK's band storage of the matrix, and its numbers of diagonals."""
-    if structure.periodic:
-        raise ValueError("to_banded: a periodic matrix has corners, which fit no band")
-    xp = array_namespace(blocks)
-    length, k = blocks.shape[-4], structure.block_size
-    kl, ku = (structure.lower + 1) * k - 1, (structure.upper + 1) * k - 1
-    # By columns, so that the column of a block is contiguous.
-    columns = xp.zeros((*blocks.shape[:-4], length, k, kl + ku + 1), dtype=blocks.dtype, device=blocks.device)
-    for j in range(structure.width):
-        offset = j - structure.lower
-        for rows, targets in spans(length, offset, False):
-            for b in range(k):
-                first = ku - offset * k - b
-                columns[..., targets, b, first : first + k] = blocks[..., rows, j, :, b]
-    ab = xp.reshape(columns, (*blocks.shape[:-4], length * k, kl + ku + 1))
-    return xp.matrix_transpose(ab), (kl, ku)
-
-
-def from_banded(l_and_u: tuple[int, int], ab: Array, structure: BlockBanded, drop: bool) -> Array:
-    """Return the blocks of a matrix in LAPACK's band storage."""
-    if structure.periodic:
-        raise ValueError("from_banded: the structure must not be periodic")
-    kl, ku = l_and_u
-    if ab.ndim < 2 or ab.shape[-2] != kl + ku + 1:
-        raise ValueError(f"from_banded: `ab` must have shape (..., {kl + ku + 1}, N), got {tuple(ab.shape)}")
-    xp = array_namespace(ab)
-    length, k, batch = structure.length(ab.shape[-1]), structure.block_size, ab.shape[:-2]
-    columns = xp.reshape(xp.matrix_transpose(ab), (*batch, length, k, kl + ku + 1))
-    left = from_host(~_covered(kl, ku, length, structure), ab)
-    _check_nothing_lost("from_banded", drop, bool(xp.any((columns != 0) & left)), structure)
-    blocks = xp.zeros((*batch, length, structure.width, k, k), dtype=ab.dtype, device=ab.device)
-    for j in range(structure.width):
-        offset = j - structure.lower
-        for rows, targets in spans(length, offset, False):
-            for b in range(k):
-                first = ku - offset * k - b
-                low, high = max(0, first), min(kl + ku + 1, first + k)
-                if low < high:
-                    blocks[..., rows, j, low - first : high - first, b] = columns[..., targets, b, low:high]
+def from_banded(l_and_u: tuple[int, int], ab: Array) -> Array:
+    """Return the blocks, of one entry, of a matrix in LAPACK's band storage."""
+    (kl, ku), xp = l_and_u, array_namespace(ab)
+    width = kl + ku + 1
+    if ab.ndim < 2 or ab.shape[-2] != width:
+        raise ValueError(f"from_banded: `ab` must have shape (..., {width}, N), got {tuple(ab.shape)}")
+    blocks = xp.zeros((*ab.shape[:-2], ab.shape[-1], width, 1, 1), dtype=ab.dtype, device=ab.device)
+    for j in range(width):
+        for rows, columns in spans(ab.shape[-1], j - kl, False):
+            blocks[..., rows, j, 0, 0] = ab[..., width - 1 - j, columns]
     return blocks
 
 
-def _covered(kl: int, ku: int, length: int, structure: BlockBanded) -> HostArray:
-    """Where LAPACK's storage, by columns (T, k, kl + ku + 1), is in a stored block or outside the matrix."""
-    k = structure.block_size
-    column = np.arange(length * k).reshape(length, k, 1)
-    row = column + np.arange(-ku, kl + 1)
-    j = column // k - row // k + structure.lower
-    return (row < 0) | (row >= length * k) | ((j >= 0) & (j < structure.width))
-
-
-def _check_nothing_lost(owner: str, drop: bool, is_lost: bool, structure: BlockBanded) -> None:
-    if is_lost and not drop:
-        raise ValueError(f"{owner}: the matrix has entries outside {structure}; drop=True leaves them out")
+def _check_nothing_lost(owner: str, is_lost: bool, structure: BlockBanded) -> None:
+    if is_lost:
+        raise ValueError(f"{owner}: the matrix has entries outside {structure}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import array_api_strict
 import numpy as np
 from hypothesis import strategies as st
 
+from implicitsolve._namespace import from_host
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.structure import BlockBanded
 
@@ -71,3 +73,11 @@ def cases(draw: st.DrawFn, batches=((), (1,), (3,), (2, 2), (0,)), dtypes=(*REAL
 
 LIBRARIES = st.sampled_from([np, array_api_strict])
 SEEDS = st.integers(0, 2**20)
+
+
+def cut(A: Any, structure: BlockBanded) -> BlockBandedMatrix:
+    """The part of a dense matrix inside a structure."""
+    k = structure.block_size
+    ones = np.ones((A.shape[0] // k, structure.width, k, k))
+    inside = BlockBandedMatrix(ones, lower=structure.lower, upper=structure.upper).todense()
+    return BlockBandedMatrix.from_dense(A * from_host(inside, A), structure)

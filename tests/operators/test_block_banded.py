@@ -278,17 +278,11 @@ ONES = np.ones((4, 3, 2, 2))
         (lambda: matrix() * "x", TypeError, ["number", "str"]),
         (lambda: matrix().to_sparse("coo"), ValueError, ["format", "coo"]),
         (lambda: matrix(np.ones((2, 4, 3, 2, 2))).to_sparse(), ValueError, ["one system", "(2,)"]),
-        (lambda: matrix(periodic=True).to_banded(), ValueError, ["periodic"]),
         (lambda: BlockBandedMatrix.from_dense(np.ones((3, 4)), BlockBanded(1, 1)), ValueError, ["A", "(3, 4)"]),
         (lambda: BlockBandedMatrix.from_dense(np.ones((3, 3)), BlockBanded(1, 1, 2)), ValueError, ["multiple", "3"]),
         (lambda: BlockBandedMatrix.from_sparse(np.ones((3, 3)), BlockBanded(1, 1)), TypeError, ["A", "ndarray"]),
         (lambda: BlockBandedMatrix.from_sparse(sp.eye_array(3, 4), BlockBanded(1, 1)), ValueError, ["A", "(3, 4)"]),
         (lambda: BlockBandedMatrix.from_banded((1, 1), np.ones((4, 5))), ValueError, ["ab", "3", "(4, 5)"]),
-        (
-            lambda: BlockBandedMatrix.from_banded((1, 1), np.ones((3, 5)), BlockBanded(1, 1, periodic=True)),
-            ValueError,
-            ["periodic"],
-        ),
     ],
 )
 def test_a_wrong_argument_is_named(make, error, words):
