@@ -95,6 +95,10 @@ class BlockBandedMatrix(LinearOperator):
         self.blocks = blocks
         self.structure: BlockBanded = BlockBanded(int(lower), int(upper), int(blocks.shape[-1]), periodic=periodic)
         self.structure.check_circle(self.length)
+        self.lower: int = self.structure.lower
+        self.upper: int = self.structure.upper
+        self.block_size: int = self.structure.block_size
+        self.periodic: bool = self.structure.periodic
         products = Products(blocks, self.lower, self.periodic)
         self._products = products
 
@@ -106,26 +110,6 @@ class BlockBandedMatrix(LinearOperator):
             batch_shape=tuple(blocks.shape[:-4]),
             dtype=blocks.dtype,
         )
-
-    @property
-    def lower(self) -> int:
-        """Block diagonals below the main one."""
-        return self.structure.lower
-
-    @property
-    def upper(self) -> int:
-        """Block diagonals above the main one."""
-        return self.structure.upper
-
-    @property
-    def block_size(self) -> int:
-        """Rows and columns of a block, k."""
-        return self.structure.block_size
-
-    @property
-    def periodic(self) -> bool:
-        """Whether block columns wrap."""
-        return self.structure.periodic
 
     @property
     def length(self) -> int:

@@ -63,16 +63,7 @@ class Products:
             if self._sparse is None:
                 self._sparse = _block_diagonal_sparse(self.blocks, self.lower, self.periodic)
             return _sparse_times(self._sparse, x)
-        if self._own is not None:
-            return self._own.times(x)
-        xp = array_namespace(self.blocks, x)
-        length, width = self.blocks.shape[-4:-2]
-        y = xp.zeros(x.shape, dtype=xp.result_type(self.blocks.dtype, x.dtype), device=x.device)
-        with np.errstate(all="ignore"):  # entries that are not finite are the solver's to report
-            for j in range(width):
-                for rows, columns in spans(length, j - self.lower, self.periodic):
-                    y[..., rows, :, :] += xp.matmul(self.blocks[..., rows, j, :, :], x[..., columns, :, :])
-        return y
+        return self._by_diagonals(x, adjoint=False) if self._own is None else self._own.times(x)
 
     def adjoint_times(self, x: Array) -> Array:
         """Return A^H x."""
@@ -82,17 +73,21 @@ class Products:
                 adjoint = transposed(self.blocks, self.lower, self.periodic, conjugate=True)
                 self._adjoint = Products(adjoint, upper, self.periodic)
             return self._adjoint.times(x)
-        if self._own is not None:
-            return self._own.adjoint_times(x)
+        return self._by_diagonals(x, adjoint=True) if self._own is None else self._own.adjoint_times(x)
+
+    def _by_diagonals(self, x: Array, *, adjoint: bool) -> Array:
+        """A x or A^H x, a batched product of dense blocks for each block diagonal."""
         xp = array_namespace(self.blocks, x)
         length, width = self.blocks.shape[-4:-2]
         y = xp.zeros(x.shape, dtype=xp.result_type(self.blocks.dtype, x.dtype), device=x.device)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # entries that are not finite are the solver's to report
             for j in range(width):
                 for rows, columns in spans(length, j - self.lower, self.periodic):
-                    block = xp.matrix_transpose(self.blocks[..., rows, j, :, :])
-                    block = xp.conj(block) if is_complex(block) else block
-                    y[..., columns, :, :] += xp.matmul(block, x[..., rows, :, :])
+                    block = self.blocks[..., rows, j, :, :]
+                    if adjoint:
+                        block = xp.matrix_transpose(xp.conj(block) if is_complex(block) else block)
+                        rows, columns = columns, rows
+                    y[..., rows, :, :] += xp.matmul(block, x[..., columns, :, :])
         return y
 
     def _use_sparse(self, x: Array) -> bool:
@@ -203,16 +198,12 @@ def to_sparse(blocks: Array, structure: BlockBanded, format: str) -> Any:
     band = to_host(array_namespace(blocks).reshape(blocks, blocks.shape[-4:]))
     length, width, k = band.shape[:3]
     columns = np.arange(length)[:, None] + np.arange(width) - structure.lower
-    if structure.periodic:
-        columns %= length
-    order = np.argsort(columns, axis=1)
-    columns = np.take_along_axis(columns, order, axis=1)
-    if structure.periodic:
-        band = np.take_along_axis(band, order[..., None, None], axis=1)
+    columns = columns % length if structure.periodic else columns
     inside = (columns >= 0) & (columns < length)
     pointers = np.concatenate([[0], np.cumsum(np.sum(inside, axis=1))])
     shape = (length * k, length * k)
     A = scipy.sparse.bsr_array((band[inside], columns[inside], pointers), shape=shape)
+    A.sort_indices()
     return A.asformat(format)
 
 

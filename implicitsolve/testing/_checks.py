@@ -147,11 +147,7 @@ def dense(A: LinearOperator | Any, *, like: Array | None = None) -> Any:
     A = aslinearoperator(A)
     if A.batch_shape:
         raise ValueError(f"dense: the operator has batch axes {A.batch_shape}; take one system")
-    rows, columns = A.shape
     if like is None:
         like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32))
-    matrix = np.zeros((rows, columns), dtype=host_dtype(like.dtype))
-    for i in range(columns):
-        unit = from_host(np.eye(columns)[i].reshape(A.in_shape), like)
-        matrix[:, i] = to_host(A.matvec(unit)).reshape(-1)
-    return matrix
+    matrix = to_host(A.matmat(from_host(np.eye(A.shape[1]), like)))
+    return matrix.astype(host_dtype(like.dtype), copy=False)
