@@ -173,10 +173,7 @@ FOREIGN |= dict.fromkeys(("jax", "jaxlib"), "np.asarray(x), or use implicitsolve
 def as_inexact(x: Any, name: str) -> Array:
     """Return `x` as a floating-point array of its own library; lists, pandas and xarray become NumPy, integers float64.
 
-    Raises
-    ------
-    TypeError
-        If `x` holds anything but numbers, or is a tensor of torch that is sparse, not on the CPU, or requires grad.
+    Anything but numbers, and tensors of torch that are sparse, not on the CPU, or require grad, raise a TypeError.
     """
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"`{name}` must not be a masked array: fill it first")

@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from implicitsolve._habits import adapted, method_hint
 from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
 from implicitsolve._typing import Array, HostArray
@@ -205,12 +203,14 @@ def solve_root(
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
     evaluator.tally = tally
-    if 0 in x0.shape:
-        result = _empty(x0, evaluator)
+    solution = Solution.at(evaluator.flatten(x0))
+    if 0 in x0.shape:  # no unknowns, or no systems
+        none = solution.norm
+        solution = replace(solution, status=solution.status + Status.CONVERGED, first_norm=none, target=none)
     else:
-        start = Solution.at(evaluator.flatten(x0))
         context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
-        result = _result(solver.solve(context, start), evaluator, memory)
+        solution = solver.solve(context, solution)
+    result = _result(solution, evaluator, memory)
     result = result if reduced is None else reduced.expanded(result)
     return result if scales is None else scales.expanded(result)
 
@@ -370,25 +370,6 @@ def check_settings(caller: str, method: Any, stop: Any, monitor: Any) -> tuple[N
         raise TypeError(f"{caller}: `monitor` must be callable, got {type(monitor).__name__}")
     observer: Any = silent if monitor is None else monitor
     return method, stop, observer
-
-
-def _empty(x0: Array, evaluator: Evaluator) -> NonlinearResult:
-    """Nothing to solve: no unknowns, or no systems."""
-    ones = np.full(evaluator.batch_shape, int(Status.CONVERGED))
-    zeros = np.zeros(evaluator.batch_shape)
-    counts = np.zeros(evaluator.batch_shape, dtype=int)
-    is_batch = bool(evaluator.batch_shape)
-    return NonlinearResult(
-        x=evaluator.xp.asarray(x0, copy=True),
-        fun=evaluator.xp.asarray(x0, copy=True),
-        status=ones if is_batch else Status.CONVERGED,
-        residual_norm=zeros if is_batch else 0.0,
-        initial_norm=zeros if is_batch else 0.0,
-        target=zeros if is_batch else 0.0,
-        iterations=counts if is_batch else 0,
-        krylov_iterations=counts if is_batch else 0,
-        counts=evaluator.tally.counts(),
-    )
 
 
 def _fits(batch_shape: tuple[int, ...], event_shape: tuple[int, ...], b: Array, name: str) -> None:

@@ -196,13 +196,7 @@ def _seeded() -> Generator[None, None, None]:
 
 
 class System:
-    """One system of a problem at x, on arrays (1, N).
-
-    Raises
-    ------
-    TypeError, ValueError
-        If x does not fit the problem, or `system` does not name one system of its batch.
-    """
+    """One system of a problem at x, on arrays (1, N)."""
 
     def __init__(self, caller: str, problem: Any, x: Array, system: Any = None) -> None:
         if not isinstance(problem, Problem):

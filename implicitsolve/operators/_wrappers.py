@@ -17,25 +17,11 @@ from implicitsolve.operators._base import LinearOperator, then
 def guarded(
     A: LinearOperator, name: str, count: Callable[[str], None] | None = None, *, copies: bool = True
 ) -> LinearOperator:
-    """Return the square operator `A` on arrays (B, N), each product counted and checked, on copies of the vectors.
+    """Return the square operator `A` on arrays (B, N): each product is counted, and what it returns checked.
 
-    Parameters
-    ----------
-    A : LinearOperator
-        Square; one system is a batch of one.
-    name : str
-        What messages call it.
-    count : callable, optional
-        Called as ``count("jvps")`` or ``count("vjps")`` before each product.
-    copies : bool, optional
-        Whether `A` is given, and returns, copies. Default True.
-
-    Raises
-    ------
-    TypeError
-        From a product that does not return numbers, or returns complex ones for a real vector.
-    ValueError
-        From a product that returns another shape.
+    `name` is what messages call it, ``count("jvps")`` or ``count("vjps")`` is called before each product, and `copies`
+    tells whether `A` is given, and returns, copies. A product raises a TypeError where it returns no numbers, or
+    complex ones for a real vector, and a ValueError where their shape is wrong.
     """
     flat = A.flat()
 

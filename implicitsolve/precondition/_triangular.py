@@ -21,12 +21,7 @@ from implicitsolve.precondition._diagonals import Diagonals
 class Split:
     """(I + U)^-1 D^-1 (I + L)^-1 on arrays (B, T, k), with L strictly lower and U strictly upper block triangular.
 
-    Parameters
-    ----------
-    D_inverse : array or None
-        Inverses of the diagonal blocks, (B, T, k, k); None is I.
-    lower, upper : Triangle or None
-        I + L and I + U; None is I.
+    `D_inverse` are the inverses of the diagonal blocks, (B, T, k, k). What is None is I.
     """
 
     def __init__(self, D_inverse: Array | None, lower: Triangle | None = None, upper: Triangle | None = None) -> None:

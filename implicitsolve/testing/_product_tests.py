@@ -333,22 +333,19 @@ def _missing(point: Point, J: LinearOperator) -> str:
     mismatch = np.abs(to_host(J.matvec(point.directions[0]) - D))
     system, entry = (int(i) for i in np.unravel_index(np.argmax(np.nan_to_num(mismatch)), mismatch.shape))
     row = entry // k
-    v = np.zeros((length, k))
     sizes = np.abs(to_host(gather(point.directions[0], np.asarray([system])))).reshape(length, k)
-    for side, own, opposite in (
-        ("upper", structure.upper, structure.lower),
-        ("lower", structure.lower, structure.upper),
-    ):
-        last = min(own + FARTHEST, length - 1 - opposite if structure.periodic else length - 1)
-        for distance in range(own + 1, last + 1):
-            other = row + distance if side == "upper" else row - distance
-            other = other % length if structure.periodic else other
-            if not 0 <= other < length:
-                break
-            v[:] = 0
-            v[other] = sizes[other]
-            h = from_host(v.reshape(1, -1) * point.precision ** (1 / 3) * LENGTHS[0], point.x)
-            change = to_host(point.residual(point.x + h) - point.F)[system].reshape(length, k)[row]
-            if np.abs(change).max() > 0:
-                return f"block {row} depends on block {other}: `{side}` must be at least {distance}"
+    farthest = range(-structure.lower - FARTHEST, structure.upper + FARTHEST + 1)
+    for distance in sorted(farthest, key=abs):
+        other, place = row + distance, structure.lower + distance
+        if structure.periodic:
+            other, place = other % length, place % length
+        if not 0 <= other < length or 0 <= place < structure.width:
+            continue
+        v = np.zeros((length, k))
+        v[other] = sizes[other]
+        h = from_host(v.reshape(1, -1) * point.precision ** (1 / 3) * LENGTHS[0], point.x)
+        change = to_host(point.residual(point.x + h) - point.F)[system].reshape(length, k)[row]
+        if np.abs(change).max() > 0:
+            side = "upper" if distance > 0 else "lower"
+            return f"block {row} depends on block {other}: `{side}` must be at least {abs(distance)}"
     return ""
