@@ -225,10 +225,6 @@ def matmul(a: Any, b: Any, /) -> DistributedArray:
     """Return products of stacks of matrices; one collective if the axis that is summed over is split."""
     if not (is_operand(a) and is_operand(b)):
         raise TypeError(f"matmul: expected DistributedArrays, got {type(a).__name__} and {type(b).__name__}")
-    if a.ndim == 1:
-        return matmul(a[None, :], b)[..., 0, :]
-    if b.ndim == 1:
-        return matmul(a, b[:, None])[..., 0]
     at_a, at_b = (None if x.axis is None else x.axis - x.ndim for x in (a, b))
     if at_a == -1 or at_b == -2:
         return _contracted(a, b)
@@ -249,17 +245,13 @@ def _contracted(a: DistributedArray, b: DistributedArray) -> DistributedArray:
     return replicate(comm.allreduce(np.matmul(np.swapaxes(parts[0], -1, -2), parts[1]), "sum"))
 
 
-def vecdot(a: DistributedArray, b: DistributedArray, /, *, axis: int = -1) -> DistributedArray:
-    """Return sums of conj(a) b over an axis; one collective if that is split."""
-    parts, split_axis, comm, counts = aligned((a, b))
-    local: HostArray = np.asarray(numpy_namespace.vecdot(*parts, axis=axis))
-    if split_axis is None or comm is None:
-        return replicate(local)
-    ndim = np.maximum(a.ndim, b.ndim)
-    place, split_place = int(axis % ndim), int(ndim + split_axis)
-    if place == split_place:
+def vecdot(a: DistributedArray, b: DistributedArray, /) -> DistributedArray:
+    """Return sums of conj(a) b over the last axis; one collective if that is split."""
+    parts, axis, comm, counts = aligned((a, b))
+    local: HostArray = np.asarray(numpy_namespace.vecdot(*parts))
+    if axis == -1 and comm is not None:
         return replicate(comm.allreduce(local, "sum"))
-    return DistributedArray(local, split_place - (place < split_place), comm, counts)
+    return DistributedArray(local, None if axis is None else local.ndim + 1 + axis, comm, counts)
 
 
 def solve(a: DistributedArray, b: DistributedArray, /) -> DistributedArray:

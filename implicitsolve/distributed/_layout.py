@@ -75,14 +75,6 @@ def layout(length: int, ranks: int) -> Runs:
     return Runs(share + (rank < rest) for rank in range(ranks))
 
 
-def check_counts(owner: str, counts: tuple[int, ...], ranks: int, rank: int, own: int) -> None:
-    """Raise unless `counts` has a number for each rank, and this one's is `own`."""
-    if len(counts) != ranks:
-        raise ValueError(f"{owner}: `counts` must have a number for each of {ranks} ranks, got {counts}")
-    if counts[rank] != own:
-        raise ValueError(f"{owner}: `counts` says {counts[rank]} for rank {rank}, which has {own}")
-
-
 def repartitioned(shape: tuple[int, ...], axis: int, runs: Runs, new: tuple[int, ...]) -> tuple[int, Runs]:
     """Return the split axis of an array that is reshaped, and its runs; cached, in both directions.
 

@@ -13,7 +13,7 @@ from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
-from implicitsolve.distributed._layout import Runs, check_counts, layout
+from implicitsolve.distributed._layout import Runs, layout
 from implicitsolve.distributed._system import BlockSystem
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
@@ -133,7 +133,12 @@ def from_local(
                 f"rank {comm.rank} has {local.dtype} {local.shape}"
             )
         counts = tuple(everyone[:, 0].tolist())
-    check_counts("from_local", counts, comm.size, comm.rank, local.shape[axis])
+    if len(counts) != comm.size:
+        raise ValueError(f"from_local: `counts` must have a number for each of {comm.size} ranks, got {counts}")
+    if counts[comm.rank] != local.shape[axis]:
+        raise ValueError(
+            f"from_local: `counts` says {counts[comm.rank]} for rank {comm.rank}, which has {local.shape[axis]}"
+        )
     return DistributedArray(local, axis, comm, counts)
 
 

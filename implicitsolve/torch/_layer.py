@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import compress
 from typing import Any, TypedDict
 
@@ -18,7 +17,6 @@ from torch.nn.functional import linear, logsigmoid
 
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, pull_back, root
-from implicitsolve._typing import Array
 from implicitsolve.adapters._equations import Equations
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._calls import Call, Root, leading
@@ -63,21 +61,18 @@ class LayerCall(Call):
         options: SolveOptions,
         names: Sequence[str],
         batch_ndim: int,
-        build: Callable[[Mapping[str, Any]], Problem],
-        residual: Callable[[Tensor, Mapping[str, Tensor]], Tensor],
+        others: Mapping[str, Any],
         warm: Start | None,
     ) -> None:
         super().__init__(layer.caller, options, batch_ndim, None)
-        self.state_size = layer.state_size
-        self.wrapped = layer.wrapped
+        self.layer = layer
         self.names = names
-        self.build = build
-        self.residual = residual
+        self.others = others
         self.warm = warm
 
     def evaluate(self, x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """The residual, by operations of torch."""
-        return self.residual(x, dict(zip(self.names, tensors, strict=True)))
+        return self.layer.equations(x, dict(zip(self.names, tensors, strict=True)), **self.others)
 
     def batched(
         self, size: int, dims: Sequence[int | None], x0: Any, tensors: Sequence[Tensor]
@@ -86,13 +81,13 @@ class LayerCall(Call):
         if x0 is None:
             at = self.names.index("inputs")
             x0 = torch.zeros_like(leading(tensors[at], dims[1 + at], size)[0, ..., :1])
-            x0 = x0.expand(*x0.shape[:-1], self.state_size)
+            x0 = x0.expand(*x0.shape[:-1], self.layer.state_size)
         return super().batched(size, dims, x0, tensors)
 
     def solve(self, x0: Any, tensors: Sequence[Tensor]) -> Tensor:
         """The states."""
         with on_device(tensors[0]):
-            self.layer_problem = self.build(self.named(tensors))
+            self.layer_problem = self.problem(x0, tensors)
             declared = self.layer_problem.structure
             self.structure = declared if isinstance(declared, BlockBanded) else None
             self.result = root(self.layer_problem, self.start(x0), method=self.options.method, stop=self.options.stop)
@@ -155,9 +150,10 @@ class LayerCall(Call):
         options.report(self.caller, "adjoint solve", outcome.linear)
         return found
 
-    def problem(self, like: Array, tensors: Sequence[Tensor], point: Linearization | None = None) -> Problem:
+    def problem(self, like: Any, tensors: Sequence[Tensor], point: Linearization | None = None) -> Problem:
         """The adapter's problem, which has its own derivatives."""
-        return self.build(self.named(tensors))
+        others = {name: x.numpy(force=True) if isinstance(x, Tensor) else x for name, x in self.others.items()}
+        return self.layer.build(self.named(tensors), self.layer.settings | others)
 
     def pushed(
         self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]
@@ -168,7 +164,7 @@ class LayerCall(Call):
     def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
         """Arrays on the memory of the tensors that are there, by name."""
         given = zip(self.names, tensors, strict=True)
-        return {name: self.wrapped(name, to_array(x)) for name, x in given if x is not None}
+        return {name: self.layer.wrapped(name, to_array(x)) for name, x in given if x is not None}
 
 
 class LayerOptions(TypedDict, total=False):
@@ -271,18 +267,11 @@ class ImplicitLayer(nn.Module):
         self._check(given if start is None else {**given, "x0": start}, parameters[self.names[0]])
         if warm is not None:
             warm.check(self.caller, inputs, self.event_ndim)
-        hosted = {
-            name: value.numpy(force=True) if isinstance(value, Tensor) else value for name, value in others.items()
-        }
-        adapter, settings = getattr(ims.adapters, self.adapter), self.settings | hosted
-
         tensors = self.arguments(parameters | given)
-        build = partial(self.build, adapter, settings=settings)
         options = self.solve_options
         if options.stop is None:
             options = replace(options, stop=NonlinearStop(atol=ATOL[wide], rtol=torch.finfo(wide).eps ** 0.5))
-        residual = partial(self.equations, **others)
-        call = LayerCall(self, options, tuple(tensors), inputs.ndim - self.event_ndim, build, residual, warm)
+        call = LayerCall(self, options, tuple(tensors), inputs.ndim - self.event_ndim, others, warm)
         x: Any = Root.apply(call, None if start is None else start.detach(), *tensors.values())
         call.options.report(self.caller, "forward solve", call.result)
         x = x.to(inputs.dtype)
@@ -296,10 +285,10 @@ class ImplicitLayer(nn.Module):
         """What the adapter takes for an array of a tensor's values."""
         return array
 
-    def build(self, adapter: Callable[..., Problem], arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
-        """The problem that an adapter makes of arrays."""
+    def build(self, arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
+        """The problem that the adapter makes of arrays."""
         others = {name: array for name, array in arrays.items() if name not in self.names}
-        return adapter({name: arrays[name] for name in self.names}, **others, **settings)
+        return getattr(ims.adapters, self.adapter)({name: arrays[name] for name in self.names}, **others, **settings)
 
     def residual(self, states: Tensor, inputs: Tensor, lengths: Any = None, **boundaries: Tensor | None) -> Tensor:
         """Return states - F(states), of which the module's states are the root, by operations of torch.

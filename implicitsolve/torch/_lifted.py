@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import numpy as np
@@ -136,9 +136,9 @@ class LiftedNet(ImplicitLayer):
         total = self.product("A", tensors["A"], states) + self.product("B", tensors["B"], tensors["inputs"])
         return states - EQUATIONS.activated(self.activation, total)
 
-    def build(self, adapter: Callable[..., Problem], arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
+    def build(self, arrays: Mapping[str, Any], settings: Mapping[str, Any]) -> Problem:
         """The adapter takes A and B as arguments of their own."""
-        return adapter(**arrays, **settings)
+        return ims.adapters.lifted_net(**arrays, **settings)
 
     @torch.no_grad()
     def project(self, kappa: float = 0.95) -> None:
