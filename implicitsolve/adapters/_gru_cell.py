@@ -56,7 +56,7 @@ class GRUCell(GatedCell):
     @cached_property
     def mixer(self) -> Any:
         """Elementwise work before the matrix products of the gates, and after those of their adjoints."""
-        return kernels.mixture.select(self.U, size=self.size)
+        return kernels.mixture.select(self.U, size=self.size, neighbours=len(self.offsets))
 
     @cached_property
     def gru(self) -> Any:

@@ -30,13 +30,14 @@ from typing import Any
 
 from implicitsolve._namespace import Norms, traits_of
 from implicitsolve.kernels import _assembly, _lapack, _reference, _scalar_tridiagonal, _vectors
-from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel
+from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel, StoredFactors
 
 __all__ = [
     "BACKENDS",
     "LARGE_BLOCK",
     "Factors",
     "Kernel",
+    "StoredFactors",
     "block_lu",
     "cyclic_reduction",
     "favors_band",

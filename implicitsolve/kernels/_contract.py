@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
 from importlib.machinery import PathFinder
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, is_cupy_array, traits_of
+from implicitsolve._namespace import array_namespace, from_host, is_cupy_array, traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import BackendUnavailable
 
@@ -53,6 +54,32 @@ class Factors(Protocol):
     def take(self, indices: Indices) -> Factors:
         """Return the factors of some systems."""
         ...
+
+
+class StoredFactors:
+    """Factors that consist of arrays, each with the systems along its axis in `axes`."""
+
+    axes: ClassVar[Mapping[str, int]] = {}
+    singular: HostArray
+    growth: HostArray
+
+    def __init__(self, singular: HostArray, growth: HostArray, **arrays: Any) -> None:
+        self.singular, self.growth = singular, growth
+        self.__dict__.update(arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(getattr(self, name).nbytes for name in self.axes)
+
+    def take(self, indices: Indices) -> Any:
+        """Return the factors of some systems."""
+        other = copy.copy(self)
+        other.singular, other.growth = self.singular[indices], self.growth[indices]
+        for name, axis in self.axes.items():
+            x = getattr(self, name)
+            setattr(other, name, array_namespace(x).take(x, from_host(indices, x), axis=axis))
+        return other
 
 
 class Kernel:

@@ -143,17 +143,13 @@ class _BlockLU(_Reference):
         for t in range(len(x)):
             for s in L[t]:
                 x[t] = x[t] - L[t][s] @ x[s]
-        for t in reversed(range(len(x))):
-            x[t] = _row_solve(U[t], t, x)
+        _substitute(U, x)
         return x
 
     def _solve_adjoint(self, b: list[Array]) -> list[Array]:
         L, U = self.parts
         x = list(b)
-        for t in range(len(x)):
-            x[t] = _left_solve(_adjoint(U[t][t]), x[t])
-            for s in range(t + 1, max(U[t]) + 1):
-                x[s] = x[s] - _adjoint(U[t][s]) @ x[t]
+        _substitute_adjoint(U, x)
         for t in reversed(range(len(x))):
             for s in L[t]:
                 x[s] = x[s] - _adjoint(L[t][s]) @ x[t]
@@ -197,17 +193,13 @@ class _BlockQR(_Reference):
     def _solve(self, b: list[Array]) -> list[Array]:
         Q, R = self.parts
         x = self._turn(b, [_adjoint(q) for q in Q], range(len(b)))
-        for t in reversed(range(len(x))):
-            x[t] = _row_solve(R[t], t, x)
+        _substitute(R, x)
         return x
 
     def _solve_adjoint(self, b: list[Array]) -> list[Array]:
         Q, R = self.parts
         x = list(b)
-        for t in range(len(x)):
-            x[t] = _left_solve(_adjoint(R[t][t]), x[t])
-            for s in range(t + 1, max(R[t]) + 1):
-                x[s] = x[s] - _adjoint(R[t][s]) @ x[t]
+        _substitute_adjoint(R, x)
         return self._turn(x, Q, reversed(range(len(x))))
 
     def _turn(self, b: list[Array], Q: list[Array], order: Any) -> list[Array]:
@@ -255,37 +247,25 @@ class _CyclicReduction(_Reference):
             return array_namespace(b).zeros_like(b)
         levels, D = self.parts
         with np.errstate(all="ignore"):
-            return self._marked((_reduced_adjoint if adjoint else _reduced)(levels, D, b))
+            return self._marked(_reduced(levels, D, b, adjoint))
 
 
-def _reduced(levels: list[tuple[Array, ...]], D: Array, b: Array) -> Array:
-    """Reduce b to the even rows, solve there, substitute into the odd rows."""
+def _reduced(levels: list[tuple[Array, ...]], D: Array, b: Array, adjoint: bool) -> Array:
+    """Reduce b to the even rows, solve there, substitute into the odd rows; the adjoint takes the factors in turn."""
     if not levels:
-        return _left_solve(D, b)
+        return _left_solve(_adjoint(D) if adjoint else D, b)
     xp, (E, Ao, Co, P_left, P_right) = array_namespace(b), levels[0]
     odd, even = b[:, 1::2, :, :], xp.asarray(b[:, 0::2, :, :], copy=True)
+    if adjoint:
+        odd = _left_solve(_adjoint(E), odd)
+        Ao, Co, P_left, P_right = map(_adjoint, (P_right, P_left, Co, Ao))
     left, right = P_left.shape[1], P_right.shape[1]
     even[:, 1:, :, :] = even[:, 1:, :, :] - P_left @ odd[:, :left, :, :]
     even[:, :right, :, :] = even[:, :right, :, :] - P_right @ odd
-    x = _reduced(levels[1:], D, even)
+    x = _reduced(levels[1:], D, even, adjoint)
     odd = odd - Ao @ x[:, :right, :, :]
     odd[:, :left, :, :] = odd[:, :left, :, :] - Co @ x[:, 1:, :, :]
-    return _interleaved(x, _left_solve(E, odd))
-
-
-def _reduced_adjoint(levels: list[tuple[Array, ...]], D: Array, b: Array) -> Array:
-    """The same with the adjoint of both factors, in the opposite order."""
-    if not levels:
-        return _left_solve(_adjoint(D), b)
-    xp, (E, Ao, Co, P_left, P_right) = array_namespace(b), levels[0]
-    odd, even = _left_solve(_adjoint(E), b[:, 1::2, :, :]), xp.asarray(b[:, 0::2, :, :], copy=True)
-    left, right = P_left.shape[1], P_right.shape[1]
-    even[:, :right, :, :] = even[:, :right, :, :] - _adjoint(Ao) @ odd
-    even[:, 1:, :, :] = even[:, 1:, :, :] - _adjoint(Co) @ odd[:, :left, :, :]
-    x = _reduced_adjoint(levels[1:], D, even)
-    odd = odd - _adjoint(P_right) @ x[:, :right, :, :]
-    odd[:, :left, :, :] = odd[:, :left, :, :] - _adjoint(P_left) @ x[:, 1:, :, :]
-    return _interleaved(x, odd)
+    return _interleaved(x, odd if adjoint else _left_solve(E, odd))
 
 
 def _interleaved(even: Array, odd: Array) -> Array:
@@ -303,13 +283,21 @@ def _rows(blocks: Array, lower: int) -> list[dict[int, Array]]:
     return [{s: blocks[:, t, s - t + lower, :, :] for s in columns} for t, columns in enumerate(inside)]
 
 
-def _row_solve(row: dict[int, Array], t: int, x: list[Array]) -> Array:
-    """Block t of the solution of a triangular system of which the others are known."""
-    rest = x[t]
-    for s in row:
-        if s != t:
-            rest = rest - row[s] @ x[s]
-    return _left_solve(row[t], rest)
+def _substitute(U: list[dict[int, Array]], x: list[Array]) -> None:
+    """Overwrite x with U^-1 x, for block rows of an upper triangular matrix."""
+    for t in reversed(range(len(x))):
+        for s in U[t]:
+            if s != t:
+                x[t] = x[t] - U[t][s] @ x[s]
+        x[t] = _left_solve(U[t][t], x[t])
+
+
+def _substitute_adjoint(U: list[dict[int, Array]], x: list[Array]) -> None:
+    """Overwrite x with U^-H x."""
+    for t in range(len(x)):
+        x[t] = _left_solve(_adjoint(U[t][t]), x[t])
+        for s in range(t + 1, max(U[t]) + 1):
+            x[s] = x[s] - _adjoint(U[t][s]) @ x[t]
 
 
 def _left_solve(D: Array, b: Array) -> Array:

@@ -58,7 +58,7 @@ def test_only_narrow_systems_without_growth_are_factored(rng):
     b = rng.normal(size=(6, 5, 4, 1))
     alone = compiled(blocks[[5]], 16.0)[1]
     np.testing.assert_array_equal(factors.solve(b[[0, 5]])[1], alone.solve(b[[5]])[0])
-    np.testing.assert_array_equal(factors.take([1]).solve(b[[5]]), alone.solve(b[[5]]))
+    np.testing.assert_array_equal(factors.take(np.asarray([1])).solve(b[[5]]), alone.solve(b[[5]]))
 
 
 def test_none_at_all(rng):

@@ -1,7 +1,8 @@
 """The kernels of recurrent layers, declared here for whatever backend implements them; see `implicitsolve.kernels`.
 
 `mixture`, `gru`, `lstm` and `rnn` select classes with the elementwise work around the matrix products, function by
-function, and `rnn` a whole recurrence; see their references. They are selected by `size`, the numbers in a row.
+function, and `rnn` a whole recurrence; see their references. They are selected by `size`, the numbers in a row, and
+`mixture` also by `neighbours`, the number of states that it mixes.
 `gru_recurrence` and `affine_recurrence` are whole recurrences, and `recurrence` runs any step along a `Plan`.
 ``take_rows(x, source, none)`` reads rows of a matrix in another order, and ``clear_rows(x, empty)`` sets some to zero.
 
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 
-def _long_rows(*, size: int) -> bool:
+def _long_rows(*, size: int, **others: int) -> bool:
     """Compiled code makes one pass where NumPy makes ten; it is not worth loading for layers of fewer numbers."""
     return size >= 32
 

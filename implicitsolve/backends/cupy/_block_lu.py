@@ -147,26 +147,15 @@ def block_lu(blocks: Any, lower: int, upper: int, *, pivoting: str = "block", ov
     itemsize = blocks.dtype.itemsize
     if lower == upper == 1 and (k > _cyclic_reduction.MOST_UNKNOWNS[itemsize] or LONGEST[k <= THREAD_UNKNOWNS] < T):
         return _cyclic_reduction.cyclic_reduction(blocks)
-    return along(blocks, lower, upper)
-
-
-def along(blocks: Any, lower: int, upper: int) -> Any:
-    """One block row after the other."""
-    is_tiny = fits_thread(blocks.shape[3], lower, upper, blocks.dtype.itemsize)
+    is_tiny = fits_thread(k, lower, upper, itemsize)
     return (ThreadFactors if is_tiny else LaneFactors).factor(blocks, lower, upper)
 
 
-def supports_along(like: Any, *, block_size: int, lower: int, upper: int, **others: Any) -> bool:
-    """Whether `along` does blocks of these sizes."""
-    if not is_real(like):
-        return False
-    sizes = (block_size, lower, upper, like.dtype.itemsize)
-    return fits_thread(*sizes) or fits_lanes(*sizes)
-
-
-def _supports(like: Any, *, lower: int, upper: int, **case: Any) -> bool:
-    is_cyclic = lower == upper == 1 and _cyclic_reduction.supports(like, **case)
-    return is_cyclic or supports_along(like, lower=lower, upper=upper, **case)
+def _supports(like: Any, *, block_size: int, lower: int, upper: int, **others: Any) -> bool:
+    if lower == upper == 1 and _cyclic_reduction.supports(like, block_size=block_size):
+        return True
+    sizes = block_size, lower, upper, like.dtype.itemsize
+    return is_real(like) and (fits_thread(*sizes) or fits_lanes(*sizes))
 
 
 kernels.block_lu.implement("cupy", block_lu, _supports)

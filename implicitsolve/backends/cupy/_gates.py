@@ -68,14 +68,12 @@ def side_by_side(count, like):
 
 
 class Mixture:
-    """Implements `kernels.mixture`; the reference mixes more than `MOST` neighbours."""
+    """Implements `kernels.mixture` for at most `MOST` neighbours."""
 
     takes_sequences = True
 
     @staticmethod
     def value(products, x, states, factors=None, distances=None):
-        if len(products) > MOST:
-            return kernels.mixture.reference.value(products, x, states, factors, distances)
         hhat = cupy.empty(x.shape[1:], x.dtype)
         near = *neighbours(products), *stack(x), *neighbours(states), *places(products, distances)
         _mix("value", hhat.shape, (*near, *kept(factors, x), hhat), len(products))
@@ -83,8 +81,6 @@ class Mixture:
 
     @staticmethod
     def push(products, dstates, factors, distances=None):
-        if len(products) > MOST:
-            return kernels.mixture.reference.push(products, dstates, factors, distances)
         dhhat = cupy.empty(factors.shape[1:], factors.dtype)
         near = *neighbours(products), *neighbours(dstates), *places(products, distances)
         _mix("push", dhhat.shape, (*near, *stack(factors), dhhat), len(products))
@@ -93,26 +89,19 @@ class Mixture:
     @staticmethod
     def pull(y, hhat, factors):
         m = len(factors) // 2 + 1
-        if m > MOST:
-            return kernels.mixture.reference.pull(y, hhat, factors)
         arguments, own = cupy.empty((m, *y.shape), y.dtype), matrix(y)
         _mix("pull", y.shape, (*own, *matrix(hhat), *stack(factors), arguments), m)
         return own[0], tuple(arguments)
 
     @staticmethod
     def share(products, hhat, factors):
-        m = len(products)
-        if m > MOST:
-            return kernels.mixture.reference.share(products, hhat, factors)
-        cotangents = cupy.empty((m, *hhat.shape), hhat.dtype)
+        cotangents = cupy.empty((len(products), *hhat.shape), hhat.dtype)
         near = *neighbours(products), *places(products, None)
-        _mix("share", hhat.shape, (*near, *matrix(hhat), *stack(factors), cotangents), m)
+        _mix("share", hhat.shape, (*near, *matrix(hhat), *stack(factors), cotangents), len(products))
         return tuple(cotangents)
 
     @staticmethod
     def gather(products, hhat, factors, distances, length):
-        if len(products) > MOST:
-            return kernels.mixture.reference.gather(products, hhat, factors, distances, length)
         total = cupy.empty((len(hhat), length, hhat.shape[-1]), hhat.dtype)
         near = *neighbours(products), *places(products, [-distance for distance in distances])
         _mix("gather", total.shape, (*near, *matrix(hhat), *stack(factors), total), len(products))
@@ -157,6 +146,10 @@ class GRU:
         arguments, hhat = side_by_side(2, y), matrix(y)
         _gru("pull_reset", y.shape, (*hhat, *matrix(w), *stack(factors), arguments))
         return hhat[0], arguments
+
+
+def _mixes(like, *, neighbours=2, **sizes):
+    return is_real(like) and neighbours <= MOST
 
 
 def _mix(function, shape, arguments, m):
@@ -236,6 +229,6 @@ def _states(stacks, like):
     return cupy.empty((*stacks, *like.shape[:-1], 2 * like.shape[-1]), like.dtype)
 
 
-kernels.mixture.implement("cupy", Mixture, is_real)
+kernels.mixture.implement("cupy", Mixture, _mixes)
 kernels.gru.implement("cupy", GRU, is_real)
 kernels.lstm.implement("cupy", LSTM, is_real)

@@ -8,7 +8,7 @@ routine reads is passed by address, also letters and sizes, which therefore lie 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import llvmlite.ir as ir
 import numpy as np
@@ -126,7 +126,7 @@ class LargeBlockFactors(Batch):
     Without Python between the calls a solve by `BlockNewton` takes 0.5 of the time for k = 20 to 32, 0.65 for k = 64.
     """
 
-    arrays = ("F", "pivots")
+    axes: ClassVar[dict[str, int]] = {"F": 0, "pivots": 0}
     F: HostArray
     pivots: HostArray
     lower: int

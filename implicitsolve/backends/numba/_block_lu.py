@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numba.cpython.unsafe.tuple import tuple_setitem
@@ -38,7 +38,7 @@ def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "bloc
 class BandFactors(Batch):
     """Factors of any band: see `_elimination`."""
 
-    arrays = ("F", "pivots", "reach")
+    axes: ClassVar[dict[str, int]] = {"F": 0, "pivots": 0, "reach": 0}
     F: HostArray
     pivots: HostArray
     reach: HostArray
@@ -84,7 +84,7 @@ class TridiagonalFactors(Batch):
     It takes 0.13 to 0.25 of the time of `BandFactors`, and 0.7 of that of a whole solve by `BlockNewton`.
     """
 
-    arrays = ("F",)
+    axes: ClassVar[dict[str, int]] = {"F": 0}
     F: HostArray
 
     @classmethod
@@ -138,7 +138,7 @@ def narrow_lu(blocks: HostArray, growth_limit: float) -> tuple[Indices, Any]:
 class NarrowFactors(Batch):
     """LU of scalar bands; `growth` is infinite where a system is not narrow, or a pivot not usable."""
 
-    arrays = ("F",)
+    axes: ClassVar[dict[str, int]] = {"F": 0}
     F: HostArray
 
     @classmethod

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from implicitsolve._typing import HostArray, Indices
+from implicitsolve._typing import HostArray
+from implicitsolve.kernels import StoredFactors
 
 
 def usable(x: HostArray) -> HostArray:
@@ -16,29 +15,8 @@ def usable(x: HostArray) -> HostArray:
     return np.require(x, requirements=["C", "A", "W"])
 
 
-class Batch:
-    """What all factors share: named arrays whose first axis is the batch."""
-
-    arrays: tuple[str, ...] = ()
-    singular: HostArray
-    growth: HostArray
-
-    def __init__(self, singular: HostArray, growth: HostArray, **arrays: Any) -> None:
-        self.singular, self.growth = singular, growth
-        self.__dict__.update(arrays)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(getattr(self, name).nbytes for name in self.arrays)
-
-    def take(self, indices: Indices) -> Any:
-        """Return the factors of some systems."""
-        other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        for name in (*self.arrays, "singular", "growth"):
-            setattr(other, name, getattr(self, name)[indices])
-        return other
+class Batch(StoredFactors):
+    """Factors of a batch of NumPy systems, which solve in place."""
 
     def solve(self, b: HostArray, adjoint: bool = False) -> HostArray:
         """Return A^-1 b or A^-H b for b (B, T, k, K)."""

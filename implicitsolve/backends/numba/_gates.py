@@ -120,14 +120,9 @@ class Mixture(reference.Mixture):
 
 @fused
 def reset(y, x, hhat):
-    return ([gate(y[0] + x[0]), gate(y[1] + x[1]) * hhat],)
-
-
-@fused
-def reset_with_factors(y, x, hhat):
     keep, r = gate(y[0] + x[0]), gate(y[1] + x[1])
     product = r * hhat
-    return product, [keep, r, None, (r - 1.0) * product]
+    return keep, product, [keep, r, None, (r - 1.0) * product]
 
 
 @fused
@@ -162,11 +157,9 @@ class GRU(reference.GRU):
 
     @staticmethod
     def reset(y, x, hhat, factors=None):
-        if factors is None:
-            reset((y,), (y, x, hhat))
-            return y[0], y[1]
-        reset_with_factors((y[1], factors), (y, x, hhat))
-        return factors[0], y[1]
+        results = tuple(y) if factors is None else (*y, factors)
+        reset(results, (y, x, hhat))
+        return results[:2]
 
     @staticmethod
     def blend(y, x, keep, hhat, factors=None):

@@ -280,16 +280,12 @@ def _c_function(evaluate: Any, view: Any, char: str, ndim: int) -> Any:
     """Compile ``evaluate(x, p, out)`` for what `view` makes of a pointer."""
     pointer = types.CPointer(numba.from_dtype(np.dtype(char)))
     signature = types.intc(pointer, pointer, pointer, types.intp, types.intp, types.intp)
-    if ndim == 1:
+    shape_of = inner(lambda n0, n1: (n0,)) if ndim == 1 else inner(lambda n0, n1: (n0, n1))
 
-        def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
-            evaluate(carray(view(x), (n0,)), carray(view(p), (q,)), carray(view(out), (n0,)))
-            return 1
-    else:
-
-        def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
-            evaluate(carray(view(x), (n0, n1)), carray(view(p), (q,)), carray(view(out), (n0, n1)))
-            return 1
+    def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
+        shape = shape_of(n0, n1)
+        evaluate(carray(view(x), shape), carray(view(p), (q,)), carray(view(out), shape))
+        return 1
 
     return numba.cfunc(signature)(wrapper)
 

@@ -211,7 +211,7 @@ def test_layers_are_the_same_with_and_without(name, lengths, monkeypatch, rng):
     found = []
     for pays in (True, False):
         for family in FAMILIES:
-            monkeypatch.setitem(getattr(kernels, family).pays, "numba", lambda size, pays=pays: pays)
+            monkeypatch.setitem(getattr(kernels, family).pays, "numba", lambda pays=pays, **sizes: pays)
         layer = build(params, inputs, lengths=lengths, **options)
         x = layer.initial_guess("one-step")
         F, J = layer.linearize(x)
