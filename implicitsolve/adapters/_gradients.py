@@ -226,21 +226,12 @@ class Gradients:
     rows: Rows
     wrt: frozenset[str]
 
-    @property
-    def of_weights(self) -> bool:
-        """Whether any of the cell's own parameters is among them."""
-        return bool(self.wrt - self.boundaries.names - {"inputs"})
-
     def whole(self, transition: Transition, H: Array, w: Array) -> dict[str, Array]:
         """(dF/dtheta)^T w at the states H."""
         derivative = transition.linearize(H)[1]
         pulled = Pulled.of(transition, derivative, H, w, sends=bool(self.boundaries.names & self.wrt))
-        gradients = self._of_boundaries(pulled, -1) if pulled.sent else {}
-        if self.of_weights:
-            gradients |= pulled.weights()
-        if "inputs" in self.wrt:
-            gradients["inputs"] = copied(pulled.inputs())
-        return gradients
+        edges = self._of_boundaries(pulled, -1) if pulled.sent else {}
+        return self._collected(edges, (slice(None), pulled))
 
     def halves(
         self,
@@ -257,18 +248,21 @@ class Gradients:
         v = e + of_kept.back()
         of_eliminated = Pulled.of(even, derivatives[0], states[1], v, sends=True)
         add(edges, self._of_boundaries(of_eliminated, 0))
+        parts = (slice(0, None, 2), of_eliminated), (slice(1, None, 2), of_kept)
+        return v, of_eliminated.back(), quiet(lambda: self._collected(edges, *parts))
 
-        def gradients() -> dict[str, Array]:
-            found = dict(edges)
-            if self.of_weights:
-                found |= of_eliminated.weights()
-                add(found, of_kept.weights())
-            if "inputs" in self.wrt:
-                found["inputs"] = dinputs = array_namespace(v).empty_like(self.parameters["inputs"])
-                dinputs[..., 0::2, :], dinputs[..., 1::2, :] = of_eliminated.inputs(), of_kept.inputs()
-            return found
-
-        return v, of_eliminated.back(), quiet(gradients)
+    def _collected(self, edges: Mapping[str, Array], *parts: tuple[slice, Pulled]) -> dict[str, Array]:
+        """All gradients: those of the edges, and what the positions of each part add."""
+        found = dict(edges)
+        if self.wrt - self.boundaries.names - {"inputs"}:
+            for _, pulled in parts:
+                add(found, pulled.weights())
+        if "inputs" in self.wrt:
+            inputs = self.parameters["inputs"]
+            found["inputs"] = array_namespace(inputs).empty_like(inputs)
+            for positions, pulled in parts:
+                found["inputs"][..., positions, :] = pulled.inputs()
+        return found
 
     def _of_boundaries(self, pulled: Pulled, parity: int) -> dict[str, Array]:
         """What positions send beyond the ends: all positions (parity -1), or those of one parity."""

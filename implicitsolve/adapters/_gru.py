@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve import Problem
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.adapters._common import DType, Lengths, check_array, check_inputs, draw, read_parameters
+from implicitsolve.adapters._common import DType, Lengths, check_array, draw, read_parameters
 from implicitsolve.adapters._gru_cell import GRUCell, StencilGRUCell
 from implicitsolve.adapters._layer import Layer, build
 
@@ -316,7 +316,6 @@ def stencil_gru(
     (3, 4, 4)
     """
     caller = "stencil_gru"
-    check_inputs(caller, inputs)
     places = _check_offsets(caller, offsets)
     parameters = read_parameters(caller, params, inputs, partial(StencilGRUCell.shapes, m=len(places)), size="b")
     cell = StencilGRUCell.of(parameters, places)

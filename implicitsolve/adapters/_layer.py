@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import device
 
 from implicitsolve import BlockBanded, LinearOperator, Problem
-from implicitsolve._namespace import array_namespace, copied, from_host
+from implicitsolve._namespace import array_namespace, copied, from_host, gather
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._causal import direction, jacobian, one_step
 from implicitsolve.adapters._cell import Cell
@@ -20,7 +20,6 @@ from implicitsolve.adapters._common import (
     Lengths,
     check_array,
     check_generator,
-    check_inputs,
     check_lengths,
     quiet,
     zeros,
@@ -53,7 +52,7 @@ def build(
     parameters : mapping of str to Array
         As `read_parameters` returns them: not copied again.
     inputs : Array of shape (B, T, d) or (T, d)
-        Checked here, and copied.
+        Checked by `read_parameters` too; copied here.
     lengths : array, list or int, optional
         Positions of each sequence.
     before, after : mapping of str to Array or None
@@ -63,7 +62,6 @@ def build(
         Whether they have an axis for several states on one side, nearest first: (depth, k) or (B, depth, k), where
         depth is the largest offset to that side, perhaps 0. Where it is 1 the axis may be left out.
     """
-    check_inputs(caller, inputs)
     is_single = inputs.ndim == 2
     B, T = (1, inputs.shape[0]) if is_single else inputs.shape[:2]
     lower, upper = max(0, -min(cell.offsets)), max(0, *cell.offsets)
@@ -261,10 +259,8 @@ class Layer(ByFields):
 
     def take(self, indices: Indices) -> Problem:
         """The problem of some of the sequences, from the same projections."""
-        xp = array_namespace(self.inputs)
-        systems = from_host(indices, self.inputs)
         own = self.boundaries.own | {"inputs"}  # what each sequence has for itself
-        parameters = self.parameters | {name: xp.take(self.parameters[name], systems, axis=0) for name in own}
+        parameters = self.parameters | {name: gather(self.parameters[name], indices) for name in own}
         return Layer(parameters, self.boundaries, self.transition.take(indices)).problem()
 
     def astype(self, dtype: DType) -> Problem:

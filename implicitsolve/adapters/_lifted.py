@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from implicitsolve import BlockBandedMatrix, LinearOperator, Problem
-from implicitsolve._namespace import array_namespace, copied, from_host, is_array, to_host
+from implicitsolve._namespace import array_namespace, copied, from_host, gather, is_array, to_host
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._common import ByFields, Matrix, check_array, check_generator, check_inputs, quiet, zeros
 from implicitsolve.adapters._lifted_matrices import astype, check_matrix, entries, outer, times
@@ -200,7 +200,7 @@ class _Net:
 
     def take(self, indices: Indices) -> Problem:
         """The problem of some of the rows."""
-        return replace(self, inputs=_some(self.inputs, indices), constant=_some(self.constant, indices)).problem()
+        return replace(self, inputs=gather(self.inputs, indices), constant=gather(self.constant, indices)).problem()
 
     @quiet
     def substitute(self) -> Array:
@@ -226,7 +226,7 @@ def _jacobian(A: Matrix, slope: Array, sweep: Sweep | None) -> LinearOperator:
         quiet(lambda v: v - slope * times(A, v)),
         quiet(lambda w: w - times(A, slope * w, adjoint=True)),
         **_shape(slope),
-        take=None if slope.ndim == 1 else lambda indices: _jacobian(A, _some(slope, indices), sweep),
+        take=None if slope.ndim == 1 else lambda indices: _jacobian(A, gather(slope, indices), sweep),
         inverse=None if sweep is None else lambda: _inverse(sweep, slope),
         cast=lambda dtype: _jacobian(astype(A, dtype), astype(slope, dtype), sweep),
     )
@@ -238,17 +238,13 @@ def _inverse(sweep: Sweep, slope: Array) -> LinearOperator:
         quiet(lambda b: sweep(lambda product, slope, b: slope * product + b, slope, b)),
         quiet(lambda b: sweep.T(lambda product, b: product + b, b, factors=slope)),
         **_shape(slope),
-        take=None if slope.ndim == 1 else lambda indices: _inverse(sweep, _some(slope, indices)),
+        take=None if slope.ndim == 1 else lambda indices: _inverse(sweep, gather(slope, indices)),
     )
 
 
 def _shape(slope: Array) -> dict[str, Any]:
     """Shapes and dtype of the operators at these slopes."""
     return {"in_shape": slope.shape[-1:], "batch_shape": slope.shape[:-1], "dtype": slope.dtype}
-
-
-def _some(x: Array, indices: Indices) -> Array:
-    return array_namespace(x).take(x, from_host(indices, x), axis=0)
 
 
 # Substitution where the graph is acyclic

@@ -275,7 +275,6 @@ def elman(
     ((3, 5, 4), True)
     """
     caller = "elman"
-    check_inputs(caller, inputs)
     check_activation(caller, activation)
     has_bias = isinstance(params, Mapping) and "b" in params
     parameters = read_parameters(caller, params, inputs, lambda d, k: _elman_shapes(d, k, has_bias), size="W")

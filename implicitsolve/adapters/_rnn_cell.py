@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Self
 
-from array_api_compat import device
-
 from implicitsolve._namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters._cell import Cell, Cotangents, Distances, InputWeights
-from implicitsolve.adapters._matrices import split, times
+from implicitsolve.adapters._cell import Cell, Cotangents, Distances
+from implicitsolve.adapters._matrices import InputWeights, each_times
 from implicitsolve.adapters._rows import FEW, Run
 
 NAMES = ("P", "N", "V", "b")
@@ -89,10 +87,8 @@ class RNNCell(Cell):
         return Cotangents([factors[0, ...] * w])
 
     def to_neighbours(self, factors: Array, sums: Cotangents) -> tuple[Array, ...]:
-        (sum_,), m = sums.arguments, len(self.offsets)
-        if is_cupy_array(sum_):  # one product, whose parts are views
-            return tuple(split(times(sum_, self.joined_weights), m))
-        return tuple(times(sum_, self.weights[j, ...]) for j in range(m))
+        (sum_,) = sums.arguments
+        return tuple(each_times([sum_] * len(self.offsets), self.weights, lambda: self.joined_weights))
 
     def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
         return list(neighbours)
@@ -124,14 +120,11 @@ class RNNCell(Cell):
         self, inputs: Array, neighbours: Sequence[Array], factors: Array, sums: Cotangents
     ) -> dict[str, Array]:
         (sum_,), lower = sums.arguments, sum(offset < 0 for offset in self.offsets)
-        xp, k = array_namespace(inputs), self.size
+        xp = array_namespace(inputs)
         sum_T = xp.matrix_transpose(sum_)
-        found: dict[str, Array] = {"V": xp.matmul(sum_T, inputs), "b": xp.sum(sum_, axis=0)}
-        for name, states in (("P", neighbours[:lower]), ("N", neighbours[lower:])):
-            found[name] = xp.empty((len(states), k, k), dtype=sum_.dtype, device=device(sum_))
-            for j, h in enumerate(states):
-                found[name][j, ...] = xp.matmul(sum_T, h)
-        return found
+        found = xp.stack([xp.matmul(sum_T, h) for h in neighbours])
+        P, N = found[:lower, ...], found[lower:, ...]
+        return {"P": P, "N": N, "V": xp.matmul(sum_T, inputs), "b": xp.sum(sum_, axis=0)}
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         """The ordinary RNN with the sum of all W_j."""

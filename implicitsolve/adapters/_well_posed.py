@@ -13,9 +13,9 @@ from scipy.sparse.csgraph import connected_components
 from implicitsolve import BlockBandedMatrix
 from implicitsolve._namespace import array_namespace, copied, is_array
 from implicitsolve._typing import Array
-from implicitsolve.adapters._common import Matrix, check_no_grad, quiet
+from implicitsolve.adapters._common import Matrix, quiet
+from implicitsolve.adapters._lifted_matrices import check_matrix
 from implicitsolve.adapters._lifted_matrices import entries as nonzeros
-from implicitsolve.adapters._lifted_matrices import inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,6 @@ def well_posedness(A: Matrix, *, lipschitz: float = 1.0) -> WellPosedness:
     A = _checked("well_posedness", A)
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"well_posedness: `A` must be square, got shape {tuple(A.shape)}")
-    check_no_grad("well_posedness", "A", A)
     magnitudes = abs(nonzeros(A).astype(np.float64))
     lower, upper, is_acyclic = perron_bounds(magnitudes)
     return WellPosedness(
@@ -156,51 +155,40 @@ def project_well_posed(A: Matrix, kappa: float = 0.95) -> Any:
     """
     if not (isinstance(kappa, int | float | np.floating) and 0 < kappa < 1):
         raise ValueError(f"project_well_posed: `kappa` must be between 0 and 1, got {kappa!r}")
-    A, kappa = _checked("project_well_posed", A), float(kappa)
+    checked, kappa = _checked("project_well_posed", A), float(kappa)
     if scipy.sparse.issparse(A):
-        return _project_sparse(A, kappa)
-    if isinstance(A, BlockBandedMatrix):
-        return _project_banded(A, kappa)
-    return _project_rows(A, kappa)
+        rows = _project_sparse(checked, kappa)
+        return rows.tobsr(A.blocksize) if A.format == "bsr" else rows.asformat(A.format)
+    return (_project_banded if isinstance(A, BlockBandedMatrix) else _project_rows)(checked, kappa)
 
 
 # ------------------------------------------------------------------------------------------------------------- details
 
 
 def _checked(caller: str, A: Matrix) -> Any:
-    """Check a matrix; a block-banded one comes back with zeros outside, a sparse one as an array."""
-    if isinstance(A, BlockBandedMatrix):
-        if A.batch_shape:
-            raise ValueError(f"{caller}: `A` must be one matrix, got batch shape {A.batch_shape}")
-        A = inside(copied(A.blocks), A)
-        entries = A.blocks
-    elif scipy.sparse.issparse(A):
-        A = scipy.sparse.bsr_array(A) if A.format == "bsr" else scipy.sparse.csr_array(A).asformat(A.format)
-        entries = scipy.sparse.csr_array(A).data
-    elif is_array(A):
-        entries = A
-    else:
+    """Check a matrix, and bring it to a form that `times` takes."""
+    is_sparse = scipy.sparse.issparse(A)
+    like = A.blocks if isinstance(A, BlockBandedMatrix) else np.empty(0, A.dtype) if is_sparse else A
+    if not is_array(like):
         raise TypeError(f"{caller}: `A` must be an array, a sparse or a block-banded matrix, got {type(A).__name__}")
-    xp = array_namespace(entries)
-    if entries.dtype not in (xp.float32, xp.float64):
-        raise TypeError(f"{caller}: `A` must have dtype float32 or float64, got {entries.dtype}")
-    shape = tuple(A.shape)
-    if len(shape) != 2 or 0 in shape:
-        raise ValueError(f"{caller}: `A` must be a matrix, not empty, got shape {shape}")
+    xp = array_namespace(like)
+    if like.dtype not in (xp.float32, xp.float64):
+        raise TypeError(f"{caller}: `A` must have dtype float32 or float64, got {like.dtype}")
+    A = check_matrix(caller, "A", A, (None, None), like, copy=False)
+    entries = A.data if is_sparse else A.blocks if isinstance(A, BlockBandedMatrix) else A
     if not bool(xp.all(xp.isfinite(entries))):
         raise ValueError(f"{caller}: `A` must be finite, got NaN or infinite entries")
     return A
 
 
 def _project_sparse(A: Matrix, kappa: float) -> Any:
-    """Project rows with equally many stored entries at once."""
+    """Project rows with equally many stored entries at once; as CSR array."""
     rows = scipy.sparse.csr_array(A, copy=True)
-    rows.sum_duplicates()
     counts = np.diff(rows.indptr)
     for count in np.unique(counts[counts > 0]):
         places = rows.indptr[:-1][counts == count, None] + np.arange(count)
         rows.data[places] = _project_rows(rows.data[places], kappa)
-    return rows.tobsr(A.blocksize) if A.format == "bsr" else rows.asformat(A.format)
+    return rows
 
 
 def _project_banded(A: BlockBandedMatrix, kappa: float) -> BlockBandedMatrix:

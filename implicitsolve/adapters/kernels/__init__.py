@@ -16,9 +16,8 @@ returns None: compose them. It is selected by `size` and `neighbours`.
 from __future__ import annotations
 
 from implicitsolve._typing import Array
-from implicitsolve.adapters.kernels import _gates, _recurrence, _rnn
-from implicitsolve.adapters.kernels._recurrence import Plan, recurrence
-from implicitsolve.adapters.kernels._rnn import ACTIVATIONS, Activation, check_activation
+from implicitsolve.adapters.kernels import _gates, _recurrence
+from implicitsolve.adapters.kernels._recurrence import ACTIVATIONS, Activation, Plan, check_activation, recurrence
 from implicitsolve.kernels import Kernel
 
 __all__ = [
@@ -51,9 +50,9 @@ def _composed(weights: Array) -> None:
 mixture: Kernel = Kernel("mixture", _gates.Mixture, {"numba": _long_rows}, "gates")
 gru: Kernel = Kernel("gru", _gates.GRU, {"numba": _long_rows}, "gates")
 lstm: Kernel = Kernel("lstm", _gates.LSTM, {"numba": _long_rows}, "gates")
-rnn: Kernel = Kernel("rnn", _rnn.RNN, {"numba": _long_rows}, "gates_rnn")
+rnn: Kernel = Kernel("rnn", _recurrence.RNN, {"numba": _long_rows}, "gates_rnn")
 gru_cell: Kernel = Kernel("gru_cell", _composed)
-gru_recurrence: Kernel = Kernel("gru_recurrence", _rnn.gru_recurrence, module="recurrence")
+gru_recurrence: Kernel = Kernel("gru_recurrence", _recurrence.gru_recurrence, module="recurrence")
 affine_recurrence: Kernel = Kernel("affine_recurrence", _recurrence.affine_recurrence)
 take_rows: Kernel = Kernel("take_rows", _recurrence.take_rows, module="recurrence")
 clear_rows: Kernel = Kernel("clear_rows", _recurrence.clear_rows, module="recurrence")

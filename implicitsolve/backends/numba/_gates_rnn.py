@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters.kernels import _rnn as reference
+from implicitsolve.adapters.kernels import _recurrence as reference
 from implicitsolve.backends.numba._blas import GEMM, address, call, calls_of
 from implicitsolve.backends.numba._gates_loops import BODIES, fma, fused, gate, loop, one, supports, tanh, where
 from implicitsolve.backends.numba._jit import kernel, share
