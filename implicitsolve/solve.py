@@ -184,7 +184,7 @@ def solve_root(
 ) -> NonlinearResult:
     """`root` with checked settings; without a scheduler all systems iterate at once."""
     x0 = as_inexact(x0, "x0")
-    if problem.bounds is not None and not getattr(solver, "keeps_bounds", False):
+    if problem.bounds is not None and not solver.keeps_bounds:
         raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
     if scheduler is not None and any(isinstance(scale, str) for scale in (problem.x_scale, problem.f_scale)):
         raise ValueError('`x_scale` and `f_scale` must be numbers here, the same from every start, got "auto"')

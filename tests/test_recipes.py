@@ -56,6 +56,7 @@ class SpectralResidual:
     """A nonlinear method: x <- x - sigma F, sigma by the last step, as Barzilai and Borwein choose it."""
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates = False
     rdiff = None
 

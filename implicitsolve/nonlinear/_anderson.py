@@ -108,6 +108,7 @@ class Anderson:
     preconditioned: bool = True
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates = True
     rdiff = None
 

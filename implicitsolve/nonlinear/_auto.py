@@ -79,7 +79,8 @@ class Auto:
             again = np.flatnonzero(unsolved(context, solution))
             if not again.size:
                 break
-            solution = retried(method, context, solution, again)
+            # by a dense J even if the allowance is spent: ||F|| shows no progress where equations differ in units
+            solution = retried(method, context, solution, again, anyway=method is DENSE)
         return solution
 
     def _methods(self, context: SolveContext, x0: Array) -> Sequence[NonlinearMethod]:

@@ -78,6 +78,7 @@ class Broyden:
     preconditioned: bool = True
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates = True
     rdiff = None
 

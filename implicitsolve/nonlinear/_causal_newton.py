@@ -70,6 +70,7 @@ class CausalNewton:
     bound: float = 2.0
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates = False
     rdiff = None
 

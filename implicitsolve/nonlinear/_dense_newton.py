@@ -54,7 +54,6 @@ class DenseNewton:
            nonlinear algebraic equations", Gordon and Breach (1970) 87-114.
     """
 
-    ignores_allowance: ClassVar[bool] = True  # tried after the allowance is spent: the equations may differ in units
     kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
     eliminates = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -35,8 +34,6 @@ class EquilibratedDogleg(DenseNewton):
     alone. The first radius is ||x0||, since such starts are far off. Up to 20 unknowns J comes from central
     differences: the error of one-sided ones exceeds the smallest singular values of Watson's problem.
     """
-
-    ignores_allowance: ClassVar[bool] = False
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""

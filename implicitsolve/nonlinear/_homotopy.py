@@ -74,6 +74,7 @@ class Homotopy:
     linear_rtol: float = 1e-3
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates = True
     rdiff = None
 

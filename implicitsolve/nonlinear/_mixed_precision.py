@@ -41,6 +41,7 @@ class MixedPrecision:
     fine: NewtonKrylov = FINE
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates = True
     rdiff = None
 

@@ -55,6 +55,7 @@ class Picard:
     damping: float = 1.0
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates = True
     rdiff = None
     patience = 50

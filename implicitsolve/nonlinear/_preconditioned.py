@@ -106,6 +106,7 @@ class Preconditioned:
     sweeps: int = 1
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates = False
 
     def __post_init__(self) -> None:

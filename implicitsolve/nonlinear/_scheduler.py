@@ -122,11 +122,14 @@ class NonlinearMethod(Protocol):
     kind : "nonlinear"
     eliminates : bool
         Whether every second block of a problem with `halves` may be eliminated before the solve.
+    keeps_bounds : bool
+        Whether no evaluation violates the bounds of a problem.
     rdiff : float or None
         Relative step of difference products; None for the default.
     """
 
     kind: ClassVar[str]
+    keeps_bounds: ClassVar[bool]
 
     @property
     def eliminates(self) -> bool: ...
@@ -144,17 +147,20 @@ def unsolved(context: SolveContext, solution: Solution) -> HostArray:
     return failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
 
 
-def retried(method: NonlinearMethod, context: SolveContext, first: Solution, rows: Indices) -> Solution:
+def retried(
+    method: NonlinearMethod, context: SolveContext, first: Solution, rows: Indices, *, anyway: bool = False
+) -> Solution:
     """Solve some systems again from their start by another method, and take over what improved.
 
     Systems that ended with nothing left in F but rounding errors, which no method would reduce, are left as they are.
+    So is a single one that has spent its allowance far from a root, unless it is to be tried `anyway`.
     """
     tally = context.evaluator.tally
     solution = first
     is_hopeless = first.status.size == 1 and tally.allowance <= 0 and first.norm[0] > NEAR * first.first_norm[0]
     if not first.retries:  # a trust region converges where line searches end at a minimizer of ||F||
         tally.renew_allowance()
-    elif is_hopeless and not getattr(method, "ignores_allowance", False):
+    elif is_hopeless and not anyway:
         return first
     if not tally.is_spent():
         rows = rows[~_is_exhausted(context, first, rows)]

@@ -36,6 +36,7 @@ class Substitution:
     """
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates = False
     rdiff = None
 

@@ -94,6 +94,7 @@ class PETScSNES:
     assemble: bool = field(default=True, kw_only=True)
 
     kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
     eliminates: ClassVar[bool] = False
     rdiff: ClassVar[float | None] = None
 
