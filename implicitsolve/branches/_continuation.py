@@ -165,11 +165,11 @@ def continuation(
             ahead = None if direction is None else _direction(direction, x)
             tally.enforced(run.begin, np.append(x.reshape(-1), first), ahead, min(step, max_step), max_step)
         else:
-            tally.enforced(run.resume, previous.state)
+            tally.enforced(run.resume, previous)
         tally.enforced(run.follow)
     except LimitReached:
         run.end(tally.ended or Status.EVALUATION_LIMIT, f"{tally.evaluations} evaluations are made")
-    return run.branch(parameter or "lam", previous)
+    return run.branch(parameter or "lam")
 
 
 def _checked_events(events: Any) -> dict[str, Callable[[HostArray, float], float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class Run:
         self.norms: list[tuple[float, float]] = []  # of F, and their targets
         self.eigenvalues: list[HostArray] = []
         self.special: list[SpecialPoint] = []
-        self.offset = 0  # points of the branch before those of this call
+        self.known = 0  # of these points are from an earlier call
         self.others = Counts()  # calls that the tally has not seen
 
     def _event(self, name: str, function: Callable[[HostArray, float], float]) -> Callable[[Point], float]:
@@ -117,9 +117,13 @@ class Run:
             tally.most = max(1, tally.most - found.counts.residuals - found.counts.jvps)
         return found
 
-    def resume(self, state: Mapping[str, Any]) -> None:
+    def resume(self, branch: Branch) -> None:
         """Take up a branch where it has ended."""
-        path = self.path
+        path, state, self.known, self.others = self.path, branch.state, len(branch), branch.counts
+        self.z = [np.append(x, lam) for x, lam in zip(branch.x, branch.lam)]
+        self.norms = list(zip(branch.residual_norm, branch.target))
+        self.eigenvalues = [] if branch.eigenvalues is None else list(branch.eigenvalues)
+        self.special = list(branch.special)
         path.metric.unit = float(state["unit"])
         path.system.reach, path.system.is_reach_known = float(state["reach"]), True
         before, last = (Point(z, z, 0.0, 0.0, tangent=along) for z, along in zip(state["z"], state["tangent"]))
@@ -133,15 +137,15 @@ class Run:
                 f"not {last.target:.3g}"
             )
         path.observe(last, path.metric.covector(before.tangent))
-        last.tangent, self.offset = tangent, int(state["count"])
+        last.tangent = tangent
         self.points, self.length, self.longest = [before, last], float(state["length"]), float(state["longest"])
         self.first, self.first_row = state["first"], state["first_row"]
 
     def follow(self) -> None:
         """Step to the end of the branch."""
         while self.points and self.status == Status.RUNNING:
-            if len(self.z) >= self.max_points:
-                self.end(Status.ITERATION_LIMIT, f"there are {self.offset + len(self.z)} points")
+            if len(self.z) - self.known >= self.max_points:
+                self.end(Status.ITERATION_LIMIT, f"there are {len(self.z)} points")
             elif (step := self._step()) is not None:
                 self._take(*step)
 
@@ -188,7 +192,7 @@ class Run:
             self.length = 0.5 * metric.norm(point.z - last.z)
             return
         found.sort(key=lambda item: metric.inner(item[1].z - last.z, point.z - last.z))
-        shown, index = point, self.offset + len(self.z) - 1
+        shown, index = point, len(self.z) - 1
         for kind, at, known in found:
             x, lam = path.system.parts(at.z)
             self.special.append(SpecialPoint(kind=kind, lam=lam, x=x, residual_norm=at.norm, index=index, **known))
@@ -265,17 +269,17 @@ class Run:
         self.norms.append((point.norm, point.target))
         if point.eigenvalues is not None:
             self.eigenvalues.append(point.eigenvalues)
-        system, first = self.path.system, self.z[0][-1]
+        system, first = self.path.system, self.z[self.known][-1]
         ahead = abs((self.stop - point.z[-1]) / (self.stop - first)) if self.stop != first else 1.0
-        system.is_reach_known = self.offset + len(self.z) > 1
+        system.is_reach_known = len(self.z) > 1
         step = NewtonStep(
-            iteration=self.offset + len(self.z) - 1,
+            iteration=len(self.z) - 1,
             systems=np.zeros(1, dtype=int),
             residual_norm=np.array([point.norm]),
             target=np.array([point.target]),
             step_length=np.array([self.length]),
             running=1,
-            left=np.array([min(ahead, 1 - len(self.z) / self.max_points)]),
+            left=np.array([min(ahead, 1 - (len(self.z) - self.known) / self.max_points)]),
             counts=system.tally.counts(),
         )
         if ends_solve(self.monitor(step, system.state(point.z), system.state(point.F))):
@@ -299,34 +303,23 @@ class Run:
             "target": self.points[-1].target,
             "length": self.length,
             "longest": self.longest,
-            "count": self.offset + len(self.z),
         }
 
-    def branch(self, parameter: str, previous: Branch | None) -> Branch:
-        """The whole branch, that of `previous` included."""
-        system = self.path.system
-        shape, count = system.shape, len(self.z)
-        z = np.stack(self.z) if count else np.zeros((0, system.size + 1))
-        lam, x, norms = z[:, -1].copy(), z[:, :-1].reshape(count, *shape), np.array(self.norms).reshape(-1, 2)
-        values = np.stack(self.eigenvalues) if len(self.eigenvalues) == count > 0 else None
-        counts, special = system.tally.counts() + self.others, tuple(self.special)
-        if previous is not None:
-            lam, x = np.concatenate([previous.lam, lam]), np.concatenate([previous.x, x])
-            norms = np.concatenate([np.stack([previous.residual_norm, previous.target], axis=1), norms])
-            is_known = values is not None and previous.eigenvalues is not None
-            values = np.concatenate([previous.eigenvalues, values]) if is_known else None  # type: ignore[arg-type, list-item]
-            counts, special = previous.counts + counts, previous.special + special
+    def branch(self, parameter: str) -> Branch:
+        """The whole branch."""
+        system, count = self.path.system, len(self.z)
+        z, norms = np.reshape(self.z, (count, system.size + 1)), np.reshape(self.norms, (count, 2))
         hint = HINTS.get(self.status, "") if count else self.status.hint
         return Branch(
-            lam=lam,
-            x=x,
+            lam=z[:, -1].copy(),
+            x=z[:, :-1].reshape(count, *system.shape),
             residual_norm=norms[:, 0],
             target=norms[:, 1],
-            special=special,
-            eigenvalues=values,
+            special=tuple(self.special),
+            eigenvalues=np.stack(self.eigenvalues) if len(self.eigenvalues) == count > 0 else None,
             status=self.status,
             message=f"{self.status.name}: {self.reason}.{' ' + hint if hint else ''}",
-            counts=counts,
+            counts=system.tally.counts() + self.others,
             parameter=parameter,
             state=self._state(),
         )

@@ -268,10 +268,7 @@ class _Refilled:
         start = (b if M is None else M.matvec(b)) if x0 is None else x0  # not zero, where a product would give b again
         problem = _affine(A, b, M)
         if rows.size < target.size:
-            problem, start = (
-                _affine(A.take(rows), gather(b, rows), None if M is None else M.take(rows)),
-                gather(start, rows),
-            )
+            problem, start = problem.take(rows), gather(start, rows)  # type: ignore[misc]
         stop = NonlinearStop(norm="2", rtol=1.0, max_iterations=max_iterations)
         scheduler = Scheduler(capacity=self.capacity, reference=target[rows])
         found = solve_root(problem, start, ANDERSON, stop, self.monitor, scheduler)
