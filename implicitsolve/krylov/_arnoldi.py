@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -24,6 +24,7 @@ from implicitsolve._namespace import (
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
 from implicitsolve.krylov._base import ApproximateInverse, part_of
+from implicitsolve.krylov._hessenberg import Hessenberg
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 
@@ -110,80 +111,6 @@ class Cycle:
         self.columns[systems] += other.columns
 
 
-class Hessenberg:
-    """The problems min ||beta e_1 - H y||, for each system.
-
-    Parameters
-    ----------
-    beta : ndarray (B,)
-        Norms of the starting residuals.
-    columns : int
-        Room for so many columns; see `grow`.
-    dtype : dtype
-        float64 or complex128.
-    """
-
-    def __init__(self, beta: HostArray, columns: int, dtype: Any) -> None:
-        size = beta.shape[0]
-        self.H = np.zeros((size, columns + 1, columns), dtype)
-        self.beta = self.norm = beta  # of the residuals before and after the columns so far
-        self.null = np.zeros((size, columns + 1), dtype)  # unit vector with null^T H = 0: the residual's direction
-        self.null[:, 0] = 1
-        self.largest: HostArray = np.zeros(size)  # entry of H
-        self.columns = 0
-
-    def grow(self, columns: int) -> None:
-        """Make room for more columns."""
-        more = columns - self.H.shape[2]
-        self.H, self.null = np.pad(self.H, ((0, 0), (0, more), (0, more))), np.pad(self.null, ((0, 0), (0, more)))
-
-    def append(self, h: HostArray, below: HostArray, negligible: float) -> tuple[HostArray, HostArray]:
-        """Add the column (h, below); return the residual norms of the larger problems, and where it added nothing.
-
-        A column whose component outside the span of the others is at most `negligible` times the largest entry of H
-        is a direction that A maps into the space already spanned: it is dropped, and the residual is unchanged.
-        """
-        j, null = self.columns, self.null[:, : self.columns + 1]
-        last = (null * h).sum(axis=1)
-        radius = np.hypot(np.abs(last), below)
-        largest = np.maximum(self.largest, np.abs(h).max(axis=1))
-        is_void = radius <= negligible * largest
-        if is_void.any():
-            used = ~is_void
-            h, below, largest = h * used[:, None], below * used, np.where(used, largest, self.largest)
-            last, radius = np.where(used, last, 0.0), np.where(used, radius, 1.0)
-        self.H[:, : j + 1, j], self.H[:, j + 1, j] = h, below
-        self.largest = np.maximum(largest, below)
-        sine = below / radius
-        null *= -sine[:, None]
-        self.null[:, j + 1] = last / radius
-        self.norm = np.where(is_void, self.norm, sine * self.norm)
-        self.columns = j + 1
-        return self.norm, is_void
-
-    def solve(self, columns: HostArray) -> HostArray:
-        """Minimizers y (B, m) for the first `columns` (B,) of each system, zero beyond them."""
-        m = self.columns
-        used = np.arange(m)[None, :] < columns[:, None]
-        Q, R = np.linalg.qr(self.H[:, : m + 1, :m])
-        R = np.where(used[:, :, None] & used[:, None, :], R, np.eye(m))
-        g = np.where(used, np.conj(Q[:, 0, :]) * self.beta[:, None], 0.0)
-        return np.where(used, np.linalg.solve(R, g[:, :, None])[:, :, 0], 0.0)
-
-    def residual_coordinates(self, y: HostArray) -> HostArray:
-        """Coordinates (B, m+1) in the basis of the residual of y."""
-        coordinates = -np.matmul(self.H[:, : self.columns + 1, : self.columns], y[:, :, None])[:, :, 0]
-        coordinates[:, 0] += self.beta
-        return coordinates
-
-    def take(self, indices: Indices) -> Hessenberg:
-        """Return the problems of some systems."""
-        part = copy.copy(self)
-        for name in ("H", "beta", "norm", "null", "largest"):
-            setattr(part, name, getattr(self, name)[indices])
-        return part
-
-
 OnFinish: TypeAlias = Callable[[Indices, Array, Array, Hessenberg, HostArray], None]
 
 
@@ -260,7 +187,7 @@ class Arnoldi:
     def run(self) -> Cycle:
         """Extend the bases until every system has finished, and return the corrections."""
         while self.alive.any() and self.small.columns < self.capacity:
-            if 2 * self.alive.sum() <= self.rows.size:
+            if self.rows.size > 1 and 2 * self.alive.sum() <= self.rows.size:
                 self.compact()
             self.expand()
         self.finish(np.arange(self.rows.size))
@@ -277,7 +204,10 @@ class Arnoldi:
             self.Z[:, j, :] = z = self._direction(j)
         w = self.A.matvec(z)
         with np.errstate(all="ignore"):
-            h, below = h, length = self._orthonormalize(w)
+            numbers = to_host(self.work.orthonormalize(self.V[:, : j + 2, :], w))
+            if self._takes_one(numbers):
+                return
+            h, below = h, length = self._checked(numbers)
             is_regular = self.alive.all() and np.isfinite(h.sum() + length.sum())
             if not is_regular:
                 is_finite = np.isfinite(h).all(axis=1) & np.isfinite(length)
@@ -301,18 +231,31 @@ class Arnoldi:
             self.alive &= ~is_exhausted
         self.alive &= (self.expected > self.target) & (self.count < self.limits)
 
-    def _orthonormalize(self, w: Array) -> tuple[HostArray, HostArray]:
-        """Store the next basis vector; return the coefficients of w in the basis, and the norm of the rest."""
-        V = self.V[:, : self.small.columns + 2, :]
-        numbers = to_host(self.work.orthonormalize(V, w))
+    def _takes_one(self, numbers: HostArray) -> bool:
+        """Extend the problem of one real system by an ordinary column, in plain numbers; whether it was that."""
+        if numbers.shape[0] > 1 or numbers.dtype.kind == "c":
+            return False
+        h, below, (low, high) = numbers[0, :-1], math.sqrt(abs(numbers[0, -1])), self.safe_range
+        largest = float(np.abs(h).max())
+        is_ordinary = low < below < high and 64 * self.precision * max(largest, float(self.small.largest[0])) < below
+        if not (is_ordinary and largest < math.inf and self.alive[0]):
+            return False
+        estimate = self.small.append_one(h, below, largest)
+        self.expected = self._after_polish(estimate) if self.polish else estimate
+        self.estimate, self.count[0] = estimate, self.small.columns
+        self.alive[0] = self.expected[0] > self.target[0] and self.count[0] < self.limits[0]
+        return True
+
+    def _checked(self, numbers: HostArray) -> tuple[HostArray, HostArray]:
+        """The coefficients of A z in the basis, and the norm of the rest, measured again where squares would not do."""
         h, squares = numbers[:, :-1], np.abs(numbers[:, -1])
         sizes, (low, high) = np.sqrt(squares), self.safe_range  # in the precision of that kernel
         is_good, below = (sizes > low) & (sizes < high), sizes.astype(np.float64)
         if not (is_good | ~self.alive).all():
-            v = V[:, -1, :]
+            v = self.V[:, self.small.columns + 1, :]
             below = np.where(is_good, below, norm2(v))
             usable = ~is_good & (below > 0)
-            V[:, -1, :] = v / from_host(np.where(usable, below, 1.0), v)[:, None]
+            self.V[:, self.small.columns + 1, :] = v / from_host(np.where(usable, below, 1.0), v)[:, None]
         return h, below
 
     def _after_polish(self, estimate: HostArray) -> HostArray:

@@ -11,9 +11,10 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, zero_vectors
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
-from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
+from implicitsolve.krylov._arnoldi import Arnoldi
 from implicitsolve.krylov._base import KrylovOutcome
 from implicitsolve.krylov._descent import Descent, DescentCollector
+from implicitsolve.krylov._hessenberg import Hessenberg
 from implicitsolve.operators import LinearOperator
 
 BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64

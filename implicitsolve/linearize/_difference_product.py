@@ -112,12 +112,10 @@ def difference_product(
         nonlocal sigma, reach
         attempt = 0
         while True:
-            precision = np.maximum(unit, length.precision[rows])
-            relative = precision**0.5 if length.rdiff is None else length.rdiff
             with np.errstate(all="ignore"):
                 if reach is None or (sigma != length.sigma[rows]).any():
-                    sigma = length.sigma[rows]
-                    reach = from_host(relative * sigma, x)
+                    sigma, precision = length.sigma[rows], np.maximum(unit, length.precision[rows])
+                    reach = from_host((precision**0.5 if length.rdiff is None else length.rdiff) * sigma, x)
                 shifted, scale = work.nearby(x, v, reach)
             value, outside = (residual(shifted), None) if box is None else _split(residual, box, x, shifted)
             change = value - F
@@ -125,6 +123,7 @@ def difference_product(
                 change = change - (residual(outside) - F)
             if length.is_known[rows].all() or attempt > MAX_CALIBRATIONS:
                 break
+            precision = np.maximum(unit, length.precision[rows])
             coarse = in_single(value, F) & (precision < SINGLE)
             if coarse.any():
                 length.precision[rows] = np.where(coarse, SINGLE, length.precision[rows])
