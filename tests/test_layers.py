@@ -67,7 +67,7 @@ ON_DEMAND = {
 ASKS_FOR_THE_LIBRARY = "implicitsolve._namespace"
 # Imports that close a circle. The aim is an empty set; each entry says how it will go.
 CLOSES_A_CIRCLE = {
-    # A.to_scipy() is a method, and the converters build a LinearOperator: inside a function until it is called.
+    # The operands of A + B and A @ B are converted to a LinearOperator: inside a function until it is called.
     ("implicitsolve.operators._base", "implicitsolve.operators._convert"),
 }
 # Imports against the order, as (folder, folder). The aim is an empty set.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse.linalg
 
 from implicitsolve._namespace import (
     array_namespace,
@@ -301,9 +302,13 @@ class LinearOperator:
 
         Its vectors are flat NumPy arrays of ``prod(batch_shape) * N`` entries.
         """
-        from implicitsolve.operators._convert import to_scipy
-
-        return to_scipy(self)
+        full_in, full_out = self.batch_shape + self.in_shape, self.batch_shape + self.out_shape
+        return scipy.sparse.linalg.LinearOperator(
+            (math.prod(full_out), math.prod(full_in)),
+            matvec=lambda v: np.asarray(self.matvec(np.reshape(v, full_in))).reshape(-1),
+            rmatvec=lambda w: np.asarray(self.rmatvec(np.reshape(w, full_out))).reshape(-1),
+            dtype=host_dtype(self.dtype),
+        )
 
     # Details
 

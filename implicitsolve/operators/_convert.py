@@ -1,4 +1,4 @@
-"""Conversion of matrices and of other libraries' operators, and to SciPy's."""
+"""Conversion of matrices and of other libraries' operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from implicitsolve._namespace import array_namespace, as_inexact, gather, host_dtype, is_array, is_complex
+from implicitsolve._namespace import array_namespace, as_inexact, gather, is_array, is_complex
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._base import LinearOperator
 
@@ -146,19 +146,3 @@ def _adjoint(transposed: Callable[[Array], Array], A: Any, w: Array) -> Array:
         return transposed(w)
     xp = array_namespace(w)
     return xp.conj(transposed(xp.conj(w) if is_complex(w) else w))
-
-
-def to_scipy(A: LinearOperator) -> Any:
-    """Return SciPy's form of `A`; a batch becomes one block-diagonal operator."""
-    full_in, full_out = A.batch_shape + A.in_shape, A.batch_shape + A.out_shape
-    rows, columns = int(np.prod(full_out)), int(np.prod(full_in))
-
-    def matvec(v: Array) -> Array:
-        return np.asarray(A.matvec(np.reshape(v, full_in))).reshape(rows)
-
-    def rmatvec(w: Array) -> Array:
-        return np.asarray(A.rmatvec(np.reshape(w, full_out))).reshape(columns)
-
-    return scipy.sparse.linalg.LinearOperator(
-        (rows, columns), matvec=matvec, rmatvec=rmatvec, dtype=host_dtype(A.dtype)
-    )
