@@ -34,7 +34,7 @@ from implicitsolve.nonlinear._state import Solution, SolveMemory, memory_of
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
-from implicitsolve.precondition._diagonals import build_inverse, builds_inverse, takes_sparse
+from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
 from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.status import Status

@@ -22,7 +22,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.precondition._diagonals import build_inverse, builds_inverse, takes_sparse
+from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
 from implicitsolve.solve import check_linear, linear_solve

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -223,8 +224,7 @@ def _cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int
 
 def _rows(x: Array, rows: HostArray, batch_ndim: int) -> HostArray:
     """Some systems of x, on the host."""
-    event = tuple(x.shape[batch_ndim:])
-    systems = array_namespace(x).reshape(x, (-1, *event)) if batch_ndim else x[None, ...]
+    systems = array_namespace(x).reshape(x, (math.prod(x.shape[:batch_ndim]), *x.shape[batch_ndim:]))
     return to_host(gather(systems, rows))
 
 

@@ -14,7 +14,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.operators import LinearOperator
-from implicitsolve.precondition._triangular import tridiagonal_inverse
+from implicitsolve.precondition._parts import tridiagonal_inverse
 from implicitsolve.problem import Problem
 from implicitsolve.result import NewtonStep, NonlinearResult, per_system, status_per_system
 from implicitsolve.status import Status

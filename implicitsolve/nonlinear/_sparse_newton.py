@@ -29,7 +29,7 @@ from implicitsolve.nonlinear._scheduler import SolveContext, retried, unsolved
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.precondition._diagonals import takes_sparse
+from implicitsolve.precondition._parts import takes_sparse
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind
 

@@ -16,7 +16,7 @@ from implicitsolve.distributed import MPI, Counted, DistributedArray, Serial
 from implicitsolve.errors import BackendUnavailable
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.precondition._diagonals import build_inverse
+from implicitsolve.precondition._parts import build_inverse
 
 numbers = itertools.count()
 

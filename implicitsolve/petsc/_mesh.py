@@ -17,7 +17,7 @@ from implicitsolve.distributed._system import LocalSystem
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.petsc._library import PETScMatrix, check_scalar, from_rows, petsc, petsc_communicator
 from implicitsolve.petsc._parts import PETScPreconditioner
-from implicitsolve.precondition._diagonals import takes_sparse
+from implicitsolve.precondition._parts import takes_sparse
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
 

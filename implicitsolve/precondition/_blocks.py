@@ -13,16 +13,19 @@ from implicitsolve._namespace import array_namespace, gather, scatter, to_host
 from implicitsolve._typing import Array
 from implicitsolve.direct import BlockLU
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
-from implicitsolve.precondition._diagonals import (
+from implicitsolve.precondition._parts import (
     Diagonals,
+    Split,
+    Triangle,
     block_diagonals,
     check_matrix,
     finite,
     inverses,
+    levels,
+    repeated,
     row_scales,
     rows_of,
 )
-from implicitsolve.precondition._triangular import Split, Triangle, levels, repeated
 from implicitsolve.stopping import check_flag, check_limit
 
 

@@ -16,7 +16,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_jacobian import ColoredMatrices
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import SystemArrays
-from implicitsolve.precondition._diagonals import Preconditioner, build_inverse, builds_inverse, takes_sparse
+from implicitsolve.precondition._parts import Preconditioner, build_inverse, builds_inverse, takes_sparse
 from implicitsolve.status import Status
 
 PATIENCE = 5  # products beyond the usual number that any solve may take

@@ -125,6 +125,8 @@ def test_what_was_stopped_on_purpose_has_not_failed():
 def test_no_unknowns_are_no_problem():
     problem = ims.Problem(lambda x: x**2 - 1)
     assert ims.diagnostics.explain(ims.root(problem, np.zeros(0)), problem).summary == "The solve converged."
+    batch = ims.Problem(lambda x: x**2 - 1, batch_ndim=1)
+    assert ims.diagnostics.explain(ims.root(batch, np.zeros((4, 0))), batch).summary == "All 4 systems converged."
 
 
 def test_a_badly_scaled_jacobian_is_not_called_singular():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve.precondition._triangular import tridiagonal_inverse
+from implicitsolve.precondition._parts import tridiagonal_inverse
 from tests.helpers.compare import host
 
 SHAPES = [(1, 1, 1), (3, 1, 2), (2, 2, 3), (3, 7, 4), (5, 2), (1, 3), (2, 0, 3), (0, 2)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.precondition._diagonals import finite, inverses
+from implicitsolve.precondition._parts import finite, inverses
 
 
 def test_where_there_is_no_finite_inverse_is_the_identity_over_the_scale(rng):
