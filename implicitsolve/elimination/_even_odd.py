@@ -63,23 +63,74 @@ def even_odd(problem: Problem) -> Problem:
     >>> result.x.shape, bool(np.allclose(ims.elimination.expand(layer, result.x), ims.root(layer).x, atol=1e-6))
     ((3, 2, 4), True)
     """
-    return _Kept(problem, halves_of("even_odd", problem)).problem()
+    halves_of("even_odd", problem)
+    return EvenOdd(problem).problem
+
+
+def expand(problem: Problem, kept: Array) -> Array:
+    """Return the whole state of a problem whose every second block was eliminated.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was given to `even_odd`.
+    kept : Array
+        State of the problem that it returned, ``batch_shape + (T // 2, k)``.
+
+    Returns
+    -------
+    Array
+        State of `problem`: blocks 1, 3, 5, ... from `kept`, the others computed from them by half a residual.
+
+    Raises
+    ------
+    ValueError
+        If `problem` has no `halves`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> rng = np.random.default_rng(0)
+    >>> layer = ims.adapters.implicit_gru(ims.adapters.gru_parameters(2, 4, rng=rng), rng.standard_normal((5, 2)))
+    >>> ims.elimination.expand(layer, np.zeros((2, 4))).shape
+    (5, 4)
+    """
+    return merge(halves_of("expand", problem).eliminated.apply(kept), kept, problem.batch_ndim)
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
-    """The functions of the blocks that are kept."""
+class EvenOdd:
+    """A problem without its eliminated blocks, as `root` solves it, and the way back."""
 
     whole: Problem
-    halves: Halves
+    length: int = 0  # of the whole states in blocks, for the way back
+
+    @classmethod
+    def of(cls, problem: Problem, x0: Array) -> EvenOdd | None:
+        """The elimination for states like `x0`; None where the problem does not offer it."""
+        if problem.halves is None or x0.ndim <= problem.batch_ndim:
+            return None
+        expected = problem.halves.shape
+        if expected is not None and tuple(x0.shape) != expected:
+            raise ValueError(
+                f"root: `x0` must have the shape {expected} of the problem's states, got {tuple(x0.shape)}"
+            )
+        return cls(problem, x0.shape[problem.batch_ndim])
 
     @property
     def axis(self) -> int:
         """Axis of the blocks."""
         return self.whole.batch_ndim
 
+    @property
+    def halves(self) -> Halves:
+        """The functions of both halves."""
+        return self.whole.halves  # type: ignore[return-value]
+
+    @property
     def problem(self) -> Problem:
-        """The problem that they define, with what the whole one offers."""
+        """The problem of the kept blocks, with what the whole one offers."""
         whole = self.whole
         k = None if whole.block_structure is None else whole.block_structure.block_size
         return Problem(
@@ -137,64 +188,6 @@ class _Kept:
     def initial_guess(self, kind: str, rng: np.random.Generator | None) -> Array:
         return split(self.whole.initial_guess(kind, rng), self.axis)[1]  # type: ignore[misc]
 
-
-def expand(problem: Problem, kept: Array) -> Array:
-    """Return the whole state of a problem whose every second block was eliminated.
-
-    Parameters
-    ----------
-    problem : Problem
-        What was given to `even_odd`.
-    kept : Array
-        State of the problem that it returned, ``batch_shape + (T // 2, k)``.
-
-    Returns
-    -------
-    Array
-        State of `problem`: blocks 1, 3, 5, ... from `kept`, the others computed from them by half a residual.
-
-    Raises
-    ------
-    ValueError
-        If `problem` has no `halves`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
-    >>> rng = np.random.default_rng(0)
-    >>> layer = ims.adapters.implicit_gru(ims.adapters.gru_parameters(2, 4, rng=rng), rng.standard_normal((5, 2)))
-    >>> ims.elimination.expand(layer, np.zeros((2, 4))).shape
-    (5, 4)
-    """
-    return merge(halves_of("expand", problem).eliminated.apply(kept), kept, problem.batch_ndim)
-
-
-@dataclass(frozen=True)
-class EvenOdd:
-    """A problem without its eliminated blocks, as `root` solves it, and the way back."""
-
-    whole: Problem
-    problem: Problem
-    blocks: int
-
-    @classmethod
-    def of(cls, problem: Problem, x0: Array) -> EvenOdd | None:
-        """The elimination for states like `x0`; None where the problem does not offer it."""
-        if problem.halves is None or x0.ndim <= problem.batch_ndim:
-            return None
-        expected = problem.halves.shape
-        if expected is not None and tuple(x0.shape) != expected:
-            raise ValueError(
-                f"root: `x0` must have the shape {expected} of the problem's states, got {tuple(x0.shape)}"
-            )
-        return cls(problem, even_odd(problem), x0.shape[problem.batch_ndim])
-
-    @property
-    def axis(self) -> int:
-        """Axis of the blocks."""
-        return self.whole.batch_ndim
-
     def start(self, x0: Array) -> Array:
         """The kept blocks of a start."""
         return split(x0, self.axis)[1]
@@ -230,7 +223,7 @@ class EvenOdd:
         """The residual of all blocks."""
         xp = array_namespace(R)
         shape = list(R.shape)
-        shape[axis] = self.blocks - R.shape[axis]
+        shape[axis] = self.length - R.shape[axis]
         return merge(xp.zeros(tuple(shape), dtype=R.dtype, device=R.device), R, axis)
 
 
