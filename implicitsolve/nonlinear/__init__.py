@@ -4,14 +4,13 @@ from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._auto import Auto
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._broyden import Broyden
-from implicitsolve.nonlinear._causal_newton import CausalNewton
+from implicitsolve.nonlinear._causal import CausalNewton, Substitution
+from implicitsolve.nonlinear._fixed_point import Picard
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._picard import Picard
 from implicitsolve.nonlinear._preconditioned import Preconditioned
 from implicitsolve.nonlinear._pseudo_transient import PseudoTransient
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
-from implicitsolve.nonlinear._substitution import Substitution
 
 __all__ = [
     "Anderson",

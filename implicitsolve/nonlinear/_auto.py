@@ -16,6 +16,7 @@ from implicitsolve.linearize._assemble import LARGEST_BLOCK, favors_direct
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
+from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._equilibrated import EquilibratedDogleg
 from implicitsolve.nonlinear._homotopy import Homotopy
@@ -24,7 +25,6 @@ from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import Solution
-from implicitsolve.nonlinear._substitution import Substitution
 from implicitsolve.precondition._lagged import Lagged
 
 PRODUCTS, CAUTIOUS = NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())

@@ -22,7 +22,7 @@ from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.linearize._sparse_jacobian import colored
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
-from implicitsolve.nonlinear._block_one import OneSystemLoop
+from implicitsolve.nonlinear._block_newton import OneSystemLoop
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._scheduler import SolveContext, retried, unsolved
