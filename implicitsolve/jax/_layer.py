@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,13 +16,10 @@ from jax.core import Tracer
 
 import implicitsolve as ims
 from implicitsolve.adapters._equations import Equations, Recurrence
-from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.jax._exchange import Words
 from implicitsolve.jax._root import RootResult
-from implicitsolve.jax._systems import Settings, solution_map
-from implicitsolve.krylov import LGMRES
+from implicitsolve.jax._systems import Settings, outcome, solution_map
 from implicitsolve.problem import Problem
-from implicitsolve.solve import check_linear, check_settings, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
@@ -133,9 +130,7 @@ def layer(
     if adapter not in CELLS:
         names = ", ".join(function.__name__ for function in CELLS)
         raise TypeError(f"layer: `adapter` must be one of implicitsolve.adapters: {names}; got {adapter!r}")
-    check_settings("layer", method, stop, None)
-    if adjoint_stop is not None or adjoint_method is not None:
-        check_linear("layer", adjoint_method or LGMRES(), adjoint_stop or LinearStop())
+    settings = Settings(method, stop, adjoint_method, adjoint_stop).checked("layer")
     given = {name: options.pop(name) for name in BOUNDARIES if options.get(name) is not None}
     shape, is_single = _shape(adapter, params, inputs, lengths, given | options)
     fixed = {name: value if isinstance(value, str) else tuple(value) for name, value in options.items()}
@@ -146,7 +141,6 @@ def layer(
         depth = lower if name in cell.before else upper
         sequences[name] = _stacked(jnp.asarray(value), (shape[0], depth, np.shape(value)[-1]))
     ends = jnp.full(shape[0], shape[1]) if lengths is None else jnp.asarray(lengths).reshape(shape[0])
-    settings = Settings(method, stop, adjoint_method, adjoint_stop, None)
     solve = _solver(_Host(adapter, tuple(fixed.items()), settings), shape)
     x, status, *numbers = solve(jax.tree.map(jnp.asarray, dict(params)), sequences, ends.astype(np.int32))
     found = RootResult(x, status == int(Status.CONVERGED), status, *numbers)
@@ -201,34 +195,17 @@ class _Host:
             given = {name: value[:, 0] for name, value in given.items()}
         return _problem(self.adapter, weights, inputs, extra | given | dict(self.options))
 
-    @property
-    def adjoint(self) -> dict[str, Any]:
-        """How linear systems are solved."""
-        return {"method": self.settings.adjoint_method, "stop": self.settings.adjoint_stop}
-
     def solved(self, weights: Any, sequences: Any, lengths: Any) -> tuple[Any, ...]:
         """The states, and how the solve ended."""
-        result = root(self.problem(weights, sequences, lengths), method=self.settings.method, stop=self.settings.stop)
-        counts, every = result.counts, np.ones(len(result.x), np.int32)
-        products = counts.jvps + counts.vjps
-        norms = result.residual_norm, result.target, result.iterations
-        return result.x, result.status, *norms, counts.residuals * every, products * every
+        return self.settings.solved(self.problem(weights, sequences, lengths))
 
     def forward(self, weights: Any, sequences: Any, lengths: Any, x: Any, b: Any) -> tuple[Any, ...]:
         """The solution v of J v = b."""
-        problem = self.problem(weights, sequences, lengths)
-        problem = replace(problem, parameter_jvp=lambda *_: -b, halves=None, parameters=None)
-        found = push_forward(problem, x, {}, **self.adjoint)
-        return (_or_nan(found.tangent, found.success),)
+        return (self.settings.tangent(self.problem(weights, sequences, lengths), x, b),)
 
     def backward(self, weights: Any, sequences: Any, lengths: Any, x: Any, b: Any) -> tuple[Any, ...]:
         """The solution of J^T v = b."""
-        found = pull_back(self.problem(weights, sequences, lengths), x, b, wrt=(), **self.adjoint)
-        return (_or_nan(found.adjoint, found.success),)
-
-
-def _or_nan(values: Any, success: Any) -> Any:
-    return np.where(np.reshape(success, (-1, *(1,) * (values.ndim - 1))), values, np.nan)
+        return (self.settings.adjoint(self.problem(weights, sequences, lengths), x, b),)
 
 
 @lru_cache(maxsize=256)
@@ -247,10 +224,8 @@ def _solver(host: _Host, shape: tuple[int, ...]) -> Callable[..., tuple[Any, ...
 
     @jax.jit
     def solve(weights: Any, sequences: Any, lengths: Any) -> tuple[Any, ...]:
-        dtype, count = sequences["inputs"].dtype, np.dtype(np.int32)
-        numbers = (jax.ShapeDtypeStruct(shape[:1], kind) for kind in (count, dtype, dtype, count, count, count))
         arguments = lax.stop_gradient((weights, sequences, lengths))
-        x, *rest = _called(host.solved, arguments, (jax.ShapeDtypeStruct(shape, dtype), *numbers))
+        x, *rest = _called(host.solved, arguments, outcome(shape, shape[:1], sequences["inputs"].dtype))
         return solution(x, (weights, sequences, lengths)), *rest
 
     return solve

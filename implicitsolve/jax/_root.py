@@ -15,8 +15,6 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_structure, tree_unflat
 
 from implicitsolve.jax._exchange import is_traced
 from implicitsolve.jax._systems import Nonlinear, Settings, implicit_solution
-from implicitsolve.krylov import LGMRES
-from implicitsolve.solve import check_linear, check_settings
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
@@ -119,10 +117,7 @@ def root(
     """
     if not callable(residual):
         raise TypeError(f"root: `residual` must be callable, got {type(residual).__name__}")
-    check_settings("root", method, stop, None)
-    if adjoint_stop is not None or adjoint_method is not None:
-        check_linear("root", adjoint_method or LGMRES(), adjoint_stop or LinearStop())
-    settings = Settings(method, stop, adjoint_method, adjoint_stop, structure)
+    settings = Settings(method, stop, adjoint_method, adjoint_stop, structure).checked("root")
     equations, start, parameters, unravel = traced(residual, x0, args, settings)
     if is_traced(start, *parameters):
         x, status, *numbers = equations.solve(*jax.lax.stop_gradient((start, *parameters)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,8 +11,9 @@ import numpy as np
 
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.jax._exchange import PULL, PUSH, VALUE, Ask, HostSolve
+from implicitsolve.krylov import LGMRES
 from implicitsolve.problem import Problem
-from implicitsolve.solve import root
+from implicitsolve.solve import check_linear, check_settings, root
 from implicitsolve.stopping import LinearStop, NonlinearStop
 
 Function = Callable[..., Any]
@@ -26,7 +27,44 @@ class Settings:
     stop: NonlinearStop | None
     adjoint_method: Any
     adjoint_stop: LinearStop | None
-    structure: Any
+    structure: Any = None
+
+    def checked(self, caller: str) -> Settings:
+        """The same, if they are usable."""
+        check_settings(caller, self.method, self.stop, None)
+        if self.adjoint_stop is not None or self.adjoint_method is not None:
+            check_linear(caller, self.adjoint_method or LGMRES(), self.adjoint_stop or LinearStop())
+        return self
+
+    def solved(self, problem: Problem, start: Any = None) -> tuple[Any, ...]:
+        """What `outcome` describes, for a root of a problem."""
+        result = root(problem, start, method=self.method, stop=self.stop)
+        status, counts = np.asarray(result.status), result.counts
+        calls = (count * np.ones_like(status) for count in (counts.residuals, counts.jvps + counts.vjps))
+        return result.x, status, result.residual_norm, result.target, result.iterations, *calls
+
+    def tangent(self, problem: Problem, x: Any, b: Any) -> Any:
+        """The solution v of J v = b at x, NaN where the solve fails."""
+        problem = replace(problem, parameter_jvp=lambda *_: -b, halves=None, parameters=None)
+        found = push_forward(problem, x, {}, method=self.adjoint_method, stop=self.adjoint_stop)
+        return _or_nan(found.tangent, found.success)
+
+    def adjoint(self, problem: Problem, x: Any, b: Any) -> Any:
+        """The solution of J^H v = b."""
+        found = pull_back(problem, x, b, wrt=(), method=self.adjoint_method, stop=self.adjoint_stop)
+        return _or_nan(found.adjoint, found.success)
+
+
+def _or_nan(values: Any, success: Any) -> Any:
+    batch_shape = np.shape(success)
+    return np.where(np.reshape(success, batch_shape + (1,) * (values.ndim - len(batch_shape))), values, np.nan)
+
+
+def outcome(shape: tuple[int, ...], batch_shape: tuple[int, ...], dtype: Any) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Forms of x, status, norm, target, iterations, residuals and products."""
+    norm, count = np.finfo(dtype).dtype, np.dtype(np.int32)
+    rest = (count, norm, norm, count, count, count)
+    return jax.ShapeDtypeStruct(shape, dtype), *(jax.ShapeDtypeStruct(batch_shape, kind) for kind in rest)
 
 
 class Nonlinear(HostSolve):
@@ -34,11 +72,7 @@ class Nonlinear(HostSolve):
 
     @property
     def outcome(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """x, status, norm, target, iterations, residuals and products."""
-        norm, count = np.finfo(self.dtype).dtype, np.dtype(np.int32)
-        rest = (count, norm, norm, count, count, count)
-        vector = jax.ShapeDtypeStruct(self.shape, self.dtype)
-        return vector, *(jax.ShapeDtypeStruct(self.batch_shape, dtype) for dtype in rest)
+        return outcome(self.shape, self.batch_shape, self.dtype)
 
     def run(self, ask: Ask, start: Any) -> tuple[Any, ...]:
         """`implicitsolve.root`."""
@@ -49,18 +83,7 @@ class Nonlinear(HostSolve):
             structure=self.settings.structure,
             batch_ndim=len(self.batch_shape),
         )
-        result = root(problem, start, method=self.settings.method, stop=self.settings.stop)
-        counts = result.counts
-        every = np.ones(self.batch_shape, dtype=np.int32)
-        return (
-            result.x,
-            np.asarray(result.status),
-            result.residual_norm,
-            result.target,
-            result.iterations,
-            counts.residuals * every,
-            (counts.jvps + counts.vjps) * every,
-        )
+        return self.settings.solved(problem, start)
 
 
 class Linear(HostSolve):
@@ -83,16 +106,10 @@ class Linear(HostSolve):
             vjp=lambda x, w: ask(PULL, at, w),
             structure=settings.structure or "detect",
             batch_ndim=len(self.batch_shape),
-            parameter_jvp=lambda *_: -start,
         )
-        options = {"method": settings.adjoint_method, "stop": settings.adjoint_stop}
         if self.is_transposed:
-            outcome: Any = pull_back(problem, at, start.conj(), wrt=(), **options)
-            found = outcome.adjoint.conj()
-        else:
-            outcome = push_forward(problem, at, {}, **options)
-            found = outcome.tangent
-        return (np.where(np.asarray(outcome.success)[..., None], found, np.nan),)
+            return (settings.adjoint(problem, at, start.conj()).conj(),)
+        return (settings.tangent(problem, at, start),)
 
 
 class Transposed(Linear):
