@@ -17,10 +17,10 @@ from implicitsolve._namespace import is_safe, numpy_namespace, safe_range
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray, replicate
 from implicitsolve.distributed._communicator import Communicator, has_neighbours
-from implicitsolve.distributed._layout import padded
+from implicitsolve.distributed._layout import halos, padded
 from implicitsolve.kernels import vectors
 from implicitsolve.kernels._vectors import Vectors
-from implicitsolve.operators._block_storage import Products
+from implicitsolve.operators import _block_storage
 
 CANCELLED = 0.5  # part of a squared length that may be subtracted from it before it is summed anew
 
@@ -285,10 +285,10 @@ class BandProducts:
         self.comm: Any = blocks.comm
 
     @cached_property
-    def own(self) -> tuple[Products, OwnRows]:
+    def own(self) -> tuple[_block_storage.Products, OwnRows]:
         """Products with the blocks in this rank's own columns, and the couplings."""
         rows = OwnRows.of("BlockBandedMatrix", self.blocks, self.lower, self.periodic)
-        return Products(self.blocks.local, self.lower, rows.is_periodic), rows
+        return _block_storage.Products(self.blocks.local, self.lower, rows.is_periodic), rows
 
     def times(self, x: DistributedArray) -> DistributedArray:
         """A x for columns x (*batch, T, k, K)."""
@@ -338,15 +338,8 @@ def _flat(x: HostArray) -> HostArray:
 def transposed(blocks: DistributedArray, lower: int, periodic: bool, *, conjugate: bool) -> DistributedArray:
     """Blocks of the transpose, or the adjoint, whose bands are exchanged; one message to each neighbour."""
     comm: Any = blocks.comm
-    length, width = blocks.local.shape[-4:-2]
-    upper = width - 1 - lower
+    length, upper = blocks.local.shape[-4], blocks.local.shape[-3] - 1 - lower
     around = padded(comm, blocks.local, blocks.ndim - 4, upper, lower, periodic=periodic)
-    before = upper if has_neighbours(comm, periodic)[0] else 0
-    out = np.zeros_like(blocks.local)
-    for j in range(width):
-        offset = j - upper + before  # from a row to the place of its block among those that are seen
-        first, last = max(0, -offset), min(length, around.shape[-4] - offset)
-        if first < last:
-            rows = around[..., first + offset : last + offset, width - 1 - j, :, :]
-            out[..., first:last, j, :, :] = np.swapaxes(rows, -1, -2)
-    return DistributedArray(np.conj(out) if conjugate else out, blocks.axis, comm, blocks.counts)
+    before, _ = halos(comm, upper, lower, periodic)
+    out = _block_storage.transposed(around, lower, False, conjugate=conjugate)[..., before : before + length, :, :, :]
+    return blocks.like(np.ascontiguousarray(out))

@@ -42,7 +42,7 @@ def _lifted(w: Any, x: Any, near: Any) -> Any:
 
 
 def _both_sides(w: Any) -> tuple[int, ...]:
-    return *range(-1, -w["P"].shape[0] - 1, -1), *range(1, w["N"].shape[0] + 1)
+    return *range(-1, -np.shape(w["P"])[0] - 1, -1), *range(1, np.shape(w["N"])[0] + 1)
 
 
 LSTM = ("hs", "cs"), ("he", "ce")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -160,12 +161,8 @@ class Mesh:
             shape=shape,
         )
         self._global, self._ghosted = self.da.createGlobalVec(), self.da.createLocalVec()
-        self._counts = from_local(comm, np.zeros(self._size), axis=0).counts
+        self._counts = from_local(comm, np.zeros(math.prod(count) * fields), axis=0).counts
         self._assembler: SparseAssembler | None = None
-
-    @property
-    def _size(self) -> int:
-        return int(np.prod(self.patch.own_shape)) * self.fields
 
     @property
     def colors(self) -> int:

@@ -177,7 +177,9 @@ def inverse(
         ksp.pc.setType(kind)
         prepare(ksp.pc)
         vectors = mat.createVecs()
-        is_finite = bool(np.isfinite(_zero_times(mat, vectors)))
+        vectors[0].set(0.0)
+        mat.mult(*vectors)
+        is_finite = bool(np.isfinite(vectors[1].sum()))  # of all entries times 0: NaN on all ranks if one is not finite
 
         def configure(prefix: str, ksp: Any = ksp, is_finite: bool = is_finite) -> None:
             ksp.setOptionsPrefix(prefix)
@@ -189,13 +191,6 @@ def inverse(
         with_options(owner, options, configure)
         solvers.append(Solver(ksp, vectors, is_finite and ksp.pc.getFailedReason() == 0))
     return PETScInverse(A, solvers)
-
-
-def _zero_times(mat: Any, vectors: tuple[Any, Any]) -> Any:
-    """The sum of all entries times 0: NaN on all ranks if one of them is not finite."""
-    vectors[0].set(0.0)
-    mat.mult(*vectors)
-    return vectors[1].sum()
 
 
 class Solver(NamedTuple):
