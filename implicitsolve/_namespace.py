@@ -55,28 +55,15 @@ def is_array(x: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayTraits:
-    """What a class of arrays offers to the solvers beyond the array API standard; `declare_arrays` registers it.
+    """What a class of arrays offers to the solvers beyond the array API standard; `declare_arrays` registers it."""
 
-    Attributes
-    ----------
-    kernels : tuple of str
-        Backends with kernels for these arrays, best first.
-    is_partitioned : bool
-        Whether an axis may be partitioned across ranks, so that no rank can address all of it.
-    empty_vectors : callable or None
-        ``empty_vectors(like, axes)`` makes uninitialized vectors, of shape ``(*axes, N)``.
-    band_products, band_transposed : callable or None
-        In place of those of `operators`, for block-banded matrices of such blocks.
-    block_lu : callable or None
-        ``block_lu(settings)`` returns the direct method for such blocks in place of `BlockLU` with these settings.
-    """
-
-    kernels: tuple[str, ...] = ()
-    is_partitioned: bool = False
-    empty_vectors: Callable[[Any, tuple[int, ...]], Any] | None = None
+    kernels: tuple[str, ...] = ()  # backends with kernels for these arrays, best first
+    is_partitioned: bool = False  # whether an axis may be partitioned across ranks: then no rank can address all of it
+    empty_vectors: Callable[[Any, tuple[int, ...]], Any] | None = None  # (like, axes): uninitialized (*axes, N)
+    # In place of those of `operators`, for block-banded matrices of such blocks:
     band_products: Callable[[Any, int, bool], Any] | None = None
     band_transposed: Callable[..., Any] | None = None
-    block_lu: Callable[[Any], Any] | None = None
+    block_lu: Callable[[Any], Any] | None = None  # (settings): the direct method in place of `BlockLU` with these
 
 
 PLAIN = ArrayTraits()

@@ -23,18 +23,10 @@ Diagonals: TypeAlias = dict[int, Array]
 
 
 class Preconditioner(Protocol):
-    """Frozen settings that make an approximate inverse of a matrix.
+    """Frozen settings that make an approximate inverse of a matrix."""
 
-    Attributes
-    ----------
-    kind : {"preconditioner"}
-        `DirectMethod` settings can take the place of these: see `build_inverse`.
-    partitioned : bool
-        Whether it takes matrices whose block rows are partitioned across ranks.
-    """
-
-    kind: ClassVar[str]
-    partitioned: ClassVar[bool]
+    kind: ClassVar[str]  # "preconditioner"; `DirectMethod` settings can take the place of these: see `build_inverse`
+    partitioned: ClassVar[bool]  # whether it takes matrices whose block rows are partitioned across ranks
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return an operator that approximates A^-1, with adjoint products."""

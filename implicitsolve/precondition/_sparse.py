@@ -17,22 +17,11 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.stopping import check_limit
 
-MOST_FILL = 4.0  # times the entries of A; `spilu` has no other bound on its time
-
 
 @dataclass(frozen=True, kw_only=True)
 class ILU:
     """Incomplete LU factors of a sparse matrix, with threshold, by SuperLU [1]_.
 
-    Parameters
-    ----------
-    drop_tolerance : float, optional
-        Entries smaller than this part of their column are dropped. Default 0.01: a smaller one may take minutes.
-    fill : float, optional
-        Entries of the factors at most, over those of A. Default 4.
-
-    Notes
-    -----
     A system whose factorization breaks down is multiplied by the inverse of its diagonal instead.
 
     References
@@ -41,8 +30,8 @@ class ILU:
            Trans. Math. Softw. 37 (2011) 43.
     """
 
-    drop_tolerance: float = 1e-2
-    fill: float = MOST_FILL
+    drop_tolerance: float = 1e-2  # part of a column below which its entries are dropped; a smaller one may take minutes
+    fill: float = 4.0  # entries of the factors at most, over those of A: `spilu` has no other bound on its time
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -69,26 +58,14 @@ class ILU:
 class AMG:
     """One V-cycle of smoothed aggregation multigrid for a sparse matrix, by pyamg [1]_ (extra ``amg``).
 
-    Parameters
-    ----------
-    fields : int, optional
-        Unknowns at a point, interleaved. Default 1.
-    coarsest : int, optional
-        Unknowns at which coarsening ends. Default 500.
-
-    Raises
-    ------
-    BackendUnavailable
-        If pyamg is not installed.
-
     References
     ----------
     .. [1] N. Bell, L. N. Olson, J. Schroder and B. Southworth, "PyAMG: Algebraic Multigrid Solvers in Python", J. Open
            Source Softw. 8 (2023) 5495.
     """
 
-    fields: int = 1
-    coarsest: int = 500
+    fields: int = 1  # unknowns at a point, interleaved
+    coarsest: int = 500  # unknowns at which coarsening ends
 
     def __post_init__(self) -> None:
         """Check the settings."""
