@@ -13,7 +13,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._detect import BUDGET, detect
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._sparse_jacobian import sparse_jacobian
+from implicitsolve.linearize._sparse_assemble import sparse_jacobian
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._sparse import SparseMatrix

@@ -20,7 +20,6 @@ from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, MOST_WRONG, detect, random_direction, wrong_rows
 from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
-from implicitsolve.linearize._sparse_jacobian import colored
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import OneSystemLoop
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
@@ -295,7 +294,7 @@ class SparseJacobians:
         first, self._first = self._first, None
         if first is not None and first.shape[0] == x.shape[0]:
             return SparseMatrix(first, self._found.structure)  # type: ignore[arg-type]
-        J = colored(self.assembler, evaluator, x, F)
+        J = self.assembler.assemble(evaluator, x, F)
         if not self.assembler.surprises.size:
             if self._search is None and self._known is None and not self._is_checked:
                 self._is_checked = True
@@ -305,7 +304,7 @@ class SparseJacobians:
         if self._search is None:
             self._warn(self._evidence())
         elif self._incomplete == MOST_INCOMPLETE and self._widened(self._search(evaluator, x)):
-            return colored(self.assembler, evaluator, x, F)
+            return self.assembler.assemble(evaluator, x, F)
         return J
 
     def _compare(self, evaluator: Evaluator, x: HostArray, F: HostArray, J: SparseMatrix) -> None:

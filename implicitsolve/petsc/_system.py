@@ -11,7 +11,7 @@ from implicitsolve._namespace import as_inexact, norm2
 from implicitsolve._typing import Array
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._sparse_jacobian import ColoredMatrices
+from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
@@ -193,7 +193,7 @@ def assembler_of(evaluator: Evaluator, x: Array) -> Callable[..., Any] | None:
         return None if problem.jac is None else lambda evaluator, x, F: evaluator.matrix(x)
     offered = OfferedJacobians.of(evaluator, x)
     if offered is None and problem.sparse_structure is not None:
-        return ColoredMatrices(evaluator, problem.sparse_structure.bound(evaluator.size)).assemble
+        return SparseAssembler(problem.sparse_structure.bound(evaluator.size)).assemble
     return None if offered is None else offered.assemble
 
 

@@ -13,7 +13,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import DirectMethod
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._sparse_jacobian import ColoredMatrices
+from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.precondition._parts import Preconditioner, build_inverse, builds_inverse, takes_sparse
@@ -144,7 +144,7 @@ def lagged(preconditioner: Any, evaluator: Evaluator, systems: int) -> LaggedInv
             "NewtonKrylov: this `preconditioner` needs a problem that declares its `structure` as BlockBanded, "
             f"got {problem.structure!r}"
         )
-    assembler = ColoredMatrices(evaluator, problem.sparse_structure.bound(evaluator.size))
+    assembler = SparseAssembler(problem.sparse_structure.bound(evaluator.size))
     return LaggedInverse.unbuilt(preconditioner, assembler, systems)
 
 
@@ -162,11 +162,11 @@ class LaggedState(SystemArrays):
 class LaggedInverse:
     """The preconditioners of the running systems, each built at some earlier step."""
 
-    def __init__(self, settings: Lagged, assembler: Assembler | ColoredMatrices, state: LaggedState) -> None:
+    def __init__(self, settings: Lagged, assembler: Assembler | SparseAssembler, state: LaggedState) -> None:
         self.settings, self.assembler, self.state = settings, assembler, state
 
     @classmethod
-    def unbuilt(cls, settings: Lagged, assembler: Assembler | ColoredMatrices, systems: int) -> LaggedInverse:
+    def unbuilt(cls, settings: Lagged, assembler: Assembler | SparseAssembler, systems: int) -> LaggedInverse:
         """No preconditioner yet."""
         excess = np.full(systems, assembler.cost if settings.eager else 0)
         no, none = np.zeros(systems, dtype=bool), np.zeros(systems, dtype=int)
