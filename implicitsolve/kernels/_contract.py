@@ -198,7 +198,9 @@ class Kernel:
     def _is_sound(self, backend: str) -> bool:
         """Whether "auto" can use a backend; an installed one that cannot be imported is left out, with a warning."""
         try:
-            return backend in self.implementations or (backend not in _broken and self.load(backend))
+            if backend in self.implementations:
+                return backend not in PLUG_INS or is_installed(backend)
+            return backend not in _broken and self.load(backend)
         except (ImportError, AttributeError, OSError) as error:  # other versions, or a shared library that is missing
             _broken.add(backend)
             message = f"implicitsolve goes on without {backend}, which is installed but cannot be imported: {error}"
