@@ -184,8 +184,7 @@ class BlockLoop(IterationLoop[BlockState]):
             if not rows.size:
                 break
             part, x, F = self._part(rows)
-            assembler = self.assembler
-            J = assembler.assemble(part, x, F)
+            assembler, J = self.assembler, self._assembled(part, x, F)
             if self.method.line_search.needs_descent:
                 self.descents.append((rows, Descent.of(J.matvec, J.rmatvec, F)))
             inverse = self.factor.factor(J)
@@ -197,6 +196,10 @@ class BlockLoop(IterationLoop[BlockState]):
             again = assembler.check(part.rows, direction)
             self.first_direction = None if again.any() or rows.size < self.state.rows.size else direction
             rows = rows[again]
+
+    def _assembled(self, part: Evaluator, x: Array, F: Array) -> LinearOperator:
+        """J(x) of some systems."""
+        return self.assembler.assemble(part, x, F)
 
     def _search(self, found: SearchResult, direction: Array, fresh: HostArray) -> SearchResult:
         """Accept full steps that reduce ||F||; of the others, search where J is new, reject where it is stale."""

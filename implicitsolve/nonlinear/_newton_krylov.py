@@ -236,7 +236,8 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         )
         size = norm_max(direction) if found.measured is None else found.measured.largest(1)
         found.accepted &= size > 0  # a zero step is none, though ||F|| has not grown
-        state.J = found.jacobian if found.accepted.any() else J
+        if found.accepted.any():
+            state.J = found.jacobian
         measured = None if isinstance(state.x, np.ndarray) else found.measured
         state.x_norms = None if measured is None else measured.two(2)
         self.solution.krylov_iterations[state.rows] += outcome.iterations
@@ -271,7 +272,9 @@ class KrylovLoop(IterationLoop[_NewtonState]):
     def _jacobian(self) -> LinearOperator:
         """J(x) of the running systems."""
         state = self.state
-        return self.evaluator.jacobian(state.x, state.F) if state.J is None else state.J
+        if state.J is None:
+            state.J = self.evaluator.jacobian(state.x, state.F)
+        return state.J
 
     def _failed(
         self, found: SearchResult, outcome: KrylovOutcome, size: HostArray, linear_residual: HostArray

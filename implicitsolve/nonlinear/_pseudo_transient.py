@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,8 +19,7 @@ from implicitsolve._namespace import (
     to_host,
 )
 from implicitsolve._sparse_structure import Sparse
-from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.direct import BlockLU
+from implicitsolve._typing import Array, Indices
 from implicitsolve.globalize._forcing import ConstantForcing
 from implicitsolve.globalize._line_search import (
     FullStep,
@@ -34,7 +31,7 @@ from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._newton_krylov import KrylovLoop, NewtonKrylov
 from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._sparse_newton import SparseNewton
+from implicitsolve.nonlinear._sparse_newton import Parts, SparseNewton
 from implicitsolve.nonlinear._state import Solution
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
@@ -131,8 +128,7 @@ class PseudoTransient:
         if newton is None:
             newton = BlockNewton() if evaluator.problem.block_structure is not None else SparseNewton()
         if isinstance(newton, BlockNewton):
-            jacobians = _Shifted(newton.assembler(evaluator), clock)
-            return _BlockLoop(_Factored(jacobians, newton.factor), context, start, rows).run()
+            return _BlockLoop(clock, replace(newton, line_search=FINITE, reuse="none"), context, start, rows).run()
         if isinstance(newton, SparseNewton):
             return _Sparse(structure=newton.structure, budget=newton.budget, clock=clock).solve(context, start, rows)
         return _products(newton, clock).solve(context, start, rows)
@@ -182,7 +178,7 @@ class _Clock:
 
 
 def _with_diagonal(J: LinearOperator, d: Array) -> LinearOperator:
-    """J + diag(d) as a matrix of the same kind, or as an operator that keeps J as `unshifted`."""
+    """J + diag(d) as a matrix of the same kind."""
     if isinstance(J, BlockBandedMatrix):
         xp, T, k = array_namespace(d), J.length, J.block_size
         blocks = xp.asarray(J.blocks, copy=True)
@@ -197,15 +193,13 @@ def _with_diagonal(J: LinearOperator, d: Array) -> LinearOperator:
         data[:, np.searchsorted(keys, old)] = J.flat_data
         data[:, np.searchsorted(keys, np.arange(n, dtype=np.int64) * (n + 1))] += d
         return SparseMatrix(data, pattern)
-    shifted = LinearOperator(
+    return LinearOperator(
         lambda v: J.matvec(v) + d * v,
         in_shape=J.in_shape,
         batch_shape=J.batch_shape,
         dtype=J.dtype,
         take=lambda rows: _with_diagonal(J.take(rows), gather(d, rows)),
     )
-    shifted.unshifted = J  # type: ignore[attr-defined]
-    return shifted
 
 
 class _Finite(FullStep):
@@ -238,26 +232,24 @@ class _KrylovLoop(KrylovLoop):
         self.clock = clock
 
     def _jacobian(self) -> LinearOperator:
-        state = self.state
-        J = getattr(state.J, "unshifted", state.J)
-        J = self.evaluator.jacobian(state.x, state.F) if J is None else J
+        state, J = self.state, super()._jacobian()
         return _with_diagonal(J, self.clock.diagonal(self.evaluator.rows, J, state.x, state.F))
 
 
 def _products(newton: NewtonKrylov, clock: _Clock) -> NewtonKrylov:
     """The same settings for the shifted systems."""
     own: dict[str, Any] = {"line_search": FINITE, "forcing": ConstantForcing(eta=0.01), "retry": False}
-    return _Krylov(**(vars(newton) | own), loop=partial(_KrylovLoop, clock))
+    return _Krylov(**(vars(newton) | own), clock=clock)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Krylov(NewtonKrylov):
-    """`NewtonKrylov` with another loop."""
+    """`NewtonKrylov` with shifted Jacobians."""
 
-    loop: Callable[..., KrylovLoop] = KrylovLoop
+    clock: Any = None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        return self.loop(self, context, start, rows).run()
+        return _KrylovLoop(self.clock, self, context, start, rows).run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,51 +265,19 @@ class _Sparse(SparseNewton):
         self, jacobians: JacobianAssembler, context: SolveContext, start: Solution, rows: Indices | None
     ) -> Solution:
         inverses = context.memory.inverses = self.inverses(context)
-        return _BlockLoop(_Factored(_Shifted(jacobians, self.clock), inverses), context, start, rows).run()
-
-
-class _Shifted:
-    """An assembler of shifted Jacobians."""
-
-    def __init__(self, assembler: JacobianAssembler, clock: _Clock) -> None:
-        self.assembler, self.clock = assembler, clock
-        self.sensitivity: HostArray = assembler.sensitivity
-
-    @property
-    def cost(self) -> int:
-        """Evaluations of an assembly."""
-        return self.assembler.cost
-
-    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> LinearOperator:
-        """J(x) and the shift."""
-        J = self.assembler.assemble(evaluator, x, F)
-        return _with_diagonal(J, self.clock.diagonal(evaluator.rows, J, x, F))
-
-    def is_certain(self, rows: Indices) -> bool:
-        """Whether no length of a difference was guessed."""
-        return self.assembler.is_certain(rows)
-
-    def check(self, rows: Indices, newton_step: Array) -> HostArray:
-        """Which systems need another assembly."""
-        return self.assembler.check(rows, newton_step)
+        return _BlockLoop(self.clock, Parts(FINITE, jacobians, inverses, reuse="none"), context, start, rows).run()
 
 
 class _BlockLoop(BlockLoop):
-    """Steps with a new factorization each."""
+    """Steps with a new factorization of the shifted J each."""
 
     LIMITED = False
     STEPS, PATIENCE = STEPS, PATIENCE
 
+    def __init__(self, clock: _Clock, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.clock = clock
 
-@dataclass(frozen=True)
-class _Factored:
-    """The settings of `BlockLoop`."""
-
-    jacobians: _Shifted
-    factor: Any = BlockLU()
-    line_search: FullStep = FINITE
-    reuse: str = "none"
-
-    def assembler(self, evaluator: Evaluator) -> _Shifted:
-        """The shifted Jacobians."""
-        return self.jacobians
+    def _assembled(self, part: Evaluator, x: Array, F: Array) -> LinearOperator:
+        J = super()._assembled(part, x, F)
+        return _with_diagonal(J, self.clock.diagonal(part.rows, J, x, F))

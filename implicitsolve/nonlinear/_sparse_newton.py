@@ -190,7 +190,7 @@ class SparseNewton:
         factor: Any = self.factor
         if factor is None:
             factor = context.memory.inverses = self.inverses(context)
-        first = _Parts(self.line_search, jacobians, factor)
+        first = Parts(self.line_search, jacobians, factor)
         solution = first.solve(context, start, rows)
         for method in (replace(first, line_search=Dogleg()), NewtonKrylov()):
             again = np.flatnonzero(unsolved(context, solution))
@@ -227,7 +227,7 @@ class _Rental:
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
     """The settings of `BlockLoop` with a sparse J."""
 
     line_search: LineSearch
