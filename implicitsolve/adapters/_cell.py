@@ -330,16 +330,12 @@ class GatedCell(AffineCell):
         count = self.mixing_count
         return (None, None) if factors is None else (factors[:count, ...], factors[count:, ...])
 
-    def compose(self, x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances = None) -> Array:
-        """`linearize`, kernel after kernel."""
-        m, (mixing, gating) = len(self.offsets), self.split(factors)
-        mixture = self.mix(self.products(neighbours), x[:m, ...], neighbours, mixing, distances)
-        return self.gate(x[m:, ...], mixture, gating)
-
     def linearize(
         self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array, distances: Distances = None
     ) -> Array:
-        return self.compose(x[0], neighbours, factors, distances)
+        m, (mixing, gating) = len(self.offsets), self.split(factors)
+        mixture = self.mix(self.products(neighbours), x[0][:m, ...], neighbours, mixing, distances)
+        return self.gate(x[0][m:, ...], mixture, gating)
 
     def push(
         self,

@@ -90,7 +90,7 @@ class GRUCell(GatedCell):
         whole = self.whole_for(x[0])
         if whole is not None:
             return whole.value(x[0], neighbours, factors, distances)
-        return self.compose(x[0], neighbours, factors, distances)
+        return super().linearize(x, neighbours, factors, distances)
 
     def mix(
         self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances
