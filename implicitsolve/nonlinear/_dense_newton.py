@@ -31,6 +31,10 @@ from implicitsolve.structure import BlockBanded
 MOST_UNKNOWNS = 100  # of a system
 MIXED = 1e3  # sizes of rows of J, largest over smallest, from which on equations are in different units
 MOST_ENTRIES = 2**25  # of the Jacobians of a batch
+GROWN, CHEAP = (
+    1.1,
+    20,
+)  # growth of ||F|| by an accepted step that is far from linear; unknowns with which J is made anew
 IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a system has stagnated
 SINGULAR = int(Status.SINGULAR)
 WHOLE, KEPT = np.ones(1), np.zeros(1, dtype=bool)
@@ -43,10 +47,11 @@ class DenseNewton:
     """Powell's hybrid method, as MINPACK's hybrd, with a second test for steps and for all systems of a batch at once.
 
     J is assembled by N differences or products, corrected by Broyden's updates, and assembled again after two steps in
-    succession that do not reduce ||F|| as predicted. A step is Newton's within the trust region, else Powell's dogleg
-    [1]_. One that ||F|| rejects is accepted where ||J^-1 F|| has become smaller, since that does not depend on how the
-    equations are scaled against each other, and ||F|| has grown by less than sqrt(10) (`Backtracking`). Over the
-    problems of Moré, Garbow and Hillstrom, and Burkardt, it takes 0.61 of hybrd's evaluations.
+    succession that do not reduce ||F|| as predicted, or one that enlarges it. A step is Newton's within the trust
+    region, else Powell's dogleg [1]_. One that ||F|| rejects is accepted where ||J^-1 F|| has become smaller, since
+    that does not depend on how the equations are scaled against each other, and ||F|| has grown by less than sqrt(10)
+    (`Backtracking`). Over the problems of Moré, Garbow and Hillstrom, and Burkardt, it takes 0.59 of hybrd's
+    evaluations.
 
     References
     ----------
@@ -153,12 +158,13 @@ class DenseLoop(IterationLoop[DenseState]):
             self._trust(poor, ratio, size, limited, found.finite)
             found.accepted = ratio >= ACCEPTED
             found.length = np.where(found.accepted, 1.0, 0.0)
+            has_grown = found.accepted & (found.norms > GROWN * state.norms)
             moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
             state.idle = np.where(reduction < IDLE, state.idle + 1, 0)
             failed = np.where(state.idle < IDLE_STEPS, RUNNING, STAGNATED)
             failed[~(size > 0) | ~np.isfinite(size)] = SINGULAR
             self._update_status(found.accepted, moved, is_still, is_last, failed, newton)
-            state.is_stale = state.poor > 1
+            state.is_stale = (state.poor > 1) | has_grown
             state.poor[state.is_stale] = 0
             length = np.where(found.accepted, size / newton_size, 0.0)
         return {"step_length": length, "factorized": fresh}
