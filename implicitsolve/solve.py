@@ -116,8 +116,8 @@ def root(
     -----
     "auto" takes `Substitution` for causal problems. For fixed-point problems it takes `Anderson`, then, for systems
     that contract poorly, `Homotopy`, and last `NewtonKrylov`; both first ones in float32 as far as that leads, where x0
-    is float64, blocks have at least 64 unknowns, and the problem offers `astype`. Where it offers `blocks` of at most
-    40,000 entries in all systems together, they follow whole steps of `BlockNewton`. A problem that is neither and
+    is float64, blocks have at least 64 unknowns, and the problem offers `astype`. Where it offers at most 100 `blocks`
+    of at most 8 unknowns, they follow whole steps of `BlockNewton`. A problem that is neither and
     declares no structure: Newton's method with a dense J in a trust region for at most 20 unknowns, sparse J where they
     are detected (`SparseNewton`), `NewtonKrylov`. With a declared structure: `BlockNewton` where blocks have at most 64
     unknowns and an assembly takes at most 64 products or the problem offers `blocks`; systems on which it fails begin

@@ -29,9 +29,13 @@ from implicitsolve.precondition._lagged import Lagged
 
 PRODUCTS, CAUTIOUS = NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))
-WHOLE_STEPS = BlockNewton(factor=BlockLU(backend="lapack"), line_search=Backtracking(max_trials=0))
+WHOLE_STEPS = {
+    backend: BlockNewton(factor=BlockLU(backend=backend), line_search=Backtracking(max_trials=0))
+    for backend in ("lapack", "reference")
+}
 BLOCKS, DENSE, EQUILIBRATED = BlockNewton(), DenseNewton(), EquilibratedDogleg()
-MOST_ENTRIES = 40_000  # of the Jacobians of all systems, up to which Newton's steps take less time than Anderson's
+SMALL_BLOCK, MOST_BLOCKS = 8, 100  # up to which Newton's steps take 0.5 (one system) to 1.3 (1000) of Anderson's time
+MANY_SYSTEMS = 200  # from which a loop over blocks takes less time than LAPACK, system by system
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
 
 
@@ -46,11 +50,11 @@ class Auto:
       for these `Homotopy`, and where that fails too `NewtonKrylov`, each from x0. Before it, `root` eliminates every
       second block where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
       both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). Where the problem has
-      `blocks`, of at most 40,000 entries in all systems together, on NumPy arrays, whole steps of `BlockNewton` come
-      first, for systems in which each of them is acceptable: half the evaluations, and 0.4 to 1 of the time, of
-      Anderson's method on layers with 8 to 32 states. On larger implicit GRUs
-      Anderson's method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly
-      all of the rest, where Newton's method, tried in between, cost more than it saved.
+      at most 100 `blocks` of at most 8 unknowns, on NumPy arrays, whole steps of `BlockNewton` come first, for systems
+      in which each of them is acceptable: on layers with 8 states they take 0.6 of the evaluations of Anderson's
+      method, and 0.5 (one system) to 1.3 (1000 systems) of its time. On larger implicit GRUs Anderson's method needed
+      fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly all of the rest, where
+      Newton's method, tried in between, cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
       dense J (`DenseNewton`), then `NewtonKrylov` with two line searches, and last a trust region for equations that
       are brought to one size at every step (`EquilibratedDogleg`), each for the systems on which those before failed.
@@ -91,8 +95,9 @@ class Auto:
             return [Substitution(), PRODUCTS]
         if problem.fixed_point and not is_bounded:
             methods: list[NonlinearMethod] = [Anderson()] if evaluator.is_partitioned else [Anderson(), Homotopy()]
-            if _has_few_blocks(context, x0):
-                return [WHOLE_STEPS, *methods, PRODUCTS]
+            if _has_small_blocks(context, x0):
+                backend = "lapack" if evaluator.flat_shape[0] < MANY_SYSTEMS else "reference"
+                return [WHOLE_STEPS[backend], *methods, PRODUCTS]
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]
             return [*methods, PRODUCTS]
@@ -115,10 +120,11 @@ class Auto:
         return [BLOCKS, PRODUCTS]
 
 
-def _has_few_blocks(context: SolveContext, x0: Array) -> bool:
-    """Whether a problem offers the blocks of J, as real NumPy numbers, and they are few in all systems together."""
+def _has_small_blocks(context: SolveContext, x0: Array) -> bool:
+    """Whether a problem offers the blocks of J, as real NumPy numbers, and they are few and small."""
     problem, structure = context.evaluator.problem, context.evaluator.problem.block_structure
     if problem.blocks is None or structure is None or context.scheduler is not None:
         return False
     is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd"
-    return is_plain and x0.size * structure.block_size * structure.width <= MOST_ENTRIES
+    is_small = structure.block_size <= SMALL_BLOCK and context.evaluator.size <= MOST_BLOCKS * structure.block_size
+    return is_plain and is_small

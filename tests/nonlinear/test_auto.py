@@ -123,10 +123,10 @@ def test_blocks_of_the_problem_decide():
 # -- where the first choice fails ------------------------------------------------------------------------------
 
 
-def layer_of(systems, weight=1.0):
+def layer_of(systems, weight=1.0, size=8):
     rng = np.random.default_rng(0)
     params = {
-        name: weight * value if name[0] == "U" else value for name, value in gru_parameters(8, 8, rng=rng).items()
+        name: weight * value if name[0] == "U" else value for name, value in gru_parameters(8, size, rng=rng).items()
     }
     return implicit_gru(params, rng.standard_normal((systems, 30, 8)))
 
@@ -137,8 +137,16 @@ def test_small_layers_take_newton_s_steps():
     assert found.success.all()
     assert factorizes(found)
     assert found.counts.residuals < anderson.counts.residuals
-    larger = root(layer_of(40), stop=NonlinearStop(atol=1e-8))
+    larger = root(layer_of(2, size=12), stop=NonlinearStop(atol=1e-8))
     assert not factorizes(larger)
+
+
+def test_the_method_for_a_layer_does_not_depend_on_the_batch():
+    layer, stop = layer_of(250), NonlinearStop(atol=1e-8)
+    found, alone = root(layer, stop=stop), root(layer.take(np.asarray([7])), stop=stop)
+    assert factorizes(found)
+    assert found.iterations[7] == alone.iterations[0]
+    np.testing.assert_allclose(found.x[7], alone.x[0], atol=1e-12)
 
 
 def test_small_layers_for_which_newton_s_steps_are_too_long():
