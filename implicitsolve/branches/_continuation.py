@@ -11,9 +11,9 @@ import numpy as np
 
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._branch import Branch
-from implicitsolve.branches._family import ExtendedSystem, Family, real_start
 from implicitsolve.branches._path import Path, leading_eigenvalues
 from implicitsolve.branches._run import Run
+from implicitsolve.branches._system import ExtendedSystem, Family, real_start
 from implicitsolve.linearize._tally import LimitReached, Tally
 from implicitsolve.monitor import Monitor
 from implicitsolve.solve import check_settings

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._typing import HostArray
-from implicitsolve.branches._family import ExtendedSystem, Family, real_start
-from implicitsolve.branches._frame import Frame
+from implicitsolve.branches._system import ExtendedSystem, Family, Frame, real_start
 from implicitsolve.linearize._tally import Tally
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult

@@ -11,8 +11,7 @@ import numpy as np
 import scipy.sparse.linalg
 
 from implicitsolve._typing import HostArray
-from implicitsolve.branches._family import ExtendedSystem, Metric
-from implicitsolve.branches._frame import Frame
+from implicitsolve.branches._system import ExtendedSystem, Frame, Metric
 
 CORRECTIONS = 10  # of one predicted point
 CONTRACTION = 0.5  # of one correction to the next, with a new J
