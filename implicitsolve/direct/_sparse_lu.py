@@ -73,7 +73,7 @@ class SparsePlan:
         rows, columns = structure.indices, structure.columns
         is_wide = max(lower, upper) > WIDEST_BAND or LENGTH_PER_WIDTH * max(lower, upper) > n
         if is_wide and not self.is_dense:
-            graph: Any = structure.to_scipy().tocsr()
+            graph: Any = structure.to_scipy().T  # in compressed rows, with the same arrays
             if not self.is_symmetric:
                 graph = scipy.sparse.csr_array(graph + graph.T)
             order = scipy.sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
