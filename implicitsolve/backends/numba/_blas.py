@@ -16,8 +16,9 @@ from numba.core import cgutils, types
 from numba.extending import get_cython_function_address
 
 from implicitsolve._typing import HostArray
+from implicitsolve.backends.numba._elimination import largest_in_block
 from implicitsolve.backends.numba._factors import Batch
-from implicitsolve.backends.numba._jit import _intrinsic, kernel, magnitude, share
+from implicitsolve.backends.numba._jit import _intrinsic, kernel, share
 
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 ROUTINES = (("lapack", "getrf"), ("lapack", "getrs"), ("blas", "trsm"), ("blas", "gemm"), ("blas", "gemv"))
@@ -164,28 +165,10 @@ class LargeBlockFactors(Batch):
 
 
 @kernel
-def largest(x):
-    """Largest magnitude in an array (n,), NaN left out; four at a time, since each comparison waits for the last."""
-    a = b = c = d = magnitude(x[0])
-    n = len(x) - len(x) % 4
-    for i in range(0, n, 4):
-        p, q, r, s = magnitude(x[i]), magnitude(x[i + 1]), magnitude(x[i + 2]), magnitude(x[i + 3])
-        a = p if p > a else a
-        b = q if q > b else b
-        c = r if r > c else c
-        d = s if s > d else d
-    for i in range(n, len(x)):
-        a = max(a, magnitude(x[i]))
-    return max(max(a, b), max(c, d))
-
-
-@kernel
 def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
     """Factor A (B, T, m, k, k) into F, which is A if `in_place`; each row is copied when it is needed first."""
     B, T, m, k = A.shape[:4]
-    size = k * k
-    step = size * F.itemsize  # bytes of a block
-    flat = F.reshape((B, T, m, size))
+    step = k * k * F.itemsize  # bytes of a block
     for b in range(B):
         scale, top, entered = 0.0, 0.0, 0
         for t in range(T):
@@ -193,12 +176,12 @@ def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
                 for j in range(max(0, lower - entered), min(m, T + lower - entered)):
                     if not in_place:
                         F[b, entered, j] = A[b, entered, j]
-                    scale = max(scale, largest(flat[b, entered, j]))
+                    scale = max(scale, largest_in_block(F[b], entered, j, k))
                 entered += 1
             row = address(F[b, t])
             entries = 0.0
             for i in range(min(lower, T - 1 - t) + 1):
-                entries = max(entries, largest(flat[b, t + i, lower - i]))
+                entries = max(entries, largest_in_block(F[b], t + i, lower - i, k))
             regular = factor(calls, row + lower * step, address(pivots[b, t]))
             for r in range(k):
                 regular = regular and np.isfinite(F[b, t, lower, r, r])
@@ -209,7 +192,7 @@ def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
             for c in range(1, min(m - 1 - lower, T - 1 - t) + 1):
                 D, C = row + lower * step, row + (lower + c) * step
                 divide(calls, D, address(pivots[b, t]), pivots[b, t], C, F[b, t, lower + c], False)
-                multiplier = max(multiplier, largest(flat[b, t, lower + c]))
+                multiplier = max(multiplier, largest_in_block(F[b], t, lower + c, k))
                 for i in range(1, min(lower, T - 1 - t) + 1):
                     below = address(F[b, t + i])
                     subtract_product(calls, below + (lower - i) * step, C, below + (lower - i + c) * step, False)

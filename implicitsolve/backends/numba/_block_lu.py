@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numba.cpython.unsafe.tuple import tuple_setitem
 
 from implicitsolve import kernels
 from implicitsolve._typing import HostArray, Indices
@@ -147,11 +146,10 @@ class NarrowFactors(Batch):
         B, T, _, k, _ = blocks.shape
         F = np.empty((B, T * k, 2 * k + 1), blocks.dtype)
         growth, size = np.empty(B), static_size(k)
-        zeros = tuple(blocks.dtype.type(0) for _ in size)
 
         def run(part: slice) -> None:
             lanes = np.zeros((3, 2 * k + 1), growth.dtype)
-            _factor(blocks[part], F[part], size, zeros, lanes, growth[part])
+            _factor(blocks[part], F[part], size, lanes, growth[part])
 
         share(run, B, 2.0 * F.size * k)
         return cls(np.where(growth < np.inf, -1, 0), growth, F=F)
@@ -163,23 +161,19 @@ class NarrowFactors(Batch):
 
 
 @kernel
-def _factor(A, F, size, zeros, lanes, growth):
-    """Factor systems A (B, T, 3, k, k) into F (B, T k, 2 k + 1).
-
-    `lanes` (3, 2 k + 1) is room for largest magnitudes, and
-    `zeros` a row of U for k known at compile time.
-    """
+def _factor(A, F, size, lanes, growth):
+    """Factor systems A (B, T, 3, k, k) into F (B, T k, 2 k + 1); `lanes` (3, 2 k + 1) is for largest magnitudes."""
     for b in range(A.shape[0]):
-        growth[b] = _factor_one(A[b], F[b], size, zeros, lanes)
+        growth[b] = _factor_one(A[b], F[b], size, lanes)
 
 
 @inner
-def _factor_one(A, F, size, zeros, lanes):
+def _factor_one(A, F, size, lanes):
     T = A.shape[0]
     k = len(size) if len(size) > 0 else A.shape[2]
     N = T * k
     one = A.dtype.type(1)
-    width, flat, u = 2 * k + 1, F.reshape(-1), zeros
+    width, flat = 2 * k + 1, F.reshape(-1)
     lanes[:] = 0
     if not _copy_rows(A, F, 0, k, lanes):
         return np.inf
@@ -197,9 +191,6 @@ def _factor_one(A, F, size, zeros, lanes):
                     lanes[1, c] = v
             F[i, k] = d
             row = i * width + k  # place of the pivot among all numbers; unsigned, it needs no test for a negative one
-            if len(size) > 0:  # the row in registers
-                for c in range(k):
-                    u = tuple_setitem(u, c, flat[np.uint64(row + 1 + c)])  # pyright: ignore[reportCallIssue]
             for q in range(1, min(k, N - 1 - i) + 1):
                 place = np.uint64(row + q * width - q)
                 ratio = flat[place] * d
@@ -207,14 +198,9 @@ def _factor_one(A, F, size, zeros, lanes):
                 if v > lanes[2, q]:
                     lanes[2, q] = v
                 flat[place] = ratio
-                if len(size) > 0:
-                    for c in range(k):
-                        beyond = place + np.uint64(1 + c)
-                        flat[beyond] = fma(-ratio, u[c], flat[beyond])
-                else:
-                    for c in range(k):
-                        beyond = place + np.uint64(1 + c)
-                        flat[beyond] = fma(-ratio, flat[np.uint64(row + 1 + c)], flat[beyond])
+                for c in range(k):
+                    beyond = place + np.uint64(1 + c)
+                    flat[beyond] = fma(-ratio, flat[np.uint64(row + 1 + c)], flat[beyond])
     scale, top, multiplier = np.max(lanes[0]), np.max(lanes[1]), np.max(lanes[2])
     return top * max(multiplier, 1.0) / scale
 

@@ -180,7 +180,7 @@ def _factor_one(A, F, pivots, reach, lower, size):
         last = lower + reach[t] - t
         for j in range(lower + 1, last + 1):
             finish(F, t, j, lower, k)
-            row = max(row, _largest(F, t, j, k))
+            row = max(row, largest_in_block(F, t, j, k))
         largest = max(largest, row * multiplier)
         for s in range(1, below + 1):
             reach[t + s] = max(reach[t + s], reach[t])
@@ -247,7 +247,7 @@ def _copy_row(A, F, reach, t, lower, k):
         for r in range(k):
             for c in range(k):
                 F[t, j, r, c] = A[t, j, r, c]
-        largest = max(largest, _largest(F, t, j, k))
+        largest = max(largest, largest_in_block(F, t, j, k))
     for j in range(m, F.shape[1]):
         for r in range(k):
             for c in range(k):
@@ -256,8 +256,8 @@ def _copy_row(A, F, reach, t, lower, k):
 
 
 @inner
-def _largest(F, t, j, k):
-    """Largest magnitude in one block."""
+def largest_in_block(F, t, j, k):
+    """Largest magnitude in one block, by four chains of comparisons, since each waits for the last."""
     a = b = c = d = magnitude(F[t, j, 0, 0])
     for r in range(k):
         q = 0

@@ -61,9 +61,7 @@ def inlined(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, error_model="numpy", inline="always")(function)
 
 
-def _intrinsic(function: Callable[..., Any]) -> Any:
-    """Numba's decorator, whose result takes one argument less than `function`."""
-    return intrinsic(function)
+_intrinsic: Any = intrinsic  # what it decorates takes one argument less
 
 
 def static_size(k: int) -> tuple[int, ...]:
