@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._layout import Runs
 
 WHOLE = Runs(())  # of an array that is not split
+COPY = partial(np.copyto, casting="unsafe")
 Number = bool | int | float | complex | np.generic
 
 
@@ -172,7 +174,7 @@ class DistributedArray(NDArrayOperatorsMixin):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write into such a part."""
-        _write(self[key], value)
+        _write(COPY, self[key], value)
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -185,22 +187,16 @@ class DistributedArray(NDArrayOperatorsMixin):
             raise TypeError(f"`{called}` is not available for DistributedArrays: it is not elementwise")
         if not out:
             return elementwise(ufunc, *inputs, **options)
-        parts, axis, _, _ = aligned((*out, *inputs))
-        _check_writable(out[0], axis)
-        ufunc(*parts[1:], out=parts[0], **options)
+        _write(lambda local, *parts: ufunc(*parts, out=local, **options), out[0], *inputs)
         return out[0]
 
 
-def _check_writable(x: DistributedArray, axis: int | None) -> None:
-    if axis is not None and x.axis is None:
+def _write(function: Callable[..., Any], out: DistributedArray, *operands: Any) -> None:
+    """Have ``function(out, *operands)`` write what it makes of the local parts into that of `out`."""
+    parts, axis, _, _ = aligned((out, *operands))
+    if axis is not None and out.axis is None:
         raise ValueError("DistributedArray: entries of a split array cannot be written into a replicated one")
-
-
-def _write(x: DistributedArray, value: Any) -> None:
-    """Write numbers, or an array split as x, into x."""
-    (local, part), axis, _, _ = aligned((x, value))
-    _check_writable(x, axis)
-    local[...] = part
+    function(*parts)
 
 
 def is_operand(x: Any) -> bool:

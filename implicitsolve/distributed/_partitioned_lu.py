@@ -134,17 +134,12 @@ class PartitionedLU(BlockSettings):
             backend=settings.backend,
         )
 
-    @property
-    def _own(self) -> BlockLU:
-        """What factors the rows of one rank."""
-        return BlockLU(pivoting=self.pivoting, backend=self.backend)
-
     def factors(self, A: BlockBandedMatrix) -> PartitionedFactors:
         """Factor A, whose blocks are partitioned across ranks: what `factor` keeps."""
         blocks: Any = A.blocks
         rows = OwnRows.of("PartitionedLU.factor", blocks, A.lower, A.periodic)
         comm, counts, k, first_blocks = rows.comm, blocks.counts, A.block_size, np.asarray(blocks.counts.starts)
-        subdomain = Subdomain.stable(rows, self._own, self.growth_limit)
+        subdomain = Subdomain.stable(rows, BlockLU(pivoting=self.pivoting, backend=self.backend), self.growth_limit)
         block = np.where(subdomain.singular >= 0, first_blocks[comm.rank] + subdomain.singular, np.inf)
         found = np.stack([block, subdomain.growth, subdomain.mixed], axis=1)
         if rows.couples:
