@@ -46,6 +46,13 @@ def silent(step: NewtonStep, x: Array, F: Array) -> None:
     """Do nothing."""
 
 
+def mapped(monitor: Monitor, change: Callable[[Array, Array], tuple[Array, Array]]) -> Monitor:
+    """A monitor that is shown ``change(x, F)``; a silent one costs nothing."""
+    if monitor is silent:
+        return monitor
+    return lambda step, x, F: monitor(step, *change(x, F))
+
+
 class Trace(list[NewtonStep]):
     """A list that is a monitor: it keeps every step, without x and F. `collect` makes an empty one."""
 

@@ -12,11 +12,11 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, from_host, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import vectors
-from implicitsolve.monitor import Monitor, silent
+from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._parts import tridiagonal_inverse
 from implicitsolve.problem import Problem
-from implicitsolve.result import NewtonStep, NonlinearResult, per_system, status_per_system
+from implicitsolve.result import NonlinearResult, per_system, status_per_system
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded, Coupling, Halves
@@ -201,13 +201,7 @@ class EvenOdd:
 
     def monitor(self, monitor: Monitor) -> Monitor:
         """A monitor that shows all blocks."""
-        if monitor is silent:
-            return monitor
-
-        def shown(step: NewtonStep, x: Array, F: Array) -> Any:
-            return monitor(step, expand(self.whole, x), self._padded(F, self.axis))
-
-        return shown
+        return mapped(monitor, lambda x, F: (expand(self.whole, x), self._padded(F, self.axis)))
 
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result for all blocks; those that were eliminated satisfy their equations by construction."""

@@ -14,11 +14,11 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._checks import checked_jacobian
 from implicitsolve.linearize._jacobian import assembled
 from implicitsolve.linearize._tally import Tally
-from implicitsolve.monitor import Monitor, silent
+from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem, chosen, host, spread
-from implicitsolve.result import NewtonStep, NonlinearResult
+from implicitsolve.result import NonlinearResult
 
 ROUNDS = 2  # assemblies for "auto": the first differences are no better than the units
 
@@ -75,13 +75,7 @@ class Scales:
 
     def monitor(self, monitor: Monitor) -> Monitor:
         """The caller's monitor, which sees x and F in their units."""
-        if monitor is silent:
-            return monitor
-
-        def observe(step: NewtonStep, x: Array, F: Array) -> Any:
-            return monitor(step, self.x * x, self.F * F)
-
-        return observe
+        return mapped(monitor, lambda x, F: (self.x * x, self.F * F))
 
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result in the units of the caller; its norms remain those of F / f_scale."""

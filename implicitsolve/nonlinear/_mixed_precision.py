@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,13 +11,12 @@ from implicitsolve._namespace import array_namespace, eps, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._forcing import ConstantForcing
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.monitor import Monitor, silent
+from implicitsolve.monitor import mapped
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._direction import LEAST_ETA
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext
 from implicitsolve.nonlinear._state import Solution
-from implicitsolve.result import NewtonStep
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 
@@ -60,13 +59,13 @@ class MixedPrecision:
         precision = eps(evaluator.xp, evaluator.dtype)
         if rows is None and stop.relative(precision) > 0:
             start.first_norm = stop.measure(evaluator.residual(start.x), evaluator.event_shape)
-        single = evaluator.xp.float32
+        xp, dtype, single = evaluator.xp, evaluator.dtype, evaluator.xp.float32
         x0, first_norm, iterations = start.x, start.first_norm.copy(), start.iterations.copy()
         in_single = replace(
             context,
             evaluator=evaluator.astype(single),
             stop=_rough(stop, precision, evaluator.event_shape),
-            monitor=_shown(context.monitor, evaluator.dtype),
+            monitor=mapped(context.monitor, lambda x, F: (xp.astype(x, dtype), xp.astype(F, dtype))),
         )
         rough = self.rough.solve(in_single, start.astype(single), rows)
         rows = np.arange(len(x0)) if rows is None else rows
@@ -108,15 +107,3 @@ class _RoughStop(NonlinearStop):
 def _rough(stop: NonlinearStop, precision: float, event_shape: tuple[int, ...]) -> NonlinearStop:
     rtol, limit = stop.relative(precision), stop.max_iterations
     return _RoughStop(atol=stop.atol, rtol=rtol, max_iterations=limit, norm=stop.norm, event_shape=event_shape)
-
-
-def _shown(monitor: Monitor, dtype: Any) -> Monitor:
-    """A monitor that is shown the precision of the caller's x."""
-    if monitor is silent:
-        return monitor
-
-    def shown(step: NewtonStep, x: Array, F: Array) -> Any:
-        xp = array_namespace(x)
-        return monitor(step, xp.astype(x, dtype), xp.astype(F, dtype))
-
-    return shown

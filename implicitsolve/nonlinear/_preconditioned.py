@@ -14,13 +14,12 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._checks import checked_array
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import Tally
-from implicitsolve.monitor import Monitor, silent
+from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext
 from implicitsolve.nonlinear._state import CONVERGED, Solution, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
-from implicitsolve.result import NewtonStep
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_kind, check_limit, kind_of
 
@@ -205,16 +204,14 @@ class _Solve:
 
     def _monitor(self, monitor: Monitor) -> Monitor:
         """A monitor that is shown the caller's x and F."""
-        if monitor is silent:
-            return monitor
         every = self.whole.rows
 
-        def shown(step: NewtonStep, x: Array, F: Array) -> Any:
+        def change(x: Array, F: Array) -> tuple[Array, Array]:
             point = self._moved(self.whole.flatten(x), every)
             F = self.whole.unflatten(self.whole.residual(point)) if self.is_left else F
-            return monitor(step, self.whole.unflatten(point), F)
+            return self.whole.unflatten(point), F
 
-        return shown
+        return mapped(monitor, change)
 
 
 def _displacement(method: Preconditioned, problem: Problem, tally: Tally) -> Problem:
