@@ -66,11 +66,13 @@ class SparseInverses:
         plan: Any = self.plan
         if plan.fill.prefers_direct or plan.fill.operations > self.hopeless:
             return SparseLU().factor(J, plan)
-        inverse = _KrylovInverse(J, ILU(drop_tolerance=0.1, fill=2.0).build(J))
-        if inverse.suits():
-            return inverse
+        inverse = _KrylovInverse(J, ILU(drop_tolerance=0.1, fill=2.0).build(J), self)
+        return inverse if inverse.suits() else self.completely_factored(J)
+
+    def completely_factored(self, J: SparseMatrix) -> Any:
+        """The inverse of J by its factors; incomplete ones are not tried again."""
         self.hopeless = 0.0
-        return SparseLU().factor(J, plan)
+        return SparseLU().factor(J, self.plan)
 
     def limit(self) -> int:
         """Iterations that the estimate leaves for the next solve."""
@@ -187,24 +189,30 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
 
 
 class _KrylovInverse(LinearOperator):
-    """J^-1 by GMRES with incomplete factors."""
+    """J^-1 by GMRES with incomplete factors, and by complete ones from the first solve on that takes too many steps."""
 
-    def __init__(self, J: SparseMatrix, M: LinearOperator) -> None:
-        self._J, self._M = J, M
-
-        def solved(b: Array) -> Array:
-            target = REDUCTION_ILU * np.linalg.norm(b, axis=1)
-            return (
-                GMRES(restart=60).solve(J, b, target=target, max_iterations=4 * MOST_ITERATIONS, M=M, confirm=False).x
-            )
-
+    def __init__(self, J: SparseMatrix, M: LinearOperator, owner: SparseInverses, factors: Any = None) -> None:
+        self._J, self._M, self._owner, self._factors = J, M, owner, factors
         super().__init__(
-            solved,
+            self._solved,
             in_shape=J.in_shape,
             batch_shape=J.batch_shape,
             dtype=J.dtype,
-            take=lambda rows: _KrylovInverse(J.take(rows), M.take(rows)),  # type: ignore[arg-type]
+            take=lambda rows: _KrylovInverse(  # type: ignore[arg-type]
+                J.take(rows), M.take(rows), owner, None if self._factors is None else self._factors.take(rows)
+            ),
         )
+
+    def _solved(self, b: Array) -> Array:
+        if self._factors is None:
+            target = REDUCTION_ILU * np.linalg.norm(b, axis=1)
+            found = GMRES(restart=60).solve(
+                self._J, b, target=target, max_iterations=4 * MOST_ITERATIONS, M=self._M, confirm=False
+            )
+            if (found.residual_norm <= target).all():
+                return found.x
+            self._factors = self._owner.completely_factored(self._J)
+        return self._factors.matvec(b)
 
     def suits(self) -> bool:
         """Whether a solve to half of the digits takes few iterations."""

@@ -1,4 +1,4 @@
-"""Preconditioners: settings whose ``build(A)`` approximates the inverse of a block-banded matrix A.
+"""Preconditioners: settings whose ``build(A)`` approximates the inverse of a matrix A.
 
 Each returns a `LinearOperator` with products, exact adjoint products, and systems picked by `take`, so that it can be
 the M of `linear_solve`, or, built from the Jacobian and kept over several steps, the preconditioner of `NewtonKrylov`.
@@ -11,11 +11,15 @@ settings                flops of a product                         used where
 `Neumann`               `order` products with A more               products are cheap beside a Krylov step
 `BlockGaussSeidel`      about those of one with A for each sweep   couplings go mainly one way: transport
 `BlockILU`              about those of one with A                  wide bands of few block diagonals: 2-D stencils
+`ILU`                   up to `fill` times those of one with A     sparse matrices, by SuperLU
+`AMG`                   about eight times those of one with A      diffusion on large grids and meshes, by pyamg
 ======================  =========================================  ===============================================
 
-Where the band is narrow, the exact `BlockLU` costs little more than these.
+The first four take block-banded matrices, `ILU` and `AMG` sparse ones too; `AMG` has no adjoint products. Where the
+band is narrow, the exact `BlockLU` costs little more than these.
 """
 
 from implicitsolve.precondition._blocks import BlockGaussSeidel, BlockILU, BlockJacobi, Neumann
+from implicitsolve.precondition._sparse import AMG, ILU
 
-__all__ = ["BlockGaussSeidel", "BlockILU", "BlockJacobi", "Neumann"]
+__all__ = ["AMG", "ILU", "BlockGaussSeidel", "BlockILU", "BlockJacobi", "Neumann"]

@@ -139,9 +139,11 @@ def lagged(preconditioner: Any, evaluator: Evaluator, systems: int) -> LaggedInv
     problem = evaluator.problem
     if problem.block_structure is not None:
         return LaggedInverse.unbuilt(preconditioner, Assembler(evaluator), systems)
-    if problem.sparse_structure is None or not takes_sparse(preconditioner.preconditioner):
+    sparse = takes_sparse(preconditioner.preconditioner)
+    if problem.sparse_structure is None or not sparse:
+        expected = "BlockBanded, Sparse or Grid" if sparse else "BlockBanded"
         raise ValueError(
-            "NewtonKrylov: this `preconditioner` needs a problem that declares its `structure` as BlockBanded, "
+            f"NewtonKrylov: this `preconditioner` needs a problem that declares its `structure` as {expected}, "
             f"got {problem.structure!r}"
         )
     assembler = SparseAssembler(problem.sparse_structure.bound(evaluator.size))

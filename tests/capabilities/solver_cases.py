@@ -274,6 +274,8 @@ PRECONDITIONERS: dict[str, Any] = {
     "precondition.Neumann": precondition.Neumann(),
     "precondition.BlockGaussSeidel": precondition.BlockGaussSeidel(),
     "precondition.BlockILU": precondition.BlockILU(),
+    "precondition.ILU": precondition.ILU(),
+    "precondition.AMG": precondition.AMG(),
 }
 CASES: dict[str, Case] = {
     "root": by("auto"),

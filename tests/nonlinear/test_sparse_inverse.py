@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import implicitsolve as ims
+from benchmarks.sparse_problems import planes
 from implicitsolve import Grid
 from implicitsolve.nonlinear._sparse_inverse import REDUCTION, SparseInverses, bicgstab
 from implicitsolve.operators._sparse import SparseMatrix
@@ -49,3 +51,15 @@ def test_zero_on_the_diagonal_and_singular_matrix_go_to_the_factors():
     x = SparseInverses().factor(J).matvec(np.ones((1, J.shape[0])))
     assert x.shape == (1, J.shape[0])
     assert bicgstab(np.zeros((3, 3)), np.ones(3), 50, REDUCTION)[0] is None
+
+
+def test_incomplete_factors_whose_iterations_stall_give_way_to_complete_ones(monkeypatch):
+    """GMRES with ILU ended after 80 iterations far from its target: its directions made the Brusselator stagnate."""
+    monkeypatch.setattr("implicitsolve.direct._sparse_lu.DIRECT_LIMIT", 0.0)
+    monkeypatch.setattr("implicitsolve.nonlinear._sparse_inverse.MOST_ITERATIONS", 1)
+    monkeypatch.setattr("implicitsolve.nonlinear._sparse_inverse._KrylovInverse.suits", lambda self: True)
+    problem = planes.brusselator(24)
+    stop = ims.NonlinearStop(atol=problem.tolerance(), rtol=0.0)
+    result = ims.root(ims.Problem(problem.residual), problem.x0, method=ims.SparseNewton(), stop=stop)
+    assert result.success
+    assert result.counts.residuals <= 40

@@ -7,8 +7,9 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
+from benchmarks.sparse_problems import planes
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.precondition._sparse import AMG, ILU
+from implicitsolve.precondition import AMG, ILU
 
 
 def laplacian(n):
@@ -16,12 +17,8 @@ def laplacian(n):
     return SparseMatrix.from_scipy(scipy.sparse.kronsum(line, line, format="csc"))
 
 
-@pytest.mark.parametrize(
-    "settings", [ILU(), pytest.param(AMG(coarsest=50), id="AMG")], ids=lambda each: type(each).__name__
-)
+@pytest.mark.parametrize("settings", [ILU(), AMG(coarsest=50)], ids=["ILU", "AMG"])
 def test_fewer_iterations(settings):
-    if isinstance(settings, AMG):
-        pytest.importorskip("pyamg")
     A = laplacian(30)
     b = np.ones(900)
     plain = ims.linear_solve(A, b, method=ims.GMRES())
@@ -53,8 +50,68 @@ def test_a_zero_pivot_leaves_the_diagonal():
         (lambda: ILU(drop_tolerance=1.0), "drop_tolerance"),
         (lambda: ILU(fill=0.5), "fill"),
         (lambda: AMG(fields=0), "fields"),
+        (lambda: ILU().build(np.eye(3)), "ndarray"),
+        (lambda: ILU().build(ims.aslinearoperator(np.eye(3))), "LinearOperator"),
+        (lambda: ims.root(ims.Problem(np.sin), np.ones(30), method=preconditioned(ILU())), "Sparse or Grid"),
     ],
 )
 def test_settings(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def preconditioned(settings):
+    return ims.NewtonKrylov(preconditioner=settings)
+
+
+def brusselator(n, fields_last=False):
+    problem = planes.brusselator(n)
+    if not fields_last:
+        return ims.Problem(problem.residual, structure=ims.Grid(shape=(n, n), fields=2, periodic=True)), problem.x0
+    return (
+        ims.Problem(
+            lambda u: np.moveaxis(problem.residual(np.moveaxis(u, -1, 0)), 0, -1),
+            structure=ims.Grid(shape=(n, n), fields=2, fields_last=True, periodic=True),
+        ),
+        np.moveaxis(problem.x0, 0, -1),
+    )
+
+
+@pytest.mark.parametrize("fields_last", [False, True])
+def test_multigrid_iterations_do_not_grow_with_the_grid(fields_last):
+    counts = []
+    for n in (24, 48):
+        problem, x0 = brusselator(n, fields_last)
+        method = preconditioned(AMG(fields=2, fields_last=fields_last, coarsest=50))
+        result = ims.root(problem, x0, method=method, stop=ims.NonlinearStop(atol=1e-6))
+        assert result.success
+        counts.append(result.krylov_iterations)
+    assert counts[1] <= 1.5 * counts[0]
+
+
+def test_incomplete_factors_of_a_declared_grid_and_of_line_blocks(rng):
+    problem, x0 = brusselator(16)
+    assert ims.root(problem, x0, method=preconditioned(ILU()), stop=ims.NonlinearStop(atol=1e-6)).success
+    blocks = rng.standard_normal((2, 30, 3, 2, 2)) + 6 * np.eye(2) * (np.arange(3) == 1)[:, None, None]
+    A, b = ims.BlockBandedMatrix(blocks, lower=1, upper=1), rng.standard_normal((2, 30, 2))
+    M = ILU(drop_tolerance=0.0, fill=20.0).build(A)
+    np.testing.assert_allclose(A @ (M @ b), b, atol=1e-10)
+    np.testing.assert_allclose(A.H @ (M.H @ b), b, atol=1e-10)
+
+
+def test_adjoint_by_incomplete_factors():
+    problem, x0 = brusselator(12)
+    result = ims.root(problem, x0, stop=ims.NonlinearStop(atol=1e-8))
+    by_factors = ims.pull_back(problem, result, np.ones_like(x0))
+    stop = ims.LinearStop(rtol=1e-10)
+    found = ims.pull_back(problem, result, np.ones_like(x0), method=ims.GMRES(), M=ILU(), stop=stop)
+    np.testing.assert_allclose(
+        found.adjoint, by_factors.adjoint, rtol=1e-6, atol=1e-8 * np.abs(by_factors.adjoint).max()
+    )
+
+
+@pytest.mark.parametrize("settings", [ILU(), AMG()], ids=["ILU", "AMG"])
+def test_no_finite_matrix_ends_at_once(settings):
+    A = laplacian(8)
+    M = settings.build(SparseMatrix(np.where(np.arange(A.data.size) == 3, np.nan, A.data), A.structure))
+    assert M.matvec(np.ones(64)).shape == (64,)
