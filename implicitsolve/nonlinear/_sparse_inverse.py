@@ -198,10 +198,13 @@ class _KrylovInverse(LinearOperator):
             in_shape=J.in_shape,
             batch_shape=J.batch_shape,
             dtype=J.dtype,
-            take=lambda rows: _KrylovInverse(  # type: ignore[arg-type]
-                J.take(rows), M.take(rows), owner, None if self._factors is None else self._factors.take(rows)
-            ),
+            take=self._taken,
         )
+
+    def _taken(self, rows: Indices) -> _KrylovInverse:
+        J: Any = self._J.take(rows)
+        factors = None if self._factors is None else self._factors.take(rows)
+        return _KrylovInverse(J, self._M.take(rows), self._owner, factors)
 
     def _solved(self, b: Array) -> Array:
         if self._factors is None:

@@ -15,8 +15,8 @@ settings                flops of a product                         used where
 `AMG`                   about eight times those of one with A      diffusion on large grids and meshes, by pyamg
 ======================  =========================================  ===============================================
 
-The first four take block-banded matrices, `ILU` and `AMG` sparse ones too; `AMG` has no adjoint products. Where the
-band is narrow, the exact `BlockLU` costs little more than these.
+The first four take block-banded matrices, `ILU` and `AMG` sparse ones too. Where the band is narrow, the exact
+`BlockLU` costs little more than these.
 """
 
 from implicitsolve.precondition._blocks import BlockGaussSeidel, BlockILU, BlockJacobi, Neumann

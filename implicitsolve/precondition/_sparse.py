@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from collections.abc import Callable
@@ -126,8 +127,8 @@ class AMG:
     Notes
     -----
     A symmetric Gauss-Seidel sweep, by points, smooths before and after each correction: a product costs about eight
-    with A. There are no adjoint products: for `pull_back` take `ILU`, or the factors that it uses by default. Systems
-    of a batch are treated one after the other, on the host.
+    with A. Adjoint products are those of the adjoint cycle. Systems of a batch are treated one after the other, on the
+    host.
 
     References
     ----------
@@ -172,7 +173,7 @@ class AMG:
 
     def _inverse(self, pyamg: Any, A: Any, fields: int, is_stacked: bool) -> _Inverse:
         if not np.isfinite(A.data).all():
-            return _Inverse(_diagonal(A).matvec, None)
+            return _diagonal(A)
         order = np.arange(A.shape[0])
         if is_stacked:
             order = order.reshape(fields, -1).T.ravel()
@@ -191,22 +192,36 @@ class AMG:
             postsmoother=smoother,
             max_coarse=self.coarsest,
         )
-        cycle = hierarchy.aspreconditioner("V")
+        adjoint = functools.cache(lambda: _adjoint(pyamg, hierarchy, smoother).aspreconditioner("V"))
 
-        def product(b: HostArray) -> HostArray:
+        def ordered(cycle: Any, b: HostArray) -> HostArray:
             x = np.empty_like(b)
             x[order] = cycle.matvec(b[order])
             return x
 
-        return _Inverse(product, None)
+        cycle = hierarchy.aspreconditioner("V")
+        return _Inverse(lambda b: ordered(cycle, b), lambda b: ordered(adjoint(), b))
+
+
+def _adjoint(pyamg: Any, hierarchy: Any, smoother: Any) -> Any:
+    """The hierarchy whose V-cycle is the adjoint: a symmetric sweep for A^H is the adjoint of that for A."""
+    levels: list[Any] = []
+    for level in hierarchy.levels:
+        levels.append(type(level)())
+        levels[-1].A = level.A.conj().T.asformat(level.A.format)
+        if hasattr(level, "P"):
+            levels[-1].P, levels[-1].R = level.R.conj().T.tocsr(), level.P.conj().T.tocsr()
+    adjoint = pyamg.MultilevelSolver(levels, coarse_solver="pinv")
+    pyamg.relaxation.smoothing.change_smoothers(adjoint, smoother, smoother)
+    return adjoint
 
 
 @dataclass(frozen=True)
 class _Inverse:
-    """Products with an approximate inverse, and with its adjoint if there are any."""
+    """Products with an approximate inverse, and with its adjoint."""
 
     matvec: Callable[[HostArray], HostArray]
-    rmatvec: Callable[[HostArray], HostArray] | None
+    rmatvec: Callable[[HostArray], HostArray]
 
 
 def _systems(owner: str, A: Any) -> list[Any]:
@@ -241,10 +256,9 @@ def _operator(A: Any, inverses: list[_Inverse]) -> LinearOperator:
 
         return apply
 
-    adjoints = [inverse.rmatvec for inverse in inverses if inverse.rmatvec is not None]
     return LinearOperator(
         each([inverse.matvec for inverse in inverses]),
-        each(adjoints) if len(adjoints) == len(inverses) else None,
+        each([inverse.rmatvec for inverse in inverses]),
         in_shape=getattr(A, "in_shape", A.shape[:1]),
         batch_shape=batch_shape,
         dtype=A.dtype,

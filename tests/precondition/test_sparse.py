@@ -99,12 +99,13 @@ def test_incomplete_factors_of_a_declared_grid_and_of_line_blocks(rng):
     np.testing.assert_allclose(A.H @ (M.H @ b), b, atol=1e-10)
 
 
-def test_adjoint_by_incomplete_factors():
+@pytest.mark.parametrize("M", [ILU(), AMG(fields=2, coarsest=20)], ids=["ILU", "AMG"])
+def test_adjoint_of_a_brusselator(M):
     problem, x0 = brusselator(12)
     result = ims.root(problem, x0, stop=ims.NonlinearStop(atol=1e-8))
     by_factors = ims.pull_back(problem, result, np.ones_like(x0))
     stop = ims.LinearStop(rtol=1e-10)
-    found = ims.pull_back(problem, result, np.ones_like(x0), method=ims.GMRES(), M=ILU(), stop=stop)
+    found = ims.pull_back(problem, result, np.ones_like(x0), method=ims.GMRES(), M=M, stop=stop)
     np.testing.assert_allclose(
         found.adjoint, by_factors.adjoint, rtol=1e-6, atol=1e-8 * np.abs(by_factors.adjoint).max()
     )
@@ -115,3 +116,15 @@ def test_no_finite_matrix_ends_at_once(settings):
     A = laplacian(8)
     M = settings.build(SparseMatrix(np.where(np.arange(A.data.size) == 3, np.nan, A.data), A.structure))
     assert M.matvec(np.ones(64)).shape == (64,)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize(
+    "settings", [ILU(), AMG(coarsest=10), AMG(fields=2, coarsest=10)], ids=["ILU", "AMG", "fields"]
+)
+def test_adjoint_products_are_exact(settings, is_complex, rng):
+    A = laplacian(12)
+    noise = rng.uniform(0.5, 1.5, A.data.size) * (np.exp(1j * rng.uniform(0, 0.3, A.data.size)) if is_complex else 1.0)
+    M = settings.build(SparseMatrix(A.data * noise, A.structure))
+    v, w = rng.standard_normal((2, 144)) + (1j * rng.standard_normal((2, 144)) if is_complex else 0.0)
+    np.testing.assert_allclose(np.vdot(w, M.matvec(v)), np.vdot(M.rmatvec(w), v), rtol=1e-10)
