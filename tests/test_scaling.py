@@ -17,7 +17,7 @@ WITH_JVP = [p for p in ALL if p.jvp is not None]
 every_problem = pytest.mark.parametrize("problem", ALL, ids=str)
 
 # Their Jacobians are so ill conditioned, and the differences so noisy, that rounding decides which way they go.
-CHAOTIC = {"mgh06-watson-9", "mgh08-brown-almost-linear-10", "burkardt-p01", "burkardt-p06", "burkardt-p08"}
+CHAOTIC = {"mgh06-watson-9", "mgh08-brown-almost-linear-10", "burkardt-p06", "burkardt-p08"}
 
 
 def solve(problem, F_scale=1.0, x_scale=1.0, structure=None):
@@ -60,7 +60,8 @@ def test_units_change_evaluations_by_at_most_a_tenth(problem, F_scale, x_scale):
     structure = None if x_scale == 1.0 or np.any(problem.x0) else "none"
     used, expected = solve(problem, F_scale, x_scale, structure), base(problem, structure)
     assert used > 0
-    limit = 2.0 if problem.name in CHAOTIC else 0.1
+    is_lost = problem.name == "burkardt-p07" and F_scale < 1e-100  # products of J and the last F are subnormal
+    limit = 2.0 if problem.name in CHAOTIC or is_lost else 0.1
     assert abs(used - expected) <= max(6, limit * expected)  # another processor's BLAS rounds otherwise
 
 
