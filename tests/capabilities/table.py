@@ -112,8 +112,8 @@ TABLE: dict[str, dict[str, Row]] = {
         "precondition.Neumann": Row(bridge=METHOD),
         "precondition.BlockGaussSeidel": Row(split=IN_ORDER, bridge=METHOD),
         "precondition.BlockILU": Row(numba=KERNELS, split=IN_ORDER, bridge=METHOD),
-        "precondition.ILU": Row(cupy=YES, split=IN_ORDER, bridge=METHOD),
-        "precondition.AMG": Row(cupy=YES, split=IN_ORDER, bridge=METHOD),
+        "precondition.ILU": Row(split=IN_ORDER, bridge=METHOD),
+        "precondition.AMG": Row(split=IN_ORDER, bridge=METHOD),
     },
     "Diagnostics": {
         "testing.check_derivatives": Row(split=CHECKED),
