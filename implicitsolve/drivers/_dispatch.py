@@ -185,7 +185,7 @@ class Pool:
         """Replace a broken process pool with a new one, and check that it works."""
         broken: Any = self.executor
         broken.shutdown()
-        settings = broken._mp_context, broken._initializer, broken._initargs  # which it does not tell
+        settings = broken._mp_context, broken._initializer, broken._initargs  # a pool offers no other access
         self.executor = ProcessPoolExecutor(self.workers, *settings)
         try:
             self.executor.submit(int).result()
