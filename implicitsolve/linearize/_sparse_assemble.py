@@ -19,7 +19,6 @@ from implicitsolve.linearize._probe import Flat
 from implicitsolve.operators._sparse import SparseMatrix
 
 Product = Callable[[HostArray], HostArray]
-RELATIVE = 2.0**-13  # eps^(1/4), as for block-banded Jacobians: rounding is multiplied by the condition of J
 MISMATCH = 1e-4  # of J v, over the largest (|J| |v|)_i; central differences leave about eps^(2/3)
 NONE = np.zeros(0, dtype=np.intp)
 GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought

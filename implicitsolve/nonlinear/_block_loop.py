@@ -16,7 +16,16 @@ from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._tally import PER_PROGRESS
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
-from implicitsolve.nonlinear._loop import HALVED, IterationLoop
+from implicitsolve.nonlinear._loop import (
+    HALVED,
+    LINE_SEARCH_FAILED,
+    NONFINITE,
+    RUNNING,
+    SINGULAR,
+    STAGNATED,
+    WHOLE,
+    IterationLoop,
+)
 from implicitsolve.nonlinear._refactor_rule import (
     MAX_AGE,
     MAX_ASSEMBLIES,
@@ -28,14 +37,8 @@ from implicitsolve.nonlinear._scheduler import SolveContext, is_rounding
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
-from implicitsolve.status import Status
 
 FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
-# As integers: an attribute of an enumeration costs a call.
-RUNNING, STAGNATED, NONFINITE = int(Status.RUNNING), int(Status.STAGNATED), int(Status.NONFINITE)
-WHOLE = np.ones(1)  # the length of a single system's whole step
-WHOLE.flags.writeable = False
-LINE_SEARCH_FAILED, SINGULAR = int(Status.LINE_SEARCH_FAILED), int(Status.SINGULAR)
 
 
 class JacobianAssembler(Protocol):
@@ -261,7 +264,7 @@ class BlockLoop(IterationLoop[BlockState]):
         return found
 
     def _age_by(self, rate: float, fresh: HostArray) -> None:
-        """The same of a single system whose step has changed ||F|| by that factor."""
+        """`_age` for a single system whose step has multiplied ||F|| by `rate`."""
         state = self.state
         age = 1 if fresh[0] else int(state.age[0]) + 1
         fast = is_fast(rate, float(state.rate[0]) if age > 2 else rate, slowest_rate(self.assembler.cost))

@@ -19,27 +19,21 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._box import Box
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._loop import RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import RUNNING, SINGULAR, STAGNATED, WHOLE, IterationLoop
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._refactor_rule import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import LoopState, Solution
 from implicitsolve.operators import LinearOperator
-from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 100  # of a system
 MIXED = 1e3  # sizes of rows of J, largest over smallest, from which on equations are in different units
 MOST_ENTRIES = 2**25  # of the Jacobians of a batch
-GROWN, CHEAP = (
-    1.1,
-    20,
-)  # growth of ||F|| by an accepted step that is far from linear; unknowns with which J is made anew
+GROWN = 1.1  # growth of ||F|| by an accepted step after which J is assembled again
 IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a system has stagnated
-SINGULAR = int(Status.SINGULAR)
-WHOLE, KEPT = np.ones(1), np.zeros(1, dtype=bool)
-for shared in (WHOLE, KEPT):
-    shared.flags.writeable = False
+KEPT = np.zeros(1, dtype=bool)
+KEPT.flags.writeable = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,8 +249,8 @@ class DenseLoop(IterationLoop[DenseState]):
     def _trust(self, poor: HostArray, ratio: HostArray, size: HostArray, limited: Indices, finite: HostArray) -> None:
         """Change the trust regions by what came of their steps.
 
-        A step that was as predicted sets the radius only where the radius had limited it; Newton's steps shrink as they
-        converge, and after an update of J for no reason at all.
+        A step that went as predicted resets the radius only where the radius limited it: the length of a full Newton
+        step does not tell how far the model holds.
         """
         state = self.state
         state.poor = np.where(poor, state.poor + 1, 0)

@@ -13,16 +13,14 @@ from implicitsolve.globalize._dogleg import ACCEPTED, GOOD, next_radius, trust_s
 from implicitsolve.globalize._line_search import squared_ratio
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._dense_newton import SINGULAR, DenseLoop, DenseNewton, solved, times
-from implicitsolve.nonlinear._loop import RUNNING, STAGNATED
+from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, solved, times
+from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._state import Solution
-from implicitsolve.status import Status
 
 MOST_CENTRAL = 20  # unknowns up to which J comes from central differences
 LEAST_ENTRY = 1e-3  # of the largest |x|: what the length of a difference is relative to, at least
 IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce the scaled ||F||^2 by less, after which a system has stagnated
-LINE_SEARCH_FAILED = int(Status.LINE_SEARCH_FAILED)
 
 
 @dataclass(frozen=True, kw_only=True)

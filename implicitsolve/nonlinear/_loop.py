@@ -27,6 +27,9 @@ IDLE, IDLE_ITERATIONS = 3, 200  # ... and those after which it has where they to
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
 STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
+LINE_SEARCH_FAILED, SINGULAR = int(Status.LINE_SEARCH_FAILED), int(Status.SINGULAR)
+WHOLE = np.ones(1)  # the length of a single system's whole step
+WHOLE.flags.writeable = False
 BLOCKED = [int(s) for s in (Status.STAGNATED, Status.LINE_SEARCH_FAILED, Status.LINEAR_SOLVE_FAILED, Status.SINGULAR)]
 
 State = TypeVar("State", bound=LoopState)
@@ -218,7 +221,7 @@ class IterationLoop(Generic[State]):
         return is_single and bool(norms[0] < HALVED * self.state.norms[0])
 
     def _take_good_step(self, measured: Norms, norms: HostArray) -> None:
-        """Take such a step, given F, the step, x and ||F||: `_accept` and `_update_status` in few calls."""
+        """Accept such a step, given F, the step, x and ||F||: what `_accept` and `_update_status` do, in few calls."""
         state = self.state
         state.F, step, state.x = measured.arrays
         state.norms, state.measure = norms, self._measured_by_stop(measured, state.x, state.rows)

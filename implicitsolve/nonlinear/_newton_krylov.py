@@ -18,7 +18,7 @@ from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES
 from implicitsolve.linearize._evaluator import Entering
 from implicitsolve.nonlinear._direction import FixedMethod, LinearSolver, SinglePrecision
-from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, NONFINITE, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._scheduler import SolveContext, retried
 from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
 from implicitsolve.operators import LinearOperator
@@ -32,7 +32,6 @@ ACCURATE = 1e-3  # relative linear residual below which a better direction would
 SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
 BOUNDED = 0.01  # largest eta next to bounds, where unknowns near one are smaller than the error of the others
 LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
-LINE_SEARCH_FAILED = int(Status.LINE_SEARCH_FAILED)
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 

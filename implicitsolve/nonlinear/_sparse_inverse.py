@@ -190,7 +190,7 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
 
 
 class _KrylovInverse(LinearOperator):
-    """J^-1 by GMRES with incomplete factors, and by complete ones from the first solve on that takes too many steps."""
+    """J^-1 by GMRES with incomplete factors, and by complete factors once a solve stalls."""
 
     def __init__(self, J: SparseMatrix, M: LinearOperator, owner: SparseInverses, factors: Any = None) -> None:
         self._J, self._M, self._owner, self._factors = J, M, owner, factors

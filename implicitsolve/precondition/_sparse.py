@@ -93,7 +93,7 @@ class ILU:
             factors = scipy.sparse.linalg.spilu(
                 A, drop_tol=self.drop_tolerance, fill_factor=self.fill, permc_spec="MMD_AT_PLUS_A"
             )
-        except RuntimeError:  # SuperLU's word for a zero pivot
+        except RuntimeError:  # a zero pivot
             return _diagonal(A)
         return _Inverse(factors.solve, lambda w: factors.solve(w, "H"))
 
@@ -230,8 +230,8 @@ def _systems(owner: str, A: Any) -> list[Any]:
         return [scipy.sparse.csc_matrix(A)]
     if isinstance(A, BlockBandedMatrix):
         check_whole(owner, A.blocks, "petsc.PETScPreconditioner, BlockJacobi or BlockLU")
-        blocks = A.blocks.reshape(-1, *A.blocks.shape[-4:])
-        parts = [BlockBandedMatrix(one, lower=A.lower, upper=A.upper, periodic=A.periodic) for one in blocks]
+        places = np.arange(math.prod(A.batch_shape))[:, None]
+        parts = [A.take(place) for place in places] if A.batch_shape else [A]
         return [scipy.sparse.csc_matrix(part.to_sparse("csc")) for part in parts]
     if isinstance(A, SparseMatrix):
         return [scipy.sparse.csc_matrix(A.to_sparse(system=system)) for system in range(math.prod(A.batch_shape))]
