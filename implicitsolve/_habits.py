@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-
-from implicitsolve._typing import Array
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import NonlinearStop, check_tolerance
 
@@ -127,22 +123,6 @@ def _way(name: str, settings: Iterable[type]) -> str:
         return f"`{name}` belongs to {owners[name].__name__}: {owners[name].__name__}(..., {name}=...)"
     close = difflib.get_close_matches(name, [*owners, "method", "stop", "monitor", "args", "jac", "tol"], n=1)
     return f"unexpected keyword argument `{name}`" + (f"; did you mean `{close[0]}`?" if close else "")
-
-
-def shaped(residual: Any) -> Any:
-    """The residual with F in the shape of x: SciPy lets it have any other with as many entries."""
-    if not callable(residual):
-        return residual
-
-    def in_shape(x: Array) -> Any:
-        F: Any = residual(x)
-        if type(F) is np.ndarray and F.shape == x.shape:
-            return F
-        F = np.asarray(F) if isinstance(F, np.matrix) else F
-        shape = getattr(F, "shape", x.shape)
-        return F if shape == x.shape or math.prod(shape) != math.prod(x.shape) else F.reshape(x.shape)
-
-    return in_shape
 
 
 def drop_in_hint(name: str) -> str:

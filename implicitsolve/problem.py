@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -168,6 +169,22 @@ class Problem(Shown):
     def has_exact_blocks(self) -> bool:
         """Whether `blocks` is there, and gives more than differences of the residual."""
         return self.blocks is not None and self.blocks_exact
+
+
+def shaped(residual: Any) -> Any:
+    """The residual with F in the shape of x: SciPy lets it have any other with as many entries."""
+    if not callable(residual):
+        return residual
+
+    def in_shape(x: Array) -> Any:
+        F: Any = residual(x)
+        if type(F) is np.ndarray and F.shape == x.shape:
+            return F
+        F = np.asarray(F) if isinstance(F, np.matrix) else F
+        shape = getattr(F, "shape", x.shape)
+        return F if shape == x.shape or math.prod(shape) != math.prod(x.shape) else F.reshape(x.shape)
+
+    return in_shape
 
 
 def own_start(caller: str, problem: Problem) -> Any:

@@ -9,45 +9,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from implicitsolve._namespace import array_namespace, copied, gather, scatter
 from implicitsolve._sparse_structure import Detection
 from implicitsolve._summary import Shown, facts, summary
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
+from implicitsolve.stopping import Counts
 
 NOTHING, NO_COUNTS, NOWHERE = np.zeros(0), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)  # shared, read-only
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Calls of the user's functions; one call evaluates the whole batch (or its active systems).
-
-    Attributes
-    ----------
-    residuals : int
-        Calls of the residual, those of difference products and of `linearize` included.
-    jvps, vjps : int
-        Exact products J v and J^H w.
-    linearizations : int
-        Points at which J was prepared.
-    """
-
-    residuals: int = 0
-    jvps: int = 0
-    vjps: int = 0
-    linearizations: int = 0
-
-    def __str__(self) -> str:
-        """Every count with its name."""
-        return ", ".join(f"{calls} {name}" for name, calls in vars(self).items())
-
-    def __add__(self, other: Counts) -> Counts:
-        """Calls of both."""
-        return Counts(**{name: calls + getattr(other, name) for name, calls in vars(self).items()})
-
-    def __sub__(self, other: Counts) -> Counts:
-        """Calls since `other`."""
-        return Counts(**{name: calls - getattr(other, name) for name, calls in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -156,6 +126,73 @@ def _named(codes: HostArray) -> str:
     found, counts = np.unique(codes, return_counts=True)
     names = [Status(code).name for code in found.tolist()]
     return ", ".join(names if codes.size == 1 else [f"{n} {name}" for n, name in zip(counts, names, strict=True)])
+
+
+@dataclass
+class Solution:
+    """Where every system of a batch ended, or begins, on arrays (B, N) and host arrays (B,)."""
+
+    start: Array  # never written
+    x: Array
+    F: Array
+    status: HostArray
+    norm: HostArray  # of F, in the norm of the stopping rule
+    first_norm: HostArray
+    target: HostArray
+    iterations: HostArray
+    krylov_iterations: HostArray
+    steps: list[NewtonStep]
+    retries: list[Retry] = field(default_factory=list)
+
+    @classmethod
+    def at(cls, x0: Array) -> Solution:
+        """Every system of x0 (B, N) at its start."""
+        B = x0.shape[0]
+        counts = np.zeros(B, dtype=int)
+        return cls(
+            start=x0,
+            x=copied(x0),
+            F=array_namespace(x0).zeros_like(x0),
+            status=counts,
+            norm=np.zeros(B),
+            first_norm=np.full(B, np.nan),
+            target=np.full(B, np.nan),
+            iterations=counts.copy(),
+            krylov_iterations=counts.copy(),
+            steps=[],
+        )
+
+    def copy(self) -> Solution:
+        """A copy that shares no array with this one but the start."""
+        arrays = {name: copied(part) for name, part in vars(self).items() if name not in ("start", "steps", "retries")}
+        return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
+
+    def astype(self, dtype: Any) -> Solution:
+        """The same in another precision."""
+        other = self.copy()
+        with np.errstate(over="ignore"):
+            parts = self.start, self.x, self.F
+            other.start, other.x, other.F = (array_namespace(part).astype(part, dtype) for part in parts)
+        return other
+
+    def restarted(self, rows: Indices) -> Solution:
+        """Some systems back at their start, the others where they ended."""
+        other = self.copy()
+        scatter(other.x, rows, gather(self.start, rows))
+        return other
+
+    def improved(self, rows: Indices, other: Solution) -> Solution:
+        """Take over what a second attempt at some systems improved."""
+        with np.errstate(invalid="ignore"):
+            is_better = (other.norm[rows] < self.norm[rows]) | (other.status[rows] == Status.CONVERGED)
+        better = rows[is_better]
+        scatter(self.x, better, gather(other.x, better))
+        scatter(self.F, better, gather(other.F, better))
+        self.norm[better], self.status[better] = other.norm[better], other.status[better]
+        self.first_norm, self.target = other.first_norm, other.target
+        self.iterations, self.krylov_iterations = other.iterations, other.krylov_iterations
+        self.steps, self.retries = other.steps, other.retries
+        return self
 
 
 def per_system(values: HostArray, batch_shape: tuple[int, ...]) -> Any:

@@ -14,7 +14,6 @@ from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.linearize._evaluator import FEW, Evaluator
 from implicitsolve.linearize._scales import Scales
-from implicitsolve.linearize._tally import Tally
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import (
     Anderson,
@@ -29,16 +28,15 @@ from implicitsolve.nonlinear import (
     SparseNewton,
     Substitution,
 )
-from implicitsolve.nonlinear._scheduler import NonlinearMethod, Scheduler, SolveContext
-from implicitsolve.nonlinear._state import Solution, SolveMemory, memory_of
+from implicitsolve.nonlinear._state import NonlinearMethod, Scheduler, SolveContext, SolveMemory, memory_of
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
 from implicitsolve.problem import Problem, own_start
-from implicitsolve.result import LinearResult, NonlinearResult, per_system, status_per_system
+from implicitsolve.result import LinearResult, NonlinearResult, Solution, per_system, status_per_system
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop, NonlinearStop, kind_of
+from implicitsolve.stopping import LinearStop, NonlinearStop, Tally, kind_of
 
 METHODS: dict[str, NonlinearMethod] = {
     "anderson": Anderson(),

@@ -14,11 +14,18 @@ from implicitsolve.branches._branch import Branch
 from implicitsolve.branches._path import Path, leading_eigenvalues
 from implicitsolve.branches._run import Run
 from implicitsolve.branches._system import ExtendedSystem, Family, real_start
-from implicitsolve.linearize._tally import LimitReached, Tally
 from implicitsolve.monitor import Monitor
 from implicitsolve.solve import check_settings
 from implicitsolve.status import Status
-from implicitsolve.stopping import check_budget, check_flag, check_limit, check_number, check_tolerance
+from implicitsolve.stopping import (
+    LimitReached,
+    Tally,
+    check_budget,
+    check_flag,
+    check_limit,
+    check_number,
+    check_tolerance,
+)
 
 FIRST_STEP, LONGEST_STEP = 0.05, 0.2
 

@@ -9,11 +9,10 @@ import numpy as np
 
 from implicitsolve._typing import HostArray
 from implicitsolve.branches._system import ExtendedSystem, Family, Frame, real_start
-from implicitsolve.linearize._tally import Tally
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import check_settings, root
-from implicitsolve.stopping import NonlinearStop, check_limit
+from implicitsolve.stopping import NonlinearStop, Tally, check_limit
 
 LONGEST = 10.0  # step, over the distance to the nearest known solution
 ASIDE = 1e-2  # of the size of x, by which a start that is a known solution is moved

@@ -20,7 +20,6 @@ from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, Spars
 from implicitsolve.krylov import LGMRES
 from implicitsolve.linearize._assemble import Assembler, favors_direct
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._tally import Tally
 from implicitsolve.nonlinear._block_loop import JacobianAssembler
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._sparse_newton import SparseJacobians, SparseNewton
@@ -29,6 +28,7 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.operators._wrappers import bordered
 from implicitsolve.problem import Problem
+from implicitsolve.stopping import Tally
 from implicitsolve.structure import BlockBanded
 
 FUNCTIONS = "residual", "jvp", "vjp", "jac", "linearize", "blocks", "parameter_jvp"  # that depend on the parameter

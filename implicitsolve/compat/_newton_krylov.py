@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse.linalg as spla
 from scipy.optimize import OptimizeResult
 
-from implicitsolve._habits import drop_in_hint, shaped
+from implicitsolve._habits import drop_in_hint
 from implicitsolve._namespace import array_namespace, as_inexact
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
@@ -24,7 +24,7 @@ from implicitsolve.krylov import GMRES, BiCGSTAB, KrylovMethod, ScipyKrylov
 from implicitsolve.krylov._scipy import SCIPY_METHODS
 from implicitsolve.monitor import Monitor, combine, table
 from implicitsolve.nonlinear import NewtonKrylov
-from implicitsolve.problem import Problem
+from implicitsolve.problem import Problem, shaped
 from implicitsolve.result import NewtonStep, NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.status import Status

@@ -17,7 +17,7 @@ from implicitsolve.drivers._checkpoint_file import CheckpointFile, Record, descr
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import Anderson, Auto, Broyden, Homotopy, NewtonKrylov, Picard
-from implicitsolve.nonlinear._scheduler import Scheduler
+from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import NewtonStep, NonlinearResult
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root

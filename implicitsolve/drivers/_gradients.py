@@ -17,7 +17,7 @@ from implicitsolve.drivers._stream import solve_stream
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import Anderson
-from implicitsolve.nonlinear._scheduler import Scheduler
+from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem, chosen
 from implicitsolve.result import Counts, Ending, NonlinearResult

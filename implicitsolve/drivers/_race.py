@@ -15,7 +15,7 @@ from implicitsolve._typing import Array
 from implicitsolve.drivers._batch import concatenated, selected
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor
-from implicitsolve.nonlinear._scheduler import Scheduler
+from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult, per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root

@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.monitor import Monitor
-from implicitsolve.nonlinear._scheduler import Scheduler
+from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root

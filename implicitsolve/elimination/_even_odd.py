@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import vectors
+from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._parts import tridiagonal_inverse
@@ -292,7 +292,7 @@ def _inverse(first: Coupling, second: Coupling) -> LinearOperator:
     """Inverse of I - second first, with each block replaced by its diagonal."""
     previous, following = second.diagonals()
     own_previous, own_following = first.diagonals()
-    work: Any = vectors.select(previous, size=previous.shape[-1])
+    work: Any = vectors_like(previous)
     return tridiagonal_inverse(*work.half_diagonals(previous, following, own_previous, own_following))
 
 

@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from implicitsolve._namespace import Norms, traits_of
+from implicitsolve._namespace import traits_of
 from implicitsolve.kernels import _assembly, _lapack, _reference, _scalar_tridiagonal, _vectors
 from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel, StoredFactors
+from implicitsolve.kernels._vectors import vectors
 
 __all__ = [
     "BACKENDS",
@@ -82,9 +83,6 @@ narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow}
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
 scalar_tridiagonal.implement("lapack", _scalar_tridiagonal.Chains, _scalar_tridiagonal.Chains.supports)
 rank_one: Kernel = Kernel("rank_one", _vectors.rank_one, module="vectors")
-vectors: Kernel = Kernel("vectors", _vectors.Vectors)
-vectors.implement("lapack", _vectors.Row, _vectors.Row.supports)
-Norms.kernel = vectors
 
 
 def is_compiled(function: Any) -> bool:

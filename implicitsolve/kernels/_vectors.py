@@ -8,8 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, is_complex, numpy_namespace, safe_range
+from implicitsolve._namespace import (
+    Norms,
+    array_namespace,
+    empty_vectors,
+    from_host,
+    is_complex,
+    numpy_namespace,
+    safe_range,
+)
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.kernels._contract import Kernel
 
 CANCELS = 0.01  # of ||w||^2, left by Gram-Schmidt, below which it needs a second pass
 
@@ -200,7 +209,7 @@ class Row(Vectors):
     """The same for one real system on NumPy, with the fewest calls and passes over memory."""
 
     @staticmethod
-    def supports(like: Array, **case: Any) -> bool:
+    def supports(like: Array) -> bool:
         """Whether `like` holds one system of real numbers."""
         return type(like) is np.ndarray and like.shape[0] == 1 and like.dtype.char in "fd"
 
@@ -237,3 +246,26 @@ class Row(Vectors):
         if not low < size < high:
             return Vectors.nearby(x, v, reach)
         return x + (reach[0] / size) * v, size / reach
+
+
+vectors: Kernel = Kernel("vectors", Vectors)
+Norms.kernel = vectors
+
+
+def vectors_like(x: Array) -> Any:
+    """The functions for vectors like those of x: `Row` where it serves, which needs no search among backends."""
+    return Row if Row.supports(x) else vectors.select(x, size=x.shape[-1])
+
+
+def room(like: Array, systems: int, columns: int) -> Array:
+    """Array (systems, columns, N) for a basis; on a device the vectors of one column lie in one piece."""
+    if isinstance(like, np.ndarray):
+        return np.empty((systems, columns, like.shape[-1]), dtype=like.dtype)
+    return array_namespace(like).permute_dims(empty_vectors(like, columns, systems), (1, 0, 2))
+
+
+def resized(V: Array, columns: int) -> Array:
+    """The same vectors in an array with room for `columns`."""
+    other = room(V, V.shape[0], columns)
+    other[:, : V.shape[1], :] = V
+    return other

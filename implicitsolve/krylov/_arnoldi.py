@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -11,7 +12,6 @@ import numpy as np
 from implicitsolve._namespace import (
     array_namespace,
     clear,
-    empty_vectors,
     eps,
     from_host,
     gather,
@@ -22,9 +22,8 @@ from implicitsolve._namespace import (
     to_host,
 )
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import vectors
+from implicitsolve.kernels._vectors import resized, room, vectors_like
 from implicitsolve.krylov._base import ApproximateInverse, part_of
-from implicitsolve.krylov._hessenberg import Hessenberg
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 
@@ -52,34 +51,104 @@ def classify(
     return status
 
 
-class Cycle:
-    """Result of one Arnoldi cycle for each system.
+class Hessenberg:
+    """The least-squares problems min ||beta e_1 - H y||, for each system.
 
-    Attributes
+    Parameters
     ----------
-    dx : Array (B, N)
-        Correction that minimizes the residual over the space.
-    residual : Array (B, N) or None
-        Remaining residual by the recurrence, without a product, if requested.
-    norm : ndarray (B,)
-        Its norm.
-    columns : ndarray (B,)
-        Size of each system's space.
-    broken : ndarray (B,) of bool
-        Systems whose space was exhausted before the target: A is singular on it.
-    nonfinite : ndarray (B,) of bool
-        Systems for which a product was not finite.
+    beta : ndarray (B,)
+        Norms of the starting residuals.
+    columns : int
+        Room for so many columns; see `grow`.
+    dtype : dtype
+        float64 or complex128.
     """
 
+    def __init__(self, beta: HostArray, columns: int, dtype: Any) -> None:
+        size = beta.shape[0]
+        self.H = np.zeros((size, columns + 1, columns), dtype)
+        self.beta = self.norm = beta  # of the residuals before and after the columns so far
+        self.null = np.zeros((size, columns + 1), dtype)  # unit vector with null^T H = 0: the residual's direction
+        self.null[:, 0] = 1
+        self.largest: HostArray = np.zeros(size)  # entry of H
+        self.columns = 0
+
+    def grow(self, columns: int) -> None:
+        """Make room for more columns."""
+        more = columns - self.H.shape[2]
+        self.H, self.null = np.pad(self.H, ((0, 0), (0, more), (0, more))), np.pad(self.null, ((0, 0), (0, more)))
+
+    def append(self, h: HostArray, below: HostArray, negligible: float) -> tuple[HostArray, HostArray]:
+        """Add the column (h, below); return the residual norms of the larger problems, and where it added nothing.
+
+        A column whose component outside the span of the others is at most `negligible` times the largest entry of H
+        is a direction that A maps into the space already spanned: it is dropped, and the residual is unchanged.
+        """
+        j, null = self.columns, self.null[:, : self.columns + 1]
+        last = (null * h).sum(axis=1)
+        radius = np.hypot(np.abs(last), below)
+        largest = np.maximum(self.largest, np.abs(h).max(axis=1))
+        is_void = radius <= negligible * largest
+        if is_void.any():
+            used = ~is_void
+            h, below, largest = h * used[:, None], below * used, np.where(used, largest, self.largest)
+            last, radius = np.where(used, last, 0.0), np.where(used, radius, 1.0)
+        self.H[:, : j + 1, j], self.H[:, j + 1, j] = h, below
+        self.largest = np.maximum(largest, below)
+        sine = below / radius
+        null *= -sine[:, None]
+        self.null[:, j + 1] = last / radius
+        self.norm = np.where(is_void, self.norm, sine * self.norm)
+        self.columns = j + 1
+        return self.norm, is_void
+
+    def append_one(self, h: HostArray, below: float, largest: float) -> HostArray:
+        """The same for one real system, where the column is not negligible; `largest` is that entry of h."""
+        j, null = self.columns, self.null[0, : self.columns + 1]
+        last = float(null.dot(h))
+        radius = math.hypot(last, below)
+        self.H[0, : j + 1, j], self.H[0, j + 1, j] = h, below
+        self.largest = np.maximum(self.largest, max(largest, below))
+        null *= -below / radius
+        self.null[0, j + 1] = last / radius
+        self.norm, self.columns = below / radius * self.norm, j + 1
+        return self.norm
+
+    def solve(self, columns: HostArray) -> HostArray:
+        """Minimizers y (B, m) for the first `columns` (B,) of each system, zero beyond them."""
+        m = self.columns
+        used = np.arange(m)[None, :] < columns[:, None]
+        Q, R = np.linalg.qr(self.H[:, : m + 1, :m])
+        R = np.where(used[:, :, None] & used[:, None, :], R, np.eye(m))
+        g = np.where(used, np.conj(Q[:, 0, :]) * self.beta[:, None], 0.0)
+        return np.where(used, np.linalg.solve(R, g[:, :, None])[:, :, 0], 0.0)
+
+    def residual_coordinates(self, y: HostArray) -> HostArray:
+        """Coordinates (B, m+1) in the basis of the residual of y."""
+        coordinates = -np.matmul(self.H[:, : self.columns + 1, : self.columns], y[:, :, None])[:, :, 0]
+        coordinates[:, 0] += self.beta
+        return coordinates
+
+    def take(self, indices: Indices) -> Hessenberg:
+        """Return the problems of some systems."""
+        part = copy.copy(self)
+        for name in ("H", "beta", "norm", "null", "largest"):
+            setattr(part, name, getattr(self, name)[indices])
+        return part
+
+
+class Cycle:
+    """Result of one Arnoldi cycle for each system."""
+
     def __init__(self, r: Array, norms: HostArray) -> None:
-        self.r = r
-        self.dx: Array = None
-        self.residual: Array = None
-        self.norm = norms.copy()
         size = r.shape[0]
-        self.columns = np.zeros(size, dtype=int)
-        self.broken = np.zeros(size, dtype=bool)
-        self.nonfinite = np.zeros(size, dtype=bool)
+        self.r = r
+        self.dx: Array = None  # the correction that minimizes the residual over the space
+        self.residual: Array = None  # what remains by the recurrence, without a product, if requested
+        self.norm = norms.copy()  # of that
+        self.columns = np.zeros(size, dtype=int)  # of each system's space
+        self.broken = np.zeros(size, dtype=bool)  # whose space was exhausted before the target: A is singular on it
+        self.nonfinite = np.zeros(size, dtype=bool)  # for which a product was not finite
 
     def put(self, systems: Indices, dx: Array, residual: Array | None) -> None:
         """Store the corrections of some systems."""
@@ -102,13 +171,6 @@ class Cycle:
         if self.dx is None:
             self.dx = xp.zeros_like(self.r)
             self.residual = xp.asarray(self.r, copy=True) if needs_residual else None
-
-    def replace(self, systems: Indices, other: Cycle) -> None:
-        """Replace the results of some systems by those of a second cycle."""
-        scatter(self.dx, systems, other.dx)
-        self.norm[systems], self.broken[systems] = other.norm, other.broken
-        self.nonfinite[systems] = other.nonfinite
-        self.columns[systems] += other.columns
 
 
 OnFinish: TypeAlias = Callable[[Indices, Array, Array, Hessenberg, HostArray], None]
@@ -178,11 +240,11 @@ class Arnoldi:
         self.broken, self.nonfinite = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
         columns = min(capacity, FIRST_COLUMNS)
         self.small = Hessenberg(norms, columns, np.complex128 if is_complex(r) else np.float64)
-        self.V = _room(r, size, columns + 1)
-        self.work: Any = vectors.select(r, size=r.shape[1])
+        self.V = room(r, size, columns + 1)
+        self.work: Any = vectors_like(r)
         self.work.start(self.V, r, norms, self.alive)
         self.is_flexible = M is not None or self.given > 0
-        self.Z = _room(r, size, columns + 1) if self.is_flexible else self.V
+        self.Z = room(r, size, columns + 1) if self.is_flexible else self.V
 
     def run(self) -> Cycle:
         """Extend the bases until every system has finished, and return the corrections."""
@@ -267,8 +329,8 @@ class Arnoldi:
     def _grow(self, columns: int) -> None:
         """Enlarge the storage: mostly few vectors are needed, and touching fresh memory is slow."""
         self.small.grow(columns)
-        self.V = _resized(self.V, columns + 1)
-        self.Z = _resized(self.Z, columns + 1) if self.is_flexible else self.V
+        self.V = resized(self.V, columns + 1)
+        self.Z = resized(self.Z, columns + 1) if self.is_flexible else self.V
 
     def _direction(self, j: int) -> Array:
         """M v, or one of the augmenting directions."""
@@ -319,25 +381,11 @@ class Arnoldi:
         self.finish(np.flatnonzero(~self.alive))
         keep, used = np.flatnonzero(self.alive), self.small.columns + 1
         room = self.V.shape[1]
-        self.V = _resized(gather(self.V[:, :used, :], keep), room)
-        self.Z = _resized(gather(self.Z[:, :used, :], keep), room) if self.is_flexible else self.V
+        self.V = resized(gather(self.V[:, :used, :], keep), room)
+        self.Z = resized(gather(self.Z[:, :used, :], keep), room) if self.is_flexible else self.V
         self.small, self.A = self.small.take(keep), self.A.take(keep)
         self.M = None if self.M is None else self.M.take(keep)
         self.augment = None if self.augment is None else gather(self.augment, keep)
         self.has_one = None if self.has_one is None else self.has_one[keep]
         for name in SYSTEMWISE:
             setattr(self, name, getattr(self, name)[keep])
-
-
-def _room(like: Array, systems: int, columns: int) -> Array:
-    """Array (systems, columns, N) for a basis; on a device the vectors of one column lie in one piece."""
-    if isinstance(like, np.ndarray):
-        return np.empty((systems, columns, like.shape[-1]), dtype=like.dtype)
-    return array_namespace(like).permute_dims(empty_vectors(like, columns, systems), (1, 0, 2))
-
-
-def _resized(V: Array, columns: int) -> Array:
-    """The same vectors in an array with room for `columns`."""
-    other = _room(V, V.shape[0], columns)
-    other[:, : V.shape[1], :] = V
-    return other

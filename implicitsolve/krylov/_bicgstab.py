@@ -10,7 +10,8 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, from_host, gather, is_safe, norm2, scatter, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.kernels import Kernel, vectors
+from implicitsolve.kernels import Kernel
+from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.krylov._arnoldi import classify
 from implicitsolve.krylov._base import KrylovOutcome, part_of, start, updated
 from implicitsolve.operators import LinearOperator
@@ -95,7 +96,7 @@ class Steps:
     """
 
     def __init__(self, like: Array) -> None:
-        self.vectors: Any = vectors.select(like, size=like.shape[1])
+        self.vectors: Any = vectors_like(like)
 
     def first_half(self, shadow: Array, r: Array, v: Array, rho: Array) -> tuple[Array, Array]:
         """alpha = rho / <shadow, v>, or 0, and s = r - alpha v."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, norm2, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.krylov._hessenberg import Hessenberg
+from implicitsolve.krylov._arnoldi import Hessenberg
 
 
 @dataclass(frozen=True)

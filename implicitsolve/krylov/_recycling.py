@@ -10,11 +10,10 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, zero_vectors
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import vectors
-from implicitsolve.krylov._arnoldi import Arnoldi
+from implicitsolve.kernels._vectors import vectors_like
+from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
 from implicitsolve.krylov._base import KrylovOutcome
 from implicitsolve.krylov._descent import Descent, DescentCollector
-from implicitsolve.krylov._hessenberg import Hessenberg
 from implicitsolve.operators import LinearOperator
 
 BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64
@@ -118,7 +117,9 @@ class RecyclingGMRES:
                 on_finish=_both(*(None if c is None else c.renumbered(lost) for c in (descents, collector))),
                 needs_residual=False,
             ).run()
-            cycle.replace(lost, again)
+            scatter(cycle.dx, lost, again.dx)
+            cycle.norm[lost], cycle.broken[lost], cycle.nonfinite[lost] = again.norm, again.broken, again.nonfinite
+            cycle.columns[lost] += again.columns
         self.descent = None if descents is None else descents.descent
         larger = np.maximum(self.sizes, np.minimum(2 * self.sizes, LARGEST_SPACE))
         sizes = np.where((cycle.norm > target) & (sizes == self.sizes), larger, self.sizes)
@@ -180,7 +181,7 @@ class RecycledSpace:
         self.held: HostArray = held
         self._scale = from_host(theta, U)[:, None]
         self._combined: Array = None
-        self._work: Any = vectors.select(U, size=U.shape[-1])
+        self._work: Any = vectors_like(U)
 
     def matvec(self, v: Array) -> Array:
         """Product with M."""

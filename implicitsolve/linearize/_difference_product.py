@@ -23,7 +23,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, from_host, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import vectors
+from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.linearize._box import Box
 
 MAX_CALIBRATIONS = 20  # evaluations at most that one solve spends to find the length of x
@@ -105,7 +105,7 @@ def difference_product(
     Entries of v that lead out of `box` are taken backwards, by one more residual.
     """
     unit = eps(array_namespace(x), x.dtype)
-    work: Any = vectors.select(x, size=x.shape[1])
+    work: Any = vectors_like(x)
     sigma, reach = length.sigma[rows], None
 
     def matvec(v: Array) -> Array:

@@ -37,11 +37,11 @@ from implicitsolve.linearize._checks import (
     on_host,
 )
 from implicitsolve.linearize._difference_product import DifferenceLength, difference_product
-from implicitsolve.linearize._tally import Tally
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._base import embedded
 from implicitsolve.operators._wrappers import Part, guarded
 from implicitsolve.problem import Problem, chosen
+from implicitsolve.stopping import Tally
 
 FEW = 0.75  # fraction of the systems below which gathering their data pays
 

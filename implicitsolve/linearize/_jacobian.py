@@ -14,11 +14,10 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._detect import BUDGET, detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import sparse_jacobian
-from implicitsolve.linearize._tally import Tally
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem
-from implicitsolve.stopping import check_limit
+from implicitsolve.stopping import Tally, check_limit
 from implicitsolve.structure import BlockBanded
 
 

@@ -13,12 +13,12 @@ from implicitsolve._namespace import array_namespace, from_host, is_array
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._checks import checked_jacobian
 from implicitsolve.linearize._jacobian import assembled
-from implicitsolve.linearize._tally import Tally
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem, chosen, host, spread
 from implicitsolve.result import NonlinearResult
+from implicitsolve.stopping import Tally
 
 ROUNDS = 2  # assemblies for "auto": the first differences are no better than the units
 

@@ -23,8 +23,8 @@ from implicitsolve.nonlinear._fixed_point import (
     scaled,
 )
 from implicitsolve.nonlinear._history import FIRST_COLUMNS, History
-from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.result import Solution
 from implicitsolve.stopping import check_flag, check_limit, check_tolerance
 
 RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back

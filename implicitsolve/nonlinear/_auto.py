@@ -22,10 +22,10 @@ from implicitsolve.nonlinear._equilibrated import EquilibratedDogleg
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.precondition._lagged import Lagged
+from implicitsolve.result import Solution
 
 PRODUCTS, CAUTIOUS = NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))

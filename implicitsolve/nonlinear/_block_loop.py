@@ -14,7 +14,6 @@ from implicitsolve.globalize._bounds import kept_part
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._tally import PER_PROGRESS
 from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
 from implicitsolve.nonlinear._loop import (
     HALVED,
@@ -33,10 +32,11 @@ from implicitsolve.nonlinear._refactor_rule import (
     largest_ratio,
     slowest_rate,
 )
-from implicitsolve.nonlinear._scheduler import SolveContext, is_rounding
-from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
+from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, is_rounding
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
+from implicitsolve.result import Solution
+from implicitsolve.stopping import PER_PROGRESS
 
 FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
 

@@ -17,8 +17,8 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._broyden_inverse import WholeSteps
 from implicitsolve.nonlinear._refactor_rule import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.result import Solution
 from implicitsolve.stopping import check_kind, check_rdiff, kind_of
 
 ROW, FRESH = np.zeros(1, dtype=int), np.ones(1, dtype=bool)

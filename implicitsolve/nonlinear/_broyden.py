@@ -17,8 +17,8 @@ from implicitsolve.nonlinear._fixed_point import (
     check_growth_limit,
     scaled,
 )
-from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.result import Solution
 from implicitsolve.stopping import check_flag, check_limit
 
 

@@ -24,7 +24,8 @@ from scipy.linalg import blas
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_safe, norm_max, safe_range, to_host
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import rank_one, vectors
+from implicitsolve.kernels import rank_one
+from implicitsolve.kernels._vectors import vectors_like
 
 AXPY = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
 
@@ -166,7 +167,7 @@ class WholeSteps(BroydenInverse):
 
 def _newest(z: Array, gain: Array, advance: Array, rest: tuple[Array, Array] | None) -> tuple[Array, Array, Array]:
     """Direction, w and its factor after a step s, from z = -H F, s^H z and s^H d."""
-    work: Any = vectors.select(z, size=z.shape[1])
+    work: Any = vectors_like(z)
     growth, factor = work.growth(gain, advance)
     if rest is None:
         z *= growth
@@ -178,7 +179,7 @@ def _newest(z: Array, gain: Array, advance: Array, rest: tuple[Array, Array] | N
 
 def _dot(s: Array, z: Array) -> Array:
     """s^H z for each system, as a column."""
-    work: Any = vectors.select(z, size=z.shape[1])
+    work: Any = vectors_like(z)
     return work.dot(s, z)
 
 

@@ -11,9 +11,9 @@ from implicitsolve._namespace import Norms, array_namespace, eps, norm2, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
-from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
+from implicitsolve.result import Solution
 from implicitsolve.stopping import check_number
 
 

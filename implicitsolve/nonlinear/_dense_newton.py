@@ -12,8 +12,8 @@ from implicitsolve._namespace import Norms, eps, norm2, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._sparse_lu import near_reciprocals
 from implicitsolve.globalize._bounds import kept_part, least_squares_step
-from implicitsolve.globalize._dogleg import ACCEPTED, GOOD, POOR, dogleg, first_radius
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult
+from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, dogleg, first_radius
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
@@ -22,9 +22,9 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._loop import RUNNING, SINGULAR, STAGNATED, WHOLE, IterationLoop
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._refactor_rule import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
+from implicitsolve.result import Solution
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 100  # of a system

@@ -9,14 +9,14 @@ import numpy as np
 
 from implicitsolve._namespace import eps, norm2, numpy_namespace
 from implicitsolve._typing import HostArray, Indices
-from implicitsolve.globalize._dogleg import ACCEPTED, GOOD, next_radius, trust_step
 from implicitsolve.globalize._line_search import squared_ratio
+from implicitsolve.globalize._searches import ACCEPTED, GOOD, next_radius, trust_step
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, solved, times
 from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED
-from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.result import Solution
 
 MOST_CENTRAL = 20  # unknowns up to which J comes from central differences
 LEAST_ENTRY = 1e-3  # of the largest |x|: what the length of a difference is relative to, at least

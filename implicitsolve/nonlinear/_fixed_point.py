@@ -11,10 +11,10 @@ from implicitsolve._namespace import Norms, from_host, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
-from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
+from implicitsolve.result import Solution
 from implicitsolve.stopping import check_number
 
 REJECTIONS = 10  # in a row, each with half the damping of the one before, after which a system has failed

@@ -19,7 +19,7 @@ from implicitsolve._namespace import (
     zero_vectors,
 )
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import vectors
+from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.linearize._evaluator import FEW
 
 FIRST_COLUMNS = 16  # room at first; it doubles as it fills
@@ -46,7 +46,7 @@ class History:
     def __init__(self, F: Array, norms: HostArray, memory: int, least: float) -> None:
         b, dtype = F.shape[0], np.complex128 if is_complex(F) else np.float64
         self.memory, self.least = memory, least
-        self.work: Any = vectors.select(F, size=F.shape[1])
+        self.work: Any = vectors_like(F)
         self.is_host = isinstance(F, np.ndarray)
         self.seen = 0  # columns since the start
         self.dF, self.dg = (empty_vectors(F, b, min(memory, FIRST_COLUMNS)) for _ in range(2))  # a ring of columns

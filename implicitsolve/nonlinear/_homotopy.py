@@ -11,10 +11,10 @@ from implicitsolve._namespace import Norms, array_namespace, check_whole, from_h
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._arnoldi import Arnoldi, Cycle
 from implicitsolve.nonlinear._loop import ITERATION_LIMIT, STAGNATED, IterationLoop
-from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import bordered
+from implicitsolve.result import Solution
 from implicitsolve.stopping import check_limit, check_number
 
 ON_PATH = 1e-3  # distance from the path, over the step length, up to which a point is taken to be on it

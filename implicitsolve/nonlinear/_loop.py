@@ -11,13 +11,12 @@ from implicitsolve._namespace import Norms, array_namespace, eps, from_host, gat
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
-from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._scheduler import NEAR, Scheduler, SolveContext
-from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
+from implicitsolve.nonlinear._state import NEAR, LoopState, Scheduler, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
-from implicitsolve.result import NewtonStep
+from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
+from implicitsolve.stopping import LimitReached
 
 HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x at all
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
@@ -369,7 +368,7 @@ class IterationLoop(Generic[State]):
             started=started,
             waiting=waiting,
             counts=self.evaluator.tally.counts(),
-            sparsity="" if iteration else self.memory.described,
+            sparsity="" if iteration or self.memory.detection is None else str(self.memory.detection),
             **details,
         )
         self.solution.steps.append(step)

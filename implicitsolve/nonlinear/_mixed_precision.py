@@ -9,14 +9,14 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._forcing import ConstantForcing
+from implicitsolve.globalize._line_search import ConstantForcing
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import mapped
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._direction import LEAST_ETA
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
+from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 

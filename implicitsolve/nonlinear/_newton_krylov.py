@@ -10,20 +10,26 @@ import numpy as np
 from implicitsolve._namespace import eps, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._bounds import bounded_direction, kept_part
-from implicitsolve.globalize._dogleg import Dogleg
-from implicitsolve.globalize._forcing import EisenstatWalker, Forcing
-from implicitsolve.globalize._line_search import Backtracking, LineSearch, SearchResult, SearchStart
+from implicitsolve.globalize._line_search import (
+    Backtracking,
+    EisenstatWalker,
+    Forcing,
+    LineSearch,
+    SearchResult,
+    SearchStart,
+)
+from implicitsolve.globalize._searches import Dogleg
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES
 from implicitsolve.linearize._evaluator import Entering
 from implicitsolve.nonlinear._direction import FixedMethod, LinearSolver, SinglePrecision
 from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, NONFINITE, RUNNING, STAGNATED, IterationLoop
-from implicitsolve.nonlinear._scheduler import SolveContext, retried
-from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
+from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
 from implicitsolve.precondition._lagged import LaggedInverse, lagged
+from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rdiff, kind_of
 

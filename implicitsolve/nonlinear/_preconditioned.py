@@ -13,15 +13,14 @@ from implicitsolve._namespace import array_namespace, copied, from_host, gather,
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._checks import checked_array
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._tally import Tally
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.nonlinear._anderson import Anderson
-from implicitsolve.nonlinear._scheduler import NonlinearMethod, SolveContext
-from implicitsolve.nonlinear._state import CONVERGED, Solution, SolveMemory
+from implicitsolve.nonlinear._state import CONVERGED, NonlinearMethod, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
+from implicitsolve.result import Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop, check_kind, check_limit, kind_of
+from implicitsolve.stopping import NonlinearStop, Tally, check_kind, check_limit, kind_of
 
 ANDERSON = Anderson()
 

@@ -20,21 +20,17 @@ from implicitsolve._namespace import (
 )
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, Indices
-from implicitsolve.globalize._forcing import ConstantForcing
-from implicitsolve.globalize._line_search import (
-    FullStep,
-    SearchResult,
-    SearchStart,
-)
+from implicitsolve.globalize._line_search import ConstantForcing, SearchResult, SearchStart
+from implicitsolve.globalize._searches import FullStep
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._newton_krylov import KrylovLoop, NewtonKrylov
-from implicitsolve.nonlinear._scheduler import SolveContext
 from implicitsolve.nonlinear._sparse_newton import Parts, SparseNewton
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.result import Solution
 from implicitsolve.stopping import check_number
 
 PATIENCE, STEPS = 100, 500  # steps without progress, since ||F|| may grow on the way, and steps at all

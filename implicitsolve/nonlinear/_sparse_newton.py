@@ -15,8 +15,8 @@ from implicitsolve._namespace import numpy_namespace
 from implicitsolve._sparse_structure import Detection, Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import DirectMethod
-from implicitsolve.globalize._dogleg import Dogleg
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
+from implicitsolve.globalize._searches import Dogleg
 from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, MOST_WRONG, detect, random_direction, wrong_rows
 from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
@@ -24,11 +24,11 @@ from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import OneSystemLoop
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
-from implicitsolve.nonlinear._scheduler import SolveContext, retried, unsolved
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
-from implicitsolve.nonlinear._state import LoopState, Solution, SolveMemory
+from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried, unsolved
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import takes_sparse
+from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind
 

@@ -11,15 +11,13 @@ import numpy as np
 
 from implicitsolve._namespace import Norms, eps
 from implicitsolve._typing import Array, Indices
-from implicitsolve.linearize._tally import LimitReached
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._scheduler import SolveContext
-from implicitsolve.nonlinear._state import Solution
+from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.petsc._library import callers_errors, checked_options, communicator_of, petsc, with_options
 from implicitsolve.petsc._system import PETScSystem
-from implicitsolve.result import NewtonStep
+from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import check_flag
+from implicitsolve.stopping import LimitReached, check_flag
 
 STEPS = 100  # limit where the caller set none
 MOST = 2**31 - 2  # evaluations: PETSc's own limit, beside that of `stop`

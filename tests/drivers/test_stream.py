@@ -13,11 +13,12 @@ import pytest
 import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.drivers._stream import Solved, solve_sequences, solve_stream
-from implicitsolve.globalize._line_search import FullStep, SearchStart
+from implicitsolve.globalize._line_search import SearchStart
+from implicitsolve.globalize._searches import FullStep
 from implicitsolve.monitor import silent
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._scheduler import Scheduler
-from implicitsolve.nonlinear._state import LoopState, Solution
+from implicitsolve.nonlinear._state import LoopState, Scheduler
+from implicitsolve.result import Solution
 from implicitsolve.solve import solve_root
 from tests.adapters.layers import ADAPTERS, make
 

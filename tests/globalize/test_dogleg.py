@@ -13,7 +13,7 @@ from scipy.sparse.linalg import splu
 import implicitsolve as ims
 from benchmarks.sparse_problems.planes import minimal_surface
 from implicitsolve import BlockNewton, Dogleg, NewtonKrylov, NonlinearStop, Problem, SparseNewton, root
-from implicitsolve.globalize._dogleg import next_radius, trust_step
+from implicitsolve.globalize._searches import next_radius, trust_step
 from implicitsolve.krylov._arnoldi import Arnoldi
 from implicitsolve.krylov._descent import Descent, DescentCollector
 

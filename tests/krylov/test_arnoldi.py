@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve.krylov._hessenberg import Hessenberg
+from implicitsolve.krylov._arnoldi import Hessenberg
 
 NEGLIGIBLE = 64 * np.finfo(float).eps
 

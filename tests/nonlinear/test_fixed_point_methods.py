@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import Anderson, Broyden, LinearOperator, NonlinearStop, Picard, Problem, Status, root
-from implicitsolve.nonlinear._scheduler import Scheduler
+from implicitsolve.nonlinear._state import Scheduler
 
 METHODS = {
     "picard": Picard(),

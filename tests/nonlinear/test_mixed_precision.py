@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve.nonlinear._mixed_precision import MixedPrecision
-from implicitsolve.nonlinear._scheduler import SolveContext
+from implicitsolve.nonlinear._state import SolveContext
 
 k = 64
 

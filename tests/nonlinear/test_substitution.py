@@ -11,7 +11,7 @@ import pytest
 import implicitsolve as ims
 from implicitsolve import NewtonKrylov, NonlinearStop, Problem, Substitution, root
 from implicitsolve.monitor import silent
-from implicitsolve.nonlinear._scheduler import Scheduler
+from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.solve import solve_root
 from implicitsolve.status import Status
 from tests.adapters.layers import ADAPTERS, make

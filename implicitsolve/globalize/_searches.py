@@ -1,22 +1,124 @@
-"""Dogleg steps in a trust region, for the linear solves of any Newton method."""
+"""Other ways along a direction than backtracking: whole steps, strong Wolfe conditions, a dogleg in a trust region."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, from_host, gather, norm2, scatter, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.globalize._line_search import SearchResult, SearchStart, squared_ratio
+from implicitsolve.globalize._line_search import (
+    SUFFICIENT_DECREASE,
+    Backtracking,
+    SearchResult,
+    SearchStart,
+    squared_ratio,
+)
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.stopping import check_limit
 
+CURVATURE = 0.9  # Nocedal and Wright (2006), section 3.1
 FIRST_RADIUS = 100.0  # of the trust region, at most, over ||x0||; this and the next ones are MINPACK's
 ACCEPTED, POOR, GOOD = 1e-4, 0.1, 0.5  # actual over predicted reduction of ||F||^2
 UNRELATED = 1e6  # Newton's step over that radius, from which on x0 says nothing of the length of x
 REJECTED, LOST = 0.25, 0.1  # of a rejected step: the next radius, and where F was not finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullStep:
+    """No line search: every step is taken whole, as long as the residual is finite there.
+
+    Examples
+    --------
+    >>> import implicitsolve as ims
+    >>> newton = ims.NewtonKrylov(line_search=ims.FullStep())
+    >>> float(ims.root(lambda x: x**2 - 2, 1.0, method=newton).x.round(6))
+    1.414214
+    """
+
+    kind: ClassVar[str] = "line search"
+    needs_descent: ClassVar[bool] = False
+
+    def search(self, start: SearchStart) -> SearchResult:
+        """Take the full step; see `LineSearch`."""
+        found = start.full_step()
+        found.accepted = found.finite.copy()
+        return found.restored(start.x, start.F, start.norms)
+
+    def cautious(self) -> None:
+        """Return None: no second attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wolfe:
+    """Strong Wolfe conditions on ||F||^2 / 2 along the step, by bisection; for one system, not a batch.
+
+    The derivative along the step is a difference, so that a trial may cost two residuals. Where no length meets the
+    conditions in `max_trials` trials, the step is shortened by `Backtracking`.
+
+    Parameters
+    ----------
+    max_trials : int, optional
+        Lengths that are tried. Default 10.
+
+    References
+    ----------
+    .. [1] J. Nocedal and S. J. Wright, "Numerical optimization", Springer (2006), (3.7), with c1 = 1e-4 and c2 = 0.9.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> ims.root(np.arctan, 10.0, method=ims.NewtonKrylov(line_search=ims.Wolfe())).status.name
+    'CONVERGED'
+    """
+
+    kind: ClassVar[str] = "line search"
+    needs_descent: ClassVar[bool] = False
+
+    max_trials: int = 10
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_limit("Wolfe", "max_trials", self.max_trials)
+
+    def search(self, start: SearchStart) -> SearchResult:
+        """Search; see `LineSearch`."""
+        if start.norms.size != 1:
+            raise ValueError('line_search="wolfe" works on one system; use "armijo" for a batch')
+        found = start.full_step()
+        first_slope = -(1 - float(start.linear_residual[0]) ** 2)  # of half the squared ratio
+        short, long, length = 0.0, np.inf, 1.0
+        for trial in range(self.max_trials):
+            if trial:
+                start.try_length(found, np.asarray([length]))
+            value = self._merit(found.norms, start.norms)
+            if value <= 0.5 + SUFFICIENT_DECREASE * length * first_slope:
+                slope = self._slope(start, length, value)
+                if abs(slope) <= CURVATURE * abs(first_slope):
+                    found.length, found.accepted = np.asarray([length]), np.asarray([True])
+                    found.finite = found.accepted.copy()
+                    return found
+                short, long = (length, long) if slope < 0 else (short, length)
+            else:  # NaN too
+                long = length
+            length = 2 * length if long == np.inf else 0.5 * (short + long)
+        return Backtracking().search(replace(start, whole=None))
+
+    def cautious(self) -> Backtracking:
+        """Return plain backtracking."""
+        return Backtracking()
+
+    def _merit(self, norms: HostArray, first: HostArray) -> float:
+        return 0.5 * float(squared_ratio(norms, first)[0])
+
+    def _slope(self, start: SearchStart, length: float, value: float) -> float:
+        evaluator = start.evaluator
+        width = float(eps(evaluator.xp, start.x.dtype)) ** 0.5 * (1 + length)
+        beyond = evaluator.moved(start.x, start.step, np.asarray([length + width]))
+        return (self._merit(norm2(evaluator.residual(beyond)), start.norms) - value) / width
 
 
 @dataclass(frozen=True, kw_only=True)
