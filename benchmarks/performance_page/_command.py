@@ -19,7 +19,8 @@ HEAD = """# Performance
 
 The cost of solves, first in counts (exact, the same on every machine) and then in time, and the cost of the same solves
 in other packages. All numbers of a table are from one run on one machine; ratios are more meaningful than times.
-Separate pages: [residual evaluations against SciPy](against_scipy.md), [small systems](small_systems.md),
+Separate pages: [residual evaluations against SciPy](against_scipy.md),
+[time of the drop-in](drop_in_times.md), [small systems](small_systems.md),
 [the Brusselator in the plane](brusselator.md),
 [robustness](robustness.md), [methods for fixed points](fixed_points.md),
 [block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [counts by commit](trend.md),
@@ -58,6 +59,7 @@ its results beside the project's targets.
 :hidden:
 
 against_scipy
+drop_in_times
 small_systems
 brusselator
 robustness

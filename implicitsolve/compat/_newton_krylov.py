@@ -181,8 +181,7 @@ def newton_krylov(
     check_budget("newton_krylov", **budget)
     stop = _ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
     is_plain = is_own and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
-    chooses = is_plain and structure != "none"
-    chosen, known = "auto" if chooses else solver, getattr(previous, "native", previous)
+    chosen, known = "auto" if is_plain else solver, getattr(previous, "native", previous)
     observer = _monitor(verbose, callback, batch_ndim)
     result = root(problem, x0, method=chosen, stop=stop, monitor=observer, previous=known)
     result = result if iter is None else _stopped(result)

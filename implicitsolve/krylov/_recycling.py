@@ -17,7 +17,7 @@ from implicitsolve.krylov._descent import Descent, DescentCollector
 from implicitsolve.operators import LinearOperator
 
 BASIS_MEMORY = 2**27  # entries that the basis of all systems may take: 1 GiB in float64
-RECYCLED_MEMORY = 2**19  # entries of U, C, D each, of which a product reads two: 2**21 saves 0.4 % of the evaluations
+RECYCLED_MEMORY = 2**17  # entries of U, C, D each, of which a product reads two: 2**19 takes a fifth more time
 LARGEST_SPACE = 400  # vectors; beyond it orthogonalization costs more than it saves
 EASY = 8  # iterations up to which a solve gains less by recycling than the recycled vectors cost
 SOLVED = 1  # iterations of a solve by a preconditioner that leaves nothing to learn

@@ -62,7 +62,8 @@ class Auto:
       matrix that `jac` returns, or detects diagonals and stencils in some ten evaluations. Graphs take 50 to 250 and
       are detected where `NewtonKrylov` needs more. `NewtonKrylov` follows if the Jacobian is dense, which takes two
       evaluations to see, and for systems on which the factored J fails; up to 100 unknowns both dense methods follow.
-    - No structure otherwise, or extended precision: `NewtonKrylov`.
+    - No structure otherwise, extended precision, or ``structure="none"``: `NewtonKrylov`; up to 100 unknowns, without
+      `linearize`, both dense methods follow.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
       `blocks`: `BlockNewton`. Systems on which it fails are solved by `NewtonKrylov` from x0.
     - Blocks of k <= 128 unknowns: `NewtonKrylov`, which is preconditioned by a lagged `BlockLU` as soon as it has spent
@@ -101,7 +102,7 @@ class Auto:
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]
             return [*methods, PRODUCTS]
-        is_dense = problem.structure is None and DenseNewton.suits(context, x0)
+        is_dense = problem.structure in (None, "none") and DenseNewton.suits(context, x0)
         dense: list[NonlinearMethod] = [DENSE] if is_dense else []
         last: list[NonlinearMethod] = [EQUILIBRATED] if is_dense and not is_bounded else []
         if dense and evaluator.size <= MOST_DENSE:
@@ -114,7 +115,7 @@ class Auto:
                 return [SparseNewton(bisection="late" if evaluator.size >= SMALLEST_GRAPH else False), *dense, *last]
         structure = problem.block_structure
         if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:
-            return [PRODUCTS]
+            return [PRODUCTS, *dense, *last]
         if not favors_direct(problem, structure.length(evaluator.size)):
             return [LAGGED]
         return [BLOCKS, PRODUCTS]

@@ -54,7 +54,7 @@ class NewtonKrylov:
         Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
         most 400 vectors or 1 GiB, whenever that did not suffice. Default 60.
     recycle : int, optional
-        With ``krylov=None``: most pairs of vectors kept from earlier steps, within 16 MiB; 0 for none. Default 200.
+        With ``krylov=None``: most pairs of vectors kept from earlier steps, within 4 MiB; 0 for none. Default 200.
         It begins once a solve has taken more than 8 iterations (at once for at most 256 unknowns).
     forcing : EisenstatWalker or ConstantForcing, optional
         Accuracy of the linear solves.
