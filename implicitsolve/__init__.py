@@ -13,7 +13,7 @@ from implicitsolve import monitor
 from implicitsolve._sparse_structure import Detection
 from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
-from implicitsolve.derivatives._results import AdjointResult, TangentResult
+from implicitsolve.derivatives._systems import AdjointResult, TangentResult
 from implicitsolve.direct import BlockLU, CyclicReduction
 from implicitsolve.errors import BackendUnavailable, NoConvergence
 from implicitsolve.globalize import Backtracking, ConstantForcing, Dogleg, EisenstatWalker, FullStep, Wolfe

@@ -12,7 +12,6 @@ from array_api_compat import device
 from implicitsolve import BlockBanded, LinearOperator, Problem
 from implicitsolve._namespace import array_namespace, copied, from_host, gather
 from implicitsolve._typing import Array, Indices
-from implicitsolve.adapters._causal import direction, jacobian, one_step
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import (
     ByFields,
@@ -24,7 +23,7 @@ from implicitsolve.adapters._common import (
     quiet,
     zeros,
 )
-from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients
+from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients, direction, jacobian, one_step
 from implicitsolve.adapters._rows import Rows, stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 from implicitsolve.elimination import Coupling, Half, Halves

@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve._summary import Shown, table
 from implicitsolve._typing import HostArray
-from implicitsolve.drivers._checkpoint_file import flat, nested
+from implicitsolve.drivers._checkpoint import flat, nested
 from implicitsolve.result import Counts
 from implicitsolve.status import Status
 

@@ -2,6 +2,6 @@
 
 from implicitsolve.derivatives._implicit import pull_back, push_forward
 from implicitsolve.derivatives._penalty import JacobianPenalty, jacobian_penalty
-from implicitsolve.derivatives._results import AdjointResult, TangentResult
+from implicitsolve.derivatives._systems import AdjointResult, TangentResult
 
 __all__ = ["AdjointResult", "JacobianPenalty", "TangentResult", "jacobian_penalty", "pull_back", "push_forward"]

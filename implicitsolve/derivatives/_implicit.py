@@ -12,8 +12,14 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, as_inexact, is_complex, norm2
 from implicitsolve._typing import Array
-from implicitsolve.derivatives._results import AdjointResult, TangentResult
-from implicitsolve.derivatives._systems import HalfSystem, by_substitution, checked_wrt, long_krylov
+from implicitsolve.derivatives._systems import (
+    AdjointResult,
+    HalfSystem,
+    TangentResult,
+    by_substitution,
+    checked_wrt,
+    long_krylov,
+)
 from implicitsolve.direct import BlockLU, DirectMethod, Factored, solve_factored
 from implicitsolve.direct._sparse_lu import SparseLU
 from implicitsolve.krylov import LGMRES, KrylovMethod

@@ -1,14 +1,16 @@
-"""Linear systems of a derivative: in every second block, by substitution, or by a long Krylov space."""
+"""The linear systems of derivatives of a solution, and the results of their solves."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from implicitsolve._namespace import Norms, norm2
+from implicitsolve._summary import derivative_summary
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
@@ -16,9 +18,71 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.problem import Problem
-from implicitsolve.result import LinearResult
+from implicitsolve.result import Counts, Ending, LinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AdjointResult(Ending):
+    """Result of `pull_back`.
+
+    Attributes
+    ----------
+    gradients : dict of str to Array
+        Gradient for each parameter of the problem.
+    adjoint : Array
+        Solution of J^H adjoint = cotangent, shaped like x.
+    status : Status or ndarray of int
+        CONVERGED, the linear solve's failure, or FORWARD_NOT_CONVERGED.
+    linear : LinearResult
+        The adjoint solve.
+    counts : Counts
+        Calls of the user's functions.
+    """
+
+    _best: ClassVar[str] = "adjoint"
+
+    gradients: dict[str, Array]
+    adjoint: Array
+    status: Any
+    linear: LinearResult = field(repr=False)
+    counts: Counts
+
+    def summary(self) -> str:
+        """Return what is known of the derivative, and of its linear solve, as a table."""
+        head = derivative_summary(type(self).__name__, self.status, str(self.counts), self.gradients)
+        return head + self.linear.summary()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TangentResult(Ending):
+    """Result of `push_forward`.
+
+    Attributes
+    ----------
+    tangent : Array
+        Derivative of the solution along the parameters' tangents, shaped like x.
+    status : Status or ndarray of int
+        CONVERGED, the linear solve's failure, or FORWARD_NOT_CONVERGED.
+    linear : LinearResult
+        The tangent solve.
+    counts : Counts
+        Calls of the user's functions.
+    """
+
+    _best: ClassVar[str] = "tangent"
+
+    tangent: Array
+    status: Any
+    linear: LinearResult = field(repr=False)
+    counts: Counts
+
+    def summary(self) -> str:
+        """Return what is known of the derivative, and of its linear solve, as a table."""
+        head = derivative_summary(type(self).__name__, self.status, str(self.counts), {})
+        return head + self.linear.summary()
+
 
 LARGEST = 2**27  # numbers in the vectors of the default Krylov space: 1 GiB in float64
 LONGEST = 200  # vectors of the default Krylov space of one system

@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._summary import where
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import ENDED_WELL, History, histories, native
-from implicitsolve.diagnostics._picture import assembled, magnitudes, pattern_of, shade
+from implicitsolve.diagnostics._page import assembled, magnitudes, pattern_of, shade
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status

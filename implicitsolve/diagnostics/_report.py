@@ -18,8 +18,7 @@ from implicitsolve.diagnostics import _page
 from implicitsolve.diagnostics._condition import System
 from implicitsolve.diagnostics._explain import SHOWN, Explanation, Finding, explain
 from implicitsolve.diagnostics._history import ENDED_WELL, histories, native
-from implicitsolve.diagnostics._page import details, figure, page, scrolled, table
-from implicitsolve.diagnostics._picture import pattern_of, shade
+from implicitsolve.diagnostics._page import details, figure, page, pattern_of, scrolled, shade, table
 from implicitsolve.diagnostics._plots import FAILED, LOOKED_AT, norms_of
 from implicitsolve.diagnostics._spectrum import spectrum_of
 from implicitsolve.problem import Problem

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from implicitsolve.direct._block_lu import BlockLU
-from implicitsolve.direct._cyclic_reduction import CyclicReduction
-from implicitsolve.direct._factorization import Factored, Factorization, solve_factored
-from implicitsolve.direct._settings import DirectMethod
+from implicitsolve.direct._block_lu import BlockLU, CyclicReduction
+from implicitsolve.direct._factorization import DirectMethod, Factored, Factorization, solve_factored
 
 __all__ = ["BlockLU", "CyclicReduction", "DirectMethod", "Factored", "Factorization", "solve_factored"]

@@ -1,19 +1,18 @@
-"""BlockLU: direct solves of block-banded systems by block elimination."""
+"""Direct solves of block-banded systems: BlockLU by block elimination, CyclicReduction in log2(T) parallel steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, gather, host_dtype, scatter, traits_of
+from implicitsolve._namespace import array_namespace, check_whole, gather, host_dtype, scatter, traits_of
 from implicitsolve._typing import Array, Indices
-from implicitsolve.direct._factorization import Factorization
+from implicitsolve.direct._factorization import GROWTH_LIMIT, BlockSettings, Factorization
 from implicitsolve.direct._layout import Layout
-from implicitsolve.direct._settings import GROWTH_LIMIT, BlockSettings
-from implicitsolve.kernels import Factors, block_lu, favors_band, is_compiled, narrow_lu
+from implicitsolve.kernels import Factors, block_lu, cyclic_reduction, favors_band, is_compiled, narrow_lu
 from implicitsolve.operators import BlockBandedMatrix
 
 WORTH_COMPILING = 30_000  # entries of one system; below, LAPACK takes 0.8 to 1.4 of the time of compiled loops
@@ -264,3 +263,69 @@ class Backwards:
     def take(self, indices: Indices) -> Factors:
         """Return the factors of some systems."""
         return Backwards(self.factors.take(indices), self.length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CyclicReduction(BlockSettings):
+    """Block cyclic reduction of a block-banded matrix, for each system of a batch.
+
+    Every second block row is eliminated, all of them at once, and again in the half that is left: log2(T) steps, each
+    of a few products of batches of blocks. For devices and libraries on which a loop over T blocks is slow; in a loop
+    of compiled code `BlockLU` does less.
+
+    Parameters
+    ----------
+    pivoting : {"auto", "block"}, optional
+        "block" exchanges rows inside diagonal blocks alone. "auto" (the default) factors systems again by `BlockLU`
+        with band pivoting where a block was singular or `growth` exceeds `growth_limit`.
+    refine : int, optional
+        Steps of iterative refinement in each solve. Default 0.
+    growth_limit : float, optional
+        For "auto"; see `BlockLU`. Default 16.
+    backend : {"auto", "numba", "cupy", "reference"}, optional
+        Kernels to use; see `BlockLU`.
+
+    Raises
+    ------
+    ValueError
+        If a setting is not usable.
+    BackendUnavailable
+        If a backend that was named is not installed.
+
+    Notes
+    -----
+    Wider bands are merged: p = max(lower, upper) neighbouring blocks become one of p k. Periodic matrices are folded,
+    as in `BlockLU`. Flops per block row of a block tridiagonal matrix: 38/3 k^3, 2.7 times those of block LU. Holds
+    5 T k^2 numbers for each system.
+
+    References
+    ----------
+    .. [1] D. Heller, "Some aspects of the cyclic reduction algorithm for block tridiagonal linear systems", SIAM J.
+           Numer. Anal. 13 (1976) 484-496.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicitsolve import BlockBandedMatrix, CyclicReduction
+    >>> second_difference = np.broadcast_to(np.array([-1.0, 2.0, -1.0])[:, None, None], (4, 3, 1, 1))
+    >>> A = BlockBandedMatrix(second_difference, lower=1, upper=1)
+    >>> CyclicReduction().factor(A).solve(np.array([1.0, 0.0, 0.0, 1.0])).round(12)
+    array([1., 1., 1., 1.])
+    """
+
+    partitioned: ClassVar[bool] = False
+    _PIVOTING: ClassVar[tuple[str, ...]] = ("auto", "block")
+
+    def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
+        """Factor A: a status for each system, and no exception for a singular one. `overwrite` saves nothing here."""
+        check_matrix("CyclicReduction", A)
+        check_whole("CyclicReduction", A.blocks, "BlockLU")
+        layout = Layout.tridiagonal(A)
+        blocks = layout.blocks(A)
+        sizes = kernel_sizes(blocks, 1, 1) | {"backend": self.backend}
+        function = cyclic_reduction.select(blocks, **sizes)
+        if self.pivoting == "auto":
+            factors = refactored(function(blocks), blocks, 1, 1, self.growth_limit, sizes)
+        else:
+            factors = function(blocks)
+        return Factorization(A, factors, layout, refine=self.refine)

@@ -1,22 +1,22 @@
-"""Factorization: the inverse of a factored matrix as an operator, and a solve with it that measures its residual."""
+"""What direct methods declare and return: the inverse of a factored matrix, and a solve that measures its residual."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, is_array, is_complex, norm2
 from implicitsolve._typing import Array, Indices
 from implicitsolve.direct._layout import Layout
-from implicitsolve.kernels import Factors
-from implicitsolve.krylov import KrylovOutcome
+from implicitsolve.kernels import BACKENDS, Factors
+from implicitsolve.krylov import KrylovOutcome, LinearMethod
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop
+from implicitsolve.stopping import LinearStop, check_limit
 
 MOST_REFINEMENTS = 5  # LAPACK's ITMAX in xGERFS
 REFINED = 0.5  # a step that does not halve the residual is the last: Higham (2002), Accuracy and Stability, 12.1
@@ -233,3 +233,39 @@ def solve_factored(
     failed = np.where(np.reshape(inverse.status, -1) == Status.SINGULAR, int(Status.SINGULAR), int(Status.STAGNATED))
     status = np.where(norms <= target, int(Status.CONVERGED), failed)
     return KrylovOutcome(x, norms, status, iterations)
+
+
+GROWTH_LIMIT = 16.0  # measured: the scaled residual of a solve is at most twice the growth, mostly a third of it
+
+
+class DirectMethod(LinearMethod, Protocol):
+    """Frozen settings of a method that factors a matrix; the factors solve with it and with its adjoint."""
+
+    def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
+        """Factor A, each system of a batch separately; a singular one gets a status and does not raise."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSettings:
+    """Settings of the block factorizations, checked."""
+
+    kind: ClassVar[str] = "direct"
+    may_transform: ClassVar[bool] = False
+    partitioned: ClassVar[bool] = True
+    _PIVOTING: ClassVar[tuple[str, ...]] = ("auto", "block", "band")
+
+    pivoting: str = "auto"
+    refine: int = 0
+    growth_limit: float = GROWTH_LIMIT
+    backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        owner = type(self).__name__
+        check_limit(owner, "refine", self.refine)
+        for name, value, values in (("pivoting", self.pivoting, self._PIVOTING), ("backend", self.backend, BACKENDS)):
+            if value not in values:
+                raise ValueError(f"{owner}: `{name}` must be one of {values}, got {value!r}")
+        if not self.growth_limit >= 1:
+            raise ValueError(f"{owner}: `growth_limit` must be at least 1, got {self.growth_limit}")

@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import Any
 
 from implicitsolve._namespace import traits_of
-from implicitsolve.kernels import _assembly, _lapack, _reference, _scalar_tridiagonal, _vectors
+from implicitsolve.kernels import _lapack, _reference, _scalar_tridiagonal, _vectors
 from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel, StoredFactors
 from implicitsolve.kernels._vectors import vectors
 
@@ -78,7 +78,7 @@ block_lu: Kernel = Kernel("block_lu", _reference.block_lu, pays={"numba": _any_b
 block_lu.implement("lapack", _lapack.block_lu, _lapack.supports)
 cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reduction)
 
-place_colors: Kernel = Kernel("place_colors", _assembly.place_colors, module="vectors")
+place_colors: Kernel = Kernel("place_colors", _vectors.place_colors, module="vectors")
 narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow}, "block_lu")
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
 scalar_tridiagonal.implement("lapack", _scalar_tridiagonal.Chains, _scalar_tridiagonal.Chains.supports)

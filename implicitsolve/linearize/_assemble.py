@@ -32,9 +32,15 @@ from implicitsolve._namespace import (
 )
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import place_colors
-from implicitsolve.kernels._assembly import place_groups, write
-from implicitsolve.linearize._block_sparsity import WORTHWHILE, Groups, is_worthwhile, pattern_of, sites, weights
-from implicitsolve.linearize._difference_steps import MAX_ADJUSTMENTS, DifferenceSteps
+from implicitsolve.kernels._vectors import write
+from implicitsolve.linearize._difference_steps import (
+    MAX_ADJUSTMENTS,
+    DifferenceSteps,
+    Groups,
+    pattern_of,
+    sites,
+    weights,
+)
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.problem import Problem
@@ -104,7 +110,7 @@ class Assembler:
         self.steps = DifferenceSteps(evaluator.rows.size, self.structure.block_size, rdiff, least)
         self.central, self.certifies = central, certifies
         self.groups: Groups | None = None
-        is_worth_it = is_worthwhile(self.length, self.structure.width, self.structure.block_size)
+        is_worth_it = Groups.may_pay(self.length, self.structure.width, self.structure.block_size)
         self.seeks_zeros = is_worth_it and not (self.structure.periodic or central or certifies)
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         sources = {"blocks": problem.blocks, "linearize": problem.linearize, "jac": problem.jac}
@@ -261,9 +267,8 @@ class Assembler:
         change(xp.reshape(states + weight * h, x.shape), checked)
         stacked = xp.reshape(changes, (changes.shape[0], *states.shape))
         with np.errstate(all="ignore"):
-            per_length, entries = 1 / h, self.groups.entries
-        lower, checked = self.structure.lower, self.in_blocks(checked)
-        self.seeks_zeros = place_groups(blocks, stacked, per_length, entries, lower, weight, checked, AFFINE)
+            per_length = 1 / h
+        self.seeks_zeros = self.groups.place(blocks, stacked, per_length, weight, self.in_blocks(checked), AFFINE)
         sizes = np.stack([norm2(changes[group, ...]) for group in range(changes.shape[0])])
         self.sensitivity[evaluator.rows] = np.max(sizes, axis=0) / self.steps.relative(states)
         return self.seeks_zeros
@@ -277,15 +282,12 @@ class Assembler:
         shifted = xp.reshape(self.in_blocks(x) + from_host(where, x) * h, x.shape)
         with np.errstate(all="ignore"):
             change = xp.abs(evaluator.residual(shifted, keep=False) - F)
-            changed = to_host(xp.any(self.in_blocks(change) != 0, axis=0))
             changed = to_host(xp.any(self.in_blocks(change > LEAST_CHANGE * eps(xp, x.dtype) * xp.abs(F)), axis=0))
-        if (
-            not np.isfinite(norm2(change)).all()
-            or not pattern_of(changed, structure.lower, structure.width).any((0, 1)).all()
-        ):
+        pattern = pattern_of(changed, structure.lower, structure.width)
+        if not np.isfinite(norm2(change)).all() or not pattern.any((0, 1)).all():
             return None
-        groups = Groups(pattern_of(changed, structure.lower, structure.width), structure.lower)
-        if len(groups.members) + 2 > WORTHWHILE * self.cost:
+        groups = Groups(pattern, structure.lower)
+        if not groups.pays(self.cost):
             return None
         self.steps.has_changed[evaluator.rows] = True
         return groups

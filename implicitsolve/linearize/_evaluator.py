@@ -27,7 +27,6 @@ from implicitsolve._namespace import (
     traits_of,
 )
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
-from implicitsolve.linearize._box import Box
 from implicitsolve.linearize._checks import (
     checked_array,
     checked_blocks,
@@ -36,7 +35,7 @@ from implicitsolve.linearize._checks import (
     no_product,
     on_host,
 )
-from implicitsolve.linearize._difference_product import DifferenceLength, difference_product
+from implicitsolve.linearize._difference_product import Box, DifferenceLength, difference_product
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._base import embedded
 from implicitsolve.operators._wrappers import Part, guarded

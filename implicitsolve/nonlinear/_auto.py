@@ -1,31 +1,36 @@
-"""Auto: the method by what the problem declares."""
+"""Auto: the method by what the problem declares; and the two precisions in which it solves fixed-point problems."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import host_dtype
-from implicitsolve._typing import Array, Indices
+from implicitsolve._namespace import array_namespace, eps, gather, host_dtype, scatter
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
+from implicitsolve.globalize._line_search import ConstantForcing
 from implicitsolve.linearize._assemble import LARGEST_BLOCK, favors_direct
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.monitor import mapped
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseNewton
+from implicitsolve.nonlinear._direction import LEAST_ETA
 from implicitsolve.nonlinear._equilibrated import EquilibratedDogleg
 from implicitsolve.nonlinear._homotopy import Homotopy
-from implicitsolve.nonlinear._mixed_precision import MixedPrecision
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.result import Solution
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop
 
 PRODUCTS, CAUTIOUS = NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))
@@ -129,3 +134,92 @@ def _has_small_blocks(context: SolveContext, x0: Array) -> bool:
     is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd"
     is_small = structure.block_size <= SMALL_BLOCK and context.evaluator.size <= MOST_BLOCKS * structure.block_size
     return is_plain and is_small
+
+
+ROUNDING = 100  # units of rounding in x, in float32, to which it may solve: F is a difference of numbers like x
+ANDERSON = Anderson()
+FINE = NewtonKrylov(krylov_dtype="float32", forcing=ConstantForcing(eta=LEAST_ETA))
+LEAST_BLOCK = 64  # unknowns in a block from which on products in float32 take half the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedPrecision:
+    """A method in float32 until rounding errors dominate, then Newton–Krylov with float32 products and float64 F.
+
+    For fixed-point problems in float64 that offer `Problem.astype`. From where the first phase ends, one Newton step
+    whose linear system is solved as accurately as the target asks is nearly always enough; the target, and all that is
+    said of the result, are those of float64. Measured on implicit GRUs with k = 200 and 448, against Anderson's method
+    in float64: some more products, most of them in float32, and 0.5 to 0.7 of the time.
+    """
+
+    rough: NonlinearMethod = ANDERSON
+    fine: NewtonKrylov = FINE
+
+    kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
+    eliminates = True
+    rdiff = None
+
+    @staticmethod
+    def suits(context: SolveContext) -> bool:
+        """Whether a problem offers what is needed, and is large enough for it to pay."""
+        evaluator, structure = context.evaluator, context.evaluator.problem.block_structure
+        is_large = structure is not None and structure.block_size >= LEAST_BLOCK
+        is_double = evaluator.dtype == evaluator.xp.float64
+        is_race = context.scheduler is not None and context.scheduler.groups is not None
+        return is_double and is_large and evaluator.problem.astype is not None and not is_race
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        evaluator, stop = context.evaluator, context.stop
+        precision = eps(evaluator.xp, evaluator.dtype)
+        if rows is None and stop.relative(precision) > 0:
+            start.first_norm = stop.measure(evaluator.residual(start.x), evaluator.event_shape)
+        xp, dtype, single = evaluator.xp, evaluator.dtype, evaluator.xp.float32
+        x0, first_norm, iterations = start.x, start.first_norm.copy(), start.iterations.copy()
+        in_single = replace(
+            context,
+            evaluator=evaluator.astype(single),
+            stop=_rough(stop, precision, evaluator.event_shape),
+            monitor=mapped(context.monitor, lambda x, F: (xp.astype(x, dtype), xp.astype(F, dtype))),
+        )
+        rough = self.rough.solve(in_single, start.astype(single), rows)
+        rows = np.arange(len(x0)) if rows is None else rows
+        # where x0 was good enough for float32, its norm is yet to be measured
+        is_still = rough.iterations == iterations
+        is_overflow = ~np.isfinite(rough.first_norm)  # there may be none in float64
+        solution = rough.astype(evaluator.dtype)
+        solution.start = start.start
+        solution.first_norm = np.where(is_still | is_overflow, first_norm, rough.first_norm)
+        still = rows[is_still[rows]]
+        scatter(solution.x, still, gather(x0, still))
+        is_good = ((rough.status == Status.CONVERGED) | is_overflow)[rows]
+        self._measure_again(evaluator, solution, rows[~is_good], stop)
+        good = rows[is_good]
+        if not good.size:
+            return solution
+        solution.norm[good] = np.inf
+        return solution.copy().improved(good, self.fine.solve(context, solution, good))
+
+    def _measure_again(self, evaluator: Evaluator, solution: Solution, rows: Indices, stop: NonlinearStop) -> None:
+        """F in float64 where systems have failed."""
+        if rows.size:
+            F = evaluator.take(rows, solution.x).residual(gather(solution.x, rows))
+            scatter(solution.F, rows, F)
+            solution.norm[rows] = stop.measure(F, evaluator.event_shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RoughStop(NonlinearStop):
+    """A rule that is also content with what rounding leaves of F, in the same norm."""
+
+    event_shape: tuple[int, ...] = ()
+
+    def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
+        rounding = ROUNDING * eps(array_namespace(x), x.dtype) * self.measure(x, self.event_shape)
+        return super().holds(norms, np.maximum(target, rounding), x, step)
+
+
+def _rough(stop: NonlinearStop, precision: float, event_shape: tuple[int, ...]) -> NonlinearStop:
+    rtol, limit = stop.relative(precision), stop.max_iterations
+    return _RoughStop(atol=stop.atol, rtol=rtol, max_iterations=limit, norm=stop.norm, event_shape=event_shape)

@@ -14,7 +14,14 @@ from implicitsolve.globalize._bounds import kept_part
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._broyden_inverse import BroydenInverse
+from implicitsolve.nonlinear._broyden import (
+    MAX_AGE,
+    MAX_ASSEMBLIES,
+    BroydenInverse,
+    is_fast,
+    largest_ratio,
+    slowest_rate,
+)
 from implicitsolve.nonlinear._loop import (
     HALVED,
     LINE_SEARCH_FAILED,
@@ -24,13 +31,6 @@ from implicitsolve.nonlinear._loop import (
     STAGNATED,
     WHOLE,
     IterationLoop,
-)
-from implicitsolve.nonlinear._refactor_rule import (
-    MAX_AGE,
-    MAX_ASSEMBLIES,
-    is_fast,
-    largest_ratio,
-    slowest_rate,
 )
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, is_rounding
 from implicitsolve.operators import LinearOperator

@@ -15,8 +15,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
-from implicitsolve.nonlinear._broyden_inverse import WholeSteps
-from implicitsolve.nonlinear._refactor_rule import MAX_ASSEMBLIES
+from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
 from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_kind, check_rdiff, kind_of

@@ -17,11 +17,11 @@ from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, dogleg, firs
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
-from implicitsolve.linearize._box import Box
+from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._loop import RUNNING, SINGULAR, STAGNATED, WHOLE, IterationLoop
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
-from implicitsolve.nonlinear._refactor_rule import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import Solution

@@ -15,7 +15,6 @@ from implicitsolve.krylov._recycling import RecycledSpace
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.monitor import Monitor, silent
-from implicitsolve.nonlinear._refactor_rule import ROUNDING
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.precondition._lagged import BatchedInverse
@@ -25,7 +24,8 @@ from implicitsolve.status import Status, StatusArray
 from implicitsolve.stopping import NonlinearStop
 
 CONVERGED = int(Status.CONVERGED)
-LITTLE = 0.02  # of F, changed by rounding x: then another attempt gains two digits at most
+ROUNDING = 0.5  # F's change between neighbouring numbers, over F, from which on F is rounding error
+LITTLE = 0.02  # the same from which on another attempt is not worth its evaluations: it gains two digits at most
 NEAR = 1e-3  # of ||F(x0)||: a system that has come so far is likely to have a root
 ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
 

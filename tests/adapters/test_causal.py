@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve.adapters._causal import direction
+from implicitsolve.adapters._gradients import direction
 from tests.adapters.layers import ADAPTERS, Case, make, rnn_adapter, stencil_adapter
 from tests.helpers.compare import host
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import Status, distributed
-from implicitsolve.drivers._checkpoint_file import described
+from implicitsolve.drivers._checkpoint import described
 from tests.distributed.systems import Chain
 
 FIELDS = "x", "fun", "status", "residual_norm", "initial_norm", "iterations", "krylov_iterations"

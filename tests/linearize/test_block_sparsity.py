@@ -8,7 +8,7 @@ import pytest
 from implicitsolve import BlockBanded, Problem
 from implicitsolve._namespace import array_namespace, to_host
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._block_sparsity import Groups, pattern_of
+from implicitsolve.linearize._difference_steps import Groups, pattern_of
 from implicitsolve.linearize._evaluator import Evaluator
 
 K, T = 4, 120

@@ -12,7 +12,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_newton import OneSystemLoop
-from implicitsolve.nonlinear._broyden_inverse import BroydenInverse, WholeSteps
+from implicitsolve.nonlinear._broyden import BroydenInverse, WholeSteps
 
 TRIDIAGONAL = BlockBanded(1, 1)
 MODES = ["broyden", "chord", "none"]

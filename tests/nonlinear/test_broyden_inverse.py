@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve._namespace import to_host
-from implicitsolve.nonlinear._broyden_inverse import BroydenInverse, WholeSteps
+from implicitsolve.nonlinear._broyden import BroydenInverse, WholeSteps
 
 
 class Dense:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve.nonlinear._mixed_precision import MixedPrecision
+from implicitsolve.nonlinear._auto import MixedPrecision
 from implicitsolve.nonlinear._state import SolveContext
 
 k = 64

@@ -222,7 +222,7 @@ def _supports(like: Any, **sizes: Any) -> bool:
 
 
 def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: int) -> None:
-    """Write the blocks of some colors; see `implicitsolve.kernels._assembly.place_colors`."""
+    """Write the blocks of some colors; see `implicitsolve.kernels._vectors.place_colors`."""
     if not blocks.flags.c_contiguous:
         kernels.place_colors.reference(blocks, changes, per_length, first, lower)
         return

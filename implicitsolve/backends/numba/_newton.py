@@ -21,8 +21,8 @@ from implicitsolve.backends.numba._jit import inner, share
 from implicitsolve.backends.numba._lanes import pointer_to_lanes
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
+from implicitsolve.nonlinear._broyden import slowest_rate
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._refactor_rule import slowest_rate
 from implicitsolve.problem import Problem
 from implicitsolve.result import Counts, NewtonStep, NonlinearResult
 from implicitsolve.solve import root

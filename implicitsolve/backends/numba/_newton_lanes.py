@@ -17,9 +17,9 @@ from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import borrowed, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
-from implicitsolve.nonlinear import _refactor_rule
+from implicitsolve.nonlinear import _broyden
+from implicitsolve.nonlinear._broyden import MAX_AGE
 from implicitsolve.nonlinear._loop import BLOWN_UP, PATIENCE, IterationLoop
-from implicitsolve.nonlinear._refactor_rule import MAX_AGE
 from implicitsolve.status import Status
 
 CONVERGED, NONFINITE, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.NONFINITE), int(Status.ITERATION_LIMIT)
@@ -33,7 +33,7 @@ BEST, SINCE, RATE, STEPS, EVALUATIONS = steps.BEST, steps.SINCE, steps.RATE, ste
 NEW_BEST = IterationLoop.NEW_BEST
 ALL = np.int64(2**LANES - 1)
 ZERO = np.int64(0)  # not a literal: Numba would compile a callee of its own for it
-is_fast, largest_ratio = inner(_refactor_rule.is_fast), inner(_refactor_rule.largest_ratio)
+is_fast, largest_ratio = inner(_broyden.is_fast), inner(_broyden.largest_ratio)
 
 
 def workspace(T, k, lower, upper, parameters, dtype):

@@ -15,7 +15,8 @@ from implicitsolve.backends.numba._jit import fma, inner, row_pointer
 from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, select
 from implicitsolve.globalize._line_search import LENGTHS, PROMISING, SUFFICIENT_DECREASE, Backtracking
 from implicitsolve.linearize._difference_steps import TRUSTED
-from implicitsolve.nonlinear._refactor_rule import MAX_AGE, ROUNDING
+from implicitsolve.nonlinear._broyden import MAX_AGE
+from implicitsolve.nonlinear._state import ROUNDING
 
 # As NumPy's integers: for each value of a Python integer Numba would compile a callee of its own.
 X, F, TRIAL, TRIAL_F, STEP, SCRATCH, PAIRS = np.arange(7)  # PAIRS: where those of the updates begin
@@ -142,7 +143,7 @@ def learn(V, lengths, relative, running):
 def direction(V, factors, updates):
     """Put -J^-1 F into row STEP, which holds the last step, after which it adds an update.
 
-    The updates are those of `implicitsolve.nonlinear._broyden_inverse`.
+    The updates are those of `implicitsolve.nonlinear._broyden`.
     """
     for i in range(V.shape[1]):
         V[SCRATCH, i] = -V[F, i]
