@@ -14,10 +14,12 @@ from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, Indices, Product, Residual
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
-from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse
+from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse, coloring
 
 FUNCTIONS = "jvp", "vjp", "jac", "linearize", "blocks", "take", "initial_guess", "substitute", "astype"
 OF_PARAMETERS = "parameter_jvp", "parameter_vjp"
+MOST_PRODUCTS = 64  # of one assembly, for which direct solves are the first choice
+LARGEST_BLOCK = 64  # the same, of a block that is factorized
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,6 +171,14 @@ class Problem(Shown):
     def has_exact_blocks(self) -> bool:
         """Whether `blocks` is there, and gives more than differences of the residual."""
         return self.blocks is not None and self.blocks_exact
+
+
+def favors_direct(problem: Problem, length: int) -> bool:
+    """Whether assembling and factorizing J is the first choice: small blocks, few products."""
+    structure: Any = problem.block_structure
+    k = structure.block_size
+    products = len(coloring(structure, length)) * k if problem.blocks is None else problem.blocks_cost
+    return k <= LARGEST_BLOCK and products <= MOST_PRODUCTS
 
 
 def shaped(residual: Any) -> Any:

@@ -110,6 +110,14 @@ class BlockBanded(Shown):
         return blocks - starts[np.searchsorted(starts, blocks, side="right") - 1]
 
 
+def coloring(structure: BlockBanded, length: int) -> tuple[slice | Indices, ...]:
+    """The blocks of each color of a matrix of `length` block rows."""
+    if structure.periodic:
+        colors = structure.colors(length)
+        return tuple(np.flatnonzero(colors == color) for color in range(int(colors.max()) + 1))
+    return tuple(slice(color, length, structure.width) for color in range(min(structure.width, length)))
+
+
 class Coupling(Protocol):
     """Derivative of one half of the blocks with respect to the other half."""
 

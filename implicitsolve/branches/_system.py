@@ -18,7 +18,7 @@ from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, SparsePlan
 from implicitsolve.krylov import LGMRES
-from implicitsolve.linearize._assemble import Assembler, favors_direct
+from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import JacobianAssembler
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
@@ -27,7 +27,7 @@ from implicitsolve.nonlinear._state import SolveMemory
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.operators._wrappers import bordered
-from implicitsolve.problem import Problem
+from implicitsolve.problem import Problem, favors_direct
 from implicitsolve.stopping import Tally
 from implicitsolve.structure import BlockBanded
 

@@ -43,31 +43,13 @@ from implicitsolve.linearize._difference_steps import (
 )
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
-from implicitsolve.problem import Problem
-from implicitsolve.structure import BlockBanded
+from implicitsolve.problem import favors_direct
+from implicitsolve.structure import BlockBanded, coloring
 
 Rows: TypeAlias = slice | Indices
-MOST_PRODUCTS = 64  # of one assembly, for which direct solves are the first choice
-LARGEST_BLOCK = 64  # the same, of a block that is factorized
 TOGETHER = 2  # unknowns of a block up to which all colors are written in one pass over the blocks
 LEAST_CHANGE = 8  # units of roundoff of F by which an entry of F must have changed
 AFFINE = 1e-3  # mismatch between a difference and twice the one of half the length, up to which it is a derivative
-
-
-def coloring(structure: BlockBanded, length: int) -> tuple[Rows, ...]:
-    """The blocks of each color of a matrix of `length` block rows."""
-    if structure.periodic:
-        colors = structure.colors(length)
-        return tuple(np.flatnonzero(colors == color) for color in range(int(colors.max()) + 1))
-    return tuple(slice(color, length, structure.width) for color in range(min(structure.width, length)))
-
-
-def favors_direct(problem: Problem, length: int) -> bool:
-    """Whether assembling and factorizing J is the first choice: small blocks, few products."""
-    structure: Any = problem.block_structure
-    k = structure.block_size
-    products = len(coloring(structure, length)) * k if problem.blocks is None else problem.blocks_cost
-    return k <= LARGEST_BLOCK and products <= MOST_PRODUCTS
 
 
 class Assembler:

@@ -13,7 +13,6 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
 from implicitsolve.globalize._line_search import ConstantForcing
-from implicitsolve.linearize._assemble import LARGEST_BLOCK, favors_direct
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import mapped
@@ -28,6 +27,7 @@ from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.precondition._lagged import Lagged
+from implicitsolve.problem import LARGEST_BLOCK, favors_direct
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop

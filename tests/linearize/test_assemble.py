@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockBandedMatrix, Problem
-from implicitsolve.linearize._assemble import MOST_PRODUCTS, Assembler, coloring
+from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.problem import MOST_PRODUCTS
+from implicitsolve.structure import coloring
 from tests.linearize.coupled import SOURCES, Coupled, assembled, assembler, layouts
 
 
