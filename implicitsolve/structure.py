@@ -176,6 +176,8 @@ class Halves:
         Blocks 1, 3, 5, ... as a function of the eliminated ones.
     shape : tuple of int, optional
         Shape of a whole state, ``batch_shape + (T, k)``, against which `root` checks its start.
+    nearly_diagonal : bool, optional
+        Whether the couplings' `diagonals` approximate them, so that J offers an inverse made of these. Default True.
     pull : callable, optional
         ``pull(couplings, states, e, w, wrt)`` does at once what `pull_back` has to do at the solution of the kept
         blocks' adjoint system: for the pairs (of the eliminated half, of the kept one) of couplings and of states at
@@ -192,4 +194,5 @@ class Halves:
     eliminated: Half
     kept: Half
     shape: tuple[int, ...] | None = None
+    nearly_diagonal: bool = True
     pull: Pull | None = field(default=None, repr=False)

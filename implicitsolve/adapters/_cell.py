@@ -83,6 +83,11 @@ class Cell(ByFields, ABC):
         """Whether neighbours may be given in their own places, with distances: where a kernel does that at once."""
 
     @cached_property
+    def is_nearly_diagonal(self) -> bool:
+        """Whether the derivatives' diagonals approximate them."""
+        return True
+
+    @cached_property
     def Us(self) -> Array:
         """The neighbours' weights, (m, k, k)."""
         return self.weights[: len(self.offsets), ...]

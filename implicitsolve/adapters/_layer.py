@@ -193,6 +193,7 @@ class Layer(ByFields):
             eliminated=Half(apply=even.apply, linearize=even.linearize),
             kept=Half(apply=odd.apply, linearize=odd.linearize),
             shape=self.shape,
+            nearly_diagonal=self.cell.is_nearly_diagonal,
             pull=self.pull,
         )
 

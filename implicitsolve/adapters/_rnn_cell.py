@@ -57,6 +57,13 @@ class RNNCell(Cell):
         return self.rnn.takes_sequences
 
     @cached_property
+    def is_nearly_diagonal(self) -> bool:
+        """Whether most of the weights' squares are on their diagonals: else these save no evaluation."""
+        xp = array_namespace(self.weights)
+        diagonals = xp.linalg.diagonal(self.weights)
+        return 2.0 * float(xp.sum(diagonals**2)) > float(xp.sum(self.weights**2))
+
+    @cached_property
     def rnn(self) -> Any:
         """Elementwise work after the matrix products."""
         return kernels.rnn.select(self.weights, size=self.size)

@@ -116,7 +116,7 @@ class HalfSystem:
         _, self.first = self.halves.eliminated.linearize(kept)
         _, self.second = self.halves.kept.linearize(eliminated)
         in_shape = tuple(kept.shape[self.axis :])
-        reduced = reduced_jacobian(self.first, self.second, in_shape, evaluator.batch_shape, kept.dtype)
+        reduced = reduced_jacobian(self.halves, self.first, self.second, in_shape, evaluator.batch_shape, kept.dtype)
         J = guarded(reduced, "linearize", tally.add, copies=not problem.pure)
         self.A = J.H if needs_adjoint else J
         self.M: LinearOperator | None = None

@@ -159,7 +159,7 @@ class EvenOdd:
         eliminated, first = self.halves.eliminated.linearize(e)
         value, second = self.halves.kept.linearize(eliminated)
         shape = tuple(e.shape)
-        return e - value, reduced_jacobian(first, second, shape[self.axis :], shape[: self.axis], e.dtype)
+        return e - value, reduced_jacobian(self.halves, first, second, shape[self.axis :], shape[: self.axis], e.dtype)
 
     def blocks(self, e: Array) -> Array:
         x = merge(self.halves.eliminated.apply(e), e, self.axis)
@@ -255,12 +255,20 @@ def merge(eliminated: Array, kept: Array, axis: int) -> Array:
 
 
 def reduced_jacobian(
-    first: Coupling, second: Coupling, in_shape: tuple[int, ...], batch_shape: tuple[int, ...], dtype: Any
+    halves: Halves,
+    first: Coupling,
+    second: Coupling,
+    in_shape: tuple[int, ...],
+    batch_shape: tuple[int, ...],
+    dtype: Any,
 ) -> LinearOperator:
     """I - second first, on states of a batch."""
 
     def take(indices: Indices) -> LinearOperator:
-        return reduced_jacobian(first.take(indices), second.take(indices), in_shape, (len(indices),), dtype)
+        return reduced_jacobian(halves, first.take(indices), second.take(indices), in_shape, (len(indices),), dtype)
+
+    def cast(dtype: Any) -> LinearOperator:
+        return reduced_jacobian(halves, first.astype(dtype), second.astype(dtype), in_shape, batch_shape, dtype)
 
     return LinearOperator(
         lambda v: v - second.matvec(first.matvec(v)),
@@ -269,8 +277,8 @@ def reduced_jacobian(
         batch_shape=batch_shape,
         dtype=dtype,
         take=take if batch_shape else None,
-        inverse=lambda: _inverse(first, second),
-        cast=lambda dtype: reduced_jacobian(first.astype(dtype), second.astype(dtype), in_shape, batch_shape, dtype),
+        inverse=(lambda: _inverse(first, second)) if halves.nearly_diagonal else None,
+        cast=cast,
     )
 
 

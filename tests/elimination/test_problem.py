@@ -110,6 +110,7 @@ def test_the_inverse_on_offer_has_the_blocks_diagonals(name):
     for size in SIZES:
         case = case_of(name, size, scale=0.4)
         layer = case.layer()
+        layer = replace(layer, halves=replace(layer.halves, nearly_diagonal=True))
         kept = case.H[:, 1::2]
         half = ims.elimination.even_odd(layer)
         eliminated, first = layer.halves.eliminated.linearize(kept)
@@ -193,7 +194,8 @@ def test_take_is_the_half_of_some_sequences(name, rng):
         for one in (Ji, J.take(indices)):
             close(one.matvec(v[indices]), J.matvec(v)[indices])
             close(one.rmatvec(v[indices]), J.rmatvec(v)[indices])
-            close(one.approximate_inverse().matvec(v[indices]), M.matvec(v)[indices])
+            if M is not None:  # an RNN's diagonals are a small part of its weights
+                close(one.approximate_inverse().matvec(v[indices]), M.matvec(v)[indices])
             close(one.astype(np.float32).matvec(v[indices].astype(np.float32)), J.matvec(v)[indices], 1e-5)
 
 
