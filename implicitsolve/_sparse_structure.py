@@ -107,7 +107,7 @@ class Sparse(Shown):
         """Diagonals below and above the main one that hold entries."""
         if not self.nnz:
             return 0, 0
-        offsets = self.indices.astype(np.int64) - self.columns
+        offsets = self.indices - self.columns
         return max(0, int(offsets.max())), max(0, -int(offsets.min()))
 
     def to_scipy(self) -> Any:

@@ -25,12 +25,10 @@ LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long
 PIVOT_THRESHOLD = 0.1  # of SuperLU's symmetric mode: a smaller pivot on the diagonal gives way
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
 ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
-CUBES, LINES = 5.0, 30.0  # operations: 5 w^3 + 30 N w, within a factor of 2 of nanoseconds in the plane and the cube
+CUBES, LINES, EACH = 1.0, 12.0, 40.0  # w^3 + 12 N w + 40 nnz: planes, tori, cubes, 1 or 2 fields, within a factor of 2
 DENSE = 0.25  # part of all entries from which on LAPACK's LU of the whole array is faster than SuperLU
 SPREAD = 10.0  # of the largest entries of rows, or of columns, above which they are scaled, as by LAPACK's `gesvx`
-DIRECT_LIMIT = (
-    6e4  # operations for each unknown up to which kept factors were faster than ILU: cube of 26, torus of 200
-)
+DIRECT_LIMIT = 1.5e4  # nanoseconds an unknown up to which kept factors were faster than ILU: cube of 26, torus of 200
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class FillEstimate:
     entries : float
         Entries of both factors.
     operations : float
-        Multiplications and additions; about as many nanoseconds.
+        Nanoseconds that they take, about.
     prefers_direct : bool
         Whether the factorization is cheap enough not to be avoided.
     """
@@ -77,12 +75,11 @@ class SparsePlan:
             if not self.is_symmetric:
                 graph = scipy.sparse.csr_array(graph + graph.T)
             order = scipy.sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
-            place = np.empty(n, dtype=np.int64)
-            place[order] = np.arange(n)
-            offsets = place[rows] - place[columns]
+            place = np.empty(n, dtype=np.int32)
+            place[order] = np.arange(n, dtype=np.int32)
+            self.order, rows, columns = order, place[rows], place[columns]
+            offsets = rows - columns
             lower, upper = int(max(0, offsets.max(initial=0))), int(max(0, -offsets.min(initial=0)))
-            self.order = order
-            rows, columns = place[rows], place[columns]
         self.lower: int = lower
         self.upper: int = upper
         width = max(lower, upper)
@@ -92,7 +89,7 @@ class SparsePlan:
             self.places: HostArray = (lower + upper + rows - columns) + columns.astype(np.int64) * (
                 2 * lower + upper + 1
             )
-        operations = CUBES * float(width) ** 3 + LINES * n * width
+        operations = CUBES * float(width) ** 3 + LINES * n * width + EACH * structure.nnz
         entries = ENTRIES_PER_ROW * n * width
         self.fill: FillEstimate = FillEstimate(
             width, entries, operations, self.is_direct or operations <= DIRECT_LIMIT * n
@@ -103,10 +100,11 @@ class SparsePlan:
     def permuted(self) -> tuple[HostArray, HostArray, HostArray]:
         """P A P^T in the known order, as (entries, indices, indptr): the next factorizations need not look for one."""
         order: Any = self.known_order
-        rows, columns = order[self.structure.indices], order[self.structure.columns]
-        sorting = np.lexsort((rows, columns))
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=order.size))]).astype(np.int32)
-        return sorting, rows[sorting].astype(np.int32), indptr
+        structure, n = self.structure, self.structure.unknowns
+        numbers = np.arange(structure.nnz)
+        rows = scipy.sparse.csc_array((numbers, order[structure.indices], structure.indptr), shape=(n, n)).tocsr()
+        P = scipy.sparse.csr_array((rows.data, order[rows.indices], rows.indptr), shape=(n, n)).tocsc()
+        return P.data, P.indices, P.indptr
 
 
 class Engine(Protocol):
@@ -193,7 +191,12 @@ class _SuperLU:
         if pivots or not plan.is_symmetric:
             self.lu = _superlu(data, structure.indices, structure.indptr, n, permc_spec="COLAMD")
         else:
-            options: Any = {"diag_pivot_thresh": PIVOT_THRESHOLD, "panel_size": 1, "options": {"SymmetricMode": True}}
+            options: Any = {
+                "diag_pivot_thresh": PIVOT_THRESHOLD,
+                "panel_size": 1,
+                "relax": 1,
+                "options": {"SymmetricMode": True},
+            }
             self.order = plan.known_order
             if self.order is None:
                 self.lu = _superlu(data, structure.indices, structure.indptr, n, permc_spec="MMD_AT_PLUS_A", **options)

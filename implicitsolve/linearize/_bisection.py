@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._coloring import full_rows, greedy_colors
 from implicitsolve.linearize._probe import BudgetSpentError, Probe
@@ -26,6 +27,7 @@ class Entries:
     values: HostArray  # (B, n)
     full_rows: HostArray
     colors: HostArray | None = None  # of the columns, where those of a color were displaced together
+    pattern: Sparse | None = None  # of these entries, where it is known
 
 
 def bisection_cost(unknowns: int, row_entries: float) -> float:

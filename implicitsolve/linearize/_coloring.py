@@ -91,8 +91,8 @@ def lattice_colors(structure: Sparse, least: int) -> HostArray | None:
     n = structure.unknowns
     if not structure.nnz or n <= least:
         return None
-    offsets = structure.columns - structure.indices
-    counts = np.bincount(offsets + n, minlength=2 * n)
+    offsets = np.subtract(structure.columns, structure.indices, dtype=np.intp) + n  # from 1 to 2 n - 1
+    counts = np.bincount(offsets, minlength=2 * n)
     common = np.flatnonzero(counts * COMMON >= n)
     if common.size > 4 * least or counts[common].sum() < LEAST_COMMON * structure.nnz:
         return None
@@ -144,14 +144,14 @@ def _kinds_of_rows(structure: Sparse, offsets: HostArray) -> tuple[HostArray, Ho
     """
     n, rows = structure.unknowns, structure.indices
     hashes = np.arange(2 * n) * 2654435761 % PRIME
-    key = np.bincount(rows, hashes[offsets + n], minlength=n).astype(np.int64) % PRIME
+    key = np.bincount(rows, hashes.astype(np.float64)[offsets], minlength=n).astype(np.int64) % PRIME
     counts, row = np.bincount(key), np.zeros(PRIME, dtype=np.int64)
     row[key] = np.arange(n)
     frequent = np.flatnonzero(counts)
     frequent = frequent[np.argsort(-counts[frequent], kind="stable")][:MOST_KINDS]
     number = np.full(n, -1)
     number[row[frequent]] = np.arange(frequent.size)
-    entries = np.flatnonzero(number[rows] >= 0)
+    entries = np.flatnonzero((number >= 0)[rows])
     entries = entries[np.argsort(number[rows[entries]], kind="stable")]
     kind = number[rows[entries]]
     place = np.arange(kind.size) - np.searchsorted(kind, kind)
@@ -210,7 +210,7 @@ def _repaired(structure: Sparse, colors: HostArray, p: int) -> HostArray | None:
     A row whose colors are p different ones has as many bits in the sum of 2^color; equal ones carry.
     """
     n, rows = structure.unknowns, structure.indices
-    bits = np.bincount(rows, np.repeat(2.0**colors, np.diff(structure.indptr)), minlength=n).astype(np.int64)
+    bits = np.bincount(rows, (2.0 ** np.arange(p))[colors][structure.columns], minlength=n).astype(np.int64)
     bad = np.bitwise_count(bits) != structure.row_counts
     if not bad.any():
         return colors

@@ -141,19 +141,22 @@ def _believed(probe: Probe, entries: Entries, how: str, unexplained: HostArray) 
     Rows that are `unexplained` are wrong.
     """
     n, rows, columns, values = probe.size, entries.rows, entries.columns, entries.values
-    keys = columns.astype(np.int64) * n + rows
-    is_sorted = bool((keys[1:] > keys[:-1]).all())
-    if not is_sorted:  # an entry may have come up twice
-        order = np.unique(keys, return_index=True)[1]
-        rows, columns, values = rows[order], columns[order], values[:, order]
-    structure = compressed(np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n))]), rows)
+    structure, is_sorted = entries.pattern, True
+    if structure is None:
+        keys = columns.astype(np.int64) * n + rows
+        is_sorted = bool((keys[1:] > keys[:-1]).all())
+        if not is_sorted:  # an entry may have come up twice
+            order = np.unique(keys, return_index=True)[1]
+            rows, columns, values = rows[order], columns[order], values[:, order]
+        structure = compressed(np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=n))]), rows)
     with np.errstate(all="ignore"):
-        values = (values - probe.F[:, rows]) / probe.h[:, columns]
+        values = (values - probe.F.take(rows, axis=1)) / probe.h.take(columns, axis=1)
     if not np.isfinite(values).all():
         return Detection(how="not finite", evaluations=probe.evaluations, unknowns=probe.size), np.arange(probe.size)
     d = probe.inward(probe.x, probe.h * random_direction(entries.colors, probe.size, probe.evaluations))
-    wrong = np.flatnonzero(wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows))
-    wrong = np.union1d(wrong, unexplained)
+    is_wrong = wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows)
+    is_wrong[unexplained] = True
+    wrong = np.flatnonzero(is_wrong)
     if unexplained.size or wrong.size > MOST_WRONG * probe.size:
         return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=probe.size), wrong
     return Detection(
@@ -173,7 +176,7 @@ def random_direction(colors: HostArray | None, size: int, seed: int) -> HostArra
     if colors is None:
         lengths = random.uniform(0.5, 1.0, size)
     else:
-        order = np.argsort(colors, kind="stable")
+        order = np.argsort(colors.astype(np.min_scalar_type(int(colors.max()))), kind="stable")
         first = np.searchsorted(colors[order], np.arange(int(colors.max()) + 1))
         rank = np.empty(size)
         rank[order] = np.arange(size) - first[colors[order]]

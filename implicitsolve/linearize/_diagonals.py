@@ -193,8 +193,8 @@ class Diagonals:
         rows = whole.reshape(n, width)
         if any(self.wraps):
             rows.sort(axis=1)
+            rows[:, 1:][rows[:, 1:] == rows[:, :-1]] = n
         keep = rows < n
-        keep[:, 1:] &= rows[:, 1:] != rows[:, :-1]
         dense = [column for column, changed in self.columns.items() if changed.size > MOST_ROWS]
         keep[dense] = False
         if self.full_rows.size:
@@ -233,23 +233,27 @@ def verify(
     place = colors[pattern.columns] * np.int64(n) + pattern.indices
     expected = np.zeros((coloring.count, n), dtype=bool)
     expected.reshape(-1)[place] = True
-    responses = np.empty((coloring.count, *probe.F.shape), dtype=probe.F.dtype)
+    responses = np.empty((probe.systems, coloring.count, n), dtype=probe.F.dtype)
     changed = np.empty_like(expected)
     surprised = 0
     for color in range(coloring.count):
-        responses[color] = probe.displaced(colors == color)
-        changed[color] = probe.changed_rows(responses[color])
+        responses[:, color] = F = probe.displaced(colors == color)
+        changed[color] = probe.changed_rows(F)
         changed[color, ignored] = False
         surprised += int(np.count_nonzero(changed[color] & ~expected[color]))
         if surprised > TOO_MANY * n:
             raise NotDiagonalError
     there = changed.reshape(-1)[place]
-    rows, columns, unexplained = pattern.indices[there], pattern.columns[there], np.zeros(0, dtype=np.int64)
-    if surprised:
-        more, unexplained = _explained(pattern, colors, *np.nonzero(changed & ~expected))
-        rows, columns = np.concatenate([rows, more[0]]), np.concatenate([columns, more[1]])
-    values = np.stack([part[colors[columns], rows] for part in np.moveaxis(responses, 1, 0)])
-    return Entries(rows, columns, values, left_out, colors), unexplained
+    rows, columns, unexplained = pattern.indices, pattern.columns, np.zeros(0, dtype=np.int64)
+    is_exact = not surprised and bool(there.all())
+    if not is_exact:
+        rows, columns = rows[there], columns[there]
+        if surprised:
+            more, unexplained = _explained(pattern, colors, *np.nonzero(changed & ~expected))
+            rows, columns = np.concatenate([rows, more[0]]), np.concatenate([columns, more[1]])
+        place = colors[columns] * np.int64(n) + rows
+    values = responses.reshape(probe.systems, -1).take(place, axis=1)
+    return Entries(rows, columns, values, left_out, colors, pattern if is_exact else None), unexplained
 
 
 def _explained(

@@ -22,20 +22,21 @@ REDUCTION, ROUGH = 1e-2, 0.1  # of the linear residual by BiCGSTAB: a Newton ste
 PART = 0.3  # of what the last step has reduced ||F|| to, that the next linear residual may be
 REDUCTION_ILU = 1e-4  # by GMRES with ILU
 MOST_ITERATIONS = 20  # of a first solve with ILU, to half of the digits: where there are more, factors are cheaper
-ITERATION, UNKNOWN = 20e3, 3.0  # nanoseconds: of an iteration of BiCGSTAB, and more for each unknown,
-ENTRY, CELL = 2.4, 0.5  # ... each entry in compressed columns, and each place on a diagonal
+ITERATION, UNKNOWN = 12e3, 1.5  # nanoseconds: of an iteration of BiCGSTAB, and more for each unknown,
+ENTRY, CELL = 1.6, 0.3  # ... each entry in compressed columns, and each place on a diagonal
 LEAST_FULL = 0.3  # part of their places that diagonals fill if products by diagonals are faster: 3 times where all are
-MOST_OPERATIONS = 1e11  # of complete factors that follow: minutes in the cube, 8 s for 524,288 unknowns in the plane
+MOST_OPERATIONS = 3e10  # of complete factors that follow: half a minute, 524,288 unknowns in the plane
 SOLVES = 4  # that factors serve: an iterative solve may cost that part of what is left
 LEAST, MOST = 4, 100  # iterations of BiCGSTAB that are worth a trial, and that one solve may take
-PATIENCE = 4  # part of the limit after which the residual must have fallen half as fast as the limit asks
+PATIENCE = 2  # part of the limit after which the residual must have fallen half as fast as the limit asks
 
 
 class SparseInverses:
     """Inverses of matrices of one pattern, for the Newton steps of one solve.
 
     A single system is solved by BiCGSTAB with the assembled J, scaled by its diagonal, until the iterations have cost
-    what a factorization is estimated to: so the two never cost more than about twice the better one. Each J is expected
+    what a factorization is estimated to, beyond what its solves would (a nanosecond for each entry of the factors): so
+    the two never cost more than about twice the better one. Each J is expected
     to serve as many solves as the last one did; after one that was factored the iterations may cost half. Time steps
     need a few iterations, and in the cube they take a small part of the time of LU. Where factors would fill too much
     (`FillEstimate`), GMRES with `ILU` is tried before.
@@ -77,8 +78,10 @@ class SparseInverses:
 
     def limit(self) -> int:
         """Iterations that the estimate leaves for the next solve."""
-        left = self.share * self.plan.fill.operations - self.spent  # type: ignore[union-attr]
-        return int(min(MOST, left / (max(1, self.expected - self.served) * self.cost))) if left > 0 else 0
+        fill: Any = self.plan.fill  # type: ignore[union-attr]
+        left = self.share * fill.operations - self.spent
+        allowed = left / max(1, self.expected - self.served) + fill.entries
+        return int(min(MOST, allowed / self.cost)) if left > 0 else 0
 
     def eta(self, F: HostArray) -> float:
         """Linear residual, over ||F||, that the next solve leaves: no less than the Newton step is likely to gain."""
@@ -132,7 +135,7 @@ class _Iterative:
         owner = self._owner
         if self._factors is None:
             y, iterations = bicgstab(self._scaled, F[0], owner.limit(), owner.eta(F[0]))
-            owner.spent += iterations * owner.cost
+            owner.spent += max(0.0, iterations * owner.cost - owner.plan.fill.entries)  # type: ignore[union-attr]
             if y is not None:
                 owner.served += 1
                 y *= self._scale
