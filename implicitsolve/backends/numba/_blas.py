@@ -16,9 +16,9 @@ from numba.core import cgutils, types
 from numba.extending import get_cython_function_address
 
 from implicitsolve._typing import HostArray
-from implicitsolve.backends.numba._elimination import largest_in_block
+from implicitsolve.backends.numba._elimination import copy_block, largest_in_block
 from implicitsolve.backends.numba._factors import Batch
-from implicitsolve.backends.numba._jit import _intrinsic, kernel, share
+from implicitsolve.backends.numba._jit import _intrinsic, inner, kernel, share
 
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 ROUTINES = (("lapack", "getrf"), ("lapack", "getrs"), ("blas", "trsm"), ("blas", "gemm"), ("blas", "gemv"))
@@ -62,7 +62,7 @@ def call(typing_context: Any, routine: Any, arguments: Any) -> Any:
     return types.void(routine, arguments), generate
 
 
-@kernel
+@inner
 def factor(calls, D, pivots):
     """LU of the transpose of a block D, in C order, in place; False where a pivot is zero."""
     k = address(calls[2]) + 4 * SIZE
@@ -70,7 +70,7 @@ def factor(calls, D, pivots):
     return calls[2][INFO] == 0
 
 
-@kernel
+@inner
 def divide(calls, D, pivots, moves, X, x, adjoint):
     """Overwrite x (k, K), at the address X, with D^-1 x, or D^-T x, for what `factor` left at D and `pivots`.
 
@@ -94,7 +94,7 @@ def divide(calls, D, pivots, moves, X, x, adjoint):
             exchange(x, i, moves[i] - 1)
 
 
-@kernel
+@inner
 def exchange(x, i, p):
     """Exchange two rows."""
     if i != p:
@@ -102,7 +102,7 @@ def exchange(x, i, p):
             x[i, j], x[p, j] = x[p, j], x[i, j]
 
 
-@kernel
+@inner
 def subtract_product(calls, A, Y, X, adjoint):
     """``x -= A y``, or ``A^T y``, for x and y (k, K); all in C order, given by their addresses."""
     letters, one, unit = address(calls[1]), address(calls[2]), address(calls[3])
@@ -175,7 +175,7 @@ def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
             while entered < min(t + lower + 1, T):
                 for j in range(max(0, lower - entered), min(m, T + lower - entered)):
                     if not in_place:
-                        F[b, entered, j] = A[b, entered, j]
+                        copy_block(A[b], F[b], entered, j, k)
                     scale = max(scale, largest_in_block(F[b], entered, j, k))
                 entered += 1
             row = address(F[b, t])

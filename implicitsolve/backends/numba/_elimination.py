@@ -243,15 +243,21 @@ def _copy_row(A, F, reach, t, lower, k):
     largest = abs(A.dtype.type(0))
     reach[t] = min(t + m - 1 - lower, T - 1)
     for j in range(max(0, lower - t), min(m, T + lower - t)):
-        for r in range(k):
-            for c in range(k):
-                F[t, j, r, c] = A[t, j, r, c]
+        copy_block(A, F, t, j, k)
         largest = max(largest, largest_in_block(F, t, j, k))
     for j in range(m, F.shape[1]):
         for r in range(k):
             for c in range(k):
                 F[t, j, r, c] = 0
     return largest
+
+
+@inner
+def copy_block(A, F, t, j, k):
+    """By loops: Numba compiles an assignment of arrays for more than a second."""
+    for r in range(k):
+        for c in range(k):
+            F[t, j, r, c] = A[t, j, r, c]
 
 
 @inner

@@ -22,8 +22,16 @@ from implicitsolve.nonlinear._broyden import MAX_AGE
 from implicitsolve.nonlinear._loop import BLOWN_UP, PATIENCE, IterationLoop
 from implicitsolve.status import Status
 
-CONVERGED, NONFINITE, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.NONFINITE), int(Status.ITERATION_LIMIT)
-STAGNATED, DIVERGED, LINE_SEARCH_FAILED = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.LINE_SEARCH_FAILED)
+CONVERGED, NONFINITE, ITERATION_LIMIT, STAGNATED, DIVERGED, LINE_SEARCH_FAILED = np.asarray(
+    [
+        Status.CONVERGED,
+        Status.NONFINITE,
+        Status.ITERATION_LIMIT,
+        Status.STAGNATED,
+        Status.DIVERGED,
+        Status.LINE_SEARCH_FAILED,
+    ]
+)  # as NumPy's integers, as in `_newton_steps`
 X, F, TRIAL, TRIAL_F, STEP, PAIRS = steps.X, steps.F, steps.TRIAL, steps.TRIAL_F, steps.STEP, steps.PAIRS
 FLOOR, GUESS = steps.FLOOR, steps.GUESS
 TARGET, UNIT, START, NORM, MEASURE, FIRST = (

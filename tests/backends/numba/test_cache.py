@@ -87,3 +87,15 @@ def test_only_new_compilations_are_counted(monkeypatch, tmp_path):
     assert [double(1), double(2), double(1.5)] == [2, 4, 3.0]
     assert counted.kernels == 2
     assert counted.seconds > 0
+
+
+def test_functions_of_kernels_remain_callable_from_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setattr(numba.core.config, "CACHE_DIR", str(tmp_path))
+
+    @_jit.inner
+    def largest(x, y):
+        return max(x, abs(y))
+
+    kernels = [_jit.compiled(lambda x, y: largest(x, y)), numba.njit(lambda x, y: largest(x, y))]
+    assert [kernel(1.0, -2.0) for kernel in kernels] == [2.0, 2.0]
+    assert numba.njit(lambda x: abs(x))(-3.0) == 3.0
