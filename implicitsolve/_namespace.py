@@ -120,7 +120,7 @@ def to_host(x: Array) -> HostArray:
 def from_host(values: HostArray, like: Array) -> Array:
     """Bring short host values to the library, device and dtype of `like` (its real dtype for real values)."""
     is_count = values.dtype.kind in "iub"
-    if is_numpy_array(like):
+    if isinstance(like, np.ndarray):
         if is_count or values.dtype == like.dtype:
             return values
         return values.astype(like.dtype if values.dtype.kind == "c" else np.finfo(like.dtype).dtype, copy=False)

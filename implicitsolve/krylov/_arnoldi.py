@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+from scipy.linalg.lapack import dgels
 
 from implicitsolve._namespace import (
     array_namespace,
@@ -117,6 +118,10 @@ class Hessenberg:
     def solve(self, columns: HostArray) -> HostArray:
         """Minimizers y (B, m) for the first `columns` (B,) of each system, zero beyond them."""
         m = self.columns
+        if columns.size == 1 and columns[0] == m and self.H.dtype.kind == "f":  # one call of LAPACK
+            *_, y, info = dgels(self.H[0, : m + 1, :m], self.beta[0] * np.eye(m + 1, 1)[:, 0])
+            if info == 0:
+                return y[None, :m]
         used = np.arange(m)[None, :] < columns[:, None]
         Q, R = np.linalg.qr(self.H[:, : m + 1, :m])
         R = np.where(used[:, :, None] & used[:, None, :], R, np.eye(m))

@@ -258,13 +258,12 @@ class SpaceCollector:
         self.theta[systems] = geometric_mean(S, good)
         # small singular values are what a Krylov space is slow to find: those come first
         order = np.argsort(np.where(good, S, np.inf), axis=1)[:, : self.keep]
-        chosen = np.take_along_axis(good, order, 1)
-        inverse = np.where(chosen, 1 / np.where(chosen, np.take_along_axis(S, order, 1), 1.0), 0.0)
-        P = np.take_along_axis(P, order[:, None, :], 2) * chosen[:, None, :]
-        W = np.conj(np.take_along_axis(Wh, order[:, :, None], 1)) * inverse[:, :, None]
+        each = np.arange(len(order))[:, None]
+        chosen = good[each, order]
+        inverse = np.where(chosen, 1 / np.where(chosen, S[each, order], 1.0), 0.0)
         with np.errstate(all="ignore"):
-            U = xp.matmul(from_host(W, V), Z[:, :m, :])
-            C = xp.matmul(from_host(np.ascontiguousarray(P.transpose(0, 2, 1)), V), V[:, : m + 1, :])
+            U = xp.matmul(from_host(np.conj(Wh[each, order]) * inverse[:, :, None], V), Z[:, :m, :])
+            C = xp.matmul(from_host(P[each, :, order] * chosen[:, :, None], V), V[:, : m + 1, :])
         return systems, U, C, chosen
 
     def renumbered(self, places: Indices) -> Callable[[Indices, Array, Array, Hessenberg, HostArray], None]:
