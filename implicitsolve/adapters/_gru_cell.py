@@ -186,9 +186,7 @@ class GRUCell(GatedCell):
         """Of each neighbour s_j, and dhhat/da_j."""
         m = len(self.offsets)
         shares = [factors[j, ...] for j in range(m - 1)]
-        last = array_namespace(factors).ones_like(factors[0, ...])
-        for share in shares:
-            last -= share
+        last = 1.0 - sum(shares[1:], shares[0]) if shares else array_namespace(factors).ones_like(factors[0, ...])
         return list(zip([*shares, last], (factors[m - 1 + j, ...] for j in range(m))))
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
@@ -198,8 +196,19 @@ class GRUCell(GatedCell):
         keep, r, slope_z, slope_r, slope_candidate = (self.split(factors)[1][i, ...] for i in range(5))
         diagonals = array_namespace(factors).linalg.diagonal(self.weights)
         Uz, Ur, U = diagonals[-3, :], diagonals[-2, :], diagonals[-1, :]
-        outer = keep + slope_z * Uz + slope_candidate * U * (r + slope_r * Ur)
-        return tuple(outer * (s + slope * diagonals[j, :]) for j, (s, slope) in enumerate(self._shares(factors)))
+        outer = slope_r * Ur
+        outer += r
+        outer *= slope_candidate
+        outer *= U
+        outer += slope_z * Uz
+        outer += keep
+        found: list[Array] = []
+        for j, (s, slope) in enumerate(self._shares(factors)):
+            diagonal = slope * diagonals[j, :]
+            diagonal += s
+            diagonal *= outer
+            found.append(diagonal)
+        return tuple(found)
 
     def blocks(self, factors: Array) -> Array:
         xp = array_namespace(factors)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, norm_max
+from implicitsolve._namespace import array_namespace, copied, from_host, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.monitor import Monitor, mapped
@@ -105,6 +105,7 @@ class EvenOdd:
 
     whole: Problem
     length: int = 0  # of the whole states in blocks, for the way back
+    latest: list[tuple[Array, Array]] = field(default_factory=list)  # on the way: kept blocks, and the eliminated ones
 
     @classmethod
     def of(cls, problem: Problem, x0: Array) -> EvenOdd | None:
@@ -153,10 +154,13 @@ class EvenOdd:
         )
 
     def residual(self, e: Array) -> Array:
-        return e - self.halves.kept.apply(self.halves.eliminated.apply(e))
+        eliminated = self.halves.eliminated.apply(e)
+        self._remember(e, eliminated)
+        return e - self.halves.kept.apply(eliminated)
 
     def linearize(self, e: Array) -> tuple[Array, LinearOperator]:
         eliminated, first = self.halves.eliminated.linearize(e)
+        self._remember(e, eliminated)
         value, second = self.halves.kept.linearize(eliminated)
         shape = tuple(e.shape)
         return e - value, reduced_jacobian(self.halves, first, second, shape[self.axis :], shape[: self.axis], e.dtype)
@@ -205,13 +209,22 @@ class EvenOdd:
 
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result for all blocks; those that were eliminated satisfy their equations by construction."""
-        x, fun = expand(self.whole, result.x), self._padded(result.fun, self.axis)
-        counts = replace(result.counts, residuals=result.counts.residuals + 1)
+        kept, counts, latest = result.x, result.counts, self.latest[0] if self.latest else None
+        if latest is not None and bool(array_namespace(kept).all(latest[0] == kept)):
+            eliminated = latest[1]
+        else:
+            eliminated, counts = self.halves.eliminated.apply(kept), replace(counts, residuals=counts.residuals + 1)
+        x, fun = merge(eliminated, kept, self.axis), self._padded(result.fun, self.axis)
         result = replace(result, x=x, fun=fun, counts=counts)
         batch_shape = tuple(x.shape[: self.axis])
         xp = array_namespace(x)
         finite = np.isfinite(norm_max(xp.reshape(x, (math.prod(batch_shape), -1))))
         return result if finite.all() else _spoilt(result, finite.reshape(batch_shape))
+
+    def _remember(self, e: Array, eliminated: Array) -> None:
+        """Keep the eliminated blocks of the latest point, which is mostly the solution, on the way back from `root`."""
+        if self.length:
+            self.latest[:] = [(copied(e), eliminated if self.whole.pure else copied(eliminated))]
 
     def _padded(self, R: Array, axis: int) -> Array:
         """The residual of all blocks."""

@@ -105,7 +105,7 @@ class SinglePrecision:
         """Newton direction, no more accurate than float32 can make it."""
         xp = array_namespace(F)
         single = J if is_complex(F) else J.astype(xp.float32)
-        self.is_single = single.dtype != J.dtype
+        self.is_single = single.dtype != F.dtype
         if not self.is_single:
             return self.linear.direction(J, F, norms, eta, M, limit)
         unit, norms = _normalized(F, norms)
@@ -139,10 +139,10 @@ def _restored(x: Array, norms: HostArray, like: Array) -> Array:
 
 
 def _rounded(M: Any, like: Array) -> LinearOperator | None:
-    """An operator in double precision as one on float32 vectors."""
-    if M is None:
-        return None
+    """An operator as one on float32 vectors."""
     xp = array_namespace(like)
+    if M is None or M.dtype == xp.float32:
+        return M
     return LinearOperator(
         lambda v: xp.astype(M.matvec(xp.astype(v, like.dtype)), xp.float32),
         in_shape=like.shape[1],

@@ -49,7 +49,7 @@ class History:
         self.work: Any = vectors_like(F)
         self.is_host = isinstance(F, np.ndarray)
         self.seen = 0  # columns since the start
-        self.dF, self.dg = (empty_vectors(F, b, min(memory, FIRST_COLUMNS)) for _ in range(2))  # a ring of columns
+        self.dF, self.dg = _pair(F, b, min(memory, FIRST_COLUMNS))  # a ring of columns
         self.places: Indices | None = None  # of the systems in these, which may hold columns of systems that have left
         self.held = np.zeros((b, memory), dtype=bool)
         self.gram = np.zeros((b, memory, memory), dtype)
@@ -144,9 +144,9 @@ class History:
 
     def _grow(self) -> None:
         """Make room for twice as many columns."""
-        used = self.dF.shape[1]
-        columns = min(self.memory, 2 * used)
-        self.dF, self.dg = (_copied(old, None, columns, used) for old in (self.dF, self.dg))
+        (systems, used, _), old = self.dF.shape, (self.dF, self.dg)
+        self.dF, self.dg = _pair(self.dF, systems, min(self.memory, 2 * used))
+        self.dF[:, :used, :], self.dg[:, :used, :] = old
 
     def take(self, rows: Indices) -> History:
         """Return the history of some systems."""
@@ -165,7 +165,7 @@ class History:
     def _gather(self, places: Indices) -> None:
         """Copy the columns of the systems at these places."""
         m = self.columns
-        self.dF, self.dg = (_copied(old, places, old.shape[1], m) for old in (self.dF, self.dg))
+        self.dF, self.dg = (_copied(old, places, m) for old in (self.dF, self.dg))
         self.places = None
 
     def concat(self, other: History, systems: int) -> History:
@@ -196,10 +196,20 @@ class History:
             differences[free, : self.columns, :] = 0.0
 
 
-def _copied(old: Array, places: Indices | None, columns: int, used: int) -> Array:
-    """The first `used` columns of some systems, or of all, in an array with room for more."""
-    room = empty_vectors(old, old.shape[0] if places is None else places.size, columns)
-    room[:, :used, :] = old[:, :used, :] if places is None else gather(old[:, :used, :], places)
+def _pair(like: Array, systems: int, columns: int) -> tuple[Array, Array]:
+    """Room for dF and dg, in one piece.
+
+    C libraries keep as much memory for later as their largest piece suggests. With one for each, pages went back to the
+    system at the end of a solve, and the next one spent a tenth of its time on new ones.
+    """
+    both = empty_vectors(like, 2, systems, columns)
+    return both[0, ...], both[1, ...]
+
+
+def _copied(old: Array, places: Indices, used: int) -> Array:
+    """The first `used` columns of some systems, in an array with as much room as before."""
+    room = empty_vectors(old, places.size, old.shape[1])
+    room[:, :used, :] = gather(old[:, :used, :], places)
     return room
 
 

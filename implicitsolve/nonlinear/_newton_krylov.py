@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import eps, norm2, norm_max
+from implicitsolve._namespace import eps, is_complex, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._bounds import bounded_direction, kept_part
 from implicitsolve.globalize._line_search import (
@@ -220,12 +220,13 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             evaluator.length.follow(evaluator.rows, norm2(state.x) if state.x_norms is None else state.x_norms)
         J = self._jacobian()
         eta = self._forcing()
-        M = self._preconditioner(J)
+        A = J.astype(evaluator.xp.float32) if self.method.krylov_dtype and not is_complex(state.F) else J
+        M = self._preconditioner(A)
         limit = None if state.lagged is None else state.lagged.limit
         if self.is_limited and (state.since[0] or self.is_retry):
             most = np.asarray([max(LEAST_KRYLOV, self.whole.tally.allowance)])
             limit = most if limit is None else np.minimum(limit, most)
-        outcome = state.linear.direction(J, state.F, state.norms, eta, M, limit)
+        outcome = state.linear.direction(A, state.F, state.norms, eta, M, limit)
         state.since = state.since - state.linear.grew  # a larger space may solve what this one could not
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
         previous, direction, remaining = state.norms, outcome.x, linear_residual

@@ -284,8 +284,9 @@ def test_counts_are_those_of_the_calls(key):
     assert calls["pull"] == 2 * counts.vjps == 0
     assert calls["linearize"] == 2 * counts.linearizations
     halves = calls["apply"] + calls["linearize"]
-    assert halves == 2 * counts.residuals - 1  # to expand the solution is half a residual
-    assert result.steps[-1].counts.residuals == counts.residuals - 1
+    extra = counts.residuals - result.steps[-1].counts.residuals
+    assert extra in (0, 1)  # to expand the solution is half a residual, and nothing where all systems ended at once
+    assert halves == 2 * counts.residuals - extra
 
 
 def test_a_batch_without_take_is_solved_as_one_with(name):
@@ -378,3 +379,23 @@ def test_a_user_of_halves_needs_no_adapter():
         assert np.abs(problem.residual(result.x)).max() <= 2 * ATOL
     assert ims.elimination.even_odd(problem).structure is None
     assert ims.elimination.even_odd(problem).parameter_jvp is ims.elimination.even_odd(problem).initial_guess is None
+
+
+def test_the_last_evaluation_expands_the_solution_though_it_reuses_memory():
+    layer = case_of("implicit_gru", "odd", scale=1.5).layer()
+    room = {}
+
+    def reused(half, name):
+        def apply(other):
+            value = half.apply(other)
+            room.setdefault(name, np.empty_like(value))[...] = value
+            return room[name]
+
+        return replace(half, apply=apply)
+
+    halves = replace(layer.halves, eliminated=reused(layer.halves.eliminated, 0), kept=reused(layer.halves.kept, 1))
+    result = ims.root(replace(layer, halves=halves, pure=False), method="anderson", stop=TIGHT)
+    assert result.counts.residuals == result.steps[-1].counts.residuals
+    np.testing.assert_array_equal(result.x, ims.root(layer, method="anderson", stop=TIGHT).x)
+    room[0][...] = np.nan
+    assert np.abs(layer.residual(result.x)).max() <= 1e-9
