@@ -189,7 +189,7 @@ class Diagonals:
                     place %= m
                 rows = np.full((place.shape[0], width), n, dtype=np.int32)  # stands for none
                 rows[:, : len(field)] = np.where((place >= 0) & (place < m), place * self.strides[axis], n)
-                whole[tuple(mine)] += rows.reshape([-1 if other == axis else 1 for other in axes] + [width])
+                whole[tuple(mine)] += rows.reshape([len(rows) if other == axis else 1 for other in axes] + [width])
         rows = whole.reshape(n, width)
         if any(self.wraps):
             rows.sort(axis=1)

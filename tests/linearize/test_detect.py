@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import implicitsolve as ims
 from benchmarks.sparse_problems import networks, planes
 from implicitsolve.linearize._detect import detect
 
@@ -191,3 +192,11 @@ def test_same_calls_same_answer():
     first, second = (detect(flat(problem), problem.x0[None].copy()) for _ in range(2))
     assert first.evaluations == second.evaluations
     assert np.array_equal(first.values, second.values)
+
+
+@pytest.mark.parametrize("F", [lambda x: np.floor(x) + 0.5, np.ones_like], ids=["steps", "constant"])
+def test_a_residual_that_no_unknown_changes_ends_the_search_and_the_solve(F):
+    """A pattern without entries could not be reshaped: ValueError from `root`."""
+    result = ims.root(F, np.linspace(0.1, 0.9, 30))
+    assert not result.success
+    assert result.counts.residuals < 60
