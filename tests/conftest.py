@@ -73,6 +73,14 @@ def double() -> ModuleType:
     return package
 
 
+@pytest.fixture
+def cudss(device: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """nvmath-python, or the double of it: `calls` counts its methods, those in `failing` raise."""
+    if USES_DOUBLE:
+        return import_module("tests.device_double.nvmath").install(monkeypatch)
+    return pytest.importorskip("nvmath.sparse.advanced", reason="nvmath-python is not installed")
+
+
 @pytest.fixture(params=LIBRARIES)
 def xp(request: pytest.FixtureRequest) -> ModuleType:
     """Array library under test: NumPy, array-api-strict, and CuPy where a GPU is (marker ``gpu``)."""

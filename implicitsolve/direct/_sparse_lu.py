@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import scipy.linalg.lapack
@@ -13,8 +13,10 @@ import scipy.sparse
 import scipy.sparse.csgraph
 import scipy.sparse.linalg
 
+from implicitsolve._namespace import array_namespace, is_complex, near_reciprocals
 from implicitsolve._sparse_structure import Sparse
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import Array, HostArray
+from implicitsolve.direct._cudss import CuDSSPlan, Engine
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import per_system, status_per_system
@@ -96,6 +98,10 @@ class SparsePlan:
         )
         self.known_order: HostArray | None = None  # that SuperLU found for the first factorization in symmetric mode
 
+    def engines(self, A: SparseMatrix) -> list[Engine | None]:
+        """Factors of each system; None where it is singular."""
+        return [_engine(self, row) for row in A.flat_data]
+
     @cached_property
     def permuted(self) -> tuple[HostArray, HostArray, HostArray]:
         """P A P^T in the known order, as (entries, indices, indptr): the next factorizations need not look for one."""
@@ -105,17 +111,6 @@ class SparsePlan:
         rows = scipy.sparse.csc_array((numbers, order[structure.indices], structure.indptr), shape=(n, n)).tocsr()
         P = scipy.sparse.csr_array((rows.data, order[rows.indices], rows.indptr), shape=(n, n)).tocsc()
         return P.data, P.indices, P.indptr
-
-
-class Engine(Protocol):
-    """Factors of one matrix."""
-
-    nbytes: int
-    is_complex: bool
-
-    def solve(self, b: HostArray, trans: str) -> HostArray:
-        """Solve A x = b ("N"), A^T x = b ("T") or A^H x = b ("H")."""
-        ...
 
 
 class _Band:
@@ -231,7 +226,7 @@ class SparseLU:
     other goes to SuperLU [1]_, in symmetric mode with minimum degree on A + A^T where the pattern is symmetric (half
     the fill of COLAMD in the plane), else with COLAMD and partial pivoting. After a factorization in symmetric mode,
     whose pivots may be small, the residual of one solve is measured, and the matrix is factorized again with partial
-    pivoting if it is not small.
+    pivoting if it is not small. CuPy arrays are factorized on the device by cuDSS (`CuDSSPlan`).
 
     References
     ----------
@@ -248,13 +243,15 @@ class SparseLU:
     array([1., 1., 1.])
     """
 
-    def factor(self, A: SparseMatrix, plan: SparsePlan | None = None) -> SparseFactorization:
-        """Factorize A; `plan` keeps what depends on the pattern alone from one factorization to the next."""
-        plan = SparsePlan(A.structure) if plan is None else plan
-        rows = A.flat_data
-        return SparseFactorization(A, [_engine(plan, row) for row in rows], plan)
+    @staticmethod
+    def plan(A: SparseMatrix) -> SparsePlan | CuDSSPlan:
+        """What depends on the pattern of A alone, and on where its entries are."""
+        return SparsePlan(A.structure) if isinstance(A.data, np.ndarray) else CuDSSPlan(A)
 
-    build = factor
+    def factor(self, A: SparseMatrix, plan: SparsePlan | CuDSSPlan | None = None) -> SparseFactorization:
+        """Factorize A; `plan` keeps what depends on the pattern alone from one factorization to the next."""
+        plan = self.plan(A) if plan is None else plan
+        return SparseFactorization(A, plan.engines(A), plan)
 
 
 def _engine(plan: SparsePlan, data: HostArray) -> Engine | None:
@@ -283,12 +280,6 @@ def _scales(structure: Sparse, data: HostArray) -> tuple[HostArray, HostArray] |
     of_columns[:] = 0.0
     np.maximum.at(of_columns, structure.columns, size * rows[structure.indices])
     return rows, near_reciprocals(of_columns)
-
-
-def near_reciprocals(size: HostArray) -> HostArray:
-    """Powers of 2, which round nothing, nearest to 1 / size; 1 where that is 0 (an empty row of a singular matrix)."""
-    _, exponents = np.frexp(size)
-    return np.ldexp(size.dtype.type(1.0), -exponents)
 
 
 def _unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
@@ -334,17 +325,14 @@ class SparseFactorization(LinearOperator):
         CONVERGED, or SINGULAR: then every product with that system's inverse is NaN.
     A : SparseMatrix
         The matrix.
-    plan : SparsePlan
+    plan : SparsePlan or CuDSSPlan
         For the next matrix of this pattern.
     """
 
-    def __init__(self, A: SparseMatrix, engines: list[Engine | None], plan: SparsePlan) -> None:
-        def product(trans: str) -> Any:
-            return lambda b: _solved(engines, b, trans)
-
+    def __init__(self, A: SparseMatrix, engines: list[Engine | None], plan: SparsePlan | CuDSSPlan) -> None:
         super().__init__(
-            product("N"),
-            product("H"),
+            partial(_solved, engines, trans="N"),
+            partial(_solved, engines, trans="H"),
             in_shape=A.in_shape,
             batch_shape=A.batch_shape,
             dtype=A.dtype,
@@ -369,32 +357,34 @@ class SparseFactorization(LinearOperator):
         """Bytes that the factors hold."""
         return sum(engine.nbytes for engine in self._engines if engine is not None)
 
-    def solve(self, b: HostArray) -> HostArray:
+    def solve(self, b: Array) -> Array:
         """Return A^-1 b for each system."""
         return self.matvec(b)
 
-    def solve_adjoint(self, b: HostArray) -> HostArray:
+    def solve_adjoint(self, b: Array) -> Array:
         """Return A^-H b for each system."""
         return self.rmatvec(b)
 
-    def negative(self, F: HostArray) -> HostArray:
+    def negative(self, F: Array) -> Array:
         """-A^-1 F for F (B, N) of the flattened batch: a Newton direction."""
         return -_solved(self._engines, F, "N")
 
 
-def _solved(engines: list[Engine | None], b: HostArray, trans: str) -> HostArray:
+def _solved(engines: list[Engine | None], b: Array, trans: str) -> Array:
     """Solve for b (*batch, N), each system by its factors."""
-    flat = b.reshape(len(engines), -1)
-    return np.stack([_solved_one(engine, row, trans) for engine, row in zip(engines, flat)]).reshape(b.shape)
+    xp = array_namespace(b)
+    flat = xp.reshape(b, (len(engines), -1))
+    return xp.reshape(xp.stack([_solved_one(engine, flat[i, :], trans) for i, engine in enumerate(engines)]), b.shape)
 
 
-def _solved_one(engine: Engine | None, b: HostArray, trans: str) -> HostArray:
+def _solved_one(engine: Engine | None, b: Array, trans: str) -> Array:
+    xp = array_namespace(b)
     if engine is None:
-        return np.full_like(b, np.nan)
-    wide = np.ascontiguousarray(b, dtype=np.result_type(b.dtype, np.float64))
+        return xp.full_like(b, xp.nan)
+    wide = xp.ascontiguousarray(b, dtype=np.result_type(b.dtype, np.float64))
     with np.errstate(all="ignore"):
-        if wide.dtype.kind == "c" and not engine.is_complex:
-            x = engine.solve(np.real(wide).copy(), trans) + 1j * engine.solve(np.imag(wide).copy(), trans)
+        if is_complex(b) and not engine.is_complex:
+            x = engine.solve(xp.real(wide).copy(), trans) + 1j * engine.solve(xp.imag(wide).copy(), trans)
         else:
             x = engine.solve(wide.astype(np.complex128) if engine.is_complex else wide, trans)
     return x.astype(np.result_type(b.dtype, np.complex64) if engine.is_complex else b.dtype, copy=False)

@@ -16,9 +16,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from implicitsolve._namespace import array_namespace, from_host, gather, norm2, to_host
+from implicitsolve._namespace import array_namespace, from_host, gather, near_reciprocals, norm2, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.direct._sparse_lu import near_reciprocals
 from implicitsolve.krylov import GMRES
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator

@@ -214,11 +214,9 @@ class Dogleg:
 def first_radius(radius: HostArray, size: HostArray, x_norms: HostArray) -> HostArray:
     """The radius; where there is none yet, Newton's `size` or a multiple of ||x||."""
     with np.errstate(all="ignore"):
-        length, first = FIRST_RADIUS * x_norms, size.copy()
-        rows = np.flatnonzero(~(size <= length))
-        is_usual = ~(size[rows] > UNRELATED * length[rows]) | np.isinf(size[rows])
-        first[rows[is_usual]] = length[rows[is_usual]]
-    return np.where(np.isinf(radius), first, radius)
+        length = FIRST_RADIUS * x_norms
+        first = np.where((size <= length) | (size > UNRELATED * length), size, length)
+    return np.where(np.isinf(radius), np.where(np.isfinite(first), first, length), radius)
 
 
 def next_radius(radius: HostArray, length: HostArray, ratio: HostArray) -> HostArray:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from implicitsolve._namespace import array_namespace, eps, from_host, to_host
 from implicitsolve._sparse_structure import Detection, Sparse, compressed
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import Entries, bisect, bisection_cost
 from implicitsolve.linearize._diagonals import TOO_MANY, DenseError, Diagonals, NotDiagonalError, verify
 from implicitsolve.linearize._probe import BudgetSpentError, EvaluationError, Flat, Probe
+from implicitsolve.operators._sparse import SparseMatrix
 
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
 SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)
@@ -28,13 +30,13 @@ BUDGET = 400
 
 def detect(
     residual: Flat,
-    x: HostArray,
+    x: Array,
     *,
     shape: tuple[int, ...] = (),
     budget: int = BUDGET,
     scale: HostArray | None = None,
     bisection: bool | Literal["only"] = True,
-    inward: Callable[[HostArray, HostArray], HostArray] | None = None,
+    inward: Callable[[Array, Array], Array] | None = None,
 ) -> Detection:
     """Find the sparsity of a residual's Jacobian near x.
 
@@ -46,8 +48,9 @@ def detect(
     ----------
     residual : callable
         ``residual(x) -> F`` on arrays (B, N). All systems of a batch are displaced at once and have one pattern.
-    x : ndarray (B, N)
-        Near this point the pattern is sought.
+    x : array (B, N)
+        Near this point the pattern is sought. The search runs on the host: from and to a device each evaluation copies
+        its point and F.
     shape : tuple of int, optional
         Axes of one system's unknowns: they show fields, and grids that are closed to a ring. Default ``(N,)``.
     budget : int, optional
@@ -60,6 +63,8 @@ def detect(
     inward : callable, optional
         ``inward(x, h)``: displacements as long as h that stay within bounds.
     """
+    if not isinstance(x, np.ndarray):
+        residual, inward, x = _by_the_host(residual, inward, x)
     n = x.shape[1]
     if n < LEAST_UNKNOWNS:
         return Detection(how="small", evaluations=0, unknowns=n)
@@ -79,6 +84,16 @@ def detect(
         return Detection(how="dense", evaluations=probe.evaluations, unknowns=n)
     except EvaluationError:
         return Detection(how="raised", evaluations=probe.evaluations, unknowns=n)
+
+
+def _by_the_host(residual: Flat, inward: Any, x: Array) -> tuple[Flat, Any, HostArray]:
+    """Functions on arrays of another library as functions on NumPy arrays, and x as one."""
+
+    def inward_on_host(x: HostArray, h: HostArray) -> HostArray:
+        return to_host(inward(from_host(x, like), from_host(h, like)))
+
+    like = x
+    return lambda x: to_host(residual(from_host(x, like))), inward and inward_on_host, to_host(x)
 
 
 def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["only"]) -> Detection:
@@ -186,34 +201,28 @@ def random_direction(colors: HostArray | None, size: int, seed: int) -> HostArra
 
 def wrong_rows(
     evaluate: Flat,
-    x: HostArray,
-    F: HostArray,
+    x: Array,
+    F: Array,
     structure: Sparse,
-    values: HostArray,
-    d: HostArray,
+    values: Array,
+    d: Array,
     full_rows: HostArray,
     mismatch: float = MISMATCH,
 ) -> HostArray:
     """Rows, full ones aside, in which J d is not the change of F along d in any system: one evaluation, or two."""
-    precision, n = float(np.finfo(F.dtype).eps), structure.unknowns
-    rows, columns = structure.indices, structure.columns
-
-    def sums(weights: HostArray) -> HostArray:
-        return np.stack([np.bincount(rows, np.real(w), n) for w in weights])
-
-    change = evaluate(x + d) - F
-    terms = values * d[:, columns]
-    product = sums(terms) + (1j * sums(np.imag(terms)) if terms.dtype.kind == "c" else 0.0)
+    xp, is_full = array_namespace(x), np.zeros(structure.unknowns, dtype=bool)
+    is_full[full_rows] = True
     with np.errstate(all="ignore"):
-        size = sums(np.abs(terms))
-        error = np.abs(change - product)
-        allowed = mismatch * size + ROUNDING * precision * np.abs(F)
-        wrong = ~(error <= allowed)
-        wrong[:, full_rows] = False
-        if wrong.any():
-            half = evaluate(x + 0.5 * d) - F
-            curved = np.abs(change - 2.0 * half)
-            parts = np.append(curved[size > 0] / size[size > 0], 0.0)
-            usual = np.quantile(parts, 0.95)  # of other rows: in one row terms may cancel
-            wrong &= ~(error <= allowed + CURVED * np.fmax(curved, usual * size))
+        change = evaluate(x + d) - F
+        size = SparseMatrix(xp.abs(values), structure).matvec(xp.abs(d))
+        excess = xp.abs(change - SparseMatrix(values, structure).matvec(d)) - mismatch * size
+        excess -= ROUNDING * eps(xp, F.dtype) * xp.abs(F)
+        suspected = ~(excess <= 0) & from_host(~is_full, x)
+        if not xp.any(suspected):
+            return np.zeros(is_full.size, dtype=bool)
+        curved = xp.abs(change - 2.0 * (evaluate(x + 0.5 * d) - F))
+        curved, size, excess, wrong = map(to_host, (curved, size, excess, suspected))
+        parts = np.append(curved[size > 0] / size[size > 0], 0.0)
+        usual = np.quantile(parts, 0.95)  # of other rows: in one row terms may cancel
+        wrong = wrong & ~(excess <= CURVED * np.fmax(curved, usual * size))
     return np.asarray(wrong.any(axis=0))

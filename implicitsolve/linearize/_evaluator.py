@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from implicitsolve._namespace import (
     array_namespace,
@@ -225,9 +226,9 @@ class Evaluator:
         if self.entering is not None:
             return self._with_entering(x, jacobian=False)[0]
         self.tally.add("residuals")
-        is_own = self.problem.pure or self.systems is not None  # rows of what F returned are a copy
+        is_pure = self.problem.pure
         F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
-        return copied(F) if keep and not is_own else F
+        return copied(F) if keep and not is_pure else F
 
     def substituted(self) -> Array:
         """The solution of a causal problem, for about the work of a residual."""
@@ -346,6 +347,8 @@ class Evaluator:
 
     def as_operator(self, J: Any, name: str) -> LinearOperator:
         """A user's Jacobian as a counted operator on (b, N)."""
+        if scipy.sparse.issparse(J) and self.xp is not numpy_namespace:
+            raise TypeError(f"`{name}` must return matrices of the library of x0, got {type(J).__name__} of SciPy")
         operator = checked_jacobian(J, name, self.batch_shape, self.size)
         flat = guarded(operator, name, self.tally.add, copies=not self.problem.pure)
         return flat if self.systems is None else embedded(flat, self.systems)

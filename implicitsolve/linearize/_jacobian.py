@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from implicitsolve._namespace import as_inexact
+from implicitsolve._namespace import as_inexact, check_whole
 from implicitsolve._sparse_structure import Detection
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._detect import BUDGET, detect
 from implicitsolve.linearize._evaluator import Evaluator
@@ -74,7 +72,8 @@ def assembled(problem: Problem, x: Array, tally: Tally) -> BlockBandedMatrix | S
         is_sparse = problem.sparse_structure is not None or problem.structure == "detect"
         found = sparse_jacobian("jacobian", evaluator, flat, F) if is_sparse else None
         if found is not None:
-            return SparseMatrix(found.data.reshape(*evaluator.batch_shape, -1), found.structure)
+            data = evaluator.xp.reshape(found.data, (*evaluator.batch_shape, -1))
+            return SparseMatrix(data, found.structure)
         problem = replace(problem, structure=BlockBanded(0, 0, max(evaluator.size, 1)))
         evaluator = Evaluator(problem, x)
         evaluator.tally = tally
@@ -111,7 +110,7 @@ def detect_structure(problem: Problem | Any, x0: Any, *, budget: int = BUDGET, b
     Raises
     ------
     TypeError
-        If x0 is no NumPy array or list, or `problem` no Problem and not callable.
+        If x0 is partitioned across ranks, or `problem` no Problem and not callable.
 
     Notes
     -----
@@ -135,11 +134,10 @@ def detect_structure(problem: Problem | Any, x0: Any, *, budget: int = BUDGET, b
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     check_limit("detect_structure", "budget", budget, least=1)
     x0 = as_inexact(x0, "x0")
-    if not isinstance(x0, np.ndarray):
-        raise TypeError(f"detect_structure: `x0` must be a NumPy array, got {type(x0).__name__}")
+    check_whole("detect_structure", x0, "a declared BlockBanded structure")
     evaluator = Evaluator(problem, x0)
 
-    def residual(x: HostArray) -> HostArray:
+    def residual(x: Array) -> Array:
         return evaluator.residual(x, keep=True)
 
     flat, shape = evaluator.flatten(x0), evaluator.event_shape

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import Array, HostArray
 
-Flat = Callable[[HostArray], HostArray]
+Flat = Callable[[Array], Array]
 """A residual on arrays (B, N)."""
 
 GENERIC = 1e-3  # relative distance of the generic point: a product of three factors that vanished differs by 1e-9

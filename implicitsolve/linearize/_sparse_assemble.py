@@ -5,28 +5,37 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitsolve._namespace import eps
+from implicitsolve._namespace import array_namespace, device, eps, from_host, norm_max, takes_indices, to_host
 from implicitsolve._sparse_structure import Detection, Sparse
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._coloring import Coloring, color_columns
 from implicitsolve.linearize._detect import detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._probe import Flat
 from implicitsolve.operators._sparse import SparseMatrix
 
-Product = Callable[[HostArray], HostArray]
+Product = Callable[[Array], Array]
 MISMATCH = 1e-4  # of J v, over the largest (|J| |v|)_i; central differences leave about eps^(2/3)
-NONE = np.zeros(0, dtype=np.intp)
+NONE, NOWHERE = np.zeros(0, dtype=np.intp), np.zeros((0, 2), dtype=np.intp)
 GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
 LONG_BAND = 16  # diagonals up to which a long system is a line, whose condition grows as N^2
 
 
+class Places(NamedTuple):
+    """Where an assembly finds its numbers."""
+
+    colors: Array  # of the columns (N,)
+    columns: Array  # of the entries (nnz,)
+    place: Array  # of the entries in the changes (colors, N)
+    unknown: Array  # changes (colors, N) without an entry
+
+
 class SparseAssembler:
-    """Assembles Jacobians (B, nnz) with one pattern; all places in memory are computed once.
+    """Assembles Jacobians (B, nnz) with one pattern; all places in memory are computed, and sent to a device, once.
 
     Parameters
     ----------
@@ -69,15 +78,17 @@ class SparseAssembler:
         coloring = Coloring(colors, count, NONE) if is_good and colors is not None else color_columns(structure)
         self.coloring: Coloring = coloring
         self.cost: int = coloring.count
-        self.surprises: HostArray = np.zeros((0, 2), dtype=np.intp)
+        self.surprises: HostArray = NOWHERE
         self.is_exact: bool = not coloring.full_rows.size
         colors, rows, columns = coloring.colors, structure.indices, structure.columns
-        self._place = colors[columns].astype(np.int64) * n + rows  # in the changes (colors, N) of one system
+        place = colors[columns].astype(np.int64) * n + rows  # in the changes (colors, N) of one system
         self._in_full = np.flatnonzero(np.isin(rows, coloring.full_rows))
         known = np.zeros(coloring.count * n, dtype=bool)
-        known[self._place] = True
-        self._unknown = ~known.reshape(coloring.count, n)
-        self._unknown[:, coloring.full_rows] = False
+        known[place] = True
+        unknown = ~known.reshape(coloring.count, n)
+        unknown[:, coloring.full_rows] = False
+        self._on_host = Places(colors, columns, place, unknown)
+        self._sent: dict[str, Places] = {}
 
     @classmethod
     def of(cls, found: Detection, known: SparseAssembler | None = None) -> SparseAssembler:
@@ -87,7 +98,16 @@ class SparseAssembler:
             return copy.copy(known)
         return cls(structure, found.full_rows, found.colors)
 
-    def assemble(self, evaluator: Evaluator, x: HostArray, F: HostArray) -> SparseMatrix:
+    def _places(self, x: Array) -> Places:
+        """Index arrays where x is."""
+        if isinstance(x, np.ndarray):
+            return self._on_host
+        where = str(device(x))
+        if where not in self._sent:
+            self._sent[where] = Places(*(from_host(part, x) for part in self._on_host))
+        return self._sent[where]
+
+    def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
         """J(x) for x (b, N), where F is F(x): from the problem's products where it has exact ones."""
         problem = evaluator.problem
         if problem.jvp is not None or problem.linearize is not None or problem.jac is not None:
@@ -96,94 +116,100 @@ class SparseAssembler:
         h = evaluator.inward(x, self.lengths(x))
         return self.differences(partial(evaluator.residual, keep=False), x, F, h)
 
-    def lengths(self, x: HostArray) -> HostArray:
+    def lengths(self, x: Array) -> Array:
         """Differences (B, N): ``eps^(1/4) max(|x|, eps^(1/3) rms(x))``, longer on a long line; 1 for x where x = 0."""
         lower, upper = self.structure.bandwidth
-        precision = float(np.finfo(x.dtype).eps)
-        rms = np.sqrt(np.mean(np.square(np.abs(x)), axis=1, keepdims=True))
-        floor = np.where(rms > 0, precision ** (1 / 3) * rms, 1.0)
+        xp = array_namespace(x)
+        precision, size = eps(xp, x.dtype), xp.abs(x)
+        rms = xp.sqrt(xp.mean(xp.square(size), axis=1, keepdims=True))
+        floor = xp.where(rms > 0, precision ** (1 / 3) * rms, xp.ones_like(rms))
         relative = precision**0.25
         if lower + upper < LONG_BAND:
             relative = max(relative, min(1e-3, precision**0.5 * x.shape[1]))
-        return relative * np.maximum(np.abs(x), floor)
+        return relative * xp.maximum(size, floor)
 
-    def differences(self, residual: Flat, x: HostArray, F: HostArray, h: HostArray | None = None) -> SparseMatrix:
+    def differences(self, residual: Flat, x: Array, F: Array, h: Array | None = None) -> SparseMatrix:
         """Return J (B systems) from ``F(x + h) - F(x)`` along the colors; `F` is F(x).
 
         Where F is not finite behind a step, the step is turned round.
         """
         h = self.lengths(x) if h is None else h
-        colors, changes = self.coloring.colors, np.empty((self.cost, *x.shape), dtype=F.dtype)
+        xp, (colors, columns, _, _) = array_namespace(x), self._places(x)
+        changes = xp.empty((self.cost, *x.shape), dtype=F.dtype, device=device(x))
         with np.errstate(all="ignore"):
-            moved = x + h.astype(x.dtype, copy=False)
+            moved = x + xp.astype(h, x.dtype, copy=False)
             for color in range(self.cost):
-                np.subtract(residual(np.where(colors == color, moved, x)), F, out=changes[color])
+                xp.subtract(residual(xp.where(colors == color, moved, x)), F, out=changes[color, ...])
             steps = moved - x  # as rounded
-            bad = np.asarray(~np.isfinite(changes).all(axis=2))
+            bad = to_host(~xp.all(xp.isfinite(changes), axis=2))
             for color in np.flatnonzero(bad.any(axis=1)).tolist():
                 mine = colors == color
-                turned = residual(np.where(mine, x - steps, x)) - F
-                better = bad[color] & np.isfinite(turned).all(axis=1)
-                changes[color, better] = turned[better]
-                steps[np.ix_(better, mine)] *= -1.0
+                turned = residual(xp.where(mine, x - steps, x)) - F
+                better = from_host(bad[color], x) & xp.all(xp.isfinite(turned), axis=1)
+                changes[color, ...] = xp.where(better[:, None], turned, changes[color, ...])
+                steps = xp.where(better[:, None] & mine, -steps, steps)
             self._look_outside(changes)
-            data = self._entries(changes) / steps[:, self.structure.columns]
-            self._spread(data, changes, steps)
+            entries = self._entries(changes)
+            data = entries / xp.take(steps, columns, axis=1)
+            self._spread(data, entries, steps)
         return SparseMatrix(data, self.structure)
 
-    def products(self, jvp: Product, like: HostArray, vjp: Product | None = None) -> SparseMatrix:
+    def products(self, jvp: Product, like: Array, vjp: Product | None = None) -> SparseMatrix:
         """Return J from products with the indicators of the colors; full rows from adjoint products, if there are any.
 
         `like` is an array (B, N) of the size and dtype of x.
         """
-        changes, seed = np.empty((self.cost, *like.shape), dtype=like.dtype), np.empty_like(like)
+        xp, colors = array_namespace(like), self._places(like).colors
+        changes = xp.empty((self.cost, *like.shape), dtype=like.dtype, device=device(like))
+        seed = xp.empty_like(like)
         for color in range(self.cost):
-            seed[:] = self.coloring.colors == color
-            changes[color] = jvp(seed)
+            seed[...] = colors == color
+            changes[color, ...] = jvp(seed)
         self._look_outside(changes)
         data = self._entries(changes)
         if vjp is None:
-            self._spread(data, changes, np.ones_like(like))
+            self._spread(data, data, xp.ones_like(like))
             return SparseMatrix(data, self.structure)
-        rows, columns = self.structure.indices, self.structure.columns
-        seed[:] = 0
-        for row in self.coloring.full_rows:
+        seed[...] = 0
+        for row in self.coloring.full_rows.tolist():
             seed[:, row] = 1
-            entries = self._in_full[rows[self._in_full] == row]
-            data[:, entries] = np.conj(vjp(seed))[:, columns[entries]]
+            entries = self._in_full[self.structure.indices[self._in_full] == row]
+            found = xp.take(vjp(seed), from_host(self.structure.columns[entries], like), axis=1)
+            data[:, from_host(entries, like)] = xp.conj(found)
             seed[:, row] = 0
         return SparseMatrix(data, self.structure)
 
-    def _look_outside(self, changes: HostArray) -> None:
+    def _look_outside(self, changes: Array) -> None:
         """Note changes (colors, B, N) outside the pattern."""
-        outside = (changes != 0).any(axis=1) & self._unknown
-        if outside.any():
-            size, precision = np.abs(changes), float(np.finfo(changes.dtype).eps)
-            size[~np.isfinite(size)] = 0.0
-            rounding = precision**0.375 * size.max(axis=0) + precision**0.625 * size.max(axis=(0, 2))[:, None]
-            outside &= (size > rounding).any(axis=1)
-        self.surprises = np.argwhere(outside)
+        xp = array_namespace(changes)
+        outside = xp.any(changes != 0, axis=1) & self._places(changes).unknown
+        self.surprises = NOWHERE
+        if xp.any(outside):
+            size, precision = xp.abs(changes), eps(xp, changes.dtype)
+            size = xp.where(xp.isfinite(size), size, xp.zeros_like(size))
+            rounding = precision**0.375 * xp.max(size, axis=0) + precision**0.625 * xp.max(size, axis=(0, 2))[:, None]
+            self.surprises = np.argwhere(to_host(outside & xp.any(size > rounding, axis=1)))
 
-    def _entries(self, changes: HostArray) -> HostArray:
+    def _entries(self, changes: Array) -> Array:
         """Changes (colors, B, N) at the entries (B, nnz)."""
-        systems, _n = changes.shape[1:]
-        if systems == 1:
-            return changes.reshape(-1)[self._place][None, :]
-        return np.ascontiguousarray(np.moveaxis(changes, 1, 0)).reshape(systems, -1)[:, self._place]
+        xp, systems = array_namespace(changes), changes.shape[1]
+        by_system = changes if systems == 1 else xp.moveaxis(changes, 1, 0)
+        return xp.take(xp.reshape(by_system, (systems, -1)), self._places(changes).place, axis=1)
 
-    def _spread(self, data: HostArray, changes: HostArray, steps: HostArray) -> None:
+    def _spread(self, data: Array, entries: Array, steps: Array) -> None:
         """Entries of full rows: the changes of each color, spread evenly over its columns."""
         if not self._in_full.size:
             return
-        entries, colors = self._in_full, self.coloring.colors
-        columns = self.structure.columns[entries]
-        lengths = np.stack([np.bincount(colors, np.abs(s), self.cost) for s in steps])  # sum of |h| over each color
-        change = changes[colors[columns], :, self.structure.indices[entries]].T
-        data[:, entries] = change / lengths[:, colors[columns]] * np.sign(np.real(steps[:, columns]))
+        xp, places, full = array_namespace(data), self._places(data), from_host(self._in_full, data)
+        size = xp.abs(steps)
+        sums = [xp.sum(xp.where(places.colors == color, size, 0.0), axis=1) for color in range(self.cost)]
+        columns = xp.take(places.columns, full)
+        lengths = xp.take(xp.stack(sums, axis=1), xp.take(places.colors, columns), axis=1)  # sum of |h| over each color
+        data[:, full] = entries[:, full] / lengths * xp.sign(xp.take(steps.real, columns, axis=1))
 
 
 def sparse_jacobian(
-    caller: str, evaluator: Evaluator, x: HostArray, F: HostArray | None, known: Detection | None = None
+    caller: str, evaluator: Evaluator, x: Array, F: Array | None, known: Detection | None = None
 ) -> SparseMatrix | None:
     """J(x), for x (B, N), by the colors of the declared pattern, or else of a detected one; None if there is none.
 
@@ -195,10 +221,11 @@ def sparse_jacobian(
         If the declared pattern misses entries: J v is not what the problem's product, or a difference, gives.
     """
     problem = evaluator.problem
-    if not isinstance(x, np.ndarray):
+    if not takes_indices(x) or evaluator.is_partitioned:
         return None
+    xp = evaluator.xp
 
-    def residual(z: HostArray) -> HostArray:
+    def residual(z: Array) -> Array:
         return evaluator.residual(z, keep=True)
 
     if problem.sparse_structure is not None:
@@ -220,18 +247,18 @@ def sparse_jacobian(
         if assembler.is_exact or vjp is not None:
             J = assembler.products(product.matvec, x, vjp)
     elif assembler.is_exact and F is not None:
-        h = eps(evaluator.xp, evaluator.dtype) ** (1 / 3) * np.maximum(np.abs(x), 1.0)
+        h = eps(xp, evaluator.dtype) ** (1 / 3) * xp.maximum(xp.abs(x), 1.0)
         h, is_free = evaluator.inward(x, h), evaluator.box is None
         one, other = (assembler.differences(residual, x, F, side) for side in (h, -h if is_free else 0.5 * h))
         J = SparseMatrix(0.5 * (one.data + other.data) if is_free else 2 * other.data - one.data, one.structure)
     if J is None:
         return None
-    v = np.random.default_rng(0).choice((-1.0, 1.0), x.shape) * np.maximum(np.abs(x), 1.0)
-    v = v.astype(x.dtype)
-    sizes = SparseMatrix(np.abs(J.data), J.structure).matvec(np.abs(v))
-    error = np.abs(J.matvec(v) - product.matvec(v)).max(axis=1)
-    tolerance = max(MISMATCH, 10 * eps(evaluator.xp, evaluator.dtype) ** 0.5)
-    if (error > tolerance * sizes.max(axis=1)).any():
+    signs = from_host(np.random.default_rng(0).choice((-1.0, 1.0), tuple(x.shape)), x)
+    v = xp.astype(signs * xp.maximum(xp.abs(x), 1.0), x.dtype)
+    sizes = SparseMatrix(xp.abs(J.data), J.structure).matvec(xp.abs(v))
+    error, size = norm_max(J.matvec(v) - product.matvec(v)), norm_max(sizes)
+    tolerance = max(MISMATCH, 10 * eps(xp, evaluator.dtype) ** 0.5)
+    if (error > tolerance * size).any():
         if found is known:
             return sparse_jacobian(caller, evaluator, x, F)
         if problem.sparse_structure is None:

@@ -64,9 +64,10 @@ class Auto:
       dense J (`DenseNewton`), then `NewtonKrylov` with two line searches, and last a trust region for equations that
       are brought to one size at every step (`EquilibratedDogleg`), each for the systems on which those before failed.
     - No structure and no `linearize`, on NumPy arrays with more unknowns: `SparseNewton`, which takes the sparse
-      matrix that `jac` returns, or detects diagonals and stencils in some ten evaluations. Graphs take 50 to 250 and
-      are detected where `NewtonKrylov` needs more. `NewtonKrylov` follows if the Jacobian is dense, which takes two
-      evaluations to see, and for systems on which the factored J fails; up to 100 unknowns both dense methods follow.
+      matrix that `jac` returns (CuPy's as well), or detects diagonals and stencils in some ten evaluations. Graphs
+      take 50 to 250 and are detected where `NewtonKrylov` needs more. `NewtonKrylov` follows if the Jacobian is dense,
+      which takes two evaluations to see, and for systems on which the factored J fails; up to 100 unknowns both dense
+      methods follow.
     - No structure otherwise, extended precision, or ``structure="none"``: `NewtonKrylov`; up to 100 unknowns, without
       `linearize`, both dense methods follow.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
@@ -113,10 +114,11 @@ class Auto:
         if dense and evaluator.size <= MOST_DENSE:
             return [*dense, PRODUCTS, CAUTIOUS, *last]
         is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
-        if is_factorable and SparseNewton.suits(context):
+        if is_factorable and SparseNewton.suits(context, x0):
             if problem.sparse_structure is not None or problem.structure == "detect":
                 return [SparseNewton(structure=problem.sparse_structure)]
-            if problem.structure is None and problem.linearize is None and problem.blocks is None:
+            is_open = isinstance(x0, np.ndarray) or problem.jac is not None
+            if is_open and problem.structure is None and problem.linearize is None and problem.blocks is None:
                 return [SparseNewton(bisection="late" if evaluator.size >= SMALLEST_GRAPH else False), *dense, *last]
         structure = problem.block_structure
         if structure is None or structure.block_size > 2 * LARGEST_BLOCK or not is_factorable:

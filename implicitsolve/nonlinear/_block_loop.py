@@ -190,6 +190,7 @@ class BlockLoop(IterationLoop[BlockState]):
             assembler, J = self.assembler, self._assembled(part, x, F)
             if self.method.line_search.needs_descent:
                 self.descents.append((rows, Descent.of(J.matvec, J.rmatvec, F)))
+            self.state.inverse.drop(rows)  # its memory first
             inverse = self.factor.factor(J)
             self.state.inverse.replace(rows, inverse)
             if assembler.is_certain(part.rows):

@@ -125,6 +125,8 @@ class PseudoTransient:
             newton = BlockNewton() if evaluator.problem.block_structure is not None else SparseNewton()
         if isinstance(newton, BlockNewton):
             return _BlockLoop(clock, replace(newton, line_search=FINITE, reuse="none"), context, start, rows).run()
+        if isinstance(newton, SparseNewton) and not isinstance(start.x, np.ndarray):
+            newton = NewtonKrylov()
         if isinstance(newton, SparseNewton):
             return _Sparse(structure=newton.structure, budget=newton.budget, clock=clock).solve(context, start, rows)
         return _products(newton, clock).solve(context, start, rows)

@@ -12,6 +12,7 @@ import scipy.sparse
 
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.direct._cudss import CuDSSPlan
 from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.krylov import GMRES
 from implicitsolve.operators import LinearOperator
@@ -39,11 +40,11 @@ class SparseInverses:
     the two never cost more than about twice the better one. Each J is expected
     to serve as many solves as the last one did; after one that was factored the iterations may cost half. Time steps
     need a few iterations, and in the cube they take a small part of the time of LU. Where factors would fill too much
-    (`FillEstimate`), GMRES with `ILU` is tried before.
+    (`FillEstimate`), GMRES with `ILU` is tried before. Matrices on a device are factorized at once.
     """
 
     def __init__(self) -> None:
-        self.plan: SparsePlan | None = None
+        self.plan: SparsePlan | CuDSSPlan | None = None
         self.diagonals: tuple[HostArray, HostArray] | None = None
         self.spent: float = 0.0  # nanoseconds of iterations with the last J, as estimated
         self.served: int = 0  # solves with the last J
@@ -55,7 +56,7 @@ class SparseInverses:
     def factor(self, J: SparseMatrix) -> Any:
         """The inverse of J."""
         if self.plan is None or self.plan.structure is not J.structure:
-            self.plan, self.diagonals = SparsePlan(J.structure), diagonals(J.structure)
+            self.plan, self.diagonals = SparseLU.plan(J), diagonals(J.structure)
         if J.batch_shape == (1,) and not self.plan.is_direct:
             self.expected = min(self.served, SOLVES) or self.expected
             self.spent, self.served = 0.0, 0
@@ -66,7 +67,7 @@ class SparseInverses:
     def factored(self, J: SparseMatrix) -> Any:
         """The inverse of J by its factors, complete or not."""
         plan: Any = self.plan
-        if plan.fill.prefers_direct or plan.fill.operations > self.hopeless:
+        if plan.is_direct or plan.fill.prefers_direct or plan.fill.operations > self.hopeless:
             return SparseLU().factor(J, plan)
         inverse = _KrylovInverse(J, ILU(drop_tolerance=0.1, fill=2.0).build(J), self)
         return inverse if inverse.suits() else self.completely_factored(J)

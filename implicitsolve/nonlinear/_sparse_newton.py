@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from implicitsolve._namespace import numpy_namespace
+from implicitsolve._namespace import from_host, is_cupy_array, takes_indices
 from implicitsolve._sparse_structure import Detection, Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import DirectMethod
+from implicitsolve.direct._cudss import load_cudss
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.globalize._searches import Dogleg
 from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, MOST_WRONG, detect, random_direction, wrong_rows
@@ -61,8 +62,8 @@ class SparseNewton:
 
     Notes
     -----
-    A matrix that the problem's `jac` or `linearize` returns (SciPy's sparse matrices and arrays, NumPy arrays) is
-    factored as it is: it has its own pattern, and takes neither detection nor coloring.
+    A matrix that the problem's `jac` or `linearize` returns (SciPy's sparse matrices and arrays, NumPy arrays, CuPy's
+    sparse matrices) is factored as it is: it has its own pattern, and takes neither detection nor coloring.
 
     Where an assembly shows that F changes with unknowns outside its row of a declared pattern, the solve uses
     the approximate J and warns once (`RuntimeWarning`); a detected pattern that misses entries in two assemblies is
@@ -72,6 +73,10 @@ class SparseNewton:
     Directions and renewals are those of `BlockNewton`. A single system is solved by BiCGSTAB with the assembled J,
     which takes no evaluations, until that has cost as much as factors would; and where factors would fill too much
     (`FillEstimate`), by GMRES with `ILU`.
+
+    CuPy arrays stay on the device: J is assembled there and factorized by cuDSS, which nvmath-python loads (extras
+    ``cudss12``, ``cudss13``); without it a `BackendUnavailable` is raised at once. A pattern is detected only where the
+    problem asks for it (``structure="detect"``), by a search on the host; else `NewtonKrylov` solves the system.
 
     Examples
     --------
@@ -109,17 +114,21 @@ class SparseNewton:
         check_kind("SparseNewton", "line_search", self.line_search, "line search")
 
     @staticmethod
-    def suits(context: SolveContext) -> bool:
-        """Whether the method applies: NumPy arrays of one solve, and more than a few unknowns."""
+    def suits(context: SolveContext, x0: Array) -> bool:
+        """Whether the method applies: NumPy or CuPy arrays of one solve, and more than a few unknowns."""
         evaluator = context.evaluator
-        is_numpy = evaluator.xp is numpy_namespace and not evaluator.is_partitioned
-        return is_numpy and context.scheduler is None and evaluator.size >= LEAST_UNKNOWNS
+        is_whole = takes_indices(x0) and not evaluator.is_partitioned
+        return is_whole and context.scheduler is None and evaluator.size >= LEAST_UNKNOWNS
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         evaluator, memory = context.evaluator, context.memory
-        if not isinstance(start.x, np.ndarray):
+        problem, is_on_host = evaluator.problem, isinstance(start.x, np.ndarray)
+        if not is_on_host and not is_cupy_array(start.x):
             return self.products().solve(context, start, rows)
+        has_structure = self.structure is not None or problem.sparse_structure is not None
+        if not is_on_host and self.factor is None and (has_structure or problem.structure == "detect"):
+            load_cudss(start.x)  # raises before the first evaluation
         offered = OfferedJacobians.of(evaluator, start.x)
         if offered is not None and offered.is_dense:
             return self.products().solve(context, start, rows)
@@ -146,13 +155,14 @@ class SparseNewton:
         memory.detection = replace(memory.detection, colors=jacobians.colors)
         return self._solved(jacobians, context, start, rows)
 
-    def _found(self, evaluator: Evaluator, x: HostArray, previous: Detection | None) -> Detection | None:
+    def _found(self, evaluator: Evaluator, x: Array, previous: Detection | None) -> Detection | None:
         """The structure that is declared, known, or detected; None where none may be sought."""
         declared = evaluator.problem.sparse_structure if self.structure is None else self.structure
         if declared is not None:
             pattern = declared.bound(evaluator.size)
             return Detection(structure=pattern, how="declared", evaluations=0, unknowns=evaluator.size)
-        if evaluator.problem.structure == "none":
+        structure = evaluator.problem.structure
+        if structure == "none" or (structure != "detect" and not isinstance(x, np.ndarray)):
             return None
         if previous is not None and previous.structure is not None:
             return replace(previous, how="previous", evaluations=0)
@@ -160,10 +170,10 @@ class SparseNewton:
             return replace(previous, evaluations=0)
         return self._detected(evaluator, x, self.bisection is True)
 
-    def _detected(self, evaluator: Evaluator, x: HostArray, bisection: bool | Literal["only"]) -> Detection:
+    def _detected(self, evaluator: Evaluator, x: Array, bisection: bool | Literal["only"]) -> Detection:
         return evaluator.tally.enforced(self._search, evaluator, x, bisection)
 
-    def _search(self, evaluator: Evaluator, x: HostArray, bisection: bool | Literal["only"]) -> Detection:
+    def _search(self, evaluator: Evaluator, x: Array, bisection: bool | Literal["only"]) -> Detection:
         """Detect the pattern near x."""
         return detect(
             lambda x: evaluator.residual(x, keep=True),
@@ -293,7 +303,7 @@ class SparseJacobians:
         """J(x) for x (b, N), where F is F(x)."""
         first, self._first = self._first, None
         if first is not None and first.shape[0] == x.shape[0]:
-            return SparseMatrix(first, self._found.structure)  # type: ignore[arg-type]
+            return SparseMatrix(from_host(first, x), self._found.structure)  # type: ignore[arg-type]
         J = self.assembler.assemble(evaluator, x, F)
         if not self.assembler.surprises.size:
             if self._search is None and self._known is None and not self._is_checked:
@@ -307,10 +317,11 @@ class SparseJacobians:
             return self.assembler.assemble(evaluator, x, F)
         return J
 
-    def _compare(self, evaluator: Evaluator, x: HostArray, F: HostArray, J: SparseMatrix) -> None:
+    def _compare(self, evaluator: Evaluator, x: Array, F: Array, J: SparseMatrix) -> None:
         """Look for entries outside a declared pattern in rows that have another of that color: one evaluation."""
         coloring = self.assembler.coloring
-        d = evaluator.inward(x, self.assembler.lengths(x) * random_direction(coloring.colors, x.shape[1], 0))
+        direction = from_host(random_direction(coloring.colors, x.shape[1], 0), x)
+        d = evaluator.inward(x, self.assembler.lengths(x) * direction)
         wrong = wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, coloring.full_rows, CLEAR)
         rows = np.flatnonzero(wrong)
         if rows.size > MOST_WRONG * wrong.size:

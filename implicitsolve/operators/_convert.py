@@ -22,8 +22,8 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
     Parameters
     ----------
     A : LinearOperator, array, sparse matrix or other operator
-        A `LinearOperator` is returned unchanged. An array has shape ``(..., N, N)``: leading axes are a batch. SciPy's
-        sparse matrices and arrays, and operators of SciPy or CuPy (anything with `shape` and `matvec`), are wrapped.
+        A `LinearOperator` is returned unchanged. An array has shape ``(..., N, N)``: leading axes are a batch. Sparse
+        matrices and operators of SciPy or CuPy (anything with `shape` and `matvec`) are wrapped.
     name : str, optional
         What messages call it. Default "A".
 
@@ -46,7 +46,7 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
     """
     if isinstance(A, LinearOperator):
         return A
-    if scipy.sparse.issparse(A):
+    if scipy.sparse.issparse(A) or is_cupy_sparse(A):
         transpose = A.T
         return LinearOperator(
             lambda v: A @ v,
@@ -73,6 +73,11 @@ def aslinearoperator(A: Any, name: str = "A") -> LinearOperator:
             A.matvec, None if rmatvec is None else adjoint, in_shape=A.shape[1], out_shape=A.shape[0], dtype=dtype
         )
     raise TypeError(f"`{name}` must be a LinearOperator, an array or a sparse matrix, got {type(A).__name__}")
+
+
+def is_cupy_sparse(A: Any) -> bool:
+    """Whether `A` is a sparse matrix of CuPy."""
+    return type(A).__module__.startswith("cupyx.scipy.sparse")
 
 
 def as_inverse(M: Any, name: str, in_shape: tuple[int, ...], batch_shape: tuple[int, ...] = ()) -> LinearOperator:

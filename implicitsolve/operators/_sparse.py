@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import as_inexact
+from implicitsolve._namespace import array_namespace, as_inexact, device, from_host, gather, is_complex, to_host
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators._base import LinearOperator
+
+PIECE = 16  # entries that are added at once: longer rows and columns are added in pieces
 
 
 class SparseMatrix(LinearOperator):
@@ -37,6 +41,7 @@ class SparseMatrix(LinearOperator):
     Notes
     -----
     A product takes two flops for each entry; adjoint products need no copy. `matmat` multiplies all columns at once.
+    NumPy arrays are multiplied by SciPy, those of other libraries where they are, in an order that is always the same.
 
     Examples
     --------
@@ -57,10 +62,15 @@ class SparseMatrix(LinearOperator):
         self.data: Array = data
         self.structure: Sparse = structure
         n, batch_shape = structure.unknowns, tuple(data.shape[:-1])
-        parts = [_columns(row, structure) for row in self.flat_data]
+        if isinstance(data, np.ndarray):
+            parts = [_columns(row, structure) for row in self.flat_data]
+            matvec, rmatvec = (lambda v: _each(parts, v, adjoint=False)), (lambda w: _each(parts, w, adjoint=True))
+        else:
+            pattern = device_pattern(structure, data)
+            matvec, rmatvec = (lambda v: pattern.product(data, v)), (lambda w: pattern.adjoint_product(data, w))
         super().__init__(
-            lambda v: _each(parts, v, adjoint=False),
-            lambda w: _each(parts, w, adjoint=True),
+            matvec,
+            rmatvec,
             in_shape=n,
             batch_shape=batch_shape,
             dtype=data.dtype,
@@ -79,7 +89,7 @@ class SparseMatrix(LinearOperator):
     @property
     def flat_data(self) -> Array:
         """Entries (B, nnz) of the flattened batch."""
-        return self.data.reshape(math.prod(self.data.shape[:-1]), self.structure.nnz)
+        return _flat(self.data)
 
     def __repr__(self) -> str:
         """Shape, entries, batch and dtype."""
@@ -89,30 +99,33 @@ class SparseMatrix(LinearOperator):
 
     def matmat(self, columns: Array) -> Array:
         """Return A V for the columns of V, shape ``batch_shape + (N, K)``, all at once."""
-        if self.batch_shape:
+        if self.batch_shape or not isinstance(self.data, np.ndarray):
             return super().matmat(columns)
         return self.to_sparse() @ np.asarray(columns)
 
     def to_sparse(self, format: str = "csc", *, system: int = 0) -> Any:
         """Return one system's matrix, by its place in the flattened batch, as a SciPy sparse array.
 
-        In the default format, compressed columns, the array shares its entries with this matrix.
+        In the default format, compressed columns, the array shares its entries with this matrix, if these are NumPy's.
         """
-        return _columns(self.flat_data[system], self.structure).asformat(format)
+        return _columns(to_host(self.flat_data[system, :]), self.structure).asformat(format)
 
     def todense(self) -> Array:
         """Return the matrix, or matrices, with all its zeros."""
-        n = self.structure.unknowns
-        dense = np.zeros((*self.batch_shape, n, n), dtype=self.data.dtype)
-        dense[..., self.structure.indices, self.structure.columns] = self.data
-        return dense
+        n, structure = self.structure.unknowns, self.structure
+        return self._spread(structure.indices * np.int64(n) + structure.columns, slice(None), (n, n))
 
     def diagonal(self) -> Array:
         """Return the main diagonal, ``(*batch, N)``."""
         on_it = np.flatnonzero(self.structure.indices == self.structure.columns)
-        diagonal = np.zeros((*self.batch_shape, self.structure.unknowns), dtype=self.data.dtype)
-        diagonal[..., self.structure.indices[on_it]] = self.data[..., on_it]
-        return diagonal
+        return self._spread(self.structure.indices[on_it], from_host(on_it, self.data), (self.structure.unknowns,))
+
+    def _spread(self, places: HostArray, entries: Any, shape: tuple[int, ...]) -> Array:
+        """Some entries at their places in an array ``(*batch, *shape)`` of zeros."""
+        xp = array_namespace(self.data)
+        full = xp.zeros((*self.batch_shape, math.prod(shape)), dtype=self.data.dtype, device=device(self.data))
+        full[..., from_host(places, self.data)] = self.data[..., entries]
+        return xp.reshape(full, (*self.batch_shape, *shape))
 
 
 def _columns(data: HostArray, structure: Sparse) -> Any:
@@ -123,7 +136,11 @@ def _columns(data: HostArray, structure: Sparse) -> Any:
 
 
 def _taken(data: Array, structure: Sparse, indices: Indices) -> SparseMatrix:
-    return SparseMatrix(data.reshape(math.prod(data.shape[:-1]), structure.nnz)[indices], structure)
+    return SparseMatrix(gather(_flat(data), indices), structure)
+
+
+def _flat(data: Array) -> Array:
+    return array_namespace(data).reshape(data, (math.prod(data.shape[:-1]), data.shape[-1]))
 
 
 def _each(parts: list[Any], v: Array, *, adjoint: bool) -> Array:
@@ -132,3 +149,78 @@ def _each(parts: list[Any], v: Array, *, adjoint: bool) -> Array:
     with np.errstate(all="ignore"):
         products = [np.conj(A.T @ np.conj(row)) if adjoint else A @ row for A, row in zip(parts, flat)]
     return np.stack(products).reshape(v.shape) if products else v.copy()
+
+
+class Segments:
+    """Reductions over segments of the last axis, in an order that is always the same: atomic additions have none.
+
+    Parameters
+    ----------
+    order : ndarray of int
+        Places of the entries, segment after segment.
+    counts : ndarray of int
+        Lengths of the segments.
+    like : array
+        Of the library and device of the entries.
+    """
+
+    def __init__(self, order: HostArray, counts: HostArray, like: Array) -> None:
+        pieces = np.maximum(-(-counts // PIECE), 1)
+        segment = np.repeat(np.arange(counts.size), pieces)
+        ends = np.cumsum(counts)
+        first = PIECE * (np.arange(segment.size) - np.repeat(np.cumsum(pieces) - pieces, pieces))
+        places = ((ends - counts)[segment] + first)[:, None] + np.arange(min(PIECE, counts.max(initial=1)))
+        is_inside = places < ends[segment][:, None]
+        self.shape: tuple[int, ...] = places.shape
+        self._places = from_host(np.append(order, 0)[np.where(is_inside, places, -1)].astype(np.int32).ravel(), like)
+        self._is_inside = from_host(is_inside, like)
+        is_last = segment.size == counts.size
+        self._next = None if is_last else Segments(np.arange(segment.size), pieces, like)
+
+    def sums(self, entries: Array) -> Array:
+        """Sums (..., segments) of entries (..., n)."""
+        return self._reduced(entries, array_namespace(entries).sum)
+
+    def largest(self, sizes: Array) -> Array:
+        """Largest of sizes (..., n), which are not negative; 0 of empty segments."""
+        return self._reduced(sizes, array_namespace(sizes).max)
+
+    def _reduced(self, entries: Array, reduction: Callable[..., Array]) -> Array:
+        xp = array_namespace(entries)
+        if not entries.shape[-1]:
+            return xp.zeros((*entries.shape[:-1], self.shape[0]), dtype=entries.dtype, device=device(entries))
+        terms = xp.reshape(xp.take(entries, self._places, axis=-1), (*entries.shape[:-1], *self.shape))
+        reduced = reduction(xp.where(self._is_inside, terms, xp.zeros_like(terms)), axis=-1)
+        return reduced if self._next is None else self._next._reduced(reduced, reduction)
+
+
+class DevicePattern:
+    """The index arrays of a pattern where the entries are, and products with them."""
+
+    def __init__(self, structure: Sparse, like: Array) -> None:
+        self.rows: Array = from_host(structure.indices, like)
+        self.columns: Array = from_host(structure.columns, like)
+        by_rows = np.argsort(structure.indices, kind="stable")
+        self.over_rows: Segments = Segments(by_rows, structure.row_counts, like)
+        self.over_columns: Segments = Segments(np.arange(structure.nnz), np.diff(structure.indptr), like)
+
+    def product(self, data: Array, v: Array) -> Array:
+        """A v for v (..., N)."""
+        return self.over_rows.sums(data * array_namespace(v).take(v, self.columns, axis=-1))
+
+    def adjoint_product(self, data: Array, w: Array) -> Array:
+        """A^H w for w (..., N)."""
+        xp = array_namespace(w)
+        data = xp.conj(data) if is_complex(data) else data
+        return self.over_columns.sums(data * xp.take(w, self.rows, axis=-1))
+
+
+_patterns: WeakKeyDictionary[Sparse, dict[Any, DevicePattern]] = WeakKeyDictionary()
+
+
+def device_pattern(structure: Sparse, like: Array) -> DevicePattern:
+    """The pattern where `like` is: sent there once."""
+    known, where = _patterns.setdefault(structure, {}), (type(like), str(device(like)))
+    if where not in known:
+        known[where] = DevicePattern(structure, like)
+    return known[where]

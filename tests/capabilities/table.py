@@ -36,7 +36,7 @@ class Row:
 
 REAL = Refuses(TypeError, "float32 or float64", "layers are real: use float32 or float64")
 HOST = Refuses(TypeError, "NumPy arrays", "SciPy works on NumPy arrays: use `GMRES`, `LGMRES` or `BiCGSTAB`")
-HOST_X = Refuses(TypeError, "NumPy array", "the search runs on NumPy arrays: pass `to_host(x0)`, or declare `Sparse`")
+WHOLE_X = Refuses(TypeError, "partitioned across ranks", "declare the structure, as `BlockBanded`")
 LOOP = Refuses(TypeError, "`root` takes", "a compiled loop on the CPU: use `root`")
 NUMBA = Refuses(BackendUnavailable, "implicitsolve[numba]", "install Numba: `pip install 'implicitsolve[numba]'`")
 ONE_PATH = Refuses(TypeError, "NewtonKrylov", "use `NewtonKrylov` or `Anderson`")
@@ -63,7 +63,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "pull_back": Row(numba=KERNELS, bridge="`backward`"),
         "push_forward": Row(numba=KERNELS, bridge="forward mode"),
         "jacobian": Row(cupy=YES),
-        "detect_structure": Row(cupy=HOST_X, torch=HOST_X, split=HOST_X),
+        "detect_structure": Row(cupy=YES, split=WHOLE_X),
         "derivatives.jacobian_penalty": Row(bridge="`jacobian_penalty`"),
         "continuation": Row(cupy=ON_HOST, torch=ON_HOST, split=ON_HOST, complex=ON_HOST),
         "branches.further_solutions": Row(cupy=ON_HOST, torch=ON_HOST, split=ON_HOST, complex=ON_HOST),

@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tests.device_double import account, cuda, functions, launches, linalg
+from tests.device_double import account, cuda, functions, launches, linalg, sparse
 from tests.device_double.account import counts, peak, sites, transfers
 from tests.device_double.arrays import shared
 from tests.device_double.launches import launched
@@ -46,4 +46,7 @@ def install() -> ModuleType:
         "__version__": "14.2.0",
     }
     _module("cupy.cuda.device", {"Device": cuda.Device})
+    for name in ("cupyx", "cupyx.scipy"):
+        _module(name, {})
+    _module("cupyx.scipy.sparse", {kind.__name__: kind for kind in sparse.KINDS.values()})
     return _module("cupy", functions.members() | parts)

@@ -74,6 +74,7 @@ SIGNATURES = """
     ndim(a)
     nonzero(a)
     outer(a, b, out=None)
+    pad(array, pad_width, mode='constant', **kwargs)
     permute_dims(a, axes=None)
     prod(a, axis=None, dtype=None, out=None, keepdims=False)
     ptp(a, axis=None, out=None, keepdims=False)

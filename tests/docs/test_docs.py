@@ -78,7 +78,7 @@ def test_the_page_runs(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(ON_GPU))
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("device", "cudss")
 def test_the_page_runs_on_a_gpu(page: str) -> None:
     run(page)
 
