@@ -85,7 +85,9 @@ class CuDSSPlan:
     is_direct: bool = True
 
     def __init__(self, A: SparseMatrix) -> None:
-        self.advanced, self.bindings = load_cudss(A.data)
+        advanced, bindings = load_cudss(A.data)
+        self.advanced: Any = advanced
+        self.bindings: Any = bindings
         self.structure: Sparse = A.structure
         self.pattern: DevicePattern = device_pattern(A.structure, A.data)
         indptr, columns = A.structure.indptr, A.structure.columns
