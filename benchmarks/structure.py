@@ -135,14 +135,19 @@ def gru_layer(systems: int = 2, blocks: int = 6, size: int = 4, inputs: int = 3)
     return implicit_gru(params, rng.standard_normal((systems, blocks, inputs)))
 
 
-def solve_bratu() -> object:
-    """Newton–Krylov by `newton_krylov` on 20 unknowns."""
-    return ims.newton_krylov(bratu, np.zeros(20), structure="none")
-
-
-def solve_sparse_bratu() -> object:
-    """A plain `newton_krylov` on 20 unknowns: the sparsity is detected, and J factored."""
+def solve_plain() -> object:
+    """A plain `newton_krylov` on 20 unknowns: dense Newton."""
     return ims.newton_krylov(bratu, np.zeros(20))
+
+
+def solve_sparse() -> object:
+    """A plain `newton_krylov` on 200 unknowns: the sparsity is detected, and J factored."""
+    return ims.newton_krylov(bratu, np.zeros(200))
+
+
+def solve_matrix_free() -> object:
+    """The same by Krylov methods alone."""
+    return ims.newton_krylov(bratu, np.zeros(200), structure="none")
 
 
 def solve_gru(layer: list[ims.Problem] = []) -> object:  # noqa: B006 (one layer for both calls)
@@ -153,8 +158,9 @@ def solve_gru(layer: list[ims.Problem] = []) -> object:  # noqa: B006 (one layer
 
 
 WALKS: dict[str, Callable[[], object]] = {
-    "newton_krylov": solve_bratu,
-    "sparse_newton": solve_sparse_bratu,
+    "newton_krylov": solve_plain,
+    "sparse": solve_sparse,
+    "matrix-free": solve_matrix_free,
     "implicit_gru": solve_gru,
 }
 
