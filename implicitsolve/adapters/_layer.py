@@ -144,10 +144,11 @@ class Layer(ByFields):
             name=self.cell.name,
         )
 
-    def check(self, name: str, x: Array) -> Array:
-        """Check a state, or an array like one."""
-        if type(x) is not type(self.inputs) or x.shape != self.shape or x.dtype != self.inputs.dtype:
-            check_array(self.cell.name, name, x, self.shape, self.inputs)
+    def check(self, name: str, x: Array, shape: tuple[int, ...] | None = None) -> Array:
+        """Check a state, or an array like one; or of that shape."""
+        shape = self.shape if shape is None else shape
+        if type(x) is not type(self.inputs) or x.shape != shape or x.dtype != self.inputs.dtype:
+            check_array(self.cell.name, name, x, shape, self.inputs)
         return x
 
     # Function and derivatives with respect to the state
@@ -330,6 +331,5 @@ class _LazyHalf:
     def transition(self, other: Array) -> Transition:
         """The half's function, for a state of the other half that has been checked."""
         transition = self.layer.half_transitions[self.parity]
-        layout = transition.map
-        check_array(self.layer.cell.name, "other", other, layout.shape(layout.source), self.layer.inputs)
+        self.layer.check("other", other, transition.map.shape(transition.map.source))
         return transition

@@ -147,23 +147,33 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         F, old_F = self._evaluate(x, bool(due.any())), state.F
         with np.errstate(all="ignore"):
             measured = self._measured(F, step, x, keeps_inverse=not due.any())
-        norms = measured.two(0)
-        finite = np.isfinite(norms)
+        norms, length = measured.two(0), state.damping
         with np.errstate(over="ignore"):
-            rejected = ~(finite & (norms <= self.method.growth_limit * state.best_norms))
-        length = np.where(rejected, 0.0, state.damping)
+            rejected = ~(norms <= self.method.growth_limit * state.best_norms)
+        if self._is_good(norms, is_last) and not (due[0] or rejected[0]):
+            self._take_good_step(measured, norms)
+            self._remember(step, old_F, rejected)
+            return {"step_length": length}
+        finite = np.isfinite(norms)
+        rejected |= ~finite
+        length = np.where(rejected, 0.0, length)
         found = SearchResult(x, F, norms, length, ~rejected, finite, None, measured)
         self._return_to_best(found, rejected)
         moved, is_still = self._accept(found, step)
+        self._renew(state, due & ~rejected)
+        self._remember(step, old_F, rejected)
+        self._update_status(found.accepted, moved, is_still, is_last, self._failed(finite))
+        return {"step_length": found.length}
+
+    def _remember(self, step: Array, old_F: Array, rejected: HostArray) -> None:
+        """Count a step, recover from rejected ones, and update the history and the best points."""
+        state = self.state
         state.rejections = np.where(rejected, state.rejections + 1, 0)
         state.age = np.where(rejected, 0, state.age + 1)
         state.damping = np.where(rejected, 0.5 * state.damping, np.minimum(2 * state.damping, self.method.damping))
-        self._renew(state, due & ~rejected)
         with np.errstate(all="ignore"):
             self._learn(step, old_F, rejected)
         state.best_norms = np.where(self._note_best(), state.norms, state.best_norms)
-        self._update_status(found.accepted, moved, is_still, is_last, self._failed(finite))
-        return {"step_length": found.length}
 
     def _return_to_best(self, found: SearchResult, rejected: HostArray) -> None:
         """Replace rejected points by the best ones, and continue without M, which may be the cause."""
