@@ -29,7 +29,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 
 GOOD_GAIN = 0.5  # reduction by the last vector from which on a polish is tried: tests/krylov/test_gmres_cost.py
-WORSE = 1.1  # reduction expected of a polish, relative to that of the last vector: 1.02 to 1.07 on implicit GRUs
+WORSE = 1.16  # reduction expected of a polish, relative to that of the last vector: at most 1.155 on implicit GRUs
 SYSTEMWISE = "rows", "alive", "target", "limits", "count", "estimate", "expected", "broken", "nonfinite"
 FIRST_COLUMNS = 16  # room of a basis at first; it doubles as needed
 
