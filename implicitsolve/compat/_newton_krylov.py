@@ -166,24 +166,25 @@ def newton_krylov(
     x0 = as_inexact(x0, "x0")
     problem = Problem(shaped(function), jvp=jvp, jac=jac, structure=structure, batch_ndim=batch_ndim, bounds=bounds)
     krylov = _krylov_method(method, inner_maxiter, outer_k, inner_options)
-    is_own = krylov is None
-    solver = NewtonKrylov(
-        krylov=krylov,
-        max_krylov=3 * inner_maxiter if is_own else inner_maxiter,
-        recycle=200 if is_own and outer_k else 0,
-        line_search=LINE_SEARCHES[line_search],
-        preconditioner=_preconditioner(inner_M, function),
-        rdiff=rdiff,
-        retry=iter is None,
-    )
     tolerances = {"f_tol": f_tol, "f_rtol": f_rtol, "x_tol": x_tol, "x_rtol": x_rtol}
     budget: dict[str, Any] = {"max_evaluations": max_evaluations, "max_seconds": max_seconds}
     check_budget("newton_krylov", **budget)
     stop = _ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
+    is_own, solver = krylov is None, "auto"
     is_plain = is_own and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
-    chosen, known = "auto" if is_plain else solver, getattr(previous, "native", previous)
+    if not is_plain:
+        solver = NewtonKrylov(
+            krylov=krylov,
+            max_krylov=3 * inner_maxiter if is_own else inner_maxiter,
+            recycle=200 if is_own and outer_k else 0,
+            line_search=LINE_SEARCHES[line_search],
+            preconditioner=_preconditioner(inner_M, function),
+            rdiff=rdiff,
+            retry=iter is None,
+        )
+    known = getattr(previous, "native", previous)
     observer = _monitor(verbose, callback, batch_ndim)
-    result = root(problem, x0, method=chosen, stop=stop, monitor=observer, previous=known)
+    result = root(problem, x0, method=solver, stop=stop, monitor=observer, previous=known)
     result = result if iter is None else _stopped(result)
     is_wanted = iter is not None or (
         np.all(result.success) and (maxiter is None or np.all(result.iterations < maxiter))

@@ -7,10 +7,9 @@ kernel                 call (returns `Factors`)                                 
 ``cyclic_reduction``   ``factor(blocks, *, overwrite=False)``, three blocks in a row                         tridiagonal
 =====================  ====================================================================================  ==========
 
-Newton's method uses ``place_colors(blocks, changes, per_length, first, lower)``, which writes the differences of some
-colors into `blocks`, and ``rank_one(z, w, amount, following)``, an update of vectors. ``narrow_lu(blocks,
-growth_limit)`` factors those systems of a block tridiagonal batch whose outer blocks are triangular as scalar bands
-without interchanges, where entries grow by no more than `growth_limit`, and returns their places and `Factors`.
+Newton's method uses ``rank_one(z, w, amount, following)``, an update of vectors. ``narrow_lu(blocks, growth_limit)``
+factors those systems of a block tridiagonal batch whose outer blocks are triangular as scalar bands without
+interchanges, where entries grow by no more than `growth_limit`, and returns their places and `Factors`.
 
 `blocks` has shape (B, T, lower + upper + 1, k, k), ``blocks[:, t, j] = A[t, t + j - lower]``; entries outside the
 matrix are never read. The caller ensures that `lower` and `upper` are less than T (or 0). ``pivoting="block"``
@@ -44,7 +43,6 @@ __all__ = [
     "favors_band",
     "is_compiled",
     "narrow_lu",
-    "place_colors",
     "rank_one",
     "scalar_tridiagonal",
     "traits_of",
@@ -78,7 +76,6 @@ block_lu: Kernel = Kernel("block_lu", _reference.block_lu, pays={"numba": _any_b
 block_lu.implement("lapack", _lapack.block_lu, _lapack.supports)
 cyclic_reduction: Kernel = Kernel("cyclic_reduction", _reference.cyclic_reduction)
 
-place_colors: Kernel = Kernel("place_colors", _vectors.place_colors, module="vectors")
 narrow_lu: Kernel = Kernel("narrow_lu", _reference.narrow_lu, {"numba": _narrow}, "block_lu")
 scalar_tridiagonal: Kernel = Kernel("scalar_tridiagonal", _scalar_tridiagonal.ScalarTridiagonal, {"numba": _long_rows})
 scalar_tridiagonal.implement("lapack", _scalar_tridiagonal.Chains, _scalar_tridiagonal.Chains.supports)

@@ -1,4 +1,4 @@
-"""Array-API references of what solvers do with vectors: `Vectors`, a rank-one update, and differences as blocks."""
+"""Array-API references of what solvers do with vectors: `Vectors`, and a rank-one update."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._contract import Kernel
 
 CANCELS = 0.01  # of ||w||^2, left by Gram-Schmidt, below which it needs a second pass
-SMALL_BLOCK = 4  # unknowns up to which the entries of blocks are written one by one
 
 
 def rank_one(z: Array, w: Array, amount: Array, following: Array | None) -> Array | None:
@@ -38,53 +37,6 @@ def rank_one(z: Array, w: Array, amount: Array, following: Array | None) -> Arra
     """
     z += w * amount
     return None if following is None else array_namespace(z).vecdot(following, z)[:, None]
-
-
-def place_colors(blocks: Array, changes: Array, per_length: Array, first: int, lower: int) -> None:
-    """Write ``blocks[:, t, j, r, c] = changes[i, c, :, t, r] * per_length[:, s, c]`` for some colors.
-
-    Here s = t + j - lower. Color first + i holds blocks s = first + i, first + i + m, ..., m = lower + upper + 1, so
-    that each row t couples to one of them.
-
-    Parameters
-    ----------
-    blocks : Array (b, T, m, k, k)
-        Written in place.
-    changes : Array (colors, k, b, T, k)
-        How F changed as unknown c of a color's blocks did.
-    per_length : Array (b, T, k)
-        One over how much each unknown did.
-    first, lower : int
-        As above.
-    """
-    T, m, k = blocks.shape[1:4]
-    for i in range(changes.shape[0]):
-        for j in range(m):
-            offset = j - lower
-            start = first + i - offset + (m if first + i < offset else 0)
-            rows = slice(start, max(0, min(T, T - offset)), m)
-            columns = slice(start + offset, max(0, min(T, T + offset)), m)
-            if start < rows.stop:  # the standard has no slices that start beyond the end
-                write(blocks[:, :, j, :, :], changes[i, ...], per_length, rows, columns, k)
-
-
-def write(part: Array, changes: Array, per_length: Array, rows: Any, columns: Any, k: int) -> None:
-    """Write the blocks `rows` of one block diagonal, which couple to the blocks `columns`.
-
-    Small blocks entry by entry, which is a long loop over the blocks for each; larger ones whole, since each entry
-    would pass through all of them.
-    """
-    xp = array_namespace(part)
-    with np.errstate(all="ignore"):
-        if k > SMALL_BLOCK:
-            part[:, rows, :, :] = (
-                xp.permute_dims(changes[:, :, rows, :], (1, 2, 3, 0)) * per_length[:, columns, None, :]
-            )
-            return
-        for c in range(k):
-            column = changes[c, ...]  # a view: an index array beside two integers would move its axis
-            for row in range(k):
-                part[:, rows, row, c] = column[:, rows, row] * per_length[:, columns, c]
 
 
 class Vectors:

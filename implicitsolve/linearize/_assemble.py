@@ -31,15 +31,17 @@ from implicitsolve._namespace import (
     to_host,
 )
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import place_colors
-from implicitsolve.kernels._vectors import write
 from implicitsolve.linearize._difference_steps import (
+    LEAST_CHANGE,
     MAX_ADJUSTMENTS,
     DifferenceSteps,
     Groups,
+    OneSystemDifferences,
     pattern_of,
+    place_colors,
     sites,
     weights,
+    write,
 )
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
@@ -48,7 +50,6 @@ from implicitsolve.structure import BlockBanded, coloring
 
 Rows: TypeAlias = slice | Indices
 TOGETHER = 2  # unknowns of a block up to which all colors are written in one pass over the blocks
-LEAST_CHANGE = 8  # units of roundoff of F by which an entry of F must have changed
 AFFINE = 1e-3  # mismatch between a difference and twice the one of half the length, up to which it is a derivative
 
 
@@ -120,6 +121,14 @@ class Assembler:
             return self._products(evaluator, evaluator.jacobian(x, F), x)
         evaluator.tally.add("linearizations")
         return self._differences(evaluator, x, F)
+
+    def one_system(self, evaluator: Evaluator) -> OneSystemDifferences | None:
+        """The same for a single system, if J comes from differences, all of them few enough to be kept."""
+        structure = self.structure
+        is_plain = not structure.periodic and len(self.colors) == structure.width
+        if not (self.uses_differences and is_plain and (self.length == 1 or structure.block_size <= TOGETHER)):
+            return None
+        return OneSystemDifferences(evaluator, structure, self.colors, self.steps, self.sensitivity)
 
     def is_certain(self, rows: Indices) -> bool:
         """Whether no difference of systems `rows` had a guessed length."""

@@ -6,14 +6,23 @@ block are taken at once.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, from_host, norm2
+from implicitsolve._namespace import array_namespace, eps, from_host, norm2, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels import Kernel
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.structure import BlockBanded
 
 LONGEST = 1e-3  # step that a long system may have by default
 FARTHER = 1e4  # how much longer a step gets that F did not feel, or shorter one at which F is not finite
 TRUSTED = 1e-9, 1e-2  # a guessed step over the Newton step: within these bounds the guess was good enough
+SMALL_BLOCK = 4  # unknowns up to which the entries of blocks are written one by one
+LEAST_CHANGE = 8  # units of roundoff of F by which an entry of F must have changed
 MAX_ADJUSTMENTS = 8  # further evaluations at most, for each color, to find a step that F feels and where it is finite
 
 
@@ -272,3 +281,120 @@ def pattern_of(changed: HostArray, lower: int, width: int) -> HostArray:
 def weights(length: int, k: int) -> HostArray:
     """Numbers (T, k) between -1 and 1 in no order, always the same: factors of a displacement of all unknowns."""
     return np.random.default_rng(0).uniform(-1.0, 1.0, (length, k))
+
+
+ALL = slice(None)
+
+
+class OneSystemDifferences:
+    """Blocks of J by one difference for each unknown of each color, as long as none must be taken again.
+
+    Parameters
+    ----------
+    evaluator : Evaluator
+        Of the system.
+    structure, colors
+        Of J, and its colored blocks.
+    steps, sensitivity
+        Lengths of the differences, and how F changed over them: they are updated.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        structure: BlockBanded,
+        colors: Sequence[slice | Indices],
+        steps: DifferenceSteps,
+        sensitivity: HostArray,
+    ) -> None:
+        self.evaluator, self.steps, self.sensitivity = evaluator, steps, sensitivity
+        self.structure, self.length, self.k = structure, structure.length(evaluator.size), structure.block_size
+        self.shape = structure.width, self.k, 1, self.length, self.k
+        self.colors = [color for color in colors for _ in range(self.k)]
+        self.unknowns = [*range(self.k)] * len(colors)
+
+    def taken(self, x: HostArray, F: HostArray, norm: float) -> Callable[[], HostArray] | None:
+        """Take the differences at x (1, N); what makes the blocks of them, or None where a length must be adjusted.
+
+        `F` is F(x), and `norm` ||F||_2.
+        """
+        steps, k = self.steps, self.k
+        states = x.reshape((1, self.length, k))
+        steps.follow(ALL, states)
+        h, relative = self.evaluator.inward(x, steps.lengths(ALL, states)), steps.relative(states)
+        changes = np.empty(self.shape, dtype=x.dtype)
+        least, largest = LEAST_CHANGE * eps(numpy_namespace, x.dtype) * norm, 0.0
+        for color, c, change in zip(self.colors, self.unknowns, changes.reshape((-1, *x.shape))):
+            point = x.copy()
+            with np.errstate(all="ignore"):
+                point.reshape((self.length, k))[color, c] += h[0, color, c]
+            there = self.evaluator.residual(point, keep=False)
+            with np.errstate(all="ignore"):
+                np.subtract(there, F, out=change)
+                size = math.sqrt(change[0].dot(change[0]))
+            if not least < size < math.inf:
+                return None
+            largest = max(largest, size)
+        steps.has_changed[:] = True
+        self.sensitivity[0] = largest / relative
+        with np.errstate(all="ignore"):
+            np.divide(1, h, out=h)
+        self.evaluator.tally.add("linearizations")
+        return lambda: self._placed(changes, h)
+
+    def _placed(self, changes: HostArray, per_length: HostArray) -> HostArray:
+        """Blocks (1, T, m, k, k) from the changes (m, k, 1, T, k) of F; undefined outside the matrix."""
+        blocks = np.empty((1, self.length, self.shape[0], self.k, self.k), dtype=changes.dtype)
+        with np.errstate(all="ignore"):
+            place(blocks, changes, per_length, 0, self.structure.lower)
+        return blocks
+
+
+def place(blocks: Array, changes: Array, per_length: Array, first: int, lower: int) -> None:
+    """Write ``blocks[:, t, j, r, c] = changes[i, c, :, t, r] * per_length[:, s, c]`` for some colors.
+
+    Here s = t + j - lower. Color first + i holds blocks s = first + i, first + i + m, ..., m = lower + upper + 1, so
+    that each row t couples to one of them.
+
+    Parameters
+    ----------
+    blocks : Array (b, T, m, k, k)
+        Written in place.
+    changes : Array (colors, k, b, T, k)
+        How F changed as unknown c of a color's blocks did.
+    per_length : Array (b, T, k)
+        One over how much each unknown did.
+    first, lower : int
+        As above.
+    """
+    T, m, k = blocks.shape[1:4]
+    for i in range(changes.shape[0]):
+        for j in range(m):
+            offset = j - lower
+            start = first + i - offset + (m if first + i < offset else 0)
+            rows = slice(start, max(0, min(T, T - offset)), m)
+            columns = slice(start + offset, max(0, min(T, T + offset)), m)
+            if start < rows.stop:  # the standard has no slices that start beyond the end
+                write(blocks[:, :, j, :, :], changes[i, ...], per_length, rows, columns, k)
+
+
+def write(part: Array, changes: Array, per_length: Array, rows: Any, columns: Any, k: int) -> None:
+    """Write the blocks `rows` of one block diagonal, which couple to the blocks `columns`.
+
+    Small blocks entry by entry, which is a long loop over the blocks for each; larger ones whole, since each entry
+    would pass through all of them.
+    """
+    xp = array_namespace(part)
+    with np.errstate(all="ignore"):
+        if k > SMALL_BLOCK:
+            part[:, rows, :, :] = (
+                xp.permute_dims(changes[:, :, rows, :], (1, 2, 3, 0)) * per_length[:, columns, None, :]
+            )
+            return
+        for c in range(k):
+            column = changes[c, ...]  # a view: an index array beside two integers would move its axis
+            for row in range(k):
+                part[:, rows, row, c] = column[:, rows, row] * per_length[:, columns, c]
+
+
+place_colors: Kernel = Kernel("place_colors", place, module="vectors")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ class Evaluator:
         self.tally: Tally = Tally()
         count = self.flat_shape[0]
         self.rows: Indices = np.arange(count)  # places in the whole batch
-        self.length: DifferenceLength = DifferenceLength(count, rdiff)
+        self.rdiff: float | None = rdiff
         self.systems: Indices | None = None  # rows of `background` that are evaluated, where `take` is missing
         self.places: Any = None  # these, where the arrays are
         self.background: Array = None
@@ -186,10 +186,15 @@ class Evaluator:
         self.problem = problem
         return problem
 
+    @cached_property
+    def length(self) -> DifferenceLength:
+        """Lengths of the differences in products with J, shared by all parts of the batch."""
+        return DifferenceLength(self.flat_shape[0], self.rdiff)
+
     def _of(self, indices: Indices) -> Evaluator:
         """What some systems keep of this evaluator."""
         part = copy.copy(self)
-        part.entering = None
+        part.entering, part.length = None, self.length
         part.rows, part.box = self.rows[indices], None if self.box is None else self.box.take(indices)
         return part
 

@@ -86,6 +86,8 @@ class Auto:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         first, *others = self._methods(context, start.x)
         solution = first.solve(context, start, rows)
+        if (solution.status == Status.CONVERGED).all():
+            return solution
         for method in others:
             again = np.flatnonzero(unsolved(context, solution))
             if not again.size:

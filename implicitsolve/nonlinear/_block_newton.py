@@ -12,7 +12,7 @@ from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.kernels import Factors
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._assemble_one import OneSystemDifferences
+from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
@@ -50,8 +50,7 @@ class OneSystemLoop(BlockLoop):
         if isinstance(factor, BlockLU) and isinstance(assembler, Assembler):
             structure = assembler.structure
             self.factor = factor.for_one(self.whole.size * structure.block_size * structure.width)
-            if not factor.refine and OneSystemDifferences.suits(assembler):
-                self.differences = OneSystemDifferences(assembler, self.evaluator)
+            self.differences = None if factor.refine else assembler.one_system(self.evaluator)
 
     def _factorize(self, fresh: HostArray) -> None:
         if self.differences is None or not self._factorize_by(self.differences):
@@ -59,7 +58,7 @@ class OneSystemLoop(BlockLoop):
 
     def _factorize_by(self, differences: OneSystemDifferences) -> bool:
         """Assemble and factorize J; return False, without factors, where a difference must be repeated."""
-        structure = differences.assembler.structure
+        structure = differences.structure
         self.state.updates.reset(FRESH)
         for _ in range(MAX_ASSEMBLIES):
             make = differences.taken(self.state.x, self.state.F, float(self.state.norms[0]))

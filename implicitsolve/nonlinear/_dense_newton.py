@@ -15,7 +15,6 @@ from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult
 from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, dogleg, first_radius
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
@@ -23,6 +22,7 @@ from implicitsolve.nonlinear._loop import RUNNING, SINGULAR, STAGNATED, WHOLE, I
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
+from implicitsolve.problem import near_reciprocals
 from implicitsolve.result import Solution
 from implicitsolve.structure import BlockBanded
 
@@ -96,9 +96,9 @@ class DenseLoop(IterationLoop[DenseState]):
         self.assembler = Assembler(
             self.whole, eps(numpy_namespace, self.whole.dtype) ** 0.5, certifies=False, structure=dense
         )
-        self.offered = OfferedJacobians.of(self.evaluator, solution.x)
-        is_one = self.whole.rows.size == 1 and OneSystemDifferences.suits(self.assembler)
-        self.differences = OneSystemDifferences(self.assembler, self.evaluator) if is_one else None
+        problem, is_one = self.whole.problem, self.whole.rows.size == 1
+        self.offered = None if problem.jac is None else OfferedJacobians.of(self.evaluator, solution.x)
+        self.differences = self.assembler.one_system(self.evaluator) if is_one else None
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> DenseState:
         b, N = state.x.shape

@@ -9,7 +9,6 @@ import pytest
 
 from implicitsolve import BlockBanded, BlockLU, BlockNewton, NonlinearStop, Problem, Status, root
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._assemble_one import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_newton import OneSystemLoop
 from implicitsolve.nonlinear._broyden import BroydenInverse, WholeSteps
@@ -144,8 +143,9 @@ def test_lengths_that_must_be_adjusted_are_left_to_the_assembler():
     evaluator = Evaluator(Problem(wall, structure=TRIDIAGONAL), F0)
     assembler = Assembler(evaluator, certifies=False)
     x = np.full((1, 40), 2.0)
-    assert OneSystemDifferences(assembler, evaluator).taken(x, F0[None], 1.0) is None
-    make = OneSystemDifferences(assembler, evaluator).taken(0.5 * x, wall(0.5 * x[0])[None], 1.0)
+    differences = assembler.one_system(evaluator)
+    assert differences.taken(x, F0[None], 1.0) is None
+    make = differences.taken(0.5 * x, wall(0.5 * x[0])[None], 1.0)
     assert make is not None
     blocks = make()
     expected = assembler.assemble(evaluator, 0.5 * x, wall(0.5 * x[0])[None]).blocks

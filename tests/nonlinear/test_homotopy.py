@@ -169,7 +169,7 @@ def test_a_system_that_is_not_finite_harms_no_other():
     x0[2, 1] = np.nan
     result = root(problem, x0, method=Homotopy())
     assert result.status.tolist() == [1, 1, Status.NONFINITE, 1]
-    np.testing.assert_array_equal(result.x[[0, 1, 3]], clean.x[[0, 1, 3]])
+    np.testing.assert_allclose(result.x[[0, 1, 3]], clean.x[[0, 1, 3]], rtol=1e-12)  # one system rounds differently
 
 
 @pytest.mark.parametrize("capacity", [1, 3])

@@ -12,6 +12,7 @@ import numpy as np
 from implicitsolve import kernels
 from implicitsolve._namespace import array_namespace, is_safe, safe_range
 from implicitsolve.backends.cupy._module import dense, is_real, launch, strides
+from implicitsolve.linearize._difference_steps import place_colors as colors
 
 CHUNK = 8192  # entries of a vector that one block sums
 TILE, WARP = 4, 32  # as in vectors.cuh
@@ -222,9 +223,9 @@ def _supports(like: Any, **sizes: Any) -> bool:
 
 
 def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: int) -> None:
-    """Write the blocks of some colors; see `implicitsolve.kernels._vectors.place_colors`."""
+    """Write the blocks of some colors; see `implicitsolve.linearize._difference_steps.place`."""
     if not blocks.flags.c_contiguous:
-        kernels.place_colors.reference(blocks, changes, per_length, first, lower)
+        colors.reference(blocks, changes, per_length, first, lower)
         return
     B, T, m, k = blocks.shape[:4]
     launch(
@@ -250,4 +251,4 @@ def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: 
 
 kernels.vectors.implement("cupy", Vectors, supports)
 kernels.rank_one.implement("cupy", rank_one, _supports)
-kernels.place_colors.implement("cupy", place_colors, supports)
+colors.implement("cupy", place_colors, supports)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from implicitsolve._namespace import to_host
-from implicitsolve.kernels import place_colors, scalar_tridiagonal
+from implicitsolve.kernels import scalar_tridiagonal
+from implicitsolve.linearize._difference_steps import place_colors
 
 pytestmark = pytest.mark.gpu
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from implicitsolve.kernels import place_colors
+from implicitsolve.linearize._difference_steps import place_colors
 
 
 def by_entries(blocks, changes, per_length, color, lower):
