@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve._namespace import is_array, to_host
 from implicitsolve._summary import Shown
-from implicitsolve._typing import Array, HostArray, Indices, Product, Residual
+from implicitsolve._typing import Array, Indices, Product, Residual
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse, coloring
@@ -233,12 +233,6 @@ def spread(name: str, values: Any, shape: tuple[int, ...]) -> Any:
     except ValueError:
         message = f"`{name}` must broadcast to the shape {shape} of x0"
         raise ValueError(f"{message}, got {host(values).shape}") from None
-
-
-def near_reciprocals(size: HostArray) -> HostArray:
-    """Powers of 2, which round nothing, nearest to 1 / size; 1 where that is 0 (an empty row of a singular matrix)."""
-    _, exponents = np.frexp(size)
-    return np.ldexp(size.dtype.type(1.0), -exponents)
 
 
 def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:

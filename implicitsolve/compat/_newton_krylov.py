@@ -170,7 +170,7 @@ def newton_krylov(
     budget: dict[str, Any] = {"max_evaluations": max_evaluations, "max_seconds": max_seconds}
     check_budget("newton_krylov", **budget)
     stop = _ScipyStop.build(x0, batch_ndim, tolerances, iter=iter, maxiter=maxiter, tol_norm=tol_norm, **budget)
-    is_own, solver = krylov is None, "auto"
+    is_own, solver = krylov is None, None
     is_plain = is_own and iter is None and inner_M is None and rdiff is None and line_search in ("armijo", True)
     if not is_plain:
         solver = NewtonKrylov(
@@ -184,7 +184,7 @@ def newton_krylov(
         )
     known = getattr(previous, "native", previous)
     observer = _monitor(verbose, callback, batch_ndim)
-    result = root(problem, x0, method=solver, stop=stop, monitor=observer, previous=known)
+    result = root(problem, x0, method=solver or "auto", stop=stop, monitor=observer, previous=known)
     result = result if iter is None else _stopped(result)
     is_wanted = iter is not None or (
         np.all(result.success) and (maxiter is None or np.all(result.iterations < maxiter))

@@ -19,7 +19,6 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.problem import near_reciprocals
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
 

@@ -21,7 +21,6 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov import GMRES
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
-from implicitsolve.problem import near_reciprocals
 
 KEPT = 0.1  # of the distance to a bound, at most
 POOR = 0.9  # of ||F|| that a shortened step may leave in the linear model

@@ -22,7 +22,6 @@ from implicitsolve.nonlinear._loop import RUNNING, SINGULAR, STAGNATED, WHOLE, I
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
-from implicitsolve.problem import near_reciprocals
 from implicitsolve.result import Solution
 from implicitsolve.structure import BlockBanded
 
