@@ -281,10 +281,10 @@ class Norms:
             is_certain = ~usable | is_safe(plain, array_namespace(x), x.dtype)
             return np.where(usable, plain, largest) if is_certain.all() else _scaled_norm2(x, largest)
 
-    def largest(self, i: int) -> HostArray:
-        """Largest magnitudes of the rows of the i-th array; see `norm_max`."""
+    def largest(self, i: int, rows: slice | Indices = slice(None)) -> HostArray:
+        """Largest magnitudes of the rows, or some of them, of the i-th array; see `norm_max`."""
         x = self.arrays[i]
-        return norm_max(x) if isinstance(x, np.ndarray) else self._measured()[:, 2 * i + 1].copy()
+        return norm_max(x[rows]) if isinstance(x, np.ndarray) else self._measured()[rows, 2 * i + 1].copy()
 
     def _measured(self) -> HostArray:
         """Sums of squares and largest magnitudes of each array's rows, (B, 2 * arrays)."""
@@ -374,6 +374,15 @@ def scatter(x: Array, indices: Any, rows: Array) -> None:
     else:
         for row, index in enumerate(indices):
             x[int(index), ...] = rows[row, ...]
+
+
+def merged(where: HostArray, x: Array, y: Array) -> Array:
+    """Return rows of x (b, N) where that holds, and of y elsewhere."""
+    if not isinstance(x, np.ndarray):
+        return array_namespace(x).where(from_host(where, x)[:, None], x, y)
+    rows, other = np.flatnonzero(~where), x.copy()
+    other[rows] = y[rows]
+    return other
 
 
 def clear(x: Array, where: HostArray) -> None:

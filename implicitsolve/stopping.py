@@ -169,7 +169,10 @@ class NonlinearStop:
     def target(self, first: HostArray, F: Array) -> HostArray:
         """Right-hand side of the inequality for systems that started at norm `first`."""
         rtol = self.relative(eps(array_namespace(F), F.dtype))
-        return np.maximum(self.atol, np.multiply(rtol, first, where=np.isfinite(first), out=np.zeros_like(first)))
+        with np.errstate(invalid="ignore"):
+            scaled = rtol * first
+        scaled[~np.isfinite(first)] = 0.0
+        return np.maximum(self.atol, scaled)
 
     def relative(self, precision: float) -> float:
         """The relative tolerance on arrays with this rounding unit."""

@@ -214,9 +214,11 @@ class Dogleg:
 def first_radius(radius: HostArray, size: HostArray, x_norms: HostArray) -> HostArray:
     """The radius; where there is none yet, Newton's `size` or a multiple of ||x||."""
     with np.errstate(all="ignore"):
-        length = FIRST_RADIUS * x_norms
-        first = np.where((size <= length) | (size > UNRELATED * length), size, length)
-    return np.where(np.isinf(radius), np.where(np.isfinite(first), first, length), radius)
+        length, first = FIRST_RADIUS * x_norms, size.copy()
+        rows = np.flatnonzero(~(size <= length))
+        is_usual = ~(size[rows] > UNRELATED * length[rows]) | np.isinf(size[rows])
+        first[rows[is_usual]] = length[rows[is_usual]]
+    return np.where(np.isinf(radius), first, radius)
 
 
 def next_radius(radius: HostArray, length: HostArray, ratio: HostArray) -> HostArray:

@@ -95,6 +95,7 @@ class Assembler:
         self.groups: Groups | None = None
         is_worth_it = Groups.may_pay(self.length, self.structure.width, self.structure.block_size)
         self.seeks_zeros = is_worth_it and not (self.structure.periodic or central or certifies)
+        self.all_rows: Indices = evaluator.rows
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         sources = {"blocks": problem.blocks, "linearize": problem.linearize, "jac": problem.jac}
         self.source = next((name for name, function in sources.items() if function is not None), None)
@@ -137,6 +138,10 @@ class Assembler:
     def check(self, rows: Indices, newton_step: Array) -> HostArray:
         """Compare guessed lengths with J^-1 F (b, N); return which systems need another assembly."""
         return self.steps.learn(rows, self.in_blocks(newton_step))
+
+    def _rows(self, evaluator: Evaluator) -> Rows:
+        """Places of an evaluator's systems in the whole batch."""
+        return slice(None) if evaluator.rows is self.all_rows else evaluator.rows
 
     def in_blocks(self, x: Array) -> Array:
         """View (b, N) as (b, T, k)."""
@@ -199,14 +204,14 @@ class Assembler:
 
     def _differences(self, evaluator: Evaluator, x: Array, F: Array) -> BlockBandedMatrix:
         """Columns from differences of the residual along the colors."""
-        xp, rows, states = evaluator.xp, evaluator.rows, self.in_blocks(x)
+        xp, rows, states = evaluator.xp, self._rows(evaluator), self.in_blocks(x)
         k = self.structure.block_size
         blocks = self._room(x)
         self.steps.follow(rows, states)
         h = evaluator.inward(x, self.steps.lengths(rows, states))
         if self.seeks_zeros and self._by_groups(evaluator, x, F, h, blocks):
             return self._matrix(blocks)
-        norms, largest = norm2(F), np.zeros(rows.size)
+        norms, largest = norm2(F), np.zeros(x.shape[0])
         together = len(self.colors) if k <= TOGETHER else 1
         changes = xp.empty((together, k, *x.shape), dtype=x.dtype, device=x.device)
         stacked = xp.reshape(changes, (together, k, *states.shape))
@@ -306,7 +311,7 @@ class Assembler:
 
         Returns the steps h that it took, and the norms of the change; `norms` are those of F.
         """
-        xp, rows, steps = evaluator.xp, evaluator.rows, self.steps
+        xp, rows, steps = evaluator.xp, self._rows(evaluator), self.steps
         self._difference(evaluator, x, F, color, c, h, change)
         sizes = norm2(change)
         for attempt in range(MAX_ADJUSTMENTS + 1):
@@ -333,7 +338,7 @@ class Assembler:
         self, evaluator: Evaluator, x: Array, F: Array, color: Rows, c: int, h: Array, change: Array
     ) -> Array:
         """Shorten guessed steps until half of the step gives half of the change, in `change`."""
-        xp, rows, steps = evaluator.xp, evaluator.rows, self.steps
+        xp, rows, steps = evaluator.xp, self._rows(evaluator), self.steps
         for _ in range(MAX_ADJUSTMENTS):
             guess = steps.is_guess[rows, c]
             if not guess.any():

@@ -113,7 +113,7 @@ class DifferenceSteps:
         self.has_changed[rows] &= ~wrong
         return np.any(wrong, axis=1)
 
-    def adjust(self, rows: Indices, c: int, changed: HostArray, finite: HostArray, attempt: int) -> HostArray:
+    def adjust(self, rows: Indices | slice, c: int, changed: HostArray, finite: HostArray, attempt: int) -> HostArray:
         """Check a difference along unknown c; return which systems must repeat it.
 
         Steps that no equation feels grow, until it is clear that none ever does. Where F is not finite they turn round,
@@ -131,7 +131,7 @@ class DifferenceSteps:
         self.floor[rows, c] *= back
         return np.logical_and(unchanged | ~finite, attempt < MAX_ADJUSTMENTS)
 
-    def shrink(self, rows: Indices, c: int, where: HostArray) -> None:
+    def shrink(self, rows: Indices | slice, c: int, where: HostArray) -> None:
         """Take shorter guesses along unknown c; those of other systems are good."""
         self.floor[rows, c] /= np.where(where, FARTHER, 1.0)
         self.is_guess[rows, c] &= where

@@ -231,9 +231,9 @@ class Evaluator:
         if self.entering is not None:
             return self._with_entering(x, jacobian=False)[0]
         self.tally.add("residuals")
-        is_pure = self.problem.pure
+        is_own = self.problem.pure or self.systems is not None  # rows of what F returned are a copy
         F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
-        return copied(F) if keep and not is_pure else F
+        return copied(F) if keep and not is_own else F
 
     def substituted(self) -> Array:
         """The solution of a causal problem, for about the work of a residual."""

@@ -18,7 +18,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._loop import RUNNING, SINGULAR, STAGNATED, WHOLE, IterationLoop
+from implicitsolve.nonlinear._loop import HALVED, RUNNING, SINGULAR, STAGNATED, WHOLE, IterationLoop
 from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
 from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
@@ -84,13 +84,13 @@ class DenseState(LoopState):
 class DenseLoop(IterationLoop[DenseState]):
     """Steps in a trust region."""
 
-    LIMITED = True
     NEW_BEST = 0.1
     PATIENCE = 40  # steps in which ||F|| must fall to a tenth: Watson's function of nine variables takes 31
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
         self.patience, self.is_first = self.PATIENCE, True
+        self.is_limited = self.whole.rows.size == 1
         dense = BlockBanded(0, 0, block_size=self.whole.size)
         self.assembler = Assembler(
             self.whole, eps(numpy_namespace, self.whole.dtype) ** 0.5, certifies=False, structure=dense
@@ -136,30 +136,27 @@ class DenseLoop(IterationLoop[DenseState]):
             self._take_newton_step(found, step, float(size[0]))
             return {"step_length": WHOLE, "factorized": fresh}
         with np.errstate(all="ignore"):
-            reduction = 1 - (found.norms / state.norms) ** 2
-            ratio = reduction
-            if model is not None:
-                ratio = reduction.copy()
-                ratio[limited] /= 1 - (norm2(model) / state.norms[limited]) ** 2
-            ratio[~found.finite] = -np.inf
-            poor = ~(ratio >= POOR)
-            if poor.any():
-                self._test_correction(np.flatnonzero(poor & found.finite), found, reduction, ratio, newton_size, size)
-                poor = ~(ratio >= POOR)
+            others = ~(found.norms < HALVED * state.norms)  # Newton's steps that halve ||F|| pass all tests
+            others[limited] = True
+            rows = np.flatnonzero(others)
+            reduction, ratio = self._tested(rows, found, model, limited, newton_size, size)
+            is_accepted = ratio >= ACCEPTED
+            has_grown = is_accepted & (found.norms[rows] > GROWN * state.norms[rows])
             self._correct(found, step, size, model, limited)
-            self._trust(poor, ratio, size, limited, found.finite)
-            found.accepted = ratio >= ACCEPTED
-            found.length = np.where(found.accepted, 1.0, 0.0)
-            has_grown = found.accepted & (found.norms > GROWN * state.norms)
+            self._trust(rows, ratio, size, limited, found.finite)
+            found.accepted[rows] = is_accepted
+            found.length = found.accepted.astype(np.float64)
             moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
-            state.idle = np.where(reduction < IDLE, state.idle + 1, 0)
-            failed = np.where(state.idle < IDLE_STEPS, RUNNING, STAGNATED)
-            failed[~(size > 0) | ~np.isfinite(size)] = SINGULAR
+            idle = np.where(reduction < IDLE, state.idle[rows] + 1, 0)
+            state.idle = _placed(rows, idle, state.idle)
+            failed = np.where(idle < IDLE_STEPS, RUNNING, STAGNATED)
+            failed[~(size[rows] > 0) | ~np.isfinite(size[rows])] = SINGULAR
+            failed = _placed(rows, failed, state.status)
             self._update_status(found.accepted, moved, is_still, is_last, failed, newton)
-            state.is_stale = (state.poor > 1) | has_grown
+            state.is_stale = _placed(rows, (state.poor[rows] > 1) | has_grown, others)
             state.poor[state.is_stale] = 0
-            length = np.where(found.accepted, size / newton_size, 0.0)
-        return {"step_length": length, "factorized": fresh}
+            found.length[limited] = np.where(found.accepted[limited], size[limited] / newton_size[limited], 0.0)
+        return {"step_length": found.length, "factorized": fresh}
 
     def _assembled(self) -> HostArray:
         """Assemble J where it is stale, and return where."""
@@ -194,8 +191,8 @@ class DenseLoop(IterationLoop[DenseState]):
         F = self.evaluator.residual(x)
         measured = Norms(F, step, x)
         norms = measured.two(0)
-        finite = np.isfinite(norms)
-        return SearchResult(x, F, norms, norms, finite, finite, None, measured)
+        accepted, finite = np.ones(norms.shape, dtype=bool), np.isfinite(norms)
+        return SearchResult(x, F, norms, norms, accepted, finite, None, measured)
 
     def _take_newton_step(self, found: SearchResult, step: Array, size: float) -> None:
         """Take Newton's step of one system that has halved ||F||: what `_step` does then, in plain numbers."""
@@ -208,25 +205,35 @@ class DenseLoop(IterationLoop[DenseState]):
         state.good[0] = min(state.good[0] + 1, 2)
         state.is_stale = KEPT
 
-    def _test_correction(
+    def _tested(
         self,
         rows: Indices,
         found: SearchResult,
-        reduction: HostArray,
-        ratio: HostArray,
+        model: Array | None,
+        limited: Indices,
         newton_size: HostArray,
         size: HostArray,
-    ) -> None:
-        """Judge some systems' steps by ||J^-1 F|| too; where it has become smaller, its reductions are taken over."""
-        rows = rows[found.norms[rows] < CAUTIOUS_GROWTH * self.state.norms[rows]]
-        if not rows.size:
-            return
-        length = np.minimum(size[rows] / newton_size[rows], 1.0)
-        quotient = norm2(solved(self.state.J[rows], found.F[rows])) / newton_size[rows]
+    ) -> tuple[HostArray, HostArray]:
+        """Reduction of ||F||^2 by some systems' steps, and its ratio to the predicted one; -inf where F is not finite.
+
+        A poor step is judged by ||J^-1 F|| too; where it has become smaller, its reductions are taken over.
+        """
+        state, left = self.state, np.zeros(size.shape)
+        if model is not None:
+            left[limited] = norm2(model) / state.norms[limited]
+        reduction = 1 - (found.norms[rows] / state.norms[rows]) ** 2
+        ratio = np.where(found.finite[rows], reduction / (1 - left[rows] ** 2), -np.inf)
+        tested = np.flatnonzero(~(ratio >= POOR) & (found.norms[rows] < CAUTIOUS_GROWTH * state.norms[rows]))
+        if not tested.size:
+            return reduction, ratio
+        places = rows[tested]
+        length = np.minimum(size[places] / newton_size[places], 1.0)
+        quotient = norm2(solved(state.J[places], found.F[places])) / newton_size[places]
         is_smaller = quotient <= 1 - length / 4
-        rows, length, quotient = rows[is_smaller], length[is_smaller], quotient[is_smaller]
-        reduction[rows] = np.maximum(reduction[rows], 1 - quotient**2)
-        ratio[rows] = np.maximum(ratio[rows], (1 - quotient**2) / (1 - (1 - length) ** 2))
+        tested, length, gain = tested[is_smaller], length[is_smaller], 1 - quotient[is_smaller] ** 2
+        reduction[tested] = np.maximum(reduction[tested], gain)
+        ratio[tested] = np.maximum(ratio[tested], gain / (1 - (1 - length) ** 2))
+        return reduction, ratio
 
     def _correct(
         self, found: SearchResult, step: Array, size: HostArray, model: Array | None, limited: Indices
@@ -244,21 +251,26 @@ class DenseLoop(IterationLoop[DenseState]):
         length = size.astype(step.dtype, copy=False)[:, None]  # its reciprocal may overflow
         self.state.J += (mismatch / length)[:, :, None] * (step / length)[:, None, :]
 
-    def _trust(self, poor: HostArray, ratio: HostArray, size: HostArray, limited: Indices, finite: HostArray) -> None:
-        """Change the trust regions by what came of their steps.
+    def _trust(self, rows: Indices, ratio: HostArray, size: HostArray, limited: Indices, finite: HostArray) -> None:
+        """Change the trust regions by what came of their steps; outside `rows` they went as predicted.
 
         A step that went as predicted resets the radius only where the radius limited it: the length of a full Newton
         step does not tell how far the model holds.
         """
-        state = self.state
-        state.poor = np.where(poor, state.poor + 1, 0)
-        state.good = np.where(poor, 0, np.minimum(state.good + 1, 2))
-        np.maximum(state.radius, 2 * size, out=state.radius, where=(ratio >= GOOD) | (state.good > 1))
-        exact = limited[np.abs(ratio[limited] - 1) <= 0.1]
-        state.radius[exact] = 2 * size[exact]
-        if poor.any():
-            state.radius[poor] *= 0.5
-            state.radius[~finite] = 0.1 * size[~finite]
+        state, poor, length = self.state, ~(ratio >= POOR), 2 * size[rows]
+        state.poor = _placed(rows, np.where(poor, state.poor[rows] + 1, 0), state.poor)
+        state.good = np.minimum(state.good + 1, 2)
+        state.good[rows[poor]] = 0
+        radius = state.radius[rows]
+        grows = (ratio >= GOOD) | (state.good[rows] > 1)
+        np.maximum(radius, length, out=radius, where=grows)
+        exact = (np.abs(ratio - 1) <= 0.1) & _placed(limited, True, finite)[rows]
+        np.copyto(radius, length, where=exact)
+        radius[poor] *= 0.5
+        lost = ~finite[rows]
+        radius[lost] = 0.05 * length[lost]
+        np.maximum(state.radius, 2 * size, out=state.radius)
+        state.radius[rows] = radius
 
     def _assemble(self, rows: Indices) -> None:
         """Assemble J of some systems, and again where the lengths of differences were wrong guesses."""
@@ -306,6 +318,13 @@ def solved(J: HostArray, F: HostArray) -> HostArray:
         finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
         J = np.where(finite[:, None, None], J, 0.0)
         return np.where(finite[:, None], times(np.linalg.pinv(J), F), np.nan)
+
+
+def _placed(rows: Indices, values: Any, like: HostArray) -> HostArray:
+    """An array like that one with values in some rows, and zeros elsewhere."""
+    placed = np.zeros_like(like)
+    placed[rows] = values
+    return placed
 
 
 def times(J: HostArray, v: HostArray) -> HostArray:

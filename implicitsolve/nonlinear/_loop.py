@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, eps, from_host, gather, scatter
+from implicitsolve._namespace import Norms, array_namespace, eps, gather, merged, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
@@ -145,12 +145,13 @@ class IterationLoop(Generic[State]):
             first = self.scheduler.reference_norms(solution.first_norm, rows)
         target = solution.target[rows] = stop.target(first, F)
         limit = stop.remaining(self.STEPS, solution.iterations[rows])
-        status = np.where(np.isfinite(norms), RUNNING, NONFINITE)
+        status = np.full(rows.size, RUNNING, dtype=np.int8)
+        status[~np.isfinite(norms)] = NONFINITE
         status[(limit <= 0) & (status == RUNNING)] = ITERATION_LIMIT
         self._note_converged(status, norms, stop.holds(measure, target, x, None))
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
-        since, spent = np.zeros(rows.size, dtype=int), solution.krylov_iterations[rows]
+        since, spent = np.zeros(rows.size, dtype=np.int32), solution.krylov_iterations[rows]
         progress = measure.copy(), norms.copy(), since, spent, x, F, np.where(np.isfinite(measure), measure, np.inf)
         state = LoopState(rows, x, F, norms, norms.copy(), measure, target, *progress, limit, status)
         return self._extended(state, J)
@@ -202,13 +203,14 @@ class IterationLoop(Generic[State]):
         with np.errstate(all="ignore"):
             moved, measured, is_whole = direction, found.measured, found.length == 1.0
             if not is_whole.all():
-                xp = self.evaluator.xp
-                moved = xp.where(from_host(is_whole, direction)[:, None], direction, found.x - state.x)
+                moved = merged(is_whole, direction, found.x - state.x)
                 measured = None
             measured = Norms(found.F, moved, found.x) if measured is None else measured
             is_still = ~(found.norms < HALVED * state.norms)
-            if is_still.any():  # two passes over memory, which a step that halves ||F|| is spared
-                is_still &= measured.largest(1) <= eps(self.evaluator.xp, state.x.dtype) * measured.largest(2)
+            rows = np.flatnonzero(is_still)
+            if rows.size:  # passes over memory, which a step that halves ||F|| is spared
+                unit = eps(self.evaluator.xp, state.x.dtype)
+                is_still[rows] = measured.largest(1, rows) <= unit * measured.largest(2, rows)
         state.x, state.F, state.norms = found.x, found.F, found.norms
         state.measure = self._measured_by_stop(measured, state.x, state.rows)
         self.solution.iterations[state.rows] += found.accepted
@@ -261,8 +263,11 @@ class IterationLoop(Generic[State]):
 
     def _note_converged(self, status: HostArray, norms: HostArray, held: HostArray) -> None:
         """Set the status of systems for which the stopping rule `held`, or that have reached ||F|| = 0."""
-        status[norms == 0] = CONVERGED if self.truth is None else STAGNATED
-        status[held] = CONVERGED
+        if self.truth is None:
+            held = held | (norms == 0)
+        else:
+            status[norms == 0] = STAGNATED
+        np.putmask(status, held, CONVERGED)
 
     def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
         """Evaluator, x and F of some of the running systems."""
@@ -276,27 +281,24 @@ class IterationLoop(Generic[State]):
         These are 200 Krylov iterations or, for a single system, more than its allowance.
         """
         state, tally = self.state, self.whole.tally
-        iterations = self.solution.krylov_iterations[state.rows]
         is_best, is_less = state.measure < self.NEW_BEST * state.best, state.norms < self.NEW_BEST * state.least
         is_progress = is_best | is_less
-        np.copyto(state.best, state.measure, where=is_best)
-        np.copyto(state.least, state.norms, where=is_less)
-        np.copyto(state.spent, iterations, where=is_progress)
-        state.since += 1
-        state.since[is_progress] = 0
+        np.putmask(state.best, is_best, state.measure)
+        np.putmask(state.least, is_less, state.norms)
+        state.since = (state.since + 1) * ~is_progress
         if self.is_limited:
             tally.progress += bool(is_progress[0])
         else:
             tally.begin = tally.evaluations
-        if is_progress.all():
-            return
         is_over = state.since >= self.patience
         if self.LIMITED:
-            is_costly = iterations - state.spent >= IDLE_ITERATIONS
-            if self.is_limited and tally.allowance <= 0:
-                is_costly |= state.best_measure > NEAR * self.solution.first_norm[state.rows]
-            is_over |= (state.since >= IDLE) & is_costly
-        state.status[is_over & (state.status == RUNNING)] = STAGNATED
+            iterations = self.solution.krylov_iterations[state.rows]
+            np.putmask(state.spent, is_progress, iterations)
+            is_over |= (state.since >= IDLE) & (iterations - state.spent >= IDLE_ITERATIONS)
+        if self.is_limited and state.since[0] >= IDLE and tally.allowance <= 0:
+            is_over |= state.best_measure > NEAR * self.solution.first_norm[state.rows]
+        if is_over.any():
+            state.status[is_over & (state.status == RUNNING)] = STAGNATED
 
     def _note_best(self) -> HostArray:
         """Keep the points with the smallest norms of F; return where these are new."""
@@ -305,9 +307,11 @@ class IterationLoop(Generic[State]):
         if is_better.all():
             state.best_x, state.best_F, state.best_measure = state.x, state.F, state.measure
         elif is_better.any():
-            xp, mask = array_namespace(state.x), from_host(is_better, state.x)[:, None]
-            state.best_x, state.best_F = xp.where(mask, state.x, state.best_x), xp.where(mask, state.F, state.best_F)
-            state.best_measure = np.where(is_better, state.measure, state.best_measure)
+            state.best_x, state.best_F = (
+                merged(is_better, state.x, state.best_x),
+                merged(is_better, state.F, state.best_F),
+            )
+            state.best_measure = np.fmin(state.measure, state.best_measure)
         return is_better
 
     def _end_at_best(self) -> None:
@@ -319,8 +323,7 @@ class IterationLoop(Generic[State]):
         if failed.all():
             state.x, state.F, state.measure = state.best_x, state.best_F, state.best_measure
         elif failed.any():
-            xp, mask = array_namespace(state.x), from_host(failed, state.x)[:, None]
-            state.x, state.F = xp.where(mask, state.best_x, state.x), xp.where(mask, state.best_F, state.F)
+            state.x, state.F = merged(failed, state.best_x, state.x), merged(failed, state.best_F, state.F)
             state.measure = np.where(failed, state.best_measure, state.measure)
 
     def _compact(self) -> None:
@@ -328,9 +331,10 @@ class IterationLoop(Generic[State]):
         state, solution = self.state, self.solution
         if state.status.size == 1 and state.status[0] == RUNNING:
             return
-        ended = np.flatnonzero(state.status != RUNNING)
-        if not ended.size:
+        is_running = state.status == RUNNING
+        if is_running.all():
             return
+        ended, keep = np.flatnonzero(~is_running), np.flatnonzero(is_running)
         self._end_at_best()
         rows = state.rows[ended]
         if rows.size == solution.status.size:  # all at once, so in their order
@@ -339,7 +343,6 @@ class IterationLoop(Generic[State]):
             scatter(solution.x, rows, gather(state.x, ended))
             scatter(solution.F, rows, gather(state.F, ended))
         solution.status[rows], solution.norm[rows] = state.status[ended], state.measure[ended]
-        keep = np.flatnonzero(state.status == RUNNING)
         if keep.size:
             self.evaluator = self.evaluator.take(keep, state.x)
             state.keep(keep)

@@ -160,8 +160,11 @@ class SystemArrays:
 
     def keep(self, rows: Indices) -> None:
         """Take the record of some systems, in place: field by field, so that few arrays are held twice at a time."""
+        kept: dict[int, Any] = {}  # what several fields hold is taken once
         for name, part in vars(self).items():
-            setattr(self, name, _rows_of(part, rows))
+            if id(part) not in kept:
+                kept[id(part)] = _rows_of(part, rows)
+            setattr(self, name, kept[id(part)])
 
     def concat(self, other: Self, systems: int) -> Self:
         """Return the record of the present systems, which are that many, followed by those of another one."""
@@ -178,7 +181,7 @@ def _rows_of(part: Any, rows: Indices) -> Any:
     if part is None:
         return None
     if isinstance(part, np.ndarray):
-        return part[rows]
+        return part.take(rows, axis=0)
     return gather(part, rows) if is_array(part) else part.take(rows)
 
 
