@@ -154,8 +154,8 @@ class _Solver:
         mode = cudss.ConfigParam.DETERMINISTIC_MODE  # the same numbers at every run
         on = np.ones(1, dtype=cudss.get_config_param_dtype(mode))
         cudss.config_set(solver.config_ptr, mode, on.ctypes.data, on.nbytes)
-        estimates = solver.plan().memory_estimates
-        self.nbytes: int = int(estimates["permanent_device_memory"])
+        solver.plan()
+        self.nbytes: int = int(solver.plan_info.memory_estimates["permanent_device_memory"])
 
     def factorize(self, entries: Array) -> None:
         """Factorize the matrix with these entries."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -63,8 +64,8 @@ class SparseMatrix(LinearOperator):
         self.structure: Sparse = structure
         n, batch_shape = structure.unknowns, tuple(data.shape[:-1])
         if isinstance(data, np.ndarray):
-            parts = [_columns(row, structure) for row in self.flat_data]
-            matvec, rmatvec = (lambda v: _each(parts, v, adjoint=False)), (lambda w: _each(parts, w, adjoint=True))
+            parts = cache(lambda: [_columns(row, structure) for row in _flat(data)])  # factors need no products
+            matvec, rmatvec = (lambda v: _each(parts(), v, adjoint=False)), (lambda w: _each(parts(), w, adjoint=True))
         else:
             pattern = device_pattern(structure, data)
             matvec, rmatvec = (lambda v: pattern.product(data, v)), (lambda w: pattern.adjoint_product(data, w))

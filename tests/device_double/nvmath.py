@@ -101,7 +101,8 @@ class DirectSolver:
         self.solver_planned = True
         estimates = np.zeros((), dtype=[("permanent_device_memory", "<u8"), ("peak_device_memory", "<u8")])
         estimates["permanent_device_memory"] = 100 * self.a.nnz
-        return SimpleNamespace(memory_estimates=estimates.view(np.recarray))
+        self.plan_info = SimpleNamespace(memory_estimates=estimates.view(np.recarray))
+        return self.plan_info
 
     def factorize(self, *, stream: Any = None) -> Any:
         self._ready(plan=self.solver_planned)
