@@ -382,7 +382,7 @@ def test_a_user_of_halves_needs_no_adapter():
 
 
 def test_the_last_evaluation_expands_the_solution_though_it_reuses_memory():
-    layer = case_of("implicit_gru", "odd", scale=1.5).layer()
+    layer = case_of("implicit_gru", "odd", scale=1.5, B=1).layer()
     room = {}
 
     def reused(half, name):
