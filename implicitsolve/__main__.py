@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from implicitsolve._report import _self_test, environment
-from implicitsolve._report._self_test import Check, tried
+from implicitsolve import _report
+from implicitsolve._report import Check, environment, tried
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for title, section in found.items():
             _say(title, *(f"  {name:{width}}  {value}" for name, value in section.items()))
         _say("self-test")
-    checks = [] if options.no_self_test else _run(_self_test.parts(), quiet=options.json)
+    checks = [] if options.no_self_test else _run(_report.parts(), quiet=options.json)
     if options.json:
         _say(json.dumps({**found, "self-test": [asdict(check) for check in checks]}, indent=2))
     else:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compile() -> int:
     """Compile the kernels, and say what took how long; return 1 if any failed, or Numba is not installed, else 0."""
     logging.getLogger("implicitsolve").disabled = True  # which would advise this command
-    checks = _run(_self_test.kernels())
+    checks = _run(_report.compilations())
     if not checks:
         _say("nothing to compile: Numba is not installed, pip install 'implicitsolve[numba]'")
     return int(not all(check.ok for check in checks))

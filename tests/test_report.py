@@ -16,8 +16,7 @@ import pytest
 import implicitsolve
 from implicitsolve import __main__ as command
 from implicitsolve import _report
-from implicitsolve._report import _self_test
-from implicitsolve._report._self_test import agree, tried
+from implicitsolve._report import agree, tried
 
 SECTIONS = ["versions", "platform", "backends", "GPU", "threads"]
 
@@ -48,7 +47,7 @@ def test_the_command_reports_and_passes():
         assert f" {private} " not in block
 
 
-def test_json_without_the_self_test_is_one_object():
+def test_json_without_the_report_is_one_object():
     ended = python("-m", "implicitsolve", "--json", "--no-self-test")
     assert ended.returncode == 0
     report = json.loads(ended.stdout)
@@ -61,7 +60,7 @@ def test_json_without_the_self_test_is_one_object():
 @pytest.mark.parametrize(("parts", "status"), [({"easy": int}, 0), ({"easy": int, "hard": lambda: int("x")}, 1)])
 def test_compile_says_what_it_compiled(parts, status, monkeypatch, capsys):
     pytest.importorskip("numba")
-    monkeypatch.setattr(_self_test, "kernels", lambda: parts)
+    monkeypatch.setattr(_report, "compilations", lambda: parts)
     assert command.main(["compile"]) == status
     logging.getLogger("implicitsolve").disabled = False
     lines = capsys.readouterr().out.splitlines()
@@ -70,7 +69,7 @@ def test_compile_says_what_it_compiled(parts, status, monkeypatch, capsys):
 
 
 def test_compile_without_numba(monkeypatch, capsys):
-    monkeypatch.setattr(_self_test, "is_installed", lambda name: False)
+    monkeypatch.setattr(_report, "is_installed", lambda name: False)
     assert command.main(["compile"]) == 0
     logging.getLogger("implicitsolve").disabled = False
     assert "implicitsolve[numba]" in capsys.readouterr().out
@@ -129,16 +128,16 @@ def test_a_user_without_a_home_gets_reasons(monkeypatch):
 def test_what_is_not_installed_is_no_failure(monkeypatch):
     monkeypatch.setattr(_report, "OPTIONAL", ("a_package_that_nobody_has",))
     assert _report.versions()["a_package_that_nobody_has"] == "not installed"
-    monkeypatch.setattr(_self_test, "is_installed", lambda name: False)
-    monkeypatch.setattr(_self_test, "has_device", lambda: False)
-    names = list(_self_test.parts())
+    monkeypatch.setattr(_report, "is_installed", lambda name: False)
+    monkeypatch.setattr(_report, "has_device", lambda: False)
+    names = list(_report.parts())
     assert len(names) == 6
     assert not any("numba" in name or "torch" in name or "cupy" in name for name in names)
 
 
 def test_a_device_is_tried(monkeypatch):
-    monkeypatch.setattr(_self_test, "has_device", lambda: True)
-    assert "block LU by cupy against dense" in _self_test.parts()
+    monkeypatch.setattr(_report, "has_device", lambda: True)
+    assert "block LU by cupy against dense" in _report.parts()
 
 
 def broken():
@@ -147,7 +146,7 @@ def broken():
 
 def test_one_failing_part_leaves_the_others_and_fails_the_command(monkeypatch, capsys):
     parts = {"first": broken, "second": lambda: agree("x", np.nan, 0.0, 1.0), "third": lambda: None}
-    monkeypatch.setattr(_self_test, "parts", lambda: parts)
+    monkeypatch.setattr(_report, "parts", lambda: parts)
     monkeypatch.setattr(command, "environment", lambda: {"versions": {"implicitsolve": "0"}})
     assert command.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -156,7 +155,7 @@ def test_one_failing_part_leaves_the_others_and_fails_the_command(monkeypatch, c
     assert lines[-3].endswith("second: AssertionError: x differs by nan, at most 1e+00 was expected")
     assert lines[-2].split()[0] == "ok"
     assert command.main(["--json"]) == 1
-    monkeypatch.setattr(_self_test, "parts", lambda: {"third": lambda: None})
+    monkeypatch.setattr(_report, "parts", lambda: {"third": lambda: None})
     assert command.main([]) == 0
 
 
@@ -166,7 +165,7 @@ def test_one_failing_part_leaves_the_others_and_fails_the_command(monkeypatch, c
 def test_newton_krylov_is_really_compared(monkeypatch):
     newton_krylov = implicitsolve.newton_krylov
     monkeypatch.setattr(implicitsolve, "newton_krylov", lambda F, x0, f_tol: newton_krylov(F, x0, f_tol=f_tol) + 1e-9)
-    assert not tried("", _self_test.against_dense).ok
+    assert not tried("", _report.against_dense).ok
 
 
 def test_equations_and_gradients_are_really_compared(monkeypatch):
@@ -176,24 +175,24 @@ def test_equations_and_gradients_are_really_compared(monkeypatch):
         return implicit_gru(params, inputs + 1e-6, **options)
 
     monkeypatch.setattr(implicitsolve.adapters, "implicit_gru", other_inputs)
-    assert "h differs" in tried("", _self_test.layer_equations).reason
+    assert "h differs" in tried("", _report.layer_equations).reason
     monkeypatch.undo()
     pull_back = implicitsolve.pull_back
     monkeypatch.setattr(implicitsolve, "pull_back", lambda p, r, c, **options: pull_back(p, r, 1.001 * c, **options))
-    assert "the gradient differs" in tried("", _self_test.layer_gradients).reason
+    assert "the gradient differs" in tried("", _report.layer_gradients).reason
 
 
 @pytest.mark.parametrize("backend", ["reference", "lapack"])
 def test_direct_solves_are_really_compared(monkeypatch, backend):
     linear_solve = implicitsolve.linear_solve
     monkeypatch.setattr(implicitsolve, "linear_solve", lambda A, b, **options: linear_solve(A, 1.001 * b, **options))
-    assert "x differs" in tried("", lambda: _self_test.block_lu(backend)).reason
+    assert "x differs" in tried("", lambda: _report.block_lu(backend)).reason
 
 
 def test_statuses_are_really_compared(monkeypatch):
     root, wrong = implicitsolve.root, implicitsolve.Problem(lambda x: x**2 - 4, batch_ndim=1)
     monkeypatch.setattr(implicitsolve, "root", lambda problem, x0: root(wrong, x0))
-    assert "success is" in tried("", _self_test.batch).reason
+    assert "success is" in tried("", _report.batch).reason
 
 
 @pytest.mark.parametrize(

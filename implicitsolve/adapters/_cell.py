@@ -13,8 +13,7 @@ from array_api_compat import device
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array
 from implicitsolve.adapters._common import ByFields, DType
-from implicitsolve.adapters._matrices import InputWeights, affine_gradients, contiguous, each_times, joined, times
-from implicitsolve.adapters._rows import Run
+from implicitsolve.adapters._rows import InputWeights, Run, affine_gradients, contiguous, each_times, joined, times
 
 Distances = tuple[int, ...] | None
 

@@ -22,8 +22,7 @@ from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import AffineCell, Cotangents, Distances
 from implicitsolve.adapters._common import DType, Lengths, draw, read_parameters
 from implicitsolve.adapters._layer import build
-from implicitsolve.adapters._matrices import along, identity
-from implicitsolve.adapters._rows import Run
+from implicitsolve.adapters._rows import Run, along, identity
 from implicitsolve.adapters.kernels._gates import gate, near
 from implicitsolve.adapters.kernels._recurrence import block_times
 

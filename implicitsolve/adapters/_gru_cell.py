@@ -16,8 +16,18 @@ from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
-from implicitsolve.adapters._matrices import across, along, contiguous, identity, joined, product_sum, stacked, times
-from implicitsolve.adapters._rows import FEW, Run
+from implicitsolve.adapters._rows import (
+    FEW,
+    Run,
+    across,
+    along,
+    contiguous,
+    identity,
+    joined,
+    product_sum,
+    stacked,
+    times,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
 from implicitsolve.adapters._common import DType, Lengths, draw, read_parameters
 from implicitsolve.adapters._layer import build
-from implicitsolve.adapters._matrices import across, along, identity, joined, product_sum, stacked, times
+from implicitsolve.adapters._rows import across, along, identity, joined, product_sum, stacked, times
 
 
 def lstm_parameters(

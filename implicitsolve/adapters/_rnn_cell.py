@@ -14,8 +14,7 @@ from implicitsolve._namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell, Cotangents, Distances
-from implicitsolve.adapters._matrices import InputWeights, each_times
-from implicitsolve.adapters._rows import FEW, Run
+from implicitsolve.adapters._rows import FEW, InputWeights, Run, each_times
 
 NAMES = ("P", "N", "V", "b")
 

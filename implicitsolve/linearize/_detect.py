@@ -12,9 +12,16 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, eps, from_host, to_host
 from implicitsolve._sparse_structure import Detection, Sparse, compressed
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.linearize._bisection import Entries, bisect, bisection_cost
+from implicitsolve.linearize._bisection import (
+    BudgetSpentError,
+    Entries,
+    EvaluationError,
+    Flat,
+    Probe,
+    bisect,
+    bisection_cost,
+)
 from implicitsolve.linearize._diagonals import TOO_MANY, DenseError, Diagonals, NotDiagonalError, verify
-from implicitsolve.linearize._probe import BudgetSpentError, EvaluationError, Flat, Probe
 from implicitsolve.operators._sparse import SparseMatrix
 
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search

@@ -8,9 +8,8 @@ import numpy as np
 
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
-from implicitsolve.linearize._bisection import Entries
+from implicitsolve.linearize._bisection import Entries, Probe
 from implicitsolve.linearize._coloring import color_columns
-from implicitsolve.linearize._probe import Probe
 
 MOST_ROWS = 100  # rows that one column may change, before the Jacobian is called dense
 LEAST_APART = 64  # unknowns, below which columns are not far from each other

@@ -12,10 +12,10 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, device, eps, from_host, norm_max, takes_indices, to_host
 from implicitsolve._sparse_structure import Detection, Sparse
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.linearize._bisection import Flat
 from implicitsolve.linearize._coloring import Coloring, color_columns
 from implicitsolve.linearize._detect import detect
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.linearize._probe import Flat
 from implicitsolve.operators._sparse import SparseMatrix
 
 Product = Callable[[Array], Array]

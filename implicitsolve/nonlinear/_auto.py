@@ -1,28 +1,31 @@
-"""Auto: the method by what the problem declares; and the two precisions in which it solves fixed-point problems."""
+"""Auto: the method by what the problem declares; and what it alone uses, two precisions and a last trust region."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, gather, host_dtype, scatter
+from implicitsolve._namespace import array_namespace, eps, gather, host_dtype, norm2, numpy_namespace, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
-from implicitsolve.globalize._line_search import ConstantForcing
+from implicitsolve.globalize._line_search import ConstantForcing, squared_ratio
+from implicitsolve.globalize._searches import ACCEPTED, GOOD, next_radius, trust_step
+from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import mapped
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._causal import Substitution
-from implicitsolve.nonlinear._dense_newton import DenseNewton
+from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, solved, times
 from implicitsolve.nonlinear._direction import LEAST_ETA
-from implicitsolve.nonlinear._equilibrated import EquilibratedDogleg
 from implicitsolve.nonlinear._homotopy import Homotopy
+from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, retried, unsolved
@@ -38,7 +41,7 @@ WHOLE_STEPS = {
     backend: BlockNewton(factor=BlockLU(backend=backend), line_search=Backtracking(max_trials=0))
     for backend in ("lapack", "reference")
 }
-BLOCKS, DENSE, EQUILIBRATED = BlockNewton(), DenseNewton(), EquilibratedDogleg()
+BLOCKS, DENSE = BlockNewton(), DenseNewton()
 SMALL_BLOCK, MOST_BLOCKS = 8, 100  # up to which Newton's steps take 0.5 (one system) to 1.3 (1000) of Anderson's time
 MANY_SYSTEMS = 200  # from which a loop over blocks takes less time than LAPACK, system by system
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
@@ -112,7 +115,7 @@ class Auto:
             return [*methods, PRODUCTS]
         is_dense = problem.structure in (None, "none") and DenseNewton.suits(context, x0)
         dense: list[NonlinearMethod] = [DENSE] if is_dense else []
-        last: list[NonlinearMethod] = [EQUILIBRATED] if is_dense and not is_bounded else []
+        last: list[NonlinearMethod] = [EquilibratedDogleg()] if is_dense and not is_bounded else []
         if dense and evaluator.size <= MOST_DENSE:
             return [*dense, PRODUCTS, CAUTIOUS, *last]
         is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
@@ -227,3 +230,80 @@ class _RoughStop(NonlinearStop):
 def _rough(stop: NonlinearStop, precision: float, event_shape: tuple[int, ...]) -> NonlinearStop:
     rtol, limit = stop.relative(precision), stop.max_iterations
     return _RoughStop(atol=stop.atol, rtol=rtol, max_iterations=limit, norm=stop.norm, event_shape=event_shape)
+
+
+MOST_CENTRAL = 20  # unknowns up to which J comes from central differences
+LEAST_ENTRY = 1e-3  # of the largest |x|: what the length of a difference is relative to, at least
+IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce the scaled ||F||^2 by less, after which a system has stagnated
+
+
+@dataclass(frozen=True, kw_only=True)
+class EquilibratedDogleg(DenseNewton):
+    """The dogleg on R F, where R brings the rows of J(x) to one size, with a new J at every accepted point.
+
+    ||R F|| does not depend on the units of the equations: far from a root one of them may exceed the others by many
+    powers of ten, as the highest of Chebyshev's polynomials does, and a step that reduces ||F|| then follows that one
+    alone. The first radius is ||x0||, since such starts are far off. Up to 20 unknowns J comes from central
+    differences: the error of one-sided ones exceeds the smallest singular values of Watson's problem.
+    """
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        return _EquilibratedLoop(self, context, start, rows).run()
+
+
+class _EquilibratedLoop(DenseLoop):
+    """Steps in a trust region whose ball is that of x, and whose model that of R F."""
+
+    NEW_BEST = 0.99
+    PATIENCE = 100
+    STEPS = 200
+
+    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
+        state, fresh = self.state, self._assembled()
+        with np.errstate(all="ignore"):
+            largest = np.abs(state.J).max(axis=2)  # not rounded to powers of 2: ||R F|| is compared from step to step
+            R = 1 / np.where(largest > 0, largest, 1.0)
+            J, F = state.J * R[:, :, None], state.F * R
+            newton, norms, x_norms = -solved(J, F), norm2(F), norm2(state.x)
+            size = norm2(newton)
+            if self.is_first:
+                state.radius = np.where(x_norms > 0, np.fmin(size, x_norms), size)
+                self.is_first = False
+            descent = Descent.of(partial(times, J), partial(times, np.swapaxes(J, 1, 2)), F)
+            step, gain = trust_step(descent, newton, state.radius, np.zeros(size.shape))
+            found = self._evaluated(self.evaluator.moved(state.x, step), step)
+            reduction = 1 - squared_ratio(norm2(found.F * R), norms)
+            length, ratio = norm2(step), np.where(found.finite, reduction / gain, -np.inf)
+            state.radius = next_radius(state.radius, length, ratio)
+            found.accepted = ratio >= ACCEPTED
+            found.length = np.where(found.accepted, 1.0, 0.0)
+            moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
+            is_idle = (reduction < IDLE) & ~((ratio >= GOOD) & (length < size))  # a short step as predicted is none
+            state.idle = np.where(is_idle, state.idle + found.accepted, 0)
+            failed = np.where(state.idle < IDLE_STEPS, RUNNING, STAGNATED)
+            precision = eps(numpy_namespace, state.x.dtype)
+            failed[~found.accepted & (length <= precision * x_norms)] = LINE_SEARCH_FAILED
+            failed[~(length > 0)] = SINGULAR
+            self._update_status(found.accepted, moved, is_still, is_last, failed)
+            state.is_stale = found.accepted
+            return {"step_length": np.where(found.accepted, length / size, 0.0), "factorized": fresh}
+
+    def _assemble(self, rows: Indices) -> None:
+        part, x, F = self._part(rows)
+        is_exact = part.has_exact_products or x.shape[1] > MOST_CENTRAL
+        self.state.J[rows] = self._jacobian(part, x, F) if is_exact else _central(part, x)
+
+
+def _central(part: Evaluator, x: HostArray) -> HostArray:
+    """J(x) by central differences."""
+    typical = np.abs(x).max(axis=1, keepdims=True)
+    typical = np.maximum(np.abs(x), LEAST_ENTRY * np.where(typical > 0, typical, 1.0))
+    h, J = eps(numpy_namespace, x.dtype) ** (1 / 3) * typical, np.empty((*x.shape, x.shape[1]), dtype=x.dtype)
+    for j in range(x.shape[1]):
+        step = np.zeros_like(x)
+        step[:, j] = h[:, j]
+        ahead, behind = part.moved(x, step), part.moved(x, -step)
+        with np.errstate(all="ignore"):
+            J[:, :, j] = (part.residual(ahead) - part.residual(behind)) / (ahead - behind)[:, j : j + 1]
+    return J

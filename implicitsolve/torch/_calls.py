@@ -18,9 +18,18 @@ from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import root
 from implicitsolve.structure import BlockBanded
-from implicitsolve.torch._linearization import Linearization, captured, leaf, recording
 from implicitsolve.torch._options import SolveOptions
-from implicitsolve.torch._share import check_like, full_precision, on_device, to_array, to_tensor
+from implicitsolve.torch._share import (
+    Linearization,
+    captured,
+    check_like,
+    full_precision,
+    leaf,
+    on_device,
+    recording,
+    to_array,
+    to_tensor,
+)
 
 PRODUCTS = ("exact", "differences")
 Tensors = Sequence[Tensor]

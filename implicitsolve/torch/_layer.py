@@ -20,11 +20,11 @@ from implicitsolve import NonlinearStop, Problem, pull_back, root
 from implicitsolve.adapters._equations import Equations
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._calls import Call, Root, leading
-from implicitsolve.torch._linearization import Linearization
 from implicitsolve.torch._options import SolveOptions, Start
 from implicitsolve.torch._share import (
     HALF,
     REAL,
+    Linearization,
     check_like,
     check_tensor,
     on_device,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, Status, root
-from implicitsolve.nonlinear._equilibrated import EquilibratedDogleg
+from implicitsolve.nonlinear._auto import EquilibratedDogleg
 from implicitsolve.testing import get
 
 METHOD, STOP, FIVE = EquilibratedDogleg(), NonlinearStop(atol=1e-8), get("mgh07-chebyquad-5")

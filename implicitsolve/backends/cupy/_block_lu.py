@@ -9,7 +9,7 @@ import cupy
 
 from implicitsolve import kernels
 from implicitsolve.backends.cupy import _cyclic_reduction
-from implicitsolve.backends.cupy._factors import WARP, Factors, lanes, tile
+from implicitsolve.backends.cupy._cyclic_reduction import WARP, Factors, lanes, tile
 from implicitsolve.backends.cupy._module import MOST_BLOCKS, is_real, launch, limits
 
 MOST_SHARED = 96 * 1024  # bytes of the block rows that the lanes share

@@ -1,6 +1,5 @@
 # pyright: basic
-# Numba infers the types of kernels.
-"""Calls of SciPy's BLAS and LAPACK from compiled loops.
+"""Calls of SciPy's BLAS and LAPACK from compiled loops, and what factors of NumPy systems share.
 
 The addresses of the routines are arguments: compiled code that knew them could not be kept on disk. Everything a
 routine reads is passed by address, also letters and sizes, which therefore lie in small arrays.
@@ -17,8 +16,46 @@ from numba.extending import get_cython_function_address
 
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba._elimination import copy_block, largest_in_block
-from implicitsolve.backends.numba._factors import Batch
 from implicitsolve.backends.numba._jit import _intrinsic, inner, kernel, share
+from implicitsolve.kernels import StoredFactors
+
+
+def usable(x: HostArray) -> HostArray:
+    """Return x in C order, aligned and writeable: one type to compile for. A copy only where it is not so already."""
+    if type(x) is np.ndarray and x.flags.carray:
+        return x
+    return np.require(x, requirements=["C", "A", "W"])
+
+
+class Batch(StoredFactors):
+    """Factors of a batch of NumPy systems, which solve in place."""
+
+    def solve(self, b: HostArray, adjoint: bool = False) -> HostArray:
+        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
+        x = np.array(b, order="C")
+        self.solve_in_place(x, adjoint)
+        return x
+
+    def solve_in_place(self, x: HostArray, adjoint: bool = False) -> None:
+        """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x."""
+        if x.size:
+            self._solve(x, adjoint)
+
+    def _solve(self, x: HostArray, adjoint: bool) -> None:
+        """Solve for one column after the other."""
+        B, T, k, K = x.shape
+        if K == 1:
+            self._solve_column(x.reshape((B, T * k)), adjoint)
+            return
+        columns = np.ascontiguousarray(np.moveaxis(x, 3, 0))
+        for column in columns.reshape((K, B, T * k)):
+            self._solve_column(column, adjoint)
+        x[...] = np.moveaxis(columns, 0, 3)
+
+    def _solve_column(self, x: HostArray, adjoint: bool) -> None:
+        """Overwrite x (B, T k), in C order."""
+        raise NotImplementedError
+
 
 PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 ROUTINES = (("lapack", "getrf"), ("lapack", "getrs"), ("blas", "trsm"), ("blas", "gemm"), ("blas", "gemv"))

@@ -11,8 +11,7 @@ import numpy as np
 from implicitsolve import kernels
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _elimination, _scalar_tridiagonal
-from implicitsolve.backends.numba._blas import LargeBlockFactors
-from implicitsolve.backends.numba._factors import Batch, usable
+from implicitsolve.backends.numba._blas import Batch, LargeBlockFactors, usable
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, share, static_size, supports
 
 

@@ -16,7 +16,7 @@ from numba.core.errors import NumbaError
 from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
-from implicitsolve.backends.numba._factors import usable
+from implicitsolve.backends.numba._blas import usable
 from implicitsolve.backends.numba._jit import inner, share
 from implicitsolve.backends.numba._lanes import pointer_to_lanes
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
