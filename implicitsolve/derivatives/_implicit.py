@@ -296,7 +296,9 @@ class _Point:
         problem = self.evaluator.problem
         if problem.sparse_structure is None and problem.structure != "detect" and self.found is None:
             return None
-        return sparse_jacobian(self.caller, self.evaluator, self.flat, self._residual(), self.found)
+        return sparse_jacobian(
+            self.caller, self.evaluator, self.flat, self._residual(), self.found, by_columns=self.needs_adjoint
+        )
 
     def _matrix(self, wanted_by: str, settings: Any = None) -> Any:
         """The assembled J; a sparse one, or a matrix of the problem's own, where the settings take those."""
@@ -330,6 +332,8 @@ class _Point:
                 assembled = self._sparse()
         if assembled is None:
             assembled = self.evaluator.jacobian(self.flat, None if self.needs_adjoint else self._residual())
+        if self.needs_adjoint and assembled._rmatvec is None:
+            raise TypeError(f"{self.caller}: no sparse J was found, and its products are none with J^H: give `vjp`")
         return assembled.H if self.needs_adjoint else assembled
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from implicitsolve._namespace import as_inexact, check_whole
+from implicitsolve._namespace import as_inexact, check_whole, norm2
 from implicitsolve._sparse_structure import Detection
 from implicitsolve._typing import Array
 from implicitsolve.linearize._assemble import Assembler
@@ -70,7 +70,9 @@ def assembled(problem: Problem, x: Array, tally: Tally) -> BlockBandedMatrix | S
     F = None if evaluator.has_exact_products else evaluator.residual(flat)
     if problem.block_structure is None:
         is_sparse = problem.sparse_structure is not None or problem.structure == "detect"
-        found = sparse_jacobian("jacobian", evaluator, flat, F) if is_sparse else None
+        if is_sparse and F is not None:
+            evaluator.length.follow(evaluator.rows, norm2(flat))
+        found = sparse_jacobian("jacobian", evaluator, flat, F, by_columns=True) if is_sparse else None
         if found is not None:
             data = evaluator.xp.reshape(found.data, (*evaluator.batch_shape, -1))
             return SparseMatrix(data, found.structure)

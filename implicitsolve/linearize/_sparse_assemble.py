@@ -169,15 +169,21 @@ class SparseAssembler:
         data = self._entries(changes)
         if vjp is None:
             self._spread(data, data, xp.ones_like(like))
-            return SparseMatrix(data, self.structure)
-        seed[...] = 0
-        for row in self.coloring.full_rows.tolist():
-            seed[:, row] = 1
-            entries = self._in_full[self.structure.indices[self._in_full] == row]
-            found = xp.take(vjp(seed), from_host(self.structure.columns[entries], like), axis=1)
-            data[:, from_host(entries, like)] = xp.conj(found)
-            seed[:, row] = 0
+        else:
+            self.fill(data, jvp, vjp)
         return SparseMatrix(data, self.structure)
+
+    def fill(self, data: Array, jvp: Product, vjp: Product | None) -> None:
+        """Write entries of full rows: by an adjoint product for each row, else by a product for each column."""
+        xp, structure = array_namespace(data), self.structure
+        seed = xp.zeros((data.shape[0], structure.unknowns), dtype=data.dtype, device=device(data))
+        rows, columns = structure.indices[self._in_full], structure.columns[self._in_full]
+        one, other = (columns, rows) if vjp is None else (rows, columns)
+        for place in np.unique(one).tolist():
+            seed[:, place] = 1
+            here, found = one == place, jvp(seed) if vjp is None else xp.conj(vjp(seed))
+            data[:, from_host(self._in_full[here], data)] = xp.take(found, from_host(other[here], data), axis=1)
+            seed[:, place] = 0
 
     def _look_outside(self, changes: Array) -> None:
         """Note changes (colors, B, N) outside the pattern."""
@@ -209,11 +215,18 @@ class SparseAssembler:
 
 
 def sparse_jacobian(
-    caller: str, evaluator: Evaluator, x: Array, F: Array | None, known: Detection | None = None
+    caller: str,
+    evaluator: Evaluator,
+    x: Array,
+    F: Array | None,
+    known: Detection | None = None,
+    *,
+    by_columns: bool = False,
 ) -> SparseMatrix | None:
     """J(x), for x (B, N), by the colors of the declared pattern, or else of a detected one; None if there is none.
 
-    A pattern that the solve has detected, `known`, is used unless it misses entries at x.
+    A pattern that the solve has detected, `known`, is used unless it misses entries at x. A row that depends on nearly
+    all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column.
 
     Raises
     ------
@@ -241,18 +254,31 @@ def sparse_jacobian(
     if found.structure is None:
         return None
     assembler = SparseAssembler.of(found)
-    J, product = None, evaluator.jacobian(x, F)
+    product = evaluator.jacobian(x, F)
+    vjp = product.rmatvec if product._rmatvec is not None else None
+    if not (assembler.is_exact or vjp is not None or by_columns):
+        return None
+    jvp = product.matvec
     if evaluator.has_exact_products:
-        vjp = product.rmatvec if product._rmatvec is not None else None
-        if assembler.is_exact or vjp is not None:
-            J = assembler.products(product.matvec, x, vjp)
-    elif assembler.is_exact and F is not None:
+        J = assembler.products(jvp, x)
+    elif F is not None:
         h = eps(xp, evaluator.dtype) ** (1 / 3) * xp.maximum(xp.abs(x), 1.0)
         h, is_free = evaluator.inward(x, h), evaluator.box is None
-        one, other = (assembler.differences(residual, x, F, side) for side in (h, -h if is_free else 0.5 * h))
-        J = SparseMatrix(0.5 * (one.data + other.data) if is_free else 2 * other.data - one.data, one.structure)
-    if J is None:
+        sides = h, -h if is_free else 0.5 * h
+
+        def second_order(one: Array, other: Array) -> Array:
+            return 0.5 * (one + other) if is_free else 2 * other - one
+
+        def jvp(v: Array) -> Array:  # for one unknown
+            changes = ((residual(x + v * side) - F) / xp.sum(v * side, axis=1)[:, None] for side in sides)
+            return second_order(*changes)
+
+        data = (assembler.differences(residual, x, F, side).data for side in sides)
+        J = SparseMatrix(second_order(*data), assembler.structure)
+    else:
         return None
+    if not assembler.is_exact:
+        assembler.fill(J.data, jvp, vjp)
     signs = from_host(np.random.default_rng(0).choice((-1.0, 1.0), tuple(x.shape)), x)
     v = xp.astype(signs * xp.maximum(xp.abs(x), 1.0), x.dtype)
     sizes = SparseMatrix(xp.abs(J.data), J.structure).matvec(xp.abs(v))
@@ -260,7 +286,7 @@ def sparse_jacobian(
     tolerance = max(MISMATCH, 10 * eps(xp, evaluator.dtype) ** 0.5)
     if (error > tolerance * size).any():
         if found is known:
-            return sparse_jacobian(caller, evaluator, x, F)
+            return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns)
         if problem.sparse_structure is None:
             return None
         raise ValueError(

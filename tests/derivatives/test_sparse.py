@@ -69,6 +69,38 @@ def test_a_pattern_that_misses_entries_raises(wrong, names):
         ims.pull_back(problem, np.ones(64), np.ones(64))
 
 
+@pytest.mark.parametrize("names", [(), ("jvp",), ("vjp",), ("jvp", "vjp")], ids=lambda names: "+".join(names) or "F")
+@pytest.mark.parametrize("structure", ["declared", "detect"])
+def test_a_row_of_all_unknowns(structure, names):
+    n = 99
+    w, line = np.random.default_rng(0).uniform(0.5, 2.0, n), scipy.sparse.diags_array([2.0] * n)
+    line = line - scipy.sparse.diags_array([[1.0] * (n - 1)] * 2, offsets=[-1, 1])
+
+    def residual(z):
+        return np.append(line @ z[:-1] + 0.1 * z[:-1] ** 3 - z[-1] / n, w @ z[:-1] ** 2 / n - 1.0)
+
+    def jacobian(z):
+        u = z[:-1]
+        border = -np.ones((n, 1)) / n, 2 * (w * u / n)[None, :]
+        return scipy.sparse.block_array([[line + scipy.sparse.diags_array(0.3 * u**2), border[0]], [border[1], None]])
+
+    functions = {"jvp": lambda z, v: jacobian(z) @ v, "vjp": lambda z, c: jacobian(z).T @ c}
+    pattern = "detect" if structure == "detect" else ims.Sparse(jacobian(np.ones(n + 1)))
+    problem = ims.Problem(residual, structure=pattern, **{name: functions[name] for name in names})
+    result = ims.root(problem, np.ones(n + 1), stop=ims.NonlinearStop(rtol=1e-11))
+    c = np.random.default_rng(1).standard_normal(n + 1)
+    pulled = ims.pull_back(problem, result, c, stop=STOP)
+    assert pulled.success
+    np.testing.assert_allclose(pulled.adjoint, np.linalg.solve(jacobian(result.x).toarray().T, c), rtol=1e-6)
+    np.testing.assert_allclose(ims.jacobian(problem, result.x).todense(), jacobian(result.x).toarray(), atol=1e-8)
+
+
+def test_no_adjoint_of_a_dense_jacobian():
+    M = np.random.default_rng(0).standard_normal((40, 40)) / 20 + np.eye(40)
+    with pytest.raises(TypeError, match="pull_back: no sparse J was found"):
+        ims.pull_back(ims.Problem(lambda u: M @ u, structure="detect"), np.ones(40), np.ones(40))
+
+
 def test_too_wide_a_pattern_is_right():
     problem = system(ims.Sparse(np.ones((N * N, N * N))))
     x = ims.root(problem, np.zeros(N * N), method="newton-krylov", stop=ims.NonlinearStop(rtol=1e-12)).x
