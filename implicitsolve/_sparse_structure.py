@@ -103,6 +103,15 @@ class Sparse(Shown):
         return self.has_entries_of(transposed)
 
     @cached_property
+    def with_diagonal(self) -> tuple[Sparse, HostArray, HostArray]:
+        """The pattern with all of the main diagonal; places in it of this one's entries, and of the diagonal."""
+        n = self.unknowns
+        pattern = self.union(Sparse(scipy.sparse.eye_array(n, dtype=bool)))
+        pattern = self if pattern.nnz == self.nnz else pattern
+        keys, own = (part.columns.astype(np.int64) * n + part.indices for part in (pattern, self))
+        return pattern, np.searchsorted(keys, own), np.searchsorted(keys, np.arange(n, dtype=np.int64) * (n + 1))
+
+    @cached_property
     def bandwidth(self) -> tuple[int, int]:
         """Diagonals below and above the main one that hold entries."""
         if not self.nnz:

@@ -104,3 +104,17 @@ def test_stencils():
         Grid(shape=(3, 3), stencil="star")
     with pytest.raises(ValueError, match="periodic"):
         Grid(shape=(3, 3), periodic=(True,))
+
+
+def test_with_diagonal_holds_both_and_is_the_pattern_itself_where_nothing_is_missing():
+    whole = Grid(shape=(4, 5)).sparse
+    assert whole.with_diagonal[0] is whole
+    dense = np.random.default_rng(0).random((9, 9)) < 0.3
+    dense[3, 3] = False
+    structure = Sparse(dense)
+    pattern, own, diagonal = structure.with_diagonal
+    np.testing.assert_array_equal(pattern.to_scipy().toarray(), dense | np.eye(9, dtype=bool))
+    np.testing.assert_array_equal(pattern.indices[own], structure.indices)
+    np.testing.assert_array_equal(pattern.columns[own], structure.columns)
+    np.testing.assert_array_equal(pattern.indices[diagonal], np.arange(9))
+    np.testing.assert_array_equal(pattern.columns[diagonal], np.arange(9))

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.sparse
 
 from implicitsolve._namespace import (
     array_namespace,
@@ -18,7 +17,6 @@ from implicitsolve._namespace import (
     scatter,
     to_host,
 )
-from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, Indices
 from implicitsolve.globalize._line_search import ConstantForcing, SearchResult, SearchStart
 from implicitsolve.globalize._searches import FullStep
@@ -184,12 +182,10 @@ def _with_diagonal(J: LinearOperator, d: Array) -> LinearOperator:
         blocks[:, :, J.lower, :, :] += xp.reshape(d, (d.shape[0], T, k, 1)) * eye
         return BlockBandedMatrix(blocks, lower=J.lower, upper=J.upper, periodic=J.periodic)
     if isinstance(J, SparseMatrix):
-        n = J.structure.unknowns
-        pattern = J.structure.union(Sparse(scipy.sparse.eye_array(n, format="csc")))
-        keys, old = (part.columns.astype(np.int64) * n + part.indices for part in (pattern, J.structure))
+        pattern, own, diagonal = J.structure.with_diagonal
         data = np.zeros((d.shape[0], pattern.nnz), dtype=J.dtype)
-        data[:, np.searchsorted(keys, old)] = J.flat_data
-        data[:, np.searchsorted(keys, np.arange(n, dtype=np.int64) * (n + 1))] += d
+        data[:, own] = J.flat_data
+        data[:, diagonal] += d
         return SparseMatrix(data, pattern)
     return LinearOperator(
         lambda v: J.matvec(v) + d * v,

@@ -124,11 +124,12 @@ class SparseNewton:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         evaluator, memory = context.evaluator, context.memory
         problem, is_on_host = evaluator.problem, isinstance(start.x, np.ndarray)
+        is_declared = problem.sparse_structure is not None or problem.structure == "detect"
+        needs_cudss = self.structure is not None or (is_declared and is_cupy_array(start.x))
+        if needs_cudss and not is_on_host and self.factor is None:
+            load_cudss(start.x)  # raises before the first evaluation
         if not is_on_host and not is_cupy_array(start.x):
             return self.products().solve(context, start, rows)
-        has_structure = self.structure is not None or problem.sparse_structure is not None
-        if not is_on_host and self.factor is None and (has_structure or problem.structure == "detect"):
-            load_cudss(start.x)  # raises before the first evaluation
         offered = OfferedJacobians.of(evaluator, start.x)
         if offered is not None and offered.is_dense:
             return self.products().solve(context, start, rows)

@@ -361,3 +361,9 @@ def test_a_tolerance_below_rounding_error_costs_no_second_attempt():
     assert result.status == ims.Status.STAGNATED
     assert result.residual_norm < 1e-9 * result.initial_norm
     assert result.counts.residuals < 60
+
+
+def test_a_pattern_of_the_method_is_refused_for_arrays_that_have_no_sparse_factors():
+    strict = pytest.importorskip("array_api_strict")
+    with pytest.raises(TypeError, match="sparse factors need arrays of NumPy or CuPy"):
+        ims.root(lambda u: u**2 - 2, strict.ones(40), method=ims.SparseNewton(structure=ims.Grid(shape=(40,))))
