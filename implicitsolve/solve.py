@@ -13,7 +13,7 @@ from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
 from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.linearize._evaluator import FEW, Evaluator
-from implicitsolve.linearize._scales import Scales
+from implicitsolve.linearize._jacobian import Scales
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import (
     Anderson,

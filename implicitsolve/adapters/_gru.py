@@ -13,8 +13,8 @@ from implicitsolve import Problem
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.adapters._common import DType, Lengths, check_array, draw, read_parameters
-from implicitsolve.adapters._gru_cell import GRUCell, StencilGRUCell
 from implicitsolve.adapters._layer import Layer, build
+from implicitsolve.adapters._stencil_cells import GRUCell, StencilGRUCell
 
 
 def gru_parameters(

@@ -19,7 +19,7 @@ from implicitsolve.adapters._common import (
     read_parameters,
 )
 from implicitsolve.adapters._layer import build
-from implicitsolve.adapters._rnn_cell import NAMES, ElmanCell, RNNCell, shapes
+from implicitsolve.adapters._stencil_cells import NAMES, ElmanCell, RNNCell, shapes
 from implicitsolve.adapters.kernels import check_activation
 
 

@@ -21,7 +21,7 @@ from implicitsolve.krylov import LGMRES
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import JacobianAssembler
-from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
+from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._sparse_newton import SparseJacobians, SparseNewton
 from implicitsolve.nonlinear._state import SolveMemory
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator

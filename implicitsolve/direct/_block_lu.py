@@ -10,8 +10,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, check_whole, gather, host_dtype, scatter, traits_of
 from implicitsolve._typing import Array, Indices
-from implicitsolve.direct._factorization import GROWTH_LIMIT, BlockSettings, Factorization
-from implicitsolve.direct._layout import Layout
+from implicitsolve.direct._factorization import GROWTH_LIMIT, BlockSettings, Factorization, Layout
 from implicitsolve.kernels import Factors, block_lu, cyclic_reduction, favors_band, is_compiled, narrow_lu
 from implicitsolve.operators import BlockBandedMatrix
 

@@ -10,8 +10,7 @@ import numpy as np
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU, Factorization
 from implicitsolve.direct._block_lu import check_matrix
-from implicitsolve.direct._factorization import BlockSettings
-from implicitsolve.direct._layout import Layout
+from implicitsolve.direct._factorization import BlockSettings, Layout
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._kernels import OwnRows, add, adjoint, as_rows, first, last

@@ -20,7 +20,7 @@ import numpy as np
 
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.direct import BlockLU, Factorization
-from implicitsolve.direct._layout import Layout
+from implicitsolve.direct._factorization import Layout
 from implicitsolve.distributed._communicator import Communicator
 from implicitsolve.distributed._kernels import OwnRows, as_rows, first, last
 from implicitsolve.kernels import Factors

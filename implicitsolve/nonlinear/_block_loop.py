@@ -10,8 +10,8 @@ import numpy as np
 
 from implicitsolve._namespace import Norms, array_namespace, eps, gather, norm_max, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._bounds import kept_part
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
+from implicitsolve.globalize._searches import kept_part
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden import (

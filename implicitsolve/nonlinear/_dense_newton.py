@@ -10,16 +10,15 @@ import numpy as np
 
 from implicitsolve._namespace import Norms, eps, near_reciprocals, norm2, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._bounds import kept_part, least_squares_step
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult
-from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, dogleg, first_radius
+from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, dogleg, first_radius, kept_part, least_squares_step
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._loop import HALVED, RUNNING, SINGULAR, STAGNATED, WHOLE, IterationLoop
-from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
+from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import Solution

@@ -9,7 +9,6 @@ import numpy as np
 
 from implicitsolve._namespace import eps, is_complex, norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._bounds import bounded_direction, kept_part
 from implicitsolve.globalize._line_search import (
     Backtracking,
     EisenstatWalker,
@@ -18,7 +17,7 @@ from implicitsolve.globalize._line_search import (
     SearchResult,
     SearchStart,
 )
-from implicitsolve.globalize._searches import Dogleg
+from implicitsolve.globalize._searches import Dogleg, bounded_direction, kept_part
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecyclingGMRES

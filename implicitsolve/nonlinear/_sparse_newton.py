@@ -24,8 +24,7 @@ from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import OneSystemLoop
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
-from implicitsolve.nonlinear._sparse_inverse import SparseInverses
+from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians, SparseInverses
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried, unsolved
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import takes_sparse

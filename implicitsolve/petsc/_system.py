@@ -12,7 +12,7 @@ from implicitsolve._typing import Array
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
-from implicitsolve.nonlinear._offered_matrix import OfferedJacobians
+from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.petsc._library import (

@@ -9,9 +9,8 @@ import pytest
 
 from implicitsolve._namespace import to_host
 from implicitsolve.adapters._diagonal import DiagonalGRUCell, DiagonalLSTMCell
-from implicitsolve.adapters._gru_cell import StencilGRUCell
 from implicitsolve.adapters._lstm import LSTMCell
-from implicitsolve.adapters._rnn_cell import ElmanCell, RNNCell
+from implicitsolve.adapters._stencil_cells import ElmanCell, RNNCell, StencilGRUCell
 from tests.adapters.layers import ADAPTERS
 from tests.helpers.compare import jacobian
 

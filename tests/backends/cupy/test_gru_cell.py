@@ -8,7 +8,7 @@ import pytest
 import implicitsolve as ims
 from implicitsolve import adapters
 from implicitsolve.adapters import kernels
-from implicitsolve.adapters._gru_cell import StencilGRUCell
+from implicitsolve.adapters._stencil_cells import StencilGRUCell
 from tests.adapters.layers import derivative
 
 pytestmark = pytest.mark.gpu
