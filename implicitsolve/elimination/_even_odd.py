@@ -223,7 +223,7 @@ class EvenOdd:
 
     def _remember(self, e: Array, eliminated: Array) -> None:
         """Keep the eliminated blocks of the latest point, which is mostly the solution, on the way back from `root`."""
-        if self.length:
+        if self.length and isinstance(e, np.ndarray):  # on a device the host would have to wait for the comparison
             self.latest[:] = [(copied(e), eliminated if self.whole.pure else copied(eliminated))]
 
     def _padded(self, R: Array, axis: int) -> Array:
