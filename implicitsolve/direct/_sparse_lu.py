@@ -70,15 +70,15 @@ class SparsePlan:
         self.is_symmetric: bool = structure.is_symmetric
         lower, upper = structure.bandwidth
         self.order: HostArray | None = None
-        rows, columns = structure.indices, structure.columns
+        rows, columns = structure.rows, structure.columns
         is_wide = max(lower, upper) > WIDEST_BAND or LENGTH_PER_WIDTH * max(lower, upper) > n
         if is_wide and not self.is_dense:
             graph: Any = structure.to_scipy().T  # in compressed rows, with the same arrays
             if not self.is_symmetric:
                 graph = scipy.sparse.csr_array(graph + graph.T)
             order = scipy.sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
-            place = np.empty(n, dtype=np.int32)
-            place[order] = np.arange(n, dtype=np.int32)
+            place = np.empty(n, dtype=np.intp)
+            place[order] = np.arange(n)
             self.order, rows, columns = order, place[rows], place[columns]
             offsets = rows - columns
             lower, upper = int(max(0, offsets.max(initial=0))), int(max(0, -offsets.min(initial=0)))
@@ -88,9 +88,7 @@ class SparsePlan:
         self.is_band: bool = width <= WIDEST_BAND and width * LENGTH_PER_WIDTH <= n
         self.is_direct: bool = self.is_band or self.is_dense
         if self.is_band:
-            self.places: HostArray = (lower + upper + rows - columns) + columns.astype(np.int64) * (
-                2 * lower + upper + 1
-            )
+            self.places: HostArray = lower + upper + rows - columns + columns * (2 * lower + upper + 1)
         operations = CUBES * float(width) ** 3 + LINES * n * width + EACH * structure.nnz
         entries = ENTRIES_PER_ROW * n * width
         self.fill: FillEstimate = FillEstimate(
@@ -108,7 +106,7 @@ class SparsePlan:
         order: Any = self.known_order
         structure, n = self.structure, self.structure.unknowns
         numbers = np.arange(structure.nnz)
-        rows = scipy.sparse.csc_array((numbers, order[structure.indices], structure.indptr), shape=(n, n)).tocsr()
+        rows = scipy.sparse.csc_array((numbers, order[structure.rows], structure.indptr), shape=(n, n)).tocsr()
         P = scipy.sparse.csr_array((rows.data, order[rows.indices], rows.indptr), shape=(n, n)).tocsc()
         return P.data, P.indices, P.indptr
 
@@ -264,7 +262,7 @@ def _engine(plan: SparsePlan, data: HostArray) -> Engine | None:
     if scales is None:
         return _unscaled(plan, data)
     rows, columns = scales
-    engine = _unscaled(plan, data * rows[plan.structure.indices] * columns[plan.structure.columns])
+    engine = _unscaled(plan, data * rows[plan.structure.rows] * columns[plan.structure.columns])
     return None if engine is None else _Scaled(engine, rows, columns)
 
 
@@ -272,13 +270,13 @@ def _scales(structure: Sparse, data: HostArray) -> tuple[HostArray, HostArray] |
     """Powers of 2 that bring the largest entry of every row and column near 1; None if they are of one size."""
     n, size = structure.unknowns, np.abs(data)
     of_rows, of_columns = np.zeros(n), np.zeros(n)
-    np.maximum.at(of_rows, structure.indices, size)
+    np.maximum.at(of_rows, structure.rows, size)
     np.maximum.at(of_columns, structure.columns, size)
     if all(largest.max() <= SPREAD * largest.min() for largest in (of_rows, of_columns)):
         return None
     rows = near_reciprocals(of_rows)
     of_columns[:] = 0.0
-    np.maximum.at(of_columns, structure.columns, size * rows[structure.indices])
+    np.maximum.at(of_columns, structure.columns, size * rows[structure.rows])
     return rows, near_reciprocals(of_columns)
 
 

@@ -177,28 +177,30 @@ class Diagonals:
     def _pattern(self, offsets: list[list[Offset]]) -> Sparse:
         """All columns with the offsets of their fields, those that change too many rows with their own."""
         n, width, axes = self.n, max(map(len, offsets)), range(len(self.shape))
-        whole = np.zeros((*self.shape, width), dtype=np.int32)
+        whole = np.zeros((width, *self.shape), dtype=np.int32)
         for f, field in enumerate(offsets):
             mine = [slice(None)] * len(self.shape)  # columns of the field, along each axis
             mine[0 if self.stacked else -1] = slice(f, f + 1) if self.stacked else slice(f, None, self.fields)
             for axis in axes:
                 m, moves = self.shape[axis], np.array([offset[axis] for offset in field], dtype=np.int64)
-                place = np.arange(m)[mine[axis], None] + moves
+                place = np.arange(m)[mine[axis]] + moves[:, None]
                 if self.wraps[axis]:
                     place %= m
-                rows = np.full((place.shape[0], width), n, dtype=np.int32)  # stands for none
-                rows[:, : len(field)] = np.where((place >= 0) & (place < m), place * self.strides[axis], n)
-                whole[tuple(mine)] += rows.reshape([len(rows) if other == axis else 1 for other in axes] + [width])
-        rows = whole.reshape(n, width)
+                rows = np.full((width, place.shape[1]), n, dtype=np.int32)  # stands for none
+                rows[: len(field)] = np.where((place >= 0) & (place < m), place * self.strides[axis], n)
+                whole[:, *mine] += rows.reshape([width] + [place.shape[1] if other == axis else 1 for other in axes])
+        rows = whole.reshape(width, n)
         if any(self.wraps):
-            rows.sort(axis=1)
-            rows[:, 1:][rows[:, 1:] == rows[:, :-1]] = n
+            seam = np.flatnonzero((rows[1:] <= rows[:-1]).any(axis=0))
+            some = np.sort(rows[:, seam], axis=0)
+            some[1:][some[1:] == some[:-1]] = n
+            rows[:, seam] = some
         keep = rows < n
         dense = [column for column, changed in self.columns.items() if changed.size > MOST_ROWS]
-        keep[dense] = False
+        keep[:, dense] = False
         if self.full_rows.size:
             keep &= ~np.isin(rows, self.full_rows)
-        pattern = compressed(np.concatenate([[0], np.cumsum(np.count_nonzero(keep, axis=1))]), rows[keep])
+        pattern = compressed(np.concatenate([[0], np.cumsum(np.add.reduce(keep, dtype=np.intp))]), rows.T[keep.T])
         if not dense:
             return pattern
         more = [np.setdiff1d(self.columns[column], self.full_rows) for column in dense]
@@ -229,7 +231,7 @@ def verify(
     colors = coloring.colors
     left_out = np.union1d(full_rows, coloring.full_rows) if coloring.full_rows.size else full_rows
     ignored = left_out if only is None else np.setdiff1d(np.arange(n), np.setdiff1d(only, left_out))
-    place = colors[pattern.columns] * np.int64(n) + pattern.indices
+    place = colors[pattern.columns] * n + pattern.rows
     expected = np.zeros((coloring.count, n), dtype=bool)
     expected.reshape(-1)[place] = True
     responses = np.empty((probe.systems, coloring.count, n), dtype=probe.F.dtype)
@@ -243,14 +245,14 @@ def verify(
         if surprised > TOO_MANY * n:
             raise NotDiagonalError
     there = changed.reshape(-1)[place]
-    rows, columns, unexplained = pattern.indices, pattern.columns, np.zeros(0, dtype=np.int64)
+    rows, columns, unexplained = pattern.rows, pattern.columns, np.zeros(0, dtype=np.int64)
     is_exact = not surprised and bool(there.all())
     if not is_exact:
         rows, columns = rows[there], columns[there]
         if surprised:
             more, unexplained = _explained(pattern, colors, *np.nonzero(changed & ~expected))
             rows, columns = np.concatenate([rows, more[0]]), np.concatenate([columns, more[1]])
-        place = colors[columns] * np.int64(n) + rows
+        place = colors[columns] * n + rows
     values = responses.reshape(probe.systems, -1).take(place, axis=1)
     return Entries(rows, columns, values, left_out, colors, pattern if is_exact else None), unexplained
 
@@ -260,7 +262,7 @@ def _explained(
 ) -> tuple[tuple[HostArray, HostArray], HostArray]:
     """Entries (rows, columns) behind the changes of rows with a color, and the rows with none, or several to choose."""
     n = colors.size
-    known = np.flatnonzero(np.bincount(pattern.indices - pattern.columns + n)) - n
+    known = np.flatnonzero(np.bincount(n - pattern.offsets)) - n
     known = known[np.argsort(np.abs(known), kind="stable")][:MOST_OFFSETS]
     columns = rows[:, None] - np.unique(np.add.outer(known, known))
     fits = (columns >= 0) & (columns < n)

@@ -80,8 +80,8 @@ class SparseAssembler:
         self.cost: int = coloring.count
         self.surprises: HostArray = NOWHERE
         self.is_exact: bool = not coloring.full_rows.size
-        colors, rows, columns = coloring.colors, structure.indices, structure.columns
-        place = colors[columns].astype(np.int64) * n + rows  # in the changes (colors, N) of one system
+        colors, rows, columns = coloring.colors, structure.rows, structure.columns
+        place = colors[columns] * n + rows  # in the changes (colors, N) of one system
         self._in_full = np.flatnonzero(np.isin(rows, coloring.full_rows))
         known = np.zeros(coloring.count * n, dtype=bool)
         known[place] = True

@@ -105,15 +105,14 @@ class SparseInverses:
 
 def diagonals(structure: Sparse) -> tuple[HostArray, HostArray] | None:
     """Offsets (K,) of diagonals, and places of the entries in an array (K, N) of them; None if that is mostly empty."""
-    n, columns = structure.unknowns, structure.columns
-    offset = columns - structure.indices
-    used = np.zeros(2 * n, dtype=np.int32)
-    used[offset] = 1
+    n, of_entries = structure.unknowns, structure.offsets
+    used = np.zeros(2 * n, dtype=np.int64)
+    used[of_entries] = 1
     offsets = np.flatnonzero(used)
     if structure.nnz < LEAST_FULL * offsets.size * n:
         return None
-    used[offsets] = np.arange(offsets.size)
-    return np.where(offsets < n, offsets, offsets - 2 * n), used[offset].astype(np.int64) * n + columns
+    used[offsets] = np.arange(offsets.size) * n
+    return np.where(offsets < n, offsets, offsets - 2 * n), used[of_entries] + structure.columns
 
 
 class _Iterative:
@@ -122,20 +121,23 @@ class _Iterative:
     def __init__(self, J: SparseMatrix, owner: SparseInverses) -> None:
         self._J, self._owner = J, owner
         self._factors: Any = None
-        with np.errstate(all="ignore"):
-            d = 1.0 / J.diagonal()[0]
-        if not np.isfinite(d).all():
-            self._factors = owner.factored(J)
-            return
-        data = J.flat_data[0] * np.repeat(d, np.diff(J.structure.indptr))
-        self._scale, shape = d, J.shape
+        data, structure = J.flat_data[0], J.structure
         if owner.diagonals is None:
-            self._scaled = scipy.sparse.csc_array((data, J.structure.indices, J.structure.indptr), shape=shape)
+            self._scaled: Any = scipy.sparse.csc_array(
+                (data.copy(), structure.indices, structure.indptr), shape=J.shape
+            )
         else:
             offsets, places = owner.diagonals
-            full = np.zeros((offsets.size, d.size), dtype=data.dtype)
+            full = np.zeros((offsets.size, structure.unknowns), dtype=data.dtype)
             full.reshape(-1)[places] = data
-            self._scaled = scipy.sparse.dia_array((full, offsets), shape=shape)
+            self._scaled = scipy.sparse.dia_array((full, offsets), shape=J.shape)
+        with np.errstate(all="ignore"):
+            self._scale: HostArray = 1.0 / self._scaled.diagonal()
+        if not np.isfinite(self._scale).all():
+            self._factors = owner.factored(J)
+            return
+        is_full = owner.diagonals is not None
+        self._scaled.data *= self._scale if is_full else np.repeat(self._scale, np.diff(structure.indptr))
 
     def matvec(self, F: Array) -> Array:
         """J^-1 F for F (1, N)."""
