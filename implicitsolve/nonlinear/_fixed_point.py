@@ -10,7 +10,7 @@ import numpy as np
 from implicitsolve._namespace import Norms, from_host, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
-from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import CONVERGED, NONFINITE, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
@@ -104,7 +104,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         return self._evaluate(x, self.preconditioned), None
 
     def _known(self, F: Array, J: LinearOperator | None) -> tuple[Array, LinearOperator | None]:
-        self.newest = None if J is None else J.approximate_inverse()
+        self.newest = J
         return F, None
 
     @property
@@ -129,9 +129,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         """F(x), and M there if it is due."""
         if not is_due:
             return self.evaluator.residual(x)
-        F, J = self.evaluator.trial(x)
-        self.newest = None if J is None else J.approximate_inverse()
-        self.preconditioned = self.newest is not None
+        F, self.newest = self.evaluator.trial(x)
         return F
 
     def _image_step(self, state: FixedPointState, F: Array) -> Array:
@@ -152,7 +150,9 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
             rejected = ~(norms <= self.method.growth_limit * state.best_norms)
         if self._is_good(norms, is_last) and not (due[0] or rejected[0]):
             self._take_good_step(measured, norms)
-            self._remember(step, old_F, rejected)
+            state.rejections[0] = 0
+            if state.status[0] == RUNNING:
+                self._remember(step, old_F, rejected)
             return {"step_length": length}
         finite = np.isfinite(norms)
         rejected |= ~finite
@@ -160,15 +160,16 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         found = SearchResult(x, F, norms, length, ~rejected, finite, None, measured)
         self._return_to_best(found, rejected)
         moved, is_still = self._accept(found, step)
-        self._renew(state, due & ~rejected)
-        self._remember(step, old_F, rejected)
+        state.rejections = np.where(rejected, state.rejections + 1, 0)
         self._update_status(found.accepted, moved, is_still, is_last, self._failed(finite))
+        if not (state.status == CONVERGED).all():
+            self._renew(state, due & ~rejected)
+            self._remember(step, old_F, rejected)
         return {"step_length": found.length}
 
     def _remember(self, step: Array, old_F: Array, rejected: HostArray) -> None:
         """Count a step, recover from rejected ones, and update the history and the best points."""
         state = self.state
-        state.rejections = np.where(rejected, state.rejections + 1, 0)
         state.age = np.where(rejected, 0, state.age + 1)
         state.damping = np.where(rejected, 0.5 * state.damping, np.minimum(2 * state.damping, self.method.damping))
         with np.errstate(all="ignore"):
@@ -188,10 +189,14 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
 
     def _renew(self, state: FixedPointState, due: HostArray) -> None:
         """Take over the newest M for some systems."""
-        M, rows = self.newest, np.flatnonzero(due)
-        if M is not None and rows.size:
-            state.inverse.replace(rows, M if rows.size == due.size else M.take(rows))
+        J, rows = self.newest, np.flatnonzero(due)
         self.newest = None
+        if J is None or not rows.size:
+            return
+        M = J.approximate_inverse()
+        self.preconditioned = M is not None
+        if M is not None:
+            state.inverse.replace(rows, M if rows.size == due.size else M.take(rows))
 
     def _failed(self, finite: HostArray) -> HostArray:
         """Status of systems whose steps were rejected too often."""
