@@ -88,8 +88,8 @@ class NonlinearStop:
         all the methods that "auto" tries, and of a whole batch, one call for all of whose systems counts once. Each of
         these methods may take one residual at its start that is over the limit. Default: none. Then Newton's methods
         end a single system as STAGNATED once they have taken more than 450 evaluations and 20 for each step that
-        reduced ||F|| by 1 %, three steps in succession have not, and ||F|| is above 1e-3 of that at x0; the first
-        further attempt has as many once more.
+        reduced ||F|| by 1 %, and three steps in succession have not reduced it by 10 %, or one of a further attempt.
+        The first of these has as many once more where the directions came from Krylov methods, or max|F| never fell.
     max_seconds : float, optional
         Limit of time by the clock, tested before each evaluation and each step. With it results depend on the speed of
         the machine. Ranks end together, at the cost of a reduction before each evaluation. Default: none.

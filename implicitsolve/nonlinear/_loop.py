@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._state import NEAR, LoopState, Scheduler, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import LoopState, Scheduler, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
@@ -22,6 +22,7 @@ HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x a
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
 PATIENCE = 20  # steps without progress after which a system has stagnated,
 IDLE, IDLE_ITERATIONS = 3, 200  # ... and those after which it has where they took many evaluations
+CLEAR = 0.9  # fraction of the last best norm that is progress where the allowance is spent
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
@@ -278,10 +279,13 @@ class IterationLoop(Generic[State]):
     def _note_progress(self) -> None:
         """End systems without progress: after `patience` steps, and after 3 that took many evaluations.
 
-        These are 200 Krylov iterations or, for a single system, more than its allowance.
+        These are 200 Krylov iterations or, for a single system, more than its allowance. Then a retry ends after one
+        such step, and progress is a reduction by a tenth.
         """
         state, tally = self.state, self.whole.tally
-        is_best, is_less = state.measure < self.NEW_BEST * state.best, state.norms < self.NEW_BEST * state.least
+        is_spent = self.is_limited and tally.allowance <= 0
+        part = CLEAR if is_spent else self.NEW_BEST
+        is_best, is_less = state.measure < part * state.best, state.norms < part * state.least
         is_progress = is_best | is_less
         np.putmask(state.best, is_best, state.measure)
         np.putmask(state.least, is_less, state.norms)
@@ -295,8 +299,8 @@ class IterationLoop(Generic[State]):
             iterations = self.solution.krylov_iterations[state.rows]
             np.putmask(state.spent, is_progress, iterations)
             is_over |= (state.since >= IDLE) & (iterations - state.spent >= IDLE_ITERATIONS)
-        if self.is_limited and state.since[0] >= IDLE and tally.allowance <= 0:
-            is_over |= state.best_measure > NEAR * self.solution.first_norm[state.rows]
+        if is_spent:
+            is_over |= state.since >= (1 if self.is_retry else IDLE)
         if is_over.any():
             state.status[is_over & (state.status == RUNNING)] = STAGNATED
 

@@ -26,7 +26,6 @@ from implicitsolve.stopping import NonlinearStop
 CONVERGED = int(Status.CONVERGED)
 ROUNDING = 0.5  # F's change between neighbouring numbers, over F, from which on F is rounding error
 LITTLE = 0.02  # the same from which on another attempt is not worth its evaluations: it gains two digits at most
-NEAR = 1e-3  # of ||F(x0)||: a system that has come so far is likely to have a root
 ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
 
 
@@ -250,14 +249,15 @@ def retried(
     """Solve some systems again from their start by another method, and take over what improved.
 
     Systems that ended with nothing left in F but rounding errors, which no method would reduce, are left as they are.
-    So is a single one that has spent its allowance far from a root, unless it is to be tried `anyway`.
+    So is a single one that has spent its allowance, unless it is to be tried `anyway`. The allowance begins again
+    after a first attempt by Krylov methods, or one that never reduced F: others end where ||F|| is minimal.
     """
     tally = context.evaluator.tally
     solution = first
-    is_hopeless = first.status.size == 1 and tally.allowance <= 0 and first.norm[0] > NEAR * first.first_norm[0]
-    if not first.retries:  # a trust region converges where line searches end at a minimizer of ||F||
+    is_inconclusive = (first.krylov_iterations > 0) | (first.norm >= first.first_norm)
+    if not first.retries and is_inconclusive.all():
         tally.renew_allowance()
-    elif is_hopeless and not anyway:
+    elif first.status.size == 1 and tally.allowance <= 0 and not anyway:
         return first
     if not tally.is_spent():
         rows = rows[~_is_exhausted(context, first, rows)]
