@@ -23,6 +23,7 @@ from implicitsolve.nonlinear._fixed_point import (
     scaled,
 )
 from implicitsolve.nonlinear._history import FIRST_COLUMNS, History
+from implicitsolve.nonlinear._loop import ITERATION_LIMIT
 from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_flag, check_limit, check_tolerance
@@ -223,3 +224,33 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
         image, numbers = self.stored
         state.image_step = self._image_step(state, state.F) if rejected.any() else image
         state.history.record(numbers, drops)
+
+
+class _FastLoop(_AndersonLoop):
+    """Ends systems, at ITERATION_LIMIT, whose first step is to be mixed with the next one."""
+
+    is_first = True
+
+    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
+        details = super()._step(is_last)
+        self.is_first = False
+        return details
+
+    def _is_good(self, norms: HostArray, is_last: HostArray) -> bool:
+        is_fast = not self.is_first or bool(norms[0] <= CONTRACTION * self.state.norms[0])
+        return is_fast and super()._is_good(norms, is_last)
+
+    def _failed(self, finite: HostArray) -> HostArray:
+        failed = super()._failed(finite)
+        if self.is_first:
+            failed[finite & ~self.state.is_plain] = ITERATION_LIMIT
+        return failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastAnderson(Anderson):
+    """Anderson's method for systems whose first step reduces ||F|| to a fifth; the others end there."""
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        return _FastLoop(self, context, start, rows).run()

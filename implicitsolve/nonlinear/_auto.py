@@ -19,7 +19,7 @@ from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import mapped
-from implicitsolve.nonlinear._anderson import Anderson
+from implicitsolve.nonlinear._anderson import Anderson, FastAnderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, solved, times
@@ -42,7 +42,7 @@ WHOLE_STEPS = {
     for backend in ("lapack", "reference")
 }
 BLOCKS, DENSE = BlockNewton(), DenseNewton()
-SMALL_BLOCK, MOST_BLOCKS = 8, 100  # up to which Newton's steps take 0.5 (one system) to 1.3 (1000) of Anderson's time
+SMALL_BLOCK, MOST_BLOCKS = 8, 100  # up to which Newton's steps take 0.5 (one system) to 2.8 (300) of Anderson's time
 MANY_SYSTEMS = 200  # from which a loop over blocks takes less time than LAPACK, system by system
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
 
@@ -58,9 +58,10 @@ class Auto:
       for these `Homotopy`, and where that fails too `NewtonKrylov`, each from x0. Before it, `root` eliminates every
       second block where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
       both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). Where the problem has
-      at most 100 `blocks` of at most 8 unknowns, on NumPy arrays, whole steps of `BlockNewton` come first, for systems
-      in which each of them is acceptable: on layers with 8 states they take 0.6 of the evaluations of Anderson's
-      method, and 0.5 (one system) to 1.3 (1000 systems) of its time. On larger implicit GRUs Anderson's method needed
+      at most 100 `blocks` of at most 8 unknowns, on NumPy arrays, systems whose first step leaves more than a fifth of
+      ||F|| begin again with whole steps of `BlockNewton`, and return to `Anderson` where one of these is not
+      acceptable: such steps took 0.5 (one system) to 2.8 (300 systems) of the time of Anderson's method, and 1.0 to 7
+      where its first step did reduce ||F|| to a fifth. On larger implicit GRUs Anderson's method needed
       fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly all of the rest, where
       Newton's method, tried in between, cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
@@ -109,7 +110,7 @@ class Auto:
             methods: list[NonlinearMethod] = [Anderson()] if evaluator.is_partitioned else [Anderson(), Homotopy()]
             if _has_small_blocks(context, x0):
                 backend = "lapack" if evaluator.flat_shape[0] < MANY_SYSTEMS else "reference"
-                return [WHOLE_STEPS[backend], *methods, PRODUCTS]
+                return [FastAnderson(), WHOLE_STEPS[backend], *methods, PRODUCTS]
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]
             return [*methods, PRODUCTS]

@@ -8,7 +8,7 @@ import scipy.sparse
 
 import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockNewton, NewtonKrylov, NonlinearStop, Problem, Status, newton_krylov, root
-from implicitsolve.adapters import gru_parameters, implicit_gru
+from implicitsolve.adapters import gru_parameters, implicit_gru, implicit_rnn
 from implicitsolve.nonlinear import Auto
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.testing import classic_problems
@@ -142,18 +142,35 @@ def layer_of(systems, weight=1.0, size=8):
     return implicit_gru(params, rng.standard_normal((systems, 30, 8)))
 
 
-def test_small_layers_take_newton_s_steps():
-    layer = layer_of(2)
-    found, anderson = (root(layer, stop=NonlinearStop(atol=1e-8), method=method) for method in ("auto", "anderson"))
+def slow_layer_of(systems, size=8):
+    rng = np.random.default_rng(0)
+    own = {name: rng.uniform(-0.25, 0.25, (size, size)) for name in ("P", "N", "V")}
+    own = {"P": own["P"][None], "N": own["N"][None], "V": own["V"], "b": np.zeros(size)}
+    return implicit_rnn(own, rng.standard_normal((systems, 30, size)))
+
+
+def test_small_layers_that_contract_slowly_take_newton_s_steps():
+    stop = NonlinearStop(atol=1e-8)
+    found, alone = (root(slow_layer_of(2), stop=stop, method=method) for method in ("auto", "block-newton"))
     assert found.success.all()
     assert factorizes(found)
-    assert found.counts.residuals < anderson.counts.residuals
-    larger = root(layer_of(2, size=12), stop=NonlinearStop(atol=1e-8))
+    assert found.counts.residuals <= alone.counts.residuals + 4
+    larger = root(slow_layer_of(2, size=12), stop=stop)
+    assert larger.success.all()
     assert not factorizes(larger)
 
 
+def test_small_layers_that_contract_fast_take_anderson_s_steps():
+    stop = NonlinearStop(atol=1e-8)
+    found, anderson = (root(layer_of(2), stop=stop, method=method) for method in ("auto", "anderson"))
+    assert found.success.all()
+    assert not factorizes(found)
+    np.testing.assert_array_equal(found.x, anderson.x)
+    assert found.counts == anderson.counts
+
+
 def test_the_method_for_a_layer_does_not_depend_on_the_batch():
-    layer, stop = layer_of(250), NonlinearStop(atol=1e-8)
+    layer, stop = slow_layer_of(250), NonlinearStop(atol=1e-8)
     found, alone = root(layer, stop=stop), root(layer.take(np.asarray([7])), stop=stop)
     assert factorizes(found)
     assert found.iterations[7] == alone.iterations[0]
@@ -163,7 +180,7 @@ def test_the_method_for_a_layer_does_not_depend_on_the_batch():
 def test_small_layers_for_which_newton_s_steps_are_too_long():
     found = root(layer_of(1, weight=12.0), stop=NonlinearStop(atol=1e-8))
     assert found.success.all()
-    assert found.retries[0].method == "Anderson"
+    assert [retry.method for retry in found.retries][:2] == ["BlockNewton with Backtracking", "Anderson"]
 
 
 def test_a_wrong_structure_falls_back():
