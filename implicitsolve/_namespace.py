@@ -162,6 +162,8 @@ def as_inexact(x: Any, name: str) -> Array:
 
     Anything but numbers, and tensors of torch that are sparse, not on the CPU, or require grad, raise a TypeError.
     """
+    if type(x) is np.ndarray and x.dtype.char in "fdFD":
+        return x
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"`{name}` must not be a masked array: fill it first")
     module = type(x).__module__.partition(".")[0]
@@ -335,7 +337,8 @@ def safe_range(xp: Namespace, dtype: Any) -> tuple[float, float]:
 def near_reciprocals(size: Array) -> Array:
     """Powers of 2, which round nothing, nearest to 1 / size; 1 where that is 0 (an empty row of a singular matrix)."""
     xp = array_namespace(size)
-    return xp.ldexp(xp.ones_like(size), -xp.frexp(size)[1])
+    mantissa, exponents = xp.frexp(size)
+    return xp.ldexp(mantissa**0, -exponents)
 
 
 def gather(x: Array, indices: Indices) -> Array:

@@ -324,10 +324,11 @@ class OneSystemDifferences:
         h, relative = self.evaluator.inward(x, steps.lengths(ALL, states)), steps.relative(states)
         changes = np.empty(self.shape, dtype=x.dtype)
         least, largest = LEAST_CHANGE * eps(numpy_namespace, x.dtype) * norm, 0.0
-        for color, c, change in zip(self.colors, self.unknowns, changes.reshape((-1, *x.shape))):
-            point = x.copy()
-            with np.errstate(all="ignore"):
-                point.reshape((self.length, k))[color, c] += h[0, color, c]
+        points = np.repeat(states, len(self.colors), axis=0)
+        with np.errstate(all="ignore"):
+            for color, c, point in zip(self.colors, self.unknowns, points):
+                point[color, c] += h[0, color, c]
+        for point, change in zip(points.reshape((-1, *x.shape)), changes.reshape((-1, *x.shape))):
             there = self.evaluator.residual(point, keep=False)
             with np.errstate(all="ignore"):
                 np.subtract(there, F, out=change)

@@ -22,7 +22,7 @@ from implicitsolve.monitor import mapped
 from implicitsolve.nonlinear._anderson import Anderson, FastAnderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._causal import Substitution
-from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, solved, times
+from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, solved, times, trial_points
 from implicitsolve.nonlinear._direction import LEAST_ETA
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED
@@ -273,7 +273,8 @@ class _EquilibratedLoop(DenseLoop):
                 self.is_first = False
             descent = Descent.of(partial(times, J), partial(times, np.swapaxes(J, 1, 2)), F)
             step, gain = trust_step(descent, newton, state.radius, np.zeros(size.shape))
-            found = self._evaluated(self.evaluator.moved(state.x, step), step)
+            measured = self._evaluated(step)
+            found = trial_points(measured, measured.two(0))
             reduction = 1 - squared_ratio(norm2(found.F * R), norms)
             length, ratio = norm2(step), np.where(found.finite, reduction / gain, -np.inf)
             state.radius = next_radius(state.radius, length, ratio)

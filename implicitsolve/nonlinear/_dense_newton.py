@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.linalg import lapack
 
 from implicitsolve._namespace import Norms, eps, near_reciprocals, norm2, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices
@@ -29,6 +31,7 @@ MIXED = 1e3  # sizes of rows of J, largest over smallest, from which on equation
 MOST_ENTRIES = 2**25  # of the Jacobians of a batch
 GROWN = 1.1  # growth of ||F|| by an accepted step after which J is assembled again
 IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a system has stagnated
+GESV = {"f": lapack.sgesv, "d": lapack.dgesv}
 KEPT = np.zeros(1, dtype=bool)
 KEPT.flags.writeable = False
 
@@ -130,12 +133,14 @@ class DenseLoop(IterationLoop[DenseState]):
                 step, limited = self._bounded(self.evaluator.box, step, limited)
             if limited.size:
                 model, size = state.F[limited] + times(state.J[limited], step[limited]), norm2(step)
-        found = self._evaluated(self.evaluator.moved(state.x, step), step)
-        if self._is_good(found.norms, is_last) and not limited.size:
-            self._take_newton_step(found, step, float(size[0]))
+        measured = self._evaluated(step)
+        norms = measured.two(0)
+        if self._is_good(norms, is_last) and not limited.size:
+            self._take_newton_step(measured, norms, float(size[0]))
             return {"step_length": WHOLE, "factorized": fresh}
         with np.errstate(all="ignore"):
-            others = ~(found.norms < HALVED * state.norms)  # Newton's steps that halve ||F|| pass all tests
+            found = trial_points(measured, norms)
+            others = ~(norms < HALVED * state.norms)  # Newton's steps that halve ||F|| pass all tests
             others[limited] = True
             rows = np.flatnonzero(others)
             reduction, ratio = self._tested(rows, found, model, limited, newton_size, size)
@@ -185,21 +190,18 @@ class DenseLoop(IterationLoop[DenseState]):
             step[i] = least_squares_step(state.J[i], state.F[i], *within, step[i])
         return step, np.union1d(limited, leaves)
 
-    def _evaluated(self, x: Array, step: Array) -> SearchResult:
-        """F at the trial points."""
-        F = self.evaluator.residual(x)
-        measured = Norms(F, step, x)
-        norms = measured.two(0)
-        accepted, finite = np.ones(norms.shape, dtype=bool), np.isfinite(norms)
-        return SearchResult(x, F, norms, norms, accepted, finite, None, measured)
+    def _evaluated(self, step: Array) -> Norms:
+        """F at the trial points, the steps and these points."""
+        x = self.evaluator.moved(self.state.x, step)
+        return Norms(self.evaluator.residual(x), step, x)
 
-    def _take_newton_step(self, found: SearchResult, step: Array, size: float) -> None:
+    def _take_newton_step(self, measured: Norms, norms: HostArray, size: float) -> None:
         """Take Newton's step of one system that has halved ||F||: what `_step` does then, in plain numbers."""
-        state = self.state
+        state, (F, step, _) = self.state, measured.arrays
         state.radius[0] = max(state.radius[0], 2 * size)
         length = step.dtype.type(size)
-        state.J[0] += (found.F[0] / length)[:, None] * (step[0] / length)
-        self._take_good_step(Norms(found.F, step, found.x), found.norms)
+        state.J[0] += (F[0] / length)[:, None] * (step[0] / length)
+        self._take_good_step(measured, norms)
         state.poor[0] = state.idle[0] = 0
         state.good[0] = min(state.good[0] + 1, 2)
         state.is_stale = KEPT
@@ -298,10 +300,19 @@ class DenseLoop(IterationLoop[DenseState]):
         return blocks[:, 0, 0]
 
 
+def trial_points(measured: Norms, norms: HostArray) -> SearchResult:
+    """Trial points, as if all were accepted."""
+    F, _, x = measured.arrays
+    accepted, finite = np.ones(norms.shape, dtype=bool), np.isfinite(norms)
+    return SearchResult(x, F, norms, norms, accepted, finite, None, measured)
+
+
 def solved(J: HostArray, F: HostArray) -> HostArray:
     """J^-1 F for each system; the shortest least-squares solution where J is singular."""
     if J.shape[1] == 1:
         return F / J[:, :, 0]
+    if len(J) == 1 and (x := _solved_one(J[0], F[0])) is not None:
+        return x[None]
     # Of equations, and then of unknowns: pivots are chosen among numbers of one size.
     rows = near_reciprocals(np.abs(J).max(axis=2, keepdims=True))
     columns = near_reciprocals(np.abs(J * rows).max(axis=1, keepdims=True))
@@ -317,6 +328,16 @@ def solved(J: HostArray, F: HostArray) -> HostArray:
         finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
         J = np.where(finite[:, None, None], J, 0.0)
         return np.where(finite[:, None], times(np.linalg.pinv(J), F), np.nan)
+
+
+def _solved_one(J: HostArray, F: HostArray) -> HostArray | None:
+    """The same for one system, in few calls; None where that failed."""
+    rows = near_reciprocals(np.abs(J).max(axis=1))
+    J = J * rows[:, None]
+    columns = near_reciprocals(np.abs(J).max(axis=0))
+    x, info = GESV[J.dtype.char](J * columns, F * rows)[2:]
+    x *= columns
+    return x if info == 0 and math.isfinite(x.dot(x)) else None
 
 
 def _placed(rows: Indices, values: Any, like: HostArray) -> HostArray:
