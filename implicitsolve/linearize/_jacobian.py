@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import array_namespace, as_inexact, check_whole, from_host, is_array, norm2
+from implicitsolve._namespace import array_namespace, as_inexact, check_whole, from_host, is_array
 from implicitsolve._sparse_structure import Detection
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._assemble import Assembler
@@ -80,8 +80,6 @@ def assembled(problem: Problem, x: Array, tally: Tally) -> BlockBandedMatrix | S
     F = None if evaluator.has_exact_products else evaluator.residual(flat)
     if problem.block_structure is None:
         is_sparse = problem.sparse_structure is not None or problem.structure == "detect"
-        if is_sparse and F is not None:
-            evaluator.length.follow(evaluator.rows, norm2(flat))
         found = sparse_jacobian("jacobian", evaluator, flat, F, by_columns=True) if is_sparse else None
         if found is not None:
             data = evaluator.xp.reshape(found.data, (*evaluator.batch_shape, -1))

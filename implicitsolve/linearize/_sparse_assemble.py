@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, device, eps, from_host, norm_max, takes_indices, to_host
+from implicitsolve._namespace import array_namespace, device, eps, from_host, takes_indices, to_host
 from implicitsolve._sparse_structure import Detection, Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import Flat
 from implicitsolve.linearize._coloring import Coloring, color_columns
-from implicitsolve.linearize._detect import detect
+from implicitsolve.linearize._detect import detect, random_direction, wrong_rows
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._sparse import SparseMatrix
 
 Product = Callable[[Array], Array]
-MISMATCH = 1e-4  # of J v, over the largest (|J| |v|)_i; central differences leave about eps^(2/3)
 NONE, NOWHERE = np.zeros(0, dtype=np.intp), np.zeros((0, 2), dtype=np.intp)
 GOOD = 1.25  # colors over the entries of the fullest row, up to which no fewer are sought
 LONG_BAND = 16  # diagonals up to which a long system is a line, whose condition grows as N^2
@@ -231,7 +230,7 @@ def sparse_jacobian(
     Raises
     ------
     ValueError
-        If the declared pattern misses entries: J v is not what the problem's product, or a difference, gives.
+        If the declared pattern misses entries: J d is not the problem's product, or the change of F, along a random d.
     """
     problem = evaluator.problem
     if not takes_indices(x) or evaluator.is_partitioned:
@@ -258,12 +257,12 @@ def sparse_jacobian(
     vjp = product.rmatvec if product._rmatvec is not None else None
     if not (assembler.is_exact or vjp is not None or by_columns):
         return None
-    jvp = product.matvec
+    jvp, evaluate, base = product.matvec, (lambda z: product.matvec(z - x)), xp.zeros_like(x)
+    h = evaluator.inward(x, eps(xp, evaluator.dtype) ** (1 / 3) * xp.maximum(xp.abs(x), 1.0))
     if evaluator.has_exact_products:
         J = assembler.products(jvp, x)
     elif F is not None:
-        h = eps(xp, evaluator.dtype) ** (1 / 3) * xp.maximum(xp.abs(x), 1.0)
-        h, is_free = evaluator.inward(x, h), evaluator.box is None
+        evaluate, base, is_free = residual, F, evaluator.box is None
         sides = h, -h if is_free else 0.5 * h
 
         def second_order(one: Array, other: Array) -> Array:
@@ -279,17 +278,15 @@ def sparse_jacobian(
         return None
     if not assembler.is_exact:
         assembler.fill(J.data, jvp, vjp)
-    signs = from_host(np.random.default_rng(0).choice((-1.0, 1.0), tuple(x.shape)), x)
-    v = xp.astype(signs * xp.maximum(xp.abs(x), 1.0), x.dtype)
-    sizes = SparseMatrix(xp.abs(J.data), J.structure).matvec(xp.abs(v))
-    error, size = norm_max(J.matvec(v) - product.matvec(v)), norm_max(sizes)
-    tolerance = max(MISMATCH, 10 * eps(xp, evaluator.dtype) ** 0.5)
-    if (error > tolerance * size).any():
+    d = evaluator.inward(x, h * from_host(random_direction(assembler.coloring.colors, x.shape[1], 0), x))
+    wrong = np.flatnonzero(wrong_rows(evaluate, x, base, J.structure, J.data, d, NONE))
+    if wrong.size:
         if found is known:
             return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns)
         if problem.sparse_structure is None:
             return None
         raise ValueError(
-            f"{caller}: `structure` must hold every entry of J, but J v differs from the pattern's by {error.max():.1e}"
+            f"{caller}: `structure` must hold every entry of J, but the pattern's J d is wrong in {wrong.size} of "
+            f"{evaluator.size} rows, row {wrong[0]} first"
         )
     return J

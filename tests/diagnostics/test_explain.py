@@ -587,3 +587,10 @@ def test_other_libraries(xp, dtype):
     problem = ims.Problem(lambda x: x**3 - 8, jvp=lambda x, v: -3 * x**2 * v, batch_ndim=1)
     result = ims.root(problem, xp.ones((2, 3), dtype=dtype))
     assert "the sign is wrong" in ims.diagnostics.explain(result, problem).findings[0].what
+
+
+def test_a_right_pattern_is_no_mistake_where_j_vanishes():
+    """F curves more than J d along any d: by one-sided differences that looked like missing entries."""
+    problem = ims.Problem(lambda u: u**2 + 1, structure=ims.Grid(shape=(6, 6)))
+    result = ims.root(problem, np.ones((6, 6)))
+    assert "SINGULAR" in str(ims.diagnostics.explain(result, problem))
