@@ -217,7 +217,7 @@ def finish(F, t, j, lower, k):
                 F[t, j, r, c] = fma(ratio, F[t, j, q, c], F[t, j, r, c])
 
 
-@inner
+@inlined
 def update(F, t, j, s, lower, k):
     """``F[t + s, j - s] -= F[t + s, lower - s] @ F[t, j]``, four terms at a time."""
     for i in range(k):
