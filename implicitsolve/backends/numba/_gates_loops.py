@@ -270,6 +270,7 @@ def loop(typing_context, name, results, arguments):
 
     def generate(context, builder, signature, values):
         results, arguments = (_operand(context, builder, *pair) for pair in zip(signature.args[1:], values[1:]))
+        builder.function.attributes.add("optsize")  # or LLVM unrolls and vectorizes the loop of what is left, too
         _over_rows(builder, BODIES[name.literal_value], results, arguments)
         return context.get_dummy_value()
 
@@ -328,15 +329,17 @@ def _read(operand):
     return operand if operand.is_stack else operand[0]
 
 
-def _write(operand, numbers):
-    """Store what a body returned for an operand; None leaves an entry as it is."""
+def _written(operand, numbers):
+    """What a body returned, as (matrix, index, number); None leaves an entry as it is."""
     if isinstance(operand, list):
-        for part, number in zip(operand, numbers):
-            _write(part, number)
-        return
-    for i, number in enumerate(numbers if operand.is_stack else [numbers]):
-        if number is not None:
-            operand[i] = number
+        return [entry for part, number in zip(operand, numbers) for entry in _written(part, number)]
+    numbers = numbers if operand.is_stack else [numbers]
+    return [(operand, i, number) for i, number in enumerate(numbers) if number is not None]
+
+
+def _write(entries):
+    for matrix, i, number in entries:
+        matrix[i] = number
 
 
 def _over_rows(builder, body, results, arguments):
@@ -352,29 +355,42 @@ def _over_rows(builder, body, results, arguments):
     with cgutils.for_range(builder, builder.select(is_joined, rows.type(1), rows)) as row:
         for matrix in matrices:
             matrix.begin(row.index)
-        _over_columns(builder, body, results, arguments, matrices, entries, in_vectors)
+        _over_columns(builder, body, results, arguments, entries, in_vectors)
 
 
-def _over_columns(builder, body, results, arguments, matrices, columns, in_vectors):
-    """Traverse a row in vectors, as far as its numbers are adjacent."""
-    number, count = matrices[0].number, VECTOR // matrices[0].bytes
+def _over_columns(builder, body, results, arguments, columns, in_vectors):
+    """Traverse a row in vectors, if its numbers are adjacent and fill one, else by numbers.
 
-    def step(column, count):
-        for matrix in matrices:
-            matrix.stand(column, ir.VectorType(number, count) if count > 1 else number)
-        _write(results, body(*_read(arguments)))
-
-    done = builder.and_(in_vectors, columns.type(-count))
-    with cgutils.for_range_slice(builder, columns.type(0), done, columns.type(count)) as (column, _):
-        step(column, count)
-    while count > 2:  # what is left, in one vector of half the length, one of a quarter, and at last by numbers
-        count //= 2
-        some = builder.and_(in_vectors, columns.type(count))
-        with builder.if_then(builder.icmp_signed("!=", some, columns.type(0))):
-            step(done, count)
-        done = builder.add(done, some)
+    The last vector ends with the row. It may overlap the one before, whose results are therefore written after its
+    arguments have been read. So the code of the body is there twice, and not for each length of a remainder.
+    """
+    number, width = _matrices(results)[0].number, VECTOR // _matrices(results)[0].bytes
+    kind, zero, count = ir.VectorType(number, width), columns.type(0), columns.type(width)
+    last = builder.sub(in_vectors, count)
+    is_long = builder.icmp_signed(">=", last, zero)
+    with builder.if_then(is_long):
+        with cgutils.for_range_slice(builder, zero, in_vectors, count) as (column, _):
+            is_last = builder.icmp_signed(">", column, last)
+            _stand(arguments, builder.select(is_last, last, column), kind)
+            found = _written(results, body(*_read(arguments)))
+            waiting = [(matrix, i, cgutils.alloca_once(builder, kind)) for matrix, i, _ in found]
+            with builder.if_then(builder.icmp_signed("!=", column, zero)):
+                _stand(results, builder.sub(column, count), kind)
+                _write((matrix, i, Number(builder, builder.load(slot))) for matrix, i, slot in waiting)
+            for (_, _, value), (_, _, slot) in zip(found, waiting):
+                builder.store(value.value, slot)
+        _stand(results, last, kind)
+        _write((matrix, i, Number(builder, builder.load(slot))) for matrix, i, slot in waiting)
+    done = builder.select(is_long, columns, zero)
     with cgutils.for_range_slice(builder, done, columns, columns.type(1)) as (column, _):
-        step(column, 1)
+        _stand([results, arguments], column, number)
+        _write(_written(results, body(*_read(arguments))))
+
+
+def _stand(operand, column, kind):
+    """Go to a place in each matrix."""
+    for matrix in _matrices(operand):
+        matrix.stand(column, kind)
 
 
 def _agree(builder, values, value):

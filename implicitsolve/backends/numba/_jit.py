@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import logging
 import re
@@ -324,11 +325,15 @@ def _timed(dispatcher: Any, compile_for: Callable[[Any], Any], signature: Any) -
     loaded, start = dispatcher.stats.cache_hits.total(), time.perf_counter()
     codegen = dispatcher.targetctx.codegen()
     with global_compiler_lock:
-        before, codegen._library_class = codegen._library_class, _Linked
+        before, collects = codegen._library_class, gc.isenabled()
+        codegen._library_class = _Linked
+        gc.disable()  # saves an eighth of the time: a compiler's data live until it is done
         try:
             entry = compile_for(signature)
         finally:
             codegen._library_class = before
+            if collects:
+                gc.enable()
     if dispatcher.stats.cache_hits.total() == loaded:
         compilation.add(time.perf_counter() - start)
     return entry
