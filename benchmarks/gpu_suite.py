@@ -3,7 +3,7 @@
 Usage::
 
     python benchmarks/gpu_suite.py --json gpu.json          # everything
-    python benchmarks/gpu_suite.py --only layers blocks     # of: layers, rivals, blocks, systems, sequences, memory
+    python benchmarks/gpu_suite.py --only layers blocks     # some of PARTS
     python benchmarks/gpu_suite.py --dry-run                # tiny sizes on a stand-in for CuPy, without a GPU
 
 Every row has an error measured outside the solver, in float64 on the CPU, and a bound for it; a row beyond its bound
@@ -29,7 +29,7 @@ sys.path[0] = str(
     Path(__file__).resolve().parents[1]
 )  # the root: this folder has a package of the name benchmarks, too
 
-PARTS = ("layers", "rivals", "blocks", "systems", "sequences", "memory")
+PARTS = ("layers", "rivals", "blocks", "systems", "sparse", "sequences", "memory")
 
 
 def arguments() -> argparse.Namespace:
@@ -64,9 +64,9 @@ def machine(is_dry: bool) -> dict[str, Any]:
 
 def rows(only: list[str], sizes: Any, seconds: float) -> Iterator[Any]:
     """All measurements, part by part."""
-    from benchmarks.gpu import blocks, layers, memory, rivals, sequences, systems
+    from benchmarks.gpu import blocks, layers, memory, rivals, sequences, sparse, systems
 
-    parts = dict(zip(PARTS, (layers, rivals, blocks, systems, sequences, memory)))
+    parts = dict(zip(PARTS, (layers, rivals, blocks, systems, sparse, sequences, memory)))
     for name in only:
         yield from parts[name].rows(sizes, seconds)
 

@@ -74,10 +74,12 @@ def double() -> ModuleType:
 
 
 @pytest.fixture
-def cudss(device: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def cudss(device: ModuleType) -> ModuleType:
     """nvmath-python, or the double of it: `calls` counts its methods, those in `failing` raise."""
     if USES_DOUBLE:
-        return import_module("tests.device_double.nvmath").install(monkeypatch)
+        double = import_module("tests.device_double.nvmath")
+        double.reset()
+        return double
     return pytest.importorskip("nvmath.sparse.advanced", reason="nvmath-python is not installed")
 
 

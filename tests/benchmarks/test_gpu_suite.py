@@ -21,7 +21,7 @@ def test_dry_run(double, tmp_path):
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     assert all(row["right"] for row in rows)
     workloads = {row["workload"].split()[0] for row in rows}
-    assert {"W1", "block", "Elman", "GRU", "memory"} <= workloads
+    assert {"W1", "block", "Bratu", "Elman", "GRU", "memory"} <= workloads
     assert f"{len(rows)} rows, 0 wrong" in run.stdout
 
 

@@ -1,4 +1,4 @@
-"""A double of CuPy 14 for machines without a GPU: `install` puts it in CuPy's place.
+"""A double of CuPy 14, and of nvmath-python 1.0's cuDSS, for machines without a GPU: `install` puts it in CuPy's place.
 
 It offers the functions that this project uses, with CuPy's own signatures, on arrays that refuse to become NumPy's;
 kernels are compiled by g++ and run thread by thread; transfers, launches and memory are counted.
@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from tests.device_double import account, cuda, functions, launches, linalg, sparse
+from tests.device_double import account, cuda, functions, launches, linalg, nvmath, sparse
 from tests.device_double.account import counts, peak, sites, transfers
 from tests.device_double.arrays import shared
 from tests.device_double.launches import launched
@@ -45,6 +45,10 @@ def install() -> ModuleType:
         "get_default_memory_pool": cuda.MemoryPool,
         "__version__": "14.2.0",
     }
+    for name in ("", ".sparse", ".bindings"):
+        _module(f"nvmath{name}", {})
+    _module("nvmath.sparse.advanced", {"DirectSolver": nvmath.DirectSolver})
+    _module("nvmath.bindings.cudss", nvmath.bindings())
     _module("cupy.cuda.device", {"Device": cuda.Device})
     for name in ("cupyx", "cupyx.scipy"):
         _module(name, {})

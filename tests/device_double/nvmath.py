@@ -5,11 +5,11 @@ Factors are SciPy's; as in cuDSS, a pivot that is too small is replaced, and not
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import logging
-import sys
 from collections import Counter
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -132,25 +132,20 @@ configs: dict[int, dict[ConfigParam, int]] = {}
 
 
 def config_set(config: int, param: int, value: int, size_in_bytes: int) -> None:
-    import ctypes
-
     configs[config][ConfigParam(param)] = ctypes.c_int32.from_address(value).value
 
 
-def install(monkeypatch: Any) -> ModuleType:
-    """Put it in nvmath's place until the end of a test; this module, whose counts begin anew."""
-    calls.clear()
-    failing.clear()
-    bindings = {
+def bindings() -> dict[str, Any]:
+    """`nvmath.bindings.cudss`, as far as this project uses it."""
+    return {
         "get_property": lambda i: (0, 8)[i],
         "get_config_param_dtype": lambda param: np.int32,
         "config_set": config_set,
         **{kind.__name__: kind for kind in (cuDSSError, MatchingAlg, ConfigParam)},
     }
-    for name, members in (("sparse.advanced", {"DirectSolver": DirectSolver}), ("bindings.cudss", bindings)):
-        module = ModuleType(f"nvmath.{name}")
-        module.__dict__.update(members)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    for name in ("nvmath", "nvmath.sparse", "nvmath.bindings"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    return sys.modules[__name__]
+
+
+def reset() -> None:
+    """Begin to count anew; nothing fails."""
+    calls.clear()
+    failing.clear()
