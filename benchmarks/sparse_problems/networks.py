@@ -83,8 +83,8 @@ def generated_edges(n: int, seed: int, ties: float) -> tuple[HostArray, HostArra
     return pairs[0], pairs[1]
 
 
-def power_network(n: int) -> SparseProblem:
-    """AC power flow of a generated network with irregular ties: every tenth bus holds its voltage."""
+def generated_network(n: int) -> tuple[HostArray, HostArray, HostArray]:
+    """Admittances, power and voltages of a network with irregular ties: every tenth bus holds its voltage."""
     random = np.random.default_rng(11)
     a, b = generated_edges(n, 10, 0.4)
     x = random.uniform(0.01, 0.05, a.size)
@@ -93,7 +93,12 @@ def power_network(n: int) -> SparseProblem:
     power = -(demand + 0.3j * demand)
     volts = np.where(np.arange(n) % 10 == 0, 1.02, np.nan)
     power[::10] += 0.1
-    return _power_flow("power-network", Y, power, volts, "generated")
+    return Y, power, volts
+
+
+def power_network(n: int) -> SparseProblem:
+    """AC power flow of that network."""
+    return _power_flow("power-network", *generated_network(n), "generated")
 
 
 def diode_network(n: int) -> SparseProblem:
