@@ -123,8 +123,6 @@ class PseudoTransient:
             newton = BlockNewton() if evaluator.problem.block_structure is not None else SparseNewton()
         if isinstance(newton, BlockNewton):
             return _BlockLoop(clock, replace(newton, line_search=FINITE, reuse="none"), context, start, rows).run()
-        if isinstance(newton, SparseNewton) and not isinstance(start.x, np.ndarray):
-            newton = NewtonKrylov()
         if isinstance(newton, SparseNewton):
             return _Sparse(structure=newton.structure, budget=newton.budget, clock=clock).solve(context, start, rows)
         return _products(newton, clock).solve(context, start, rows)
@@ -182,11 +180,7 @@ def _with_diagonal(J: LinearOperator, d: Array) -> LinearOperator:
         blocks[:, :, J.lower, :, :] += xp.reshape(d, (d.shape[0], T, k, 1)) * eye
         return BlockBandedMatrix(blocks, lower=J.lower, upper=J.upper, periodic=J.periodic)
     if isinstance(J, SparseMatrix):
-        pattern, own, diagonal = J.structure.with_diagonal
-        data = np.zeros((d.shape[0], pattern.nnz), dtype=J.dtype)
-        data[:, own] = J.flat_data
-        data[:, diagonal] += d
-        return SparseMatrix(data, pattern)
+        return J.plus_diagonal(d)
     return LinearOperator(
         lambda v: J.matvec(v) + d * v,
         in_shape=J.in_shape,

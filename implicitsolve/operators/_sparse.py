@@ -121,6 +121,16 @@ class SparseMatrix(LinearOperator):
         on_it = np.flatnonzero(self.structure.indices == self.structure.columns)
         return self._spread(self.structure.indices[on_it], from_host(on_it, self.data), (self.structure.unknowns,))
 
+    def plus_diagonal(self, d: Array) -> SparseMatrix:
+        """Return the matrices with d, ``(*batch, N)``, added to their diagonals, which are in the pattern then."""
+        pattern, *places = self.structure.with_diagonal
+        own, diagonal = places if isinstance(d, np.ndarray) else device_pattern(self.structure, d).sent(places, d)
+        shape = (*self.batch_shape, pattern.nnz)
+        data = array_namespace(d).zeros(shape, dtype=self.data.dtype, device=device(d))
+        data[..., own] = self.data
+        data[..., diagonal] += d
+        return SparseMatrix(data, pattern)
+
     def _spread(self, places: HostArray, entries: Any, shape: tuple[int, ...]) -> Array:
         """Some entries at their places in an array ``(*batch, *shape)`` of zeros."""
         xp = array_namespace(self.data)
@@ -203,7 +213,14 @@ class DevicePattern:
         self.columns: Array = from_host(structure.columns, like)
         by_rows = np.argsort(structure.indices, kind="stable")
         self.over_rows: Segments = Segments(by_rows, structure.row_counts, like)
+        self._with_diagonal: list[Array] | None = None
         self.over_columns: Segments = Segments(np.arange(structure.nnz), np.diff(structure.indptr), like)
+
+    def sent(self, places: list[HostArray], like: Array) -> list[Array]:
+        """The places of `Sparse.with_diagonal` there."""
+        if self._with_diagonal is None:
+            self._with_diagonal = [from_host(part, like) for part in places]
+        return self._with_diagonal
 
     def product(self, data: Array, v: Array) -> Array:
         """A v for v (..., N)."""

@@ -204,6 +204,27 @@ def test_the_same_solve_twice_is_bitwise_the_same(cudss, xp):
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("has_diagonal", [True, False])
+def test_pseudo_transient_steps_are_factorized_on_the_device(cudss, xp, has_diagonal):
+    rows, columns = GRID.sparse.indices, GRID.sparse.columns
+    keep = slice(None) if has_diagonal else rows != columns
+    pattern = ims.Sparse((rows[keep], columns[keep]), unknowns=N * N)
+
+    def residual(u):
+        if has_diagonal:
+            return -bratu(u)
+        out = 0.0 * u - 1.0
+        out[1:, :] += 0.5 * u[:-1, :]
+        out[:, :-1] += u[:, 1:] ** 2
+        return out
+
+    problem = ims.Problem(residual, structure=pattern)
+    method = ims.PseudoTransient(sign=1 if has_diagonal else -1)
+    found = [ims.root(problem, library.zeros((N, N)), method=method) for library in (np, xp)]
+    assert found[0].status == found[1].status
+    assert abs(found[0].iterations - found[1].iterations) <= 1
+
+
 # -- factors -------------------------------------------------------------------------------------------------------
 
 
