@@ -333,8 +333,8 @@ class Detection(Shown):
     how : str
         "diagonals" or "bisection": which search found it; in the result of a solve also "declared", "jac" (the entries
         of the problem's own matrix), or "previous" (found by an earlier solve). Without a structure the reason:
-        "small", "dense", "not finite", "raised", "budget", "irregular": not on diagonals, or "contradiction": J d is
-        not the measured change of F.
+        "small", "dense", "full": dense, with few large entries, "not finite", "raised", "budget", "irregular": not on
+        diagonals, or "contradiction": J d is not the measured change of F.
     evaluations : int
         Residual evaluations that the search took.
     unknowns : int
@@ -347,6 +347,9 @@ class Detection(Shown):
         Colors of the columns for ``structure``, if any were needed: so many differences, or products, assemble J.
     likely : float
         Evaluations that a search by bisection would likely take, where one was put off.
+    large : Sparse or None
+        Where a full J has entries above a hundredth of its columns' largest, as a local operator with a mean or an
+        integral added has: they make a preconditioner.
 
     Examples
     --------
@@ -364,6 +367,7 @@ class Detection(Shown):
     full_rows: HostArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp), repr=False)
     colors: HostArray | None = field(default=None, repr=False)
     likely: float = field(default=0.0, repr=False)
+    large: Sparse | None = field(default=None, repr=False)
 
     @property
     def reason(self) -> str:
@@ -393,6 +397,7 @@ SOURCES = {"declared": "declared", "jac": "those of the problem's matrix", "prev
 REASONS = {
     "small": "few unknowns",
     "dense": "a single unknown changes too many equations",
+    "full": "a single unknown changes too many equations, though few of them much, which make a preconditioner",
     "not finite": "the residual is not finite near x0",
     "raised": "the residual raised an exception near x0",
     "budget": "the evaluations allowed do not suffice",

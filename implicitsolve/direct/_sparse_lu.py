@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg.lapack
@@ -240,6 +240,11 @@ class SparseLU:
     >>> SparseLU().factor(A).solve(np.array([3.0, 5.0, 8.0]))
     array([1., 1., 1.])
     """
+
+    kind: ClassVar[str] = "direct"
+    may_transform: ClassVar[bool] = False
+    partitioned: ClassVar[bool] = False
+    takes_sparse: ClassVar[bool] = True
 
     @staticmethod
     def plan(A: SparseMatrix) -> SparsePlan | CuDSSPlan:

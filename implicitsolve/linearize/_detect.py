@@ -109,7 +109,10 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
     try:
         if bisection == "only":
             raise NotDiagonalError
-        entries, unexplained = verify(probe, *diagonals.hypothesis())
+        hypothesis = diagonals.hypothesis()
+        if diagonals.is_full:
+            return Detection(how="full", evaluations=probe.evaluations, unknowns=probe.size, large=hypothesis[0])
+        entries, unexplained = verify(probe, *hypothesis)
         found, wrong = _believed(probe, entries, "diagonals", unexplained)
         for again in (partial(_at_offsets, probe, entries), partial(_bisected, probe)):
             if found.structure is None and wrong.size <= TOO_MANY * probe.size and probe.size >= SMALLEST_GRAPH:
@@ -119,7 +122,8 @@ def _search(probe: Probe, shape: tuple[int, ...], bisection: bool | Literal["onl
         if found.structure is not None:
             return found
     except NotDiagonalError:
-        pass
+        if diagonals.is_full:
+            raise DenseError from None
     if bisection:
         entries, unexplained = _bisected(probe)
         return _believed(probe, entries, "bisection", unexplained)[0]

@@ -18,6 +18,11 @@ FEW_FIELDS = 12  # an axis of at most so many entries may count fields, of at mo
 MOST_OFFSETS = 64  # offsets of the columns of one field
 TOO_MANY = 0.25  # part of the rows that may change for no known reason
 CONSECUTIVE = 7  # neighbors that are displaced to find how many fields are interleaved
+LARGE, MOST_LARGE = (
+    1e-2,
+    32,
+)  # entries of a full column over its largest, that may precondition, and how many there may be
+REMAINDER = 0.1  # sum of the other entries over that of these, at most
 
 
 Offset = tuple[int, ...]
@@ -48,6 +53,7 @@ class Diagonals:
         self.columns: dict[int, HostArray] = {}  # rows that each displaced column changed
         self.full_rows = np.zeros(0, dtype=np.intp)
         self.wraps = [False] * len(self.shape)  # whether an axis is closed to a ring
+        self.is_full = False  # whether columns change nearly all rows, and only their large entries are recorded
 
     def hypothesis(self) -> tuple[Sparse, HostArray]:
         """Displace a few columns; return the pattern that follows from them, and rows that are left out.
@@ -55,15 +61,16 @@ class Diagonals:
         Raises
         ------
         DenseError
-            If a column in the middle changes too many rows.
+            If a column in the middle changes too many rows, and not most of them little.
         NotDiagonalError
             If columns of one kind have different offsets.
         """
         n = self.n
         middle = self._place(0.53)
-        self._displace(middle)
+        F = self.probe.displaced(np.array([middle]))
+        self.columns[middle] = self.probe.changed(F)
         if self.columns[middle].size > min(MOST_ROWS, max(8, n // 2)):
-            raise DenseError
+            self.columns[middle], self.is_full = self._large(F), True
         self._find_fields(middle)
         second = self._place(0.31)
         self._displace(second)
@@ -79,7 +86,18 @@ class Diagonals:
 
     def _displace(self, column: int) -> None:
         if column not in self.columns:
-            self.columns[column] = self.probe.changed(self.probe.displaced(np.array([column])))
+            F = self.probe.displaced(np.array([column]))
+            self.columns[column] = self._large(F) if self.is_full else self.probe.changed(F)
+
+    def _large(self, F: HostArray) -> HostArray:
+        """Rows that have changed much, where these are few and the others add up to little; raise DenseError if not."""
+        change = np.abs(F - self.probe.F)
+        change = (change / change.max(axis=1, keepdims=True)).max(axis=0)
+        rows = np.flatnonzero(change > LARGE)
+        kept = float(change[rows].sum())
+        if self.n < LEAST_APART or not 1 < rows.size <= MOST_LARGE or not change.sum() - kept <= REMAINDER * kept:
+            raise DenseError
+        return rows
 
     def _place(self, part: float) -> int:
         """A column that far along every axis."""
@@ -113,9 +131,11 @@ class Diagonals:
                 return
 
     def _compare(self, second: int) -> None:
-        """Raise if a column far from the others has few of their offsets, other than 0."""
+        """Raise if a far column has few of the offsets of the others, other than 0; where nothing verifies, not all."""
         known = set[Offset]().union(*(self._relative(column) for column in self.columns if column != second))
         own = self._relative(second)
+        if self.is_full and not own <= known:
+            raise NotDiagonalError
         shared = (own & known) - {(0,) * len(self.shape)}
         is_full = self.columns[second].size > MOST_ROWS
         if min(len(own), len(known)) > 2 and not is_full and len(shared) < SHARED * (len(own) - 1):

@@ -16,6 +16,7 @@ from implicitsolve._sparse_structure import Detection, Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import DirectMethod
 from implicitsolve.direct._cudss import load_cudss
+from implicitsolve.direct._sparse_lu import SparseLU, SparsePlan
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.globalize._searches import Dogleg
 from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, MOST_WRONG, detect, random_direction, wrong_rows
@@ -27,7 +28,9 @@ from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians, SparseInverses
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried, unsolved
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.precondition._parts import takes_sparse
+from implicitsolve.precondition._sparse import ILU
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind
@@ -35,7 +38,8 @@ from implicitsolve.stopping import check_kind
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
 MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices
 CLEAR = 0.05  # part of |J| |d| by which J d differs from the change of F where a declared pattern misses entries
-LASTING = ("dense", "budget", "contradiction", "irregular")  # reasons that a search at another point would only repeat
+# Reasons that a search at another point would only repeat.
+LASTING = ("dense", "full", "budget", "contradiction", "irregular")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +72,10 @@ class SparseNewton:
     the approximate J and warns once (`RuntimeWarning`); a detected pattern that misses entries in two assemblies is
     detected again, once. A missing entry whose row has another of its color shows in no assembly: after the first one
     with a declared pattern, J d is compared with the change of F along a random d, which takes an evaluation.
+
+    A full J whose columns have few large entries, as a local operator with a mean or an integral added has, is not
+    factored. Its large entries are assembled and precondition `NewtonKrylov` (`Lagged`): by their factors, or by `ILU`
+    where these would fill too much.
 
     Directions and renewals are those of `BlockNewton`. A single system is solved by BiCGSTAB with the assembled J,
     which takes no evaluations, until that has cost as much as factors would; and where factors would fill too much
@@ -148,6 +156,8 @@ class SparseNewton:
             start.status[rows] = Status.RUNNING
             first, found = found, self._detected(evaluator, start.x, "only")
             memory.detection = replace(found, values=None, evaluations=first.evaluations + found.evaluations)
+        if found.large is not None:
+            return self._preconditioned(found.large, context, start, rows)
         if found.structure is None:
             return self.products().solve(context, start, rows)
         search = None if found.how == "declared" else partial(self._search, bisection=found.how == "bisection")
@@ -187,6 +197,15 @@ class SparseNewton:
     def products(self) -> NewtonKrylov:
         """The method where J is not sparse."""
         return NewtonKrylov()
+
+    def _preconditioned(self, large: Sparse, context: SolveContext, start: Solution, rows: Indices | None) -> Solution:
+        """Solve by products, preconditioned by the large entries of J, and without where that fails."""
+        plan, factor = SparsePlan(large), self.factor or SparseLU()
+        settings: Any = factor if plan.is_direct or plan.fill.prefers_direct else ILU()
+        lagged = Lagged(preconditioner=settings, structure=large)
+        solution = NewtonKrylov(preconditioner=lagged).solve(context, start, rows)
+        again = np.flatnonzero(unsolved(context, solution))
+        return retried(self.products(), context, solution, again) if again.size else solution
 
     def inverses(self, context: SolveContext) -> SparseInverses:
         """Factors, which begin with those of an earlier solve."""

@@ -18,6 +18,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.precondition._parts import Preconditioner, build_inverse, builds_inverse, takes_sparse
 from implicitsolve.status import Status
+from implicitsolve.structure import BlockBanded, Grid, Sparse
 
 PATIENCE = 5  # products beyond the usual number that any solve may take
 UNLIMITED = 2**31 - 1
@@ -100,6 +101,9 @@ class Lagged:
     eager : bool, optional
         Build at the first step. With False nothing is built before that has been spent on products what an assembly
         takes. Default True.
+    structure : BlockBanded, Sparse or Grid, optional
+        Where the part of J is that is assembled, such as a local operator to which a mean or an integral is added.
+        Default: what the problem declares.
 
     Notes
     -----
@@ -122,12 +126,17 @@ class Lagged:
 
     preconditioner: Preconditioner | DirectMethod
     eager: bool = True
+    structure: BlockBanded | Sparse | Grid | None = None
 
     def __post_init__(self) -> None:
         """Check the settings."""
         if not builds_inverse(self.preconditioner):
             expected = "BlockLU() or one of implicitsolve.precondition"
             raise TypeError(f"Lagged: `preconditioner` must be {expected}, got {self.preconditioner!r}")
+        if not isinstance(self.structure, BlockBanded | Sparse | Grid | None):
+            raise TypeError(
+                f"Lagged: `structure` must be BlockBanded, Sparse or Grid, got {type(self.structure).__name__}"
+            )
 
 
 def lagged(preconditioner: Any, evaluator: Evaluator, systems: int) -> LaggedInverse | None:
@@ -136,18 +145,18 @@ def lagged(preconditioner: Any, evaluator: Evaluator, systems: int) -> LaggedInv
         preconditioner = Lagged(preconditioner=preconditioner)
     if not isinstance(preconditioner, Lagged):
         return None
-    problem = evaluator.problem
-    if problem.block_structure is not None:
-        return LaggedInverse.unbuilt(preconditioner, Assembler(evaluator), systems)
+    problem, structure = evaluator.problem, preconditioner.structure
+    structure = structure or problem.block_structure or problem.sparse_structure
+    if isinstance(structure, BlockBanded):
+        return LaggedInverse.unbuilt(preconditioner, Assembler(evaluator, structure=structure), systems)
     sparse = takes_sparse(preconditioner.preconditioner)
-    if problem.sparse_structure is None or not sparse:
+    if structure is None or not sparse:
         expected = "BlockBanded, Sparse or Grid" if sparse else "BlockBanded"
         raise ValueError(
             f"NewtonKrylov: this `preconditioner` needs a problem that declares its `structure` as {expected}, "
-            f"got {problem.structure!r}"
+            f"got {problem.structure if structure is None else structure!r}"
         )
-    assembler = SparseAssembler(problem.sparse_structure.bound(evaluator.size))
-    return LaggedInverse.unbuilt(preconditioner, assembler, systems)
+    return LaggedInverse.unbuilt(preconditioner, SparseAssembler(structure.bound(evaluator.size)), systems)
 
 
 @dataclass

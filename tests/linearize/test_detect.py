@@ -132,6 +132,37 @@ def test_dense_functions_cost_two_evaluations(name, residual, reason, most):
     assert "no sparsity used" in repr(detection)
 
 
+def mean_field(u):
+    """-laplace(u) in the plane with a source that depends on the mean of all unknowns."""
+    p = np.pad(u, 1)
+    neighbors = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]
+    return (4 * u - neighbors) * u.size - 3 * np.exp(u) * (1 + np.mean(u**2))
+
+
+@pytest.mark.parametrize("systems", [1, 2])
+def test_large_entries_of_a_full_jacobian(systems):
+    shape = 24, 24
+    flat = lambda x: np.stack([mean_field(row.reshape(shape)).ravel() for row in x])  # noqa: E731
+    found = detect(flat, np.ones((systems, 576)) * [[1.0], [0.3]][:systems], shape=shape)
+    assert found.how == "full"
+    assert found.structure is None
+    assert found.evaluations <= 8
+    expected = ims.Grid(shape=shape).bound(576).to_scipy().toarray() != 0
+    assert ((found.large.to_scipy().toarray() != 0) == expected).all()
+    assert "precondition" in str(found)
+
+
+def test_large_entries_that_do_not_lie_on_diagonals_are_no_pattern():
+    order = np.random.default_rng(0).permutation(400)
+
+    def residual(x):
+        ends = np.diff(x[:, order], n=2, prepend=0.0, append=0.0)
+        return ends[:, np.argsort(order)] + 1e-6 * x.mean(axis=1, keepdims=True) ** 2
+
+    found = detect(residual, np.ones((1, 400)))
+    assert (found.how, found.structure, found.large) == ("dense", None, None)
+
+
 def test_random_residual_is_not_believed():
     random = np.random.default_rng(0)
     detection = detect(lambda x: x + 1e-3 * random.normal(size=x.shape), np.ones((1, 200)))

@@ -10,7 +10,7 @@ import scipy.sparse
 
 import implicitsolve as ims
 from benchmarks.sparse_problems import lines, networks, planes
-from implicitsolve import Grid, Sparse, SparseNewton
+from implicitsolve import Grid, NewtonKrylov, Sparse, SparseNewton
 
 
 def solved(problem, method, **declared):
@@ -308,6 +308,33 @@ def test_a_reused_pattern_that_has_become_too_narrow_is_detected_again():
     third = ims.root(ring(n, 1.5), np.zeros(n), stop=stop, previous=second)
     assert third.counts.residuals < second.counts.residuals - second.detection.evaluations
     assert third.detection.structure.nnz == 4 * n
+
+
+def with_mean(u):
+    """Reaction and diffusion in the plane with a source that depends on the mean of all unknowns."""
+    p = np.pad(u, 1)
+    neighbors = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]
+    return (4 * u - neighbors) * u.size - 10 * np.cosh(np.mean(u)) ** 2
+
+
+def test_large_entries_of_a_full_jacobian_precondition():
+    x0, stop = np.zeros((60, 60)), ims.NonlinearStop(atol=1e-6)
+    result = ims.root(with_mean, x0, stop=stop)
+    without = ims.root(with_mean, x0, method=NewtonKrylov(), stop=stop)
+    assert result.success
+    assert np.abs(with_mean(result.x)).max() <= 1e-6
+    assert result.counts.residuals <= 0.25 * without.counts.residuals
+    again = ims.root(with_mean, x0 + 0.01, stop=stop, previous=result)
+    assert again.success
+    assert again.detection.evaluations == 0
+    assert again.counts.residuals <= 20
+
+
+def test_a_batch_with_a_full_jacobian():
+    starts = np.stack([np.zeros((20, 20)), np.full((20, 20), 0.1)])
+    result = ims.root(ims.Problem(lambda u: np.stack([with_mean(part) for part in u]), batch_ndim=1), starts)
+    assert result.success.all()
+    assert np.allclose(result.x[0], result.x[1], atol=1e-6)
 
 
 def test_none_forbids_detection():

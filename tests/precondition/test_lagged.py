@@ -277,3 +277,24 @@ def test_an_old_preconditioner_is_given_up_inside_a_solve(krylov):
     result = ims.root(problem, np.linspace(0, 1, 502)[1:-1], method=method)
     assert result.success
     assert result.counts.residuals < 300
+
+
+def test_part_of_a_full_jacobian_is_declared_by_its_structure():
+    def residual(u):
+        return bratu(u) + np.mean(u**2, axis=-1, keepdims=True) / 201**2
+
+    x0 = np.zeros(200)
+    line, plain = Lagged(preconditioner=BlockLU(), structure=TRIDIAGONAL), NewtonKrylov()
+    found = root(residual, x0, method=NewtonKrylov(preconditioner=line))
+    assert found.success
+    assert found.counts.residuals <= 0.3 * root(residual, x0, method=plain).counts.residuals
+    sparse = Lagged(preconditioner=precondition.ILU(), structure=ims.Grid(shape=(200,)))
+    assert root(residual, x0, method=NewtonKrylov(preconditioner=sparse)).success
+    with pytest.raises(TypeError, match="Lagged: `structure` must be BlockBanded, Sparse or Grid, got str"):
+        Lagged(preconditioner=BlockLU(), structure="detect")
+    with pytest.raises(ValueError, match="structure` as BlockBanded"):
+        root(
+            residual,
+            x0,
+            method=NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), structure=ims.Grid(shape=(200,)))),
+        )
