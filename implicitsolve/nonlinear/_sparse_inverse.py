@@ -5,13 +5,14 @@ A problem's `jac` or `linearize` may return the matrices themselves, whose patte
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse
+from scipy.linalg import blas
 
 from implicitsolve._namespace import array_namespace, device, from_host, to_host
 from implicitsolve._sparse_structure import Sparse
@@ -29,12 +30,14 @@ REDUCTION, ROUGH = 1e-2, 0.1  # of the linear residual by BiCGSTAB: a Newton ste
 PART = 0.3  # of what the last step has reduced ||F|| to, that the next linear residual may be
 REDUCTION_ILU = 1e-4  # by GMRES with ILU
 MOST_ITERATIONS = 20  # of a first solve with ILU, to half of the digits: where there are more, factors are cheaper
-ITERATION, UNKNOWN = 12e3, 1.5  # nanoseconds: of an iteration of BiCGSTAB, and more for each unknown,
+ITERATION, UNKNOWN = 10e3, 1.5  # nanoseconds: of an iteration of BiCGSTAB, and more for each unknown,
 ENTRY, CELL = 1.6, 0.3  # ... each entry in compressed columns, and each place on a diagonal
 LEAST_FULL = 0.3  # part of their places that diagonals fill if products by diagonals are faster: 3 times where all are
 MOST_OPERATIONS = 3e10  # of complete factors that follow: half a minute, 524,288 unknowns in the plane
 SOLVES = 4  # that factors serve: an iterative solve may cost that part of what is left
 LEAST, MOST = 4, 100  # iterations of BiCGSTAB that are worth a trial, and that one solve may take
+VECTORS = {"f": (blas.saxpy, blas.sdot, blas.sscal), "d": (blas.daxpy, blas.ddot, blas.dscal)}
+VECTORS |= {"F": (blas.caxpy, blas.cdotc, blas.cscal), "D": (blas.zaxpy, blas.zdotc, blas.zscal)}
 PATIENCE = 2  # part of the limit after which the residual must have fallen half as fast as the limit asks
 
 
@@ -43,10 +46,10 @@ class SparseInverses:
 
     A single system is solved by BiCGSTAB with the assembled J, scaled by its diagonal, until the iterations have cost
     what a factorization is estimated to, beyond what its solves would (a nanosecond for each entry of the factors): so
-    the two never cost more than about twice the better one. Each J is expected
-    to serve as many solves as the last one did; after one that was factored the iterations may cost half. Time steps
-    need a few iterations, and in the cube they take a small part of the time of LU. Where factors would fill too much
-    (`FillEstimate`), GMRES with `ILU` is tried before. Matrices on a device are factorized at once.
+    the two never cost more than about twice the better one. Each J is expected to serve as many solves as the last one
+    did; after one that was factored the iterations may cost half. Time steps need a few iterations, and in the cube
+    they take a small part of the time of LU. Where factors would fill too much (`FillEstimate`), GMRES with `ILU` is
+    tried before. Matrices on a device are factorized at once.
     """
 
     def __init__(self) -> None:
@@ -63,7 +66,7 @@ class SparseInverses:
         """The inverse of J."""
         if self.plan is None or self.plan.structure is not J.structure:
             self.plan, self.diagonals = SparseLU.plan(J), diagonals(J.structure)
-        if J.batch_shape == (1,) and not self.plan.is_direct:
+        if J.batch_shape == (1,) and not self.plan.is_direct and J.dtype.char in VECTORS:
             self.expected = min(self.served, SOLVES) or self.expected
             self.spent, self.served = 0.0, 0
             if self.limit() >= LEAST:
@@ -176,29 +179,29 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
     cost for some thousands of unknowns, and gives up as soon as the residual falls too slowly for the limit.
     """
     x, r, p = np.zeros_like(b), b.copy(), b.copy()
-    axpy: Any = scipy.linalg.get_blas_funcs("axpy", (b,))
-    rho = np.vdot(b, r)
-    first, soon = abs(rho), max(LEAST, limit // PATIENCE)
-    with np.errstate(all="ignore"):
+    axpy, dot, scal = VECTORS[b.dtype.char]
+    rho = dot(b, r)
+    first, soon, k = abs(rho), max(LEAST, limit // PATIENCE), 0
+    with contextlib.suppress(ArithmeticError):
         for k in range(1, limit + 1):
             v = A @ p
-            alpha = rho / np.vdot(b, v)
+            alpha = rho / dot(b, v)
             axpy(v, r, a=-alpha)
             t = A @ r
-            omega = np.vdot(t, r) / np.vdot(t, t)
+            omega = dot(t, r) / dot(t, t)
             axpy(p, x, a=alpha)
             axpy(r, x, a=omega)
             axpy(t, r, a=-omega)
-            size = np.vdot(r, r).real / first
+            size = dot(r, r).real / first
             if size <= eta**2:
                 return x, k
-            if not 0 < size < np.inf or (k >= soon and limit * math.log(size) > k * math.log(eta)):
-                return None, k
-            rho, old = np.vdot(b, r), rho
+            if not 0 < size < math.inf or (k >= soon and limit * math.log(size) > k * math.log(eta)):
+                break
+            rho, old = dot(b, r), rho
             axpy(v, p, a=-omega)
-            p *= (rho / old) * (alpha / omega)
-            p += r
-    return None, limit
+            scal((rho / old) * (alpha / omega), p)
+            axpy(r, p)
+    return None, k
 
 
 class _KrylovInverse(LinearOperator):
