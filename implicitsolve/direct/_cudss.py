@@ -13,6 +13,7 @@ from implicitsolve._namespace import (
     array_namespace,
     device,
     from_host,
+    gather,
     is_complex,
     is_cupy_array,
     near_reciprocals,
@@ -79,7 +80,9 @@ class CuDSSPlan:
     -----
     Rows and columns are scaled by powers of 2: cuDSS replaces pivots below 1e-13, whatever the size of A. After each
     factorization a system with a known solution is solved, for the same reason: a matrix is singular if the solution
-    is not recovered. This takes a product, a solve, and one read by the host for all systems.
+    is not recovered. This takes a product, a solve, and two reads by the host for all systems. Large entries are
+    matched to the diagonal where the pattern does not hold all of it, and from the first such failure on: cuDSS
+    exchanges rows inside its blocks only.
     """
 
     is_direct: bool = True
@@ -96,10 +99,10 @@ class CuDSSPlan:
         self.order: Array = from_host(by_rows, A.data)
         self.rows: tuple[Array, Array] = from_host(columns[by_rows], A.data), from_host(row_ends, A.data)
         self.rows_of_transpose: tuple[Array, Array] = self.pattern.rows, from_host(indptr, A.data)
-        self.has_diagonal: bool = int((A.structure.indices == columns).sum()) == A.structure.unknowns
+        self.matches: bool = int((A.structure.indices == columns).sum()) < A.structure.unknowns
         known = np.random.default_rng(0).uniform(0.5, 1.0, A.structure.unknowns)
         self._known: Array = array_namespace(A.data).asarray(known, device=device(A.data))
-        self._idle: dict[tuple[bool, bool], list[_Solver]] = {}
+        self._idle: dict[tuple[bool, bool, bool], list[_Solver]] = {}
 
     def engines(self, A: SparseMatrix) -> list[Engine | None]:
         """Factors of each system; None where it is singular."""
@@ -110,13 +113,25 @@ class CuDSSPlan:
             data = data * xp.take(rows, pattern.rows, axis=1)
             columns = near_reciprocals(pattern.over_columns.largest(xp.abs(data)))
             data = data * xp.take(columns, pattern.columns, axis=1)
-            known = self._known * xp.ones_like(rows)
-            b = SparseMatrix(data, self.structure).matvec(xp.astype(known, data.dtype))
-            found: list[_Factors | None] = [
-                self._factors(data[i, :], rows[i, :], columns[i, :]) for i in range(data.shape[0])
-            ]
-            x = [known[i, :] if engine is None else engine.unscaled(b[i, :]) for i, engine in enumerate(found)]
-            is_good = to_host(xp.max(xp.abs(xp.stack(x) - known), axis=1) <= RECOVERED)
+            left = np.flatnonzero(to_host(xp.all(xp.isfinite(data), axis=1)))
+            found: list[Engine | None] = [None] * data.shape[0]
+            while left.size:
+                for i, engine in zip(left, self._believed(*(gather(part, left) for part in (data, rows, columns)))):
+                    found[i] = engine
+                if self.matches:
+                    break
+                left = left[[found[i] is None for i in left]]
+                self.matches = left.size > 0
+        return found
+
+    def _believed(self, data: Array, rows: Array, columns: Array) -> list[Engine | None]:
+        """Factors (b) of matrices (b, nnz) scaled by `rows` and `columns`, where they recover the known solution."""
+        xp = array_namespace(data)
+        known = self._known + xp.zeros_like(rows)
+        b = SparseMatrix(data, self.structure).matvec(xp.astype(known, data.dtype))
+        found = [self._factors(data[i, :], rows[i, :], columns[i, :]) for i in range(data.shape[0])]
+        x = [known[i, :] if engine is None else engine.unscaled(b[i, :]) for i, engine in enumerate(found)]
+        is_good = to_host(xp.max(xp.abs(xp.stack(x) - known), axis=1) <= RECOVERED)
         return [engine if good else None for engine, good in zip(found, is_good)]
 
     def _factors(self, *arrays: Array) -> _Factors | None:
@@ -127,29 +142,32 @@ class CuDSSPlan:
 
     def factorized(self, data: Array, *, transposed: bool) -> _Solver:
         """A solver with the factors of a matrix, or of its transpose; it analyzes the pattern if none is idle."""
-        idle = self._idle.setdefault((transposed, is_complex(data)), [])
+        kind = transposed, is_complex(data), self.matches
+        idle = self._idle.setdefault(kind, [])
         entries = data if transposed else array_namespace(data).take(data, self.order)
-        solver = idle.pop() if idle else _Solver(self, entries, self.rows_of_transpose if transposed else self.rows)
+        solver = idle.pop() if idle else _Solver(self, entries, kind)
         solver.factorize(entries)
         return solver
 
-    def release(self, solver: _Solver, *, transposed: bool, is_complex: bool) -> None:
+    def release(self, solver: _Solver) -> None:
         """Keep a solver, whose factors are no longer needed, for the next matrix."""
-        self._idle[transposed, is_complex].append(solver)
+        self._idle[solver.kind].append(solver)
 
 
 class _Solver:
     """nvmath's solver for one pattern. Its entries are overwritten: new operands would begin with a new analysis."""
 
-    def __init__(self, plan: CuDSSPlan, entries: Array, indices: tuple[Array, Array]) -> None:
+    def __init__(self, plan: CuDSSPlan, entries: Array, kind: tuple[bool, bool, bool]) -> None:
         xp, n = array_namespace(entries), plan.structure.unknowns
+        self.kind: tuple[bool, bool, bool] = kind  # whether of the transpose, complex, and with matching
+        indices = plan.rows_of_transpose if kind[0] else plan.rows
         sparse: Any = importlib.import_module("cupyx.scipy.sparse")
         self._matrix = sparse.csr_matrix((xp.asarray(entries, copy=True), *indices), shape=(n, n))
         b = xp.zeros(n, dtype=entries.dtype, device=device(entries))
         self._solver: Any = plan.advanced.DirectSolver(self._matrix, b, options={"logger": QUIET})
         weakref.finalize(self, self._solver.free).atexit = False
         cudss, solver = plan.bindings, self._solver
-        if not plan.has_diagonal:
+        if plan.matches:
             solver.plan_config.matching_algorithm = cudss.MatchingAlg.MAX_DIAG_PRODUCT
         mode = cudss.ConfigParam.DETERMINISTIC_MODE  # the same numbers at every run
         on = np.ones(1, dtype=cudss.get_config_param_dtype(mode))
@@ -197,7 +215,6 @@ class _Factors:
     def _solver(self, transposed: bool) -> _Solver:
         if transposed not in self._solvers:
             solver = self._plan.factorized(self._data, transposed=transposed)
-            release = self._plan.release
-            weakref.finalize(self, release, solver, transposed=transposed, is_complex=self.is_complex).atexit = False
+            weakref.finalize(self, self._plan.release, solver).atexit = False
             self._solvers[transposed] = solver
         return self._solvers[transposed]

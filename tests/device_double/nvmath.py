@@ -59,7 +59,7 @@ class DirectSolver:
         self.config_ptr, self.config = id(self), {}
         configs[self.config_ptr] = self.config
         self.solver_planned = self.solver_factorized = False
-        self.valid_state, self._lu = True, None
+        self.valid_state, self._lu, self._is_lost = True, None, False
         alive[0] += 1
         logger = (options or {}).get("logger") or logging.getLogger()
         logger.warning("No multithreading interface library was specified using the DirectSolverOptions.")
@@ -108,11 +108,13 @@ class DirectSolver:
         self._ready(plan=self.solver_planned)
         _called("factorize")
         A: Any = self.a.host.tocsc()
+        if not np.isfinite(A.data).all():
+            raise AssertionError("cuDSS may take any time over such entries")
+        self._is_lost = self.plan_config.matching_algorithm == MatchingAlg.NONE and (A.diagonal() == 0).any()
         try:
             self._lu = scipy.sparse.linalg.splu(A)
-        except (RuntimeError, ValueError):
+        except RuntimeError:
             perturbed = A + PIVOT_EPSILON * scipy.sparse.eye_array(A.shape[0], format="csc")
-            perturbed.data[~np.isfinite(perturbed.data)] = PIVOT_EPSILON
             self._lu = scipy.sparse.linalg.splu(scipy.sparse.csc_matrix(perturbed))
         self.solver_factorized = True
         return SimpleNamespace()
@@ -120,7 +122,8 @@ class DirectSolver:
     def solve(self, *, stream: Any = None) -> Any:
         self._ready(plan=self.solver_planned, factorize=self.solver_factorized)
         _called("solve")
-        return wrap(self._lu.solve(unwrap(self.b)))  # type: ignore[attr-defined]
+        x = self._lu.solve(unwrap(self.b))  # type: ignore[attr-defined]
+        return wrap(x + 1.0 if self._is_lost else x)  # as where no row of a block has a pivot
 
     def free(self) -> None:
         if self.valid_state:

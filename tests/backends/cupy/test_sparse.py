@@ -256,9 +256,26 @@ def test_singular_systems_of_a_batch_are_told(cudss, xp, size):
 def test_the_diagonal_is_matched_where_the_pattern_has_none(cudss, double, xp):
     swapped = ims.Sparse((np.arange(20), np.arange(20) ^ 1))
     plan = CuDSSPlan(SparseMatrix(xp.ones(20), swapped))
-    assert not plan.has_diagonal
+    assert plan.matches
     x = SparseLU().factor(SparseMatrix(xp.full(20, 2.0), swapped), plan).solve(xp.arange(20.0))
     np.testing.assert_allclose(x.get(), (np.arange(20) ^ 1) / 2)
+
+
+def test_the_diagonal_is_matched_after_it_was_zero(cudss, xp):
+    """Of two systems the second one has zeros on the diagonal, as a saddle point has."""
+    pairs = np.arange(20) ^ 1
+    pattern = ims.Sparse((np.repeat(np.arange(20), 2), np.stack([np.arange(20), pairs], axis=1).ravel()))
+    on_it = pattern.indices == pattern.columns
+    data = np.where(on_it, [[3.0], [0.0]], 2.0)
+    b = np.random.default_rng(0).standard_normal((2, 20))
+    matrix = SparseMatrix(xp.asarray(data), pattern)
+    plan = CuDSSPlan(matrix)
+    for _ in range(2):
+        factors = SparseLU().factor(matrix, plan)
+        assert (factors.status == ims.Status.CONVERGED).all()
+        expected = np.linalg.solve(SparseMatrix(data, pattern).todense(), b[..., None])[..., 0]
+        np.testing.assert_allclose(factors.solve(xp.asarray(b)).get(), expected, rtol=1e-10)
+    assert plan.matches
 
 
 @pytest.mark.parametrize("method", ["plan", "factorize"])
