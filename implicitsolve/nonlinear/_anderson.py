@@ -243,7 +243,7 @@ class _FastLoop(_AndersonLoop):
     def _failed(self, finite: HostArray) -> HostArray:
         failed = super()._failed(finite)
         if self.is_first:
-            failed[finite & ~self.state.is_plain] = ITERATION_LIMIT
+            failed[finite & ~(self.state.norms <= CONTRACTION * self.state.last_norms)] = ITERATION_LIMIT
         return failed
 
 
