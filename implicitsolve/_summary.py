@@ -15,10 +15,10 @@ from implicitsolve._namespace import array_namespace, norm_max
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.status import Status
 
-LINES = 40  # of a summary, about
-WIDTH = 100
+LINES = 40  # of a summary, about, as documented there
+WIDTH = 100  # columns, as documented for `NonlinearResult.summary`
 WORST = 5  # systems shown by their index
-GRADIENTS = 8
+GRADIENTS = 8  # parameters shown by name
 CURVE = 160, 36  # width and height of a curve of norms, in pixels
 Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
 QUANTILES = {"min": 0.0, "quarter": 0.25, "median": 0.5, "3 quarters": 0.75, "max": 1.0}

@@ -30,8 +30,6 @@ from implicitsolve.stopping import (
     check_tolerance,
 )
 
-FIRST_STEP, LONGEST_STEP = 0.05, 0.2
-
 
 def continuation(
     problem: Any,
@@ -42,8 +40,8 @@ def continuation(
     parameter: str | None = None,
     interval: tuple[float, float] | None = None,
     direction: tuple[Any, float] | None = None,
-    step: float = FIRST_STEP,
-    max_step: float = LONGEST_STEP,
+    step: float = 0.05,
+    max_step: float = 0.2,
     max_points: int = 200,
     max_evaluations: int | None = None,
     atol: float = 0.0,

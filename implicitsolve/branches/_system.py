@@ -38,7 +38,7 @@ ROOT_EPS = float(np.finfo(float).eps) ** 0.5  # of differences in lam, over its 
 ROUNDING = 64 * float(np.finfo(float).eps)  # of |J| |x|, below which no F is asked for
 STRICT = 1e-4  # tolerance of special points over that of others
 LINEAR_RTOL = 1e-4  # of Krylov solves; at 1e-2 paths are lost
-MOST_KRYLOV = 400
+MOST_KRYLOV = 400  # iterations of one solve, as many as the largest space of `RecyclingGMRES`
 
 
 class Family:

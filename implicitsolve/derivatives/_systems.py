@@ -14,6 +14,7 @@ from implicitsolve._summary import derivative_summary
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
+from implicitsolve.krylov._recycling import BASIS_MEMORY
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import guarded
@@ -84,7 +85,6 @@ class TangentResult(Ending):
         return head + self.linear.summary()
 
 
-LARGEST = 2**27  # numbers in the vectors of the default Krylov space: 1 GiB in float64
 LONGEST = 200  # vectors of the default Krylov space of one system
 ROUNDS = 4  # Krylov solves, each followed by a product that measures the residual
 CAREFUL = 0.5  # fraction of the target of a further solve, after rounding errors made a recurrence too optimistic
@@ -224,9 +224,9 @@ def by_substitution(A: LinearOperator, b: Array, stop: LinearStop) -> tuple[Arra
 
 
 def long_krylov(b: Array) -> LGMRES:
-    """LGMRES for b (B, N) that restarts only when its vectors would exceed `LARGEST` numbers."""
+    """LGMRES for b (B, N) that restarts only when its vectors would exceed `BASIS_MEMORY` numbers."""
     systems, N = max(1, b.shape[0]), max(1, b.shape[1])
-    columns = min(LARGEST // (2 * systems * N), math.isqrt(LARGEST // (3 * systems)))
+    columns = min(BASIS_MEMORY // (2 * systems * N), math.isqrt(BASIS_MEMORY // (3 * systems)))
     return LGMRES(restart=max(LGMRES().restart, min(LONGEST, columns)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, check_whole, eps, gather, to_host
-from implicitsolve._summary import flat, named, worst_first
+from implicitsolve._summary import WIDTH, flat, named, worst_first
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
 from implicitsolve.diagnostics._causes import cause_of, linear_cause
@@ -24,7 +24,6 @@ from implicitsolve.status import Status
 
 LOOKED_AT = 200  # systems of each status, the worst ones
 SHOWN = 6  # indices of systems in the text
-WIDTH = 100
 
 
 @dataclass(frozen=True, repr=False)

@@ -118,7 +118,7 @@ def _band(structure: BlockBanded, unknowns: int, most: int) -> tuple[HostArray, 
     return rows.ravel(), columns.ravel(), length * size
 
 
-WIDTH, HEIGHT = 720, 340
+WIDTH, HEIGHT = 720, 340  # of a picture, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 46  # margins
 LEVELS = 4  # shades of a matrix
 DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

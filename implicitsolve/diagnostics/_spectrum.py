@@ -14,7 +14,7 @@ from implicitsolve.diagnostics._condition import System
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
 
-VECTORS = 50
+VECTORS = 50  # products, as documented for `spectrum`
 NEW = 10  # rounding units of a product by which it must leave the space to count as a new direction
 
 

@@ -31,6 +31,8 @@ from implicitsolve.drivers._batch import selected, unknown
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import Anderson, Auto, Broyden, Homotopy, NewtonKrylov, Picard
+from implicitsolve.nonlinear._fixed_point import FixedPointLoop
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.problem import Problem, own_start
 from implicitsolve.result import Counts, NewtonStep, NonlinearResult
@@ -183,7 +185,6 @@ def described(value: Any) -> str:
     return type(value).__qualname__ if name is None else f"{value.__module__}.{name}"
 
 
-NEWTON_STEPS, FIXED_POINT_STEPS = 100, 500  # default limits of the methods
 # Differences of F(x) that other machines and libraries do not exceed:
 SAME = 1e-3  # relative difference
 NOISE = 1e3  # times the change of F between adjacent floating-point numbers x
@@ -287,8 +288,8 @@ class _Legs:
         self.problem, self.every, self.stop = problem, every, stop
         is_iterated = isinstance(solver, Auto) and problem.fixed_point and problem.substitute is None
         self.solver: NonlinearMethod = NewtonKrylov() if is_iterated else solver
-        default = FIXED_POINT_STEPS if isinstance(solver, Anderson | Broyden | Picard) else NEWTON_STEPS
-        self.limit = default if stop.max_iterations is None else stop.max_iterations
+        loop = FixedPointLoop if isinstance(solver, Anderson | Broyden | Picard) else IterationLoop
+        self.limit = loop.STEPS if stop.max_iterations is None else stop.max_iterations
         self.begin = time.monotonic()
         evaluator = Evaluator(problem, x0)
         self.shape, self.batch_shape = tuple(x0.shape), evaluator.batch_shape

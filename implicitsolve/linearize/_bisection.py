@@ -21,7 +21,7 @@ Flat = Callable[[Array], Array]
 
 GENERIC = 1e-3  # relative distance of the generic point: a product of three factors that vanished differs by 1e-9
 STEP = 2.0**-13  # relative displacement, eps^(1/4): the changes are good entries of J as well
-SEED = 20190622
+SEED = 20190622  # any: the generic point is the same in every solve
 
 
 class BudgetSpentError(Exception):
@@ -118,7 +118,7 @@ class Probe:
 
 
 FIRST = 16  # groups at the beginning, each displaced alone: half of them would cost as much
-LEAST_COLORS = 6
+LEAST_COLORS = 6  # of groups in one round, that are always allowed
 PER_ROUND = 4.0  # evaluations of a round over the entries in a row: on networks and permuted grids 3.3 to 4.5
 MORE_COLORS = 1.6  # colors at most over the groups that nine of ten rows meet at most
 

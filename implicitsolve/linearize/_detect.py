@@ -32,7 +32,7 @@ ROUNDING = 1e3  # ... or so many units in the last place of F
 GOLDEN = 0.6180339887498949  # (sqrt(5) - 1) / 2, whose multiples m differ from whole numbers by 1 / (sqrt(5) m) or more
 FEW_OFFSETS = 8  # of all columns, up to which those of one-sided differences take fewer evaluations than bisection
 MOST_WRONG = 1e-3  # part of the rows in which they may differ more (a kink of F between the points)
-BUDGET = 400
+BUDGET = 400  # evaluations: unstructured graphs take 50 to 250 (benchmarks/pde.py)
 
 
 def detect(

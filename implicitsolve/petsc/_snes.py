@@ -12,6 +12,7 @@ import numpy as np
 from implicitsolve._namespace import Norms, eps
 from implicitsolve._typing import Array, Indices
 from implicitsolve.monitor import ends_solve, silent
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.petsc._library import callers_errors, checked_options, communicator_of, petsc, with_options
 from implicitsolve.petsc._system import PETScSystem
@@ -19,7 +20,6 @@ from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached, check_flag
 
-STEPS = 100  # limit where the caller set none
 MOST = 2**31 - 2  # evaluations: PETSc's own limit, beside that of `stop`
 TAKEN = ("snes_atol", "snes_rtol", "snes_stol", "snes_max_it", "snes_max_funcs", "snes_convergence_test")
 OURS = {  # how a failed solve of PETSc ended, by the names of SNESConvergedReason
@@ -144,7 +144,7 @@ class _Solve:
         system = self.system = PETScSystem(self.evaluator, self.solution.x, assemble=self.method.assemble)
         snes = library.SNES().create(comm=system.comm)
         system.attach(snes)
-        limit = int(self.stop.remaining(STEPS, self.solution.iterations)[0])
+        limit = int(self.stop.remaining(IterationLoop.STEPS, self.solution.iterations)[0])
         snes.setTolerances(max_it=max(limit, 0))
         snes.setMaxFunctionEvaluations(MOST)
         snes.setConvergenceTest(self._test)

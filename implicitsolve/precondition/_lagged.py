@@ -21,7 +21,7 @@ from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded, Grid, Sparse
 
 PATIENCE = 5  # products beyond the usual number that any solve may take
-UNLIMITED = 2**31 - 1
+UNLIMITED = 2**31 - 1  # iterations: the largest number of 32 bits
 
 
 class BatchedInverse:

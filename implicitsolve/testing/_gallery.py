@@ -26,7 +26,7 @@ from implicitsolve.testing._problem_set import (
     with_ends,
 )
 
-RTOL = 1e-8
+RTOL = 1e-8  # of max|F|, to which the problems are to be solved
 H_SQUARED = "rows multiplied by h^2"
 
 

@@ -23,7 +23,7 @@ UNSETTLED = 0.1  # change of the differences, relative to their size, above whic
 ROUNDING = 1e3  # units of roundoff by which two ways to compute one thing may differ
 LONGER = 1e2, 1e4, 1e8  # times the size of x, where F hardly changes over that
 UNSETTLED_HINT = "differences of the residual do not settle here: it is noisy, or not smooth; choose another `x`"
-TINY = 1e-30
+TINY = 1e-30  # keeps the division by the length of a zero vector finite
 FARTHEST = 8  # blocks beyond the declared ones in which missing couplings are looked for
 
 

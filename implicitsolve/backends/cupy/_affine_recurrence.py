@@ -10,10 +10,9 @@ import numpy as np
 
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import Plan
-from implicitsolve.backends.cupy._module import dense, is_real, launch, strides
-from implicitsolve.backends.cupy._recurrence import BLOCKS, WARP, _table
+from implicitsolve.backends.cupy._module import THREADS, WARP, dense, is_real, launch, strides
+from implicitsolve.backends.cupy._recurrence import BLOCKS, _table
 
-THREADS = 128
 SHORTEST = 32  # steps of a chunk
 
 

@@ -9,8 +9,8 @@ import cupy
 
 from implicitsolve import kernels
 from implicitsolve.backends.cupy import _cyclic_reduction
-from implicitsolve.backends.cupy._cyclic_reduction import WARP, Factors, lanes, tile
-from implicitsolve.backends.cupy._module import MOST_BLOCKS, is_real, launch, limits
+from implicitsolve.backends.cupy._cyclic_reduction import Factors, lanes, tile
+from implicitsolve.backends.cupy._module import MOST_BLOCKS, WARP, is_real, launch, limits
 
 MOST_SHARED = 96 * 1024  # bytes of the block rows that the lanes share
 LANE_NUMBERS = 128  # of 32 bits in the registers of a lane
@@ -68,7 +68,7 @@ def _shared(k: int, lower: int, upper: int, itemsize: int) -> int:
     return WARP // lanes(k) * (lower + 1) * (lower + upper + 1) * k * k * itemsize
 
 
-THREAD_UNKNOWNS = 4
+THREAD_UNKNOWNS = 4  # of a block that one thread factors in its registers
 THREAD_NUMBERS = 160  # of 32 bits in the registers of a thread
 PART = 32  # right-hand sides of a system that its warp brings into shared memory at once
 

@@ -11,10 +11,8 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve._typing import Indices
-from implicitsolve.backends.cupy._module import MOST_BLOCKS, is_real, launch, limits
+from implicitsolve.backends.cupy._module import MOST_BLOCKS, MOST_GRID, WARP, is_real, launch, limits
 from implicitsolve.kernels import StoredFactors
-
-WARP = 32
 
 
 class Factors(StoredFactors):
@@ -163,8 +161,7 @@ def _after(own: list[tuple[int, int, int]]) -> tuple[int, int]:
 
 PANEL, HEIGHT = 32, 64  # as in block_large.cuh and large_product.cu
 PREFERRED_SHARED = 72 * 1024  # bytes of shared memory with which three blocks fit on the largest multiprocessors
-MOST_GRID = 2**20
-LOWER, UPPER = 1, 0
+LOWER, UPPER = 1, 0  # triangles, as in large_solve.cu
 
 
 def fits(k: int, itemsize: int) -> bool:

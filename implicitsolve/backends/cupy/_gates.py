@@ -8,10 +8,9 @@ from math import prod
 import cupy
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._module import dense, is_real, launch
+from implicitsolve.backends.cupy._module import THREADS, dense, is_real, launch
 
 MOST = 4  # neighbours
-THREADS = 128  # small layers still reach many multiprocessors
 NO_NEIGHBOURS = (0,) * MOST  # distances to neighbours that there are not
 
 

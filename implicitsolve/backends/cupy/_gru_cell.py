@@ -9,12 +9,11 @@ import cupy
 
 from implicitsolve.adapters import kernels
 from implicitsolve.backends.cupy._gates import elementwise, kept, matrix, stack
-from implicitsolve.backends.cupy._module import is_real, launch, limits
+from implicitsolve.backends.cupy._module import THREADS, is_real, launch, limits
 
 FILE = "gru_cell.cu"
 LARGEST_BLOCK = 512  # threads, of which there is one for each column: more would have too few registers
-MOST_SLICES = 4
-THREADS = 128  # where there are no products
+MOST_SLICES = 4  # of a sum, whose parts are added in shared memory
 MOST_WORK = 1 << 27  # rows times squared size: beyond that cuBLAS, which reads weights less often, is faster
 
 

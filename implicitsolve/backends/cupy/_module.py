@@ -12,6 +12,9 @@ import cupy
 FOLDER = Path(__file__).parent / "cuda"
 INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 REAL = {"f": "float", "d": "double"}
+WARP = 32  # threads, on every device of NVIDIA
+THREADS = 128  # of a block of independent threads: small arrays still reach many multiprocessors
+MOST_GRID = 2**20  # blocks along the first axis, whose threads take several entries each where there are more
 MOST_BLOCKS = 65535  # along the second and third axis of a grid
 SHARED = 48 * 1024  # bytes of shared memory that any kernel may have
 

@@ -9,10 +9,10 @@ import cupy
 import numpy as np
 
 from implicitsolve.adapters import kernels
-from implicitsolve.backends.cupy._gates import THREADS, matrix
-from implicitsolve.backends.cupy._module import is_real, launch, limits, strides
+from implicitsolve.backends.cupy._gates import matrix
+from implicitsolve.backends.cupy._module import THREADS, WARP, is_real, launch, limits, strides
 
-WARP, BLOCKS = 32, 2048  # about sixteen warps for each multiprocessor of the largest devices
+BLOCKS = 2048  # about sixteen warps for each multiprocessor of the largest devices
 SHORTEST = 128  # steps of a chunk: below, a launch takes longer
 REGISTERS = 96  # of 32 bits, for the weights of a lane
 DEEPEST = 16  # steps that a state may have to wait

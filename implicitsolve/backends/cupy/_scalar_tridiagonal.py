@@ -8,9 +8,7 @@ from typing import Any
 import cupy
 
 from implicitsolve import kernels
-from implicitsolve.backends.cupy._module import is_real, launch
-
-THREADS = 128
+from implicitsolve.backends.cupy._module import THREADS, is_real, launch
 
 
 class ScalarTridiagonal:

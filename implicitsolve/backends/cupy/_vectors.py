@@ -11,14 +11,13 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve._namespace import array_namespace, is_safe, safe_range
-from implicitsolve.backends.cupy._module import dense, is_real, launch, strides
+from implicitsolve.backends.cupy._module import MOST_GRID, THREADS, WARP, dense, is_real, launch, strides
 from implicitsolve.linearize._difference_steps import place_colors as colors
 
 CHUNK = 8192  # entries of a vector that one block sums
-TILE, WARP = 4, 32  # as in vectors.cuh
+TILE = 4  # as in vectors.cuh
 LONG = 2**20  # entries of a vector up to which one block for each system is faster than many launches
 MOST_ARRAYS = 4  # that `measure` takes
-THREADS, MOST_GRID = 256, 2**20  # of `place_colors`, whose threads take several entries each where there are more
 
 Reference: Any = kernels.vectors.reference
 

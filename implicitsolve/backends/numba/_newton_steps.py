@@ -24,7 +24,7 @@ VECTORS = 6 + 2 * MAX_AGE
 FLOOR, GUESS = np.arange(2)  # rows of `lengths`
 # Rows of the lanes' states S; norms are squares of ||F|| in units of 1 / UNIT
 TARGET, UNIT, START, NORM, MEASURE, FIRST, BEST, SINCE, RATE, STEPS, EVALUATIONS = np.arange(11)
-STATES = 11
+STATES = 11  # how many these are
 TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth_limit
 
 
