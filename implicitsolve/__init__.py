@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from implicitsolve import monitor
-from implicitsolve._sparse_structure import Detection
 from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult
@@ -39,7 +38,7 @@ from implicitsolve.result import Counts, LinearResult, NewtonStep, NonlinearResu
 from implicitsolve.solve import linear_solve, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop
-from implicitsolve.structure import BlockBanded, Grid, Sparse
+from implicitsolve.structure import BlockBanded, Detection, Grid, Sparse
 
 if TYPE_CHECKING:
     from implicitsolve import (

@@ -1,10 +1,10 @@
-"""Sparse structures of a Jacobian: any pattern of entries, stencils on a grid, and what a search has found."""
+"""Sparse structures of a Jacobian: any pattern of entries, and stencils on a grid."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -320,87 +320,3 @@ class Grid(Shown):
         """
         self.check_size(unknowns)
         return self.sparse
-
-
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Detection(Shown):
-    """What a search for sparsity has found.
-
-    Attributes
-    ----------
-    structure : Sparse or None
-        The pattern; None if none was found, or none is believed.
-    how : str
-        "diagonals" or "bisection": which search found it; in the result of a solve also "declared", "jac" (the entries
-        of the problem's own matrix), or "previous" (found by an earlier solve). Without a structure the reason:
-        "small", "dense", "full": dense, with few large entries, "not finite", "raised", "budget", "irregular": not on
-        diagonals, or "contradiction": J d is not the measured change of F.
-    evaluations : int
-        Residual evaluations that the search took.
-    unknowns : int
-        N.
-    values : ndarray (B, nnz) or None
-        Entries of J at a point near x0, in the order of ``structure.indices``, accurate to about eps^(1/4).
-    full_rows : ndarray of int
-        Rows that depend on nearly all unknowns and are not in the structure.
-    colors : ndarray (N,) of int or None
-        Colors of the columns for ``structure``, if any were needed: so many differences, or products, assemble J.
-    likely : float
-        Evaluations that a search by bisection would likely take, where one was put off.
-    large : Sparse or None
-        Where a full J has entries above a hundredth of its columns' largest, as a local operator with a mean or an
-        integral added has: they make a preconditioner.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import implicitsolve as ims
-    >>> ims.detect_structure(lambda x: 3 * x - np.roll(x, 1) ** 2, np.ones(50))
-    <Detection: 50 unknowns, 100 entries, at most 2 in a row, 2 colors, by diagonals in 9 evaluations>
-    """
-
-    structure: Sparse | None = None
-    how: str
-    evaluations: int
-    unknowns: int
-    values: HostArray | None = field(default=None, repr=False)
-    full_rows: HostArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp), repr=False)
-    colors: HostArray | None = field(default=None, repr=False)
-    likely: float = field(default=0.0, repr=False)
-    large: Sparse | None = field(default=None, repr=False)
-
-    @property
-    def reason(self) -> str:
-        """Why there is no structure, in words; empty if there is one."""
-        return "" if self.structure is not None else REASONS[self.how]
-
-    def _facts(self) -> dict[str, str]:
-        return {"unknowns": f"{self.unknowns}", "J": f"{self}"}
-
-    def __repr__(self) -> str:
-        """Size, what was found, how, and what it cost."""
-        return f"<Detection: {self.unknowns} unknowns, {self}>"
-
-    def __str__(self) -> str:
-        """What was found, how, and what it cost."""
-        cost = f"{self.evaluations} evaluation" + "s" * (self.evaluations != 1)
-        if self.structure is None:
-            return f"no sparsity used ({self.reason}), {cost}"
-        full = f", {self.full_rows.size} full rows aside" if self.full_rows.size else ""
-        colors = "" if self.colors is None else f", {int(self.colors.max()) + 1} colors"
-        most = int(self.structure.row_counts.max(initial=0))
-        how = SOURCES.get(self.how, f"by {self.how} in {cost}")
-        return f"{self.structure.nnz} entries, at most {most} in a row{full}{colors}, {how}"
-
-
-SOURCES = {"declared": "declared", "jac": "those of the problem's matrix", "previous": "from the previous solve"}
-REASONS = {
-    "small": "few unknowns",
-    "dense": "a single unknown changes too many equations",
-    "full": "a single unknown changes too many equations, though few of them much, which make a preconditioner",
-    "not finite": "the residual is not finite near x0",
-    "raised": "the residual raised an exception near x0",
-    "budget": "the evaluations allowed do not suffice",
-    "irregular": "the entries do not lie on diagonals, and no other pattern was looked for",
-    "contradiction": "the residual does not change as the pattern predicts",
-}

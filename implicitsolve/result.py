@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, copied, gather, scatter
-from implicitsolve._sparse_structure import Detection
 from implicitsolve._summary import Shown, facts, summary
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.stopping import Counts
+from implicitsolve.structure import Detection
 
 NOTHING, NO_COUNTS, NOWHERE = np.zeros(0), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)  # shared, read-only
 

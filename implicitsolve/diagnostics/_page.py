@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitsolve._sparse_structure import Detection
 from implicitsolve._summary import Table
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics._condition import position
@@ -19,7 +18,7 @@ from implicitsolve.diagnostics._history import native
 from implicitsolve.linearize._jacobian import jacobian
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import NonlinearResult
-from implicitsolve.structure import BlockBanded, Grid, Sparse
+from implicitsolve.structure import BlockBanded, Detection, Grid, Sparse
 
 
 class Pattern(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, from_host, to_host
-from implicitsolve._sparse_structure import Detection, Sparse, compressed
+from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import (
     BudgetSpentError,
@@ -23,6 +23,7 @@ from implicitsolve.linearize._bisection import (
 )
 from implicitsolve.linearize._diagonals import TOO_MANY, DenseError, Diagonals, NotDiagonalError, verify
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.structure import Detection
 
 LEAST_UNKNOWNS = 16  # systems with fewer are dense: their Jacobian costs no more than the search
 SMALLEST_GRAPH = 64  # in smaller ones the pattern of a graph costs what Krylov does (benchmarks/pde.py)

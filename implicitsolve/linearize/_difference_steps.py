@@ -283,9 +283,6 @@ def weights(length: int, k: int) -> HostArray:
     return np.random.default_rng(0).uniform(-1.0, 1.0, (length, k))
 
 
-ALL = slice(None)
-
-
 class OneSystemDifferences:
     """Blocks of J by one difference for each unknown of each color, as long as none must be taken again.
 
@@ -320,8 +317,9 @@ class OneSystemDifferences:
         """
         steps, k = self.steps, self.k
         states = x.reshape((1, self.length, k))
-        steps.follow(ALL, states)
-        h, relative = self.evaluator.inward(x, steps.lengths(ALL, states)), steps.relative(states)
+        whole = slice(None)
+        steps.follow(whole, states)
+        h, relative = self.evaluator.inward(x, steps.lengths(whole, states)), steps.relative(states)
         changes = np.empty(self.shape, dtype=x.dtype)
         least, largest = LEAST_CHANGE * eps(numpy_namespace, x.dtype) * norm, 0.0
         points = np.repeat(states, len(self.colors), axis=0)

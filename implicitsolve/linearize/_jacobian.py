@@ -13,7 +13,6 @@ import numpy as np
 import scipy.sparse
 
 from implicitsolve._namespace import array_namespace, as_inexact, check_whole, from_host, is_array
-from implicitsolve._sparse_structure import Detection
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._checks import checked_jacobian
@@ -26,7 +25,7 @@ from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem, chosen, host, spread
 from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import Tally, check_limit
-from implicitsolve.structure import BlockBanded
+from implicitsolve.structure import BlockBanded, Detection
 
 
 def jacobian(problem: Problem | Any, x: Any) -> Any:

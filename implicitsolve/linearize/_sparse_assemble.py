@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, device, eps, from_host, takes_indices, to_host
-from implicitsolve._sparse_structure import Detection, Sparse
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import Flat
 from implicitsolve.linearize._coloring import Coloring, color_columns
 from implicitsolve.linearize._detect import detect, random_direction, wrong_rows
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.structure import Detection
 
 Product = Callable[[Array], Array]
 NONE, NOWHERE = np.zeros(0, dtype=np.intp), np.zeros((0, 2), dtype=np.intp)

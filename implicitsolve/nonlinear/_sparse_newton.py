@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from implicitsolve._namespace import from_host, is_cupy_array, takes_indices
-from implicitsolve._sparse_structure import Detection, Grid, Sparse
+from implicitsolve._sparse_structure import Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import DirectMethod
 from implicitsolve.direct._cudss import load_cudss
@@ -34,6 +34,7 @@ from implicitsolve.precondition._sparse import ILU
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_kind
+from implicitsolve.structure import Detection
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
 MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, eps, gather, norm2
-from implicitsolve._sparse_structure import Detection, Sparse
+from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._recycling import RecycledSpace
 from implicitsolve.linearize._evaluator import Evaluator
@@ -22,6 +22,7 @@ from implicitsolve.problem import Problem
 from implicitsolve.result import Retry, Solution
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.stopping import NonlinearStop
+from implicitsolve.structure import Detection
 
 CONVERGED = int(Status.CONVERGED)
 ROUNDING = 0.5  # F's change between neighbouring numbers, over F, from which on F is rounding error

@@ -207,9 +207,6 @@ def _polynomial(coefficients, r):
     return terms[0]
 
 
-# Loops
-
-
 COMPILES = not getattr(config, "DISABLE_JIT", False)  # without its compiler there is no code to build
 VECTOR = 64  # bytes; where registers are shorter, LLVM takes several. Of half the length: exp took 1.4 times as long
 BODIES: dict[str, Any] = {}  # functions of one number, by name
