@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 from scipy.linalg import blas
 
 from implicitsolve._namespace import array_namespace, device, from_host, to_host
-from implicitsolve._sparse_structure import Sparse
+from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._cudss import CuDSSPlan
 from implicitsolve.direct._sparse_lu import DENSE, SparseLU, SparsePlan
@@ -267,8 +267,7 @@ class OfferedJacobians:
         self.name = "jac" if evaluator.problem.linearize is None else "linearize"
         self.sensitivity: HostArray = np.full(evaluator.rows.size, np.nan)
         self.structure: Sparse = _pattern(J)
-        self._indices: tuple[Array, Array] | None = None  # of the last matrix on a device, in compressed rows
-        self._places: Array = None  # ... and of its entries in `structure`
+        self._last: _Layout | None = None  # of sparse matrices
 
     @classmethod
     def of(cls, evaluator: Evaluator, x: Array) -> OfferedJacobians | None:
@@ -297,8 +296,7 @@ class OfferedJacobians:
             raise TypeError(
                 f"`{self.name}` returned complex numbers for a real x0: pass a complex x0 to solve in complex"
             )
-        entries = self._entries_on_device(J) if is_cupy_sparse(J) else self._entries(J)
-        data = entries.reshape(math.prod(evaluator.batch_shape), -1).astype(x.dtype)
+        data = self._entries(J).reshape(math.prod(evaluator.batch_shape), -1).astype(x.dtype)
         return SparseMatrix(evaluator.selected(data), self.structure)
 
     def is_certain(self, rows: Indices) -> bool:
@@ -309,64 +307,68 @@ class OfferedJacobians:
         """Which systems need another assembly."""
         return np.zeros(rows.size, dtype=bool)
 
-    def _entries(self, J: Any) -> HostArray:
+    def _entries(self, J: Any) -> Array:
         """Entries (..., nnz) at the places of `structure`, to which those are added that are new."""
-        pattern = _pattern(J)
+        if isinstance(J, np.ndarray):
+            self._widen(_pattern(J))
+            return J[..., self.structure.indices, self.structure.columns]
         if isinstance(J, SparseMatrix):
-            J = J.to_sparse() if not J.batch_shape else J.todense()
-        is_same = np.array_equal(pattern.indptr, self.structure.indptr)
-        if not is_same or not np.array_equal(pattern.indices, self.structure.indices):
+            self._widen(J.structure)
+            pattern, entries = J.structure, J.data
+        else:
+            J = _compressed(J)
+            last, parts = self._last, (J.indices, J.indptr)
+            if last is None or last.format != J.format or not all(map(_is_equal, last.parts, parts)):
+                self._last = last = _Layout(J.format, tuple(part.copy() for part in parts), *_in_columns(J))
+                self._widen(last.pattern)
+            pattern = last.pattern
+            entries = J.data if last.order is None else array_namespace(J.data).take(J.data, last.order)
+        if pattern.nnz == self.structure.nnz:
+            return entries
+        n, (own, all_of_them) = np.int64(pattern.unknowns), (pattern, self.structure)
+        keys, own_keys = (part.columns * n + part.indices for part in (all_of_them, own))
+        xp = array_namespace(entries)
+        data = xp.zeros((*entries.shape[:-1], self.structure.nnz), dtype=entries.dtype, device=device(entries))
+        data[..., from_host(np.searchsorted(keys, own_keys), entries)] = entries
+        return data
+
+    def _widen(self, pattern: Sparse) -> None:
+        """Add the entries of a pattern."""
+        if not self.structure.has_entries_of(pattern):
             union = self.structure.union(pattern)
             if union.nnz > self.structure.nnz:
                 self.structure = union
-        if not scipy.sparse.issparse(J):
-            return np.asarray(J)[..., self.structure.indices, self.structure.columns]
-        own = SparseMatrix.from_scipy(J)
-        if own.structure.nnz == self.structure.nnz:
-            return own.data
-        data = np.zeros(self.structure.nnz, dtype=own.data.dtype)
-        data[self._places_of(own.structure.indices, own.structure.columns)] = own.data
-        return data
-
-    def _places_of(self, rows: HostArray, columns: HostArray) -> HostArray:
-        """Where entries of the structure stand in it."""
-        n, structure = self.structure.unknowns, self.structure
-        keys = columns.astype(np.int64) * n + rows
-        return np.searchsorted(structure.columns.astype(np.int64) * n + structure.indices, keys)
-
-    def _entries_on_device(self, J: Any) -> Array:
-        """The same of CuPy's matrix: its indices are read by the host when they differ from the last ones."""
-        J = _in_rows(J)
-        xp, last = array_namespace(J.data), self._indices
-        if last is None or not (_is_equal(last[0], J.indices) and _is_equal(last[1], J.indptr)):
-            pattern = _pattern_in_rows(J)
-            union = self.structure.union(Sparse(pattern))
-            self.structure = union if union.nnz > self.structure.nnz else self.structure
-            rows = np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))
-            self._places = from_host(self._places_of(rows, pattern.indices), J.data)
-            self._indices = J.indices.copy(), J.indptr.copy()
-        data = xp.zeros(self.structure.nnz, dtype=J.data.dtype, device=device(J.data))
-        data[self._places] = J.data
-        return data
 
 
 def _is_equal(a: Array, b: Array) -> bool:
     return a.shape == b.shape and bool((a == b).all())
 
 
-def _in_rows(J: Any) -> Any:
-    """CuPy's matrix in compressed rows, without duplicates."""
-    J = J.tocsr()
+class _Layout(NamedTuple):
+    """How a sparse matrix stores its entries."""
+
+    format: str
+    parts: tuple[Array, ...]  # indices and starts
+    pattern: Sparse
+    order: Array  # of its entries in the pattern; None: their own
+
+
+def _compressed(J: Any) -> Any:
+    """A sparse matrix of SciPy or CuPy in compressed rows or columns, in order and without duplicates."""
+    J = J if J.format in ("csr", "csc") else J.tocsr()
     if not J.has_canonical_format:
         J = J.copy()
         J.sum_duplicates()
     return J
 
 
-def _pattern_in_rows(J: Any) -> Any:
-    """Entries of CuPy's matrix in compressed rows, read by the host, as SciPy's."""
-    parts = np.ones(J.nnz, dtype=bool), to_host(J.indices), to_host(J.indptr)
-    return scipy.sparse.csr_array(parts, shape=J.shape)
+def _in_columns(J: Any) -> tuple[Sparse, Array]:
+    """Pattern of a compressed matrix, whose indices the host reads, and the order of its entries in that."""
+    indices, indptr = to_host(J.indices), to_host(J.indptr)
+    if J.format == "csc":
+        return compressed(indptr, indices), None
+    columns = scipy.sparse.csr_array((np.arange(indices.size), indices, indptr), shape=J.shape).tocsc()
+    return compressed(columns.indptr, columns.indices), from_host(columns.data, J.data)
 
 
 def _is_matrix(J: Any) -> bool:
@@ -380,6 +382,4 @@ def _pattern(J: Any) -> Sparse:
     if isinstance(J, np.ndarray):
         n = J.shape[-1] if J.ndim else 0
         return Sparse((J != 0).reshape(-1, n, n).any(axis=0) if n else np.zeros((0, 0), dtype=bool))
-    if is_cupy_sparse(J):
-        return Sparse(_pattern_in_rows(_in_rows(J)))
-    return Sparse(J)
+    return _in_columns(_compressed(J))[0]
