@@ -154,7 +154,7 @@ def counted(cases: list[Callable[[], Any]]) -> tuple[int, int]:
 
 
 def table(found: list[Constant], plain: tuple[int, int]) -> str:
-    """Markdown: changes of evaluations, in parts per thousand, and of systems solved."""
+    """Markdown: changes of evaluations in percent, and of systems solved."""
     lines = [
         "| constant | value | what it is | halved | doubled |",
         "| --- | --- | --- | --- | --- |",
@@ -203,7 +203,7 @@ def main(arguments: list[str] | None = None) -> None:
                     print(f"{constant.module}.{constant.name} times {factor}: {error!r}", file=sys.stderr)
         print(table([constant], plain).splitlines()[-1], flush=True)
     if options.write:
-        page = PAGE.format(solves=len(cases), evaluations=plain[0], solved=plain[1], table=table(found, plain))
+        page = PAGE.format(solves=len(cases), evaluations=f"{plain[0]:,}", solved=plain[1], table=table(found, plain))
         options.write.write_text(page, encoding="utf-8")
 
 
