@@ -238,7 +238,8 @@ class Evaluator:
     def substituted(self) -> Array:
         """The solution of a causal problem, for about the work of a residual."""
         self.tally.add("residuals")
-        return copied(self._returned(self.problem.substitute(), "substitute"))  # type: ignore[misc]
+        x = self._returned(self.problem.substitute(), "substitute")  # type: ignore[misc]
+        return x if self.problem.pure else copied(x)
 
     def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
         """F(x), and J(x) where the problem computes both at once."""
