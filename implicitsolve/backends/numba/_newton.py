@@ -114,6 +114,7 @@ def newton_batch(
         solver.solve_in_lanes()
         solver.solve_others(np.flatnonzero(solver.status == Status.RUNNING))
     else:
+        compiled(*solver.form)  # raises where it cannot
         solver.status[:] = Status.CONVERGED
     return solver.result()
 
@@ -133,7 +134,6 @@ class _Solver:
         B, shape = x.shape[0], x.shape[1:]
         k, N = structure.block_size, int(np.prod(shape))
         self.form = residual, x.dtype.char, len(shape), has_parameters
-        self.call = compiled(*self.form)
         self.structure, self.stop = structure, stop
         self.shape, self.batch = x.shape, (N // k, k, structure.width)
         self.sides = (shape[0], shape[1] if len(shape) == 2 else 1, k)
@@ -152,7 +152,7 @@ class _Solver:
         if dtype.kind != "f" or _newton_lanes.nbytes(T, k, m, dtype.itemsize) > CACHE or not limit:
             return
         wide = compiled_for_lanes(*self.form)
-        call, is_wide = (self.call, False) if wide is None else (wide, True)
+        call, is_wide = (compiled(*self.form), False) if wide is None else (wide, True)
         precision = float(np.finfo(dtype).eps)
         rtol = stop.relative(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
@@ -179,11 +179,12 @@ class _Solver:
 
     def _problem(self, p: HostArray) -> Problem:
         """The systems with parameters p, as a batch."""
+        call = compiled(*self.form)
 
         def residual(x: HostArray) -> HostArray:
             flat = usable(x.reshape((len(x), -1)))
             F = np.empty_like(flat)
-            _newton_lanes.evaluate_each(self.call, flat, p, F, self.sides)
+            _newton_lanes.evaluate_each(call, flat, p, F, self.sides)
             self.evaluations += len(x)
             return F.reshape(x.shape)
 
