@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobi
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import BASIS_MEMORY
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._auto import LEAST_BLOCK
+from implicitsolve.nonlinear._direction import normalized, restored
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.problem import Problem
@@ -87,6 +89,7 @@ class TangentResult(Ending):
 
 LONGEST = 200  # vectors of the default Krylov space of one system
 ROUNDS = 4  # Krylov solves, each followed by a product that measures the residual
+LEAST_SINGLE = 5e-7  # of ||b||, to which float32 solves: 4 units of roundoff
 CAREFUL = 0.5  # fraction of the target of a further solve, after rounding errors made a recurrence too optimistic
 
 
@@ -120,12 +123,15 @@ class HalfSystem:
         J = guarded(reduced, "linearize", tally.add, copies=not problem.pure)
         self.A = J.H if needs_adjoint else J
         self.M: LinearOperator | None = None
+        blocks, xp = problem.block_structure, evaluator.xp
+        self.in_single = blocks is not None and blocks.block_size >= LEAST_BLOCK and kept.dtype == xp.float64
 
     def solve(
-        self, b: Array, start: Array | None, solver: KrylovMethod, stop: LinearStop
+        self, b: Array, start: Array | None, method: KrylovMethod | None, stop: LinearStop
     ) -> tuple[LinearResult, Mapping[str, Array] | None]:
         """Return the solution for b (B, N) and, for an adjoint system with `Halves.pull`, the gradients."""
-        tally = self.evaluator.tally
+        tally, solver = self.evaluator.tally, long_krylov(b) if method is None else method
+        self.in_single &= method is None
         self.b, spent = split(self.evaluator.unflatten(b), self.axis), tally.jvps + tally.vjps
         self._measure(None if start is None else self._start(start, b), b)
         self.target = stop.target(self.measured.two(-1), b)
@@ -137,7 +143,8 @@ class HalfSystem:
             left = stop.max_iterations - int(iterations[active].max())
             outcome = self._correct(active, solver, left, is_first=is_first)
             iterations = iterations + np.where(active, outcome.iterations, 0)
-            status = np.where(active, _statuses(self.norms, self.target, outcome.status), status)
+            reported = None if is_first and self.in_single else outcome.status  # in float64 it may still converge
+            status = np.where(active, _statuses(self.norms, self.target, reported), status)
         if self.kept is None:  # x = 0 satisfies the stopping rule
             self._measure(self.evaluator.xp.zeros_like(self.b[1]))
         status = np.where(status == Status.RUNNING, int(Status.STAGNATED), status)
@@ -156,12 +163,15 @@ class HalfSystem:
 
     def _correct(self, active: HostArray, solver: KrylovMethod, limit: int, *, is_first: bool) -> KrylovOutcome:
         """Correct the kept blocks of active systems, and measure the residual."""
-        if self.M is None:
-            self.M = self.A.approximate_inverse()
         aim = np.where(active, self.target if is_first else CAREFUL * self.target, np.inf)
-        outcome = solver.solve(
-            self.A, self.residual, target=aim, max_iterations=limit, M=self.M, confirm=False, polish=is_first
-        )
+        if is_first and self.in_single:
+            outcome = _solved_in_single(solver, self.A, self.residual, self.norms, aim, limit)
+        else:
+            if self.M is None:
+                self.M = self.A.approximate_inverse()
+            outcome = solver.solve(
+                self.A, self.residual, target=aim, max_iterations=limit, M=self.M, confirm=False, polish=is_first
+            )
         d = self.evaluator.xp.reshape(outcome.x, self.b[1].shape)
         self._measure(d if self.kept is None else self.kept + d)
         return outcome
@@ -198,6 +208,18 @@ class HalfSystem:
             return Elimination(*self.halves.pull((first, second), self.states, b, kept, self.wrt))
         eliminated = b if kept is None else b + second.rmatvec(kept)
         return Elimination(eliminated, first.rmatvec(eliminated), None)
+
+
+def _solved_in_single(
+    solver: KrylovMethod, A: LinearOperator, b: Array, norms: HostArray, target: HostArray, limit: int
+) -> KrylovOutcome:
+    """Solve A x = b, where ||b|| are `norms`, with products in float32, as accurately as these can be."""
+    unit, scale = normalized(b, norms)
+    single = A.astype(unit.dtype)
+    aim = np.maximum(target / scale, LEAST_SINGLE)
+    M = single.approximate_inverse()
+    outcome = solver.solve(single, unit, target=aim, max_iterations=limit, M=M, confirm=False, polish=True)
+    return replace(outcome, x=restored(outcome.x, scale, b), residual_norm=outcome.residual_norm * scale)
 
 
 def _statuses(norms: HostArray, target: HostArray, reported: HostArray | None) -> HostArray:

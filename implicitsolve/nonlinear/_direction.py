@@ -94,8 +94,8 @@ class SinglePrecision:
         def correct(F: Array) -> Array:
             if not self.is_single:
                 return inner(F)
-            unit, norms = _normalized(F, norm2(F))
-            return _restored(inner(unit), norms, F)
+            unit, norms = normalized(F, norm2(F))
+            return restored(inner(unit), norms, F)
 
         return correct
 
@@ -108,10 +108,10 @@ class SinglePrecision:
         self.is_single = single.dtype != F.dtype
         if not self.is_single:
             return self.linear.direction(J, F, norms, eta, M, limit)
-        unit, norms = _normalized(F, norms)
+        unit, norms = normalized(F, norms)
         eta = np.maximum(eta, LEAST_ETA)
         outcome = self.linear.direction(single, unit, norm2(unit), eta, _rounded(M, F), limit)
-        return replace(outcome, x=_restored(outcome.x, norms, F), residual_norm=outcome.residual_norm * norms)
+        return replace(outcome, x=restored(outcome.x, norms, F), residual_norm=outcome.residual_norm * norms)
 
     def take(self, rows: Indices) -> SinglePrecision:
         """Return the method of some systems."""
@@ -127,14 +127,15 @@ class SinglePrecision:
         return method
 
 
-def _normalized(F: Array, norms: HostArray) -> tuple[Array, HostArray]:
+def normalized(F: Array, norms: HostArray) -> tuple[Array, HostArray]:
     """Rows, whose norms are known, of length 1 in float32, and what they were divided by."""
     norms = np.where((norms > 0) & np.isfinite(norms), norms, 1.0)
     xp = array_namespace(F)
     return xp.astype(F / from_host(norms, F)[:, None], xp.float32), norms
 
 
-def _restored(x: Array, norms: HostArray, like: Array) -> Array:
+def restored(x: Array, norms: HostArray, like: Array) -> Array:
+    """Solutions for rows that were divided by `norms`, in the precision of `like`."""
     return array_namespace(like).astype(x, like.dtype) * from_host(norms, like)[:, None]
 
 

@@ -288,3 +288,69 @@ def test_wrong_cotangents_are_named():
         pull_back(layer, x, np.ones((3, 2, 3)))
     with pytest.raises(TypeError, match="`cotangent` must be real"):
         pull_back(layer, x, np.ones((3, 5, 3), complex))
+
+
+@pytest.mark.parametrize(("rtol", "size"), [(1e-6, 1.0), (1e-12, 1.0), (1e-6, 1e200), (1e-6, 1e-200)])
+def test_large_blocks_in_float64_are_solved_in_float32_first(rng, rtol, size):
+    params = ims.adapters.gru_parameters(3, 64, scale=0.15, rng=rng)
+    layer = ims.adapters.implicit_gru(params, rng.standard_normal((3, 5, 3)), lengths=[5, 2, 4])
+    result, cotangent = root(layer, stop=ims.NonlinearStop(atol=1e-10)), rng.standard_normal((3, 5, 64))
+    cotangent[1, 2:], cotangent[2] = 0.0, 0.0
+    stop = LinearStop(rtol=rtol)
+    found = pull_back(layer, result, size * cotangent, stop=stop)
+    exact = pull_back(layer, result, cotangent, stop=stop, method=ims.LGMRES())
+    assert found.status.tolist() == [1, 1, 1]
+    rest = size * cotangent - layer.linearize(result.x)[1].rmatvec(found.adjoint)
+    lengths = np.linalg.norm(cotangent, axis=(1, 2))
+    assert (np.linalg.norm(rest / size, axis=(1, 2)) <= 1.01 * rtol * lengths + 1e-14).all()
+    for name, gradient in exact.gradients.items():
+        np.testing.assert_allclose(found.gradients[name] / size, gradient, rtol=0, atol=100 * rtol)
+
+
+@dataclass
+class _BadInSingle:
+    """A coupling whose products in float32 are of no use."""
+
+    inner: Any
+    factor: float = 1.0
+
+    def matvec(self, v):
+        return self.factor * self.inner.matvec(v)
+
+    def rmatvec(self, w):
+        return self.factor * self.inner.rmatvec(w)
+
+    def diagonals(self):
+        return self.inner.diagonals()
+
+    def take(self, indices):
+        return _BadInSingle(self.inner.take(indices), self.factor)
+
+    def astype(self, dtype):
+        return _BadInSingle(self.inner.astype(dtype), self.bad)
+
+    bad = -40.0
+
+
+@pytest.mark.parametrize("bad", [-40.0, np.nan])
+def test_what_float32_cannot_solve_is_solved_in_float64(bad, rng, monkeypatch):
+    monkeypatch.setattr(_BadInSingle, "bad", bad)
+    layer = ims.adapters.implicit_gru(
+        ims.adapters.gru_parameters(3, 64, scale=0.15, rng=rng), rng.standard_normal((2, 5, 3))
+    )
+    result, cotangent = root(layer), rng.standard_normal((2, 5, 64))
+
+    def bad_half(half):
+        def linearize(other):
+            value, coupling = half.linearize(other)
+            return value, _BadInSingle(coupling)
+
+        return replace(half, linearize=linearize)
+
+    halves = replace(
+        layer.halves, eliminated=bad_half(layer.halves.eliminated), kept=bad_half(layer.halves.kept), pull=None
+    )
+    back = pull_back(replace(layer, halves=halves), result, cotangent)
+    assert back.success.all()
+    rest = cotangent - layer.linearize(result.x)[1].rmatvec(back.adjoint)
+    assert (np.linalg.norm(rest, axis=(1, 2)) <= 1.01e-6 * np.linalg.norm(cotangent, axis=(1, 2))).all()
