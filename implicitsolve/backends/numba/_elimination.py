@@ -16,10 +16,9 @@ the band U may fill `lower` blocks more, and F has as many more in each row. Ste
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import overload
 
 from implicitsolve.backends.numba._jit import fma, inlined, inner, kernel, magnitude
-from implicitsolve.backends.numba._lanes import Lanes, select
+from implicitsolve.backends.numba._lanes import exchange_entries
 
 
 @inner
@@ -318,27 +317,6 @@ def solve_adjoint(F, pivots, reach, lower, size, singular, x):
             x[b] = np.nan
         else:
             _solve_adjoint_one(F[b], pivots[b], reach[b], lower, size, x[b])
-
-
-def exchange_entries(x, first, r, pivot, k):
-    """Exchange entry r of a block of x, which begins at `first`, with that of the pivot, in each lane its own."""
-
-
-@overload(exchange_entries, jit_options={"error_model": "numpy"})
-def _exchange_entries(x, first, r, pivot, k):
-    if not isinstance(x.dtype, Lanes):
-
-        def exchanged(x, first, r, pivot, k):
-            x[first + r], x[first + pivot] = x[first + pivot], x[first + r]
-    else:
-
-        def exchanged(x, first, r, pivot, k):
-            for i in range(r + 1, k):
-                mask = pivot == i
-                a, b = x[first + r], x[first + i]
-                x[first + r], x[first + i] = select(mask, b, a), select(mask, a, b)
-
-    return exchanged
 
 
 @inner

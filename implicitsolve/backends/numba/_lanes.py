@@ -20,7 +20,7 @@ from numba.core.imputils import lower_builtin, lower_cast
 from numba.core.typeconv.castgraph import Conversion
 from numba.core.typing import templates
 from numba.core.typing.templates import AbstractTemplate, signature
-from numba.extending import register_model
+from numba.extending import overload, register_model
 
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba._jit import _intrinsic, llvm
@@ -291,3 +291,24 @@ def _power(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     number, exponent = sig.args[0].number, sig.args[1]
     function = context.get_function(operator.pow, signature(number, number, exponent))
     return _lane_by_lane(builder, function, args)
+
+
+def exchange_entries(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
+    """Exchange entry r of a block of x, which begins at `first`, with that of the pivot, in each lane its own."""
+
+
+@overload(exchange_entries, jit_options={"error_model": "numpy"})
+def _exchange_entries(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> Any:
+    if not isinstance(x.dtype, Lanes):
+
+        def exchanged(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
+            x[first + r], x[first + pivot] = x[first + pivot], x[first + r]
+    else:
+
+        def exchanged(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
+            for i in range(r + 1, k):
+                mask = pivot == i
+                a, b = x[first + r], x[first + i]
+                x[first + r], x[first + i] = select(mask, b, a), select(mask, a, b)
+
+    return exchanged
