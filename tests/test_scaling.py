@@ -62,7 +62,9 @@ def test_units_change_evaluations_by_at_most_a_tenth(problem, F_scale, x_scale):
     assert used > 0
     is_lost = problem.name == "burkardt-p07" and F_scale < 1e-100  # products of J and the last F are subnormal
     limit = 2.0 if problem.name in CHAOTIC or is_lost else 0.1
-    assert abs(used - expected) <= max(6, limit * expected)  # another processor's BLAS rounds otherwise
+    # at x0 = 0 differences for a dense J find their lengths
+    searched = 3 * problem.size if structure == "none" else 0
+    assert abs(used - expected) <= max(6, limit * expected) + searched  # another processor's BLAS rounds otherwise
 
 
 @pytest.mark.parametrize("name", sorted(CHAOTIC))

@@ -36,6 +36,8 @@ POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring:
 ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
 SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
 BOUNDED = 0.01  # largest eta next to bounds, where unknowns near one are smaller than the error of the others
+MAX_KRYLOV = 60  # iterations of one linear solve where the caller set no limit
+FIRST_MEMORY, LEAST_FIRST = 2**16, 40  # entries and vectors of the first space; 60 took up to 2.3 times the products
 LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
@@ -51,7 +53,8 @@ class NewtonKrylov:
         vectors recycled from the Krylov spaces of earlier Newton steps [1]_; it needs the fewest products.
     max_krylov : int, optional
         Krylov iterations of one linear solve. With ``krylov=None`` it is where the space begins, and it doubles, to at
-        most 400 vectors or 1 GiB, whenever that did not suffice. Default 60.
+        most 400 vectors or 1 GiB, whenever that did not suffice. Default 60; with ``krylov=None`` so many as have
+        65,536 entries, from 40 (beyond 1,638 unknowns) to 60.
     recycle : int, optional
         With ``krylov=None``: most pairs of vectors kept from earlier steps, within 4 MiB; 0 for none. Default 200.
         It begins once a solve has taken more than 8 iterations (at once for at most 256 unknowns).
@@ -101,7 +104,7 @@ class NewtonKrylov:
     """
 
     krylov: KrylovMethod | None = None
-    max_krylov: int = 60
+    max_krylov: int | None = None
     recycle: int = 200
     forcing: Forcing = EisenstatWalker()
     line_search: LineSearch = Backtracking()
@@ -115,7 +118,8 @@ class NewtonKrylov:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        check_limit("NewtonKrylov", "max_krylov", self.max_krylov, least=1)
+        if self.max_krylov is not None:
+            check_limit("NewtonKrylov", "max_krylov", self.max_krylov, least=1)
         check_limit("NewtonKrylov", "recycle", self.recycle)
         check_flag("NewtonKrylov", "retry", self.retry)
         check_rdiff("NewtonKrylov", self.rdiff)
@@ -190,7 +194,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         if method.krylov is None:
             linear = self._recycling(systems)
         else:
-            linear = FixedMethod(method.krylov, method.max_krylov)
+            linear = FixedMethod(method.krylov, method.max_krylov or MAX_KRYLOV)
         return _NewtonState(
             **vars(state),
             eta=method.forcing.first(systems),
@@ -207,7 +211,8 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         method: NewtonKrylov = self.method
         space = self.previous.space if method.recycle and method.krylov_dtype is None else None
         needs_descent = method.line_search.needs_descent and method.krylov_dtype is None
-        return RecyclingGMRES(method.max_krylov, method.recycle, systems, space, needs_descent)
+        size = method.max_krylov or max(LEAST_FIRST, min(MAX_KRYLOV, FIRST_MEMORY // self.evaluator.size))
+        return RecyclingGMRES(size, method.recycle, systems, space, needs_descent)
 
     def _keep(self, memory: SolveMemory) -> None:
         if isinstance(self.state.linear, RecyclingGMRES):
@@ -230,9 +235,9 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
         previous, direction, remaining = state.norms, outcome.x, linear_residual
         if evaluator.box is not None:
-            kept, most = kept_part(state.norms, state.start_norms), self.method.max_krylov
+            kept, iterations = kept_part(state.norms, state.start_norms), self.method.max_krylov or MAX_KRYLOV
             direction, remaining = bounded_direction(
-                evaluator, J, state.x, state.F, previous, kept, outcome.x, linear_residual, most
+                evaluator, J, state.x, state.F, previous, kept, outcome.x, linear_residual, iterations
             )
         descent = self._descent(J, direction, remaining) if self.method.line_search.needs_descent else None
         correction = state.linear.correction
