@@ -189,7 +189,15 @@ class Diagonals:
                     field.add(offset)
                 else:
                     self.wraps = [ring or a != b for ring, a, b in zip(self.wraps, offset, same)]
+        if self.is_full:  # couplings of fields may be small where these are
+            for f, field in enumerate(found):
+                field |= {self._offset_of_field(g - f) for g in range(self.fields)}
         return [sorted(field) for field in found]
+
+    def _offset_of_field(self, distance: int) -> Offset:
+        """The offset of another field at the same place."""
+        others = (0,) * (len(self.shape) - 1)
+        return (distance, *others) if self.stacked else (*others, distance)
 
     def _on_torus(self, offset: Offset) -> Offset:
         return tuple(d % m for d, m in zip(offset, self.shape))

@@ -204,8 +204,11 @@ class SparseNewton:
         plan, factor = SparsePlan(large), self.factor or SparseLU()
         settings: Any = factor if plan.is_direct or plan.fill.prefers_direct else ILU()
         lagged = Lagged(preconditioner=settings, structure=large)
-        solution = NewtonKrylov(preconditioner=lagged).solve(context, start, rows)
+        method = NewtonKrylov(preconditioner=lagged, retry=False)  # what fails here may be the preconditioner
+        solution = method.solve(replace(context, leave=lambda state: vars(state)["attempts"] > 0), start, rows)
         again = np.flatnonzero(unsolved(context, solution))
+        left = again[solution.status[again] == Status.ITERATION_LIMIT]
+        solution.status[left] = Status.LINE_SEARCH_FAILED
         return retried(self.products(), context, solution, again) if again.size else solution
 
     def inverses(self, context: SolveContext) -> SparseInverses:
