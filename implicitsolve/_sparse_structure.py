@@ -108,9 +108,7 @@ class Sparse(Shown):
     @cached_property
     def is_symmetric(self) -> bool:
         """Whether (j, i) is an entry wherever (i, j) is one."""
-        transposed = self.to_scipy().tocsr()
-        transposed.sort_indices()
-        return self.has_entries_of(transposed)
+        return self.has_entries_of(self.to_scipy().tocsr())  # whose indices are in order
 
     @cached_property
     def with_diagonal(self) -> tuple[Sparse, HostArray, HostArray]:

@@ -207,7 +207,8 @@ def random_direction(colors: HostArray | None, size: int, seed: int) -> HostArra
         first = np.searchsorted(colors[order], np.arange(int(colors.max()) + 1))
         rank = np.empty(size)
         rank[order] = np.arange(size) - first[colors[order]]
-        lengths = 0.5 + 0.5 * np.mod(rank * GOLDEN + random.uniform(), 1.0)
+        turns = rank * GOLDEN + random.uniform()
+        lengths = 0.5 + 0.5 * (turns - np.floor(turns))
     return np.asarray(lengths * random.choice((-1.0, 1.0), size))
 
 
