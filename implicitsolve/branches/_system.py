@@ -265,7 +265,7 @@ class BorderedPlan:
         n, nnz = structure.unknowns, structure.nnz
         self.structure = structure
         numbers = np.arange(1, nnz + 2 * n + 2)
-        J = scipy.sparse.csc_array((numbers[:nnz], structure.indices, structure.indptr), shape=(n, n))
+        J = structure.with_entries(numbers[:nnz])
         column, row, corner = numbers[nnz : nnz + n, None], numbers[None, nnz + n : -1], numbers[-1:, None]
         whole = scipy.sparse.block_array([[J, column], [row, corner]], format="csc")
         self.order: HostArray = whole.data - 1

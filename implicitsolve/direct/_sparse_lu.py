@@ -14,7 +14,7 @@ import scipy.sparse.csgraph
 import scipy.sparse.linalg
 
 from implicitsolve._namespace import array_namespace, is_complex, near_reciprocals
-from implicitsolve._sparse_structure import Sparse
+from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine
 from implicitsolve.operators import LinearOperator
@@ -101,14 +101,14 @@ class SparsePlan:
         return [_engine(self, row) for row in A.flat_data]
 
     @cached_property
-    def permuted(self) -> tuple[HostArray, HostArray, HostArray]:
-        """P A P^T in the known order, as (entries, indices, indptr): the next factorizations need not look for one."""
+    def permuted(self) -> tuple[HostArray, Sparse]:
+        """P A P^T in the known order: places of its entries in A, and its pattern. No factorization seeks it again."""
         order: Any = self.known_order
         structure, n = self.structure, self.structure.unknowns
         numbers = np.arange(structure.nnz)
         rows = scipy.sparse.csc_array((numbers, order[structure.rows], structure.indptr), shape=(n, n)).tocsr()
         P = scipy.sparse.csr_array((rows.data, order[rows.indices], rows.indptr), shape=(n, n)).tocsc()
-        return P.data, P.indices, P.indptr
+        return P.data, compressed(P.indptr, P.indices)
 
 
 class _Band:
@@ -179,10 +179,9 @@ class _SuperLU:
 
     def __init__(self, plan: SparsePlan, data: HostArray, *, pivots: bool) -> None:
         structure = plan.structure
-        n = structure.unknowns
         self.order: HostArray | None = None
         if pivots or not plan.is_symmetric:
-            self.lu = _superlu(data, structure.indices, structure.indptr, n, permc_spec="COLAMD")
+            self.lu = _superlu(structure.with_entries(data), permc_spec="COLAMD")
         else:
             options: Any = {
                 "diag_pivot_thresh": PIVOT_THRESHOLD,
@@ -192,11 +191,11 @@ class _SuperLU:
             }
             self.order = plan.known_order
             if self.order is None:
-                self.lu = _superlu(data, structure.indices, structure.indptr, n, permc_spec="MMD_AT_PLUS_A", **options)
+                self.lu = _superlu(structure.with_entries(data), permc_spec="MMD_AT_PLUS_A", **options)
                 plan.known_order = self.lu.perm_c
             else:
-                sorting, indices, indptr = plan.permuted
-                self.lu = _superlu(data[sorting], indices, indptr, n, permc_spec="NATURAL", **options)
+                places, pattern = plan.permuted
+                self.lu = _superlu(pattern.with_entries(data[places]), permc_spec="NATURAL", **options)
         self.nbytes, self.is_complex = int(self.lu.nnz) * (data.itemsize + 4), data.dtype.kind == "c"
 
     def solve(self, b: HostArray, trans: str) -> HostArray:
@@ -208,8 +207,7 @@ class _SuperLU:
         return self.lu.solve(permuted, trans)[self.order]
 
 
-def _superlu(data: HostArray, indices: HostArray, indptr: HostArray, n: int, **options: Any) -> Any:
-    A = scipy.sparse.csc_matrix((data, indices, indptr), shape=(n, n))
+def _superlu(A: Any, **options: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return scipy.sparse.linalg.splu(A, **options)
@@ -309,8 +307,7 @@ def _is_accurate(structure: Sparse, data: HostArray, engine: Engine) -> bool:
     """Whether a solve leaves a small residual."""
     b = np.random.default_rng(0).uniform(0.5, 1.0, structure.unknowns).astype(data.dtype)
     x = engine.solve(b, "N")
-    n = structure.unknowns
-    A = scipy.sparse.csc_array((data, structure.indices, structure.indptr), shape=(n, n))
+    A = structure.with_entries(data)
     with np.errstate(all="ignore"):
         size = np.max(np.abs(data), initial=0.0) * np.max(np.abs(x)) + np.max(np.abs(b))
         return bool(np.max(np.abs(b - A @ x)) <= LARGEST_RESIDUAL * size)

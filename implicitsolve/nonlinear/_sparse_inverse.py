@@ -126,9 +126,7 @@ class _Iterative:
         self._factors: Any = None
         data, structure = J.flat_data[0], J.structure
         if owner.diagonals is None:
-            self._scaled: Any = scipy.sparse.csc_array(
-                (data.copy(), structure.indices, structure.indptr), shape=J.shape
-            )
+            self._scaled: Any = structure.with_entries(data.copy())
         else:
             offsets, places = owner.diagonals
             full = np.zeros((offsets.size, structure.unknowns), dtype=data.dtype)

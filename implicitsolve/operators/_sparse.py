@@ -64,7 +64,7 @@ class SparseMatrix(LinearOperator):
         self.structure: Sparse = structure
         n, batch_shape = structure.unknowns, tuple(data.shape[:-1])
         if isinstance(data, np.ndarray):
-            parts = cache(lambda: [_columns(row, structure) for row in _flat(data)])  # factors need no products
+            parts = cache(lambda: [structure.with_entries(row) for row in _flat(data)])  # factors need no products
             matvec, rmatvec = (lambda v: _each(parts(), v, adjoint=False)), (lambda w: _each(parts(), w, adjoint=True))
         else:
             pattern = device_pattern(structure, data)
@@ -109,7 +109,7 @@ class SparseMatrix(LinearOperator):
 
         In the default format, compressed columns, the array shares its entries with this matrix, if these are NumPy's.
         """
-        return _columns(to_host(self.flat_data[system, :]), self.structure).asformat(format)
+        return self.structure.with_entries(to_host(self.flat_data[system, :])).asformat(format)
 
     def todense(self) -> Array:
         """Return the matrix, or matrices, with all its zeros."""
@@ -137,13 +137,6 @@ class SparseMatrix(LinearOperator):
         full = xp.zeros((*self.batch_shape, math.prod(shape)), dtype=self.data.dtype, device=device(self.data))
         full[..., from_host(places, self.data)] = self.data[..., entries]
         return xp.reshape(full, (*self.batch_shape, *shape))
-
-
-def _columns(data: HostArray, structure: Sparse) -> Any:
-    shape = structure.unknowns, structure.unknowns
-    A = scipy.sparse.csc_array((data, structure.indices, structure.indptr), shape=shape)
-    A.has_sorted_indices = A.has_canonical_format = True
-    return A
 
 
 def _taken(data: Array, structure: Sparse, indices: Indices) -> SparseMatrix:
