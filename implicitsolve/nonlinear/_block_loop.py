@@ -90,7 +90,7 @@ class BlockLoop(IterationLoop[BlockState]):
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
-        self.assembler: JacobianAssembler = method.assembler(self.evaluator)
+        self.assembler: JacobianAssembler = method.assembler(self.whole)
         self.factor: Any = method.factor
         self.is_limited &= self.assembler.cost <= PER_PROGRESS
         self.newton: Array | None = None  # the last direction, before it was shortened at bounds

@@ -201,7 +201,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             attempts=np.zeros(systems, dtype=int),
             J=J,
             x_norms=None,
-            lagged=None if method.preconditioner is None else lagged(method.preconditioner, self.evaluator, systems),
+            lagged=None if method.preconditioner is None else lagged(method.preconditioner, self.whole, systems),
             linear=linear if method.krylov_dtype is None else SinglePrecision(linear),
             radius=np.full(systems, np.inf),
         )

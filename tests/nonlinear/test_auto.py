@@ -8,7 +8,7 @@ import scipy.sparse
 
 import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockNewton, NewtonKrylov, NonlinearStop, Problem, Status, newton_krylov, root
-from implicitsolve.adapters import gru_parameters, implicit_gru, implicit_rnn
+from implicitsolve.adapters import gru_parameters, implicit_gru, implicit_rnn, rnn_parameters
 from implicitsolve.nonlinear import Auto
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.testing import classic_problems
@@ -459,3 +459,23 @@ def test_jac_was_evaluated_twice_at_x0(kind):
     result = root(Problem(lambda x: x + np.tanh(A @ x) - 1.0, jac=jac), np.zeros(n))
     assert result.success
     assert len({x.tobytes() for x in points}) == len(points) == result.counts.linearizations
+
+
+def test_some_systems_of_a_batch_by_another_method_were_indexed_beyond_their_number():
+    rng = np.random.default_rng(0)
+    lengths = np.array([1, 1, 2, 7, 11, 5])
+    params = rnn_parameters(3, 5, scale=0.8, rng=rng)
+    layer = implicit_rnn(params, rng.standard_normal((6, 11, 3)), lengths=lengths)
+    assert root(layer).success.all()
+
+
+def test_preconditioners_of_some_systems_of_a_batch_were_indexed_beyond_their_number():
+    scales = np.array([1.0, 6.0, 3.0, 7.0, 12.0])[:, None] / 31**2  # the second and the last two have no root
+
+    def residual(u):
+        with np.errstate(over="ignore"):
+            return np.diff(u, n=2, prepend=0.0, append=0.0) + scales * np.exp(u)
+
+    method = NewtonKrylov(preconditioner=ims.BlockLU())
+    found = root(Problem(residual, batch_ndim=1, structure=BlockBanded(1, 1)), np.zeros((5, 30)), method=method)
+    assert found.success.tolist() == [True, False, True, False, False]
