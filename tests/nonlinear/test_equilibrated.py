@@ -100,3 +100,12 @@ def test_every_attempt_keeps_its_reason():
     assert [retry.iteration for retry in result.retries] == sorted(retry.iteration for retry in result.retries)
     assert max(map(len, result.summary().splitlines())) <= 100
     assert root(lambda x: x - 1, 3.0).retries == ()
+
+
+def test_fifty_unknowns_without_a_root_took_ten_thousand_evaluations():
+    x0 = np.random.default_rng(0).standard_normal(50)  # J, which takes 50, has rows of very different sizes
+    for residual in (lambda x: np.tanh(x) - 2, lambda x: np.exp(x) + 0.1):
+        with np.errstate(all="ignore"):
+            result = root(residual, x0, stop=STOP)
+        assert not result.success
+        assert result.counts.residuals <= 1700
