@@ -10,9 +10,7 @@ which that one imports, in ``NUMBA_CACHE_DIR`` or else in the user's cache folde
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import hashlib
 import logging
 import re
@@ -29,8 +27,6 @@ import numba
 import numba.core.config
 from numba.core import cgutils, config
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator, UserWideCacheLocator
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime.nrt import rtsys
 from numba.extending import intrinsic
 
@@ -52,11 +48,6 @@ def supports_real(like: Array, **sizes: Any) -> bool:
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` for the types it is called with, and keep the machine code on disk."""
     return compiled(function, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
-
-
-def kernel_of_lanes(function: Callable[..., Any]) -> Any:
-    """Compile `function` without unrolling its loops: it compiles in 0.85 of the time and runs in 0.9 to 1.0."""
-    return compiled(function, _Short, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 
 
 def inner(function: Callable[..., Any], **options: Any) -> Any:
@@ -243,74 +234,21 @@ class _Kept(FunctionCache):
             return own._load_overload(sig, target_context)
 
 
-def compiled(function: Callable[..., Any], library: Any = None, **options: Any) -> Any:
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
     """``numba.njit`` of `function`, kept on disk where a folder can be written; long compilation is logged."""
     dispatcher = cast("Any", numba.njit(**options)(function))
     config = cast("Any", numba.core.config)
     before = config.CACHE_LOCATOR_CLASSES
     own = ",".join(f"{locator.__module__}.{locator.__name__}" for locator in (InGivenFolder, InUsersFolder))
     config.CACHE_LOCATOR_CLASSES = own
-    with contextlib.suppress(RuntimeError):  # no folder can be written
+    try:
         dispatcher._cache = _Kept(function)
-    config.CACHE_LOCATOR_CLASSES = before
-    dispatcher.compile = functools.partial(_timed, dispatcher, library or _Linked, dispatcher.compile)
+    except RuntimeError:  # no folder can be written
+        pass
+    finally:
+        config.CACHE_LOCATOR_CLASSES = before
+    dispatcher.compile = functools.partial(_timed, dispatcher, dispatcher.compile)
     return dispatcher
-
-
-# Compilation of what is linked
-
-
-class _Linked(JITCodeLibrary):
-    """Code that is optimized and turned into machine code where it is called from outside, else as part of its callers.
-
-    Numba does both for every function, and then again in each of its callers: half of the time that `newton_batch` took
-    to compile.
-    """
-
-    def finalize(self) -> None:
-        """Link, and no more."""
-        own = cast("Any", self)
-        own._raise_if_finalized()
-        for library in dict.fromkeys(own._linking_libraries):
-            own._reload_init.update(library._reload_init)
-            own._final_module.link_in(library._get_module_for_linking(), preserve=True)
-        own._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        """Address of a function that Python calls, and 0 for others."""
-        own = cast("Any", self)
-        own._ensure_finalized()
-        if not self._has_machine_code(name):
-            if not any(function.name == name for function in own._final_module.functions):
-                return 0
-            own._optimize_final_module()
-            own._final_module.verify()
-            own._finalize_final_module()
-        return own._codegen._engine.get_function_address(name)
-
-    @property
-    def codegen(self) -> Any:
-        """What `set_env` is called on."""
-        return self
-
-    def set_env(self, name: str, environment: Any) -> None:
-        """Tell the machine code, if there is any, its environment."""
-        if self._has_machine_code(name):
-            cast("Any", self)._codegen.set_env(name, environment)
-
-    def _has_machine_code(self, name: str) -> bool:
-        return cast("Any", self)._codegen._engine.is_symbol_defined(name)
-
-
-class _Short(_Linked):
-    """The same without unrolled loops."""
-
-    def add_ir_module(self, ir_module: Any) -> None:
-        """Have LLVM prefer short code."""
-        for function in ir_module.functions:
-            if not function.is_declaration:
-                function.attributes.add("optsize")
-        cast("Any", super()).add_ir_module(ir_module)
 
 
 @dataclass
@@ -336,20 +274,10 @@ class Compilation:
 compilation: Compilation = Compilation()
 
 
-def _timed(dispatcher: Any, library: Any, compile_for: Callable[[Any], Any], signature: Any) -> Any:
+def _timed(dispatcher: Any, compile_for: Callable[[Any], Any], signature: Any) -> Any:
     """Compile for a signature, or load from disk, which is not counted."""
     loaded, start = dispatcher.stats.cache_hits.total(), time.perf_counter()
-    codegen = dispatcher.targetctx.codegen()
-    with global_compiler_lock:
-        before, collects = codegen._library_class, gc.isenabled()
-        codegen._library_class = library
-        gc.disable()  # saves an eighth of the time: a compiler's data live until it is done
-        try:
-            entry = compile_for(signature)
-        finally:
-            codegen._library_class = before
-            if collects:
-                gc.enable()
+    entry = compile_for(signature)
     if dispatcher.stats.cache_hits.total() == loaded:
         compilation.add(time.perf_counter() - start)
     return entry

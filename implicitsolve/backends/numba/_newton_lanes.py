@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve.backends.numba import _newton_steps as steps
-from implicitsolve.backends.numba._jit import borrowed, inner, kernel, kernel_of_lanes
+from implicitsolve.backends.numba._jit import borrowed, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.nonlinear import _broyden
@@ -67,7 +67,7 @@ def evaluate_each(call, x, p, out, shape):
             out[b] = np.nan
 
 
-@kernel_of_lanes
+@kernel
 def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, status, norms, counts):
     """Solve the systems x (B, N), in place; one for which this method is not enough keeps its x and its status.
 
