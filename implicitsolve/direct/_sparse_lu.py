@@ -30,7 +30,7 @@ ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane
 CUBES, LINES, EACH = 1.0, 12.0, 40.0  # w^3 + 12 N w + 40 nnz: planes, tori, cubes, 1 or 2 fields, within a factor of 2
 DENSE = 0.25  # part of all entries from which on LAPACK's LU of the whole array is faster than SuperLU
 SPREAD = 10.0  # of the largest entries of rows, or of columns, above which they are scaled, as by LAPACK's `gesvx`
-DIRECT_LIMIT = 1.5e4  # nanoseconds an unknown up to which kept factors were faster than ILU: cube of 26, torus of 200
+DIRECT_LIMIT = 3e4  # nanoseconds an unknown up to which kept factors were not slower than ILU: cube of 32, torus of 320
 
 
 @dataclass(frozen=True)
