@@ -98,7 +98,7 @@ def test_bordered_systems():
 
 
 def test_engines_and_estimates():
-    line, plane, cube = (SparsePlan(Grid(shape=s).sparse) for s in [(1000,), (60, 60), (30, 30, 30)])
+    line, plane, cube = (SparsePlan(Grid(shape=s).sparse) for s in [(1000,), (60, 60), (40, 40, 40)])
     assert line.is_band
     assert not plane.is_band
     assert plane.fill.prefers_direct
