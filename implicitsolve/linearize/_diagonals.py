@@ -137,8 +137,8 @@ class Diagonals:
         if self.is_full and not own <= known:
             raise NotDiagonalError
         shared = (own & known) - {(0,) * len(self.shape)}
-        is_full = self.columns[second].size > MOST_ROWS
-        if min(len(own), len(known)) > 2 and not is_full and len(shared) < SHARED * (len(own) - 1):
+        is_long = self.columns[second].size > MOST_ROWS
+        if min(len(own), len(known)) > 2 and not is_long and len(shared) < SHARED * (len(own) - 1):
             raise NotDiagonalError
 
     @property

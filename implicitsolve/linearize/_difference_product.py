@@ -37,6 +37,11 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.problem import spread
 
+MAX_CALIBRATIONS = 20  # evaluations at most that one solve spends to find the length of x
+SHORTEST, LONGEST = 1e-290, 1e290  # lengths beyond which a step or a difference would leave the range of float64
+SINGLE = float(np.finfo(np.float32).eps)
+TOUCHING = 1e-3  # distance from a bound, over that of a step across it, at which x is held by the bound
+
 
 @dataclass(frozen=True)
 class Box:
@@ -97,14 +102,6 @@ class Box:
         near = TOUCHING * xp.abs(step)
         blocked = ((step < 0) & (x - self.lower <= near)) | ((step > 0) & (self.upper - x <= near))
         return to_host(xp.any(blocked, axis=1))
-
-
-TOUCHING = 1e-3  # distance from a bound, over that of a step across it, at which x is held by the bound
-
-
-MAX_CALIBRATIONS = 20  # evaluations at most that one solve spends to find the length of x
-SHORTEST, LONGEST = 1e-290, 1e290  # lengths beyond which a step or a difference would leave the range of float64
-SINGLE = float(np.finfo(np.float32).eps)
 
 
 class DifferenceLength:
