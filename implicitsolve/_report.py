@@ -1,4 +1,4 @@
-"""What the command tells and tries: versions, machine and backends, and solves with known answers, part by part."""
+"""Report of `python -m implicitsolve`: versions, machine and backends, and solves with known answers, part by part."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DIRECTORIES = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:|~)?(?:[\\/][^\\/\s'\":,]+)
 
 
 def environment() -> dict[str, Section]:
-    """What a reader of a bug report asks first, by section."""
+    """What a bug report needs, by section."""
     return {
         "versions": versions(),
         "platform": machine(),

@@ -1,4 +1,4 @@
-"""What solves show of themselves: `result.summary()`, a `repr` of one line, and in notebooks a table with a curve."""
+"""Representations of results: `result.summary()`, a `repr` of one line, and in notebooks a table with a curve."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def derivative_summary(kind: str, status: Any, calls: str, gradients: Mapping[st
 
 
 def facts(result: Any) -> dict[str, str]:
-    """What a line, or the table of a notebook, says of a result: of a batch the largest numbers."""
+    """Entries of the line, or of a notebook's table, for a result; for a batch the largest numbers."""
     status = np.asarray(result.status)
     by_status = [f"{name} ({count})" if status.ndim else name for name, count in _by_status(status)]
     shown = {"status": ", ".join(by_status) or "the batch is empty"}

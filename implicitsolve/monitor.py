@@ -17,7 +17,7 @@ __all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "p
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line
 SMALL = 1e-9  # share that is rounding error
-MANY = 1000  # steps from which on an estimate says nothing
+MANY = 1000  # steps from which on an estimate means nothing
 
 
 class Monitor(Protocol):

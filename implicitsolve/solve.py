@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from implicitsolve._habits import adapted, method_hint
 from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
+from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
 from implicitsolve.elimination._even_odd import EvenOdd
@@ -64,7 +64,7 @@ def root(
     bounds: Any = None,
     x_scale: Any = None,
     f_scale: Any = None,
-    **habits: Any,
+    **scipy_keywords: Any,
 ) -> NonlinearResult:
     """Solve F(x) = 0, for one system or a batch of independent ones.
 
@@ -93,10 +93,10 @@ def root(
         Sizes of the unknowns and of the equations, in place of those that the problem declares. With `f_scale` the
         stopping rule reads norm(F(x) / f_scale) <= max(atol, rtol * norm(F(x0) / f_scale)), and the norms of the result
         are these. See `Problem`.
-    **habits
+    **scipy_keywords
         `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
         ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
-        raise a TypeError that names the way.
+        raise a TypeError that names the replacement.
 
     Returns
     -------
@@ -143,8 +143,8 @@ def root(
     ||F|| fast enough, by the rules of `BlockNewton`; a pattern that two assemblies of J show to be too narrow is
     detected again, once in a solve. Every result holds structure and coloring; factors and Krylov vectors, the larger
     part, only after a solve with `previous`, and only if all systems of the batch have converged in the same step. So
-    the first result of a chain has none, the second factors its J, and later ones begin with these factors. They live
-    as long as a result that holds them: keep ``result.without_memory()`` of old steps.
+    the first result of a chain has none, the second factors its J, and later ones begin with these factors. They are
+    kept as long as a result that holds them: keep ``result.without_memory()`` of old steps.
 
     Examples
     --------
@@ -160,8 +160,8 @@ def root(
     array([[ 1.414214,  1.414214],
            [-1.414214, -1.414214]])
     """
-    if habits:
-        problem, stop = adapted(problem, stop, habits, (NewtonKrylov, NonlinearStop, Problem))
+    if scipy_keywords:
+        problem, stop = adapted(problem, stop, scipy_keywords, (NewtonKrylov, NonlinearStop, Problem))
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     declared = {"bounds": bounds, "x_scale": x_scale, "f_scale": f_scale}
     given = {name: value for name, value in declared.items() if value is not None}

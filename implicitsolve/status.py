@@ -124,7 +124,7 @@ class Status(enum.IntEnum):
     )
 
 
-CUT = (Status.STOPPED_BY_MONITOR, Status.EVALUATION_LIMIT, Status.TIME_LIMIT)  # ended by the caller's wish
+CUT = (Status.STOPPED_BY_MONITOR, Status.EVALUATION_LIMIT, Status.TIME_LIMIT)  # ended at the caller's request
 
 
 class StatusArray(np.ndarray[Any, Any]):

@@ -205,7 +205,7 @@ class Detection(Shown):
     Attributes
     ----------
     structure : Sparse or None
-        The pattern; None if none was found, or none is believed.
+        The pattern; None if none was found, or none was accepted.
     how : str
         "diagonals" or "bisection": which search found it; in the result of a solve also "declared", "jac" (the entries
         of the problem's own matrix), or "previous" (found by an earlier solve). Without a structure the reason:

@@ -1,4 +1,4 @@
-"""First steps of a user with SciPy's habits: each works, or ends in a message that names the argument and the way."""
+"""First steps of a user who knows SciPy: each works, or a message names the argument and its replacement."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ result
 monitor
 kernels
 operators
-problem _habits
+problem _scipy_keywords
 linearize
 krylov
 direct

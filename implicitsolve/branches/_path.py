@@ -25,7 +25,7 @@ DENSE_SPECTRUM = 300  # unknowns up to which all eigenvalues are computed
 REAL = 1e-9  # imaginary part, over the modulus, up to which an eigenvalue is real
 IMAGINARY = 1e-3  # real part over the modulus of a located pair, from which on it is none
 NEARER = 1e-2  # by which a test function must have fallen to show a branch point
-NEAREST = 1e-4  # distance of two points whose branches are not told apart
+NEAREST = 1e-4  # distance of two points whose branches are not distinguished
 
 Found = tuple[str, "Point", dict[str, Any]]  # kind, where, and what is known of it
 

@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse.linalg as spla
 from scipy.optimize import OptimizeResult
 
-from implicitsolve._habits import drop_in_hint
 from implicitsolve._namespace import array_namespace, as_inexact
+from implicitsolve._scipy_keywords import drop_in_hint
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.globalize import Backtracking, FullStep, Wolfe

@@ -18,7 +18,7 @@ from implicitsolve.testing import check_derivatives
 STATIONARY = 1e-6  # ||J^H F|| over ||J|| ||F||
 STATIONARY_ADVICE = "No descent leads away from it: start elsewhere, or race() several initial guesses."
 FAR = 1e6  # length of a Newton step over ||x||
-TOUCHING = 1e-9  # distance of an unknown from a bound, over max|x|, at which it is said to lie there
+TOUCHING = 1e-9  # distance of an unknown from a bound, over max|x|, up to which it counts as being there
 NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error
 
 

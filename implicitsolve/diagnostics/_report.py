@@ -120,7 +120,7 @@ def _head(result: Any) -> str:
 
 
 def _findings(explanation: Explanation) -> str:
-    """What `explain` says."""
+    """The findings and notes of `explain`."""
     findings = "".join(map(_finding, explanation.findings)) or "<p>Nothing suspicious was found.</p>"
     notes = [escape(note) for note in explanation.notes]
     lead = f"<p>{notes.pop(0)}</p>" if notes and notes[0].endswith(":") else ""

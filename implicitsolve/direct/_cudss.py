@@ -24,7 +24,7 @@ from implicitsolve._typing import Array
 from implicitsolve.errors import BackendUnavailable
 from implicitsolve.operators._sparse import DevicePattern, SparseMatrix, device_pattern
 
-RECOVERED = 1e-3  # error of the solution of A x = A e, whose entries e are about 1, up to which factors are believed
+RECOVERED = 1e-3  # error of the solution of A x = A e, whose entries e are about 1, up to which factors are accepted
 QUIET = logging.Logger("implicitsolve.cudss", logging.CRITICAL)  # nvmath's default, the root logger, prints warnings
 
 

@@ -1,4 +1,4 @@
-"""What the core asks of arrays that are partitioned across ranks: vector operations, and products with banded matrices.
+"""Kernels for arrays that are partitioned across ranks: vector operations, and products with banded matrices.
 
 Related sums and maxima are sent in one message.
 """

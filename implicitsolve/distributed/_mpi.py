@@ -39,7 +39,7 @@ class MPI:
     Use it as a context manager around the program: an exception that leaves the block on one rank is printed with the
     rank's number, and ends all ranks at once with exit status 1. Otherwise the others would wait for it indefinitely.
 
-    Numbers go as buffers, not pickled. A maximum keeps NaN, which MPI's own does not promise.
+    Numbers go as buffers, not pickled. A maximum keeps NaN, which MPI's own does not guarantee.
 
     Every rank bases its decisions on the same numbers. MPI's standard recommends that all ranks obtain the same bits
     from a sum, and implementations comply on machines of one kind. What ranks compute from these has the same bits if

@@ -19,7 +19,7 @@ SUFFICIENT_DECREASE = 1e-4  # Dennis and Schnabel (1996), section 6.3
 CAUTIOUS_GROWTH = 10.0**0.5  # of ||F|| that the second attempt at a system may accept
 LENGTHS = np.linspace(0.1, 0.5, 17)  # among which a model of ||J^-1 F|| is minimized
 REST = 1 - LENGTHS
-PROMISING = 0.8  # of ||J^-1 F|| at the start: what that model must promise
+PROMISING = 0.8  # of ||J^-1 F|| at the start: which that model must predict
 
 
 class Forcing(Protocol):
@@ -180,7 +180,7 @@ Correction: TypeAlias = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class SearchStart:
-    """What a search knows of the systems of a batch.
+    """State of the systems of a batch that a line search reads.
 
     Attributes
     ----------
@@ -254,7 +254,7 @@ class Backtracking:
 
     The length comes from a quadratic, then cubic model of ||F||^2, kept within [0.1, 0.5] of the last one [2]_. With a
     direct solve the first comes from a model of ||J^-1 F||, J^-1 F(x + lam s) = -(1 - lam) s + lam^2 J^-1 F(x + s),
-    where that promises to fall below 0.8 of its start. Where F is NaN or Inf, or overflows, the length falls tenfold
+    where that predicts a fall below 0.8 of its start. Where F is NaN or Inf, or overflows, the length falls tenfold
     until it is finite.
 
     Parameters
@@ -383,7 +383,7 @@ def model_minimizer(
 
 
 def natural_minimizer(step: Array, natural: Array) -> HostArray:
-    """Length after the whole step of an exact J, given J^-1 F at its end, if a model of ||J^-1 F|| promises much; NaN.
+    """Length after the whole step of an exact J, given J^-1 F at its end; NaN without a large predicted reduction.
 
     Along the step ``J(x)^-1 F(x + l step) = -(1 - l) step + l^2 natural`` where F is quadratic.
     """

@@ -132,10 +132,10 @@ class DifferenceLength:
         self.sigma[rows] = self.origin[rows] = np.where(sigma > 0, sigma, 1.0)
 
     def adjust(self, rows: Indices, change: HostArray, F_norm: HostArray, precision: HostArray, attempt: int) -> bool:
-        """Judge the first steps by how much they changed F; return whether none must be taken again.
+        """Adjust the first steps by how much they changed F; return whether none must be taken again.
 
-        A row that took no step, or has no residual, has `F_norm` 0 and learns nothing.
-        A step that F does not feel grows. One that changes F by more than a fourth root of the precision, or makes it
+        A row that took no step, or has no residual, has `F_norm` 0 and is not adjusted.
+        A step that does not change F grows. One that changes F by more than a fourth root of the precision, or makes it
         overflow, shrinks only where sigma was a guess: elsewhere a small F means that x is near the root. Steps that
         give no information on the right size first extrapolate, and then bisect the bracket in logarithms.
         """

@@ -49,7 +49,7 @@ FEW = 0.75  # fraction of the systems below which gathering their data pays
 class Entering:
     """Systems whose first point is evaluated in the next call for others that already iterate.
 
-    `evaluator` is of both, the others first; `needs_jacobian` tells whether that call has to linearize.
+    `evaluator` is of both, the others first; `needs_jacobian` is whether that call has to linearize.
     """
 
     def __init__(self, evaluator: Evaluator, x: Array, *, needs_jacobian: bool) -> None:

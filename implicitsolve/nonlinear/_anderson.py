@@ -31,8 +31,8 @@ from implicitsolve.stopping import check_flag, check_limit, check_tolerance
 RENEWALS = np.asarray([8, 32, 128])  # ages at which M is built anew, and counted from when a system goes back
 ROUNDING = 100  # units of roundoff below which a pivot of the small problem is noise
 LARGEST = 2**27  # numbers that the memory of all systems may take: 1 GiB in float64
-IDLE = 5  # steps in which ||F|| must fall by a tenth, if the mixtures promise that it is halved in each
-FALLEN, PROMISED = 0.9, 0.5
+IDLE = 5  # steps in which ||F|| must fall by a tenth, if the mixtures predict that each halves it
+FALLEN, PREDICTED = 0.9, 0.5
 CONTRACTION = 0.2  # of ||F|| in every step so far, up to which steps are not mixed: 0.6 to 0.9 of the time on layers
 
 
@@ -143,11 +143,11 @@ class _AndersonState(FixedPointState):
     is_plain: HostArray  # whether ||F|| has fallen so fast in every step that none was mixed
 
     def is_misled(self, rejected: HostArray) -> HostArray:
-        """Systems in which ||F|| does not follow what the mixtures promise."""
+        """Systems in which ||F|| does not fall as the mixtures predict."""
         fallen = rejected | (self.norms < FALLEN * self.mark)
         self.idle = np.where(fallen, 0, self.idle + 1)
         self.promised = np.where(fallen, 0.0, self.promised)
-        misled = (self.idle >= IDLE) & (self.promised < PROMISED * self.idle)
+        misled = (self.idle >= IDLE) & (self.promised < PREDICTED * self.idle)
         self.mark = np.where(fallen | misled, self.norms, self.mark)
         self.idle, self.promised = np.where(misled, 0, self.idle), np.where(misled, 0.0, self.promised)
         return misled

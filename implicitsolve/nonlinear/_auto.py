@@ -1,4 +1,4 @@
-"""Auto: the method by what the problem declares; and what it alone uses, two precisions and a last trust region."""
+"""Auto: the method by what the problem declares; and what only it uses, two precisions and a last trust region."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ class MixedPrecision:
     """A method in float32 until rounding errors dominate, then Newton–Krylov with float32 products and float64 F.
 
     For fixed-point problems in float64 that offer `Problem.astype`. From where the first phase ends, one Newton step
-    whose linear system is solved as accurately as the target asks is nearly always enough; the target, and all that is
-    said of the result, are those of float64. Measured on implicit GRUs with k = 200 and 448, against Anderson's method
+    whose linear system is solved as accurately as the target asks is nearly always enough; the target, and all norms
+    of the result, are those of float64. Measured on implicit GRUs with k = 200 and 448, against Anderson's method
     in float64: some more products, most of them in float32, and 0.5 to 0.7 of the time.
     """
 
@@ -219,7 +219,7 @@ class MixedPrecision:
 
 @dataclass(frozen=True, kw_only=True)
 class _RoughStop(NonlinearStop):
-    """A rule that is also content with what rounding leaves of F, in the same norm."""
+    """A rule that also accepts F at the level of rounding errors, in the same norm."""
 
     event_shape: tuple[int, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Newton directions: what solves J s = -F as accurately as the forcing term asks, also in single precision."""
+"""Newton directions: what solves J s = -F to the forcing term, also in single precision."""
 
 from __future__ import annotations
 

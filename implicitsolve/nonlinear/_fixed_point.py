@@ -74,7 +74,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
     # What a method adds
 
     def _with_history(self, state: FixedPointState) -> State:
-        """The record of systems that start, with what the method remembers of their past."""
+        """The record of systems that start, with the method's history of their steps."""
         raise NotImplementedError
 
     def _proposal(self) -> Array:

@@ -1,4 +1,4 @@
-"""What Anderson's method remembers of its last steps, for each system of a batch."""
+"""History of Anderson's method, its last steps for each system of a batch."""
 
 from __future__ import annotations
 

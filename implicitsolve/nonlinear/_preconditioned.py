@@ -148,7 +148,7 @@ class _Solve:
         return evaluator
 
     def run(self) -> Solution:
-        """Solve, and judge where that ended by F."""
+        """Solve, and test F where that ended."""
         x0, F0, norm0 = gather(self.start.x, self.systems), None, None
         outer = self.inner
         if not self.is_left:
@@ -184,7 +184,7 @@ class _Solve:
         return x if self.is_left else x - self.inner.take(rows, self.start.start).residual(x)
 
     def _measure_ends(self, solution: Solution, x0: Array, F0: Array | None, norm0: HostArray | None) -> None:
-        """Measure F afresh where systems ended; that alone says which have converged."""
+        """Evaluate F where systems ended, which alone determines which have converged."""
         rows, stop = self.systems, self.context.stop
         x = self._moved(gather(solution.x, rows), rows)
         F = self._residual(x, rows)

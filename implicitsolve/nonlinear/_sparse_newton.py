@@ -248,7 +248,7 @@ class _Rental:
         self.tally, self.price, self.begin = tally, price, tally.residuals
 
     def __call__(self, state: LoopState) -> bool:
-        """Judge by the slowest system, which converges as fast from now on as it has on the average."""
+        """Whether to leave, by the slowest system and its average rate of convergence so far."""
         spent = self.tally.residuals - self.begin
         if spent < LEAST_RENT * self.price:
             return False

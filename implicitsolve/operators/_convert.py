@@ -99,7 +99,7 @@ def as_inverse(M: Any, name: str, in_shape: tuple[int, ...], batch_shape: tuple[
         return aslinearoperator(M, name)
     if isinstance(M, type) or not maps_residual(M):
         raise TypeError(f"`{name}` must be a function r -> z of one argument, an operator or a matrix, got {M!r}")
-    if _signature(M) is None:  # compiled, such as splu(A).solve: flat vectors are what it knows
+    if _signature(M) is None:  # compiled, such as splu(A).solve: it takes flat vectors alone
         return LinearOperator(M, in_shape=math.prod(in_shape))
     return LinearOperator(M, in_shape=in_shape, batch_shape=batch_shape)
 

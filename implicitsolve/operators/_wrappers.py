@@ -20,7 +20,7 @@ def guarded(
     """Return the square operator `A` on arrays (B, N): each product is counted, and what it returns checked.
 
     `name` is what messages call it, ``count("jvps")`` or ``count("vjps")`` is called before each product, and `copies`
-    tells whether `A` is given, and returns, copies. A product raises a TypeError where it returns no numbers, or
+    is whether `A` is given, and returns, copies. A product raises a TypeError where it returns no numbers, or
     complex ones for a real vector, and a ValueError where their shape is wrong.
     """
     flat = A.flat()

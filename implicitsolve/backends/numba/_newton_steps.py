@@ -250,7 +250,7 @@ def _correction(V, factors, unit):
 
 @inner
 def _promising(V, unit, step, natural):
-    """First length by the model of ||J^-1 F|| along the step, where that promises much, else 0.
+    """First length by the model of ||J^-1 F|| along the step, where that predicts a large reduction, else 0.
 
     `step` and `natural` are the squares of the step and of J^-1 F at its end, which is in row SCRATCH.
     """

@@ -1,4 +1,4 @@
-"""SciPy's keywords and method names: taken where they mean the same here, else answered with the way."""
+"""SciPy's keywords and method names: accepted where they mean the same here, else their replacement is named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import NonlinearStop, check_tolerance
 
-WAYS = {
+REPLACEMENTS = {
     "callback": "pass monitor=f, which is called as f(step, x, F)",
     "disp": "pass monitor=implicitsolve.monitor.table()",
     "eps": "pass method=NewtonKrylov(rdiff=...)",
@@ -26,7 +26,7 @@ WAYS = {
     "options": "pass stop=NonlinearStop(atol=..., max_iterations=...) and method=NewtonKrylov(...)",
     "x_tol": "a small step is no convergence here: pass stop=NonlinearStop(atol=...), a tolerance of F",
 }
-SAME = {
+SYNONYMS = {
     "M": "inner_M",
     "diff_step": "eps",
     "epsfcn": "eps",
@@ -39,7 +39,7 @@ SAME = {
     "xatol": "x_tol",
     "xtol": "x_tol",
 }
-DROP_IN_WAYS = {
+DROP_IN_REPLACEMENTS = {
     "M": "inner_M=",
     "args": "a function that has them: newton_krylov(lambda x: F(x, *args), x0)",
     "atol": "f_tol=",
@@ -60,7 +60,7 @@ DROP_IN_WAYS = {
     "xatol": "x_tol=",
     "xtol": "x_rtol=",
 }
-METHOD_WAYS = {
+METHOD_REPLACEMENTS = {
     "broyden1": '"broyden"',
     "broyden2": '"broyden"',
     "df-sane": '"newton-krylov"',
@@ -84,7 +84,7 @@ def adapted(
     """
     for name in given:
         if name not in ("args", "jac", "tol"):
-            raise TypeError(f"root: {_way(name, settings)}")
+            raise TypeError(f"root: {_replacement(name, settings)}")
     args, jac, tol = given.get("args", ()), given.get("jac"), given.get("tol")
     if tol is not None:
         if stop is not None:
@@ -113,11 +113,11 @@ def _bound(function: Any, args: tuple[Any, ...]) -> Any:
     return lambda x: function(x, *args)
 
 
-def _way(name: str, settings: Iterable[type]) -> str:
+def _replacement(name: str, settings: Iterable[type]) -> str:
     """What to do instead of passing this keyword."""
-    known = SAME.get(name, name)
-    if known in WAYS:
-        return f"`{name}`: {WAYS[known]}"
+    known = SYNONYMS.get(name, name)
+    if known in REPLACEMENTS:
+        return f"`{name}`: {REPLACEMENTS[known]}"
     owners = {field.name: kind for kind in settings for field in fields(kind)}
     if name in owners:
         return f"`{name}` belongs to {owners[name].__name__}: {owners[name].__name__}(..., {name}=...)"
@@ -127,12 +127,12 @@ def _way(name: str, settings: Iterable[type]) -> str:
 
 def drop_in_hint(name: str) -> str:
     """What to pass to `newton_krylov` in place of a keyword that neither it nor SciPy's function has."""
-    return f": give {DROP_IN_WAYS[name]}" if name in DROP_IN_WAYS else ""
+    return f": give {DROP_IN_REPLACEMENTS[name]}" if name in DROP_IN_REPLACEMENTS else ""
 
 
 def method_hint(method: str, known: Iterable[str]) -> str:
     """What SciPy's name of a method, or a misspelled one, stands for here; "" where nothing comes close."""
-    if method in METHOD_WAYS:
-        return f"; for SciPy's {method!r} take {METHOD_WAYS[method]}"
+    if method in METHOD_REPLACEMENTS:
+        return f"; for SciPy's {method!r} take {METHOD_REPLACEMENTS[method]}"
     close = difflib.get_close_matches(method.lower().replace("_", "-"), known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
