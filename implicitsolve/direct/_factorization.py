@@ -8,7 +8,7 @@ kernel takes are merged: p neighbours make one block. Both are a table ``order``
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -159,7 +159,7 @@ class Factorization(LinearOperator):
     nbytes : int
         Bytes that the factors hold.
     A : BlockBandedMatrix or None
-        The matrix; None if the factors took its place.
+        The matrix; None if the factors took its place, and for systems taken from a batch without refinement.
 
     Notes
     -----
@@ -188,22 +188,32 @@ class Factorization(LinearOperator):
         overwritten: bool = False,
     ) -> None:
         layout = Layout.banded(A) if layout is None else layout
-        inverse = _Inverse(A, factors, layout, refine, overwritten)  # holds no reference to this object: no circle
+        kept = None if overwritten else A
+        self._begin(_Inverse(kept, A.batch_shape, A.in_shape, A.dtype, factors, layout, refine))
+
+    def _begin(self, inverse: _Inverse) -> None:  # which holds no reference to this object: no circle
+        batch_shape, factors = inverse.batch_shape, inverse.factors
         super().__init__(
             lambda b: inverse.solve(b[..., None], adjoint=False)[..., 0],
             lambda b: inverse.solve(b[..., None], adjoint=True)[..., 0],
-            in_shape=A.in_shape,
-            batch_shape=A.batch_shape,
-            dtype=A.dtype,
-            take=inverse.take if A.batch_shape else None,
+            in_shape=inverse.in_shape,
+            batch_shape=batch_shape,
+            dtype=inverse.dtype,
+            take=(lambda indices: Factorization._of(inverse.take(indices))) if batch_shape else None,
         )
         self._factored = inverse
-        self.A = None if overwritten else A
-        singular = layout.first_block(factors.singular)
+        self.A = inverse.A
+        singular = inverse.layout.first_block(factors.singular)
         codes = np.where(singular < 0, int(Status.CONVERGED), int(Status.SINGULAR))
-        self.status: Any = status_per_system(codes, A.batch_shape)
-        self.singular_block: Any = per_system(singular, A.batch_shape)
-        self.growth: Any = per_system(factors.growth, A.batch_shape)
+        self.status: Any = status_per_system(codes, batch_shape)
+        self.singular_block: Any = per_system(singular, batch_shape)
+        self.growth: Any = per_system(factors.growth, batch_shape)
+
+    @classmethod
+    def _of(cls, inverse: _Inverse) -> Factorization:
+        self = cls.__new__(cls)
+        self._begin(inverse)
+        return self
 
     def __repr__(self) -> str:
         """Shape, batch, dtype, and what went wrong."""
@@ -252,19 +262,22 @@ class Factorization(LinearOperator):
 class _Inverse:
     """What a solve needs: factors, the arrangement of their blocks, and A for the refinement."""
 
-    A: BlockBandedMatrix  # its blocks are not used if `overwritten`
+    A: BlockBandedMatrix | None
+    batch_shape: tuple[int, ...]
+    in_shape: tuple[int, ...]
+    dtype: Any
     factors: Factors
     layout: Layout
     refine: int
-    overwritten: bool
 
     def solve(self, b: Array, adjoint: bool) -> Array:
         """Solve for b (*batch, T, k, K)."""
-        xp, A = array_namespace(b, self.A.blocks), self.A
-        flat = xp.reshape(b, (math.prod(A.batch_shape), *A.in_shape, b.shape[-1]))
+        xp = array_namespace(b)
+        flat = xp.reshape(b, (math.prod(self.batch_shape), *self.in_shape, b.shape[-1]))
         with np.errstate(all="ignore"):
             x = xp.reshape(self._in_precision_of_A(flat, adjoint), b.shape)
             for _ in range(self.refine):
+                A: Any = self.A
                 product = xp.reshape((A.rmatmat if adjoint else A.matmat)(self._columns(x)), b.shape)
                 r = xp.reshape(b - product, flat.shape)
                 x = x + xp.reshape(self._in_precision_of_A(r, adjoint), b.shape)
@@ -272,24 +285,23 @@ class _Inverse:
 
     def negative(self, F: Array) -> Array:
         """-A^-1 F for F (B, N)."""
-        A, in_place = self.A, getattr(self.factors, "solve_in_place", None)
+        in_place = getattr(self.factors, "solve_in_place", None)
         x = -F
-        parts = array_namespace(F).reshape(x, (x.shape[0], *A.in_shape, 1))
-        if in_place is None or self.refine or self.layout.order is not None or F.dtype != A.blocks.dtype:
+        parts = array_namespace(F).reshape(x, (x.shape[0], *self.in_shape, 1))
+        if in_place is None or self.refine or self.layout.order is not None or F.dtype != self.dtype:
             return array_namespace(F).reshape(self.solve(parts, adjoint=False), F.shape)
         in_place(parts)
         return x
 
-    def take(self, indices: Indices) -> Factorization:
-        """Return the inverses of some systems of the flattened batch."""
-        A = self.A.take(indices)
-        factors = self.factors.take(indices)
-        return Factorization(A, factors, self.layout, refine=self.refine, overwritten=self.overwritten)
+    def take(self, indices: Indices) -> _Inverse:
+        """The inverses of some systems of the flattened batch; A, which may be as large, only where that is used."""
+        A = self.A.take(indices) if self.A is not None and self.refine else None
+        return replace(self, A=A, batch_shape=(len(indices),), factors=self.factors.take(indices))
 
     def _in_precision_of_A(self, b: Array, adjoint: bool) -> Array:
         """Solve for b (B, T, k, K) in the dtype of A, and return the common one."""
-        xp, dtype = array_namespace(b), self.A.blocks.dtype
-        if is_complex(b) and not is_complex(self.A.blocks):
+        xp, dtype = array_namespace(b), self.dtype
+        if is_complex(b) and not xp.isdtype(dtype, "complex floating"):
             K = b.shape[-1]
             x = self._in_precision_of_A(xp.concat([xp.real(b), xp.imag(b)], axis=-1), adjoint)
             return xp.astype(x[..., :K] + 1j * x[..., K:], xp.result_type(b.dtype, dtype))
@@ -299,10 +311,10 @@ class _Inverse:
 
     def _arranged(self, b: Array, adjoint: bool) -> Array:
         x = self.factors.solve(self.layout.vectors(b), adjoint)
-        return self.layout.restored(x, self.A.block_size)
+        return self.layout.restored(x, self.in_shape[1])
 
     def _columns(self, x: Array) -> Array:
-        return array_namespace(x).reshape(x, (*self.A.batch_shape, self.A.shape[0], x.shape[-1]))
+        return array_namespace(x).reshape(x, (*self.batch_shape, math.prod(self.in_shape), x.shape[-1]))
 
 
 def solve_factored(

@@ -140,11 +140,19 @@ class BroydenInverse:
 
     def take(self, indices: Indices) -> BroydenInverse:
         """The updates of some systems; those of the others are dropped here too."""
-        self.pairs = [(gather(s, indices), gather(w, indices), gather(f, indices)) for s, w, f in self.pairs]
+        kept: dict[int, Array] = {}  # after whole steps w is the next s
+
+        def taken(x: Array) -> Array:
+            if id(x) not in kept:
+                kept[id(x)] = gather(x, indices)
+            return kept[id(x)]
+
+        pairs = [(taken(s), taken(w), taken(factor)) for s, w, factor in self.pairs]
         if self.last is not None:
             s, advance, rest = self.last
-            rest = None if rest is None else (gather(rest[0], indices), gather(rest[1], indices))
-            self.last = gather(s, indices), gather(advance, indices), rest
+            rest = None if rest is None else (taken(rest[0]), taken(rest[1]))
+            self.last = taken(s), taken(advance), rest
+        self.pairs = pairs
         return self
 
 
