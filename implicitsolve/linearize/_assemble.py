@@ -219,7 +219,8 @@ class Assembler:
         for i, color in enumerate(self.colors):
             for c in range(k):
                 known, out = h, changes[i % together, c, ...]
-                h, sizes = self._change(evaluator, x, F, norms, color, c, h, out)
+                self._difference(evaluator, x, F, color, c, h, out)
+                h, sizes = self.adjusted(evaluator, x, F, norms, color, c, h, out)
                 if i == 0 and self.certifies:
                     h = self._certified(evaluator, x, F, color, c, h, out)
                 if h is not known and first < i:
@@ -304,16 +305,14 @@ class Assembler:
                 for row, column in _parts(rows, columns, blocks):
                     write(blocks[:, :, j, :, :], stacked[i, ...], per_length, row, column, k)
 
-    def _change(
+    def adjusted(
         self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, color: Rows, c: int, h: Array, change: Array
     ) -> tuple[Array, HostArray]:
-        """Write F(x + h v) - F(x), v the indicator of unknown c in the blocks of a color, into `change`.
+        """Repeat differences F(x + h v) - F(x) in `change` whose length did not suit; v is unknown c of a color.
 
         Returns the steps h that it took, and the norms of the change; `norms` are those of F.
         """
-        xp, rows, steps = evaluator.xp, self._rows(evaluator), self.steps
-        self._difference(evaluator, x, F, color, c, h, change)
-        sizes = norm2(change)
+        xp, rows, steps, sizes = evaluator.xp, self._rows(evaluator), self.steps, norm2(change)
         for attempt in range(MAX_ADJUSTMENTS + 1):
             finite = np.isfinite(sizes)
             if finite.all() and steps.has_changed[rows, c].all():

@@ -235,6 +235,14 @@ class Evaluator:
         F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
         return copied(F) if keep and not is_own else F
 
+    def residual_of_one(self, x: HostArray, *, keep: bool = True) -> HostArray:
+        """The same for the only system, without bounds, as NumPy arrays (N,)."""
+        self.tally.add("residuals")
+        is_own = self.problem.pure or not keep
+        argument = (x if is_own else x.copy()).reshape(self.shape)
+        F = self._returned(self.problem.residual(argument), "residual")[0]
+        return F if is_own else F.copy()
+
     def substituted(self) -> Array:
         """The solution of a causal problem, for about the work of a residual."""
         self.tally.add("residuals")

@@ -22,11 +22,12 @@ from implicitsolve.monitor import mapped
 from implicitsolve.nonlinear._anderson import Anderson, FastAnderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._causal import Substitution
-from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, solved, times, trial_points
+from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, trial_points
 from implicitsolve.nonlinear._direction import LEAST_ETA
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
+from implicitsolve.nonlinear._one_dense_system import solved, times
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.precondition._lagged import Lagged

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.linalg import lapack
 
-from implicitsolve._namespace import Norms, eps, near_reciprocals, norm2, numpy_namespace
+from implicitsolve._namespace import Norms, eps, norm2, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult
 from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, dogleg, first_radius, kept_part, least_squares_step
@@ -19,7 +17,18 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._loop import HALVED, RUNNING, SINGULAR, STAGNATED, WHOLE, IterationLoop
+from implicitsolve.nonlinear._loop import HALVED, RUNNING, SINGULAR, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._one_dense_system import (
+    GROWN,
+    IDLE,
+    IDLE_STEPS,
+    MIXED,
+    NEW_BEST,
+    PATIENCE,
+    OneDenseSystem,
+    solved,
+    times,
+)
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
@@ -27,13 +36,7 @@ from implicitsolve.result import Solution
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 100  # of a system
-MIXED = 1e3  # sizes of rows of J, largest over smallest, from which on equations are in different units
 MOST_ENTRIES = 2**25  # of the Jacobians of a batch
-GROWN = 1.1  # growth of ||F|| by an accepted step after which J is assembled again
-IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a system has stagnated
-GESV = {"f": lapack.sgesv, "d": lapack.dgesv}
-KEPT = np.zeros(1, dtype=bool)
-KEPT.flags.writeable = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,8 @@ class DenseNewton:
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
+        if OneDenseSystem.suits(context):
+            return OneDenseSystem(context, start, is_retry=rows is not None).run()
         return DenseLoop(self, context, start, rows).run()
 
 
@@ -86,8 +91,7 @@ class DenseState(LoopState):
 class DenseLoop(IterationLoop[DenseState]):
     """Steps in a trust region."""
 
-    NEW_BEST = 0.1
-    PATIENCE = 40  # steps in which ||F|| must fall to a tenth: Watson's function of nine variables takes 31
+    NEW_BEST, PATIENCE = NEW_BEST, PATIENCE
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
@@ -97,9 +101,8 @@ class DenseLoop(IterationLoop[DenseState]):
         self.assembler = Assembler(
             self.whole, eps(numpy_namespace, self.whole.dtype) ** 0.5, certifies=False, structure=dense
         )
-        problem, is_one = self.whole.problem, self.whole.rows.size == 1
-        self.offered = None if problem.jac is None else OfferedJacobians.of(self.evaluator, solution.x)
-        self.differences = self.assembler.one_system(self.evaluator) if is_one else None
+        has_jac = self.whole.problem.jac is not None
+        self.offered = OfferedJacobians.of(self.evaluator, solution.x) if has_jac else None
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> DenseState:
         b, N = state.x.shape
@@ -135,9 +138,6 @@ class DenseLoop(IterationLoop[DenseState]):
                 model, size = state.F[limited] + times(state.J[limited], step[limited]), norm2(step)
         measured = self._evaluated(step)
         norms = measured.two(0)
-        if self._is_good(norms, is_last) and not limited.size:
-            self._take_newton_step(measured, norms, float(size[0]))
-            return {"step_length": WHOLE, "factorized": fresh}
         with np.errstate(all="ignore"):
             found = trial_points(measured, norms)
             others = ~(norms < HALVED * state.norms)  # Newton's steps that halve ||F|| pass all tests
@@ -194,17 +194,6 @@ class DenseLoop(IterationLoop[DenseState]):
         """F at the trial points, the steps and these points."""
         x = self.evaluator.moved(self.state.x, step)
         return Norms(self.evaluator.residual(x), step, x)
-
-    def _take_newton_step(self, measured: Norms, norms: HostArray, size: float) -> None:
-        """Take Newton's step of one system that has halved ||F||: what `_step` does then, in plain numbers."""
-        state, (F, step, _) = self.state, measured.arrays
-        state.radius[0] = max(state.radius[0], 2 * size)
-        length = step.dtype.type(size)
-        state.J[0] += (F[0] / length)[:, None] * (step[0] / length)
-        self._take_good_step(measured, norms)
-        state.poor[0] = state.idle[0] = 0
-        state.good[0] = min(state.good[0] + 1, 2)
-        state.is_stale = KEPT
 
     def _tested(
         self,
@@ -293,11 +282,7 @@ class DenseLoop(IterationLoop[DenseState]):
         """J(x) as an array (b, N, N)."""
         if self.offered is not None:
             return np.array(self.offered.assemble(part, x, F).todense())
-        make = None
-        if self.differences is not None:
-            make = self.differences.taken(x, F, float(self.state.norms[0]))
-        blocks = self.assembler.assemble(part, x, F).blocks if make is None else make()
-        return blocks[:, 0, 0]
+        return self.assembler.assemble(part, x, F).blocks[:, 0, 0]
 
 
 def trial_points(measured: Norms, norms: HostArray) -> SearchResult:
@@ -307,46 +292,8 @@ def trial_points(measured: Norms, norms: HostArray) -> SearchResult:
     return SearchResult(x, F, norms, norms, accepted, finite, None, measured)
 
 
-def solved(J: HostArray, F: HostArray) -> HostArray:
-    """J^-1 F for each system; the shortest least-squares solution where J is singular."""
-    if J.shape[1] == 1:
-        return F / J[:, :, 0]
-    if len(J) == 1 and (x := _solved_one(J[0], F[0])) is not None:
-        return x[None]
-    # Of equations, and then of unknowns: pivots are chosen among numbers of one size.
-    rows = near_reciprocals(np.abs(J).max(axis=2, keepdims=True))
-    columns = near_reciprocals(np.abs(J * rows).max(axis=1, keepdims=True))
-    try:
-        x = np.linalg.solve(J * rows * columns, F[:, :, None] * rows)[:, :, 0] * columns[:, 0]
-        lost = ~np.isfinite(x).all(axis=1)
-        if lost.any():  # an empty row or column, or a scale out of range
-            x[lost] = np.linalg.solve(J[lost], F[lost][:, :, None])[:, :, 0]
-        return x
-    except np.linalg.LinAlgError:
-        if len(J) > 1:  # each system's answer is its own
-            return np.concatenate([solved(J[i : i + 1], F[i : i + 1]) for i in range(len(J))])
-        finite = np.isfinite(J.reshape(J.shape[0], -1).sum(axis=1))
-        J = np.where(finite[:, None, None], J, 0.0)
-        return np.where(finite[:, None], times(np.linalg.pinv(J), F), np.nan)
-
-
-def _solved_one(J: HostArray, F: HostArray) -> HostArray | None:
-    """The same for one system, in few calls; None where that failed."""
-    rows = near_reciprocals(np.abs(J).max(axis=1))
-    J = J * rows[:, None]
-    columns = near_reciprocals(np.abs(J).max(axis=0))
-    x, info = GESV[J.dtype.char](J * columns, F * rows)[2:]
-    x *= columns
-    return x if info == 0 and math.isfinite(x.dot(x)) else None
-
-
 def _placed(rows: Indices, values: Any, like: HostArray) -> HostArray:
     """An array like that one with values in some rows, and zeros elsewhere."""
     placed = np.zeros_like(like)
     placed[rows] = values
     return placed
-
-
-def times(J: HostArray, v: HostArray) -> HostArray:
-    """J v for each system."""
-    return (J @ v[:, :, None])[:, :, 0]

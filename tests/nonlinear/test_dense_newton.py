@@ -7,6 +7,7 @@ import pytest
 import scipy.optimize
 
 from implicitsolve import NonlinearStop, Problem, Status, newton_krylov, root
+from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.testing import burkardt_problems, classic_problems
 
 SMALL = [p for p in [*classic_problems(), *burkardt_problems()] if p.size <= 20]
@@ -31,6 +32,32 @@ def test_a_short_newton_step_leaves_the_trust_region_as_it_is(rng):
     x0 = problem.x0 * (1 + 0.02 * rng.standard_normal(problem.size))
     _, result = newton_krylov(problem.residual, x0, f_tol=1e-8, full_output=True)
     assert result.nfev <= 38  # it took 50
+
+
+@pytest.mark.parametrize("offers_jac", [False, True])
+def test_a_system_alone_takes_the_steps_that_it_takes_in_a_batch(offers_jac):
+    for problem in SMALL:
+        if problem.name in MORE or "watson" in problem.name or "chebyquad" in problem.name:
+            continue
+
+        def rows(x, F=problem.residual):
+            return np.stack([F(row) for row in x])
+
+        def jac(x, F=problem.residual):
+            return np.stack([(F(x + h) - F(x - h)) / 2e-4 for h in 1e-4 * np.eye(x.size)], axis=1)
+
+        def jacs(x, jac=jac):
+            return np.stack([jac(row) for row in x])
+
+        x0 = problem.x0
+        with np.errstate(all="ignore"):
+            alone = root(Problem(problem.residual, jac=jac if offers_jac else None), x0, method=DenseNewton())
+            batch = Problem(rows, jac=jacs if offers_jac else None, batch_ndim=1)
+            both = root(batch, np.stack([x0, x0]), method=DenseNewton())
+        assert (both.status == alone.status).all(), problem.name
+        assert alone.counts.residuals <= both.counts.residuals, problem.name
+        found, expected = ([(step.worst, step.factorized.any()) for step in r.steps] for r in (alone, both))
+        np.testing.assert_allclose(found, expected, rtol=0.1, err_msg=problem.name)
 
 
 def kepler(M, e, **functions):
