@@ -116,7 +116,7 @@ class BlockLoop(IterationLoop[BlockState]):
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
         fresh = self.state.is_stale.copy()
-        if fresh.any():
+        if np.count_nonzero(fresh):
             self._factorize(fresh)
         direction, x = self._trial()
         measured, previous = Norms(self.evaluator.residual(x), direction, x), self.state.norms

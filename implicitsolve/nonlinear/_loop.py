@@ -283,6 +283,11 @@ class IterationLoop(Generic[State]):
         such step, and progress is a reduction by a tenth.
         """
         state, tally = self.state, self.whole.tally
+        if self.is_limited and self._is_clear():
+            state.best[0], state.least[0], state.since[0] = state.measure[0], state.norms[0], 0
+            state.spent[0] = self.solution.krylov_iterations[state.rows[0]]
+            tally.progress += 1
+            return
         is_spent = self.is_limited and tally.allowance <= 0
         part = CLEAR if is_spent else self.NEW_BEST
         is_best, is_less = state.measure < part * state.best, state.norms < part * state.least
@@ -303,6 +308,11 @@ class IterationLoop(Generic[State]):
             is_over |= state.since >= (1 if self.is_retry else IDLE)
         if is_over.any():
             state.status[is_over & (state.status == RUNNING)] = STAGNATED
+
+    def _is_clear(self) -> bool:
+        """Whether a single system has made progress by either norm, whatever its allowance."""
+        state, part = self.state, min(self.NEW_BEST, CLEAR)
+        return bool(state.measure[0] < part * state.best[0]) and bool(state.norms[0] < part * state.least[0])
 
     def _note_best(self) -> HostArray:
         """Keep the points with the smallest norms of F; return where these are new."""
