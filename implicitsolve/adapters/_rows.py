@@ -90,10 +90,11 @@ def times(states: Array, weights: Array) -> Array:
     shape = *states.shape[:-1], weights.shape[1]
     if isinstance(states, np.ndarray) and not (states[len(states) // 2 :][:1].any() or states.any()):
         return np.zeros(shape, states.dtype)
+    product = kernels.product.select(weights, size=weights.shape[1])
     if len(shape) == 2:
-        return states @ weights
+        return product(states, weights)
     xp = array_namespace(states)
-    return xp.reshape(xp.matmul(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
+    return xp.reshape(product(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
 
 
 def each_times(states: Sequence[Array], weights: Array, merged: Callable[[], Array]) -> list[Array]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from array_api_compat import device
 
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array, Indices, Namespace
+from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import ByFields, DType, quiet, zeros
 from implicitsolve.adapters._rows import Rows
@@ -19,6 +21,14 @@ from implicitsolve.adapters._rows import Rows
 def difference(x: Array, y: Array) -> Array:
     """x - y; in the memory of y, where the library can: y is not used again."""
     return np.subtract(x, y, out=y) if isinstance(y, np.ndarray) else x - y
+
+
+def by_rows(cell: Cell, function: Callable[..., Any], *arguments: Any) -> Any:
+    """``function(*arguments)`` of the cell, row by row, perhaps on several threads."""
+    rows = arguments[-2 if arguments[-1] is None else -1]
+    count = (rows[0] if isinstance(rows, tuple) else rows).shape[-2]
+    run = kernels.by_rows.select(cell.weights, size=cell.size)
+    return run(function, count, count * cell.weights.size, *arguments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,18 +164,18 @@ class Transition(ByFields):
         """Whether the cell takes states as they are, without a matrix of them."""
         return self.map.is_full and not self.has_edges and self.cell.takes_sequences
 
-    def each(self, function: Callable[..., Array], states: Array, factors: Array = ()) -> Array:
+    def each(self, function: Callable[..., Array], states: Array, factors: Array = None) -> Array:
         """``function(own states, x, neighbours, factors, distances)`` of all positions."""
         map, rows = self.map, self.map.target
         if self.in_sequences:
             H, inside = map.batch(states), (..., slice(rows.blocks), slice(None))
             x = tuple(rows.sequences(block)[inside] for block in self.x)
-            factors = () if isinstance(factors, tuple) else rows.sequences(factors)[inside]
+            factors = None if factors is None else rows.sequences(factors)[inside]
             return map.unbatch(function(H, x, (H,) * len(map.shifts), factors, map.shifts))
         packed = map.pack(map.source, states)
         own = rows.inner(packed) if map.source is rows else ()
         neighbours = self.with_edges(map.neighbours(packed))
-        return map.unpack(rows, function(own, self.x, neighbours, factors, None))
+        return map.unpack(rows, by_rows(self.cell, lambda *at: function(*at, None), own, self.x, neighbours, factors))
 
     @quiet
     def residual(self, states: Array) -> Array:
@@ -248,7 +258,7 @@ class Derivative(ByFields):
         map, push, factors = self.map, self.cell.push, self.in_sequences
         if factors is None:
             dneighbours = map.neighbours(map.pack(map.source, v))
-            return map.unpack(map.target, push(self.factors, dneighbours))
+            return map.unpack(map.target, by_rows(self.cell, push, self.factors, dneighbours))
         return map.unbatch(push(factors, (map.batch(v),) * len(map.shifts), map.shifts))
 
     @quiet
@@ -257,7 +267,7 @@ class Derivative(ByFields):
         map, cell, factors = self.map, self.cell, self.in_sequences
         if factors is None:
             w = map.target.inner(map.pack(map.target, w))
-            return map.unpack(map.source, map.gather(cell.pull(self.factors, w)))
+            return map.unpack(map.source, map.gather(by_rows(cell, cell.pull, self.factors, w)))
         return map.unbatch(cell.pull_back(factors, map.batch(w), map.shifts, map.source.blocks))
 
     def take(self, indices: Indices) -> Derivative:

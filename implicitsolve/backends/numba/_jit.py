@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import logging
+import math
+import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -135,23 +139,41 @@ def row_pointer(typing_context: Any, array: Any, row: Any) -> Any:
     return numba.types.CPointer(array.dtype)(array, numba.types.intp), generate
 
 
-LEAST = 2_000_000  # operations below which starting threads costs more than they save
+LEAST = 2_000_000  # operations below which waking threads costs more than they save
+_part: threading.local = threading.local()  # of which thread: whether it runs a slice
 
 
-def share(function: Callable[[slice], Any], items: int, operations: float, pieces: int = 1) -> None:
-    """Call ``function(slice)`` for slices that make up ``range(items)``: on one thread unless it is much work.
+def share(
+    function: Callable[[slice], Any], items: int, operations: float, pieces: int = 1, most: float = math.inf
+) -> list[Any]:
+    """Return ``function(slice)`` of slices that make up ``range(items)``: on one thread unless it is much work.
 
     Each thread gets `pieces` slices, more than one where the cost of items may vary widely. Results do not depend on
-    the number of threads, since no item depends on another. NUMBA_NUM_THREADS limits them.
+    the number of threads, since no item depends on another. NUMBA_NUM_THREADS and `most` limit them; what a slice
+    calls uses its thread alone.
     """
-    threads = min(getattr(config, "NUMBA_NUM_THREADS", 1), items) if operations >= LEAST else 1
-    if threads <= 1:
-        function(slice(0, items))
-        return
+    threads = int(min(getattr(config, "NUMBA_NUM_THREADS", 1), items, most)) if operations >= LEAST else 1
+    if threads <= 1 or getattr(_part, "is_running", False):
+        return [function(slice(0, items))]
+
+    def run(part: slice) -> Any:
+        _part.is_running = True
+        return function(part)
+
     count = min(items, threads * pieces)
     edges = [items * i // count for i in range(count + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(function, map(slice, edges[:-1], edges[1:])))
+    parts = [_pool(threads).submit(run, slice(*pair)) for pair in itertools.pairwise(edges)]
+    wait(parts)
+    return [part.result() for part in parts]
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads)
+
+
+if hasattr(os, "register_at_fork"):  # threads stay behind in the parent
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 # Machine code on disk
