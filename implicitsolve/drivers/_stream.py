@@ -40,8 +40,8 @@ def solve_stream(
     """Solve a batch of which at most `batch_size` systems iterate at a time.
 
     Waiting systems take the places of those that have ended: while any wait, at least 0.95 of the places are in use on
-    average (0.9 with `NewtonKrylov`). Each system takes the same steps as in `root`, up to rounding; only small layers
-    that contract slowly, for which "auto" in `root` tries whole steps of `BlockNewton`, keep to `Anderson` here.
+    average (0.9 with `NewtonKrylov`). Each system takes the same steps as in `root`, up to rounding; only small layers,
+    for which "auto" in `root` tries whole steps of `BlockNewton`, keep to `Anderson` here.
 
     Parameters
     ----------

@@ -166,7 +166,8 @@ class EvenOdd:
         return e - value, reduced_jacobian(self.halves, first, second, shape[self.axis :], shape[: self.axis], e.dtype)
 
     def blocks(self, e: Array) -> Array:
-        x = merge(self.halves.eliminated.apply(e), e, self.axis)
+        eliminated = self._known(e)
+        x = merge(self.halves.eliminated.apply(e) if eliminated is None else eliminated, e, self.axis)
         J: Any = self.whole.blocks(x)  # type: ignore[misc]
         return reduced_blocks(*split(J, self.axis))
 
@@ -209,10 +210,9 @@ class EvenOdd:
 
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result for all blocks; those that were eliminated satisfy their equations by construction."""
-        kept, counts, latest = result.x, result.counts, self.latest[0] if self.latest else None
-        if latest is not None and bool(array_namespace(kept).all(latest[0] == kept)):
-            eliminated = latest[1]
-        else:
+        kept, counts = result.x, result.counts
+        eliminated = self._known(kept)
+        if eliminated is None:
             eliminated, counts = self.halves.eliminated.apply(kept), replace(counts, residuals=counts.residuals + 1)
         x, fun = merge(eliminated, kept, self.axis), self._padded(result.fun, self.axis)
         result = replace(result, x=x, fun=fun, counts=counts)
@@ -225,6 +225,12 @@ class EvenOdd:
         """Keep the eliminated blocks of the latest point, which is mostly the solution, on the way back from `root`."""
         if self.length and isinstance(e, np.ndarray):  # on a device the host would have to wait for the comparison
             self.latest[:] = [(copied(e), eliminated if self.whole.pure else copied(eliminated))]
+
+    def _known(self, e: Array) -> Array | None:
+        """The eliminated blocks, if `e` is the latest point."""
+        if not self.latest or not bool(array_namespace(e).all(self.latest[0][0] == e)):
+            return None
+        return self.latest[0][1]
 
     def _padded(self, R: Array, axis: int) -> Array:
         """The residual of all blocks."""

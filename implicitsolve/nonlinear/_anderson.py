@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -226,31 +227,37 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
         state.history.record(numbers, drops)
 
 
-class _FastLoop(_AndersonLoop):
-    """Ends systems, at ITERATION_LIMIT, whose first step is to be mixed with the next one."""
+class _BriefLoop(_AndersonLoop):
+    """Ends systems, at ITERATION_LIMIT, that would take too many further steps at their mean rate so far."""
 
-    is_first = True
+    taken = 0
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        details = super()._step(is_last)
-        self.is_first = False
-        return details
+        self.taken += 1
+        return super()._step(is_last)
+
+    def _is_slow(self, norms: HostArray) -> HostArray:
+        state = self.state
+        with np.errstate(all="ignore"):
+            gained = np.log(state.start_norms / norms)
+            needed = np.log(self.solution.first_norm[state.rows] / state.target)
+            return ~(gained * (self.taken + self.method.most_steps) >= needed * self.taken)
 
     def _is_good(self, norms: HostArray, is_last: HostArray) -> bool:
-        is_fast = not self.is_first or bool(norms[0] <= CONTRACTION * self.state.norms[0])
-        return is_fast and super()._is_good(norms, is_last)
+        return super()._is_good(norms, is_last) and not self._is_slow(norms)[0]
 
     def _failed(self, finite: HostArray) -> HostArray:
         failed = super()._failed(finite)
-        if self.is_first:
-            failed[finite & ~(self.state.norms <= CONTRACTION * self.state.last_norms)] = ITERATION_LIMIT
+        failed[finite & self._is_slow(self.state.norms)] = ITERATION_LIMIT
         return failed
 
 
 @dataclass(frozen=True, kw_only=True)
-class FastAnderson(Anderson):
-    """Anderson's method for systems whose first step reduces ||F|| to a fifth; the others end there."""
+class BriefAnderson(Anderson):
+    """Anderson's method for systems that take at most `most_steps` more steps at their rate; the others end."""
+
+    most_steps: float = math.inf
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
-        return _FastLoop(self, context, start, rows).run()
+        return _BriefLoop(self, context, start, rows).run()

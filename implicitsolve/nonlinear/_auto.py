@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +20,7 @@ from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import mapped
-from implicitsolve.nonlinear._anderson import Anderson, FastAnderson
+from implicitsolve.nonlinear._anderson import Anderson, BriefAnderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, trial_points
@@ -43,7 +44,11 @@ WHOLE_STEPS = {
     for backend in ("lapack", "reference")
 }
 BLOCKS, DENSE = BlockNewton(), DenseNewton()
-SMALL_BLOCK, MOST_BLOCKS = 8, 100  # up to which Newton's steps take 0.5 (one system) to 2.8 (300) of Anderson's time
+NEWTON_STEPS, ASSEMBLIES = 4.5, 1.5  # of a solve by `WHOLE_STEPS`, as on most layers
+PASS, PASS_UNKNOWN = 200.0, 0.05  # us of a step, and for each unknown of it, of Anderson's method or of Newton's
+ASSEMBLY, ASSEMBLY_SYSTEM, ASSEMBLY_ENTRY = 250.0, 30.0, 0.03  # us that J and its factors take besides, for each entry
+AT_ONCE = 9.0  # steps of Anderson's method that any layer takes: up to as many Newton's method comes first
+MOST_STEPS = 40.0  # above which Newton's method is not tried: as many Anderson's method takes for most
 MANY_SYSTEMS = 200  # from which a loop over blocks takes less time than LAPACK, system by system
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
 
@@ -59,10 +64,10 @@ class Auto:
       for these `Homotopy`, and where that fails too `NewtonKrylov`, each from x0. Before it, `root` eliminates every
       second block where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
       both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). Where the problem has
-      at most 100 `blocks` of at most 8 unknowns, on NumPy arrays, systems whose first step leaves more than a fifth of
-      ||F|| begin again with whole steps of `BlockNewton`, and return to `Anderson` where one of these is not
-      acceptable: such steps took 0.5 (one system) to 2.8 (300 systems) of the time of Anderson's method, and 1.0 to 7
-      where its first step did reduce ||F|| to a fifth. On larger implicit GRUs Anderson's method needed
+      `blocks`, on NumPy arrays, the sizes tell how many of Anderson's steps take as long as a solve by whole steps of
+      `BlockNewton`. Up to 9, as for one system of 100 blocks of 8 unknowns, such steps come first. Up to 40 they follow
+      where a system would take more of Anderson's steps at its mean rate so far. `Anderson` begins again where one of
+      them is not acceptable. On larger implicit GRUs Anderson's method needed
       fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly all of the rest, where
       Newton's method, tried in between, cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
@@ -109,9 +114,11 @@ class Auto:
             return [Substitution(), PRODUCTS]
         if problem.fixed_point and not is_bounded:
             methods: list[NonlinearMethod] = [Anderson()] if evaluator.is_partitioned else [Anderson(), Homotopy()]
-            if _has_small_blocks(context, x0):
+            steps = _steps_of_newton(context, x0)
+            if steps <= MOST_STEPS:
+                brief = [] if steps <= AT_ONCE else [BriefAnderson(most_steps=steps)]
                 backend = "lapack" if evaluator.flat_shape[0] < MANY_SYSTEMS else "reference"
-                return [FastAnderson(), WHOLE_STEPS[backend], *methods, PRODUCTS]
+                return [*brief, WHOLE_STEPS[backend], *methods, PRODUCTS]
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]
             return [*methods, PRODUCTS]
@@ -135,14 +142,16 @@ class Auto:
         return [BLOCKS, PRODUCTS]
 
 
-def _has_small_blocks(context: SolveContext, x0: Array) -> bool:
-    """Whether a problem offers the blocks of J, as real NumPy numbers, and they are few and small."""
-    problem, structure = context.evaluator.problem, context.evaluator.problem.block_structure
-    if problem.blocks is None or structure is None or context.scheduler is not None:
-        return False
+def _steps_of_newton(context: SolveContext, x0: Array) -> float:
+    """Steps of Anderson's method that take as much time as a solve by Newton's; infinite where J has no `blocks`."""
+    evaluator, structure = context.evaluator, context.evaluator.problem.block_structure
     is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd"
-    is_small = structure.block_size <= SMALL_BLOCK and context.evaluator.size <= MOST_BLOCKS * structure.block_size
-    return is_plain and is_small
+    if evaluator.problem.blocks is None or structure is None or context.scheduler is not None or not is_plain:
+        return math.inf
+    systems, size = evaluator.flat_shape
+    entries = size * structure.block_size * structure.width
+    assembly = ASSEMBLY + systems * (ASSEMBLY_SYSTEM + entries * ASSEMBLY_ENTRY)
+    return NEWTON_STEPS + ASSEMBLIES * assembly / (PASS + PASS_UNKNOWN * systems * size)
 
 
 ROUNDING = 100  # units of rounding in x, in float32, to which it may solve: F is a difference of numbers like x

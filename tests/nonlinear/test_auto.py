@@ -149,38 +149,40 @@ def slow_layer_of(systems, size=8):
     return implicit_rnn(own, rng.standard_normal((systems, 30, size)))
 
 
-def test_small_layers_that_contract_slowly_take_newton_s_steps():
+@pytest.mark.parametrize("systems", [1, 4])
+def test_small_layers_that_contract_slowly_take_newton_s_steps(systems):
+    """A single one begins with them; of several, those that would take more than nine of Anderson's steps."""
     stop = NonlinearStop(atol=1e-8)
-    found, alone = (root(slow_layer_of(2), stop=stop, method=method) for method in ("auto", "block-newton"))
+    found, alone = (root(slow_layer_of(systems), stop=stop, method=method) for method in ("auto", "block-newton"))
     assert found.success.all()
     assert factorizes(found)
-    assert found.counts.residuals <= alone.counts.residuals + 4
-    larger = root(slow_layer_of(2, size=12), stop=stop)
+    assert found.counts.residuals <= alone.counts.residuals + (0 if systems == 1 else 4)
+    larger = root(slow_layer_of(4, size=48), stop=stop)
     assert larger.success.all()
     assert not factorizes(larger)
 
 
 def test_small_layers_that_contract_fast_take_anderson_s_steps():
     stop = NonlinearStop(atol=1e-8)
-    found, anderson = (root(layer_of(2), stop=stop, method=method) for method in ("auto", "anderson"))
+    found, anderson = (root(layer_of(8), stop=stop, method=method) for method in ("auto", "anderson"))
     assert found.success.all()
     assert not factorizes(found)
     np.testing.assert_array_equal(found.x, anderson.x)
     assert found.counts == anderson.counts
 
 
-def test_the_method_for_a_layer_does_not_depend_on_the_batch():
+def test_the_solution_of_a_layer_does_not_depend_on_the_batch():
     layer, stop = slow_layer_of(250), NonlinearStop(atol=1e-8)
     found, alone = root(layer, stop=stop), root(layer.take(np.asarray([7])), stop=stop)
-    assert factorizes(found)
-    assert found.iterations[7] == alone.iterations[0]
-    np.testing.assert_allclose(found.x[7], alone.x[0], atol=1e-12)
+    assert found.success.all()
+    np.testing.assert_allclose(found.x[7], alone.x[0], atol=1e-7)
 
 
 def test_small_layers_for_which_newton_s_steps_are_too_long():
     found = root(layer_of(1, weight=12.0), stop=NonlinearStop(atol=1e-8))
     assert found.success.all()
-    assert [retry.method for retry in found.retries][:2] == ["BlockNewton with Backtracking", "Anderson"]
+    assert factorizes(found)
+    assert found.retries[0].method == "Anderson"
 
 
 def test_a_wrong_structure_falls_back():
