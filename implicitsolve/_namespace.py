@@ -215,8 +215,7 @@ def norm_max(x: Array) -> HostArray:
     if x.shape[1] == 0:
         return np.zeros(x.shape[0])
     if _is_row(x):
-        row = x[0]
-        return np.asarray([abs(float(max(np.maximum.reduce(row), -np.minimum.reduce(row))))])
+        return np.maximum.reduce(np.abs(x), axis=1).astype(np.float64, copy=False)
     if not isinstance(x, np.ndarray):
         return Norms(x).largest(0)
     if x.shape[1] == 1:

@@ -184,8 +184,7 @@ class NonlinearStop:
 
     def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
         """Where the inequality holds. NaN never does. `x` and the last `step` are for stricter criteria."""
-        with np.errstate(invalid="ignore"):
-            return norms <= target
+        return norms <= target
 
 
 def _relative(atol: float, rtol: float | None, default: float) -> float:

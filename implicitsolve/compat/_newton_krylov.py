@@ -272,8 +272,7 @@ class _ScipyStop(NonlinearStop):
 
     def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
         """Where all conditions hold, or F is zero."""
-        with np.errstate(invalid="ignore"):
-            is_zero, held = norms == 0, norms <= target
+        is_zero, held = norms == 0, norms <= target
         if self.ignores_residual:
             return is_zero
         if self.x_tol == math.inf and self.x_rtol == math.inf:

@@ -66,10 +66,12 @@ class OneDenseSystem:
         self.offered = None if problem.jac is None else OfferedJacobians.of(evaluator, solution.x)
         self.assembler: Assembler | None = None
         self.J: HostArray = np.zeros((x.size, x.size))
-        self.factors: tuple[Any, ...] | None = None  # of J, its rows and columns scaled by these
+        self.rows = self.columns = np.ones(x.size, dtype=x.dtype)  # by which they are scaled before J is factored
+        self.factors: Any = None  # of J scaled so, until J changes
         self.steps = DifferenceSteps(1, x.size, self.unit**0.5)
         self.x, self.F = x, evaluator.residual_of_one(x)
-        self.norm = self.start_norm = self.least = self._norm(self.F)
+        with np.errstate(all="ignore"):
+            self.norm = self.start_norm = self.least = self._norm(self.F)
         self.measure = stop.measured(Norms(self.F[None]), evaluator.event_shape)
         first = solution.first_norm  # known if this solve continues another one
         solution.first_norm = first = np.where(np.isnan(first), self.measure, first)
@@ -129,9 +131,12 @@ class OneDenseSystem:
             if self.radius == math.inf:
                 self.radius = first_radius(size, self._norm(self.x))
             if not size <= self.radius:
-                step = self._dogleg(step)
+                step = self._dogleg(step, size)
                 model, size = self.F + self.J.dot(step), self._norm(step)
             x = self.x + step
+        if not 0 < size < math.inf:
+            self.status = SINGULAR
+            return NO_STEP
         F = self.evaluator.residual_of_one(x)
         with np.errstate(all="ignore"):
             norm, is_still = self._norm(F), False
@@ -143,9 +148,7 @@ class OneDenseSystem:
                 self.x, self.F, self.norm = x, F, norm
                 self.measure = self.stop.measured(Norms(F[None]), self.evaluator.event_shape)
                 self.solution.iterations[0] += 1
-            if not 0 < size < math.inf:
-                self.status = SINGULAR
-            elif is_still or self.idle >= IDLE_STEPS:
+            if is_still or self.idle >= IDLE_STEPS:
                 self.status = STAGNATED
             elif self.norm > BLOWN_UP * self.start_norm:
                 self.status = DIVERGED
@@ -203,10 +206,12 @@ class OneDenseSystem:
         else:
             self.J += (mismatch / size)[:, None] * (step / size)
 
-    def _dogleg(self, newton: HostArray) -> HostArray:
+    def _dogleg(self, newton: HostArray, size: float) -> HostArray:
         """The step of length `radius` on the path by the minimizer along steepest descent to Newton's step."""
         gradient, radius = -self.F.dot(self.J), self.radius
         slope = self._norm(gradient)
+        if not slope < math.inf:
+            return newton * (radius / size)
         unit = gradient / (slope if slope > 0 else 1.0)
         image = self._norm(self.J.dot(unit))
         length = ratio_of(slope, image * image)
@@ -268,6 +273,9 @@ class OneDenseSystem:
         """Assemble J, and again where the lengths of differences were wrong guesses."""
         for _ in range(MAX_ASSEMBLIES):
             self.J, self.factors = self._jacobian(), None
+            with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
+                self.rows = near_reciprocals(np.abs(self.J).max(axis=1))
+                self.columns = near_reciprocals(np.abs(self.J * self.rows[:, None]).max(axis=0))
             if self.evaluator.has_exact_products or not self.steps.is_guess.any():
                 break
             with np.errstate(all="ignore"):
@@ -326,15 +334,11 @@ class OneDenseSystem:
         if self.size == 1:
             return F / self.J[0]
         if self.factors is None:
-            rows = near_reciprocals(np.maximum.reduce(np.abs(self.J), axis=1))
-            scaled = self.J * rows[:, None]
-            columns = near_reciprocals(np.maximum.reduce(np.abs(scaled), axis=0))
-            scaled *= columns
-            self.factors = *GETRF[F.dtype.char](scaled), rows, columns
-        lu, pivots, info, rows, columns = self.factors
+            self.factors = GETRF[F.dtype.char](self.J * self.rows[:, None] * self.columns)
+        lu, pivots, info = self.factors
         if info == 0:
-            x = GETRS[F.dtype.char](lu, pivots, F * rows)[0]
-            x *= columns
+            x = GETRS[F.dtype.char](lu, pivots, F * self.rows)[0]
+            x *= self.columns
             if math.isfinite(x.dot(x)):
                 return x
         return solved(self.J[None], F[None])[0]

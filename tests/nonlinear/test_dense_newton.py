@@ -57,7 +57,7 @@ def test_a_system_alone_takes_the_steps_that_it_takes_in_a_batch(offers_jac):
         assert (both.status == alone.status).all(), problem.name
         assert alone.counts.residuals <= both.counts.residuals, problem.name
         found, expected = ([(step.worst, step.factorized.any()) for step in r.steps] for r in (alone, both))
-        np.testing.assert_allclose(found, expected, rtol=0.1, err_msg=problem.name)
+        np.testing.assert_allclose(found, expected, rtol=0.1, atol=1e-9, err_msg=problem.name)
 
 
 def kepler(M, e, **functions):
