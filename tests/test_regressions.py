@@ -288,3 +288,52 @@ def test_a_broken_recurrence_was_forgotten_while_its_neighbour_ran_on(monkeypatc
     )
     result = ims.linear_solve(inexact, np.ones((2, 5)), method=ims.BiCGSTAB(), stop=ims.LinearStop(rtol=1e-10))
     assert result.status.tolist() == [Status.BREAKDOWN, Status.CONVERGED]
+
+
+def without_nan():
+    """Functions that are not meant for NaN: one raises, the other returns zero."""
+
+    def refuses(x):
+        assert np.isfinite(x).all()
+        return np.ones_like(x) + 0 * x
+
+    def forgives(x):
+        return np.where(x > -1e300, np.sign(x), 0.0)  # 0 at NaN
+
+    return refuses, forgives
+
+
+@pytest.mark.parametrize("function", without_nan())
+@pytest.mark.parametrize("n", [4, 60])
+@pytest.mark.parametrize("structure", [None, ims.BlockBanded(lower=1, upper=1)])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_singular_jacobians_led_to_nan_where_the_residual_was_a_false_zero(function, n, structure, batch):
+    def F(x):
+        seen.append(np.isfinite(x).all())
+        return function(x)
+
+    seen = []
+    problem = Problem(F, structure=structure, batch_ndim=len(batch))
+    result = root(problem, np.ones((*batch, n)), stop=NonlinearStop(max_iterations=20))
+    assert all(seen)
+    assert not np.any(result.success)
+
+
+def test_missing_entries_of_a_long_row_that_nearly_cancel_went_unnoticed():
+    n = 60
+    signs = np.r_[1.0, -1.0] * 1e-2
+    missed = []
+    for j in range(2, 58, 2):
+        pattern = np.eye(n, dtype=bool)
+        pattern[0] = True
+        declared = pattern.copy()
+        declared[0, j : j + 2] = False
+        J = pattern * 1.0
+        J[0, j : j + 2] = signs
+        problem = Problem(lambda x, J=J: J @ x, structure=ims.Sparse(declared))
+        try:
+            ims.jacobian(problem, np.zeros(n))
+        except ValueError:
+            continue
+        missed.append(j)
+    assert not missed

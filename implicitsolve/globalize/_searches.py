@@ -258,6 +258,7 @@ def dogleg(unit: Array, length: HostArray, newton: Array, radius: HostArray) -> 
     """Steps of length `radius` on the path from 0 by `length` times `unit` to Newton's step; the parts of both legs."""
     xp = array_namespace(newton)
     first = unit * from_host(np.fmin(length, radius), unit)[:, None]
+    first = xp.where(xp.isfinite(first), first, 0.0)
     rest = xp.where(xp.isfinite(newton), newton, 0.0) - first
     a, b, c = norm2(rest) ** 2, np.real(to_host(xp.vecdot(first, rest))), radius**2 - norm2(first) ** 2
     root = np.sqrt(np.maximum(b**2 + a * c, 0.0))

@@ -139,7 +139,9 @@ class BlockLoop(IterationLoop[BlockState]):
             self.newton = direction
             if box is not None:
                 direction = box.shortened(state.x, direction, kept_part(state.norms, state.start_norms))
-            return direction, self.evaluator.moved(state.x, direction)
+            x, xp = self.evaluator.moved(state.x, direction), array_namespace(direction)
+            is_point = xp.all(xp.isfinite(x), axis=1)  # no function is called elsewhere
+            return direction, xp.where(is_point[:, None], x, state.x)
 
     def _take(self, measured: Norms, norms: HostArray, fresh: HostArray, is_last: HostArray) -> HostArray:
         """Accept full steps, or the results of a line search along them; return the step lengths."""

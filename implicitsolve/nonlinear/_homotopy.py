@@ -50,8 +50,9 @@ class Homotopy:
     From a point of the path one linear solve, with J bordered by a row and a column, gives its direction; the next
     point is predicted along it, and corrected by Newton's method in the hyperplane across, mostly once or twice: two or
     three residuals and linear solves a point. The step doubles where one correction was enough, and halves where a
-    correction is larger than half the step, does not contract, or the path turns by more than 37 degrees. Systems of a
-    batch each go their own way. A system that fails ends at the best of its points.
+    correction is larger than half the step, does not contract, or the path turns by more than 37 degrees. Rarely a
+    prediction lands on another path, which may be closed: the system ends at its iteration limit. Systems of a batch
+    each go their own way. A system that fails ends at the best of its points.
 
     Memory per system: the Krylov space and six vectors.
 
