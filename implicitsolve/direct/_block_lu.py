@@ -43,7 +43,7 @@ class BlockLU(BlockSettings):
         Kernels to use. "auto" decides by library and by the sizes of one system, so that each system of a batch gets
         the same numbers as alone:
 
-        - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops, and from k = 20 on BLAS and LAPACK
+        - Numba, if it is installed, for NumPy arrays with T k >= 16: compiled loops, and from k = 16 on BLAS and LAPACK
           called from compiled code. For "band" only up to k = 24. `BlockNewton` takes LAPACK for a problem
           without batch axes whose Jacobian has fewer than 30 000 entries: compiled loops save less than a millisecond
           there, and compile for seconds;
@@ -70,7 +70,7 @@ class BlockLU(BlockSettings):
 
     Flops per block row of a block tridiagonal matrix: 14/3 k^3, up to 23/3 k^3 where rows of different blocks change
     places, against 8 to 16 k^3 of LAPACK's gbtrf; and 6 k^2 for a solve. With other bands ``2/3 + lower + upper +
-    2 lower upper`` times k^3, with up to lower + upper in place of upper; with Numba, k >= 20 and "block"
+    2 lower upper`` times k^3, with up to lower + upper in place of upper; with Numba, k >= 16 and "block"
     ``2/3 + 2 upper + 2 lower upper``, as many for block tridiagonal ones.
 
     Memory that the factors hold, in numbers for each system (`Factorization.nbytes` is what they do hold)::

@@ -50,7 +50,8 @@ __all__ = [
 ]
 
 
-LARGE_BLOCK = 20  # from here on compiled code that pivots inside the blocks leaves their arithmetic to BLAS
+LARGE_BLOCK = 16  # from here on compiled code that pivots inside the blocks leaves their arithmetic to BLAS
+NARROW_BLOCK = 19  # largest one for which narrow bands are tried
 
 
 def _narrow(*, length: int, block_size: int, lower: int, upper: int) -> bool:
@@ -59,7 +60,7 @@ def _narrow(*, length: int, block_size: int, lower: int, upper: int) -> bool:
     Measured with `BlockNewton` on reaction-diffusion lines, one long and 100 short ones: a solve with k = 1, 4, 8 and
     16 takes 0.72 to 0.99, 0.82 to 0.92, 0.78 to 0.88 and 0.80 to 0.85 of the time of elimination with interchanges.
     """
-    return lower == upper == 1 and block_size != 2 and block_size < LARGE_BLOCK and length * block_size >= 16
+    return lower == upper == 1 and block_size != 2 and block_size <= NARROW_BLOCK and length * block_size >= 16
 
 
 def _long_rows(*, size: int) -> bool:

@@ -29,6 +29,7 @@ from typing import Any, cast
 import llvmlite.ir as ir
 import numba
 import numba.core.config
+import numpy as np
 from numba.core import cgutils, config
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator, UserWideCacheLocator
 from numba.core.runtime.nrt import rtsys
@@ -37,6 +38,7 @@ from numba.extending import intrinsic
 from implicitsolve._typing import Array
 
 STATIC = 8  # block sizes up to this one are compiled for their size; measured: no gain above
+ZERO = np.int64(0)  # not a literal: Numba would compile a callee of its own for it
 
 
 def supports(like: Array, **sizes: Any) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve.backends.numba import _newton_steps as steps
-from implicitsolve.backends.numba._jit import borrowed, inner, kernel
+from implicitsolve.backends.numba._jit import ZERO, borrowed, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.nonlinear import _broyden
@@ -40,7 +40,6 @@ TARGET, UNIT, START, NORM, MEASURE, FIRST = (
 BEST, SINCE, RATE, STEPS, EVALUATIONS = steps.BEST, steps.SINCE, steps.RATE, steps.STEPS, steps.EVALUATIONS
 NEW_BEST = IterationLoop.NEW_BEST
 ALL = np.int64(2**LANES - 1)
-ZERO = np.int64(0)  # not a literal: Numba would compile a callee of its own for it
 is_fast, largest_ratio = inner(_broyden.is_fast), inner(_broyden.largest_ratio)
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("numba")
 from implicitsolve import BlockBandedMatrix, BlockLU, Status
 from implicitsolve.backends.numba import _jit
 from implicitsolve.backends.numba._blas import LargeBlockFactors
-from implicitsolve.kernels import _contract, _lapack, block_lu, favors_band
+from implicitsolve.kernels import LARGE_BLOCK, _contract, _lapack, block_lu, favors_band
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 BANDS = [(1, 1), (2, 1), (1, 2), (3, 2)]
@@ -188,7 +188,7 @@ def test_large_blocks_alone_are_slower_over_the_band():
     compiled, _ = block_lu.implementations["numba"]
     assert favors_band(compiled, 1)
     assert not favors_band(compiled, 8)
-    assert favors_band(compiled, 19)
-    assert not favors_band(compiled, 20)
+    assert favors_band(compiled, LARGE_BLOCK - 1)
+    assert not favors_band(compiled, LARGE_BLOCK)
     assert favors_band(_lapack.block_lu, 20)
     assert not favors_band(block_lu.reference, 1)
