@@ -183,7 +183,7 @@ class _Solver:
 
         def residual(x: HostArray) -> HostArray:
             flat = usable(x.reshape((len(x), -1)))
-            F = np.empty_like(flat)
+            F = np.full_like(flat, np.nan)
             _newton_lanes.evaluate_each(call, flat, p, F, self.sides)
             self.evaluations += len(x)
             return F.reshape(x.shape)

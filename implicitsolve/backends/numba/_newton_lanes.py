@@ -45,11 +45,12 @@ is_fast, largest_ratio = inner(_broyden.is_fast), inner(_broyden.largest_ratio)
 
 def workspace(T, k, lower, upper, parameters, dtype):
     """Arrays for one call of `solve`. The caller owns them."""
-    V = aligned((steps.VECTORS, T * k), dtype)
+    V, pair = aligned((steps.VECTORS, T * k), dtype), np.full((2, T * k), np.nan, dtype)
+    V[steps.F] = np.nan  # not zero where a residual writes nothing
     sizes = (T, lower + upper + 1, k, k), (T, k), (2, k), (steps.STATES,), (parameters,)
     reach = np.minimum(np.arange(T) + upper, T - 1)  # last block column of each block row
     others = tuple(aligned(size, dtype) for size in sizes)
-    return (V, V.reshape((len(V), -1)), *others, np.empty((2, T * k), dtype), np.zeros(LANES, np.int64), reach)
+    return (V, V.reshape((len(V), -1)), *others, pair, np.zeros(LANES, np.int64), reach)
 
 
 def nbytes(T, k, m, itemsize):
@@ -90,7 +91,7 @@ def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, sta
             new = ZERO
             for lane in range(LANES):
                 if idle >> lane & 1 and waiting < x.shape[0]:
-                    _load(numbers, given, lengths, x, p, who, lane, waiting)
+                    _load(numbers, given, lengths, state, x, p, who, lane, waiting)
                     waiting += 1
                     new |= 1 << lane
             done, failed = _begin(call, user, numbers, V, S, new, atol, rtol)
@@ -129,7 +130,7 @@ def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, sta
 
 
 @inner
-def _load(numbers, given, lengths, x, p, who, lane, b):
+def _load(numbers, given, lengths, state, x, p, who, lane, b):
     """Put system b into a lane."""
     who[lane] = b
     for i in range(x.shape[1]):
@@ -138,6 +139,7 @@ def _load(numbers, given, lengths, x, p, who, lane, b):
         given[q, lane] = p[b, q]
     for c in range(lengths.shape[1]):
         lengths[FLOOR, c, lane], lengths[GUESS, c, lane] = 0, 1
+    state[SINCE, lane], state[STEPS, lane], state[EVALUATIONS, lane] = 0, 0, 1
 
 
 @inner
@@ -147,14 +149,12 @@ def _begin(call, user, numbers, V, S, new, atol, rtol):
     largest, total = steps.measure(V, F, V[F, 0] * 0 + 1)
     unit = 1 / largest
     _, norm = steps.measure(V, F, unit)
-    zero, mask = largest * 0, mask_of(new)
-    target = select(rtol * largest > atol, rtol * largest, zero + atol)
+    mask = mask_of(new)
+    target = select(rtol * largest > atol, rtol * largest, largest * 0 + atol)
     S[TARGET], S[UNIT] = select(mask, target, S[TARGET]), select(mask, unit, S[UNIT])
     S[NORM], S[MEASURE] = select(mask, norm, S[NORM]), select(mask, largest, S[MEASURE])
     S[START], S[FIRST] = select(mask, norm, S[START]), select(mask, largest, S[FIRST])
-    S[BEST], S[SINCE] = select(mask, largest, S[BEST]), select(mask, zero, S[SINCE])
-    S[STEPS] = select(mask, zero, S[STEPS])
-    S[EVALUATIONS] = select(mask, zero + 1, S[EVALUATIONS])
+    S[BEST] = select(mask, largest, S[BEST])
     done = new & bits((norm < np.inf) & (largest <= target) | (total == 0) & (largest == 0))
     return done, new & ~done & ~bits(norm < np.inf)
 
@@ -162,13 +162,14 @@ def _begin(call, user, numbers, V, S, new, atol, rtol):
 @inner
 def _step(call, user, numbers, V, S, updates, running, slowest):
     """Try the step in the running lanes; return where it reduces ||F|| and was taken, and which are not slow yet."""
-    N = V.shape[1]
+    N, excess = V.shape[1], V[STEP, 0] * 0
     for i in range(N):
         V[TRIAL, i] = V[X, i] + V[STEP, i]
+        excess += V[TRIAL, i] * 0  # NaN where a trial point is not finite
     steps.evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
     largest, norm = steps.measure(V, TRIAL_F, S[UNIT])
     rate = np.sqrt(norm / S[NORM])
-    is_good = mask_of(running) & (rate <= largest_ratio(updates == 0))
+    is_good = mask_of(running) & (rate <= largest_ratio(updates == 0)) & (excess == 0)
     for i in range(N):
         V[PAIRS + 2 * updates, i] = V[TRIAL, i] - V[X, i]
     fast = is_fast(rate, S[RATE] if updates > 1 else rate, slowest)

@@ -204,6 +204,7 @@ def backtrack(call, user, numbers, V, S, factors, rejected):
     largest, now = measure(V, TRIAL_F, S[UNIT])
     ratio = now / S[NORM]
     seen = bits(ratio < np.inf)
+    rejected &= bits(step < np.inf)
     natural = _correction(V, factors, unit)
     good = rejected & bits((natural <= (9 / 16) * step) & (ratio < GROWTH**2))
     accept(V, S, mask_of(good), largest, now)
@@ -236,7 +237,7 @@ def backtrack(call, user, numbers, V, S, factors, rejected):
         count(S, active)
         accept(V, S, mask_of(good), largest, now)
         active &= ~good
-    return rejected & ~active, seen & bits(step < np.inf)
+    return rejected & ~active, seen & rejected
 
 
 @inner

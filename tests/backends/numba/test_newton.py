@@ -165,6 +165,31 @@ def test_one_bad_system_harms_no_other():
     assert result.status.tolist() == [Status.CONVERGED, Status.NONFINITE, Status.CONVERGED]
 
 
+def signs(x, out):
+    for i in range(x.size):
+        out[i] = 1.0 if x[i] > 0 else -1.0 if x[i] < 0 else 0.0  # 0 at NaN
+
+
+def nothing(x, out):
+    pass
+
+
+@pytest.mark.parametrize(("residual", "status"), [(signs, Status.SINGULAR), (nothing, Status.NONFINITE)])
+def test_nan_and_numbers_that_were_not_written_looked_converged(residual, status):
+    result = newton_batch(residual, np.ones((3, 2)))
+    assert (result.status == status).all()
+    np.testing.assert_array_equal(result.x, 1.0)
+
+
+@pytest.mark.parametrize("start", [np.nan, np.inf])
+def test_residuals_that_are_not_finite_at_the_start_were_counted_as_the_least_integer(start):
+    result = newton_batch(cube, np.array([[start], [8.0]]))
+    assert result.status.tolist() == [Status.NONFINITE, Status.CONVERGED]
+    alone = newton_batch(cube, np.array([[8.0]]))
+    assert 1 <= result.counts.residuals - alone.counts.residuals <= 3
+    assert result.iterations.tolist() == [0, alone.iterations[0]]
+
+
 def test_the_result_is_that_of_root():
     p = np.asarray([[8.0], [-1.0], [np.nan]])
     result = newton_batch(lambda x, p: x * x - p[0], np.full((3, 1), 1.3), p)
