@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, zero_vectors
+from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, to_host, zero_vectors
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
@@ -52,7 +52,7 @@ class RecyclingGMRES:
     ) -> None:
         self.sizes, self.recycle = np.full(systems, size), recycle
         self.grew = np.zeros(systems, dtype=bool)  # to a size, after the last solve, that may become all of R^N
-        self._space: RecycledSpace | None = copy.copy(space)  # whose `base` changes
+        self._space = space
         self._new: tuple[SpaceCollector, Any] | None = None  # of the last solve, and its M
         self.needs_descent: bool = needs_descent
         self.descent: Descent | None = None
@@ -81,8 +81,8 @@ class RecyclingGMRES:
         systems, length = F.shape
         largest = max(20, BASIS_MEMORY // max(1, systems * length))
         space = self.space
-        if space is not None:
-            space.base = M
+        if space is not None and space.base is not M:
+            space = self._space = space.around(M)
         collector = self._collector(F, least=0 if M is None else SOLVED) if self.recycle else None
         descents = DescentCollector(F, norms) if self.needs_descent else None
         target = eta * norms
@@ -153,17 +153,20 @@ class RecyclingGMRES:
 
 
 class RecycledSpace:
-    """M = P + (U - P C) D^H from pairs with J U = C, that is M_1 = U_1 C_1^H + M_2 (I - C_1 C_1^H), newest first.
+    """M = P + (U - P C) T C^H from pairs with J U = C, that is M_1 = U_1 C_1^H + M_2 (I - C_1 C_1^H), newest first.
 
-    P, the innermost M, is 1 / theta or the user's preconditioner. The C of one Newton step are orthonormal; D is C with
-    what newer images span projected out on the other side, so that one product with D^H and one with U and C apply the
-    whole nest. As long as J changes little, J M is the identity on what the last Krylov spaces spanned, and a new one
-    continues where they ended. It costs no product.
+    P, the innermost M, is 1 / theta or the user's preconditioner. The C of one Newton step are orthonormal; T projects
+    out what newer images span, so that one product with C^H and one with U and C apply the whole nest. As long as J
+    changes little, J M is the identity on what the last Krylov spaces spanned, and a new one continues where they
+    ended. It costs no product.
 
     Parameters
     ----------
-    U, C, D : Array (B, q, N)
-        As rows, newest first; zero rows where a system has fewer.
+    C, K : Array (B, q, N)
+        As rows, newest first, C and what is added: U next to the user's preconditioner, else U - C / theta. Zero rows
+        where a system has fewer.
+    T : ndarray (B, q, q)
+        The transposed of T, an upper triangle.
     theta : ndarray (B,)
         Size of J on the rest.
     held : ndarray (B, q) of bool
@@ -172,52 +175,56 @@ class RecycledSpace:
         The user's preconditioner.
     """
 
-    def __init__(self, U: Array, C: Array, D: Array, theta: HostArray, held: HostArray, base: Any = None) -> None:
-        self.U: Array = U
+    def __init__(self, C: Array, K: Array, T: HostArray, theta: HostArray, held: HostArray, base: Any = None) -> None:
         self.C: Array = C
-        self.D: Array = D
+        self.K: Array = K
+        self.T: HostArray = T
         self.base: Any = base
         self.theta: HostArray = theta
         self.held: HostArray = held
-        self._scale = from_host(theta, U)[:, None]
-        self._combined: Array = None
-        self._work: Any = vectors_like(U)
+        self._scale = from_host(theta, C)[:, None]
+        self._triangle = from_host(T, C)
+        self._work: Any = vectors_like(C)
 
     def matvec(self, v: Array) -> Array:
         """Product with M."""
         work = self._work
         with np.errstate(all="ignore"):
-            a = work.project(self.D, v)
-            if self.base is not None:
-                return self.base.matvec(work.without(v, a, self.C)) + work.combine(a, self.U)
-            if self._combined is None:
-                self._combined = self.C / self._scale[:, :, None] - self.U
-            return work.without(v / self._scale, a, self._combined)
+            a = work.combine(work.project(self.C, v), self._triangle)
+            rest = v / self._scale if self.base is None else self.base.matvec(work.without(v, a, self.C))
+            return rest + work.combine(a, self.K)
+
+    def around(self, base: Any) -> RecycledSpace:
+        """Return the same for another preconditioner, or none."""
+        K = self.K
+        if (base is None) != (self.base is None):
+            scaled = self.C / self._scale[:, :, None]
+            K = K - scaled if base is None else K + scaled
+        return RecycledSpace(self.C, K, self.T, self.theta, self.held, base)
 
     def limited(self, held: HostArray) -> RecycledSpace:
-        """Return the same with fewer rows: those of `held`."""
+        """Return the same with fewer rows: those of `held`, of each system the newest or none."""
         rows = np.flatnonzero(held.any(axis=0))
-        xp, held = array_namespace(self.U), held[:, rows]
-        U, C, D = (xp.take(x, from_host(rows, x), axis=1) for x in (self.U, self.C, self.D))
+        xp, held = array_namespace(self.C), held[:, rows]
+        C, K = (xp.take(x, from_host(rows, x), axis=1) for x in (self.C, self.K))
         if not held.all():
-            factor = from_host(held.astype(np.float64), self.U)[:, :, None]
-            U, C, D = U * factor, C * factor, D * factor
-        return RecycledSpace(U, C, D, self.theta, held, self.base)
+            factor = from_host(held.astype(np.float64), self.C)[:, :, None]
+            C, K = C * factor, K * factor
+        return RecycledSpace(C, K, self.T[:, rows[:, None], rows], self.theta, held, self.base)
 
     def take(self, indices: Indices) -> RecycledSpace:
         """Return the part of some systems."""
         base = None if self.base is None else self.base.take(indices)
-        U, C, D = (gather(rows, indices) for rows in (self.U, self.C, self.D))
-        return RecycledSpace(U, C, D, self.theta[indices], self.held[indices], base)
+        C, K = gather(self.C, indices), gather(self.K, indices)
+        return RecycledSpace(C, K, self.T[indices], self.theta[indices], self.held[indices], base)
 
     def extended(self, systems: int) -> RecycledSpace:
         """Return the same with further systems, which have no rows yet."""
-        xp = array_namespace(self.U)
-        empty = zero_vectors(self.U, systems, self.U.shape[1])
-        U, C, D = (xp.concat([rows, empty], axis=0) for rows in (self.U, self.C, self.D))
-        theta = np.concatenate([self.theta, np.ones(systems)])
-        held = np.concatenate([self.held, np.zeros((systems, self.held.shape[1]), dtype=bool)])
-        return RecycledSpace(U, C, D, theta, held)
+        xp = array_namespace(self.C)
+        empty = zero_vectors(self.C, systems, self.C.shape[1])
+        C, K = (xp.concat([rows, empty], axis=0) for rows in (self.C, self.K))
+        T, held = (np.pad(x, ((0, systems), *[(0, 0)] * (x.ndim - 1))) for x in (self.T, self.held))
+        return RecycledSpace(C, K, T, np.append(self.theta, np.ones(systems)), held)
 
 
 class SpaceCollector:
@@ -274,15 +281,20 @@ class SpaceCollector:
         """Put the new pairs before the older ones, and forget the oldest."""
         xp = array_namespace(self.like)
         U, C, held = self._gathered()
+        q, theta = held.shape[1], self.theta
+        T = np.tile(np.eye(q), (theta.size, 1, 1))
+        if old is not None:
+            theta = np.where(old.held.any(axis=1), old.theta, theta)
+        K = U if base is not None else U - C / from_host(theta, C)[:, None, None]
         if old is None:
-            return RecycledSpace(U, C, C, self.theta, held, base)
-        theta = np.where(old.held.any(axis=1), old.theta, self.theta)
+            return RecycledSpace(C, K, T, theta, held, base)
         wanted = old.held & (held.sum(axis=1)[:, None] + np.cumsum(old.held, axis=1) <= self.keep)
         if not wanted.all():
             old = old.limited(wanted)
-        D = xp.concat([C, old.D - xp.matmul(project_many(C, old.D), C)], axis=1)
-        U, C = xp.concat([U, old.U], axis=1), xp.concat([C, old.C], axis=1)
-        return RecycledSpace(U, C, D, theta, np.concatenate([held, old.held], axis=1), base)
+        overlap = to_host(project_many(old.C, C))
+        T = np.block([[T, -overlap @ old.T], [np.zeros((theta.size, old.C.shape[1], q)), old.T]])
+        held = np.concatenate([held, old.held], axis=1)
+        return RecycledSpace(xp.concat([C, old.C], axis=1), xp.concat([K, old.K], axis=1), T, theta, held, base)
 
     def _gathered(self) -> tuple[Array, Array, HostArray]:
         """The new pairs as arrays for the whole batch."""
