@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.linalg.lapack import dgels
+from scipy.linalg.lapack import dtrtrs
 
 from implicitsolve._namespace import (
     array_namespace,
@@ -116,17 +116,17 @@ class Hessenberg:
         return self.norm
 
     def solve(self, columns: HostArray) -> HostArray:
-        """Minimizers y (B, m) for the first `columns` (B,) of each system, zero beyond them."""
+        """Minimizers y (B, m) for the first `columns` (B,) of each system, zero beyond them; keeps H = Q R of these."""
         m = self.columns
-        if columns.size == 1 and columns[0] == m and self.H.dtype.kind == "f":  # one call of LAPACK
-            *_, y, info = dgels(self.H[0, : m + 1, :m], self.beta[0] * np.eye(m + 1, 1)[:, 0])
-            if info == 0:
-                return y[None, :m]
+        self.Q, self.R = np.linalg.qr(self.H[:, : m + 1, :m])
         used = np.arange(m)[None, :] < columns[:, None]
-        Q, R = np.linalg.qr(self.H[:, : m + 1, :m])
-        R = np.where(used[:, :, None] & used[:, None, :], R, np.eye(m))
-        g = np.where(used, np.conj(Q[:, 0, :]) * self.beta[:, None], 0.0)
-        return np.where(used, np.linalg.solve(R, g[:, :, None])[:, :, 0], 0.0)
+        if not used.all():
+            self.Q = np.where(used[:, None, :], self.Q, 0.0)
+            self.R = np.where(used[:, :, None] & used[:, None, :], self.R, np.eye(m))
+        g = np.conj(self.Q[:, 0, :]) * self.beta[:, None]
+        if columns.size == 1 and self.H.dtype.kind == "f":
+            return dtrtrs(self.R[0], g[0])[0][None]
+        return np.linalg.solve(self.R, g[:, :, None])[:, :, 0]
 
     def residual_coordinates(self, y: HostArray) -> HostArray:
         """Coordinates (B, m+1) in the basis of the residual of y."""

@@ -254,23 +254,35 @@ class SpaceCollector:
     def _pairs(
         self, systems: Indices, V: Array, Z: Array, small: Hessenberg, columns: HostArray
     ) -> tuple[Indices, Array, Array, HostArray]:
-        """The pairs of some systems: J Z = V H, and with H = P S W^H, U = Z W / S and C = V P."""
-        m = small.columns
-        used = np.arange(m)[None, :] < columns[:, None]
-        P, S, Wh = np.linalg.svd(np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0), full_matrices=False)
+        """The pairs of some systems: J Z = V H, and with H = Q R, U = Z R^-1 and C = V Q.
+
+        Where these are too many, or R is nearly singular, R = P S W^H, U = Z W / S and C = V Q P.
+        """
+        m, Q, R = small.columns, small.Q, small.R
+        chosen = np.arange(m)[None, :] < columns[:, None]
         xp = array_namespace(V)
         info = xp.finfo(V.dtype)
-        negligible = max(SINGULAR, 16 * float(info.eps))
-        good = (negligible * S[:, :1] < S) & (float(info.smallest_normal) / float(info.eps) < S)
-        self.theta[systems] = geometric_mean(S, good)
-        # small singular values are what a Krylov space is slow to find: those come first
-        order = np.argsort(np.where(good, S, np.inf), axis=1)[:, : self.keep]
-        each = np.arange(len(order))[:, None]
-        chosen = good[each, order]
-        inverse = np.where(chosen, 1 / np.where(chosen, S[each, order], 1.0), 0.0)
+        negligible, least = max(SINGULAR, 16 * float(info.eps)), float(info.smallest_normal) / float(info.eps)
         with np.errstate(all="ignore"):
-            U = xp.matmul(from_host(np.conj(Wh[each, order]) * inverse[:, :, None], V), Z[:, :m, :])
-            C = xp.matmul(from_host(P[each, :, order] * chosen[:, :, None], V), V[:, : m + 1, :])
+            inverse, S = np.linalg.inv(R), np.abs(np.diagonal(R, axis1=1, axis2=2))
+            size = np.linalg.norm(inverse, axis=(1, 2))
+            is_regular = negligible * size * np.linalg.norm(R, axis=(1, 2)) < 1
+        if m > self.keep or not (is_regular & (least * size < 1)).all():
+            P, S, Wh = np.linalg.svd(np.where(chosen[:, None, :], R, 0.0))
+            good = (negligible * S[:, :1] < S) & (least < S)
+            # small singular values are what a Krylov space is slow to find: those come first
+            order = np.argsort(np.where(good, S, np.inf), axis=1)[:, : self.keep]
+            each = np.arange(len(order))[:, None]
+            self.theta[systems], chosen, S = geometric_mean(S, good), good[each, order], S[each, order]
+            Q = Q @ np.swapaxes(P[each, :, order], 1, 2)
+            inverse = np.swapaxes(np.conj(Wh[each, order]) / np.where(chosen, S, 1.0)[:, :, None], 1, 2)
+        else:
+            self.theta[systems] = geometric_mean(S, chosen)
+        with np.errstate(all="ignore"):
+            U, C = (
+                xp.matmul(from_host(np.swapaxes(x * chosen[:, None, :], 1, 2), V), rows)
+                for x, rows in ((inverse, Z[:, :m, :]), (Q, V[:, : m + 1, :]))
+            )
         return systems, U, C, chosen
 
     def renumbered(self, places: Indices) -> Callable[[Indices, Array, Array, Hessenberg, HostArray], None]:
@@ -281,19 +293,20 @@ class SpaceCollector:
         """Put the new pairs before the older ones, and forget the oldest."""
         xp = array_namespace(self.like)
         U, C, held = self._gathered()
-        q, theta = held.shape[1], self.theta
-        T = np.tile(np.eye(q), (theta.size, 1, 1))
+        (b, q), theta = held.shape, self.theta
         if old is not None:
             theta = np.where(old.held.any(axis=1), old.theta, theta)
         K = U if base is not None else U - C / from_host(theta, C)[:, None, None]
         if old is None:
-            return RecycledSpace(C, K, T, theta, held, base)
+            return RecycledSpace(C, K, np.zeros((b, q, q)) + np.eye(q), theta, held, base)
         wanted = old.held & (held.sum(axis=1)[:, None] + np.cumsum(old.held, axis=1) <= self.keep)
         if not wanted.all():
             old = old.limited(wanted)
-        overlap = to_host(project_many(old.C, C))
-        T = np.block([[T, -overlap @ old.T], [np.zeros((theta.size, old.C.shape[1], q)), old.T]])
         held = np.concatenate([held, old.held], axis=1)
+        T = np.zeros((b, held.shape[1], held.shape[1])) + np.eye(held.shape[1])
+        overlap = to_host(project_many(old.C, C))
+        T = T.astype(overlap.dtype) if overlap.dtype.kind == "c" else T
+        T[:, :q, q:], T[:, q:, q:] = -overlap @ old.T, old.T
         return RecycledSpace(xp.concat([C, old.C], axis=1), xp.concat([K, old.K], axis=1), T, theta, held, base)
 
     def _gathered(self) -> tuple[Array, Array, HostArray]:
