@@ -191,11 +191,11 @@ class SearchStart:
     norms : ndarray (b,)
         ||F||_2.
     linear_residual : ndarray (b,)
-        ||F + J step|| / ||F||.
+        ||F + J step|| / ||F||; 0 where the linear system was solved directly.
     correction : callable, optional
         An approximation of ``F -> J(x)^-1 F`` that costs no product.
     whole : SearchResult, optional
-        Where the whole step led, if that is known: then `step` and `correction` are those of a direct solve.
+        Where the whole step led, if that is known.
     descent : Descent, optional
         Steepest descent of ||F + J s|| and the trust region, for searches with `needs_descent`.
     """
@@ -311,7 +311,7 @@ class Backtracking:
             if not pending.any():
                 break
             shorter = np.full(norms.shape, np.nan)
-            if first is not None and start.whole is not None:
+            if first is not None and not start.linear_residual.any():  # of a direct solve
                 shorter = natural_minimizer(start.step, first)
             if np.isnan(shorter[pending]).any():
                 model = model_minimizer(length, ratio, older_length, older_ratio, slope)

@@ -265,9 +265,9 @@ class SpaceCollector:
         negligible, least = max(SINGULAR, 16 * float(info.eps)), float(info.smallest_normal) / float(info.eps)
         with np.errstate(all="ignore"):
             inverse, S = np.linalg.inv(R), np.abs(np.diagonal(R, axis1=1, axis2=2))
-            size = np.linalg.norm(inverse, axis=(1, 2))
-            is_regular = negligible * size * np.linalg.norm(R, axis=(1, 2)) < 1
-        if m > self.keep or not (is_regular & (least * size < 1)).all():
+            largest, size = (m * np.abs(x).max(axis=(1, 2)) for x in (R, inverse))
+            is_regular = (negligible * size * largest < 1) & (least * size < 1)
+        if m > self.keep or not is_regular.all():
             P, S, Wh = np.linalg.svd(np.where(chosen[:, None, :], R, 0.0))
             good = (negligible * S[:, :1] < S) & (least < S)
             # small singular values are what a Krylov space is slow to find: those come first

@@ -14,6 +14,10 @@ from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.operators import LinearOperator
 
 LEAST_ETA = 1e-5  # smallest relative tolerance with float32 products
+POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
+ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
+LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
+RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
 class LinearSolver(Protocol):

@@ -20,10 +20,19 @@ from implicitsolve.globalize._line_search import (
 from implicitsolve.globalize._searches import Dogleg, bounded_direction, kept_part
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
-from implicitsolve.krylov._recycling import RecyclingGMRES
+from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
 from implicitsolve.linearize._evaluator import Entering
-from implicitsolve.nonlinear._direction import FixedMethod, LinearSolver, SinglePrecision
+from implicitsolve.nonlinear._direction import (
+    ACCURATE,
+    LEAST_KRYLOV,
+    POOR_STEP,
+    RETRIES,
+    FixedMethod,
+    LinearSolver,
+    SinglePrecision,
+)
 from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._one_system import OneKrylovSystem
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
@@ -32,14 +41,10 @@ from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rdiff, kind_of
 
-POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
-ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
 SMALL = 256  # unknowns up to which a third search is tried: it solves hard small problems
 BOUNDED = 0.01  # largest eta next to bounds, where unknowns near one are smaller than the error of the others
 MAX_KRYLOV = 60  # iterations of one linear solve where the caller set no limit
 FIRST_MEMORY, LEAST_FIRST = 2**16, 40  # entries and vectors of the first space; 60 took up to 2.3 times the products
-LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
-RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +147,13 @@ class NewtonKrylov:
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
-        solution = KrylovLoop(self, context, start, rows).run()
         is_retry = rows is not None  # after another method
+        if OneKrylovSystem.applies(self, context, start.x):
+            space = None if is_retry else context.previous.space
+            linear = self.recycling(context.evaluator.size, 1, space)
+            solution = OneKrylovSystem(self, linear, context, start, is_retry=is_retry).run()
+        else:
+            solution = KrylovLoop(self, context, start, rows).run()
         if is_retry or not self.retry or not _failed(solution).size:
             return solution
         cautious = self.line_search.cautious()
@@ -153,6 +163,14 @@ class NewtonKrylov:
             if again.size:
                 solution = retried(replace(self, line_search=search), context, solution, again)
         return solution
+
+    def recycling(self, size: int, systems: int, space: RecycledSpace | None) -> RecyclingGMRES:
+        """The default linear method for systems of this size, with the spaces of an earlier solve."""
+        is_single = self.krylov_dtype is not None
+        most = self.max_krylov or max(LEAST_FIRST, min(MAX_KRYLOV, FIRST_MEMORY // size))
+        needs_descent = self.line_search.needs_descent and not is_single
+        space = space if self.recycle and not is_single else None
+        return RecyclingGMRES(most, self.recycle, systems, space, needs_descent)
 
 
 def _failed(solution: Solution) -> Indices:
@@ -192,7 +210,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         systems = state.rows.size
         linear: LinearSolver
         if method.krylov is None:
-            linear = self._recycling(systems)
+            linear = method.recycling(self.evaluator.size, systems, self.previous.space)
         else:
             linear = FixedMethod(method.krylov, method.max_krylov or MAX_KRYLOV)
         return _NewtonState(
@@ -205,14 +223,6 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             linear=linear if method.krylov_dtype is None else SinglePrecision(linear),
             radius=np.full(systems, np.inf),
         )
-
-    def _recycling(self, systems: int) -> RecyclingGMRES:
-        """The linear method, with the spaces of an earlier solve."""
-        method: NewtonKrylov = self.method
-        space = self.previous.space if method.recycle and method.krylov_dtype is None else None
-        needs_descent = method.line_search.needs_descent and method.krylov_dtype is None
-        size = method.max_krylov or max(LEAST_FIRST, min(MAX_KRYLOV, FIRST_MEMORY // self.evaluator.size))
-        return RecyclingGMRES(size, method.recycle, systems, space, needs_descent)
 
     def _keep(self, memory: SolveMemory) -> None:
         if isinstance(self.state.linear, RecyclingGMRES):

@@ -1,7 +1,6 @@
 """One system with a dense Jacobian: the steps of `DenseLoop` on vectors and plain numbers.
 
-On a few unknowns a call of NumPy takes as long as F does, whatever the array. So rules are written in Python's numbers,
-and J is factored by one call of LAPACK.
+J is factored by one call of LAPACK.
 """
 
 from __future__ import annotations
@@ -12,34 +11,18 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
-from implicitsolve._namespace import Norms, eps, near_reciprocals, norm2, numpy_namespace, safe_range
+from implicitsolve._namespace import near_reciprocals
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH
 from implicitsolve.globalize._searches import ACCEPTED, FIRST_RADIUS, GOOD, POOR, UNRELATED
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
-from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._loop import (
-    BLOWN_UP,
-    CLEAR,
-    CONVERGED,
-    DIVERGED,
-    HALVED,
-    ITERATION_LIMIT,
-    NONFINITE,
-    RUNNING,
-    SINGULAR,
-    STAGNATED,
-    WHOLE,
-    IterationLoop,
-)
-from implicitsolve.nonlinear._loop import IDLE as FEW_IDLE
+from implicitsolve.nonlinear._loop import BLOWN_UP, DIVERGED, HALVED, ITERATION_LIMIT, SINGULAR, STAGNATED, WHOLE
+from implicitsolve.nonlinear._one_system import NO_STEP, OneSystem
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import SolveContext
-from implicitsolve.result import NOTHING, NOWHERE, NewtonStep, Solution
-from implicitsolve.status import Status
-from implicitsolve.stopping import LimitReached
+from implicitsolve.result import Solution
 from implicitsolve.structure import BlockBanded
 
 MIXED = 1e3  # sizes of rows of J, largest over smallest, from which on equations are in different units
@@ -48,82 +31,32 @@ IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a 
 NEW_BEST, PATIENCE = 0.1, 40  # steps in which ||F|| must fall to a tenth: Watson's of nine variables takes 31
 GETRF = {"f": lapack.sgetrf, "d": lapack.dgetrf}
 GETRS = {"f": lapack.sgetrs, "d": lapack.dgetrs}
-FRESH, KEPT, NO_STEP = np.ones(1, dtype=bool), np.zeros(1, dtype=bool), np.zeros(1)
-for shared in (FRESH, KEPT, NO_STEP):
+FRESH, KEPT = np.ones(1, dtype=bool), np.zeros(1, dtype=bool)
+for shared in (FRESH, KEPT):
     shared.flags.writeable = False
 
 
-class OneDenseSystem:
+class OneDenseSystem(OneSystem):
     """Powell's hybrid method on one system without bounds; see `DenseNewton`."""
 
+    NEW_BEST, PATIENCE = NEW_BEST, PATIENCE
+
     def __init__(self, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
-        evaluator, stop, x = context.evaluator, context.stop, solution.x[0]
-        self.evaluator, self.tally, self.solution, self.is_retry = evaluator, evaluator.tally, solution, is_retry
-        self.stop, self.monitor, self.memory = stop, context.monitor, context.memory
-        self.dtype, self.size = x.dtype, x.size
-        self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
-        problem = evaluator.problem
-        self.offered = None if problem.jac is None else OfferedJacobians.of(evaluator, solution.x)
+        super().__init__(context, solution, is_retry=is_retry)
+        problem, N = self.evaluator.problem, self.x.size
+        self.dtype, self.size = self.x.dtype, N
+        self.offered = None if problem.jac is None else OfferedJacobians.of(self.evaluator, solution.x)
         self.assembler: Assembler | None = None
-        self.J: HostArray = np.zeros((x.size, x.size))
-        self.rows = self.columns = np.ones(x.size, dtype=x.dtype)  # by which they are scaled before J is factored
+        self.J: HostArray = np.zeros((N, N))
+        self.rows = self.columns = np.ones(N, dtype=self.dtype)  # by which they are scaled before J is factored
         self.factors: Any = None  # of J scaled so, until J changes
-        self.steps = DifferenceSteps(1, x.size, self.unit**0.5)
-        self.x, self.F = x, evaluator.residual_of_one(x)
-        with np.errstate(all="ignore"):
-            self.norm = self.start_norm = self.least = self._norm(self.F)
-        self.measure = stop.measured(Norms(self.F[None]), evaluator.event_shape)
-        first = solution.first_norm  # known if this solve continues another one
-        solution.first_norm = first = np.where(np.isnan(first), self.measure, first)
-        self.target = solution.target = stop.target(first, self.F[None])
-        self.best = self.best_measure = float(self.measure[0])
-        if not math.isfinite(self.best):
-            self.best_measure = math.inf
-        self.best_x, self.best_F = x, self.F
-        self.iteration = solution.steps[-1].iteration if is_retry else 0
-        self.last = self.iteration + int(stop.remaining(IterationLoop.STEPS, solution.iterations)[0])
-        self.since = self.poor = self.good = self.idle = 0
-        self.radius, self.is_stale, self.is_limited = math.inf, True, True
-        self.status = RUNNING if math.isfinite(self.norm) else NONFINITE
-        if self.status == RUNNING and self.last <= self.iteration:
-            self.status = ITERATION_LIMIT
-        self._mark_converged(None)
+        self.steps = DifferenceSteps(1, N, self.unit**0.5)
+        self.poor = self.good = self.idle = 0
+        self.radius, self.is_stale = math.inf, True
 
-    @staticmethod
-    def suits(context: SolveContext) -> bool:
-        """Whether it is one system, without bounds, that a caller of its own does not watch."""
-        is_watched = context.scheduler is not None or context.leave is not None or context.truth is not None
-        return context.evaluator.rows.size == 1 and context.evaluator.box is None and not is_watched
-
-    def run(self) -> Solution:
-        """Iterate until the system has ended."""
-        if not self.is_retry:
-            self._record()
-        try:
-            self.tally.enforced(self._iterate)
-        except LimitReached:
-            self.status = int(self.tally.ended or RUNNING)
-        solution = self.solution
-        has_failed = self.status != CONVERGED and math.isfinite(self.best_measure)
-        if has_failed and not (self.status == ITERATION_LIMIT and self.stop.keeps_last):
-            self.x, self.F, self.measure = self.best_x, self.best_F, np.asarray([self.best_measure])
-        solution.x, solution.F = self.x[None], self.F[None]
-        solution.status[0], solution.norm[0] = self.status, self.measure[0]
-        return solution
-
-    def _iterate(self) -> None:
-        while self.status == RUNNING:
-            if self.tally.is_spent():
-                raise LimitReached
-            self.iteration += 1
-            is_fresh = self.is_stale
-            length = self._step()
-            self._note_progress()
-            self._record(length, FRESH if is_fresh else KEPT)
-
-    def _step(self) -> HostArray:
-        """Take a step, and return the accepted fraction of Newton's."""
-        if self.is_stale:
+    def _step(self) -> dict[str, HostArray]:
+        is_fresh = self.is_stale
+        if is_fresh:
             self._assemble()
         with np.errstate(all="ignore"):
             step, model = -self._solved(self.F), None
@@ -134,9 +67,10 @@ class OneDenseSystem:
                 step = self._dogleg(step, size)
                 model, size = self.F + self.J.dot(step), self._norm(step)
             x = self.x + step
+        traced = {"step_length": NO_STEP, "factorized": FRESH if is_fresh else KEPT}
         if not 0 < size < math.inf:
             self.status = SINGULAR
-            return NO_STEP
+            return traced
         F = self.evaluator.residual_of_one(x)
         with np.errstate(all="ignore"):
             norm, is_still = self._norm(F), False
@@ -145,9 +79,7 @@ class OneDenseSystem:
             if is_accepted:
                 if not norm < HALVED * self.norm:
                     is_still = bool(np.abs(step).max() <= self.unit * np.abs(x).max())
-                self.x, self.F, self.norm = x, F, norm
-                self.measure = self.stop.measured(Norms(F[None]), self.evaluator.event_shape)
-                self.solution.iterations[0] += 1
+                self._accept(x, F, norm)
             if is_still or self.idle >= IDLE_STEPS:
                 self.status = STAGNATED
             elif self.norm > BLOWN_UP * self.start_norm:
@@ -155,9 +87,9 @@ class OneDenseSystem:
             elif self.iteration >= self.last:
                 self.status = ITERATION_LIMIT
             self._mark_converged(step if is_accepted else np.zeros_like(step))
-        if not is_accepted:
-            return NO_STEP
-        return WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
+        if is_accepted:
+            traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
+        return traced
 
     def _judge(self, F: HostArray, norm: float, model: HostArray | None, size: float, newton_size: float) -> bool:
         """Whether a step is accepted; sets the trust region and whether J is assembled again."""
@@ -222,50 +154,6 @@ class OneDenseSystem:
         root = math.sqrt(max(b * b + a * c, 0.0))
         part = ratio_of(c, b + root) if b > 0 else ratio_of(root - b, a)
         return first + part * rest if length < radius and math.isfinite(part) else first
-
-    def _mark_converged(self, moved: HostArray | None) -> None:
-        moved = None if moved is None else moved[None]
-        if self.norm == 0 or self.stop.holds(self.measure, self.target, self.x[None], moved)[0]:
-            self.status = CONVERGED
-
-    def _note_progress(self) -> None:
-        """End a system without progress, and keep the best of its points; see `IterationLoop`."""
-        tally, measure = self.tally, float(self.measure[0])
-        is_spent = self.is_limited and tally.allowance <= 0
-        part = CLEAR if is_spent else NEW_BEST
-        is_best, is_less = measure < part * self.best, self.norm < part * self.least
-        is_progress = is_best or is_less
-        self.best, self.least = measure if is_best else self.best, self.norm if is_less else self.least
-        self.since = 0 if is_progress else self.since + 1
-        if self.is_limited:
-            tally.progress += is_progress
-        else:
-            tally.begin = tally.evaluations
-        is_over = self.since >= PATIENCE or (is_spent and self.since >= (1 if self.is_retry else FEW_IDLE))
-        if is_over and self.status == RUNNING:
-            self.status = STAGNATED
-        if measure < self.best_measure:
-            self.best_x, self.best_F, self.best_measure = self.x, self.F, measure
-
-    def _record(self, step_length: HostArray = NOTHING, factorized: HostArray = NOWHERE) -> None:
-        """Add a step to the trace and pass it to the monitor."""
-        tally, detection = self.tally, self.memory.detection
-        step = NewtonStep(
-            iteration=self.iteration,
-            systems=self.evaluator.rows.copy(),
-            residual_norm=self.measure.copy(),
-            target=self.target,
-            running=int(self.status == RUNNING),
-            counts=tally.counts(),
-            sparsity="" if self.iteration or detection is None else str(detection),
-            step_length=step_length,
-            factorized=factorized,
-        )
-        self.solution.steps.append(step)
-        if self.monitor is not silent:
-            x, F = (self.evaluator.unflatten(part[None].copy()) for part in (self.x, self.F))
-            if tally.agreed(ends_solve(self.monitor(step, x, F))):
-                tally.ended = Status.STOPPED_BY_MONITOR
 
     # J
 
@@ -342,11 +230,6 @@ class OneDenseSystem:
             if math.isfinite(x.dot(x)):
                 return x
         return solved(self.J[None], F[None])[0]
-
-    def _norm(self, v: HostArray) -> float:
-        """``norm2`` of one vector."""
-        size, (low, high) = math.sqrt(v.dot(v)), self.safe
-        return size if low < size < high else float(norm2(v[None])[0])
 
 
 def ratio_of(a: float, b: float) -> float:

@@ -1,0 +1,285 @@
+"""One system in vectors and plain numbers: the iteration of `IterationLoop`, and the steps of `KrylovLoop`.
+
+On a few hundred unknowns a call of NumPy takes as long as F does, whatever the array. So rules are written in Python's
+numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicitsolve._namespace import Norms, eps, norm2, norm_max, numpy_namespace, safe_range
+from implicitsolve._typing import HostArray
+from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE, Backtracking, SearchResult, SearchStart
+from implicitsolve.krylov import KrylovOutcome
+from implicitsolve.krylov._recycling import RecyclingGMRES
+from implicitsolve.monitor import ends_solve, silent
+from implicitsolve.nonlinear._direction import ACCURATE, LEAST_KRYLOV, POOR_STEP, RETRIES
+from implicitsolve.nonlinear._loop import (
+    BLOWN_UP,
+    CLEAR,
+    CONVERGED,
+    DIVERGED,
+    HALVED,
+    IDLE,
+    IDLE_ITERATIONS,
+    ITERATION_LIMIT,
+    LINE_SEARCH_FAILED,
+    NONFINITE,
+    RUNNING,
+    SINGULAR,
+    STAGNATED,
+    WHOLE,
+    IterationLoop,
+)
+from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.result import NewtonStep, Solution
+from implicitsolve.status import Status
+from implicitsolve.stopping import LimitReached
+
+NO_STEP = np.zeros(1)
+NO_STEP.flags.writeable = False
+
+
+class OneSystem:
+    """An iterative method on one system without bounds; a subclass adds `_step`."""
+
+    NEW_BEST: ClassVar[float] = IterationLoop.NEW_BEST
+    PATIENCE: ClassVar[int] = IterationLoop.PATIENCE
+
+    def __init__(self, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
+        evaluator, stop, x = context.evaluator, context.stop, solution.x[0]
+        self.evaluator, self.tally, self.solution, self.is_retry = evaluator, evaluator.tally, solution, is_retry
+        self.stop, self.monitor, self.memory = stop, context.monitor, context.memory
+        self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
+        self.x, self.F = x, evaluator.residual_of_one(x)
+        with np.errstate(all="ignore"):
+            self.norm = self.start_norm = self.least = self._norm(self.F)
+        self.measure = stop.measured(Norms(self.F[None]), evaluator.event_shape)
+        first = solution.first_norm  # known if this solve continues another one
+        solution.first_norm = first = np.where(np.isnan(first), self.measure, first)
+        self.target = solution.target = stop.target(first, self.F[None])
+        self.best = self.best_measure = float(self.measure[0])
+        if not math.isfinite(self.best):
+            self.best_measure = math.inf
+        self.best_x, self.best_F = x, self.F
+        self.iteration = solution.steps[-1].iteration if is_retry else 0
+        self.last = self.iteration + int(stop.remaining(IterationLoop.STEPS, solution.iterations)[0])
+        self.since, self.spent = 0, int(solution.krylov_iterations[0])
+        self.is_limited = True
+        self.status = RUNNING if math.isfinite(self.norm) else NONFINITE
+        if self.status == RUNNING and self.last <= self.iteration:
+            self.status = ITERATION_LIMIT
+        self._mark_converged(None)
+
+    @staticmethod
+    def suits(context: SolveContext) -> bool:
+        """Whether it is one system, without bounds, that a caller of its own does not watch."""
+        is_watched = context.scheduler is not None or context.leave is not None or context.truth is not None
+        return context.evaluator.rows.size == 1 and context.evaluator.box is None and not is_watched
+
+    def run(self) -> Solution:
+        """Iterate until the system has ended."""
+        if not self.is_retry:
+            self._record()
+        try:
+            self.tally.enforced(self._iterate)
+        except LimitReached:
+            self.status = int(self.tally.ended or RUNNING)
+        solution = self.solution
+        has_failed = self.status != CONVERGED and math.isfinite(self.best_measure)
+        if has_failed and not (self.status == ITERATION_LIMIT and self.stop.keeps_last):
+            self.x, self.F, self.measure = self.best_x, self.best_F, np.asarray([self.best_measure])
+        solution.x, solution.F = self.x[None], self.F[None]
+        solution.status[0], solution.norm[0] = self.status, self.measure[0]
+        return solution
+
+    def _iterate(self) -> None:
+        while self.status == RUNNING:
+            if self.tally.is_spent():
+                raise LimitReached
+            self.iteration += 1
+            details = self._step()
+            self._note_progress()
+            self._record(**details)
+
+    def _step(self) -> dict[str, Any]:
+        """Take a step, and return what the trace notes of it."""
+        raise NotImplementedError
+
+    def _accept(self, x: HostArray, F: HostArray, norm: float) -> None:
+        """Take over the point of a step."""
+        self.x, self.F, self.norm = x, F, norm
+        self.measure = self.stop.measured(Norms(F[None]), self.evaluator.event_shape)
+        self.solution.iterations[0] += 1
+
+    def _mark_converged(self, moved: HostArray | None) -> None:
+        moved = None if moved is None else moved[None]
+        if self.norm == 0 or self.stop.holds(self.measure, self.target, self.x[None], moved)[0]:
+            self.status = CONVERGED
+
+    def _note_progress(self) -> None:
+        """End a system without progress, and keep the best of its points; see `IterationLoop`."""
+        tally, measure, iterations = self.tally, float(self.measure[0]), int(self.solution.krylov_iterations[0])
+        is_spent = self.is_limited and tally.allowance <= 0
+        part = CLEAR if is_spent else self.NEW_BEST
+        is_best, is_less = measure < part * self.best, self.norm < part * self.least
+        is_progress = is_best or is_less
+        self.best, self.least = measure if is_best else self.best, self.norm if is_less else self.least
+        self.since, self.spent = (0, iterations) if is_progress else (self.since + 1, self.spent)
+        if self.is_limited:
+            tally.progress += is_progress
+        else:
+            tally.begin = tally.evaluations
+        is_over = self.since >= self.PATIENCE or (is_spent and self.since >= (1 if self.is_retry else IDLE))
+        is_over |= self.since >= IDLE and iterations - self.spent >= IDLE_ITERATIONS
+        if is_over and self.status == RUNNING:
+            self.status = STAGNATED
+        if measure < self.best_measure:
+            self.best_x, self.best_F, self.best_measure = self.x, self.F, measure
+
+    def _record(self, **details: Any) -> None:
+        """Add a step to the trace and pass it to the monitor."""
+        tally, detection = self.tally, self.memory.detection
+        step = NewtonStep(
+            iteration=self.iteration,
+            systems=self.evaluator.rows.copy(),
+            residual_norm=self.measure.copy(),
+            target=self.target,
+            running=int(self.status == RUNNING),
+            counts=tally.counts(),
+            sparsity="" if self.iteration or detection is None else str(detection),
+            **details,
+        )
+        self.solution.steps.append(step)
+        if self.monitor is not silent:
+            x, F = (self.evaluator.unflatten(part[None].copy()) for part in (self.x, self.F))
+            if tally.agreed(ends_solve(self.monitor(step, x, F))):
+                tally.ended = Status.STOPPED_BY_MONITOR
+
+    def _norm(self, v: HostArray) -> float:
+        """``norm2`` of one vector."""
+        size, (low, high) = math.sqrt(v.dot(v)), self.safe
+        return size if low < size < high else float(norm2(v[None])[0])
+
+
+class OneKrylovSystem(OneSystem):
+    """The steps of `NewtonKrylov` with recycling GMRES, products by `jvp` or differences, and `Backtracking`."""
+
+    def __init__(
+        self, method: Any, linear: RecyclingGMRES, context: SolveContext, solution: Solution, *, is_retry: bool
+    ) -> None:
+        super().__init__(context, solution, is_retry=is_retry)
+        self.method, self.linear = method, linear
+        self.eta, self.attempts = method.forcing.first(1), 0
+        self.J: Any = None
+
+    @staticmethod
+    def applies(method: Any, context: SolveContext, x0: Any) -> bool:
+        """Whether it serves for these settings and this problem."""
+        problem, is_plain = context.evaluator.problem, type(x0) is np.ndarray and x0.dtype.char in "fd"
+        is_default = method.krylov is None and method.krylov_dtype is None and method.preconditioner is None
+        has_products = problem.linearize is None and problem.jac is None and problem.blocks is None
+        searches = type(method.line_search) is Backtracking
+        return is_plain and is_default and has_products and searches and OneSystem.suits(context)
+
+    def run(self) -> Solution:
+        """Iterate until the system has ended, and leave the Krylov spaces to later solves."""
+        solution = super().run()
+        if self.memory.keeps and self.status == CONVERGED:
+            self.memory.space = self.linear.space
+        return solution
+
+    def _step(self) -> dict[str, HostArray]:
+        outcome, eta = self._direction(), self.eta
+        step, rest, previous = outcome.x[0], float(outcome.residual_norm[0]), self.norm
+        linear_residual = rest / previous if previous > 0 else rest
+        with np.errstate(all="ignore"):
+            x = self.x + step
+        F = self.evaluator.residual_of_one(x)
+        with np.errstate(all="ignore"):
+            norm = self._norm(F)
+        # NaN is not accepted
+        is_accepted = norm <= (1 - SUFFICIENT_DECREASE * (1 - min(max(linear_residual, 0.0), 1.0))) * previous
+        length, is_finite, moved = WHOLE, True, step
+        if not is_accepted:
+            found = self._searched(x, F, norm, step, linear_residual)
+            is_accepted, is_finite, length = bool(found.accepted[0]), bool(found.finite[0]), found.length
+            with np.errstate(all="ignore"):
+                x, F, norm, moved = found.x[0], found.F[0], float(found.norms[0]), found.x[0] - self.x
+        self.solution.krylov_iterations[0] += outcome.iterations[0]
+        is_accepted = is_accepted and bool(norm_max(step[None])[0] > 0)  # a zero step is none
+        is_still = not norm < HALVED * previous and bool(norm_max(moved[None])[0] <= self.unit * norm_max(x[None])[0])
+        self.attempts, self.J = (0, None) if is_accepted else (self.attempts + 1, self.J)
+        if is_accepted:
+            self._accept(x, F, norm)
+        if self.iteration >= self.last:
+            self.status = ITERATION_LIMIT
+        if is_accepted and is_still:
+            self.status = STAGNATED
+        if self.norm > BLOWN_UP * self.start_norm:
+            self.status = DIVERGED
+        if not is_accepted:
+            self._note_failure(outcome, step, linear_residual, is_finite)
+        self._mark_converged(moved if is_accepted else np.zeros_like(step))
+        self._choose_eta(previous, linear_residual, is_accepted)
+        return {
+            "step_length": length if is_accepted else NO_STEP,
+            "forcing": eta,
+            "linear_residual": np.asarray([linear_residual]),
+            "krylov_iterations": outcome.iterations,
+            "linear_status": outcome.status,
+        }
+
+    def _direction(self) -> KrylovOutcome:
+        """Solve for Newton's step, never more accurately than the stopping rule needs."""
+        evaluator, x, F = self.evaluator, self.x[None], self.F[None]
+        norms, measure, target = np.asarray([self.norm]), float(self.measure[0]), float(self.target[0])
+        if not evaluator.has_exact_products:
+            evaluator.length.follow(evaluator.rows, np.asarray([self._norm(self.x)]))
+        if self.J is None:
+            self.J = evaluator.jacobian(x, F)
+        floor = 0.5 * target / measure if measure > target else 0.0
+        self.eta = np.asarray([min(max(float(self.eta[0]), floor), 0.9)])
+        limit = None
+        if self.since or self.is_retry:
+            limit = np.asarray([max(LEAST_KRYLOV, self.tally.allowance)])
+        outcome = self.linear.direction(self.J, F, norms, self.eta, None, limit)
+        self.since -= int(self.linear.grew[0])  # a larger space may solve what this one could not
+        return outcome
+
+    def _searched(
+        self, x: HostArray, F: HostArray, norm: float, step: HostArray, linear_residual: float
+    ) -> SearchResult:
+        """Search along a step that is not acceptable as a whole, and leads to x."""
+        norms, rest, is_finite = (
+            np.asarray([self.norm]),
+            np.asarray([linear_residual]),
+            np.asarray([math.isfinite(norm)]),
+        )
+        whole = SearchResult(x[None], F[None], np.asarray([norm]), np.ones(1), is_finite.copy(), is_finite, None)
+        start = SearchStart(
+            self.evaluator, self.x[None], self.F[None], norms, step[None], rest, self.linear.correction, whole
+        )
+        return self.method.line_search.search(start)
+
+    def _note_failure(self, outcome: KrylovOutcome, step: HostArray, linear_residual: float, is_finite: bool) -> None:
+        """End a system whose line search or linear solve has failed for good."""
+        if not norm_max(step[None])[0] > 0:
+            failures = {int(Status.BREAKDOWN): SINGULAR, NONFINITE: NONFINITE}
+            if not self.linear.grew[0]:  # GMRES may make no progress before its last vector
+                self.status = failures.get(int(outcome.status[0]), int(Status.LINEAR_SOLVE_FAILED))
+        elif self.attempts > RETRIES or linear_residual <= ACCURATE:
+            self.status = LINE_SEARCH_FAILED if is_finite else NONFINITE
+
+    def _choose_eta(self, previous: float, linear_residual: float, is_accepted: bool) -> None:
+        """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""
+        eta = float(self.eta[0])
+        chosen = self.method.forcing.next(self.eta, np.asarray([self.norm]), np.asarray([previous]))
+        if not is_accepted or (not self.norm < POOR_STEP * previous and linear_residual <= eta):
+            tighter = max(0.1 * min(eta, 0.1), 1e-6, 100 * self.unit)
+            chosen = np.minimum(chosen, tighter)
+        self.eta = chosen
