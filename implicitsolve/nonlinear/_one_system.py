@@ -193,46 +193,45 @@ class OneKrylovSystem(OneSystem):
             self.memory.space = self.linear.space
         return solution
 
-    def _step(self) -> dict[str, HostArray]:
-        outcome, eta = self._direction(), self.eta
-        step, rest, previous = outcome.x[0], float(outcome.residual_norm[0]), self.norm
+    def _step(self) -> dict[str, Any]:
+        outcome, previous = self._direction(), self.norm
+        step, rest = outcome.x[0], float(outcome.residual_norm[0])
         linear_residual = rest / previous if previous > 0 else rest
-        with np.errstate(all="ignore"):
-            x = self.x + step
-        F = self.evaluator.residual_of_one(x)
-        with np.errstate(all="ignore"):
-            norm = self._norm(F)
-        # NaN is not accepted
-        is_accepted = norm <= (1 - SUFFICIENT_DECREASE * (1 - min(max(linear_residual, 0.0), 1.0))) * previous
-        length, is_finite, moved = WHOLE, True, step
-        if not is_accepted:
-            found = self._searched(x, F, norm, step, linear_residual)
-            is_accepted, is_finite, length = bool(found.accepted[0]), bool(found.finite[0]), found.length
-            with np.errstate(all="ignore"):
-                x, F, norm, moved = found.x[0], found.F[0], float(found.norms[0]), found.x[0] - self.x
-        self.solution.krylov_iterations[0] += outcome.iterations[0]
-        is_accepted = is_accepted and bool(norm_max(step[None])[0] > 0)  # a zero step is none
-        is_still = not norm < HALVED * previous and bool(norm_max(moved[None])[0] <= self.unit * norm_max(x[None])[0])
-        self.attempts, self.J = (0, None) if is_accepted else (self.attempts + 1, self.J)
-        if is_accepted:
-            self._accept(x, F, norm)
-        if self.iteration >= self.last:
-            self.status = ITERATION_LIMIT
-        if is_accepted and is_still:
-            self.status = STAGNATED
-        if self.norm > BLOWN_UP * self.start_norm:
-            self.status = DIVERGED
-        if not is_accepted:
-            self._note_failure(outcome, step, linear_residual, is_finite)
-        self._mark_converged(moved if is_accepted else np.zeros_like(step))
-        self._choose_eta(previous, linear_residual, is_accepted)
-        return {
-            "step_length": length if is_accepted else NO_STEP,
-            "forcing": eta,
+        traced = {
+            "step_length": NO_STEP,
+            "forcing": self.eta,
             "linear_residual": np.asarray([linear_residual]),
             "krylov_iterations": outcome.iterations,
             "linear_status": outcome.status,
         }
+        self.solution.krylov_iterations[0] += outcome.iterations[0]
+        found, size = None, float(norm_max(step[None])[0])
+        if 0 < size < math.inf:  # no function is called elsewhere
+            found = self._searched(step, linear_residual)
+        if self.iteration >= self.last:
+            self.status = ITERATION_LIMIT
+        is_accepted = found is not None and bool(found.accepted[0])
+        if found is not None and is_accepted:
+            traced["step_length"] = found.length
+            self._move(found, step, size)
+        else:
+            self._note_failure(outcome, found, linear_residual)
+        self._choose_eta(previous, linear_residual, is_accepted)
+        return traced
+
+    def _move(self, found: SearchResult, step: HostArray, size: float) -> None:
+        """Take over the point of an accepted step."""
+        self.attempts, self.J = 0, None
+        x, norm, previous = found.x[0], float(found.norms[0]), self.norm
+        if found.length[0] != 1:
+            step = x - self.x
+            size = float(norm_max(step[None])[0])
+        self._accept(x, found.F[0], norm)
+        if not norm < HALVED * previous and size <= self.unit * float(norm_max(x[None])[0]):
+            self.status = STAGNATED
+        if norm > BLOWN_UP * self.start_norm:
+            self.status = DIVERGED
+        self._mark_converged(step)
 
     def _direction(self) -> KrylovOutcome:
         """Solve for Newton's step, never more accurately than the stopping rule needs."""
@@ -251,29 +250,32 @@ class OneKrylovSystem(OneSystem):
         self.since -= int(self.linear.grew[0])  # a larger space may solve what this one could not
         return outcome
 
-    def _searched(
-        self, x: HostArray, F: HostArray, norm: float, step: HostArray, linear_residual: float
-    ) -> SearchResult:
-        """Search along a step that is not acceptable as a whole, and leads to x."""
-        norms, rest, is_finite = (
-            np.asarray([self.norm]),
-            np.asarray([linear_residual]),
-            np.asarray([math.isfinite(norm)]),
-        )
-        whole = SearchResult(x[None], F[None], np.asarray([norm]), np.ones(1), is_finite.copy(), is_finite, None)
+    def _searched(self, step: HostArray, linear_residual: float) -> SearchResult:
+        """Try the whole step, and search along it if that is not acceptable."""
+        with np.errstate(all="ignore"):
+            x = self.x + step
+        F = self.evaluator.residual_of_one(x)
+        with np.errstate(all="ignore"):
+            norm = self._norm(F)
+        is_finite = np.asarray([math.isfinite(norm)])
+        whole = SearchResult(x[None], F[None], np.asarray([norm]), WHOLE, is_finite.copy(), is_finite, None)
+        if norm <= (1 - SUFFICIENT_DECREASE * (1 - min(linear_residual, 1.0))) * self.norm:  # NaN is not
+            return whole
+        norms, rest = np.asarray([self.norm]), np.asarray([linear_residual])
         start = SearchStart(
             self.evaluator, self.x[None], self.F[None], norms, step[None], rest, self.linear.correction, whole
         )
         return self.method.line_search.search(start)
 
-    def _note_failure(self, outcome: KrylovOutcome, step: HostArray, linear_residual: float, is_finite: bool) -> None:
-        """End a system whose line search or linear solve has failed for good."""
-        if not norm_max(step[None])[0] > 0:
+    def _note_failure(self, outcome: KrylovOutcome, found: SearchResult | None, linear_residual: float) -> None:
+        """End a system whose line search, or whose linear solve, has failed for good."""
+        self.attempts += 1
+        if found is None and not self.linear.grew[0]:  # GMRES may make no progress before its last vector
             failures = {int(Status.BREAKDOWN): SINGULAR, NONFINITE: NONFINITE}
-            if not self.linear.grew[0]:  # GMRES may make no progress before its last vector
-                self.status = failures.get(int(outcome.status[0]), int(Status.LINEAR_SOLVE_FAILED))
-        elif self.attempts > RETRIES or linear_residual <= ACCURATE:
-            self.status = LINE_SEARCH_FAILED if is_finite else NONFINITE
+            self.status = failures.get(int(outcome.status[0]), int(Status.LINEAR_SOLVE_FAILED))
+        elif found is not None and (self.attempts > RETRIES or linear_residual <= ACCURATE):
+            self.status = LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
+        self._mark_converged(np.zeros_like(self.x))
 
     def _choose_eta(self, previous: float, linear_residual: float, is_accepted: bool) -> None:
         """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""
