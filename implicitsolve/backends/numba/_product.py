@@ -145,10 +145,11 @@ def by_rows(function, rows, multiplications, *arguments):
         with np.errstate(all="ignore"):  # of this thread
             return function(*_cut(arguments, part))
 
-    if rows < 2 * ROWS:
+    most = min(threads(), rows // ROWS)
+    if most <= 1:
         return function(*arguments)
-    parts = share(some, rows, multiplications / SPEED, most=min(threads(), rows // ROWS))
-    if len(parts) == 1 or parts[0] is None:
+    parts = share(some, rows, multiplications / SPEED, most=most)
+    if len(parts) == 1:
         return parts[0]
     is_tuple = isinstance(parts[0], tuple)
     return tuple(map(np.concatenate, zip(*parts))) if is_tuple else np.concatenate(parts)
