@@ -40,14 +40,14 @@ class InputWeights(NamedTuple):
     def linear(self, x: Array) -> Array:
         """Return W_i x in one GEMM, as contiguous blocks."""
         xp = array_namespace(x)
-        merged = xp.matmul(x, xp.matrix_transpose(self.W))
+        merged = product(x, contiguous(self.W))
         blocks, k = self.b.shape
         return xp.stack([merged[:, i * k : (i + 1) * k] for i in range(blocks)])
 
     def pull(self, cotangents: Sequence[Array]) -> Array:
         """The cotangent of x, for cotangents (n, k) of each block."""
         xp = array_namespace(self.W)
-        return xp.matmul(xp.concat(list(cotangents), axis=1), self.W)
+        return product(xp.concat(list(cotangents), axis=1), self.W)
 
     def astype(self, dtype: object) -> InputWeights:
         """The same in another precision."""
@@ -85,12 +85,16 @@ def joined(weights: Array) -> Array:
     return contiguous(array_namespace(weights).reshape(weights, (c * k, k)))
 
 
+def product(x: Array, y: Array) -> Array:
+    """Product of two matrices."""
+    return kernels.product.select(y, size=y.shape[1])(x, y)
+
+
 def times(states: Array, weights: Array) -> Array:
     """States (..., k) times weights (k, any). Solves often begin at zero, where there is nothing to multiply."""
     shape = *states.shape[:-1], weights.shape[1]
     if isinstance(states, np.ndarray) and not (states[len(states) // 2 :][:1].any() or states.any()):
         return np.zeros(shape, states.dtype)
-    product = kernels.product.select(weights, size=weights.shape[1])
     if len(shape) == 2:
         return product(states, weights)
     xp = array_namespace(states)
@@ -131,8 +135,8 @@ def affine_gradients(sum_: Array, inputs: Array, state: Array, is_diagonal: bool
     """Gradients of W, U and b in W x + U h + b, for the cotangent of the rows of that sum; U may be a diagonal."""
     xp = array_namespace(sum_)
     sum_T = xp.matrix_transpose(sum_)
-    U = xp.sum(sum_ * state, axis=0) if is_diagonal else xp.matmul(sum_T, state)
-    return {"W": xp.matmul(sum_T, inputs), "U": U, "b": xp.sum(sum_, axis=0)}
+    U = xp.sum(sum_ * state, axis=0) if is_diagonal else product(sum_T, state)
+    return {"W": product(sum_T, inputs), "U": U, "b": xp.sum(sum_, axis=0)}
 
 
 @dataclass(frozen=True, eq=False)

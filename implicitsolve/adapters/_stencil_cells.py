@@ -28,6 +28,7 @@ from implicitsolve.adapters._rows import (
     each_times,
     identity,
     joined,
+    product,
     product_sum,
     stacked,
     times,
@@ -359,9 +360,9 @@ class RNNCell(Cell):
         (sum_,), lower = sums.arguments, sum(offset < 0 for offset in self.offsets)
         xp = array_namespace(inputs)
         sum_T = xp.matrix_transpose(sum_)
-        found = xp.stack([xp.matmul(sum_T, h) for h in neighbours])
+        found = xp.stack([product(sum_T, h) for h in neighbours])
         P, N = found[:lower, ...], found[lower:, ...]
-        return {"P": P, "N": N, "V": xp.matmul(sum_T, inputs), "b": xp.sum(sum_, axis=0)}
+        return {"P": P, "N": N, "V": product(sum_T, inputs), "b": xp.sum(sum_, axis=0)}
 
     def step(self, x: tuple[Array, ...], previous: Array) -> Array:
         """The ordinary RNN with the sum of all W_j."""
