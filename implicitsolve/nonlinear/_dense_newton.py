@@ -120,7 +120,8 @@ class DenseLoop(IterationLoop[DenseState]):
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
         state, fresh = self.state, self._assembled()
         with np.errstate(all="ignore"):
-            newton = step = -solved(state.J, state.F)
+            step = solved(state.J, state.F)
+            newton = np.negative(step, out=step)
             newton_size = size = norm2(step)
             if self.is_first:
                 state.radius = first_radius(state.radius, size, norm2(state.x))
@@ -166,7 +167,7 @@ class DenseLoop(IterationLoop[DenseState]):
         """Assemble J where it is stale, and return where."""
         fresh = self.state.is_stale
         if fresh.any():
-            self._assemble(np.flatnonzero(fresh))
+            self._assemble(np.arange(fresh.size) if fresh.all() else np.flatnonzero(fresh))
             if self.is_limited:
                 self._check_units()
         return fresh

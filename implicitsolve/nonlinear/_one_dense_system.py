@@ -68,7 +68,7 @@ class OneDenseSystem(OneSystem):
                 model, size = self.F + self.J.dot(step), self._norm(step)
             x = self.x + step
         traced = {"step_length": NO_STEP, "factorized": FRESH if is_fresh else KEPT}
-        if not 0 < size < math.inf:
+        if not (0 < size < math.inf and np.isfinite(x).all()):
             self.status = SINGULAR
             return traced
         F = self.evaluator.residual_of_one(x)
