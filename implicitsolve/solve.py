@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
+from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, keep_heap, norm2
 from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
@@ -201,6 +201,7 @@ def solve_root(
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
     evaluator.tally = tally
+    keep_heap(x0)
     solution = Solution.at(evaluator.flatten(x0))
     if 0 in x0.shape:  # no unknowns, or no systems
         none = solution.norm

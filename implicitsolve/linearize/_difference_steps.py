@@ -322,12 +322,11 @@ class OneSystemDifferences:
         h, relative = self.evaluator.inward(x, steps.lengths(whole, states)), steps.relative(states)
         changes = np.empty(self.shape, dtype=x.dtype)
         least, largest = LEAST_CHANGE * eps(numpy_namespace, x.dtype) * norm, 0.0
-        points = np.repeat(states, len(self.colors), axis=0)
-        with np.errstate(all="ignore"):
-            for color, c, point in zip(self.colors, self.unknowns, points):
-                point[color, c] += h[0, color, c]
-        for point, change in zip(points.reshape((-1, *x.shape)), changes.reshape((-1, *x.shape))):
-            there = self.evaluator.residual(point, keep=False)
+        for color, c, change in zip(self.colors, self.unknowns, changes.reshape((-1, *x.shape))):
+            point = states.copy()
+            with np.errstate(all="ignore"):
+                point[0, color, c] += h[0, color, c]
+            there = self.evaluator.residual(point.reshape(x.shape), keep=False)
             with np.errstate(all="ignore"):
                 np.subtract(there, F, out=change)
                 size = math.sqrt(change[0].dot(change[0]))
