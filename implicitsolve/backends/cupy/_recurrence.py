@@ -1,19 +1,22 @@
 # pyright: basic
-"""Whole recurrences, in chunks that run side by side: of networks without gates, and of GRUs."""
+"""Whole recurrences, in chunks that run side by side: of networks without gates, of GRUs, and affine ones."""
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import cupy
 import numpy as np
 
 from implicitsolve.adapters import kernels
+from implicitsolve.adapters.kernels import Plan
 from implicitsolve.backends.cupy._gates import matrix
-from implicitsolve.backends.cupy._module import THREADS, WARP, is_real, launch, limits, strides
+from implicitsolve.backends.cupy._module import THREADS, WARP, dense, is_real, launch, limits, strides
 
 BLOCKS = 2048  # about sixteen warps for each multiprocessor of the largest devices
 SHORTEST = 128  # steps of a chunk: below, a launch takes longer
+SHORTEST_AFFINE = 32  # the same without matrices
 REGISTERS = 96  # of 32 bits, for the weights of a lane
 DEEPEST = 16  # steps that a state may have to wait
 FIRST_CHECK = 3  # sweeps before the host tests for the first time; a transfer takes longer than an idle sweep
@@ -138,6 +141,53 @@ def _supports(like, *, size):
     return is_real(like) and Layout(size, 3, 1, SHOWN["pull"], like.itemsize).fits
 
 
+def run_affine(rule, x, begin, lags, plan):
+    """Implements `kernels.affine_recurrence`: three launches, none of more sequential steps than about sqrt(T).
+
+    Chunks run side by side, first for what each makes of its start, then again from their starts. Runs that already
+    occupy the device with one thread for each channel are done in one launch.
+    """
+    k, runs, longest = x[1].shape[-1], len(plan.lengths), int(plan.lengths.max())
+    chunk = max(SHORTEST_AFFINE, math.isqrt(longest), -(-longest * runs * k // (BLOCKS * WARP)))
+    begin = ends = cupy.ascontiguousarray(begin)
+    if chunk < longest:
+        within = plan.kept.setdefault(("chunk", chunk), _of_chunks(plan, chunk))
+        rows, size = within.rows, begin.shape[-1]
+        e, P = (cupy.empty(shape, begin.dtype) for shape in ((rows, size), ((size // k) ** 2, rows, k)))
+        _launch_affine(rule, x, begin, begin, plan, chunk, e, P)
+        ends = cupy.empty((rows, size), begin.dtype)
+        _launch_affine("push", (e, P), begin, begin, within, rows, ends)
+    out = (cupy.empty if plan.is_full else cupy.zeros)((plan.rows, begin.shape[-1]), begin.dtype)
+    _launch_affine(rule, x, begin, ends, plan, min(chunk, longest), out)
+    return out
+
+
+def _of_chunks(plan, chunk):
+    """Chunk after chunk of each run."""
+    lengths = -(-plan.lengths // chunk)
+    first = np.arange(len(lengths)) * int(lengths.max())
+    return Plan(lengths, first, first, np.ones_like(first), len(lengths) * int(lengths.max()))
+
+
+def _launch_affine(rule, x, begin, ends, plan, chunk, out, products=None):
+    b, D = (dense(part) for part in x)
+    k, runs = D.shape[-1], len(plan.lengths)
+    chunks = -(-int(plan.lengths.max()) // chunk)
+    count = runs * chunks * k
+    inputs = (b, strides(b)[0], D, *strides(D)[:2])
+    launch(
+        "affine.cu",
+        "affine",
+        out.dtype.char,
+        (-(-count // THREADS),),
+        (THREADS,),
+        (count, k, *inputs, begin, ends, _table(plan), runs, chunks, chunk, out, out if products is None else products),
+        PARTS=out.shape[-1] // k,
+        PULL=int(rule == "pull"),
+        ENDS=int(products is not None),
+    )
+
+
 def take_rows(x, source, none):
     """Implements `kernels.take_rows`."""
     found = cupy.empty((len(source), x.shape[1]), x.dtype)
@@ -162,3 +212,4 @@ def _launch(function, found, arguments):
 kernels.gru_recurrence.implement("cupy", run_gru, _supports)
 kernels.take_rows.implement("cupy", take_rows, is_real)
 kernels.clear_rows.implement("cupy", clear_rows, is_real)
+kernels.affine_recurrence.implement("cupy", run_affine, is_real)

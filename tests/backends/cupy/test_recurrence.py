@@ -186,7 +186,7 @@ def test_what_no_kernel_does_the_reference_does(device, lags, rng):
 @pytest.mark.parametrize("rule", ["push", "pull"])
 @pytest.mark.parametrize(("parts", "k"), [(1, 1), (1, 37), (2, 3), (2, 40)])
 def test_affine_recurrences(device, double, monkeypatch, char, rule, parts, k, rng):
-    from implicitsolve.backends.cupy import _affine_recurrence
+    from implicitsolve.backends.cupy import _recurrence
 
     plan = plan_of(RAGGED, rng)
     shapes = (plan.rows + 1, parts * k), (parts**2 + 3, plan.rows + 1, k), (len(RAGGED), 1, parts * k)
@@ -196,7 +196,7 @@ def test_affine_recurrences(device, double, monkeypatch, char, rule, parts, k, r
     wide = device.asarray(np.repeat(b, 2, axis=0))[::2], device.asarray(np.repeat(D, 2, axis=1))[:, ::2]
     function = kernels.affine_recurrence.select(wide[1], "cupy", size=k)
     for shortest, launches in ((32, 3), (5, 3), (PIECES, 1)):
-        monkeypatch.setattr(_affine_recurrence, "SHORTEST", shortest)
+        monkeypatch.setattr(_recurrence, "SHORTEST_AFFINE", shortest)
         double.reset()
         found = function(rule, wide, device.asarray(begin), (1,), plan).get()
         close(found, expected, 2000)
