@@ -218,7 +218,7 @@ def keep_heap(x: Array) -> None:
     """Have the memory that a solve with arrays like `x` frees kept, for its next arrays and the next solve.
 
     glibc returns what is free beyond twice the largest block that was ever freed, and has the kernel map it again page
-    by page. A block that nobody touches costs nothing and sets that limit: scalar differential equations with 10^5
+    by page. A block that is never written to costs nothing and sets that limit: scalar differential equations with 10^5
     unknowns take 0.45 of the time.
     """
     if isinstance(x, np.ndarray) and ROOM * x.nbytes < MOST_ROOM:
