@@ -11,8 +11,7 @@ import pytest
 import implicitsolve as ims
 from implicitsolve.globalize._line_search import SearchStart
 from implicitsolve.kernels import Kernel
-from implicitsolve.krylov._arnoldi import classify
-from implicitsolve.krylov._base import KrylovOutcome, part_of, start, updated
+from implicitsolve.krylov._base import KrylovOutcome, classify, part_of, start, updated
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import LoopState
 

@@ -24,32 +24,13 @@ from implicitsolve._namespace import (
 )
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import resized, room, vectors_like
-from implicitsolve.krylov._base import ApproximateInverse, part_of
+from implicitsolve.krylov._base import ApproximateInverse, classify, part_of
 from implicitsolve.operators import LinearOperator
-from implicitsolve.status import Status
 
 GOOD_GAIN = 0.5  # reduction by the last vector from which on a polish is tried: tests/krylov/test_gmres_cost.py
 WORSE = 1.16  # reduction expected of a polish, relative to that of the last vector: at most 1.155 on implicit GRUs
 SYSTEMWISE = "rows", "alive", "target", "limits", "count", "estimate", "expected", "broken", "nonfinite"
 FIRST_COLUMNS = 16  # room of a basis at first; it doubles as needed
-
-
-def classify(
-    norms: HostArray,
-    target: HostArray,
-    *,
-    broken: HostArray,
-    nonfinite: HostArray,
-    stagnated: HostArray | None = None,
-) -> HostArray:
-    """Return the status codes of finished systems."""
-    status = np.full(norms.shape, int(Status.ITERATION_LIMIT))
-    if stagnated is not None:
-        status[stagnated] = Status.STAGNATED
-    status[broken] = Status.BREAKDOWN
-    status[nonfinite | ~np.isfinite(norms)] = Status.NONFINITE
-    status[np.isfinite(norms) & (norms <= target)] = Status.CONVERGED
-    return status
 
 
 class Hessenberg:
@@ -71,7 +52,7 @@ class Hessenberg:
         self.beta = self.norm = beta  # of the residuals before and after the columns so far
         self.null = np.zeros((size, columns + 1), dtype)  # unit vector with null^T H = 0: the residual's direction
         self.null[:, 0] = 1
-        self.largest: HostArray = np.zeros(size)  # entry of H
+        self.largest: HostArray = np.zeros(size)  # entry of H, or a bound of it
         self.columns = 0
 
     def grow(self, columns: int) -> None:
@@ -103,13 +84,13 @@ class Hessenberg:
         self.columns = j + 1
         return self.norm, is_void
 
-    def append_one(self, h: HostArray, below: float, largest: float) -> HostArray:
-        """The same for one real system, where the column is not negligible; `largest` is that entry of h."""
+    def append_one(self, h: HostArray, below: float, size: float) -> HostArray:
+        """The same for one real system, where the column is not negligible; `size` is ||h||."""
         j, null = self.columns, self.null[0, : self.columns + 1]
         last = float(null.dot(h))
         radius = math.hypot(last, below)
         self.H[0, : j + 1, j], self.H[0, j + 1, j] = h, below
-        self.largest = np.maximum(self.largest, max(largest, below))
+        self.largest[0] = max(float(self.largest[0]), size, below)
         null *= -below / radius
         self.null[0, j + 1] = last / radius
         self.norm, self.columns = below / radius * self.norm, j + 1
@@ -207,6 +188,8 @@ class Arnoldi:
         residual as much as another vector. `norm` is then the expected norm. Default False.
     needs_residual : bool, optional
         Whether to compute the remaining residual, by a pass over the basis. Default True.
+    storage : tuple, optional
+        V and Z of an earlier cycle, which are overwritten if they fit: touching fresh memory is slow.
 
     Notes
     -----
@@ -230,6 +213,7 @@ class Arnoldi:
         on_finish: OnFinish | None = None,
         polish: bool = False,
         needs_residual: bool = True,
+        storage: tuple[Array, Array] = (None, None),
     ) -> None:
         xp, size, capacity = array_namespace(r), r.shape[0], max(1, min(columns, r.shape[1]))
         self.cycle, self.A, self.M, self.target, self.capacity = Cycle(r, norms), A, M, target, capacity
@@ -243,13 +227,16 @@ class Arnoldi:
         self.count = np.zeros(size, dtype=int)
         self.estimate, self.expected = norms.copy(), norms.copy()  # of the residual norm, without and with a polish
         self.broken, self.nonfinite = np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
-        columns = min(capacity, FIRST_COLUMNS)
+        V, Z = storage
+        if V is None or (V.shape[0], V.shape[2], V.dtype) != (*r.shape, r.dtype):
+            V = room(r, size, min(capacity, FIRST_COLUMNS) + 1)
+        self.V, columns = V, min(capacity, V.shape[1] - 1)
         self.small = Hessenberg(norms, columns, np.complex128 if is_complex(r) else np.float64)
-        self.V = room(r, size, columns + 1)
         self.work: Any = vectors_like(r)
         self.work.start(self.V, r, norms, self.alive)
         self.is_flexible = M is not None or self.given > 0
-        self.Z = room(r, size, columns + 1) if self.is_flexible else self.V
+        is_fit = Z is not None and Z.shape == V.shape and Z.dtype == V.dtype
+        self.Z = V if not self.is_flexible else Z if is_fit else room(r, size, V.shape[1])
 
     def run(self) -> Cycle:
         """Extend the bases until every system has finished, and return the corrections."""
@@ -303,11 +290,11 @@ class Arnoldi:
         if numbers.shape[0] > 1 or numbers.dtype.kind == "c":
             return False
         h, below, (low, high) = numbers[0, :-1], math.sqrt(abs(numbers[0, -1])), self.safe_range
-        largest = float(np.abs(h).max())
-        is_ordinary = low < below < high and 64 * self.precision * max(largest, float(self.small.largest[0])) < below
-        if not (is_ordinary and largest < math.inf and self.alive[0]):
+        size = math.sqrt(h.dot(h))
+        is_ordinary = low < below < high and 64 * self.precision * max(size, float(self.small.largest[0])) < below
+        if not (is_ordinary and self.alive[0]):
             return False
-        estimate = self.small.append_one(h, below, largest)
+        estimate = self.small.append_one(h, below, size)
         self.expected = self._after_polish(estimate) if self.polish else estimate
         self.estimate, self.count[0] = estimate, self.small.columns
         self.alive[0] = self.expected[0] > self.target[0] and self.count[0] < self.limits[0]

@@ -113,6 +113,24 @@ def updated(x: Array, rows: Indices, where: HostArray, values: Array) -> Array:
     return x
 
 
+def classify(
+    norms: HostArray,
+    target: HostArray,
+    *,
+    broken: HostArray,
+    nonfinite: HostArray,
+    stagnated: HostArray | None = None,
+) -> HostArray:
+    """Return the status codes of finished systems."""
+    status = np.full(norms.shape, int(Status.ITERATION_LIMIT))
+    if stagnated is not None:
+        status[stagnated] = Status.STAGNATED
+    status[broken] = Status.BREAKDOWN
+    status[nonfinite | ~np.isfinite(norms)] = Status.NONFINITE
+    status[np.isfinite(norms) & (norms <= target)] = Status.CONVERGED
+    return status
+
+
 @dataclass(frozen=True, kw_only=True)
 class TruncatedInverse:
     """A^-1 b by the polynomial P_n(I - A) b = b + (I - A) b + ... + (I - A)^n b, with A near the identity.

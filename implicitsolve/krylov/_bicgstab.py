@@ -12,8 +12,7 @@ from implicitsolve._namespace import array_namespace, eps, from_host, gather, is
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels import Kernel
 from implicitsolve.kernels._vectors import vectors_like
-from implicitsolve.krylov._arnoldi import classify
-from implicitsolve.krylov._base import KrylovOutcome, part_of, start, updated
+from implicitsolve.krylov._base import KrylovOutcome, classify, part_of, start, updated
 from implicitsolve.operators import LinearOperator
 
 MAX_RESTARTS = 20  # runs that did not halve the residual after which a system has broken down

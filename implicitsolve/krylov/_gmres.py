@@ -9,8 +9,8 @@ import numpy as np
 
 from implicitsolve._namespace import Norms, array_namespace, from_host, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.krylov._arnoldi import Arnoldi, classify
-from implicitsolve.krylov._base import IDLE, KrylovOutcome, part_of, start, updated
+from implicitsolve.krylov._arnoldi import Arnoldi
+from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, part_of, start, updated
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 

@@ -54,6 +54,7 @@ class RecyclingGMRES:
         self.grew = np.zeros(systems, dtype=bool)  # to a size, after the last solve, that may become all of R^N
         self._space = space
         self._new: tuple[SpaceCollector, Any] | None = None  # of the last solve, and its M
+        self._storage: tuple[Any, Any] = None, None  # of the last basis
         self.needs_descent: bool = needs_descent
         self.descent: Descent | None = None
 
@@ -89,7 +90,7 @@ class RecyclingGMRES:
         sizes = np.minimum(self.sizes, largest)
         if limit is not None:
             sizes = np.minimum(sizes, limit)
-        cycle = Arnoldi(
+        process = Arnoldi(
             J,
             -F,
             norms,
@@ -99,7 +100,10 @@ class RecyclingGMRES:
             M=M if space is None else space,
             on_finish=_both(descents, collector),
             needs_residual=False,
-        ).run()
+            storage=self._storage,
+        )
+        cycle = process.run()
+        self._storage = process.V, process.Z if process.is_flexible else None
         lost = np.flatnonzero(cycle.broken & (cycle.norm > target))
         if lost.size and space is not None:
             # what was kept may be singular where J has changed beyond recognition: those systems begin afresh

@@ -12,8 +12,7 @@ import scipy.sparse.linalg as spla
 
 from implicitsolve._namespace import library, norm2
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.krylov._arnoldi import classify
-from implicitsolve.krylov._base import IDLE, KrylovOutcome, start
+from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
 
 SCIPY_METHODS = ("bicg", "bicgstab", "cg", "cgs", "gcrotmk", "gmres", "lgmres", "minres", "qmr", "tfqmr")

@@ -124,9 +124,11 @@ class DifferenceLength:
         self.origin: HostArray = np.zeros(systems)
         self.rdiff = rdiff
         self.precision: HostArray = np.zeros(systems)  # of a residual that is coarser than x
+        self.changes: int = 0
 
     def follow(self, rows: Indices, x_norm: HostArray) -> None:
         """See new iterates: sigma follows ||x|| at once upwards, by a factor 10 a step downwards."""
+        self.changes += 1
         sigma = np.maximum(x_norm, 0.1 * self.sigma[rows])
         self.is_guess[rows] = sigma == 0
         self.sigma[rows] = self.origin[rows] = np.where(sigma > 0, sigma, 1.0)
@@ -139,6 +141,7 @@ class DifferenceLength:
         overflow, shrinks only where sigma was a guess: elsewhere a small F means that x is near the root. Steps that
         give no information on the right size first extrapolate, and then bisect the bracket in logarithms.
         """
+        self.changes += 1
         far = 10.0 ** min(4 * 2**attempt, 128)
         sigma = self.sigma[rows]
         with np.errstate(all="ignore"):
@@ -179,28 +182,30 @@ def difference_product(
     """
     unit = eps(array_namespace(x), x.dtype)
     work: Any = vectors_like(x)
-    sigma, reach = length.sigma[rows], None
+    reach, is_known, seen = None, False, -1
 
     def matvec(v: Array) -> Array:
-        nonlocal sigma, reach
+        nonlocal reach, is_known, seen
         attempt = 0
         while True:
             with np.errstate(all="ignore"):
-                if reach is None or (sigma != length.sigma[rows]).any():
-                    sigma, precision = length.sigma[rows], np.maximum(unit, length.precision[rows])
-                    reach = from_host((precision**0.5 if length.rdiff is None else length.rdiff) * sigma, x)
+                if seen != length.changes:
+                    precision, seen = np.maximum(unit, length.precision[rows]), length.changes
+                    is_known = bool(length.is_known[rows].all())
+                    factor = precision**0.5 if length.rdiff is None else length.rdiff
+                    reach = from_host(factor * length.sigma[rows], x)
                 shifted, scale = work.nearby(x, v, reach)
             value, outside = (residual(shifted), None) if box is None else _split(residual, box, x, shifted)
             change = value - F
             if outside is not None:
                 change = change - (residual(outside) - F)
-            if length.is_known[rows].all() or attempt > MAX_CALIBRATIONS:
+            if is_known or attempt > MAX_CALIBRATIONS:
                 break
             precision = np.maximum(unit, length.precision[rows])
             coarse = in_single(value, F) & (precision < SINGLE)
             if coarse.any():
                 length.precision[rows] = np.where(coarse, SINGLE, length.precision[rows])
-                reach = None
+                seen = -1
                 attempt += 1
                 continue
             F_norm = norm2(F) * (norm_max(v) > 0)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import LinearOperator, Status
-from implicitsolve.krylov._arnoldi import classify
-from implicitsolve.krylov._base import part_of, start, updated
+from implicitsolve.krylov._base import classify, part_of, start, updated
 
 
 def masks(size):
