@@ -114,7 +114,7 @@ def to_host(x: Array) -> HostArray:
         return x
     if is_cupy_array(x):
         return x.get()
-    return np.from_dlpack(x)
+    return np.asarray(x) if isinstance(x, np.generic) else np.from_dlpack(x)
 
 
 def from_host(values: HostArray, like: Array) -> Array:

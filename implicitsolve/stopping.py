@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, eps
+from implicitsolve._namespace import Norms, array_namespace, copied, eps
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.status import Status
 
@@ -163,7 +163,8 @@ class NonlinearStop:
         if callable(self.norm):
             F = norms.arrays[0]
             xp = array_namespace(F)
-            return np.asarray([float(self.norm(xp.reshape(F[i, ...], event_shape))) for i in range(F.shape[0])])
+            parts = (xp.reshape(copied(F[i, ...]), event_shape) for i in range(F.shape[0]))
+            return np.asarray([_number(self.norm(part)) for part in parts])
         return norms.largest(0) if self.norm == "max" else norms.two(0)
 
     def target(self, first: HostArray, F: Array) -> HostArray:
@@ -185,6 +186,13 @@ class NonlinearStop:
     def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
         """Where the inequality holds. NaN never does. `x` and the last `step` are for stricter criteria."""
         return norms <= target
+
+
+def _number(norm: Any) -> float:
+    try:
+        return float(norm)
+    except TypeError:
+        raise TypeError(f"the norm of the stopping rule must return a real number, got {norm!r}") from None
 
 
 def _relative(atol: float, rtol: float | None, default: float) -> float:

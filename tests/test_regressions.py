@@ -337,3 +337,28 @@ def test_missing_entries_of_a_long_row_that_nearly_cancel_went_unnoticed():
             continue
         missed.append(j)
     assert not missed
+
+
+@pytest.mark.parametrize("number", [np.float64, np.float32, np.array])
+def test_bounds_and_scales_that_were_numpy_scalars_had_no_dlpack(number):
+    settings = {"bounds": (number(0.0), number(2.0)), "x_scale": number(2.0), "f_scale": number(4.0)}
+    assert root(lambda x: x**2 - 1, np.full(3, 0.5), **settings).success
+    newton_krylov(lambda x: x**2 - 1, np.full(3, 0.5), bounds=settings["bounds"])
+
+
+def test_norms_that_overwrite_their_argument_changed_the_residual():
+    def norm(F):
+        F /= 100
+        return np.max(np.abs(F))
+
+    solved = root(cubic, np.ones(6), stop=NonlinearStop(rtol=1e-8, norm=norm))
+    np.testing.assert_array_equal(solved.fun, cubic(solved.x))
+    assert solved.residual_norm == norm(cubic(solved.x))
+    x = newton_krylov(cubic, np.ones(6), f_tol=1e-8, tol_norm=norm)
+    assert np.max(np.abs(cubic(x))) <= 1e-6
+
+
+@pytest.mark.parametrize("value", [np.ones(2), 1j, None])
+def test_norms_that_are_no_numbers_were_not_named(value):
+    with pytest.raises(TypeError, match="norm of the stopping rule must return a real number"):
+        root(cubic, np.ones(6), stop=NonlinearStop(norm=lambda F: value))
