@@ -10,7 +10,6 @@ from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_c
 from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
-from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.linearize._evaluator import FEW, Evaluator
 from implicitsolve.linearize._jacobian import Scales
@@ -28,6 +27,7 @@ from implicitsolve.nonlinear import (
     SparseNewton,
     Substitution,
 )
+from implicitsolve.nonlinear._fixed_point import Halved
 from implicitsolve.nonlinear._state import NonlinearMethod, Scheduler, SolveContext, SolveMemory, memory_of
 from implicitsolve.operators import BlockBandedMatrix, aslinearoperator
 from implicitsolve.operators._convert import as_inverse
@@ -123,7 +123,7 @@ def root(
     products have cost as much as the assembly. Larger blocks: products alone.
 
     Problems with `halves` are solved for every second block alone (`even_odd`), by all methods but those that were
-    made for all blocks (`BlockNewton`, a `preconditioner`, `TruncatedInverse`);
+    made for all blocks (`BlockNewton`, also as the first choice of "auto", a `preconditioner`, `TruncatedInverse`);
     ``dataclasses.replace(problem, halves=None)`` keeps them whole. A residual of the halved problem is the work of one,
     and counts as one; x0 and ||F(x0)|| are those with the other blocks already computed. One more residual completes
     x at the end.
@@ -194,10 +194,6 @@ def solve_root(
         problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
     known = SolveMemory() if previous is None else memory_of("root", problem, x0, previous)
     memory = SolveMemory(declared=problem.structure, keeps=previous is not None)
-    is_reducible = problem.halves is not None and problem.bounds is None and solver.eliminates
-    reduced = EvenOdd.of(problem, x0) if is_reducible else None
-    if reduced is not None:
-        problem, x0, stop, monitor = reduced.problem, reduced.start(x0), reduced.stop(stop), reduced.monitor(monitor)
     few = FEW if scheduler is None or scheduler.capacity is None else 1.0
     evaluator = Evaluator(problem, x0, solver.rdiff, few=few)
     evaluator.tally = tally
@@ -208,9 +204,9 @@ def solve_root(
         solution = replace(solution, status=solution.status + Status.CONVERGED, first_norm=none, target=none)
     else:
         context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
+        solver = Halved(method=solver) if solver.eliminates and Halved.suits(context) else solver
         solution = solver.solve(context, solution)
     result = _result(solution, evaluator, memory)
-    result = result if reduced is None else reduced.expanded(result)
     return result if scales is None else scales.expanded(result)
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, copied, from_host, norm_max
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._namespace import array_namespace, copied
+from implicitsolve._typing import Array, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._parts import tridiagonal_inverse
 from implicitsolve.problem import Problem
-from implicitsolve.result import NonlinearResult, per_system, status_per_system
-from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded, Coupling, Halves
 
@@ -108,11 +105,9 @@ class EvenOdd:
     latest: list[tuple[Array, Array]] = field(default_factory=list)  # on the way: kept blocks, and the eliminated ones
 
     @classmethod
-    def of(cls, problem: Problem, x0: Array) -> EvenOdd | None:
-        """The elimination for states like `x0`; None where the problem does not offer it."""
-        if problem.halves is None or x0.ndim <= problem.batch_ndim:
-            return None
-        expected = problem.halves.shape
+    def of(cls, problem: Problem, x0: Array) -> EvenOdd:
+        """The elimination for states like `x0` of a problem with `halves`."""
+        expected = problem.halves.shape  # type: ignore[union-attr]
         if expected is not None and tuple(x0.shape) != expected:
             raise ValueError(
                 f"root: `x0` must have the shape {expected} of the problem's states, got {tuple(x0.shape)}"
@@ -166,8 +161,7 @@ class EvenOdd:
         return e - value, reduced_jacobian(self.halves, first, second, shape[self.axis :], shape[: self.axis], e.dtype)
 
     def blocks(self, e: Array) -> Array:
-        eliminated = self._known(e)
-        x = merge(self.halves.eliminated.apply(e) if eliminated is None else eliminated, e, self.axis)
+        x = self.merged(e)[0]
         J: Any = self.whole.blocks(x)  # type: ignore[misc]
         return reduced_blocks(*split(J, self.axis))
 
@@ -202,57 +196,29 @@ class EvenOdd:
         norm: Any = stop.norm
         if not callable(norm):
             return stop
-        return replace(stop, norm=lambda F: norm(self._padded(F, 0)))
+        return replace(stop, norm=lambda F: norm(self.padded(F, 0)))
 
     def monitor(self, monitor: Monitor) -> Monitor:
         """A monitor that shows all blocks."""
-        return mapped(monitor, lambda x, F: (expand(self.whole, x), self._padded(F, self.axis)))
-
-    def expanded(self, result: NonlinearResult) -> NonlinearResult:
-        """The result for all blocks; those that were eliminated satisfy their equations by construction."""
-        kept, counts = result.x, result.counts
-        eliminated = self._known(kept)
-        if eliminated is None:
-            eliminated, counts = self.halves.eliminated.apply(kept), replace(counts, residuals=counts.residuals + 1)
-        x, fun = merge(eliminated, kept, self.axis), self._padded(result.fun, self.axis)
-        result = replace(result, x=x, fun=fun, counts=counts)
-        batch_shape = tuple(x.shape[: self.axis])
-        xp = array_namespace(x)
-        finite = np.isfinite(norm_max(xp.reshape(x, (math.prod(batch_shape), -1))))
-        return result if finite.all() else _spoilt(result, finite.reshape(batch_shape))
+        return mapped(monitor, lambda x, F: (expand(self.whole, x), self.padded(F, self.axis)))
 
     def _remember(self, e: Array, eliminated: Array) -> None:
         """Keep the eliminated blocks of the latest point, which is mostly the solution, on the way back from `root`."""
         if self.length and isinstance(e, np.ndarray):  # on a device the host would have to wait for the comparison
             self.latest[:] = [(copied(e), eliminated if self.whole.pure else copied(eliminated))]
 
-    def _known(self, e: Array) -> Array | None:
-        """The eliminated blocks, if `e` is the latest point."""
-        if not self.latest or not bool(array_namespace(e).all(self.latest[0][0] == e)):
-            return None
-        return self.latest[0][1]
+    def merged(self, e: Array) -> tuple[Array, bool]:
+        """All blocks, and whether that took a half of F: not at the latest point."""
+        is_known = bool(self.latest) and bool(array_namespace(e).all(self.latest[0][0] == e))
+        eliminated = self.latest[0][1] if is_known else self.halves.eliminated.apply(e)
+        return merge(eliminated, e, self.axis), not is_known
 
-    def _padded(self, R: Array, axis: int) -> Array:
+    def padded(self, R: Array, axis: int) -> Array:
         """The residual of all blocks."""
         xp = array_namespace(R)
         shape = list(R.shape)
         shape[axis] = self.length - R.shape[axis]
         return merge(xp.zeros(tuple(shape), dtype=R.dtype, device=R.device), R, axis)
-
-
-def _spoilt(result: NonlinearResult, finite: HostArray) -> NonlinearResult:
-    """A result some of whose eliminated blocks are not finite, which the kept ones need not notice."""
-    xp = array_namespace(result.x)
-    ones = (1,) * (result.x.ndim - finite.ndim)
-    shown = from_host(np.where(finite, 0.0, np.nan).reshape(*finite.shape, *ones), result.x)
-    status = np.where(finite, result.status, int(Status.NONFINITE))
-    norm = np.where(finite, result.residual_norm, np.nan)
-    return replace(
-        result,
-        fun=xp.where(xp.isfinite(shown), result.fun, shown),
-        status=status_per_system(status.reshape(-1), finite.shape),
-        residual_norm=per_system(norm.reshape(-1), finite.shape),
-    )
 
 
 def split(x: Array, axis: int) -> tuple[Array, Array]:

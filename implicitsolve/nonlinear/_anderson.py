@@ -34,7 +34,7 @@ ROUNDING = 100  # units of roundoff below which a pivot of the small problem is 
 LARGEST = 2**27  # numbers that the memory of all systems may take: 1 GiB in float64
 IDLE = 5  # steps in which ||F|| must fall by a tenth, if the mixtures predict that each halves it
 FALLEN, PREDICTED = 0.9, 0.5
-CONTRACTION = 0.2  # of ||F|| in every step so far, up to which steps are not mixed: 0.6 to 0.9 of the time on layers
+CONTRACTION = 0.25  # of ||F|| in every step so far, up to which steps are not mixed: 0.6 to 0.9 of the time on layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Anderson:
     With g(x) = x - damping M(x) F(x), where M is that inverse or I, the next point is ``g(x) - sum_j c_j dg_j``, with
     ``||F(x) - sum_j c_j dF_j||_2`` smallest; dF_j and dg_j are the changes of F and g in the last steps. Every system
     has its own mixture. On linear problems this is GMRES [2]_, as long as the memory reaches back to the start. While
-    every step has reduced ||F|| to a fifth or less, the next one is not mixed, and the memory begins later: on layers
+    every step has reduced ||F|| to a quarter or less, the next one is not mixed, and the memory begins later: on layers
     that contract so fast, mixing saved at most one residual, and took as much time as several.
 
     Meant for problems whose residual is x - G(x) (``Problem.fixed_point``): F is taken for a step of x, whatever its
@@ -228,20 +228,21 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
 
 
 class _BriefLoop(_AndersonLoop):
-    """Ends systems, at ITERATION_LIMIT, that would take too many further steps at their mean rate so far."""
+    """Ends systems, at ITERATION_LIMIT, that would take too many further steps at the rate of the first."""
 
-    taken = 0
+    is_first = True
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        self.taken += 1
-        return super()._step(is_last)
+        details = super()._step(is_last)
+        self.is_first = False
+        return details
 
     def _is_slow(self, norms: HostArray) -> HostArray:
         state = self.state
         with np.errstate(all="ignore"):
             gained = np.log(state.start_norms / norms)
             needed = np.log(self.solution.first_norm[state.rows] / state.target)
-            return ~(gained * (self.taken + self.method.most_steps) >= needed * self.taken)
+            return self.is_first & ~(gained * (1 + self.method.most_steps) >= needed)
 
     def _is_good(self, norms: HostArray, is_last: HostArray) -> bool:
         return super()._is_good(norms, is_last) and not self._is_slow(norms)[0]
@@ -254,7 +255,7 @@ class _BriefLoop(_AndersonLoop):
 
 @dataclass(frozen=True, kw_only=True)
 class BriefAnderson(Anderson):
-    """Anderson's method for systems that take at most `most_steps` more steps at their rate; the others end."""
+    """Anderson's method for systems whose first step promises at most `most_steps` more; the others end there."""
 
     most_steps: float = math.inf
 

@@ -25,6 +25,7 @@ from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._causal import Substitution
 from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, trial_points
 from implicitsolve.nonlinear._direction import LEAST_ETA
+from implicitsolve.nonlinear._fixed_point import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
 from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
@@ -44,10 +45,11 @@ WHOLE_STEPS = {
     for backend in ("lapack", "reference")
 }
 BLOCKS, DENSE = BlockNewton(), DenseNewton()
-NEWTON_STEPS, ASSEMBLIES = 4.5, 1.5  # of a solve by `WHOLE_STEPS`, as on most layers
-PASS, PASS_UNKNOWN = 200.0, 0.05  # us of a step, and for each unknown of it, of Anderson's method or of Newton's
-ASSEMBLY, ASSEMBLY_SYSTEM, ASSEMBLY_ENTRY = 250.0, 30.0, 0.03  # us that J and its factors take besides, for each entry
-AT_ONCE = 9.0  # steps of Anderson's method that any layer takes: up to as many Newton's method comes first
+NEWTON_STEPS = 4.5  # of a solve by `WHOLE_STEPS`, as on most layers
+PASS, PASS_UNKNOWN = 200.0, 0.04  # us of a step, and for each unknown, of Anderson's method or of Newton's
+FACTORS, FACTORS_SYSTEM = 320.0, 38.0  # us that J, its factors and solves with them take besides in 1.5 assemblies,
+FACTORS_UNKNOWN, FACTORS_ENTRY = 0.17, 0.033  # ... for each unknown and each entry, as measured on RNNs with LAPACK
+AT_ONCE = 9.5  # steps of Anderson's method that most layers take: up to as many Newton's method comes first
 MOST_STEPS = 40.0  # above which Newton's method is not tried: as many Anderson's method takes for most
 MANY_SYSTEMS = 200  # from which a loop over blocks takes less time than LAPACK, system by system
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
@@ -61,15 +63,15 @@ class Auto:
     -----
     - A causal problem (`Problem.substitute`): `Substitution`, and `NewtonKrylov` where that was not accurate enough.
     - A fixed-point problem (`Problem.fixed_point`): `Anderson`, which ends systems that do not halve ||F|| in 50 steps;
-      for these `Homotopy`, and where that fails too `NewtonKrylov`, each from x0. Before it, `root` eliminates every
-      second block where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
+      for these `Homotopy`, and where that fails too `NewtonKrylov`, each from x0. They are solved for half the blocks
+      (`even_odd`) where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
       both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). Where the problem has
       `blocks`, on NumPy arrays, the sizes tell how many of Anderson's steps take as long as a solve by whole steps of
-      `BlockNewton`. Up to 9, as for one system of 100 blocks of 8 unknowns, such steps come first. Up to 40 they follow
-      where a system would take more of Anderson's steps at its mean rate so far. `Anderson` begins again where one of
-      them is not acceptable. On larger implicit GRUs Anderson's method needed
-      fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly all of the rest, where
-      Newton's method, tried in between, cost more than it saved.
+      `BlockNewton`. Up to 9.5, as for one system of 100 blocks of 8 unknowns, such steps come first. Up to 40 they
+      follow where a system would take more of Anderson's steps at the rate of the first. `Anderson` begins again where
+      one of them is not acceptable. On larger implicit GRUs Anderson's method needed fewer products than Newton–Krylov
+      wherever it converged, and the homotopy solved nearly all of the rest, where Newton's method, tried in between,
+      cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
       dense J (`DenseNewton`), then `NewtonKrylov` with two line searches, and last a trust region for equations that
       are brought to one size at every step (`EquilibratedDogleg`), each for the systems on which those before failed.
@@ -89,7 +91,7 @@ class Auto:
 
     kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
-    eliminates = True
+    eliminates = False  # but where it takes `Halved`
     rdiff = None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
@@ -103,7 +105,8 @@ class Auto:
             if not again.size:
                 break
             # by a dense J even if the allowance is spent: ||F|| shows no progress where equations differ in units
-            solution = retried(method, context, solution, again, anyway=method is DENSE)
+            continues = isinstance(first, BriefAnderson) and method is others[0]
+            solution = retried(method, context, solution, again, anyway=method is DENSE, continues=continues)
         return solution
 
     def _methods(self, context: SolveContext, x0: Array) -> Sequence[NonlinearMethod]:
@@ -115,6 +118,10 @@ class Auto:
         if problem.fixed_point and not is_bounded:
             methods: list[NonlinearMethod] = [Anderson()] if evaluator.is_partitioned else [Anderson(), Homotopy()]
             steps = _steps_of_newton(context, x0)
+            if Halved.suits(context):
+                if evaluator.flat_shape[0] > 1 or steps > AT_ONCE:
+                    return [Halved(method=self)]
+                return [WHOLE_STEPS["lapack"], *(Halved(method=method) for method in (*methods, PRODUCTS))]
             if steps <= MOST_STEPS:
                 brief = [] if steps <= AT_ONCE else [BriefAnderson(most_steps=steps)]
                 backend = "lapack" if evaluator.flat_shape[0] < MANY_SYSTEMS else "reference"
@@ -149,9 +156,10 @@ def _steps_of_newton(context: SolveContext, x0: Array) -> float:
     if evaluator.problem.blocks is None or structure is None or context.scheduler is not None or not is_plain:
         return math.inf
     systems, size = evaluator.flat_shape
+    size = size // 2 if evaluator.problem.halves is not None else size
     entries = size * structure.block_size * structure.width
-    assembly = ASSEMBLY + systems * (ASSEMBLY_SYSTEM + entries * ASSEMBLY_ENTRY)
-    return NEWTON_STEPS + ASSEMBLIES * assembly / (PASS + PASS_UNKNOWN * systems * size)
+    factors = FACTORS + systems * (FACTORS_SYSTEM + FACTORS_UNKNOWN * size + FACTORS_ENTRY * entries)
+    return NEWTON_STEPS + factors / (PASS + PASS_UNKNOWN * systems * size)
 
 
 ROUNDING = 100  # units of rounding in x, in float32, to which it may solve: F is a difference of numbers like x

@@ -1,17 +1,19 @@
-"""What fixed-point iterations share: one residual per step, rejected steps, and cheap inverses of J; and Picard's."""
+"""What fixed-point iterations share: one residual per step, rejected steps, cheap inverses of J; Picard's; halves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, from_host, gather, scatter
+from implicitsolve._namespace import Norms, from_host, gather, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.globalize._line_search import SearchResult
+from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._loop import CONVERGED, NONFINITE, RUNNING, STAGNATED, IterationLoop
-from implicitsolve.nonlinear._state import LoopState, SolveContext
+from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext, label
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
@@ -300,3 +302,58 @@ class _PicardLoop(FixedPointLoop[FixedPointState]):
 
     def _learn(self, step: Array, old_F: Array, rejected: HostArray) -> None:
         """Without a history there is nothing to update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halved:
+    """A method for half the blocks of a problem with `halves`, which determine the others; see `even_odd`."""
+
+    method: NonlinearMethod
+
+    kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False
+    eliminates = False
+
+    @property
+    def rdiff(self) -> float | None:
+        """That of the method."""
+        return self.method.rdiff
+
+    @property
+    def label(self) -> str:
+        """That of the method."""
+        return label(self.method)
+
+    @staticmethod
+    def suits(context: SolveContext) -> bool:
+        """Whether a problem has halves, and unknowns without bounds."""
+        evaluator, problem = context.evaluator, context.evaluator.problem
+        return problem.halves is not None and problem.bounds is None and len(evaluator.event_shape) > 0
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        whole = context.evaluator
+        x0 = whole.unflatten(start.start)
+        reduced = EvenOdd.of(whole.problem, x0)
+        half = Evaluator(reduced.problem, reduced.start(x0), self.rdiff, few=whole.few)
+        half.tally = whole.tally
+        first, x, F = (half.flatten(reduced.start(whole.unflatten(part))) for part in (start.start, start.x, start.F))
+        solution = replace(start, start=first, x=x, F=F)
+        if half.size:
+            stop, monitor = reduced.stop(context.stop), reduced.monitor(context.monitor)
+            solution = self.method.solve(replace(context, evaluator=half, stop=stop, monitor=monitor), solution, rows)
+        else:
+            none = np.zeros(solution.norm.shape)
+            status = np.full(none.size, CONVERGED)
+            solution = replace(solution, status=status, first_norm=none, target=none)
+        x, costs = reduced.merged(half.unflatten(solution.x))
+        if costs:
+            whole.tally.add("residuals")
+        x, F = whole.flatten(x), whole.flatten(reduced.padded(half.unflatten(solution.F), reduced.axis))
+        finite = np.isfinite(norm_max(x))
+        if not finite.all():  # which the kept blocks need not notice
+            shown = from_host(np.where(finite, 0.0, np.nan), x)[:, None]
+            F = whole.xp.where(whole.xp.isfinite(shown), F, shown)
+            solution.status = np.where(finite, solution.status, NONFINITE)
+            solution.norm = np.where(finite, solution.norm, np.nan)
+        return replace(solution, start=start.start, x=x, F=F)

@@ -245,9 +245,15 @@ def unsolved(context: SolveContext, solution: Solution) -> HostArray:
 
 
 def retried(
-    method: NonlinearMethod, context: SolveContext, first: Solution, rows: Indices, *, anyway: bool = False
+    method: NonlinearMethod,
+    context: SolveContext,
+    first: Solution,
+    rows: Indices,
+    *,
+    anyway: bool = False,
+    continues: bool = False,
 ) -> Solution:
-    """Solve some systems again from their start by another method, and take over what improved.
+    """Solve some systems again by another method, from their start or where they ended; take over what improved.
 
     Systems that ended with nothing left in F but rounding errors, which no method would reduce, are left as they are.
     So is a single one that has spent its allowance, unless it is to be tried `anyway`. The allowance begins again
@@ -263,12 +269,12 @@ def retried(
     if not tally.is_spent():
         rows = rows[~_is_exhausted(context, first, rows)]
     if rows.size and not tally.is_spent():
-        again = first.restarted(rows)
+        again = first.copy() if continues else first.restarted(rows)
         iteration = first.steps[-1].iteration if first.steps else 0
         reasons = first.status[rows].view(StatusArray)
         found = method.solve(context, again, rows)
         status = found.status[rows].view(StatusArray)
-        retry = Retry(method=_label(method), iteration=iteration, systems=rows, reasons=reasons, status=status)
+        retry = Retry(method=label(method), iteration=iteration, systems=rows, reasons=reasons, status=status)
         found.retries.insert(len(first.retries), retry)  # before those within it
         solution = first.improved(rows, found)
     if tally.ended is not None:
@@ -276,7 +282,7 @@ def retried(
     return solution
 
 
-def _label(method: NonlinearMethod) -> str:
+def label(method: NonlinearMethod) -> str:
     """A method and its line search."""
     search = getattr(method, "line_search", None)
     name = getattr(method, "label", type(method).__name__)
