@@ -210,21 +210,6 @@ FEW_ROWS = 4  # rows up to which `clear` writes one by one: a transfer of indice
 SHORT_ROW = 256  # entries; norm_max of rows of 16 takes a quarter of the time by one flat reduction
 
 
-ROOM = 16  # vectors that a solve holds, and frees at its end
-MOST_ROOM = 2**25  # bytes: from larger blocks glibc learns nothing
-
-
-def keep_heap(x: Array) -> None:
-    """Have the memory that a solve with arrays like `x` frees kept, for its next arrays and the next solve.
-
-    glibc returns what is free beyond twice the largest block that was ever freed, and has the kernel map it again page
-    by page. A block that is never written to costs nothing and sets that limit: scalar differential equations with 10^5
-    unknowns take 0.45 of the time.
-    """
-    if isinstance(x, np.ndarray) and ROOM * x.nbytes < MOST_ROOM:
-        np.empty(ROOM * x.nbytes, dtype=np.uint8)
-
-
 def norm_max(x: Array) -> HostArray:
     """Largest magnitude of each row of x (B, N), on the host; NaN where the row holds one."""
     if x.shape[1] == 0:

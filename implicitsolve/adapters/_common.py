@@ -25,10 +25,6 @@ Lengths: TypeAlias = Sequence[int] | Array | int | None
 # A state that is not finite gives a residual that is not finite, and no warning: the solver detects it and backtracks.
 quiet = np.errstate(over="ignore", invalid="ignore")
 
-# glibc returns freed memory to the system beyond twice the largest piece freed so far, at most 64 MiB. Without this
-# piece, which is freed untouched, new pages took a fifth of a solve with k = 200, and a third of an RNN's products.
-np.empty(2**25 - 2**16, np.uint8)
-
 
 class ByFields:
     """A dataclass that is pickled by its fields: cached values are recomputed."""
