@@ -61,8 +61,8 @@ def keep_heap(x: Array) -> None:
     """Keep the memory that a solve with arrays like `x` frees in the process, for its next arrays and the next solve.
 
     glibc returns free memory beyond twice the largest block that was ever freed, and the kernel then maps it again page
-    by page. A block that is never written to costs nothing and sets that limit: with 10^5 unknowns on a line a solve takes
-    0.7 to 0.9 of the time.
+    by page. A block that is never written to costs nothing and sets that limit: with 10^5 unknowns on a line a solve
+    takes 0.7 to 0.9 of the time.
     """
     if isinstance(x, np.ndarray):
         np.empty(min(VECTORS * x.nbytes, LARGEST_FREED), dtype=np.uint8)
