@@ -230,13 +230,14 @@ class Arnoldi:
         V, Z = storage
         if V is None or (V.shape[0], V.shape[2], V.dtype) != (*r.shape, r.dtype):
             V = room(r, size, min(capacity, FIRST_COLUMNS) + 1)
-        self.V, columns = V, min(capacity, V.shape[1] - 1)
+        self.V: Array = V
+        columns = min(capacity, V.shape[1] - 1)
         self.small = Hessenberg(norms, columns, np.complex128 if is_complex(r) else np.float64)
         self.work: Any = vectors_like(r)
         self.work.start(self.V, r, norms, self.alive)
         self.is_flexible = M is not None or self.given > 0
         is_fit = Z is not None and Z.shape == V.shape and Z.dtype == V.dtype
-        self.Z = V if not self.is_flexible else Z if is_fit else room(r, size, V.shape[1])
+        self.Z: Array = V if not self.is_flexible else Z if is_fit else room(r, size, V.shape[1])
 
     def run(self) -> Cycle:
         """Extend the bases until every system has finished, and return the corrections."""

@@ -302,15 +302,14 @@ class SpaceCollector:
             theta = np.where(old.held.any(axis=1), old.theta, theta)
         K = U if base is not None else U - C / from_host(theta, C)[:, None, None]
         if old is None:
-            return RecycledSpace(C, K, np.zeros((b, q, q)) + np.eye(q), theta, held, base)
-        wanted = old.held & (held.sum(axis=1)[:, None] + np.cumsum(old.held, axis=1) <= self.keep)
-        if not wanted.all():
-            old = old.limited(wanted)
+            return RecycledSpace(C, K, np.tile(np.eye(q), (b, 1, 1)), theta, held, base)
+        if q + old.held.shape[1] > self.keep:
+            wanted = old.held & (held.sum(axis=1)[:, None] + np.cumsum(old.held, axis=1) <= self.keep)
+            old = old if wanted.all() else old.limited(wanted)
         held = np.concatenate([held, old.held], axis=1)
-        T = np.zeros((b, held.shape[1], held.shape[1])) + np.eye(held.shape[1])
         overlap = to_host(project_many(old.C, C))
-        T = T.astype(overlap.dtype) if overlap.dtype.kind == "c" else T
-        T[:, :q, q:], T[:, q:, q:] = -overlap @ old.T, old.T
+        T = np.zeros((b, held.shape[1], held.shape[1]), np.result_type(overlap, old.T))
+        T[:, :q, :q], T[:, :q, q:], T[:, q:, q:] = np.eye(q), -overlap @ old.T, old.T
         return RecycledSpace(xp.concat([C, old.C], axis=1), xp.concat([K, old.K], axis=1), T, theta, held, base)
 
     def _gathered(self) -> tuple[Array, Array, HostArray]:

@@ -107,3 +107,19 @@ def test_a_space_is_no_larger_than_its_memory_but_20_vectors(memory, columns, mo
         _recycling.RecyclingGMRES(60, 0, 1).direction(shift, F, norm2(F), np.asarray([0.1]), None).iterations[0]
         == columns
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_system_takes_the_steps_that_it_takes_in_a_batch(dtype):
+    """Plain numbers and arrays decide alike, where the line search shortens steps too."""
+
+    def residual(x):
+        return np.exp(x) - 2 + 0.1 * np.roll(x, 1, axis=-1)
+
+    x0 = np.linspace(-2, 0, 40).astype(dtype)
+    one = root(residual, x0, method=NewtonKrylov())
+    batch = root(Problem(residual, batch_ndim=1), np.stack([x0, x0]), method=NewtonKrylov())
+    assert one.success
+    assert one.iterations == batch.iterations[0]
+    assert any(step.step_length[0] < 1 for step in one.steps[1:])
+    np.testing.assert_allclose(one.x, batch.x[0], atol=1e-3)
