@@ -197,7 +197,7 @@ def _pools() -> str:
 
 
 TIGHT = ims.NonlinearStop(rtol=0.0, atol=1e-12)
-SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 20)  # 8 is the last that has code of its own; 20 and more call BLAS
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 20)  # 8 is the last that has code of its own; 16 and more call BLAS
 
 
 @dataclass(frozen=True, kw_only=True)
