@@ -50,8 +50,9 @@ class RecyclingGMRES:
         space: RecycledSpace | None = None,
         needs_descent: bool = False,
     ) -> None:
-        self.sizes, self.recycle = np.full(systems, size), recycle
-        self.grew = np.zeros(systems, dtype=bool)  # to a size, after the last solve, that may become all of R^N
+        self.sizes: HostArray = np.full(systems, size)
+        self.recycle = recycle
+        self.grew: HostArray = np.zeros(systems, dtype=bool)  # to a size, after a solve, that may become all of R^N
         self._space = space
         self._new: tuple[SpaceCollector, Any] | None = None  # of the last solve, and its M
         self._storage: tuple[Any, Any] = None, None  # of the last basis
