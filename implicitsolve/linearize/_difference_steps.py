@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, from_host, norm2, numpy_namespace
+from implicitsolve._namespace import array_namespace, eps, from_host, norm2, numpy_namespace, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import Kernel
 from implicitsolve.linearize._evaluator import Evaluator
@@ -152,6 +152,8 @@ def rms(x: Array) -> HostArray:
     systems, length, k = x.shape
     if not systems or not length:
         return np.zeros((systems, k))
+    if length == 1:
+        return to_host(abs(x[:, 0, :])).astype(np.float64, copy=False)
     xp = array_namespace(x)
     columns = xp.reshape(x if k == 1 else xp.permute_dims(x, (0, 2, 1)), (systems * k, length))
     return np.reshape(norm2(columns), (systems, k)) / np.sqrt(length)

@@ -159,19 +159,21 @@ class OneDenseSystem(OneSystem):
 
     def _assemble(self) -> None:
         """Assemble J, and again where the lengths of differences were wrong guesses."""
+        sizes = np.ones(0)
         for _ in range(MAX_ASSEMBLIES):
             self.J, self.factors = self._jacobian(), None
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
-                self.rows = near_reciprocals(np.abs(self.J).max(axis=1))
-                self.columns = near_reciprocals(np.abs(self.J * self.rows[:, None]).max(axis=0))
+                sizes = np.maximum.reduce(np.abs(self.J), axis=1)
+                self.rows = near_reciprocals(sizes)
+                self.columns = near_reciprocals(np.maximum.reduce(np.abs(self.J * self.rows[:, None]), axis=0))
             if self.evaluator.has_exact_products or not self.steps.is_guess.any():
                 break
             with np.errstate(all="ignore"):
                 if not self.steps.learn(slice(None), self._solved(self.F)[None, None]).any():
                     break
-        with np.errstate(all="ignore"):  # where equations differ in units, ||F|| is no measure of progress
-            sizes = np.abs(self.J).max(axis=1)
-            self.is_limited &= not bool(sizes.max() > MIXED * np.where(sizes > 0, sizes, np.inf).min())
+        positive = [size for size in sizes.tolist() if size > 0]
+        if positive and max(positive) > MIXED * min(positive):
+            self.is_limited = False  # where equations differ in units, ||F|| is no measure of progress
 
     def _jacobian(self) -> HostArray:
         """J(x) as an array (N, N), which is ours."""
