@@ -311,8 +311,8 @@ class Backtracking:
             if not pending.any():
                 break
             shorter = np.full(norms.shape, np.nan)
-            if first is not None and not start.linear_residual.any():  # of a direct solve
-                shorter = natural_minimizer(start.step, first)
+            if first is not None and (is_direct := start.linear_residual == 0).any():
+                shorter = np.where(is_direct, natural_minimizer(start.step, first), np.nan)
             if np.isnan(shorter[pending]).any():
                 model = model_minimizer(length, ratio, older_length, older_ratio, slope)
                 shorter = np.where(np.isnan(shorter), model, shorter)
