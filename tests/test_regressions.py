@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -362,3 +363,22 @@ def test_norms_that_overwrite_their_argument_changed_the_residual():
 def test_norms_that_are_no_numbers_were_not_named(value):
     with pytest.raises(TypeError, match="norm of the stopping rule must return a real number"):
         root(cubic, np.ones(6), stop=NonlinearStop(norm=lambda F: value))
+
+
+def test_lists_and_numbers_as_tangents_and_gradients_had_no_sign_or_shape():
+    problem = Problem(
+        lambda x: x + x**3 - 2.0,
+        jvp=lambda x, v: (1 + 3 * x**2) * v,
+        vjp=lambda x, w: (1 + 3 * x**2) * w,
+        parameters={"a": 2.0, "b": np.zeros(3)},
+        parameter_jvp=lambda x, tangents: -tangents["b"],
+        parameter_vjp=lambda x, w: {"a": -float(w.sum()), "b": (-w).tolist()},
+    )
+    result = root(problem, np.zeros(3), stop=NonlinearStop(atol=1e-12))
+    gradients = ims.pull_back(problem, result, np.ones(3)).gradients
+    assert gradients["a"] == pytest.approx(0.75)
+    np.testing.assert_allclose(gradients["b"], 0.25, rtol=1e-6)
+    np.testing.assert_allclose(ims.push_forward(problem, result, {"b": [1, 1, 1]}).tangent, 0.25, rtol=1e-6)
+    wrong = replace(problem, parameter_vjp=lambda x, w: {"a": None, "b": w})
+    with pytest.raises(TypeError, match=r"parameter_vjp\['a'\]"):
+        ims.pull_back(wrong, result, np.ones(3))

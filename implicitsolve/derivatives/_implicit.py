@@ -16,8 +16,11 @@ from implicitsolve.derivatives._systems import (
     AdjointResult,
     HalfSystem,
     TangentResult,
+    as_given,
     by_substitution,
+    checked_gradients,
     checked_wrt,
+    gradients_of,
     long_krylov,
 )
 from implicitsolve.direct import BlockLU, DirectMethod, Factored, solve_factored
@@ -182,7 +185,8 @@ def push_forward(
         raise ValueError(f"push_forward: `tangents` must name parameters of the problem, got {unknown}")
     point = _Point(problem, result, needs_adjoint=False)
     evaluator, x = point.evaluator, point.x
-    right: Any = problem.parameter_jvp(evaluator.xp.asarray(x, copy=True), dict(tangents))
+    given = {name: as_given(value, f"tangents[{name!r}]") for name, value in tangents.items()}
+    right: Any = problem.parameter_jvp(evaluator.xp.asarray(x, copy=True), given)
     if right is None:
         raise TypeError("push_forward: `parameter_jvp` returned None; it must return an array of the shape of x")
     linear = point.solve(-right, "parameter_jvp", method, M, x0, stop)
@@ -363,29 +367,6 @@ class _Point:
             return None if M is None else self.evaluator.operator(M, "M")
         inverse = build_inverse(M, self._matrix("this `M`", M))
         return (inverse.H if self.needs_adjoint else inverse).flat()
-
-
-def gradients_of(caller: str, problem: Problem, raw: Any, wrt: Collection[str] | None = None) -> dict[str, Array]:
-    """Return the checked d loss / d theta from what `parameter_vjp` returned, for the parameters in `wrt` or all."""
-    if not isinstance(raw, Mapping):
-        raise TypeError(f"{caller}: `parameter_vjp` must return a mapping, got {type(raw).__name__}")
-    gradients = {name: -value for name, value in raw.items() if wrt is None or name in wrt}
-    return checked_gradients(caller, problem, gradients, wrt)
-
-
-def checked_gradients(
-    caller: str, problem: Problem, gradients: dict[str, Array], wrt: Collection[str] | None
-) -> dict[str, Array]:
-    """Raise unless there is a gradient of the right shape for each parameter in `wrt`."""
-    for name, value in (problem.parameters or {}).items():
-        if wrt is not None and name not in wrt:
-            continue
-        if name not in gradients:
-            raise ValueError(f"{caller}: `parameter_vjp` must return a gradient for {name!r}")
-        if tuple(gradients[name].shape) != tuple(np.shape(value)):
-            shapes = f"{tuple(np.shape(value))}, got {tuple(gradients[name].shape)}"
-            raise ValueError(f"{caller}: `parameter_vjp` must return for {name!r} the parameter's shape {shapes}")
-    return gradients
 
 
 def _status(result: Any, linear: LinearResult) -> Any:

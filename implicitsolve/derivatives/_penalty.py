@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, as_inexact, eps, from_host, norm2
 from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.derivatives._implicit import gradients_of
+from implicitsolve.derivatives._systems import gradients_of
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, norm2
+from implicitsolve._namespace import Norms, as_inexact, norm2
 from implicitsolve._summary import derivative_summary
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split
@@ -266,3 +266,32 @@ def checked_wrt(problem: Problem, wrt: Collection[str] | None) -> frozenset[str]
     if wrt and problem.parameter_vjp is None:
         raise TypeError("pull_back: the problem has no `parameter_vjp` for the gradients of `wrt`")
     return frozenset(wrt)
+
+
+def gradients_of(caller: str, problem: Problem, raw: Any, wrt: Collection[str] | None = None) -> dict[str, Array]:
+    """Return the checked d loss / d theta from what `parameter_vjp` returned, for the parameters in `wrt` or all."""
+    if not isinstance(raw, Mapping):
+        raise TypeError(f"{caller}: `parameter_vjp` must return a mapping, got {type(raw).__name__}")
+    chosen = {name: value for name, value in raw.items() if wrt is None or name in wrt}
+    gradients = {name: -as_given(value, f"parameter_vjp[{name!r}]") for name, value in chosen.items()}
+    return checked_gradients(caller, problem, gradients, wrt)
+
+
+def as_given(value: Any, name: str) -> Any:
+    """Numbers and lists as arrays; what has a shape, such as a sparse matrix, is left as it is."""
+    return value if hasattr(value, "shape") else as_inexact(value, name)
+
+
+def checked_gradients(
+    caller: str, problem: Problem, gradients: dict[str, Array], wrt: Collection[str] | None
+) -> dict[str, Array]:
+    """Raise unless there is a gradient of the right shape for each parameter in `wrt`."""
+    for name, value in (problem.parameters or {}).items():
+        if wrt is not None and name not in wrt:
+            continue
+        if name not in gradients:
+            raise ValueError(f"{caller}: `parameter_vjp` must return a gradient for {name!r}")
+        if tuple(gradients[name].shape) != tuple(np.shape(value)):
+            shapes = f"{tuple(np.shape(value))}, got {tuple(gradients[name].shape)}"
+            raise ValueError(f"{caller}: `parameter_vjp` must return for {name!r} the parameter's shape {shapes}")
+    return gradients
