@@ -28,7 +28,7 @@ class BlockLU(BlockSettings):
         Which rows may be exchanged. "block": those of one diagonal block, in place and fast; it fails where a diagonal
         block is singular and loses digits where one nearly is. "band": all that have an entry in the column, as in
         LAPACK's band solver, for up to ``2 lower + upper + 1`` blocks a row. "auto" (the default) takes "band" at once
-        where that is about as fast: with Numba for k = 1 and 8 < k < 20, and with LAPACK. Elsewhere it pivots inside
+        where that is about as fast: with Numba for k = 1 and 8 < k < 16, and with LAPACK. Elsewhere it pivots inside
         the blocks, and where that met a singular block or `growth` exceeds `growth_limit`, factors the system again
         with "band". With Numba, block tridiagonal systems with k = 1 or 2 < k < 20 whose outer blocks are triangular
         (neighbours coupled unknown by unknown, as by diffusion) are tried without interchanges first, as bands of
