@@ -161,7 +161,7 @@ def root(
     the first result of a chain has none, the second factors its J, and later ones begin with these factors. They are
     kept as long as a result that holds them: keep ``result.without_memory()`` of old steps.
 
-    With NumPy arrays below 2 MiB and glibc, the process may keep free memory of up to 32 times x0 for later solves,
+    With NumPy arrays and glibc, a process may keep free memory of up to 32 times x0, at most 64 MiB, for later solves,
     which saves mapping it again; ``MALLOC_TRIM_THRESHOLD_`` in the environment sets another limit.
 
     Examples
