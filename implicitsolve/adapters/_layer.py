@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import device
 
 from implicitsolve import BlockBanded, LinearOperator, Problem
-from implicitsolve._namespace import array_namespace, copied, from_host, gather
+from implicitsolve._namespace import array_namespace, copied, from_host, gather, keep_heap
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import (
@@ -61,6 +61,7 @@ def build(
         Whether they have an axis for several states on one side, nearest first: (depth, k) or (B, depth, k), where
         depth is the largest offset to that side, perhaps 0. Where it is 1 the axis may be left out.
     """
+    keep_heap(inputs)  # for products outside of solves, too
     is_single = inputs.ndim == 2
     B, T = (1, inputs.shape[0]) if is_single else inputs.shape[:2]
     lower, upper = max(0, -min(cell.offsets)), max(0, *cell.offsets)

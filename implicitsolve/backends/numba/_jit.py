@@ -151,22 +151,33 @@ def share(
     """Return ``function(slice)`` of slices that make up ``range(items)``: on one thread unless it is much work.
 
     Each thread gets `pieces` slices, more than one where the cost of items may vary widely. Results do not depend on
-    the number of threads, since no item depends on another. NUMBA_NUM_THREADS and `most` limit them; what a slice
-    calls uses its thread alone.
+    the number of threads, since no item depends on another. NUMBA_NUM_THREADS and `most` limit them, the calling one
+    included; what a slice calls uses its thread alone.
     """
     threads = int(min(getattr(config, "NUMBA_NUM_THREADS", 1), items, most)) if operations >= LEAST else 1
     if threads <= 1 or getattr(_part, "is_running", False):
         return [function(slice(0, items))]
 
-    def run(part: slice) -> Any:
-        _part.is_running = True
-        return function(part)
-
     count = min(items, threads * pieces)
     edges = [items * i // count for i in range(count + 1)]
-    parts = [_pool(threads).submit(run, slice(*pair)) for pair in itertools.pairwise(edges)]
-    wait(parts)
-    return [part.result() for part in parts]
+    waiting, found = enumerate(itertools.pairwise(edges)), [None] * count
+
+    def run() -> None:
+        _part.is_running = True
+        try:
+            for i, edge in waiting:
+                found[i] = function(slice(*edge))
+        finally:
+            _part.is_running = False
+
+    others = [_pool(threads - 1).submit(run) for _ in range(threads - 1)]
+    try:
+        run()
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
+    return found
 
 
 @functools.cache
