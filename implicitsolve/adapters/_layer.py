@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import device
 
 from implicitsolve import BlockBanded, LinearOperator, Problem
-from implicitsolve._namespace import array_namespace, copied, from_host, gather, keep_heap
+from implicitsolve._namespace import array_namespace, copied, from_host, gather
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import (
