@@ -27,6 +27,7 @@ from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients, d
 from implicitsolve.adapters._rows import Rows, stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 from implicitsolve.elimination import Coupling, Half, Halves
+from implicitsolve.solve import keep_heap
 
 
 def build(
