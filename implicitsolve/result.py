@@ -141,6 +141,7 @@ class Solution:
     target: HostArray
     iterations: HostArray
     krylov_iterations: HostArray
+    charged: HostArray  # evaluations that were not earned by progress
     steps: list[NewtonStep]
     retries: list[Retry] = field(default_factory=list)
 
@@ -159,6 +160,7 @@ class Solution:
             target=np.full(B, np.nan),
             iterations=counts.copy(),
             krylov_iterations=counts.copy(),
+            charged=counts.copy(),
             steps=[],
         )
 
@@ -191,7 +193,7 @@ class Solution:
         self.norm[better], self.status[better] = other.norm[better], other.status[better]
         self.first_norm, self.target = other.first_norm, other.target
         self.iterations, self.krylov_iterations = other.iterations, other.krylov_iterations
-        self.steps, self.retries = other.steps, other.retries
+        self.charged, self.steps, self.retries = other.charged, other.steps, other.retries
         return self
 
 

@@ -207,7 +207,7 @@ def solve_root(
     tally = Tally(stop.max_evaluations, stop.max_seconds, x0)
     has_scales = problem.x_scale is not None or problem.f_scale is not None
     scales = Scales.of(problem, x0, tally) if has_scales else None
-    tally.renew_allowance()
+    tally.charge()
     if scales is not None:
         problem, x0, monitor = scales.problem, scales.start(x0), scales.monitor(monitor)
     known = SolveMemory() if previous is None else memory_of("root", problem, x0, previous)

@@ -51,7 +51,8 @@ class Status(enum.IntEnum):
         3,
         "the iteration no longer makes progress, and the stopping criterion is not met",
         "The tolerance may lie below the rounding error of the residual (raise `atol`), or x may be a local minimum "
-        "of ||F|| (start elsewhere). With finite-difference products, give `jvp` or `rdiff`.",
+        "of ||F|| (start elsewhere). With finite-difference products, give `jvp` or `rdiff`. `max_evaluations` "
+        "replaces the allowance of evaluations without progress.",
     )
     DIVERGED = (
         4,

@@ -15,7 +15,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.status import Status
 
 Result = TypeVar("Result")
-FIRST_ALLOWANCE, PER_PROGRESS = 450, 20  # evaluations, and more for each step that made progress: see `NonlinearStop`
+ALLOWANCE, PER_PROGRESS = 470, 20  # evaluations: with a last step's 500, and more for steps with progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +86,9 @@ class NonlinearStop:
     max_evaluations : int, optional
         Limit of residuals and products with J or its transpose together, as counted by `Counts`: of a whole solve, with
         all the methods that "auto" tries, and of a whole batch, one call for all of whose systems counts once. Each of
-        these methods may take one residual at its start that is over the limit. Default: none. Then Newton's methods
-        end a single system as STAGNATED once they have taken more than 450 evaluations and 20 for each step that
-        reduced ||F|| by 1 %, and three steps in succession have not reduced it by 10 %, or one of a further attempt.
-        The first of these has as many once more where the directions came from Krylov methods, or max|F| never fell.
+        these methods may take one residual at its start that is over the limit. Default: none. Then each system has
+        an allowance of some 500 evaluations for all attempts of Newton's methods together, and ends as STAGNATED once
+        it is spent (see Notes).
     max_seconds : float, optional
         Limit of time by the clock, tested before each evaluation and each step. With it results depend on the speed of
         the machine. Ranks end together, at the cost of a reduction before each evaluation. Default: none.
@@ -105,6 +104,18 @@ class NonlinearStop:
     Notes
     -----
     Systems that still run at a limit end as EVALUATION_LIMIT or TIME_LIMIT, at the best of their points.
+
+    Without `max_evaluations`, each step is charged to the allowance with the evaluations that it took. It earns 20
+    where it reduced the norm of the stopping rule or ||F||_2 to 0.99 of the least since x0, and all that it took where
+    it reduced one of them to a half, in a further attempt below what attempts before it had reached; after a step to a
+    tenth the allowance begins again. So systems without a root take some 500 evaluations, 20 for each step with
+    progress, and what steps that halved ||F|| took beyond. A step that has begun is finished: a linear solve may take
+    400 more.
+
+    Where J, or a linear solve of a first attempt without J, takes more than 100 evaluations, the allowance is four
+    times that; a first attempt that has not reduced ||F|| to 0.9 ends at half of it. In a batch, a system is charged
+    its residuals, Krylov iterations and assemblies. Fixed-point methods, homotopies and pseudo-transient continuation
+    have limits of steps alone, and so has a dense J whose equations differ in units.
 
     Examples
     --------
@@ -262,8 +273,7 @@ class Tally:
 
     def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None, like: Any = None) -> None:
         self.residuals = self.jvps = self.vjps = self.linearizations = 0
-        self.progress: int = 0  # steps of Newton's methods with progress
-        self.begin: int = 0  # evaluations before these began
+        self.charged: int = 0  # evaluations that have been charged to a system, or to none
         self.most = max_evaluations
         self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
         self.ended: Status | None = None  # why systems that still run are given up
@@ -285,16 +295,10 @@ class Tally:
         """Residuals and products so far."""
         return self.residuals + self.jvps + self.vjps
 
-    @property
-    def allowance(self) -> int:
-        """Evaluations left to a single system, which depend on its progress; a limit of the caller replaces them."""
-        spent = self.evaluations - self.begin if self.most is None else 0
-        return FIRST_ALLOWANCE + PER_PROGRESS * self.progress - spent
-
-    def renew_allowance(self) -> None:
-        """Count evaluations and progress from here on."""
-        self.begin = self.evaluations
-        self.progress = 0
+    def charge(self) -> int:
+        """Evaluations since the last charge."""
+        before, self.charged = self.charged, self.evaluations
+        return self.charged - before
 
     def is_spent(self) -> bool:
         """Whether the solve has to end; `ended` is why."""

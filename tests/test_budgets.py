@@ -212,3 +212,34 @@ def test_a_system_without_a_root_is_given_up_at_its_best_point():
             # 450 and 20 for each step with progress, at most twice, and the last Krylov space
             assert total(result.counts) <= 1500, name
             assert result.residual_norm <= result.initial_norm, name
+
+
+def laplace(u):
+    p = np.pad(u, 1)
+    return p[2:] - 2 * u + p[:-2]
+
+
+ROOTLESS = {
+    "squares": lambda x: x**2 + 1,
+    "coupled": lambda x: x**2 + 1 + 0.1 * np.roll(x, 1) + 0.1 * np.roll(x, -1),
+    "beyond a fold": lambda u: laplace(u) + 10 * np.exp(u) / (u.size + 1) ** 2,
+    "steps": lambda x: np.floor(x) + 0.5,
+}
+
+
+@pytest.mark.parametrize("name", ROOTLESS)
+@pytest.mark.parametrize("n", [10, 60, 300, 2000])
+def test_systems_without_roots_are_given_up(name, n):
+    with np.errstate(all="ignore"):
+        result = ims.root(ROOTLESS[name], np.linspace(0.1, 0.9, n))
+    assert not result.success
+    assert result.counts.residuals <= 500 + 20 * int(result.iterations)
+
+
+def test_each_system_of_a_batch_has_an_allowance():
+    shift = np.asarray([[1.0], [-0.5], [2.0]])
+    problem = ims.Problem(lambda x: x**2 + shift, batch_ndim=1)
+    with np.errstate(all="ignore"):
+        result = ims.root(problem, np.tile(np.linspace(0.1, 0.9, 30), (3, 1)))
+    assert result.success.tolist() == [False, True, False]
+    assert result.counts.residuals <= 2 * 500 + 20 * int(result.iterations.sum())

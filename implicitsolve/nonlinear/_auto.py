@@ -52,6 +52,7 @@ FACTORS_UNKNOWN, FACTORS_ENTRY = 0.17, 0.033  # ... for each unknown and each en
 AT_ONCE = 9.5  # steps of Anderson's method that most layers take: up to as many Newton's method comes first
 MOST_STEPS = 40.0  # above which Newton's method is not tried: as many Anderson's method takes for most
 MANY_SYSTEMS = 200  # from which a loop over blocks takes less time than LAPACK, system by system
+OVERRUN = 40  # evaluations by which a last step of Krylov methods may exceed an allowance
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
 
 
@@ -97,16 +98,18 @@ class Auto:
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         first, *others = self._methods(context, start.x)
-        solution = first.solve(context, start, rows)
+        reserve = context.evaluator.size + OVERRUN if DENSE in others else 0
+        sparing = replace(context, reserve=reserve)
+        solution = first.solve(sparing, start, rows)
         if (solution.status == Status.CONVERGED).all():
             return solution
         for method in others:
             again = np.flatnonzero(unsolved(context, solution))
             if not again.size:
                 break
-            # by a dense J even if the allowance is spent: ||F|| shows no progress where equations differ in units
             continues = isinstance(first, BriefAnderson) and method is others[0]
-            solution = retried(method, context, solution, again, anyway=method is DENSE, continues=continues)
+            settings = context if method is DENSE else sparing
+            solution = retried(method, settings, solution, again, continues=continues)
         return solution
 
     def _methods(self, context: SolveContext, x0: Array) -> Sequence[NonlinearMethod]:

@@ -36,7 +36,6 @@ from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory,
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
-from implicitsolve.stopping import PER_PROGRESS
 
 FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F above it is no rounding error
 
@@ -92,7 +91,7 @@ class BlockLoop(IterationLoop[BlockState]):
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.whole)
         self.factor: Any = method.factor
-        self.is_limited &= self.assembler.cost <= PER_PROGRESS
+        self.allowance.assembly = self.assembler.cost
         self.newton: Array | None = None  # the last direction, before it was shortened at bounds
         self.descents: list[tuple[Indices, Descent]] = []  # of the new J, where the line search needs them
         self.first_direction: Array | None = None  # -J^-1 F, where the check of a new J has computed it for all

@@ -91,12 +91,13 @@ class DenseState(LoopState):
 class DenseLoop(IterationLoop[DenseState]):
     """Steps in a trust region."""
 
+    LIMITED = True
     NEW_BEST, PATIENCE = NEW_BEST, PATIENCE
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
         self.patience, self.is_first = self.PATIENCE, True
-        self.is_limited = self.whole.rows.size == 1
+        self.allowance.assembly = 1 if self.whole.problem.jac is not None else self.whole.size
         dense = BlockBanded(0, 0, block_size=self.whole.size)
         self.assembler = Assembler(
             self.whole, eps(numpy_namespace, self.whole.dtype) ** 0.5, certifies=False, structure=dense
@@ -168,7 +169,7 @@ class DenseLoop(IterationLoop[DenseState]):
         fresh = self.state.is_stale
         if fresh.any():
             self._assemble(np.arange(fresh.size) if fresh.all() else np.flatnonzero(fresh))
-            if self.is_limited:
+            if self.allowance.is_limited:
                 self._check_units()
         return fresh
 
@@ -177,7 +178,7 @@ class DenseLoop(IterationLoop[DenseState]):
         with np.errstate(all="ignore"):
             sizes = np.abs(self.state.J).max(axis=2)
             least = np.where(sizes > 0, sizes, np.inf).min(axis=1)
-            self.is_limited &= not bool((sizes.max(axis=1) > MIXED * least).any())
+            self.allowance.exempt[self.state.rows[sizes.max(axis=1) > MIXED * least]] = True
 
     def _bounded(self, box: Box, step: Array, limited: Indices) -> tuple[Array, Indices]:
         """Steps within the bounds, and which of them are not Newton's."""

@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._state import LoopState, Scheduler, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
@@ -20,9 +20,9 @@ from implicitsolve.stopping import LimitReached
 
 HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x at all
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
+CLEAR = 0.9  # part of the last best norm to which a single system's step has to reduce ||F|| for the short way
 PATIENCE = 20  # steps without progress after which a system has stagnated,
 IDLE, IDLE_ITERATIONS = 3, 200  # ... and those after which it has where they took many evaluations
-CLEAR = 0.9  # fraction of the last best norm that is progress where the allowance is spent
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
@@ -49,7 +49,7 @@ class IterationLoop(Generic[State]):
     STEPS: ClassVar[int] = 100  # limit where the caller set none
     NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
     PATIENCE: ClassVar[int] = PATIENCE
-    LIMITED: ClassVar[bool] = False  # whether a single system without progress has an allowance of evaluations
+    LIMITED: ClassVar[bool] = False  # whether systems have an `Allowance`
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution
@@ -59,12 +59,14 @@ class IterationLoop(Generic[State]):
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
         self.patience: int = self.PATIENCE
-        self.is_limited = self.LIMITED and self.whole.rows.size == 1
         self.entering: Entering | None = None  # systems that join after the next step
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
             rows = self.scheduler.begin(rows)
         self.state: State = self._started(rows, solution.x if rows.size == solution.status.size else None)
+        self.allowance = Allowance(
+            solution, self.whole.tally, is_retry=self.is_retry, is_limited=self.LIMITED, reserve=context.reserve
+        )
 
     # What a method adds
 
@@ -101,7 +103,7 @@ class IterationLoop(Generic[State]):
             iteration += 1
             details = self._within_limits(self._step, iteration - before >= self.state.limit)
             if details is not None:
-                self._note_progress()
+                self._note_progress(details)
                 self._note_best()
                 self._record(iteration, **details)
             self._compact()
@@ -153,7 +155,8 @@ class IterationLoop(Generic[State]):
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
         since, spent = np.zeros(rows.size, dtype=np.int32), solution.krylov_iterations[rows]
-        progress = measure.copy(), norms.copy(), since, spent, x, F, np.where(np.isfinite(measure), measure, np.inf)
+        best = np.where(np.isfinite(measure), measure, np.inf)
+        progress = measure.copy(), norms.copy(), norms.copy(), since, spent, x, F, best
         state = LoopState(rows, x, F, norms, norms.copy(), measure, target, *progress, limit, status)
         return self._extended(state, J)
 
@@ -276,36 +279,29 @@ class IterationLoop(Generic[State]):
             return self.evaluator, self.state.x, self.state.F
         return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
 
-    def _note_progress(self) -> None:
-        """End systems without progress: after `patience` steps, and after 3 that took many evaluations.
+    def _note_progress(self, details: dict[str, HostArray]) -> None:
+        """End systems without progress: after `patience` steps, and after fewer that took many evaluations.
 
-        These are 200 Krylov iterations or, for a single system, more than its allowance. Then a retry ends after one
-        such step, and progress is a reduction by a tenth.
+        These are 3 steps of 200 Krylov iterations, or all that the system's allowance leaves.
         """
-        state, tally = self.state, self.whole.tally
-        if self.is_limited and self._is_clear():
+        state = self.state
+        if self.allowance.is_single and self._is_clear():
+            self.allowance.charge(state, details)
             state.best[0], state.least[0], state.since[0] = state.measure[0], state.norms[0], 0
             state.spent[0] = self.solution.krylov_iterations[state.rows[0]]
-            tally.progress += 1
             return
-        is_spent = self.is_limited and tally.allowance <= 0
-        part = CLEAR if is_spent else self.NEW_BEST
-        is_best, is_less = state.measure < part * state.best, state.norms < part * state.least
+        is_best, is_less = state.measure < self.NEW_BEST * state.best, state.norms < self.NEW_BEST * state.least
         is_progress = is_best | is_less
         np.putmask(state.best, is_best, state.measure)
         np.putmask(state.least, is_less, state.norms)
         state.since = (state.since + 1) * ~is_progress
-        if self.is_limited:
-            tally.progress += bool(is_progress[0])
-        else:
-            tally.begin = tally.evaluations
         is_over = state.since >= self.patience
         if self.LIMITED:
             iterations = self.solution.krylov_iterations[state.rows]
             np.putmask(state.spent, is_progress, iterations)
             is_over |= (state.since >= IDLE) & (iterations - state.spent >= IDLE_ITERATIONS)
-        if is_spent:
-            is_over |= state.since >= (1 if self.is_retry else IDLE)
+        self.allowance.charge(state, details)
+        is_over |= self.allowance.left(state) <= 0
         if is_over.any():
             state.status[is_over & (state.status == RUNNING)] = STAGNATED
 

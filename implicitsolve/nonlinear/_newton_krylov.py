@@ -36,7 +36,7 @@ from implicitsolve.nonlinear._one_system import OneKrylovSystem
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
-from implicitsolve.precondition._lagged import LaggedInverse, lagged
+from implicitsolve.precondition._lagged import UNLIMITED, LaggedInverse, lagged
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rdiff, kind_of
@@ -89,7 +89,7 @@ class NewtonKrylov:
     Each system has its own Krylov space, forcing term, step length and status; those that have ended leave the arrays.
     Where a step has not halved ||F|| although its linear system was solved as asked, the next one is solved ten times
     as accurately. A system has stagnated after 20 steps in which neither the norm of the stopping rule nor ||F||_2 fell
-    to 0.99 of its least value, and after 3 such steps that took 200 iterations; a single one also by the rule of
+    to 0.99 of its least value, after 3 such steps that took 200 iterations, and by the rule of
     `NonlinearStop.max_evaluations`.
 
     Memory per system with the defaults, in vectors: 2 m for a space of m, and 4 r for r recycled pairs.
@@ -237,12 +237,15 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         A = J.astype(evaluator.xp.float32) if self.method.krylov_dtype and not is_complex(state.F) else J
         M = self._preconditioner(A)
         limit = None if state.lagged is None else state.lagged.limit
-        if self.is_limited and (state.since[0] or self.is_retry):
-            most = np.asarray([max(LEAST_KRYLOV, self.whole.tally.allowance)])
+        if self.allowance.is_limited:
+            most = np.maximum(LEAST_KRYLOV, self.allowance.left(state))
+            most[(state.since == 0) & (not self.is_retry)] = UNLIMITED
             limit = most if limit is None else np.minimum(limit, most)
         outcome = state.linear.direction(A, state.F, state.norms, eta, M, limit)
         state.since = state.since - state.linear.grew  # a larger space may solve what this one could not
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
+        if linear_residual[0] <= eta[0]:
+            self.allowance.note_solve(int(outcome.iterations[0]))
         previous, direction, remaining = state.norms, outcome.x, linear_residual
         if evaluator.box is not None:
             kept, iterations = kept_part(state.norms, state.start_norms), self.method.max_krylov or MAX_KRYLOV
@@ -314,6 +317,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             empty &= ~old
         growing = empty & state.linear.grew  # GMRES may make no progress before its last vector
         failed[growing] = RUNNING
+        self.solution.charged[state.rows[growing]] -= outcome.iterations[growing]  # of a solve that goes on
         empty &= ~growing
         failed[empty] = Status.LINEAR_SOLVE_FAILED
         failed[empty & (outcome.status == Status.BREAKDOWN)] = Status.SINGULAR

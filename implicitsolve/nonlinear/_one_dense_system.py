@@ -52,6 +52,7 @@ class OneDenseSystem(OneSystem):
         self.factors: Any = None  # of J scaled so, until J changes
         self.steps = DifferenceSteps(1, N, self.unit**0.5)
         self.poor = self.good = self.idle = 0
+        self.allowance.assembly = N if self.offered is None else 1
         self.radius, self.is_stale = math.inf, True
 
     def _step(self) -> dict[str, HostArray]:
@@ -173,7 +174,7 @@ class OneDenseSystem(OneSystem):
                     break
         positive = [size for size in sizes.tolist() if size > 0]
         if positive and max(positive) > MIXED * min(positive):
-            self.is_limited = False  # where equations differ in units, ||F|| is no measure of progress
+            self.allowance.exempt[:] = True  # where equations differ in units, ||F|| is no measure of progress
 
     def _jacobian(self) -> HostArray:
         """J(x) as an array (N, N), which is ours."""

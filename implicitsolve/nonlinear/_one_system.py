@@ -20,7 +20,6 @@ from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._direction import ACCURATE, LEAST_KRYLOV, POOR_STEP, RETRIES
 from implicitsolve.nonlinear._loop import (
     BLOWN_UP,
-    CLEAR,
     CONVERGED,
     DIVERGED,
     HALVED,
@@ -35,7 +34,7 @@ from implicitsolve.nonlinear._loop import (
     WHOLE,
     IterationLoop,
 )
-from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.nonlinear._state import Allowance, SolveContext
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
@@ -57,7 +56,7 @@ class OneSystem:
         self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
         self.x, self.F = x, evaluator.residual_of_one(x)
         with np.errstate(all="ignore"):
-            self.norm = self.start_norm = self.least = self._norm(self.F)
+            self.norm = self.start_norm = self.least = self.lowest = self._norm(self.F)
         self.measure = stop.measured(Norms(self.F[None]), evaluator.event_shape)
         first = solution.first_norm  # known if this solve continues another one
         solution.first_norm = first = np.where(np.isnan(first), self.measure, first)
@@ -69,7 +68,7 @@ class OneSystem:
         self.iteration = solution.steps[-1].iteration if is_retry else 0
         self.last = self.iteration + int(stop.remaining(IterationLoop.STEPS, solution.iterations)[0])
         self.since, self.spent = 0, int(solution.krylov_iterations[0])
-        self.is_limited = True
+        self.allowance = Allowance(solution, self.tally, is_retry=is_retry, is_limited=True, reserve=context.reserve)
         self.status = RUNNING if math.isfinite(self.norm) else NONFINITE
         if self.status == RUNNING and self.last <= self.iteration:
             self.status = ITERATION_LIMIT
@@ -123,23 +122,23 @@ class OneSystem:
 
     def _note_progress(self) -> None:
         """End a system without progress, and keep the best of its points; see `IterationLoop`."""
-        tally, measure, iterations = self.tally, float(self.measure[0]), int(self.solution.krylov_iterations[0])
-        is_spent = self.is_limited and tally.allowance <= 0
-        part = CLEAR if is_spent else self.NEW_BEST
-        is_best, is_less = measure < part * self.best, self.norm < part * self.least
+        measure, iterations = float(self.measure[0]), int(self.solution.krylov_iterations[0])
+        is_best, is_less = measure < self.NEW_BEST * self.best, self.norm < self.NEW_BEST * self.least
         is_progress = is_best or is_less
         self.best, self.least = measure if is_best else self.best, self.norm if is_less else self.least
         self.since, self.spent = (0, iterations) if is_progress else (self.since + 1, self.spent)
-        if self.is_limited:
-            tally.progress += is_progress
-        else:
-            tally.begin = tally.evaluations
-        is_over = self.since >= self.PATIENCE or (is_spent and self.since >= (1 if self.is_retry else IDLE))
+        self.allowance.charge_one(measure, self.norm, self.best_measure, self.lowest)
+        self.lowest = min(self.lowest, self.norm)
+        is_over = self.since >= self.PATIENCE or self._left() <= 0
         is_over |= self.since >= IDLE and iterations - self.spent >= IDLE_ITERATIONS
         if is_over and self.status == RUNNING:
             self.status = STAGNATED
         if measure < self.best_measure:
             self.best_x, self.best_F, self.best_measure = self.x, self.F, measure
+
+    def _left(self) -> int:
+        """What is left of the allowance."""
+        return self.allowance.left_of_one(self.lowest, self.start_norm)
 
     def _record(self, **details: Any) -> None:
         """Add a step to the trace and pass it to the monitor."""
@@ -245,8 +244,10 @@ class OneKrylovSystem(OneSystem):
         self.eta = np.asarray([min(max(float(self.eta[0]), floor), 0.9)])
         limit = None
         if self.since or self.is_retry:
-            limit = np.asarray([max(LEAST_KRYLOV, self.tally.allowance)])
+            limit = np.asarray([max(LEAST_KRYLOV, self._left())])
         outcome = self.linear.direction(self.J, F, norms, self.eta, None, limit)
+        if outcome.residual_norm[0] <= self.eta[0] * self.norm:
+            self.allowance.note_solve(int(outcome.iterations[0]))
         self.since -= int(self.linear.grew[0])  # a larger space may solve what this one could not
         return outcome
 
@@ -270,10 +271,12 @@ class OneKrylovSystem(OneSystem):
     def _note_failure(self, outcome: KrylovOutcome, found: SearchResult | None, linear_residual: float) -> None:
         """End a system whose line search, or whose linear solve, has failed for good."""
         self.attempts += 1
-        if found is None and not self.linear.grew[0]:  # GMRES may make no progress before its last vector
+        if found is None and self.linear.grew[0]:  # GMRES may make no progress before its last vector
+            self.solution.charged -= outcome.iterations
+        elif found is None:
             failures = {int(Status.BREAKDOWN): SINGULAR, NONFINITE: NONFINITE}
             self.status = failures.get(int(outcome.status[0]), int(Status.LINEAR_SOLVE_FAILED))
-        elif found is not None and (self.attempts > RETRIES or linear_residual <= ACCURATE):
+        elif self.attempts > RETRIES or linear_residual <= ACCURATE:
             self.status = LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
         self._mark_converged(np.zeros_like(self.x))
 

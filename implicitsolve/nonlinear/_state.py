@@ -21,12 +21,16 @@ from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.problem import Problem
 from implicitsolve.result import Retry, Solution
 from implicitsolve.status import Status, StatusArray
-from implicitsolve.stopping import NonlinearStop
+from implicitsolve.stopping import ALLOWANCE, PER_PROGRESS, NonlinearStop, Tally
 from implicitsolve.structure import Detection
 
 CONVERGED = int(Status.CONVERGED)
 ROUNDING = 0.5  # F's change between neighbouring numbers, over F, from which on F is rounding error
 LITTLE = 0.02  # the same from which on another attempt is not worth its evaluations: it gains two digits at most
+PROGRESS, CLEAR = 0.99, 0.5  # parts of the least norm: a step earns PER_PROGRESS evaluations, and all it took
+RENEWAL = 0.1  # part of the least norm: after such a step an allowance begins again
+ASSEMBLIES = 4  # of J that an allowance covers at least
+IDLE_PART, IDLE_SHARE = 0.9, 2  # part to which a first attempt has to reduce ||F|| in the allowance over 2
 ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
 
 
@@ -43,6 +47,7 @@ class LoopState(SystemArrays):
     target: HostArray  # right-hand side of the stopping rule
     best: HostArray  # smallest `measure` that counted as progress
     least: HostArray  # ... and ||F||_2, which searches reduce where another norm, that of the rule, lags behind
+    lowest: HostArray  # the smallest ||F||_2 of all
     since: HostArray  # steps since the last progress
     spent: HostArray  # Krylov iterations until then
     best_x: Array  # the point with the smallest `measure` of all, and F there
@@ -50,6 +55,85 @@ class LoopState(SystemArrays):
     best_measure: HostArray
     limit: HostArray  # step of the loop that is the last one
     status: HostArray  # codes of `Status`
+
+
+class Allowance:
+    """Evaluations that each system of a solve may take without progress; see `NonlinearStop.max_evaluations`.
+
+    Of a single system all that are counted are charged; of one in a batch, whose charge must not depend on the others,
+    what it would take alone without searches along a direction.
+    """
+
+    def __init__(self, solution: Solution, tally: Tally, *, is_retry: bool, is_limited: bool, reserve: int = 0) -> None:
+        self.charged: HostArray = solution.charged
+        self.tally, self.is_retry, self.reserve = tally, is_retry, reserve
+        self.is_limited: bool = is_limited and tally.most is None
+        self.is_single: bool = self.charged.size == 1
+        self.earlier: HostArray | None = solution.norm.copy() if is_retry else None  # where others ended
+        self.assembly: int = 0  # evaluations that an assembly of J takes,
+        self.linear: int = 0  # ... and a linear solve by products alone, in a first attempt at a single system
+        self.exempt: HostArray = np.zeros(self.charged.size, dtype=bool)  # systems whose progress ||F|| does not show
+        cost = tally.charge()
+        if self.is_limited and self.is_single:
+            self.charged += cost
+
+    @property
+    def most(self) -> int:
+        """All of the allowance, less what a last assembly takes."""
+        return max(ALLOWANCE - self.assembly, ASSEMBLIES * max(self.assembly, self.linear)) - self.reserve
+
+    def note_solve(self, iterations: int) -> None:
+        """Note what a linear solve took that was as accurate as asked."""
+        if self.is_single and not self.is_retry:
+            self.linear = max(self.linear, iterations)
+
+    def left(self, state: LoopState) -> HostArray:
+        """What is left to systems, and only a half of it in a first attempt without progress."""
+        if not self.is_limited:
+            return np.ones(state.rows.size)
+        is_idle = (state.lowest > IDLE_PART * state.start_norms) & (not self.is_retry)
+        left = np.where(is_idle, self.most // IDLE_SHARE, self.most) - self.charged[state.rows]
+        return np.where(self.exempt[state.rows], self.most, left)
+
+    def left_of_one(self, lowest: float, start: float) -> int:
+        """The same for a single system, given its smallest ||F||_2 and that at its start."""
+        if not self.is_limited or self.exempt[0]:
+            return self.most
+        is_idle = lowest > IDLE_PART * start and not self.is_retry
+        return (self.most // IDLE_SHARE if is_idle else self.most) - int(self.charged[0])
+
+    def charge(self, state: LoopState, details: dict[str, HostArray]) -> None:
+        """Charge a step, described by what the trace notes of it, less what it has earned."""
+        if self.is_single:
+            least = float(state.best_measure[0]), float(state.lowest[0])
+            self.charge_one(float(state.measure[0]), float(state.norms[0]), *least)
+            state.lowest[0] = min(least[1], float(state.norms[0]))
+            return
+        cost = 1 + details.get("krylov_iterations", 0) + self.assembly * details.get("factorized", 0)
+        with np.errstate(all="ignore"):
+            rate = np.fmin(state.measure / state.best_measure, state.norms / state.lowest)
+        state.lowest = np.fmin(state.lowest, state.norms)
+        is_clear = rate < CLEAR
+        if self.earlier is not None:
+            is_clear &= state.measure < self.earlier[state.rows]
+        earned = np.where(is_clear, np.maximum(cost, PER_PROGRESS), np.where(rate < PROGRESS, PER_PROGRESS, 0))
+        spent = self.charged[state.rows]
+        spent = np.where(is_clear & (rate < RENEWAL), np.minimum(spent, 0), spent)
+        self.charged[state.rows] = spent + (cost - earned) * self.is_limited
+
+    def charge_one(self, measure: float, norm: float, best: float, lowest: float) -> None:
+        """The same for a single system, given both norms and their least values before this step."""
+        cost = self.tally.charge()
+        if not self.is_limited:
+            return
+        is_first = self.earlier is None or measure < self.earlier[0]
+        if is_first and (measure < RENEWAL * best or norm < RENEWAL * lowest):
+            self.charged[0] = min(self.charged[0], 0)
+        if is_first and (measure < CLEAR * best or norm < CLEAR * lowest):
+            cost -= max(cost, PER_PROGRESS)
+        elif measure < PROGRESS * best or norm < PROGRESS * lowest:
+            cost -= PER_PROGRESS
+        self.charged[0] += cost
 
 
 @dataclass
@@ -205,6 +289,7 @@ class SolveContext:
     stop: NonlinearStop
     monitor: Monitor = silent
     scheduler: Scheduler | None = None  # of a solve in which all systems iterate to their own end, there is none
+    reserve: int = 0  # evaluations of each system's allowance that are left to later methods
     leave: Callable[[LoopState], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
     truth: Callable[[Array, Indices], HostArray] | None = None  # norms of the caller's F, where another F is solved
     previous: SolveMemory = field(default_factory=SolveMemory)  # what an earlier solve left; never written
@@ -245,27 +330,16 @@ def unsolved(context: SolveContext, solution: Solution) -> HostArray:
 
 
 def retried(
-    method: NonlinearMethod,
-    context: SolveContext,
-    first: Solution,
-    rows: Indices,
-    *,
-    anyway: bool = False,
-    continues: bool = False,
+    method: NonlinearMethod, context: SolveContext, first: Solution, rows: Indices, *, continues: bool = False
 ) -> Solution:
     """Solve some systems again by another method, from their start or where they ended; take over what improved.
 
     Systems that ended with nothing left in F but rounding errors, which no method would reduce, are left as they are.
-    So is a single one that has spent its allowance, unless it is to be tried `anyway`. The allowance begins again
-    after a first attempt by Krylov methods, or one that never reduced F: others end where ||F|| is minimal.
+    So are those that have spent their allowance.
     """
     tally = context.evaluator.tally
     solution = first
-    is_inconclusive = (first.krylov_iterations > 0) | (first.norm >= first.first_norm)
-    if not first.retries and is_inconclusive.all():
-        tally.renew_allowance()
-    elif first.status.size == 1 and tally.allowance <= 0 and not anyway:
-        return first
+    rows = rows[first.charged[rows] < ALLOWANCE - context.reserve]
     if not tally.is_spent():
         rows = rows[~_is_exhausted(context, first, rows)]
     if rows.size and not tally.is_spent():
