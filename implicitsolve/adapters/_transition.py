@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +29,7 @@ def by_rows(cell: Cell, function: Callable[..., Any], *arguments: Any) -> Any:
     rows = arguments[-2 if arguments[-1] is None else -1]
     count = (rows[0] if isinstance(rows, tuple) else rows).shape[-2]
     run = kernels.by_rows.select(cell.weights, size=cell.size)
-    return run(function, count, count * cell.weights.size, *arguments)
+    return run(function, count, count * math.prod(cell.weights.shape), *arguments)
 
 
 @dataclass(frozen=True, eq=False)
