@@ -189,7 +189,8 @@ class Factorization(LinearOperator):
     ) -> None:
         layout = Layout.banded(A) if layout is None else layout
         kept = None if overwritten else A
-        self._begin(_Inverse(kept, A.batch_shape, A.in_shape, A.dtype, factors, layout, refine))
+        like = array_namespace(A.blocks).zeros(0, dtype=A.dtype)
+        self._begin(_Inverse(kept, A.batch_shape, A.in_shape, like, factors, layout, refine))
 
     def _begin(self, inverse: _Inverse) -> None:  # which holds no reference to this object: no circle
         batch_shape, factors = inverse.batch_shape, inverse.factors
@@ -198,7 +199,7 @@ class Factorization(LinearOperator):
             lambda b: inverse.solve(b[..., None], adjoint=True)[..., 0],
             in_shape=inverse.in_shape,
             batch_shape=batch_shape,
-            dtype=inverse.dtype,
+            dtype=inverse.like.dtype,
             take=(lambda indices: Factorization._of(inverse.take(indices))) if batch_shape else None,
         )
         self._factored = inverse
@@ -265,14 +266,14 @@ class _Inverse:
     A: BlockBandedMatrix | None
     batch_shape: tuple[int, ...]
     in_shape: tuple[int, ...]
-    dtype: Any
+    like: Array  # an empty one of A's library and dtype
     factors: Factors
     layout: Layout
     refine: int
 
     def solve(self, b: Array, adjoint: bool) -> Array:
         """Solve for b (*batch, T, k, K)."""
-        xp = array_namespace(b)
+        xp = array_namespace(b, self.like)
         flat = xp.reshape(b, (math.prod(self.batch_shape), *self.in_shape, b.shape[-1]))
         with np.errstate(all="ignore"):
             x = xp.reshape(self._in_precision_of_A(flat, adjoint), b.shape)
@@ -288,7 +289,7 @@ class _Inverse:
         in_place = getattr(self.factors, "solve_in_place", None)
         x = -F
         parts = array_namespace(F).reshape(x, (x.shape[0], *self.in_shape, 1))
-        if in_place is None or self.refine or self.layout.order is not None or F.dtype != self.dtype:
+        if in_place is None or self.refine or self.layout.order is not None or F.dtype != self.like.dtype:
             return array_namespace(F).reshape(self.solve(parts, adjoint=False), F.shape)
         in_place(parts)
         return x
@@ -300,7 +301,7 @@ class _Inverse:
 
     def _in_precision_of_A(self, b: Array, adjoint: bool) -> Array:
         """Solve for b (B, T, k, K) in the dtype of A, and return the common one."""
-        xp, dtype = array_namespace(b), self.dtype
+        xp, dtype = array_namespace(b), self.like.dtype
         if is_complex(b) and not xp.isdtype(dtype, "complex floating"):
             K = b.shape[-1]
             x = self._in_precision_of_A(xp.concat([xp.real(b), xp.imag(b)], axis=-1), adjoint)
