@@ -189,7 +189,7 @@ class Factorization(LinearOperator):
     ) -> None:
         layout = Layout.banded(A) if layout is None else layout
         kept = None if overwritten else A
-        like = array_namespace(A.blocks).zeros(0, dtype=A.dtype)
+        like = A.blocks[:0] * 1  # a copy
         self._begin(_Inverse(kept, A.batch_shape, A.in_shape, like, factors, layout, refine))
 
     def _begin(self, inverse: _Inverse) -> None:  # which holds no reference to this object: no circle
