@@ -301,7 +301,7 @@ class IterationLoop(Generic[State]):
             np.putmask(state.spent, is_progress, iterations)
             is_over |= (state.since >= IDLE) & (iterations - state.spent >= IDLE_ITERATIONS)
         self.allowance.charge(state, details)
-        is_over |= self.allowance.left(state) <= 0
+        is_over |= self.allowance.is_spent(state)
         if is_over.any():
             state.status[is_over & (state.status == RUNNING)] = STAGNATED
 

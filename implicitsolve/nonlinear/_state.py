@@ -87,6 +87,12 @@ class Allowance:
         if self.is_single and not self.is_retry:
             self.linear = max(self.linear, iterations)
 
+    def is_spent(self, state: LoopState) -> HostArray | bool:
+        """Where nothing is left to systems."""
+        if not self.is_limited or self.charged.max() < min(self.most, self.most // IDLE_SHARE):
+            return False
+        return self.left(state) <= 0
+
     def left(self, state: LoopState) -> HostArray:
         """What is left to systems, and only a half of it in a first attempt without progress."""
         if not self.is_limited:
@@ -109,17 +115,29 @@ class Allowance:
             self.charge_one(float(state.measure[0]), float(state.norms[0]), *least)
             state.lowest[0] = min(least[1], float(state.norms[0]))
             return
-        cost = 1 + details.get("krylov_iterations", 0) + self.assembly * details.get("factorized", 0)
-        with np.errstate(all="ignore"):
-            rate = np.fmin(state.measure / state.best_measure, state.norms / state.lowest)
+        if self.is_limited:
+            self._charge_each(state, details)
         state.lowest = np.fmin(state.lowest, state.norms)
-        is_clear = rate < CLEAR
-        if self.earlier is not None:
-            is_clear &= state.measure < self.earlier[state.rows]
-        earned = np.where(is_clear, np.maximum(cost, PER_PROGRESS), np.where(rate < PROGRESS, PER_PROGRESS, 0))
-        spent = self.charged[state.rows]
-        spent = np.where(is_clear & (rate < RENEWAL), np.minimum(spent, 0), spent)
-        self.charged[state.rows] = spent + (cost - earned) * self.is_limited
+
+    def _charge_each(self, state: LoopState, details: dict[str, HostArray]) -> None:
+        rows, is_whole = state.rows, state.rows.size == self.charged.size
+        spent = self.charged if is_whole else self.charged[rows]
+        cost = 1 + details.get("krylov_iterations", 0) + self.assembly * details.get("factorized", 0)
+        earned = PER_PROGRESS * self._falls(state, PROGRESS)
+        if np.max(cost) > PER_PROGRESS or spent.max() > 0:  # else a large reduction earns no more than a small one
+            is_clear = self._falls(state, CLEAR)
+            if self.earlier is not None:
+                is_clear &= state.measure < self.earlier[rows]
+            earned = np.where(is_clear, np.maximum(cost, PER_PROGRESS), earned)
+            np.minimum(spent, 0, out=spent, where=is_clear & self._falls(state, RENEWAL))
+        spent += cost - earned
+        if not is_whole:
+            self.charged[rows] = spent
+
+    @staticmethod
+    def _falls(state: LoopState, part: float) -> HostArray:
+        """Where a step has reduced one of the norms to this part of its least value."""
+        return (state.measure < part * state.best_measure) | (state.norms < part * state.lowest)
 
     def charge_one(self, measure: float, norm: float, best: float, lowest: float) -> None:
         """The same for a single system, given both norms and their least values before this step."""
