@@ -255,7 +255,7 @@ class _BriefLoop(_AndersonLoop):
 
 @dataclass(frozen=True, kw_only=True)
 class BriefAnderson(Anderson):
-    """Anderson's method for systems whose first step promises at most `most_steps` more; the others end there."""
+    """Anderson's method for systems whose first step predicts at most `most_steps` more; the others end there."""
 
     most_steps: float = math.inf
 

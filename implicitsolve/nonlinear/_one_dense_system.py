@@ -14,7 +14,7 @@ from scipy.linalg import lapack
 from implicitsolve._namespace import near_reciprocals
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH
-from implicitsolve.globalize._searches import ACCEPTED, FIRST_RADIUS, GOOD, POOR, UNRELATED
+from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, first_radius
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
@@ -63,7 +63,8 @@ class OneDenseSystem(OneSystem):
             step, model = -self._solved(self.F), None
             newton_size = size = self._norm(step)
             if self.radius == math.inf:
-                self.radius = first_radius(size, self._norm(self.x))
+                lengths = (np.asarray([length]) for length in (self.radius, size, self._norm(self.x)))
+                self.radius = float(first_radius(*lengths)[0])
             if not size <= self.radius:
                 step = self._dogleg(step, size)
                 model, size = self.F + self.J.dot(step), self._norm(step)
@@ -240,13 +241,6 @@ def ratio_of(a: float, b: float) -> float:
     if b:
         return a / b
     return math.copysign(math.inf, a) if a else math.nan
-
-
-def first_radius(size: float, x_norm: float) -> float:
-    """See `globalize._searches.first_radius`."""
-    length = FIRST_RADIUS * x_norm
-    is_unrelated = size > UNRELATED * length and size < math.inf
-    return size if size <= length or is_unrelated else length
 
 
 def solved(J: HostArray, F: HostArray) -> HostArray:

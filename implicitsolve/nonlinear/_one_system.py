@@ -76,7 +76,7 @@ class OneSystem:
 
     @staticmethod
     def suits(context: SolveContext) -> bool:
-        """Whether it is one system, without bounds, that a caller of its own does not watch."""
+        """Whether the solve is of one system without bounds, and no caller schedules or ends it."""
         is_watched = context.scheduler is not None or context.leave is not None or context.truth is not None
         return context.evaluator.rows.size == 1 and context.evaluator.box is None and not is_watched
 
@@ -178,7 +178,7 @@ class OneKrylovSystem(OneSystem):
 
     @staticmethod
     def applies(method: Any, context: SolveContext, x0: Any) -> bool:
-        """Whether it serves for these settings and this problem."""
+        """Whether it has the steps that these settings and this problem ask for."""
         problem, is_plain = context.evaluator.problem, type(x0) is np.ndarray and x0.dtype.char in "fd"
         is_default = method.krylov is None and method.krylov_dtype is None and method.preconditioner is None
         has_products = problem.linearize is None and problem.jac is None and problem.blocks is None

@@ -94,9 +94,7 @@ class Allowance:
         return self.left(state) <= 0
 
     def left(self, state: LoopState) -> HostArray:
-        """What is left to systems, and only a half of it in a first attempt without progress."""
-        if not self.is_limited:
-            return np.ones(state.rows.size)
+        """What is left to systems that are limited; only a half of it in a first attempt without progress."""
         is_idle = (state.lowest > IDLE_PART * state.start_norms) & (not self.is_retry)
         left = np.where(is_idle, self.most // IDLE_SHARE, self.most) - self.charged[state.rows]
         return np.where(self.exempt[state.rows], self.most, left)
