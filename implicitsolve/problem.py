@@ -57,8 +57,9 @@ class Problem(Shown):
         The first `batch_ndim` axes of x index independent systems. Default 0: one system.
     bounds : tuple of two array_like, or scipy.optimize.Bounds, optional
         ``(lower, upper)``: numbers or arrays that broadcast to x, so that each system of a batch may have its own;
-        -inf and inf where there are none. x0 must lie within them, and no function of the problem is ever called
-        outside (`keep_feasible` of SciPy's Bounds is always true). Default None. See the notes of `root`.
+        -inf and inf where there are none; rounded to the dtype of x0. x0 must lie within them, and no function of the
+        problem is ever called outside (`keep_feasible` of SciPy's Bounds is always true). Default None. See the notes
+        of `root`.
     x_scale : array_like or "auto", optional
         Sizes of the unknowns, positive numbers that broadcast to x, rounded to powers of two. The methods work on
         x / x_scale: lengths of differences and of steps, trust regions and Krylov vectors are measured in these units.
@@ -228,11 +229,11 @@ def host(values: Any) -> Any:
 
 def spread(name: str, values: Any, shape: tuple[int, ...]) -> Any:
     """Numbers that a problem declares, on the host, in the shape of x0."""
-    try:
-        return np.broadcast_to(host(values), shape).astype(float)
+    numbers = host(values)
+    try:  # SciPy's `Bounds` makes arrays of shape (1,) from numbers
+        return np.broadcast_to(numbers.reshape(()) if numbers.size == 1 else numbers, shape).astype(float)
     except ValueError:
-        message = f"`{name}` must broadcast to the shape {shape} of x0"
-        raise ValueError(f"{message}, got {host(values).shape}") from None
+        raise ValueError(f"`{name}` must broadcast to the shape {shape} of x0, got {numbers.shape}") from None
 
 
 def _checked_bounds(bounds: Any) -> tuple[Any, Any] | None:

@@ -24,7 +24,6 @@ import numpy as np
 
 from implicitsolve._namespace import (
     array_namespace,
-    eps,
     from_host,
     gather,
     is_complex,
@@ -180,7 +179,8 @@ def difference_product(
     also notices a residual that computes in float32 for x in float64, whose differences must be as long as float32's.
     Entries of v that lead out of `box` are taken backwards, by one more residual.
     """
-    unit = eps(array_namespace(x), x.dtype)
+    info = array_namespace(x).finfo(x.dtype)
+    unit, least = float(info.eps), float(info.smallest_normal)
     work: Any = vectors_like(x)
     reach, is_known, seen = None, False, -1
 
@@ -193,7 +193,7 @@ def difference_product(
                     precision, seen = np.maximum(unit, length.precision[rows]), length.changes
                     is_known = bool(length.is_known[rows].all())
                     factor = precision**0.5 if length.rdiff is None else length.rdiff
-                    reach = from_host(factor * length.sigma[rows], x)
+                    reach = from_host(np.minimum(np.maximum(factor * length.sigma[rows], least), 1 / least), x)
                 shifted, scale = work.nearby(x, v, reach)
             value, outside = (residual(shifted), None) if box is None else _split(residual, box, x, shifted)
             change = value - F

@@ -15,7 +15,7 @@ import scipy.sparse
 from implicitsolve._namespace import array_namespace, as_inexact, check_whole, from_host, is_array
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._checks import checked_jacobian
+from implicitsolve.linearize._checks import checked_array, checked_jacobian
 from implicitsolve.linearize._detect import BUDGET, detect
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import sparse_jacobian
@@ -212,18 +212,19 @@ class Scales:
 
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result in the units of the caller; its norms remain those of F / f_scale."""
-        return replace(result, x=self.x * result.x, fun=self.F * result.fun)
+        with np.errstate(all="ignore"):
+            return replace(result, x=self.x * result.x, fun=self.F * result.fun)
 
     # The functions of the scaled problem
 
     def residual(self, y: Array) -> Array:
-        return self._divided(self.whole.residual(self.x * y))
+        return self._divided(self.whole.residual(self.x * y), "residual", y)
 
     def jvp(self, y: Array, v: Array) -> Array:
-        return self._divided(self.whole.jvp(self.x * y, self.x * v))  # type: ignore[misc]
+        return self._divided(self.whole.jvp(self.x * y, self.x * v), "jvp", y)  # type: ignore[misc]
 
     def vjp(self, y: Array, w: Array) -> Array:
-        return self.x * self.whole.vjp(self.x * y, w / self.F)  # type: ignore[misc]
+        return self.x * self._returned(self.whole.vjp(self.x * y, w / self.F), "vjp", y)  # type: ignore[misc]
 
     def jac(self, y: Array) -> Any:
         return self._jacobian(self.whole.jac(self.x * y), "jac")  # type: ignore[misc]
@@ -232,15 +233,20 @@ class Scales:
         pair: Any = self.whole.linearize(self.x * y)  # type: ignore[misc]
         if not (isinstance(pair, tuple) and len(pair) == 2):
             return pair
-        return self._divided(pair[0]), self._jacobian(pair[1], "linearize")
+        return self._divided(pair[0], "linearize", y), self._jacobian(pair[1], "linearize")
 
     def take(self, indices: Indices) -> Problem:
         part = chosen(replace(self.whole, x_scale=host(self.x), f_scale=host(self.F)), indices, tuple(self.x.shape))
         like = self.x
         return Scales(part, from_host(part.x_scale, like), from_host(part.f_scale, like)).problem
 
-    def _divided(self, F: Any) -> Any:
-        return F / self.F if getattr(F, "shape", None) == self.F.shape else F  # else an error, which is found later
+    def _divided(self, F: Any, name: str, y: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return self._returned(F, name, y) / self.F
+
+    def _returned(self, value: Any, name: str, y: Array) -> Array:
+        xp, shape = array_namespace(y), tuple(self.F.shape)
+        return xp.reshape(checked_array(value, name, xp, y.dtype, shape), shape)
 
     def _jacobian(self, J: Any, name: str) -> Any:
         batch_shape = tuple(self.x.shape[: self.whole.batch_ndim])

@@ -255,7 +255,7 @@ class _Rental:
         with np.errstate(all="ignore"):
             gained = np.log(state.start_norms / state.norms)
             missing = np.log(state.measure / state.target)
-        slowest = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0).max()
+            slowest = np.where(missing > 0, missing / np.where(gained > 0, gained, 0.0), 0.0).max()
         return bool(spent * (1.0 + slowest) > MOST_RENT * self.price)
 
 

@@ -342,3 +342,14 @@ def test_a_row_without_a_residual_learns_nothing():
     assert length.adjust(np.arange(2), np.asarray([0.0, 1e-8]), np.asarray([0.0, 1.0]), EPS, 1)
     np.testing.assert_array_equal(length.is_known, [False, True])
     assert length.short[0] == 0
+
+
+@pytest.mark.parametrize("method", ["homotopy", "newton-krylov"])
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_step_that_nothing_felt_left_the_range_of_float32(method, dtype):
+    def signs(x):
+        assert np.isfinite(x).all()
+        return np.where(x.real > 0, 1, -1).astype(x.dtype)
+
+    result = root(Problem(signs, batch_ndim=1), np.array([[1, -2], [3, 4]], dtype), method=method)
+    assert not result.success.any()

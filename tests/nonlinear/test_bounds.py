@@ -268,3 +268,9 @@ def test_derivatives_at_a_root_on_a_bound():
     J = ims.jacobian(ims.Problem(F, bounds=(0.0, np.inf)), np.zeros(2)).todense()
     np.testing.assert_allclose(J, [[1.0, 1.0], [-1.0, 1.0]], atol=1e-9)
     assert not any(outside)
+
+
+def test_bounds_of_scipy_did_not_fit_a_number():
+    result = ims.root(lambda x: x**2 - 2, 1.0, bounds=Bounds(0.0, 5.0))
+    assert result.success
+    assert result.x.shape == ()

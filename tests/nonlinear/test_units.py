@@ -202,3 +202,25 @@ def test_a_sparse_matrix_from_jac_is_factored():
     assert result.success
     assert result.counts.jvps == 0
     assert result.counts.residuals <= 10
+
+
+@pytest.mark.parametrize("as_returned", [np.ndarray.tolist, np.ravel], ids=["list", "flat"])
+def test_equations_returned_as_lists_or_flat_were_not_scaled(as_returned):
+    sizes = np.array([[1.0, 1e-3], [1e3, 1e-6]])
+    x0 = np.full((2, 2), 5.0)
+
+    def F(x):
+        return sizes * (x**3 - 8)
+
+    result = ims.root(lambda x: as_returned(F(x)), x0, f_scale=sizes, x_scale=2.0)
+    assert result.success
+    assert result.residual_norm == np.max(np.abs(F(result.x) / sizes)) <= np.sqrt(np.finfo(float).eps) * 117
+    linearized = ims.Problem(
+        lambda x: as_returned(F(x)), jvp=lambda x, v: as_returned(3 * sizes * x**2 * v), f_scale=sizes
+    )
+    assert ims.root(linearized, x0, method="newton-krylov").success
+
+
+def test_infinite_equations_warned_where_they_were_divided_by_their_size():
+    result = ims.root(lambda x: np.full_like(x, np.inf), np.array([1.0 + 1j]), f_scale=3.0)
+    assert result.status is ims.Status.NONFINITE
