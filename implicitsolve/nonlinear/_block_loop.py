@@ -29,7 +29,6 @@ from implicitsolve.nonlinear._loop import (
     RUNNING,
     SINGULAR,
     STAGNATED,
-    WHOLE,
     IterationLoop,
 )
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, is_rounding
@@ -118,14 +117,8 @@ class BlockLoop(IterationLoop[BlockState]):
         if np.count_nonzero(fresh):
             self._factorize(fresh)
         direction, x = self._trial()
-        measured, previous = Norms(self.evaluator.residual(x), direction, x), self.state.norms
+        measured = Norms(self.evaluator.residual(x), direction, x)
         norms = measured.two(0)
-        if self._is_good(norms, is_last) and self.evaluator.box is None and not self.descents:
-            self._take_good_step(measured, norms)
-            self._age_by(float(norms[0] / previous[0]), fresh)
-            if not self.state.is_stale[0]:
-                self.state.updates.step(direction, direction)
-            return {"step_length": WHOLE, "factorized": fresh}
         return {"step_length": self._take(measured, norms, fresh, is_last), "factorized": fresh}
 
     def _trial(self) -> tuple[Array, Array]:
@@ -264,15 +257,6 @@ class BlockLoop(IterationLoop[BlockState]):
         part, x, F = self._part(rows)
         self.state.is_exhausted[rows] = found = is_rounding(part, x, F)
         return found
-
-    def _age_by(self, rate: float, fresh: HostArray) -> None:
-        """`_age` for a single system whose step has multiplied ||F|| by `rate`."""
-        state = self.state
-        age = 1 if fresh[0] else int(state.age[0]) + 1
-        fast = is_fast(rate, float(state.rate[0]) if age > 2 else rate, slowest_rate(self.assembler.cost))
-        state.age[0], state.rate[0] = age, rate
-        state.is_stale[0] = not fast or age >= MAX_AGE or self.method.reuse == "none"
-        state.updates.forget(age)
 
     def _age(self, fresh: HostArray, accepted: HostArray, previous: HostArray) -> None:
         """Decide which systems refactor at the next step."""

@@ -2,80 +2,200 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from implicitsolve._namespace import norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU, DirectMethod
-from implicitsolve.globalize._line_search import Backtracking, LineSearch
+from implicitsolve.globalize._line_search import Backtracking, LineSearch, SearchResult, SearchStart
 from implicitsolve.kernels import Factors
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
-from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
-from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, JacobianAssembler
+from implicitsolve.nonlinear._broyden import (
+    MAX_AGE,
+    MAX_ASSEMBLIES,
+    WholeSteps,
+    is_fast,
+    largest_ratio,
+    slowest_rate,
+)
+from implicitsolve.nonlinear._loop import (
+    BLOWN_UP,
+    CONVERGED,
+    DIVERGED,
+    HALVED,
+    ITERATION_LIMIT,
+    LINE_SEARCH_FAILED,
+    NONFINITE,
+    RUNNING,
+    SINGULAR,
+    STAGNATED,
+    WHOLE,
+)
+from implicitsolve.nonlinear._one_system import FRESH, KEPT, OneSystem
+from implicitsolve.nonlinear._state import SolveContext, is_rounding
+from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_kind, check_rdiff, kind_of
 
-ROW, FRESH = np.zeros(1, dtype=int), np.ones(1, dtype=bool)
-for shared in (ROW, FRESH):
-    shared.flags.writeable = False
+ROW = np.zeros(1, dtype=int)
+ROW.flags.writeable = False
 
 
-class OneSystemLoop(BlockLoop):
-    """A `BlockLoop` for one system without batch axes."""
+class OneFactoredSystem(OneSystem):
+    """The steps of `BlockLoop` for one system without batch axes."""
+
+    def __init__(self, method: Any, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
+        super().__init__(context, solution, is_retry=is_retry)
+        self.method: Any = method
+        self.factor: Any = method.factor
+        self.assembler: JacobianAssembler = method.assembler(self.evaluator)
+        self.allowance.assembly = self.assembler.cost
+        self.slowest = slowest_rate(self.assembler.cost)
+        known = None if is_retry or method.reuse == "none" else context.previous.inverse
+        self.inverse = BatchedInverse() if known is None else copy.copy(known)
+        self.is_stale, self.age, self.rate = known is None, 0, 1.0
+        self.is_exhausted = False  # whether F(x) was found to be rounding error
+        self.updates = WholeSteps()
+        self.differences: OneSystemDifferences | None = None
+        if isinstance(self.factor, BlockLU) and isinstance(self.assembler, Assembler):
+            structure = self.assembler.structure
+            self.differences = None if self.factor.refine else self.assembler.one_system(self.evaluator)
+            self.factor = self.factor.for_one(self.x.size * structure.block_size * structure.width)
 
     @staticmethod
-    def suits(evaluator: Evaluator, x0: Array, factor: object) -> bool:
+    def applies(method: Any, context: SolveContext, x0: Array) -> bool:
         """Whether the system is alone and real, and the kernels are the library's choice: sums differ in rounding."""
-        is_chosen = getattr(factor, "backend", "auto") == "auto"
-        return (
-            is_chosen
-            and not evaluator.batch_shape
-            and type(x0) is np.ndarray
-            and x0.dtype.char in "fd"
-            and x0.dtype.isnative
-            and evaluator.box is None
-        )
+        is_chosen = getattr(method.factor, "backend", "auto") == "auto" and not method.line_search.needs_descent
+        is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd" and x0.dtype.isnative
+        return is_chosen and is_plain and not context.evaluator.batch_shape and OneSystem.suits(context)
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        if self.method.reuse == "broyden":
-            self.state.updates = WholeSteps()
-        self.differences: OneSystemDifferences | None = None
-        factor, assembler = self.method.factor, self.assembler
-        if isinstance(factor, BlockLU) and isinstance(assembler, Assembler):
-            structure = assembler.structure
-            self.factor = factor.for_one(self.whole.size * structure.block_size * structure.width)
-            self.differences = None if factor.refine else assembler.one_system(self.evaluator)
+    def run(self) -> Solution:
+        """Iterate until the system has ended, and leave the factors to later solves."""
+        solution = super().run()
+        if self.memory.keeps and self.status == CONVERGED:
+            self.memory.inverse = self.inverse
+        return solution
 
-    def _factorize(self, fresh: HostArray) -> None:
-        if self.differences is None or not self._factorize_by(self.differences):
-            super()._factorize(fresh)
-
-    def _factorize_by(self, differences: OneSystemDifferences) -> bool:
-        """Assemble and factorize J; return False, without factors, where a difference must be repeated."""
-        structure = differences.structure
-        self.state.updates.reset(FRESH)
-        for _ in range(MAX_ASSEMBLIES):
-            make = differences.taken(self.state.x, self.state.F, float(self.state.norms[0]))
-            if make is None:
-                return False
-            blocks = make()
-            factors = self.factor.factors(blocks, structure.lower, structure.upper, again=make)
-            inverse = Inverse(factors, blocks.shape)
-            self.state.inverse.parts = [(ROW, inverse)]
-            if self.assembler.is_certain(ROW):
-                break
+    def _step(self) -> dict[str, HostArray]:
+        is_fresh, previous, length = self.is_stale, self.norm, 1.0
+        direction = self._direction()
+        with np.errstate(all="ignore"):
+            square, x = float(direction.dot(direction)), self.x + direction
+        if math.isfinite(square) or np.isfinite(x).all():  # no function is called elsewhere
+            F = self.evaluator.residual_of_one(x)
             with np.errstate(all="ignore"):
-                direction = inverse.negative(self.state.F)
+                norm = self._norm(F)
+        else:
+            x, F, norm = self.x, self.F, previous
+        failed = RUNNING
+        if not norm <= largest_ratio(is_fresh) * previous:
+            found = self._searched(direction, x, F, norm) if is_fresh else None
+            length = 0.0 if found is None else float(found.length[0])
+            if is_fresh and not length:
+                failed = self._failure(direction, math.isfinite(norm) if found is None else bool(found.finite[0]))
+            if found is not None and length:
+                x, F, norm = found.x[0], found.F[0], float(found.norms[0])
+        moved = direction if length == 1 else x - self.x if length else np.zeros_like(x)
+        if length:
+            self._accept(x, F, norm)
+        is_slow = is_fresh and length > 0 and not norm < HALVED * previous
+        if is_slow and length == 1 and self._is_rounding():
+            failed = STAGNATED
+        self._end(moved, failed, is_slow)
+        self._age(is_fresh, self.norm / previous if length else math.inf)
+        if not self.is_stale:
+            self.updates.step(moved, direction, length, square)
+        lengths = WHOLE if length == 1 else np.asarray([length])
+        return {"step_length": lengths, "factorized": FRESH if is_fresh else KEPT}
+
+    def _end(self, moved: HostArray, failed: int, is_slow: bool) -> None:
+        """Set the status; `failed` is that of a failure, and `is_slow` whether a new J has not halved ||F||."""
+        if self.iteration >= self.last:
+            self.status = ITERATION_LIMIT
+        if is_slow and largest_size(moved) <= self.unit * largest_size(self.x):
+            self.status = STAGNATED
+        if self.norm > BLOWN_UP * self.start_norm:
+            self.status = DIVERGED
+        if failed != RUNNING:
+            self.status = failed
+        self._mark_converged(moved)
+
+    def _age(self, is_fresh: bool, rate: float) -> None:
+        """Decide whether the next step factors J again, after one that has multiplied ||F|| by `rate`."""
+        self.age = 1 if is_fresh else self.age + 1
+        is_kept = is_fast(rate, self.rate if self.age > 2 else rate, self.slowest) and self.age < MAX_AGE
+        self.is_stale, self.rate = not is_kept or self.method.reuse == "none", rate
+
+    def _direction(self) -> HostArray:
+        """The direction -J^-1 F by the stale or new J."""
+        direction = self._factorize() if self.is_stale else None
+        with np.errstate(all="ignore"):
+            direction = self.inverse.negative(self.F[None]) if direction is None else direction
+            return self.updates.corrected(direction[0]) if self.method.reuse == "broyden" else direction[0]
+
+    def _factorize(self) -> HostArray | None:
+        """Assemble and factorize J; return -J^-1 F (1, N) where the check of the assembly has computed it."""
+        self.updates.reset()
+        direction: HostArray | None = None
+        for _ in range(MAX_ASSEMBLIES):
+            self.inverse.parts = []  # its memory first
+            self.inverse.parts = [(ROW, self._factored())]
+            if self.assembler.is_certain(ROW):
+                return None
+            with np.errstate(all="ignore"):
+                direction = self.inverse.negative(self.F[None])
             if not self.assembler.check(ROW, direction).any():
-                self.first_direction = direction
                 break
-        return True
+        return direction
+
+    def _factored(self) -> Any:
+        """The inverse of J(x), by its factors."""
+        differences, x, F = self.differences, self.x[None], self.F[None]
+        make = None if differences is None else differences.taken(x, F, self.norm)
+        if differences is None or make is None:
+            return self.factor.factor(self.assembler.assemble(self.evaluator, x, F))
+        blocks, structure = make(), differences.structure
+        return Inverse(self.factor.factors(blocks, structure.lower, structure.upper, again=make), blocks.shape)
+
+    def _searched(self, direction: HostArray, x: HostArray, F: HostArray, norm: float) -> SearchResult | None:
+        """Search along the direction from a new J, whose whole step has led to x; None where that has no prospect."""
+        if not np.isfinite(largest_size(direction)) or self._is_rounding():
+            return None
+        is_finite, rejected = np.asarray([math.isfinite(norm)]), np.zeros(1, dtype=bool)
+        whole = SearchResult(x[None], F[None], np.asarray([norm]), np.ones(1), rejected, is_finite, None)
+        norms, exact = np.asarray([self.norm]), np.zeros(1)
+        start = SearchStart(
+            self.evaluator, self.x[None], self.F[None], norms, direction[None], exact, self.inverse.matvec, whole
+        )
+        return self.method.line_search.search(start)
+
+    def _failure(self, direction: HostArray, is_finite: bool) -> int:
+        """Status after a step with a new J that was rejected."""
+        if self.is_exhausted:
+            return STAGNATED
+        if not np.isfinite(largest_size(direction)):
+            return SINGULAR
+        return LINE_SEARCH_FAILED if is_finite else NONFINITE
+
+    def _is_rounding(self) -> bool:
+        """Whether F(x) is no larger than its change between neighbouring floating-point numbers."""
+        if self.norm > FAR * self.unit * float(self.assembler.sensitivity[0]):
+            return False
+        self.is_exhausted = bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0])
+        return self.is_exhausted
+
+
+def largest_size(x: HostArray) -> float:
+    """``norm_max`` of one vector."""
+    return float(norm_max(x[None])[0])
 
 
 class Inverse:
@@ -179,6 +299,6 @@ class BlockNewton:
         if problem.block_structure is None:
             got = repr(problem.structure)
             raise ValueError(f"BlockNewton: the problem must declare its `structure` as BlockBanded, got {got}")
-        suits = context.scheduler is None and not self.line_search.needs_descent
-        suits = suits and OneSystemLoop.suits(context.evaluator, start.x, self.factor)
-        return (OneSystemLoop if suits else BlockLoop)(self, context, start, rows).run()
+        if OneFactoredSystem.applies(self, context, start.x):
+            return OneFactoredSystem(self, context, start, is_retry=rows is not None).run()
+        return BlockLoop(self, context, start, rows).run()

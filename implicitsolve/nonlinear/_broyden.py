@@ -26,7 +26,17 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.linalg import blas
 
-from implicitsolve._namespace import Norms, array_namespace, from_host, gather, is_safe, norm_max, safe_range, to_host
+from implicitsolve._namespace import (
+    Norms,
+    array_namespace,
+    from_host,
+    gather,
+    is_safe,
+    norm_max,
+    numpy_namespace,
+    safe_range,
+    to_host,
+)
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE
 from implicitsolve.kernels import rank_one
@@ -156,60 +166,48 @@ class BroydenInverse:
         return self
 
 
-class WholeSteps(BroydenInverse):
-    """The same for one system of real NumPy numbers, in fewer calls as long as its steps are whole.
+class WholeSteps:
+    """The same for one system of real NumPy numbers, (N,), in fewer calls as long as its steps are whole.
 
     Each whole step is w of the step before it, over the square of that.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[Array] = []  # (1, N), since the factorization
-        self.squares: list[float] = []  # s^T s of each, and of the newest direction
-        self.is_whole = True
+        self.reset()
 
-    def corrected(self, z: Array) -> Array:
+    def reset(self) -> None:
+        """Forget all steps."""
+        self.steps: list[HostArray] = []  # since the factorization
+        self.squares: list[float] = []  # s^T s of each
+        self.general: BroydenInverse | None = None  # once a step was not whole
+
+    def corrected(self, z: HostArray) -> HostArray:
         """Direction at the newest iterate, given z = -H F for the factorized J, which is overwritten."""
-        if not self.is_whole:
-            return super().corrected(z)
-        row, growth, axpy = z[0], 1.0, AXPY[z.dtype.char]
-        del self.squares[len(self.steps) :]
+        if self.general is not None:
+            return self.general.corrected(z[None])[0]
+        growth, axpy = 1.0, AXPY[z.dtype.char]
         for s, square, following in zip_longest(self.steps, self.squares, self.steps[1:]):
-            gain = float(np.vdot(s[0], row)) / square
+            gain = float(s.dot(z)) / square
             if following is not None:
-                axpy(following[0], row, a=gain)
+                axpy(following, z, a=gain)
             else:
                 growth = 1 / (1 - gain) if gain != 1 else math.inf
-        if math.isfinite(growth):
-            row *= growth
-        self.squares.append(float(np.vdot(row, row)))
+        if self.steps and math.isfinite(growth):
+            z *= growth
         return z
 
-    def step(self, s: Array, d: Array, length: HostArray | None = None, size: HostArray | None = None) -> None:
-        """See the step s that was taken along the direction d."""
-        if self.is_whole:
-            low, high = safe_range(array_namespace(s), s.dtype)
-            if (length is None or length[0] == 1.0) and low < math.sqrt(self.squares[-1]) < high:
-                self.steps.append(s)
-                return
-            self._go_on_generally(d)
-        super().step(s, d, length, size)
-
-    def reset(self, where: HostArray) -> None:
-        """Forget everything."""
-        super().reset(where)
-        self.steps, self.squares, self.is_whole = [], [], True
-
-    def take(self, indices: Indices) -> WholeSteps:
-        """Forget the system when it has ended."""
-        self.reset(np.ones(1, dtype=bool))
-        return self
-
-    def _go_on_generally(self, d: Array) -> None:
-        """Go on as for any steps; d is the newest direction."""
-        self.is_whole = False
-        for s, w, square in zip(self.steps, [*self.steps[1:], d], self.squares):
-            self.pairs.append((s, w, np.full((1, 1), 1 / square, dtype=s.dtype)))
+    def step(self, s: HostArray, d: HostArray, length: float, square: float) -> None:
+        """See the step s, `length` times the direction d, that was taken; `square` is d^T d."""
+        low, high = safe_range(numpy_namespace, s.dtype)
+        if self.general is None and length == 1 and low < math.sqrt(square) < high:
+            self.steps.append(s)
+            self.squares.append(square)
+            return
+        if self.general is None:
+            self.general = BroydenInverse()
+            for step, w, size in zip(self.steps, [*self.steps[1:], d], self.squares):
+                self.general.pairs.append((step[None], w[None], np.full((1, 1), 1 / size, dtype=s.dtype)))
+        self.general.step(s[None], d[None], np.asarray([length]))
 
 
 def _newest(z: Array, gain: Array, advance: Array, rest: tuple[Array, Array] | None) -> tuple[Array, Array, Array]:

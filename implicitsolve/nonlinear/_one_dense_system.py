@@ -19,7 +19,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._loop import BLOWN_UP, DIVERGED, HALVED, ITERATION_LIMIT, SINGULAR, STAGNATED, WHOLE
-from implicitsolve.nonlinear._one_system import NO_STEP, OneSystem
+from implicitsolve.nonlinear._one_system import FRESH, KEPT, NO_STEP, OneSystem
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.result import Solution
@@ -31,9 +31,6 @@ IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a 
 NEW_BEST, PATIENCE = 0.1, 40  # steps in which ||F|| must fall to a tenth: Watson's of nine variables takes 31
 GETRF = {"f": lapack.sgetrf, "d": lapack.dgetrf}
 GETRS = {"f": lapack.sgetrs, "d": lapack.dgetrs}
-FRESH, KEPT = np.ones(1, dtype=bool), np.zeros(1, dtype=bool)
-for shared in (FRESH, KEPT):
-    shared.flags.writeable = False
 
 
 class OneDenseSystem(OneSystem):

@@ -39,8 +39,9 @@ from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
 
-NO_STEP = np.zeros(1)
-NO_STEP.flags.writeable = False
+NO_STEP, FRESH, KEPT = np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)  # what traces note of steps
+for shared in (NO_STEP, FRESH, KEPT):
+    shared.flags.writeable = False
 
 
 class OneSystem:

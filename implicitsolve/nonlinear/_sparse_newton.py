@@ -23,7 +23,7 @@ from implicitsolve.linearize._detect import BUDGET, LEAST_UNKNOWNS, MOST_WRONG, 
 from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
-from implicitsolve.nonlinear._block_newton import OneSystemLoop
+from implicitsolve.nonlinear._block_newton import OneFactoredSystem
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians, SparseInverses
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried, unsolved
@@ -279,8 +279,9 @@ class Parts:
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
-        is_one = not self.line_search.needs_descent and OneSystemLoop.suits(context.evaluator, start.x, self.factor)
-        return (OneSystemLoop if is_one else BlockLoop)(self, context, start, rows).run()
+        if OneFactoredSystem.applies(self, context, start.x):
+            return OneFactoredSystem(self, context, start, is_retry=rows is not None).run()
+        return BlockLoop(self, context, start, rows).run()
 
 
 class SparseJacobians:

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicitsolve import BlockBanded, BlockLU, BlockNewton, NonlinearStop, Problem, Status, root
+from implicitsolve import BlockBanded, BlockLU, BlockNewton, Dogleg, NonlinearStop, Problem, Status, root
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._block_newton import OneSystemLoop
+from implicitsolve.nonlinear._block_newton import OneFactoredSystem
 from implicitsolve.nonlinear._broyden import BroydenInverse, WholeSteps
+from implicitsolve.nonlinear._state import SolveContext
 
 TRIDIAGONAL = BlockBanded(1, 1)
 MODES = ["broyden", "chord", "none"]
@@ -91,13 +92,15 @@ def test_the_same_course_as_in_a_batch(name, reuse, dtype):
 
 def test_one_system_and_the_library_s_kernels_take_the_short_way():
     x0 = np.zeros((1, 20))
-    alone = Evaluator(Problem(bratu, structure=TRIDIAGONAL), x0[0])
-    batch = Evaluator(Problem(bratu, structure=TRIDIAGONAL, batch_ndim=1), x0)
-    assert OneSystemLoop.suits(alone, x0, BlockLU())
-    assert not OneSystemLoop.suits(alone, x0, BlockLU(backend="reference"))
-    assert not OneSystemLoop.suits(alone, x0 + 0j, BlockLU())
-    assert not OneSystemLoop.suits(alone, x0.astype(">f8"), BlockLU())
-    assert not OneSystemLoop.suits(batch, x0, BlockLU())
+    alone = SolveContext(Evaluator(Problem(bratu, structure=TRIDIAGONAL), x0[0]), NonlinearStop())
+    batch = SolveContext(Evaluator(Problem(bratu, structure=TRIDIAGONAL, batch_ndim=1), x0), NonlinearStop())
+    applies, method = OneFactoredSystem.applies, BlockNewton()
+    assert applies(method, alone, x0)
+    assert not applies(BlockNewton(factor=BlockLU(backend="reference")), alone, x0)
+    assert not applies(BlockNewton(line_search=Dogleg()), alone, x0)
+    assert not applies(method, alone, x0 + 0j)
+    assert not applies(method, alone, x0.astype(">f8"))
+    assert not applies(method, batch, x0)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
@@ -201,12 +204,12 @@ def test_steps_that_are_not_whole_go_on_with_the_general_updates(lengths, rng):
         z = -(x @ A.T)
         with np.errstate(all="ignore"):
             expected = general.corrected(z.copy())
-            got = whole.corrected(z.copy())
-        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
-        step, lengths_taken = length * expected, np.asarray([float(length)])
-        general.step(step, expected, lengths_taken)
-        whole.step(step, got, lengths_taken)
+            got = whole.corrected(z[0].copy())
+        np.testing.assert_allclose(got, expected[0], rtol=0, atol=1e-12)
+        step = length * expected
+        general.step(step, expected, np.asarray([float(length)]))
+        whole.step(step[0], got, length, got.dot(got))
         x = x + step
-    whole.reset(np.ones(1, dtype=bool))
-    assert whole.is_whole
+    whole.reset()
+    assert whole.general is None
     assert not whole.steps

@@ -234,20 +234,20 @@ def test_whole_steps_of_one_system_go_along_the_directions_of_the_updated_matrix
     updates, steps, changes = WholeSteps(), [], []
     for j in range(6):
         expected = -broyden_inverse(H, steps, changes) @ (A @ x)
-        direction = updates.corrected(-(H @ (A @ x)).astype(dtype)[None])
+        direction = updates.corrected(-(H @ (A @ x)).astype(dtype))
         tolerance = 200 * np.finfo(dtype).eps * np.abs(expected).max() * 10**j
-        np.testing.assert_allclose(direction[0], expected, rtol=0, atol=tolerance)
-        updates.step(direction, direction)
-        steps.append(direction[0].astype(float))
+        np.testing.assert_allclose(direction, expected, rtol=0, atol=tolerance)
+        updates.step(direction, direction, 1, direction.dot(direction))
+        steps.append(direction.astype(float))
         changes.append(A @ steps[-1])
         x = x + steps[-1]
-    assert updates.is_whole
+    assert updates.general is None
 
 
 def test_without_a_finite_update_the_direction_is_that_of_the_factorized_matrix():
     """s^T H y = 0."""
-    updates, z = WholeSteps(), np.eye(1, 16)
+    updates, z = WholeSteps(), np.eye(1, 16)[0]
     for _ in range(2):
         direction = updates.corrected(z.copy())
         np.testing.assert_array_equal(direction, z)  # s = z: no y at all
-        updates.step(direction, direction)
+        updates.step(direction, direction, 1, 1.0)
