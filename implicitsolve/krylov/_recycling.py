@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, scatter, to_host, zero_vectors
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._namespace import (
+    array_namespace,
+    from_host,
+    gather,
+    is_complex,
+    numpy_namespace,
+    scatter,
+    to_host,
+    zero_vectors,
+)
+from implicitsolve._typing import Array, HostArray, Indices, Namespace
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
 from implicitsolve.krylov._base import KrylovOutcome
@@ -259,28 +269,19 @@ class SpaceCollector:
     def _pairs(
         self, systems: Indices, V: Array, Z: Array, small: Hessenberg, columns: HostArray
     ) -> tuple[Indices, Array, Array, HostArray]:
-        """The pairs of some systems: J Z = V H, and with H = Q R, U = Z R^-1 and C = V Q.
-
-        Where these are too many, or R is nearly singular, R = P S W^H, U = Z W / S and C = V Q P.
-        """
+        """The pairs of some systems: J Z = V H, and with H = Q R, U = Z R^-1 and C = V Q, or as `truncated` says."""
         m, Q, R = small.columns, small.Q, small.R
         chosen = np.arange(m)[None, :] < columns[:, None]
         xp = array_namespace(V)
-        info = xp.finfo(V.dtype)
-        negligible, least = max(SINGULAR, 16 * float(info.eps)), float(info.smallest_normal) / float(info.eps)
+        negligible, least = invertible(V.dtype, xp)
         with np.errstate(all="ignore"):
             inverse, S = np.linalg.inv(R), np.abs(np.diagonal(R, axis1=1, axis2=2))
             largest, size = (m * np.abs(x).max(axis=(1, 2)) for x in (R, inverse))
             is_regular = (negligible * size * largest < 1) & (least * size < 1)
         if m > self.keep or not is_regular.all():
-            P, S, Wh = np.linalg.svd(np.where(chosen[:, None, :], R, 0.0))
-            good = (negligible * S[:, :1] < S) & (least < S)
-            # small singular values are what a Krylov space is slow to find: those come first
-            order = np.argsort(np.where(good, S, np.inf), axis=1)[:, : self.keep]
-            each = np.arange(len(order))[:, None]
-            self.theta[systems], chosen, S = geometric_mean(S, good), good[each, order], S[each, order]
-            Q = Q @ np.swapaxes(P[each, :, order], 1, 2)
-            inverse = np.swapaxes(np.conj(Wh[each, order]) / np.where(chosen, S, 1.0)[:, :, None], 1, 2)
+            R = np.where(chosen[:, None, :], R, 0.0)
+            rotation, inverse, self.theta[systems], chosen = truncated(R, self.keep, negligible, least)
+            Q = Q @ rotation
         else:
             self.theta[systems] = geometric_mean(S, chosen)
         with np.errstate(all="ignore"):
@@ -330,6 +331,29 @@ class SpaceCollector:
             all_held[systems] = False
             all_held[systems, : held.shape[1]] = held
         return *pair, all_held
+
+
+@lru_cache(maxsize=32)
+def invertible(dtype: Any, xp: Namespace = numpy_namespace) -> tuple[float, float]:
+    """Bounds of the singular values that are inverted: relative to the largest, and absolute."""
+    info = xp.finfo(dtype)
+    return max(SINGULAR, 16 * float(info.eps)), float(info.smallest_normal) / float(info.eps)
+
+
+def truncated(
+    R: HostArray, keep: int, negligible: float, least: float
+) -> tuple[HostArray, HostArray, HostArray, HostArray]:
+    """P, W / S, the mean of S, and which columns are held, of the smallest singular values of R = P S W^H.
+
+    Those are what a Krylov space is slow to find. With J Z = C R, the pairs are U = Z W / S and C P.
+    """
+    P, S, Wh = np.linalg.svd(R)
+    good = (negligible * S[:, :1] < S) & (least < S)
+    order = np.argsort(np.where(good, S, np.inf), axis=1)[:, :keep]
+    each = np.arange(len(order))[:, None]
+    theta, held, S = geometric_mean(S, good), good[each, order], S[each, order]
+    inverse = np.conj(Wh[each, order]) / np.where(held, S, 1.0)[:, :, None]
+    return np.swapaxes(P[each, :, order], 1, 2), np.swapaxes(inverse, 1, 2), theta, held
 
 
 def geometric_mean(S: HostArray, good: HostArray) -> HostArray:

@@ -16,6 +16,7 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ from implicitsolve._namespace import (
     is_complex,
     norm2,
     norm_max,
+    numpy_namespace,
+    safe_range,
     to_host,
     traits_of,
 )
@@ -132,6 +135,11 @@ class DifferenceLength:
         self.is_guess[rows] = sigma == 0
         self.sigma[rows] = self.origin[rows] = np.where(sigma > 0, sigma, 1.0)
 
+    def reach(self, rows: Indices, unit: float, least: float) -> HostArray:
+        """How far from x a difference is taken: at least `least`, and at most its reciprocal."""
+        factor = np.maximum(unit, self.precision[rows]) ** 0.5 if self.rdiff is None else self.rdiff
+        return np.minimum(np.maximum(factor * self.sigma[rows], least), 1 / least)
+
     def adjust(self, rows: Indices, change: HostArray, F_norm: HostArray, precision: HostArray, attempt: int) -> bool:
         """Adjust the first steps by how much they changed F; return whether none must be taken again.
 
@@ -192,8 +200,7 @@ def difference_product(
                 if seen != length.changes:
                     precision, seen = np.maximum(unit, length.precision[rows]), length.changes
                     is_known = bool(length.is_known[rows].all())
-                    factor = precision**0.5 if length.rdiff is None else length.rdiff
-                    reach = from_host(np.minimum(np.maximum(factor * length.sigma[rows], least), 1 / least), x)
+                    reach = from_host(length.reach(rows, unit, least), x)
                 shifted, scale = work.nearby(x, v, reach)
             value, outside = (residual(shifted), None) if box is None else _split(residual, box, x, shifted)
             change = value - F
@@ -214,6 +221,40 @@ def difference_product(
             attempt += 1
         with np.errstate(all="ignore"):
             return change * scale
+
+    return matvec
+
+
+def difference_product_of_one(
+    residual: Callable[[HostArray], HostArray],
+    length: DifferenceLength,
+    rows: Indices,
+    x: HostArray,
+    F: HostArray,
+    general: Callable[[HostArray], HostArray],
+) -> Callable[[HostArray], HostArray]:
+    """`difference_product` for vectors (N,), which takes the `general` one until the step is known."""
+    info, (low, high) = np.finfo(x.dtype), safe_range(numpy_namespace, x.dtype)
+
+    def known_reach() -> float:
+        reach = length.reach(rows, float(info.eps), float(info.smallest_normal))
+        return float(reach[0]) if length.is_known[rows].all() else 0.0
+
+    reach = known_reach()
+
+    def matvec(v: HostArray) -> HostArray:
+        nonlocal reach
+        with np.errstate(all="ignore"):
+            size = math.sqrt(v.dot(v))
+            is_ready = reach > 0 and low < size < high
+            shifted = x + (reach / size) * v if is_ready else x
+        if is_ready:
+            value = residual(shifted)
+            with np.errstate(all="ignore"):
+                return (value - F) * (size / reach)
+        product = general(v[None])[0]
+        reach = known_reach()
+        return product
 
     return matvec
 

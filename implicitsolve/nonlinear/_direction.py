@@ -1,22 +1,50 @@
-"""Newton directions: what solves J s = -F to the forcing term, also in single precision."""
+"""Newton directions: what solves J s = -F to the forcing term, also in single precision, or for one system alone."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import numpy as np
+from scipy.linalg.lapack import dtrtrs
 
-from implicitsolve._namespace import array_namespace, from_host, gather, is_complex, norm2
+from implicitsolve._namespace import (
+    array_namespace,
+    eps,
+    from_host,
+    gather,
+    is_complex,
+    norm2,
+    numpy_namespace,
+    safe_range,
+)
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import Correction
+from implicitsolve.kernels._vectors import CANCELS
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
+from implicitsolve.krylov._recycling import (
+    BASIS_MEMORY,
+    EASY,
+    LARGEST_SPACE,
+    RECYCLED_MEMORY,
+    SMALL,
+    RecycledSpace,
+    geometric_mean,
+    invertible,
+    truncated,
+)
 from implicitsolve.operators import LinearOperator
+from implicitsolve.status import Status
 
 LEAST_ETA = 1e-5  # smallest relative tolerance with float32 products
 POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
 ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
 LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
+FIRST_ROWS = 16  # room for Krylov vectors at first; it doubles as needed
+CONVERGED, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
+BREAKDOWN, NONFINITE = int(Status.BREAKDOWN), int(Status.NONFINITE)
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
@@ -155,3 +183,167 @@ def _rounded(M: Any, like: Array) -> LinearOperator | None:
         dtype=xp.float32,
         take=lambda indices: _rounded(M.take(indices), gather(like, indices)),  # type: ignore[arg-type, return-value]
     )
+
+
+class OneRecyclingGMRES:
+    """`RecyclingGMRES` for one real system, in NumPy vectors and plain numbers, with an orthonormal basis C of images.
+
+    Each product adds a row to Z and C, with J Z = R^T C. What the projection on C leaves of F is the residual, and the
+    next Krylov vector, which Arnoldi's method would find, lies in the plane of that and the last row of C.
+    """
+
+    def __init__(self, size: int, recycle: int, space: RecycledSpace | None) -> None:
+        self.size, self.recycle = size, recycle
+        self.grew = False  # to a size, after a solve, that may become all of R^N
+        self.held = self.new = 0  # pairs that M uses, oldest first, and rows of the last solve behind them
+        self.C: HostArray = np.empty((0, 0))
+        self.K: HostArray = self.C  # of pairs what M adds, U - C / theta, and Z of the last solve
+        self.T: HostArray = self.C
+        self.theta, self.largest = 1.0, 0.0
+        self.R: HostArray = self.C
+        if space is not None:
+            space = space.around(None)
+            rows = np.flatnonzero(space.held[0])[::-1]
+            self.held, self.theta = rows.size, float(space.theta[0])
+            self.C, self.K, self.T = space.C[0, rows], space.K[0, rows], space.T[0][np.ix_(rows, rows)]
+
+    @property
+    def space(self) -> RecycledSpace | None:
+        """The recycled space, for later solves."""
+        self._join()
+        if not self.held:
+            return None
+        C, K, T = self.C[: self.held][::-1], self.K[: self.held][::-1], self.T[::-1, ::-1]
+        held = np.ones((1, self.held), dtype=bool)
+        return RecycledSpace(C[None].copy(), K[None].copy(), T[None].copy(), np.asarray([self.theta]), held)
+
+    @property
+    def correction(self) -> Correction | None:
+        """Approximation of J^-1 in the recycled space, for arrays (1, N)."""
+        self._join()
+        return (lambda F: self._preconditioned(F[0])[None]) if self.held else None
+
+    def direction(
+        self,
+        product: Callable[[HostArray], HostArray],
+        F: HostArray,
+        norm: float,
+        eta: float,
+        limit: int | None = None,
+    ) -> tuple[HostArray, float, int, int]:
+        """Newton direction by at most `limit` products, the norm of F + J s, a status, and the number of products."""
+        self._join()
+        size = min(self.size, max(20, BASIS_MEMORY // F.size))
+        size = size if limit is None else min(size, limit)
+        least, before = 0 if self.held or F.size <= SMALL else EASY, 0
+        rest, status = self._solve(product, F / -norm, eta, min(size, F.size))
+        if status == BREAKDOWN and self.held:  # what was kept may be singular where J has changed beyond recognition
+            self.held, before = 0, self.new
+            rest, status = self._solve(product, F / -norm, eta, min(size, F.size))
+        step, iterations = self._step(F, norm), before + self.new
+        larger = max(self.size, min(2 * self.size, LARGEST_SPACE)) if rest > eta and size == self.size else self.size
+        self.grew, self.size = larger > self.size and self.size < F.size <= LARGEST_SPACE, larger
+        if not self.recycle or self.new <= least:
+            self.new = 0
+        return step, rest * norm, status, iterations
+
+    def _solve(
+        self, product: Callable[[HostArray], HostArray], r: HostArray, target: float, columns: int
+    ) -> tuple[float, int]:
+        """Find Z, C and R; return the norm of what is left of r, which had length 1, and a status."""
+        precision, (low, high) = eps(numpy_namespace, r.dtype), safe_range(numpy_namespace, r.dtype)
+
+        def length(v: HostArray) -> float:
+            size = math.sqrt(v.dot(v))
+            return size if low < size < high else float(norm2(v[None])[0])
+
+        self.new, self.largest, self.R, self.gains = 0, 0.0, np.zeros((columns, columns)), np.zeros(columns)
+        v, r, rest, status = r, r.copy(), 1.0, ITERATION_LIMIT
+        while rest > target and self.new < columns:
+            j, place = self.new, self.held + self.new
+            self._make_room(place, columns, r)
+            z, C = self._preconditioned(v), self.C[self.held : place]
+            w = product(z)
+            with np.errstate(all="ignore"):
+                size = length(w)
+                h = C.dot(w)
+                w = w - h.dot(C)
+                below = length(w)
+                if not below > math.sqrt(CANCELS) * size:
+                    again = C.dot(w)
+                    w -= again.dot(C)
+                    h += again
+                    below = length(w)
+                if not math.isfinite(below):
+                    status = NONFINITE
+                    break
+                if below <= 64 * precision * max(self.largest, size):  # J z lies in the span of C
+                    status = BREAKDOWN
+                    break
+                self.largest, self.new = max(self.largest, size), j + 1
+                self.R[:j, j], self.R[j, j], self.K[place] = h, below, z
+                c = np.divide(w, below, out=self.C[place])
+                gain = self.gains[j] = float(c.dot(r))
+                r -= gain * c
+                before, rest = rest, length(r)
+                if not rest > 4 * precision:
+                    break
+                v = (rest / before) * c - (gain / (before * rest)) * r
+        return rest, CONVERGED if rest <= target else status
+
+    def _preconditioned(self, v: HostArray) -> HostArray:
+        """M v, as by `RecycledSpace`."""
+        if not self.held:
+            return v
+        with np.errstate(all="ignore"):
+            a = self.C[: self.held].dot(v).dot(self.T)
+            return v / self.theta + a.dot(self.K[: self.held])
+
+    def _step(self, F: HostArray, norm: float) -> HostArray:
+        """The step Z^T y, where R y are the gains."""
+        q, m = self.held, self.new
+        with np.errstate(all="ignore"):
+            if not m:
+                return np.zeros_like(F)
+            y = norm * dtrtrs(self.R[:m, :m], self.gains[:m])[0]
+            return y.astype(F.dtype).dot(self.K[q : q + m])
+
+    def _make_room(self, rows: int, columns: int, like: HostArray) -> None:
+        """Room for one more row than so many."""
+        if rows < len(self.C):
+            return
+        more = min(max(FIRST_ROWS, rows), max(columns - self.new, 1))
+        C, K = (np.empty((rows + more, like.size), like.dtype) for _ in range(2))
+        if rows:
+            C[:rows], K[:rows] = self.C, self.K
+        self.C, self.K = C, K
+
+    def _join(self) -> None:
+        """Make pairs of the rows of the last solve, as `SpaceCollector`, and forget the oldest."""
+        q, m = self.held, self.new
+        if not m:
+            return
+        self.new, R, C, Z = 0, self.R[:m, :m], self.C[q : q + m], self.K[q : q + m]
+        keep = min(self.recycle, max(20, RECYCLED_MEMORY // C.shape[1]))
+        negligible, least = invertible(C.dtype)
+        with np.errstate(all="ignore"):
+            inverse = np.linalg.inv(R)
+            size = m * float(np.abs(inverse).max())
+            is_regular = negligible * size * m * self.largest < 1 and least * size < 1
+            if m > keep or not is_regular:
+                rotation, inverse, theta, held = (x[0] for x in truncated(R[None], keep, negligible, least))
+                m, inverse = held.size, inverse * held
+                C[:m] = (rotation * held).T.astype(C.dtype).dot(C)
+                self.theta = self.theta if q else float(theta)
+            elif not q:
+                self.theta = float(geometric_mean(np.diagonal(R)[None], np.ones((1, m), dtype=bool))[0])
+            U, C = inverse.T.astype(C.dtype).dot(Z), C[:m]
+            C[:], self.K[q : q + m] = C[::-1].copy(), (U - C / self.theta)[::-1]  # the last are kept longest
+        T, older = np.eye(q + m), self.C[:q]
+        if q:
+            T[:q, :q], T[q:, :q] = self.T, -C.dot(older.T).dot(self.T)
+        dropped = max(0, q + m - keep)
+        self.held, self.T = q + m - dropped, T[dropped:, dropped:]
+        if dropped:
+            for rows in (self.C, self.K):
+                rows[: self.held] = rows[dropped : q + m]

@@ -29,6 +29,7 @@ from implicitsolve.nonlinear._direction import (
     RETRIES,
     FixedMethod,
     LinearSolver,
+    OneRecyclingGMRES,
     SinglePrecision,
 )
 from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, NONFINITE, RUNNING, STAGNATED, IterationLoop
@@ -149,8 +150,8 @@ class NewtonKrylov:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         is_retry = rows is not None  # after another method
         if OneKrylovSystem.applies(self, context, start.x):
-            space = None if is_retry else context.previous.space
-            linear = self.recycling(context.evaluator.size, 1, space)
+            space = context.previous.space if self.recycle and not is_retry else None
+            linear = OneRecyclingGMRES(self.first_columns(context.evaluator.size), self.recycle, space)
             solution = OneKrylovSystem(self, linear, context, start, is_retry=is_retry).run()
         else:
             solution = KrylovLoop(self, context, start, rows).run()
@@ -164,13 +165,16 @@ class NewtonKrylov:
                 solution = retried(replace(self, line_search=search), context, solution, again)
         return solution
 
+    def first_columns(self, size: int) -> int:
+        """Krylov vectors of the first solves of systems of this size."""
+        return self.max_krylov or max(LEAST_FIRST, min(MAX_KRYLOV, FIRST_MEMORY // size))
+
     def recycling(self, size: int, systems: int, space: RecycledSpace | None) -> RecyclingGMRES:
         """The default linear method for systems of this size, with the spaces of an earlier solve."""
         is_single = self.krylov_dtype is not None
-        most = self.max_krylov or max(LEAST_FIRST, min(MAX_KRYLOV, FIRST_MEMORY // size))
         needs_descent = self.line_search.needs_descent and not is_single
         space = space if self.recycle and not is_single else None
-        return RecyclingGMRES(most, self.recycle, systems, space, needs_descent)
+        return RecyclingGMRES(self.first_columns(size), self.recycle, systems, space, needs_descent)
 
 
 def _failed(solution: Solution) -> Indices:

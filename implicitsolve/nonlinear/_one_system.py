@@ -7,6 +7,8 @@ numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,10 +16,9 @@ import numpy as np
 from implicitsolve._namespace import Norms, eps, norm2, norm_max, numpy_namespace, safe_range
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE, Backtracking, SearchResult, SearchStart
-from implicitsolve.krylov import KrylovOutcome
-from implicitsolve.krylov._recycling import RecyclingGMRES
+from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._direction import ACCURATE, LEAST_KRYLOV, POOR_STEP, RETRIES
+from implicitsolve.nonlinear._direction import ACCURATE, LEAST_KRYLOV, POOR_STEP, RETRIES, OneRecyclingGMRES
 from implicitsolve.nonlinear._loop import (
     BLOWN_UP,
     CONVERGED,
@@ -170,11 +171,11 @@ class OneKrylovSystem(OneSystem):
     """The steps of `NewtonKrylov` with recycling GMRES, products by `jvp` or differences, and `Backtracking`."""
 
     def __init__(
-        self, method: Any, linear: RecyclingGMRES, context: SolveContext, solution: Solution, *, is_retry: bool
+        self, method: Any, linear: OneRecyclingGMRES, context: SolveContext, solution: Solution, *, is_retry: bool
     ) -> None:
         super().__init__(context, solution, is_retry=is_retry)
         self.method, self.linear = method, linear
-        self.eta, self.attempts = method.forcing.first(1), 0
+        self.eta, self.attempts = float(method.forcing.first(1)[0]), 0
         self.J: Any = None
 
     @staticmethod
@@ -194,17 +195,17 @@ class OneKrylovSystem(OneSystem):
         return solution
 
     def _step(self) -> dict[str, Any]:
-        outcome, previous = self._direction(), self.norm
-        step, rest = outcome.x[0], float(outcome.residual_norm[0])
+        step, rest, linear_status, iterations = self._direction()
+        previous = self.norm
         linear_residual = rest / previous if previous > 0 else rest
         traced = {
             "step_length": NO_STEP,
-            "forcing": self.eta,
+            "forcing": np.asarray([self.eta]),
             "linear_residual": np.asarray([linear_residual]),
-            "krylov_iterations": outcome.iterations,
-            "linear_status": outcome.status,
+            "krylov_iterations": np.asarray([iterations]),
+            "linear_status": np.asarray([linear_status]),
         }
-        self.solution.krylov_iterations[0] += outcome.iterations[0]
+        self.solution.krylov_iterations[0] += iterations
         found, size = None, float(norm_max(step[None])[0])
         if 0 < size < math.inf:  # no function is called elsewhere
             found = self._searched(step, linear_residual)
@@ -215,7 +216,7 @@ class OneKrylovSystem(OneSystem):
             traced["step_length"] = found.length
             self._move(found, step, size)
         else:
-            self._note_failure(outcome, found, linear_residual)
+            self._note_failure(found, linear_residual, linear_status, iterations)
         self._choose_eta(previous, linear_residual, is_accepted)
         return traced
 
@@ -233,24 +234,30 @@ class OneKrylovSystem(OneSystem):
             self.status = DIVERGED
         self._mark_converged(step)
 
-    def _direction(self) -> KrylovOutcome:
+    def _direction(self) -> tuple[HostArray, float, int, int]:
         """Solve for Newton's step, never more accurately than the stopping rule needs."""
-        evaluator, x, F = self.evaluator, self.x[None], self.F[None]
-        norms, measure, target = np.asarray([self.norm]), float(self.measure[0]), float(self.target[0])
+        evaluator, measure, target = self.evaluator, float(self.measure[0]), float(self.target[0])
         if not evaluator.has_exact_products:
             evaluator.length.follow(evaluator.rows, np.asarray([self._norm(self.x)]))
         if self.J is None:
-            self.J = evaluator.jacobian(x, F)
+            self.J = self._products()
         floor = 0.5 * target / measure if measure > target else 0.0
-        self.eta = np.asarray([min(max(float(self.eta[0]), floor), 0.9)])
-        limit = None
-        if self.since or self.is_retry:
-            limit = np.asarray([max(LEAST_KRYLOV, self._left())])
-        outcome = self.linear.direction(self.J, F, norms, self.eta, None, limit)
-        if outcome.residual_norm[0] <= self.eta[0] * self.norm:
-            self.allowance.note_solve(int(outcome.iterations[0]))
-        self.since -= int(self.linear.grew[0])  # a larger space may solve what this one could not
-        return outcome
+        self.eta = min(max(self.eta, floor), 0.9)
+        limit = max(LEAST_KRYLOV, self._left()) if self.since or self.is_retry else None
+        solved = self.linear.direction(self.J, self.F, self.norm, self.eta, limit)
+        if solved[1] <= self.eta * self.norm:
+            self.allowance.note_solve(solved[3])
+        self.since -= int(self.linear.grew)  # a larger space may solve what this one could not
+        return solved
+
+    def _products(self) -> Callable[[HostArray], HostArray]:
+        """``v -> J(x) v``."""
+        evaluator, x, F = self.evaluator, self.x, self.F
+        general = evaluator.jacobian(x[None], F[None]).matvec
+        if evaluator.has_exact_products:
+            return lambda v: general(v[None])[0]
+        residual = partial(evaluator.residual_of_one, keep=False)
+        return difference_product_of_one(residual, evaluator.length, evaluator.rows, x, F, general)
 
     def _searched(self, step: HostArray, linear_residual: float) -> SearchResult:
         """Try the whole step, and search along it if that is not acceptable."""
@@ -269,23 +276,24 @@ class OneKrylovSystem(OneSystem):
         )
         return self.method.line_search.search(start)
 
-    def _note_failure(self, outcome: KrylovOutcome, found: SearchResult | None, linear_residual: float) -> None:
+    def _note_failure(
+        self, found: SearchResult | None, linear_residual: float, linear_status: int, iterations: int
+    ) -> None:
         """End a system whose line search, or whose linear solve, has failed for good."""
         self.attempts += 1
-        if found is None and self.linear.grew[0]:  # GMRES may make no progress before its last vector
-            self.solution.charged -= outcome.iterations
+        if found is None and self.linear.grew:  # GMRES may make no progress before its last vector
+            self.solution.charged -= iterations
         elif found is None:
             failures = {int(Status.BREAKDOWN): SINGULAR, NONFINITE: NONFINITE}
-            self.status = failures.get(int(outcome.status[0]), int(Status.LINEAR_SOLVE_FAILED))
+            self.status = failures.get(linear_status, int(Status.LINEAR_SOLVE_FAILED))
         elif self.attempts > RETRIES or linear_residual <= ACCURATE:
             self.status = LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
         self._mark_converged(np.zeros_like(self.x))
 
     def _choose_eta(self, previous: float, linear_residual: float, is_accepted: bool) -> None:
         """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""
-        eta = float(self.eta[0])
-        chosen = self.method.forcing.next(self.eta, np.asarray([self.norm]), np.asarray([previous]))
+        eta = self.eta
+        chosen = self.method.forcing.next(np.asarray([eta]), np.asarray([self.norm]), np.asarray([previous]))
+        self.eta = float(chosen[0])
         if not is_accepted or (not self.norm < POOR_STEP * previous and linear_residual <= eta):
-            tighter = max(0.1 * min(eta, 0.1), 1e-6, 100 * self.unit)
-            chosen = np.minimum(chosen, tighter)
-        self.eta = chosen
+            self.eta = min(self.eta, max(0.1 * min(eta, 0.1), 1e-6, 100 * self.unit))
