@@ -135,8 +135,9 @@ class DifferenceLength:
         self.is_guess[rows] = sigma == 0
         self.sigma[rows] = self.origin[rows] = np.where(sigma > 0, sigma, 1.0)
 
-    def reach(self, rows: Indices, unit: float, least: float) -> HostArray:
-        """How far from x a difference is taken: at least `least`, and at most its reciprocal."""
+    def reach(self, rows: Indices, info: Any) -> HostArray:
+        """How far from x a difference is taken, within the range of numbers like those of x."""
+        unit, least = float(info.eps), max(float(info.smallest_normal), SHORTEST)  # longdouble's would round to 0
         factor = np.maximum(unit, self.precision[rows]) ** 0.5 if self.rdiff is None else self.rdiff
         return np.minimum(np.maximum(factor * self.sigma[rows], least), 1 / least)
 
@@ -188,7 +189,7 @@ def difference_product(
     Entries of v that lead out of `box` are taken backwards, by one more residual.
     """
     info = array_namespace(x).finfo(x.dtype)
-    unit, least = float(info.eps), float(info.smallest_normal)
+    unit = float(info.eps)
     work: Any = vectors_like(x)
     reach, is_known, seen = None, False, -1
 
@@ -200,7 +201,7 @@ def difference_product(
                 if seen != length.changes:
                     precision, seen = np.maximum(unit, length.precision[rows]), length.changes
                     is_known = bool(length.is_known[rows].all())
-                    reach = from_host(length.reach(rows, unit, least), x)
+                    reach = from_host(length.reach(rows, info), x)
                 shifted, scale = work.nearby(x, v, reach)
             value, outside = (residual(shifted), None) if box is None else _split(residual, box, x, shifted)
             change = value - F
@@ -237,7 +238,7 @@ def difference_product_of_one(
     info, (low, high) = np.finfo(x.dtype), safe_range(numpy_namespace, x.dtype)
 
     def known_reach() -> float:
-        reach = length.reach(rows, float(info.eps), float(info.smallest_normal))
+        reach = length.reach(rows, info)
         return float(reach[0]) if length.is_known[rows].all() else 0.0
 
     reach = known_reach()
