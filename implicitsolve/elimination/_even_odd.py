@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, copied
-from implicitsolve._typing import Array, Indices
+from implicitsolve._namespace import array_namespace
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import LinearOperator
@@ -102,7 +102,8 @@ class EvenOdd:
 
     whole: Problem
     length: int = 0  # of the whole states in blocks, for the way back
-    latest: list[tuple[Array, Array]] = field(default_factory=list)  # on the way: kept blocks, and the eliminated ones
+    latest: list[tuple[HostArray, HostArray]] = field(default_factory=list)  # of all systems: kept, eliminated
+    systems: Indices | None = None  # to which of `latest` these belong; None for all
 
     @classmethod
     def of(cls, problem: Problem, x0: Array) -> EvenOdd:
@@ -179,7 +180,9 @@ class EvenOdd:
         return self.whole.parameter_vjp(x, whole_w)  # type: ignore[misc]
 
     def take(self, indices: Indices) -> Problem:
-        return even_odd(self.whole.take(indices))  # type: ignore[misc]
+        systems = indices if self.systems is None else self.systems[indices]
+        length = self.length if self.axis == 1 else 0
+        return EvenOdd(self.whole.take(indices), length, self.latest, systems).problem  # type: ignore[misc]
 
     def astype(self, dtype: Any) -> Problem:
         return even_odd(self.whole.astype(dtype))  # type: ignore[misc]
@@ -203,14 +206,23 @@ class EvenOdd:
         return mapped(monitor, lambda x, F: (expand(self.whole, x), self.padded(F, self.axis)))
 
     def _remember(self, e: Array, eliminated: Array) -> None:
-        """Keep the eliminated blocks of the latest point, which is mostly the solution, on the way back from `root`."""
-        if self.length and isinstance(e, np.ndarray):  # on a device the host would have to wait for the comparison
-            self.latest[:] = [(copied(e), eliminated if self.whole.pure else copied(eliminated))]
+        """Keep the eliminated blocks of the latest points, mostly the solutions, on the way back from `root`."""
+        if not (self.length and isinstance(e, np.ndarray)):  # on a device the host would have to wait for a comparison
+            return
+        if self.systems is None and not self.latest:
+            self.latest.append((e.copy(), np.array(eliminated)))
+        for kept, others in self.latest:
+            kept[self._own], others[self._own] = e, eliminated
+
+    @property
+    def _own(self) -> Any:
+        """These systems among those of `latest`."""
+        return ... if self.systems is None else self.systems
 
     def merged(self, e: Array) -> tuple[Array, bool]:
         """All blocks, and whether that took a half of F: not at the latest point."""
-        is_known = bool(self.latest) and bool(array_namespace(e).all(self.latest[0][0] == e))
-        eliminated = self.latest[0][1] if is_known else self.halves.eliminated.apply(e)
+        is_known = bool(self.latest) and bool(array_namespace(e).all(self.latest[0][0][self._own] == e))
+        eliminated = self.latest[0][1][self._own] if is_known else self.halves.eliminated.apply(e)
         return merge(eliminated, e, self.axis), not is_known
 
     def padded(self, R: Array, axis: int) -> Array:

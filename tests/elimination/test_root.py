@@ -138,6 +138,15 @@ def test_a_batch_is_its_sequences():
             assert getattr(alone, name)[0] == getattr(result, name)[b]
 
 
+def test_systems_that_end_at_different_steps_need_no_evaluation_at_the_end():
+    case = case_of("implicit_gru", "odd")
+    case.P["inputs"][1] *= 1e-3
+    result = ims.root(case.layer(), method="anderson", stop=TIGHT)
+    assert np.unique(result.iterations).size > 1
+    assert result.counts.residuals == result.steps[-1].counts.residuals
+    check_result(case.layer(), result)
+
+
 def test_what_has_converged_at_the_start_takes_no_step():
     layer = case_of("implicit_gru", "odd").layer()
     solved = ims.root(layer, stop=TIGHT)
