@@ -228,7 +228,7 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
 
 
 class _BriefLoop(_AndersonLoop):
-    """Ends systems, at ITERATION_LIMIT, that would take too many further steps at the rate of the first."""
+    """Ends all systems, at ITERATION_LIMIT, if one would take too many further steps at the rate of the first."""
 
     is_first = True
 
@@ -237,25 +237,26 @@ class _BriefLoop(_AndersonLoop):
         self.is_first = False
         return details
 
-    def _is_slow(self, norms: HostArray) -> HostArray:
+    def _is_slow(self, norms: HostArray) -> bool:
         state = self.state
         with np.errstate(all="ignore"):
             gained = np.log(state.start_norms / norms)
             needed = np.log(self.solution.first_norm[state.rows] / state.target)
-            return self.is_first & ~(gained * (1 + self.method.most_steps) >= needed)
+            return self.is_first and bool((gained * (1 + self.method.most_steps) < needed).any())
 
     def _is_good(self, norms: HostArray, is_last: HostArray) -> bool:
-        return super()._is_good(norms, is_last) and not self._is_slow(norms)[0]
+        return super()._is_good(norms, is_last) and not self._is_slow(norms)
 
     def _failed(self, finite: HostArray) -> HostArray:
         failed = super()._failed(finite)
-        failed[finite & self._is_slow(self.state.norms)] = ITERATION_LIMIT
+        if self._is_slow(self.state.norms):
+            failed[finite] = ITERATION_LIMIT
         return failed
 
 
 @dataclass(frozen=True, kw_only=True)
 class BriefAnderson(Anderson):
-    """Anderson's method for systems whose first step predicts at most `most_steps` more; the others end there."""
+    """Anderson's method, which ends after a step if that predicts more than `most_steps` further ones for a system."""
 
     most_steps: float = math.inf
 

@@ -51,6 +51,7 @@ FACTORS, FACTORS_SYSTEM = 320.0, 38.0  # us that J, its factors and solves with 
 FACTORS_UNKNOWN, FACTORS_ENTRY = 0.17, 0.033  # ... for each unknown and each entry, as measured on RNNs with LAPACK
 AT_ONCE = 9.5  # steps of Anderson's method that most layers take: up to as many Newton's method comes first
 MOST_STEPS = 40.0  # above which Newton's method is not tried: as many Anderson's method takes for most
+TWO_PRECISIONS, TWO_STARTS = 9.0, 4e6  # steps of a solve in two precisions; over unknowns times k: of its two starts
 MANY_SYSTEMS = 200  # from which a loop over blocks takes less time than LAPACK, system by system
 OVERRUN = 40  # evaluations by which a last step of Krylov methods may exceed an allowance
 MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov methods take fewer evaluations
@@ -66,13 +67,13 @@ class Auto:
     - A fixed-point problem (`Problem.fixed_point`): `Anderson`, which ends systems that do not halve ||F|| in 50 steps;
       for these `Homotopy`, and where that fails too `NewtonKrylov`, each from x0. They are solved for half the blocks
       (`even_odd`) where the problem has `halves`. In float64, with blocks of at least 64 unknowns and `Problem.astype`,
-      both begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). Where the problem has
-      `blocks`, on NumPy arrays, the sizes tell how many of Anderson's steps take as long as a solve by whole steps of
-      `BlockNewton`. Up to 9.5, as for one system of 100 blocks of 8 unknowns, such steps come first. Up to 40 they
-      follow where a system would take more of Anderson's steps at the rate of the first. `Anderson` begins again where
-      one of them is not acceptable. On larger implicit GRUs Anderson's method needed fewer products than Newton–Krylov
-      wherever it converged, and the homotopy solved nearly all of the rest, where Newton's method, tried in between,
-      cost more than it saved.
+      both can begin in float32, and Newton's method takes the last step or two (`MixedPrecision`). On NumPy arrays the
+      sizes tell how many of Anderson's steps take as long as that does, or, where the problem has `blocks`, as a solve
+      by whole steps of `BlockNewton`. Up to 9.5, as for one system of 100 blocks of 8 unknowns, this comes first. With
+      more it follows if a system would take more of Anderson's steps at the rate of the first; from 40 on whole steps
+      are not tried. `Anderson` begins again where one of them is not acceptable. On larger implicit GRUs Anderson's
+      method needed fewer products than Newton–Krylov wherever it converged, and the homotopy solved nearly all of the
+      rest, where Newton's method, tried in between, cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
       dense J (`DenseNewton`), then `NewtonKrylov` with two line searches, and last a trust region for equations that
       are brought to one size at every step (`EquilibratedDogleg`), each for the systems on which those before failed.
@@ -131,6 +132,9 @@ class Auto:
                 return [*brief, WHOLE_STEPS[backend], *methods, PRODUCTS]
             if MixedPrecision.suits(context):
                 methods = [MixedPrecision(rough=method) for method in methods]
+                steps = _steps_of_two_precisions(context, x0)
+                brief = [BriefAnderson(most_steps=steps)] if steps > AT_ONCE else []
+                return [*brief, *methods, PRODUCTS]
             return [*methods, PRODUCTS]
         is_dense = problem.structure in (None, "none") and DenseNewton.suits(context, x0)
         dense: list[NonlinearMethod] = [DENSE] if is_dense else []
@@ -155,14 +159,25 @@ class Auto:
 def _steps_of_newton(context: SolveContext, x0: Array) -> float:
     """Steps of Anderson's method that take as much time as a solve by Newton's; infinite where J has no `blocks`."""
     evaluator, structure = context.evaluator, context.evaluator.problem.block_structure
-    is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd"
-    if evaluator.problem.blocks is None or structure is None or context.scheduler is not None or not is_plain:
+    if evaluator.problem.blocks is None or structure is None or not _may_be_brief(context, x0):
         return math.inf
     systems, size = evaluator.flat_shape
     size = size // 2 if evaluator.problem.halves is not None else size
     entries = size * structure.block_size * structure.width
     factors = FACTORS + systems * (FACTORS_SYSTEM + FACTORS_UNKNOWN * size + FACTORS_ENTRY * entries)
     return NEWTON_STEPS + factors / (PASS + PASS_UNKNOWN * systems * size)
+
+
+def _steps_of_two_precisions(context: SolveContext, x0: Array) -> float:
+    """Steps of Anderson's method that take as much time as a solve by `MixedPrecision`; 0 where that is not known."""
+    evaluator = context.evaluator
+    k = evaluator.problem.block_structure.block_size  # type: ignore[union-attr]
+    return TWO_PRECISIONS + TWO_STARTS / (k * math.prod(evaluator.flat_shape)) if _may_be_brief(context, x0) else 0.0
+
+
+def _may_be_brief(context: SolveContext, x0: Array) -> bool:
+    """Whether all systems start at once, on NumPy arrays of real numbers, for which times were measured."""
+    return context.scheduler is None and type(x0) is np.ndarray and x0.dtype.char in "fd"
 
 
 ROUNDING = 100  # units of rounding in x, in float32, to which it may solve: F is a difference of numbers like x

@@ -29,18 +29,8 @@ PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scal
 class History:
     """The last differences of F and of its images g, and inner products of the differences of F, per system.
 
-    Columns form a ring that all systems share; a system that has forgotten its past does not hold the older ones.
-
-    Parameters
-    ----------
-    F : Array (b, N)
-        At the start.
-    norms : ndarray (b,)
-        Its norms.
-    memory : int
-        Most differences kept.
-    least : float
-        See `newest_first`.
+    Columns form a ring that all systems share; a system that has forgotten its past does not hold the older ones. It
+    begins at F (b, N) with these norms, and keeps at most `memory` differences; for `least` see `newest_first`.
     """
 
     def __init__(self, F: Array, norms: HostArray, memory: int, least: float) -> None:
@@ -223,25 +213,10 @@ def _extended(old: Array, used: Indices, systems: int) -> Array:
 
 
 def newest_first(gram: HostArray, right: HostArray, held: HostArray, least: float) -> HostArray:
-    """Minimizers (b, m) of ``||f - sum_i c_i y_i||_2``, by Cholesky's factorization.
+    """Minimizers (b, m) of ``||f - sum_i c_i y_i||_2``, by Cholesky's factorization; zero for what takes no part.
 
-    Vectors whose part outside the span of those before them is negligible do not take part.
-
-    Parameters
-    ----------
-    gram : ndarray (b, m, m)
-        Inner products <y_i, y_j>, in the order in which vectors are to be preferred.
-    right : ndarray (b, m)
-        Inner products <y_i, f>.
-    held : ndarray (b, m) of bool
-        Which vectors there are.
-    least : float
-        Smallest pivot, which is the squared length of that part over that of the whole vector.
-
-    Returns
-    -------
-    ndarray (b, m)
-        Zero for vectors that do not take part.
+    Given <y_i, y_j> (b, m, m), in the order in which vectors are preferred, <y_i, f> (b, m), and which vectors there
+    are. Those whose part outside the span of those before them is at most `least` of their squared length take no part.
     """
     squares = np.real(np.diagonal(gram, axis1=1, axis2=2))
     held = held & (squares > 0) & np.isfinite(squares)

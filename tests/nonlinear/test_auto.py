@@ -481,3 +481,14 @@ def test_preconditioners_of_some_systems_of_a_batch_were_indexed_beyond_their_nu
     method = NewtonKrylov(preconditioner=ims.BlockLU())
     found = root(Problem(residual, batch_ndim=1, structure=BlockBanded(1, 1)), np.zeros((5, 30)), method=method)
     assert found.success.tolist() == [True, False, True, False, False]
+
+
+def test_a_batch_with_slow_systems_is_not_solved_twice():
+    """It took 22 evaluations: Newton's method began when Anderson's had solved the others."""
+    rng = np.random.default_rng(4)
+    inputs, params = rng.standard_normal((16, 20, 8)), gru_parameters(8, 8, rng=rng)
+    params = {name: 7.3 * value if name[0] == "U" else value for name, value in params.items()}
+    result = root(implicit_gru(params, inputs), stop=NonlinearStop(atol=1e-8, rtol=0.0))
+    assert result.success.all()
+    assert result.retries[0].systems.size == 16
+    assert result.counts.residuals <= 12
