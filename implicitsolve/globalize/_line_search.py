@@ -389,9 +389,10 @@ def natural_minimizer(step: Array, natural: Array) -> HostArray:
     """
     xp = array_namespace(step)
     with np.errstate(all="ignore"):
-        size = from_host(norm2(step), step)[:, None]
-        unit, other = step / size, natural / size
-        products = np.real(to_host(xp.vecdot(unit, other))).astype(np.float64)[:, None]
-        model = REST**2 - 2 * REST * LENGTHS**2 * products + LENGTHS**4 * norm2(other)[:, None] ** 2
+        size = norm2(step)
+        unit = step / from_host(size, step)[:, None]
+        products = np.real(to_host(xp.vecdot(unit, natural))).astype(np.float64) / size
+        model = REST**2 - 2 * REST * LENGTHS**2 * products[:, None]
+        model = model + LENGTHS**4 * (norm2(natural) / size)[:, None] ** 2
         is_promising = np.min(model, axis=1) <= PROMISING**2  # NaN is not
     return np.where(is_promising, LENGTHS[np.argmin(model, axis=1)], np.nan)

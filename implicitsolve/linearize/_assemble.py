@@ -303,7 +303,8 @@ class Assembler:
             for j in range(self.structure.width):
                 rows = (columns - j + lower) % self.length
                 for row, column in _parts(rows, columns, blocks):
-                    write(blocks[:, :, j, :, :], stacked[i, ...], per_length, row, column, k)
+                    with np.errstate(all="ignore"):
+                        write(blocks[:, :, j, :, :], stacked[i, ...], per_length, row, column, k)
 
     def adjusted(
         self, evaluator: Evaluator, x: Array, F: Array, norms: HostArray, color: Rows, c: int, h: Array, change: Array

@@ -313,25 +313,23 @@ class OneSystemDifferences:
         self.unknowns = [*range(self.k)] * len(colors)
 
     def taken(self, x: HostArray, F: HostArray, norm: float) -> Callable[[], HostArray] | None:
-        """Take the differences at x (1, N); what makes the blocks of them, or None where a length must be adjusted.
+        """Take the differences at x (N,); what makes the blocks of them, or None where a length must be adjusted.
 
         `F` is F(x), and `norm` ||F||_2.
         """
-        steps, k = self.steps, self.k
-        states = x.reshape((1, self.length, k))
-        whole = slice(None)
+        steps, states, whole = self.steps, x.reshape((1, self.length, self.k)), slice(None)
         steps.follow(whole, states)
-        h, relative = self.evaluator.inward(x, steps.lengths(whole, states)), steps.relative(states)
+        h, relative = steps.lengths(whole, states), steps.relative(states)
         changes = np.empty(self.shape, dtype=x.dtype)
         least, largest = LEAST_CHANGE * eps(numpy_namespace, x.dtype) * norm, 0.0
-        for color, c, change in zip(self.colors, self.unknowns, changes.reshape((-1, *x.shape))):
+        for color, c, change in zip(self.colors, self.unknowns, changes.reshape((-1, x.size))):
             point = states.copy()
             with np.errstate(all="ignore"):
                 point[0, color, c] += h[0, color, c]
-            there = self.evaluator.residual(point.reshape(x.shape), keep=False)
+            there = self.evaluator.residual_of_one(point.reshape(-1), keep=False)
             with np.errstate(all="ignore"):
                 np.subtract(there, F, out=change)
-                size = math.sqrt(change[0].dot(change[0]))
+                size = math.sqrt(change.dot(change))
             if not least < size < math.inf:
                 return None
             largest = max(largest, size)
@@ -345,8 +343,7 @@ class OneSystemDifferences:
     def _placed(self, changes: HostArray, per_length: HostArray) -> HostArray:
         """Blocks (1, T, m, k, k) from the changes (m, k, 1, T, k) of F; undefined outside the matrix."""
         blocks = np.empty((1, self.length, self.shape[0], self.k, self.k), dtype=changes.dtype)
-        with np.errstate(all="ignore"):
-            place(blocks, changes, per_length, 0, self.structure.lower)
+        place(blocks, changes, per_length, 0, self.structure.lower)
         return blocks
 
 
@@ -368,14 +365,15 @@ def place(blocks: Array, changes: Array, per_length: Array, first: int, lower: i
         As above.
     """
     T, m, k = blocks.shape[1:4]
-    for i in range(changes.shape[0]):
-        for j in range(m):
-            offset = j - lower
-            start = first + i - offset + (m if first + i < offset else 0)
-            rows = slice(start, max(0, min(T, T - offset)), m)
-            columns = slice(start + offset, max(0, min(T, T + offset)), m)
-            if start < rows.stop:  # the standard has no slices that start beyond the end
-                write(blocks[:, :, j, :, :], changes[i, ...], per_length, rows, columns, k)
+    with np.errstate(all="ignore"):
+        for i in range(changes.shape[0]):
+            for j in range(m):
+                offset = j - lower
+                start = first + i - offset + (m if first + i < offset else 0)
+                rows = slice(start, max(0, min(T, T - offset)), m)
+                columns = slice(start + offset, max(0, min(T, T + offset)), m)
+                if start < rows.stop:  # the standard has no slices that start beyond the end
+                    write(blocks[:, :, j, :, :], changes[i, ...], per_length, rows, columns, k)
 
 
 def write(part: Array, changes: Array, per_length: Array, rows: Any, columns: Any, k: int) -> None:
@@ -385,15 +383,16 @@ def write(part: Array, changes: Array, per_length: Array, rows: Any, columns: An
     would pass through all of them.
     """
     xp = array_namespace(part)
-    with np.errstate(all="ignore"):
-        if k > SMALL_BLOCK:
-            part[:, rows, :, :] = (
-                xp.permute_dims(changes[:, :, rows, :], (1, 2, 3, 0)) * per_length[:, columns, None, :]
-            )
-            return
-        for c in range(k):
-            column = changes[c, ...]  # a view: an index array beside two integers would move its axis
-            for row in range(k):
+    if k > SMALL_BLOCK:
+        part[:, rows, :, :] = xp.permute_dims(changes[:, :, rows, :], (1, 2, 3, 0)) * per_length[:, columns, None, :]
+        return
+    is_view = isinstance(part, np.ndarray) and isinstance(rows, slice)
+    for c in range(k):
+        column = changes[c, ...]  # a view: an index array beside two integers would move its axis
+        for row in range(k):
+            if is_view:
+                np.multiply(column[:, rows, row], per_length[:, columns, c], out=part[:, rows, row, c])
+            else:
                 part[:, rows, row, c] = column[:, rows, row] * per_length[:, columns, c]
 
 

@@ -86,13 +86,15 @@ class OneFactoredSystem(OneSystem):
 
     def _step(self) -> dict[str, HostArray]:
         is_fresh, previous, length = self.is_stale, self.norm, 1.0
-        direction = self._direction()
+        direction = self._factorize() if is_fresh else None
         with np.errstate(all="ignore"):
+            direction = self.inverse.negative(self.F[None])[0] if direction is None else direction
+            if self.method.reuse == "broyden":
+                direction = self.updates.corrected(direction)
             square, x = float(direction.dot(direction)), self.x + direction
         if math.isfinite(square) or np.isfinite(x).all():  # no function is called elsewhere
             F = self.evaluator.residual_of_one(x)
-            with np.errstate(all="ignore"):
-                norm = self._norm(F)
+            norm = self._norm(F)
         else:
             x, F, norm = self.x, self.F, previous
         failed = RUNNING
@@ -134,34 +136,27 @@ class OneFactoredSystem(OneSystem):
         is_kept = is_fast(rate, self.rate if self.age > 2 else rate, self.slowest) and self.age < MAX_AGE
         self.is_stale, self.rate = not is_kept or self.method.reuse == "none", rate
 
-    def _direction(self) -> HostArray:
-        """The direction -J^-1 F by the stale or new J."""
-        direction = self._factorize() if self.is_stale else None
-        with np.errstate(all="ignore"):
-            direction = self.inverse.negative(self.F[None]) if direction is None else direction
-            return self.updates.corrected(direction[0]) if self.method.reuse == "broyden" else direction[0]
-
     def _factorize(self) -> HostArray | None:
-        """Assemble and factorize J; return -J^-1 F (1, N) where the check of the assembly has computed it."""
+        """Assemble and factorize J; return -J^-1 F where the check of the assembly has computed it."""
         self.updates.reset()
-        direction: HostArray | None = None
+        direction: Any = None
         for _ in range(MAX_ASSEMBLIES):
             self.inverse.parts = []  # its memory first
             self.inverse.parts = [(ROW, self._factored())]
             if self.assembler.is_certain(ROW):
                 return None
             with np.errstate(all="ignore"):
-                direction = self.inverse.negative(self.F[None])
-            if not self.assembler.check(ROW, direction).any():
+                direction = self.inverse.negative(self.F[None])[0]
+            if not self.assembler.check(ROW, direction[None]).any():
                 break
         return direction
 
     def _factored(self) -> Any:
         """The inverse of J(x), by its factors."""
-        differences, x, F = self.differences, self.x[None], self.F[None]
-        make = None if differences is None else differences.taken(x, F, self.norm)
+        differences = self.differences
+        make = None if differences is None else differences.taken(self.x, self.F, self.norm)
         if differences is None or make is None:
-            return self.factor.factor(self.assembler.assemble(self.evaluator, x, F))
+            return self.factor.factor(self.assembler.assemble(self.evaluator, self.x[None], self.F[None]))
         blocks, structure = make(), differences.structure
         return Inverse(self.factor.factors(blocks, structure.lower, structure.upper, again=make), blocks.shape)
 

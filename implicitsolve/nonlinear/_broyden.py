@@ -76,6 +76,7 @@ def largest_ratio(is_fresh: Any) -> Any:
     return STALE_DECREASE + (1 - SUFFICIENT_DECREASE - STALE_DECREASE) * is_fresh
 
 
+DOT = {"f": blas.sdot, "d": blas.ddot}
 AXPY = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
 
 
@@ -185,9 +186,9 @@ class WholeSteps:
         """Direction at the newest iterate, given z = -H F for the factorized J, which is overwritten."""
         if self.general is not None:
             return self.general.corrected(z[None])[0]
-        growth, axpy = 1.0, AXPY[z.dtype.char]
+        growth, axpy, dot = 1.0, AXPY[z.dtype.char], DOT[z.dtype.char]
         for s, square, following in zip_longest(self.steps, self.squares, self.steps[1:]):
-            gain = float(s.dot(z)) / square
+            gain = dot(s, z) / square
             if following is not None:
                 axpy(following, z, a=gain)
             else:

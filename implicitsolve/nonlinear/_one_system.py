@@ -16,8 +16,10 @@ import numpy as np
 from implicitsolve._namespace import Norms, eps, norm2, norm_max, numpy_namespace, safe_range
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE, Backtracking, SearchResult, SearchStart
+from implicitsolve.kernels._lapack import largest_flat
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
+from implicitsolve.nonlinear._broyden import DOT
 from implicitsolve.nonlinear._direction import ACCURATE, LEAST_KRYLOV, POOR_STEP, RETRIES, OneRecyclingGMRES
 from implicitsolve.nonlinear._loop import (
     BLOWN_UP,
@@ -57,9 +59,8 @@ class OneSystem:
         self.stop, self.monitor, self.memory = stop, context.monitor, context.memory
         self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
         self.x, self.F = x, evaluator.residual_of_one(x)
-        with np.errstate(all="ignore"):
-            self.norm = self.start_norm = self.least = self.lowest = self._norm(self.F)
-        self.measure = stop.measured(Norms(self.F[None]), evaluator.event_shape)
+        self.norm = self.start_norm = self.least = self.lowest = self._norm(self.F)
+        self.measure = self._measured(self.F, self.norm)
         first = solution.first_norm  # known if this solve continues another one
         solution.first_norm = first = np.where(np.isnan(first), self.measure, first)
         self.target = solution.target = stop.target(first, self.F[None])
@@ -114,7 +115,7 @@ class OneSystem:
     def _accept(self, x: HostArray, F: HostArray, norm: float) -> None:
         """Take over the point of a step."""
         self.x, self.F, self.norm = x, F, norm
-        self.measure = self.stop.measured(Norms(F[None]), self.evaluator.event_shape)
+        self.measure = self._measured(F, norm)
         self.solution.iterations[0] += 1
 
     def _mark_converged(self, moved: HostArray | None) -> None:
@@ -161,9 +162,15 @@ class OneSystem:
             if tally.agreed(ends_solve(self.monitor(step, x, F))):
                 tally.ended = Status.STOPPED_BY_MONITOR
 
+    def _measured(self, F: HostArray, norm: float) -> HostArray:
+        """Norm of F in the norm of the stopping rule, where `norm` is ||F||_2."""
+        if self.stop.norm == "max" and math.isfinite(norm):  # BLAS compares no NaN
+            return np.asarray([largest_flat(F)])
+        return self.stop.measured(Norms(F[None]), self.evaluator.event_shape)
+
     def _norm(self, v: HostArray) -> float:
-        """``norm2`` of one vector."""
-        size, (low, high) = math.sqrt(v.dot(v)), self.safe
+        """``norm2`` of one vector; BLAS raises no floating-point warnings."""
+        size, (low, high) = math.sqrt(DOT[v.dtype.char](v, v)), self.safe
         return size if low < size < high else float(norm2(v[None])[0])
 
 
@@ -264,8 +271,7 @@ class OneKrylovSystem(OneSystem):
         with np.errstate(all="ignore"):
             x = self.x + step
         F = self.evaluator.residual_of_one(x)
-        with np.errstate(all="ignore"):
-            norm = self._norm(F)
+        norm = self._norm(F)
         is_finite = np.asarray([math.isfinite(norm)])
         whole = SearchResult(x[None], F[None], np.asarray([norm]), WHOLE, is_finite.copy(), is_finite, None)
         if norm <= (1 - SUFFICIENT_DECREASE * (1 - min(linear_residual, 1.0))) * self.norm:  # NaN is not

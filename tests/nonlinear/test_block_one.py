@@ -147,8 +147,8 @@ def test_lengths_that_must_be_adjusted_are_left_to_the_assembler():
     assembler = Assembler(evaluator, certifies=False)
     x = np.full((1, 40), 2.0)
     differences = assembler.one_system(evaluator)
-    assert differences.taken(x, F0[None], 1.0) is None
-    make = differences.taken(0.5 * x, wall(0.5 * x[0])[None], 1.0)
+    assert differences.taken(x[0], F0, 1.0) is None
+    make = differences.taken(0.5 * x[0], wall(0.5 * x[0]), 1.0)
     assert make is not None
     blocks = make()
     expected = assembler.assemble(evaluator, 0.5 * x, wall(0.5 * x[0])[None]).blocks
