@@ -121,11 +121,8 @@ class EisenstatWalker:
     def next(self, eta: HostArray, norms: HostArray, previous: HostArray) -> HostArray:
         """Eta after ||F|| went from `previous` to `norms` with `eta`."""
         with np.errstate(all="ignore"):
-            ratio = np.where(previous > 0, norms / previous, 0.0)
-            choice = self.gamma * ratio**self.alpha
-            guard = self.gamma * eta**self.alpha
-        choice = np.where(guard > 0.1, np.maximum(choice, guard), choice)
-        return np.where(np.isfinite(choice), np.minimum(choice, self.eta_max), self.eta_max)
+            choice, guard = self.gamma * (norms / previous) ** self.alpha, self.gamma * eta**self.alpha
+            return np.fmin(np.maximum(choice, guard * (guard > 0.1)), self.eta_max)  # NaN gives way to eta_max
 
 
 @dataclass

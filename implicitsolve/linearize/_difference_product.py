@@ -36,7 +36,7 @@ from implicitsolve._namespace import (
     traits_of,
 )
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels._vectors import vectors_like
+from implicitsolve.kernels._vectors import Row, vectors_like
 from implicitsolve.problem import spread
 
 MAX_CALIBRATIONS = 20  # evaluations at most that one solve spends to find the length of x
@@ -128,14 +128,14 @@ class DifferenceLength:
         self.precision: HostArray = np.zeros(systems)  # of a residual that is coarser than x
         self.changes: int = 0
 
-    def follow(self, rows: Indices, x_norm: HostArray) -> None:
+    def follow(self, rows: Indices | int, x_norm: HostArray | float) -> None:
         """See new iterates: sigma follows ||x|| at once upwards, by a factor 10 a step downwards."""
         self.changes += 1
         sigma = np.maximum(x_norm, 0.1 * self.sigma[rows])
         self.is_guess[rows] = sigma == 0
         self.sigma[rows] = self.origin[rows] = np.where(sigma > 0, sigma, 1.0)
 
-    def reach(self, rows: Indices, info: Any) -> HostArray:
+    def reach(self, rows: Indices | int, info: Any) -> HostArray:
         """How far from x a difference is taken, within the range of numbers like those of x."""
         unit, least = float(info.eps), max(float(info.smallest_normal), SHORTEST)  # longdouble's would round to 0
         factor = np.maximum(unit, self.precision[rows]) ** 0.5 if self.rdiff is None else self.rdiff
@@ -210,6 +210,9 @@ def difference_product(
             if is_known or attempt > MAX_CALIBRATIONS:
                 break
             precision = np.maximum(unit, length.precision[rows])
+            if Row.supports(x) and _is_clear(value[0], change[0], F[0], float(precision[0])):
+                length.is_known[rows] = True
+                break
             coarse = in_single(value, F) & (precision < SINGLE)
             if coarse.any():
                 length.precision[rows] = np.where(coarse, SINGLE, length.precision[rows])
@@ -229,22 +232,18 @@ def difference_product(
 def difference_product_of_one(
     residual: Callable[[HostArray], HostArray],
     length: DifferenceLength,
-    rows: Indices,
+    row: int,
     x: HostArray,
     F: HostArray,
-    general: Callable[[HostArray], HostArray],
 ) -> Callable[[HostArray], HostArray]:
-    """`difference_product` for vectors (N,), which takes the `general` one until the step is known."""
+    """The same for the only system, in vectors (N,)."""
     info, (low, high) = np.finfo(x.dtype), safe_range(numpy_namespace, x.dtype)
-
-    def known_reach() -> float:
-        reach = length.reach(rows, info)
-        return float(reach[0]) if length.is_known[rows].all() else 0.0
-
-    reach = known_reach()
+    reach = 0.0
 
     def matvec(v: HostArray) -> HostArray:
         nonlocal reach
+        if not reach and length.is_known[row]:
+            reach = float(length.reach(row, info))
         with np.errstate(all="ignore"):
             size = math.sqrt(v.dot(v))
             is_ready = reach > 0 and low < size < high
@@ -253,9 +252,8 @@ def difference_product_of_one(
             value = residual(shifted)
             with np.errstate(all="ignore"):
                 return (value - F) * (size / reach)
-        product = general(v[None])[0]
-        reach = known_reach()
-        return product
+        general = difference_product(lambda x: residual(x[0])[None], length, np.asarray([row]), x[None], F[None])
+        return general(v[None])[0]
 
     return matvec
 
@@ -267,6 +265,14 @@ def _split(residual: Callable[[Array], Array], box: Box, x: Array, shifted: Arra
     if not bool(xp.any(leaves)):
         return residual(shifted), None
     return residual(xp.where(leaves, x, shifted)), xp.where(leaves, 2 * x - shifted, x)
+
+
+def _is_clear(value: HostArray, change: HostArray, F: HostArray, precision: float) -> bool:
+    """Whether one system's first difference has a good size, and is none of float32 numbers."""
+    largest = np.abs(change).argmax()
+    with np.errstate(all="ignore"):
+        ratio = norm2(change[None])[0] / norm2(F[None])[0]
+        return precision**0.75 <= ratio <= precision**0.25 and np.float32(value[largest]) != value[largest]
 
 
 def in_single(value: Array, F: Array) -> HostArray:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import numpy as np
-from scipy.linalg.lapack import dtrtrs
+from scipy.linalg.lapack import dtrtri, dtrtrs
 
 from implicitsolve._namespace import (
     array_namespace,
@@ -31,7 +31,6 @@ from implicitsolve.krylov._recycling import (
     RECYCLED_MEMORY,
     SMALL,
     RecycledSpace,
-    geometric_mean,
     invertible,
     truncated,
 )
@@ -265,15 +264,17 @@ class OneRecyclingGMRES:
             z, C = self._preconditioned(v), self.C[self.held : place]
             w = product(z)
             with np.errstate(all="ignore"):
-                size = length(w)
-                h = C.dot(w)
-                w = w - h.dot(C)
-                below = length(w)
-                if not below > math.sqrt(CANCELS) * size:
-                    again = C.dot(w)
-                    w -= again.dot(C)
-                    h += again
+                size = below = length(w)
+                if j:
+                    h = C.dot(w)
+                    w = w - h.dot(C)
                     below = length(w)
+                    if not below > math.sqrt(CANCELS) * size:
+                        again = C.dot(w)
+                        w -= again.dot(C)
+                        h += again
+                        below = length(w)
+                    self.R[:j, j] = h
                 if not math.isfinite(below):
                     status = NONFINITE
                     break
@@ -281,7 +282,7 @@ class OneRecyclingGMRES:
                     status = BREAKDOWN
                     break
                 self.largest, self.new = max(self.largest, size), j + 1
-                self.R[:j, j], self.R[j, j], self.K[place] = h, below, z
+                self.R[j, j], self.K[place] = below, z
                 c = np.divide(w, below, out=self.C[place])
                 gain = self.gains[j] = float(c.dot(r))
                 r -= gain * c
@@ -327,7 +328,7 @@ class OneRecyclingGMRES:
         keep = min(self.recycle, max(20, RECYCLED_MEMORY // C.shape[1]))
         negligible, least = invertible(C.dtype)
         with np.errstate(all="ignore"):
-            inverse = np.linalg.inv(R)
+            inverse = dtrtri(R)[0]
             size = m * float(np.abs(inverse).max())
             is_regular = negligible * size * m * self.largest < 1 and least * size < 1
             if m > keep or not is_regular:
@@ -336,7 +337,7 @@ class OneRecyclingGMRES:
                 C[:m] = (rotation * held).T.astype(C.dtype).dot(C)
                 self.theta = self.theta if q else float(theta)
             elif not q:
-                self.theta = float(geometric_mean(np.diagonal(R)[None], np.ones((1, m), dtype=bool))[0])
+                self.theta = _geometric_mean(np.diagonal(R).tolist())
             U, C = inverse.T.astype(C.dtype).dot(Z), C[:m]
             C[:], self.K[q : q + m] = C[::-1].copy(), (U - C / self.theta)[::-1]  # the last are kept longest
         T, older = np.eye(q + m), self.C[:q]
@@ -347,3 +348,10 @@ class OneRecyclingGMRES:
         if dropped:
             for rows in (self.C, self.K):
                 rows[: self.held] = rows[dropped : q + m]
+
+
+def _geometric_mean(numbers: list[float]) -> float:
+    """The geometric mean of positive numbers, exact under scaling by powers of two."""
+    mantissas, exponents = zip(*map(math.frexp, numbers))
+    whole, rest = divmod(sum(exponents), len(numbers))
+    return math.ldexp(2.0 ** ((rest + sum(map(math.log2, mantissas))) / len(numbers)), whole)

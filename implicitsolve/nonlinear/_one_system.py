@@ -213,29 +213,28 @@ class OneKrylovSystem(OneSystem):
             "linear_status": np.asarray([linear_status]),
         }
         self.solution.krylov_iterations[0] += iterations
-        found, size = None, float(norm_max(step[None])[0])
-        if 0 < size < math.inf:  # no function is called elsewhere
+        found = None
+        if 0 < self._norm(step) < math.inf:  # no function is called elsewhere
             found = self._searched(step, linear_residual)
         if self.iteration >= self.last:
             self.status = ITERATION_LIMIT
         is_accepted = found is not None and bool(found.accepted[0])
         if found is not None and is_accepted:
             traced["step_length"] = found.length
-            self._move(found, step, size)
+            self._move(found, step)
         else:
             self._note_failure(found, linear_residual, linear_status, iterations)
         self._choose_eta(previous, linear_residual, is_accepted)
         return traced
 
-    def _move(self, found: SearchResult, step: HostArray, size: float) -> None:
+    def _move(self, found: SearchResult, step: HostArray) -> None:
         """Take over the point of an accepted step."""
         self.attempts, self.J = 0, None
         x, norm, previous = found.x[0], float(found.norms[0]), self.norm
         if found.length[0] != 1:
             step = x - self.x
-            size = float(norm_max(step[None])[0])
         self._accept(x, found.F[0], norm)
-        if not norm < HALVED * previous and size <= self.unit * float(norm_max(x[None])[0]):
+        if not norm < HALVED * previous and norm_max(step[None])[0] <= self.unit * norm_max(x[None])[0]:
             self.status = STAGNATED
         if norm > BLOWN_UP * self.start_norm:
             self.status = DIVERGED
@@ -245,7 +244,7 @@ class OneKrylovSystem(OneSystem):
         """Solve for Newton's step, never more accurately than the stopping rule needs."""
         evaluator, measure, target = self.evaluator, float(self.measure[0]), float(self.target[0])
         if not evaluator.has_exact_products:
-            evaluator.length.follow(evaluator.rows, np.asarray([self._norm(self.x)]))
+            evaluator.length.follow(int(evaluator.rows[0]), self._norm(self.x))
         if self.J is None:
             self.J = self._products()
         floor = 0.5 * target / measure if measure > target else 0.0
@@ -260,11 +259,12 @@ class OneKrylovSystem(OneSystem):
     def _products(self) -> Callable[[HostArray], HostArray]:
         """``v -> J(x) v``."""
         evaluator, x, F = self.evaluator, self.x, self.F
-        general = evaluator.jacobian(x[None], F[None]).matvec
         if evaluator.has_exact_products:
-            return lambda v: general(v[None])[0]
+            matvec = evaluator.jacobian(x[None], F[None]).matvec
+            return lambda v: matvec(v[None])[0]
+        evaluator.tally.add("linearizations")
         residual = partial(evaluator.residual_of_one, keep=False)
-        return difference_product_of_one(residual, evaluator.length, evaluator.rows, x, F, general)
+        return difference_product_of_one(residual, evaluator.length, int(evaluator.rows[0]), x, F)
 
     def _searched(self, step: HostArray, linear_residual: float) -> SearchResult:
         """Try the whole step, and search along it if that is not acceptable."""
