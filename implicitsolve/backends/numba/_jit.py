@@ -31,6 +31,8 @@ import numba
 import numba.core.config
 import numpy as np
 from numba.core import cgutils, config
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator, UserWideCacheLocator
 from numba.core.runtime.nrt import rtsys
 from numba.extending import intrinsic
@@ -56,10 +58,44 @@ def kernel(function: Callable[..., Any]) -> Any:
     return compiled(function, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 
 
+class _Part(JITCodeLibrary):
+    """LLVM code of a function that only kernels call: it is optimized, and turned into machine code, in these alone."""
+
+    def finalize(self) -> None:
+        own = cast("Any", self)
+        for library in dict.fromkeys(own._linking_libraries):
+            own._reload_init.update(library._reload_init)
+            own._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalized = True
+
+    @property
+    def codegen(self) -> Any:
+        """Numba's, but that no machine code waits for the function's environment."""
+        return _NoEnvironment(self._codegen)
+
+
+class _NoEnvironment:
+    def __init__(self, codegen: Any) -> None:
+        self.create_library = codegen.create_library
+
+    def set_env(self, name: str, environment: Any) -> None:
+        pass
+
+
+class _Inner(Compiler):
+    """Numba's compiler with a `_Part` as the result."""
+
+    def define_pipelines(self) -> Any:
+        state = cast("Any", self).state
+        state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
 def inner(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile `function` for calls from kernels only: its machine code becomes part of theirs."""
-    njit: Any = numba.njit  # its stubs lack the last two options
-    return njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
+    """Compile `function` for calls from kernels only: its code becomes part of theirs."""
+    options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True} | options
+    return cast("Any", numba.njit)(pipeline_class=_Inner, **options)(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
