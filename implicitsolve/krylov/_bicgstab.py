@@ -132,7 +132,7 @@ class Steps:
         return dx + alpha * p_hat + omega * s_hat, r + beta * (p - omega * v)
 
 
-bicgstab: Kernel = Kernel("bicgstab", Steps)
+bicgstab: Kernel = Kernel("bicgstab", Steps, module="vectors")
 
 
 class _Recurrence:

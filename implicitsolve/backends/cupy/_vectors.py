@@ -1,4 +1,4 @@
-"""`Vectors` in CUDA: what a step needs of its vectors by one launch, or a few where they are long; `place_colors`."""
+"""`Vectors` in CUDA, by one launch or a few where they are long; `place_colors`; the steps of BiCGSTAB."""
 
 # pyright: basic
 
@@ -12,6 +12,7 @@ import numpy as np
 from implicitsolve import kernels
 from implicitsolve._namespace import array_namespace, is_safe, safe_range
 from implicitsolve.backends.cupy._module import MOST_GRID, THREADS, WARP, dense, is_real, launch, strides
+from implicitsolve.krylov._bicgstab import bicgstab
 from implicitsolve.linearize._difference_steps import place_colors as colors
 
 CHUNK = 8192  # entries of a vector that one block sums
@@ -20,6 +21,7 @@ LONG = 2**20  # entries of a vector up to which one block for each system is fas
 MOST_ARRAYS = 4  # that `measure` takes
 
 Reference: Any = kernels.vectors.reference
+ReferenceSteps: Any = bicgstab.reference
 
 
 def supports(like: Any, **sizes: Any) -> bool:
@@ -248,6 +250,35 @@ def place_colors(blocks: Any, changes: Any, per_length: Any, first: int, lower: 
     )
 
 
+class Steps(ReferenceSteps):
+    """The steps of BiCGSTAB: one launch for each half of an iteration; see `implicitsolve.krylov._bicgstab`."""
+
+    def first_half(self, shadow: Any, r: Any, v: Any, rho: Any) -> tuple[Any, Any]:
+        if r.shape[1] > LONG:
+            return super().first_half(shadow, r, v, rho)
+        shadow, r, v, rho = map(cupy.ascontiguousarray, (shadow, r, v, rho))
+        alpha, s = cupy.empty_like(rho), cupy.empty_like(r)
+        launch_step("bicgstab.cu", "first_half", r, (shadow, r, v, rho, alpha, s, r.shape[1]))
+        return alpha, s
+
+    def second_half(self, shadow: Any, s: Any, t: Any, alpha: Any, rho: Any) -> tuple[Any, ...]:
+        if s.shape[1] > LONG:
+            return super().second_half(shadow, s, t, alpha, rho)
+        shadow, s, t, rho = map(cupy.ascontiguousarray, (shadow, s, t, rho))
+        (omega, new_rho, beta), r = (cupy.empty_like(rho) for _ in range(3)), cupy.empty_like(s)
+        numbers = cupy.empty((len(s), 5), s.dtype)
+        arguments = shadow, s, t, alpha, rho, omega, r, new_rho, beta, numbers, s.shape[1]
+        launch_step("bicgstab.cu", "second_half", s, arguments)
+        return omega, r, new_rho, beta, numbers
+
+    def advance(self, dx: Any, p: Any, *parts: Any) -> tuple[Any, Any]:
+        dx, p, *rest = map(cupy.ascontiguousarray, (dx, p, *parts))
+        new_dx, new_p = cupy.empty_like(dx), cupy.empty_like(p)
+        elementwise("moved", dx, (dx, p, *rest, new_dx, new_p, dx.shape[1], dx.size), "bicgstab.cu")
+        return new_dx, new_p
+
+
 kernels.vectors.implement("cupy", Vectors, supports)
 kernels.rank_one.implement("cupy", rank_one, _supports)
 colors.implement("cupy", place_colors, supports)
+bicgstab.implement("cupy", Steps, supports)

@@ -19,26 +19,24 @@ import numpy as np
 
 from implicitsolve.backends.numba._jit import fma, inlined, inner, kernel, magnitude
 from implicitsolve.backends.numba._lanes import exchange_entries
+from implicitsolve.backends.numba._views import larger, smaller, span, view
 
 
 @inner
-def _factor_pair(A, F, pivots, reach, i):
-    """Factor system i of A (B, T, 3, 2, 2) into F, which may be A; return (singular, growth).
-
-    Rows are exchanged inside the blocks. A view of the system, whose references are counted, takes 10 to 25 % longer.
-    """
-    T = A.shape[1]
+def _factor_pair(A, F, pivots, reach):
+    """Factor A (T, 3, 2, 2) into F, which may be A, with row interchanges in blocks; return (singular, growth)."""
+    T = A.shape[0]
     one = A.dtype.type(1)
     largest = scale = one.real * 0
-    D00, D01, D10, D11 = A[i, 0, 1, 0, 0], A[i, 0, 1, 0, 1], A[i, 0, 1, 1, 0], A[i, 0, 1, 1, 1]
+    D00, D01, D10, D11 = A[0, 1, 0, 0], A[0, 1, 0, 1], A[0, 1, 1, 0], A[0, 1, 1, 1]
     scale = _largest_of(D00, D01, D10, D11)
     zero = one * 0
-    for t in range(T):
+    for t in span(T):
         has_next = t + 1 < T
         C00 = C01 = C10 = C11 = zero
         if has_next:
-            C00, C01, C10, C11 = A[i, t, 2, 0, 0], A[i, t, 2, 0, 1], A[i, t, 2, 1, 0], A[i, t, 2, 1, 1]
-            scale = max(scale, _largest_of(C00, C01, C10, C11))
+            C00, C01, C10, C11 = A[t, 2, 0, 0], A[t, 2, 0, 1], A[t, 2, 1, 0], A[t, 2, 1, 1]
+            scale = larger(scale, _largest_of(C00, C01, C10, C11))
         exchange = magnitude(D10) > magnitude(D00)
         if exchange:
             D00, D01, D10, D11 = D10, D11, D00, D01
@@ -52,63 +50,63 @@ def _factor_pair(A, F, pivots, reach, i):
         if not (0 < first < np.inf and 0 < second < np.inf):
             return t, np.inf
         d1 = one / D11
-        pivots[i, t, 0], pivots[i, t, 1] = int(exchange), 1
-        F[i, t, 1, 0, 0], F[i, t, 1, 0, 1], F[i, t, 1, 1, 0], F[i, t, 1, 1, 1] = d0, D01, ratio, d1
-        u = max(max(first, second), max(magnitude(D01), _largest_of(C00, C01, C10, C11)))
+        pivots[t, 0], pivots[t, 1] = int(exchange), 1
+        F[t, 1, 0, 0], F[t, 1, 0, 1], F[t, 1, 1, 0], F[t, 1, 1, 1] = d0, D01, ratio, d1
+        u = larger(larger(first, second), larger(magnitude(D01), _largest_of(C00, C01, C10, C11)))
         if not has_next:
-            reach[i, t] = t
-            largest = max(largest, u)
+            reach[t] = t
+            largest = larger(largest, u)
             break
-        reach[i, t] = t + 1
-        F[i, t, 2, 0, 0], F[i, t, 2, 0, 1], F[i, t, 2, 1, 0], F[i, t, 2, 1, 1] = C00, C01, C10, C11
+        reach[t] = t + 1
+        F[t, 2, 0, 0], F[t, 2, 0, 1], F[t, 2, 1, 0], F[t, 2, 1, 1] = C00, C01, C10, C11
         s = t + 1
-        L00, L01, L10, L11 = A[i, s, 0, 0, 0], A[i, s, 0, 0, 1], A[i, s, 0, 1, 0], A[i, s, 0, 1, 1]
-        B00, B01, B10, B11 = A[i, s, 1, 0, 0], A[i, s, 1, 0, 1], A[i, s, 1, 1, 0], A[i, s, 1, 1, 1]
-        scale = max(scale, max(_largest_of(L00, L01, L10, L11), _largest_of(B00, B01, B10, B11)))
+        L00, L01, L10, L11 = A[s, 0, 0, 0], A[s, 0, 0, 1], A[s, 0, 1, 0], A[s, 0, 1, 1]
+        B00, B01, B10, B11 = A[s, 1, 0, 0], A[s, 1, 0, 1], A[s, 1, 1, 0], A[s, 1, 1, 1]
+        scale = larger(scale, larger(_largest_of(L00, L01, L10, L11), _largest_of(B00, B01, B10, B11)))
         L00, L10 = L00 * d0, L10 * d0
         L01, L11 = fma(-L00, D01, L01) * d1, fma(-L10, D01, L11) * d1
-        F[i, s, 0, 0, 0], F[i, s, 0, 0, 1], F[i, s, 0, 1, 0], F[i, s, 0, 1, 1] = L00, L01, L10, L11
-        largest = max(largest, u * max(one.real, _largest_of(L00, L01, L10, L11)))
+        F[s, 0, 0, 0], F[s, 0, 0, 1], F[s, 0, 1, 0], F[s, 0, 1, 1] = L00, L01, L10, L11
+        largest = larger(largest, u * larger(one.real, _largest_of(L00, L01, L10, L11)))
         D00, D01 = fma(-L01, C10, fma(-L00, C00, B00)), fma(-L01, C11, fma(-L00, C01, B01))
         D10, D11 = fma(-L11, C10, fma(-L10, C00, B10)), fma(-L11, C11, fma(-L10, C01, B11))
     return -1, largest / scale
 
 
 @inner
-def _solve_pair(F, pivots, x, i):
-    """Overwrite x (B, 2 T) at i with the solution for factors F (B, T, 3, 2, 2), of `factor_pairs` or over the band.
+def _solve_pair(F, pivots, x):
+    """Overwrite x (2 T) with the solution for factors F (T, 3, 2, 2), of `factor_pairs` or over the band.
 
     The latter are of a matrix without blocks above the diagonal: rows may have been exchanged with the next block's.
     """
-    T = F.shape[1]
+    T = F.shape[0]
     p = q = F.dtype.type(0)
-    for t in range(T):
-        a, b = x[i, 2 * t], x[i, 2 * t + 1]
+    for t in span(T):
+        a, b = x[2 * t], x[2 * t + 1]
         if t > 0:  # q is later than p
-            a = fma(-F[i, t, 0, 0, 1], q, fma(-F[i, t, 0, 0, 0], p, a))
-            b = fma(-F[i, t, 0, 1, 1], q, fma(-F[i, t, 0, 1, 0], p, b))
-        first, second = pivots[i, t, 0], pivots[i, t, 1]
+            a = fma(-F[t, 0, 0, 1], q, fma(-F[t, 0, 0, 0], p, a))
+            b = fma(-F[t, 0, 1, 1], q, fma(-F[t, 0, 1, 0], p, b))
+        first, second = pivots[t, 0], pivots[t, 1]
         if first == 1:
             a, b = b, a
         elif first > 1:
-            a, x[i, 2 * t + first] = x[i, 2 * t + first], a
+            a, x[2 * t + first] = x[2 * t + first], a
         if second > 1:
-            b, x[i, 2 * t + second] = x[i, 2 * t + second], b
-        p, q = a, fma(-F[i, t, 1, 1, 0], a, b)
-        x[i, 2 * t], x[i, 2 * t + 1] = p, q
+            b, x[2 * t + second] = x[2 * t + second], b
+        p, q = a, fma(-F[t, 1, 1, 0], a, b)
+        x[2 * t], x[2 * t + 1] = p, q
     for t in range(T - 1, -1, -1):
-        a, b = x[i, 2 * t], x[i, 2 * t + 1]
+        a, b = x[2 * t], x[2 * t + 1]
         if t < T - 1:  # p is later than q
-            a = fma(-F[i, t, 2, 0, 0], p, fma(-F[i, t, 2, 0, 1], q, a))
-            b = fma(-F[i, t, 2, 1, 0], p, fma(-F[i, t, 2, 1, 1], q, b))
-        q = b * F[i, t, 1, 1, 1]
-        p = fma(-F[i, t, 1, 0, 1], q, a) * F[i, t, 1, 0, 0]
-        x[i, 2 * t], x[i, 2 * t + 1] = p, q
+            a = fma(-F[t, 2, 0, 0], p, fma(-F[t, 2, 0, 1], q, a))
+            b = fma(-F[t, 2, 1, 0], p, fma(-F[t, 2, 1, 1], q, b))
+        q = b * F[t, 1, 1, 1]
+        p = fma(-F[t, 1, 0, 1], q, a) * F[t, 1, 0, 0]
+        x[2 * t], x[2 * t + 1] = p, q
 
 
 @inner
 def _largest_of(a, b, c, d):
-    return max(max(magnitude(a), magnitude(b)), max(magnitude(c), magnitude(d)))
+    return larger(larger(magnitude(a), magnitude(b)), larger(magnitude(c), magnitude(d)))
 
 
 @kernel
@@ -119,29 +117,31 @@ def factor(blocks, F_all, pivots_all, reach_all, lower, size, singular, growth):
     with -1 and 1. The loop over the systems is in one function with what it does for each: it compiles in 0.7 to 0.9
     of the time.
     """
+    blocks, F_all, pivots_all, reach_all = view(blocks), view(F_all), view(pivots_all), view(reach_all)
+    singular, growth = view(singular), view(growth)
     T, m = blocks.shape[1:3]
     k = len(size) if len(size) > 0 else blocks.shape[3]
     over_band = F_all.shape[2] > m
     one = blocks.dtype.type(1)
-    for b in range(blocks.shape[0]):
+    for b in span(blocks.shape[0]):
         A, F, pivots, reach = blocks[b], F_all[b], pivots_all[b], reach_all[b]
         scale = largest = best = one.real * 0
-        for t in range(min(lower, T)):
-            scale = max(scale, _copy_row(A, F, reach, t, lower, k))
-        for t in range(T):
+        for t in span(smaller(lower, T)):
+            scale = larger(scale, _copy_row(A, F, reach, t, lower, k))
+        for t in span(T):
             if t + lower < T:
-                scale = max(scale, _copy_row(A, F, reach, t + lower, lower, k))
-            below = min(lower, T - 1 - t)
+                scale = larger(scale, _copy_row(A, F, reach, t + lower, lower, k))
+            below = smaller(lower, T - 1 - t)
             multiplier = one.real
-            for r in range(k):
+            for r in span(k):
                 p, best = r, magnitude(F[t, lower, r, r])
-                for i in range(r + 1, k):
+                for i in span(r + 1, k):
                     v = magnitude(F[t, lower, i, r])
                     if v > best:
                         p, best = i, v
                 if over_band:
-                    for s in range(1, below + 1):
-                        for i in range(k):
+                    for s in span(1, below + 1):
+                        for i in span(k):
                             v = magnitude(F[t + s, lower - s, i, r])
                             if v > best:
                                 p, best = s * k + i, v
@@ -151,28 +151,28 @@ def factor(blocks, F_all, pivots_all, reach_all, lower, size, singular, growth):
                 pivots[t, r] = p
                 if p != r:
                     _exchange(F, reach, t, r, p, lower, k)
-                largest = max(largest, best)
+                largest = larger(largest, best)
                 d = one / F[t, lower, r, r]
                 F[t, lower, r, r] = d
                 eliminate(F, t, r, d, lower, below, k)
                 if not over_band:
-                    for s in range(1, below + 1):
-                        for i in range(k):
-                            multiplier = max(multiplier, magnitude(F[t + s, lower - s, i, r]))
+                    for s in span(1, below + 1):
+                        for i in span(k):
+                            multiplier = larger(multiplier, magnitude(F[t + s, lower - s, i, r]))
             if singular[b] >= 0:
                 break
             row = one.real * 0
-            for r in range(k):
-                for c in range(r + 1, k):
-                    row = max(row, magnitude(F[t, lower, r, c]))
+            for r in span(k):
+                for c in span(r + 1, k):
+                    row = larger(row, magnitude(F[t, lower, r, c]))
             last = lower + reach[t] - t
-            for j in range(lower + 1, last + 1):
+            for j in span(lower + 1, last + 1):
                 finish(F, t, j, lower, k)
-                row = max(row, largest_in_block(F, t, j, k))
-            largest = max(largest, row * multiplier)
-            for s in range(1, below + 1):
-                reach[t + s] = max(reach[t + s], reach[t])
-                for j in range(lower + 1, last + 1):
+                row = larger(row, largest_in_block(F, t, j, k))
+            largest = larger(largest, row * multiplier)
+            for s in span(1, below + 1):
+                reach[t + s] = larger(reach[t + s], reach[t])
+                for j in span(lower + 1, last + 1):
                     update(F, t, j, s, lower, k)
         if singular[b] >= 0:
             growth[b] = np.inf
@@ -186,11 +186,14 @@ def factor_pairs(blocks, F, pivots, reach, singular, growth):
 
     It takes 0.3 to 0.4 of the time of `factor`; a solve by `BlockNewton` 0.8 (T = 20 000) to 0.9 (200 times T = 100).
     """
-    for b in range(blocks.shape[0]):
-        singular[b], growth[b] = _factor_pair(blocks, F, pivots, reach, b)
+    blocks, F, pivots, reach = view(blocks), view(F), view(pivots), view(reach)
+    singular, growth = view(singular), view(growth)
+    for b in span(blocks.shape[0]):
+        singular[b], growth[b] = _factor_pair(blocks[b], F[b], pivots[b], reach[b])
 
 
-# For numbers, and for the lanes of `newton_batch`
+# For numbers, and for the lanes of `newton_batch`. With `span` in place of `range`, LLVM unrolls them so that a
+# factorization takes 1.4 times as long.
 
 
 @inlined
@@ -243,22 +246,22 @@ def _copy_row(A, F, reach, t, lower, k):
     """Bring block row t of A into F; return its largest magnitude."""
     T, m = A.shape[:2]
     largest = abs(A.dtype.type(0))
-    reach[t] = min(t + m - 1 - lower, T - 1)
-    for j in range(max(0, lower - t), min(m, T + lower - t)):
+    reach[t] = smaller(t + m - 1 - lower, T - 1)
+    for j in span(larger(0, lower - t), smaller(m, T + lower - t)):
         copy_block(A, F, t, j, k)
-        largest = max(largest, largest_in_block(F, t, j, k))
-    for j in range(m, F.shape[1]):
-        for r in range(k):
-            for c in range(k):
+        largest = larger(largest, largest_in_block(F, t, j, k))
+    for j in span(m, F.shape[1]):
+        for r in span(k):
+            for c in span(k):
                 F[t, j, r, c] = 0
     return largest
 
 
 @inner
 def copy_block(A, F, t, j, k):
-    """By loops: Numba compiles an assignment of arrays for more than a second."""
-    for r in range(k):
-        for c in range(k):
+    """Copy one block."""
+    for r in span(k):
+        for c in span(k):
             F[t, j, r, c] = A[t, j, r, c]
 
 
@@ -266,18 +269,18 @@ def copy_block(A, F, t, j, k):
 def largest_in_block(F, t, j, k):
     """Largest magnitude in one block, by four chains of comparisons, since each waits for the last."""
     a = b = c = d = magnitude(F[t, j, 0, 0])
-    for r in range(k):
+    for r in span(k):
         q = 0
         while q + 4 <= k:
-            a = max(a, magnitude(F[t, j, r, q]))
-            b = max(b, magnitude(F[t, j, r, q + 1]))
-            c = max(c, magnitude(F[t, j, r, q + 2]))
-            d = max(d, magnitude(F[t, j, r, q + 3]))
+            a = larger(a, magnitude(F[t, j, r, q]))
+            b = larger(b, magnitude(F[t, j, r, q + 1]))
+            c = larger(c, magnitude(F[t, j, r, q + 2]))
+            d = larger(d, magnitude(F[t, j, r, q + 3]))
             q += 4
         while q < k:
-            a = max(a, magnitude(F[t, j, r, q]))
+            a = larger(a, magnitude(F[t, j, r, q]))
             q += 1
-    return max(max(a, b), max(c, d))
+    return larger(larger(a, b), larger(c, d))
 
 
 @inner
@@ -286,18 +289,20 @@ def _exchange(F, reach, t, r, p, lower, k):
     s = p // k
     i = p - s * k
     if s > 0:
-        reach[t] = reach[t + s] = max(reach[t], reach[t + s])
-    for j in range(lower, lower + reach[t] - t + 1):
-        for c in range(k):
+        reach[t] = reach[t + s] = larger(reach[t], reach[t + s])
+    for j in span(lower, lower + reach[t] - t + 1):
+        for c in span(k):
             F[t, j, r, c], F[t + s, j - s, i, c] = F[t + s, j - s, i, c], F[t, j, r, c]
 
 
 @kernel
 def solve(F, pivots, reach, lower, size, singular, x):
     """Overwrite x (B, T k) with the solutions; NaN for singular systems."""
-    for b in range(x.shape[0]):
+    F, pivots, reach, singular, x = view(F), view(pivots), view(reach), view(singular), view(x)
+    for b in span(x.shape[0]):
         if singular[b] >= 0:
-            x[b] = np.nan
+            for i in span(x.shape[1]):
+                x[b, i] = np.nan
         else:
             substitute(F[b], pivots[b], reach[b], lower, size, x[b])
 
@@ -305,19 +310,23 @@ def solve(F, pivots, reach, lower, size, singular, x):
 @kernel
 def solve_pairs(F, pivots, singular, x):
     """The same for k = 2 and three blocks in a row of the factors."""
-    for b in range(x.shape[0]):
+    F, pivots, singular, x = view(F), view(pivots), view(singular), view(x)
+    for b in span(x.shape[0]):
         if singular[b] >= 0:
-            x[b] = np.nan
+            for i in span(x.shape[1]):
+                x[b, i] = np.nan
         else:
-            _solve_pair(F, pivots, x, b)
+            _solve_pair(F[b], pivots[b], x[b])
 
 
 @kernel
 def solve_adjoint(F, pivots, reach, lower, size, singular, x):
     """Overwrite x (B, T k) with the solutions for the adjoint matrices; NaN for singular systems."""
-    for b in range(x.shape[0]):
+    F, pivots, reach, singular, x = view(F), view(pivots), view(reach), view(singular), view(x)
+    for b in span(x.shape[0]):
         if singular[b] >= 0:
-            x[b] = np.nan
+            for i in span(x.shape[1]):
+                x[b, i] = np.nan
         else:
             _solve_adjoint_one(F[b], pivots[b], reach[b], lower, size, x[b])
 
@@ -326,32 +335,32 @@ def solve_adjoint(F, pivots, reach, lower, size, singular, x):
 def substitute(F, pivots, reach, lower, size, x):
     """Overwrite x with the solution."""
     T, k = F.shape[0], len(size) if len(size) > 0 else F.shape[2]
-    for t in range(T):
+    for t in span(T):
         o = t * k
-        for r in range(k):
+        for r in span(k):
             exchange_entries(x, o, r, pivots[t, r], k)
-        for r in range(1, k):
+        for r in span(1, k):
             v = x[o + r]
-            for c in range(r):
+            for c in span(r):
                 v = fma(-F[t, lower, r, c], x[o + c], v)
             x[o + r] = v
-        for s in range(1, min(lower, T - 1 - t) + 1):
-            for r in range(k):
+        for s in span(1, smaller(lower, T - 1 - t) + 1):
+            for r in span(k):
                 v = x[o + s * k + r]
-                for c in range(k):
+                for c in span(k):
                     v = fma(-F[t + s, lower - s, r, c], x[o + c], v)
                 x[o + s * k + r] = v
     for t in range(T - 1, -1, -1):
         o = t * k
         for s in range(reach[t] - t, 0, -1):
-            for r in range(k):
+            for r in span(k):
                 v = x[o + r]
-                for c in range(k):
+                for c in span(k):
                     v = fma(-F[t, lower + s, r, c], x[o + s * k + c], v)
                 x[o + r] = v
         for r in range(k - 1, -1, -1):
             v = x[o + r]
-            for c in range(r + 1, k):
+            for c in span(r + 1, k):
                 v = fma(-F[t, lower, r, c], x[o + c], v)
             x[o + r] = v * F[t, lower, r, r]
 
@@ -359,28 +368,28 @@ def substitute(F, pivots, reach, lower, size, x):
 @inner
 def _solve_adjoint_one(F, pivots, reach, lower, size, x):
     T, k = F.shape[0], len(size) if len(size) > 0 else F.shape[2]
-    for t in range(T):
+    for t in span(T):
         o = t * k
-        for r in range(k):
+        for r in span(k):
             v = x[o + r] * np.conj(F[t, lower, r, r])
             x[o + r] = v
-            for c in range(r + 1, k):
+            for c in span(r + 1, k):
                 x[o + c] = fma(-np.conj(F[t, lower, r, c]), v, x[o + c])
-        for s in range(1, reach[t] - t + 1):
-            for r in range(k):
+        for s in span(1, reach[t] - t + 1):
+            for r in span(k):
                 v = x[o + r]
-                for c in range(k):
+                for c in span(k):
                     x[o + s * k + c] = fma(-np.conj(F[t, lower + s, r, c]), v, x[o + s * k + c])
     for t in range(T - 1, -1, -1):
         o = t * k
-        for s in range(min(lower, T - 1 - t), 0, -1):
-            for r in range(k):
+        for s in range(smaller(lower, T - 1 - t), 0, -1):
+            for r in span(k):
                 v = x[o + s * k + r]
-                for c in range(k):
+                for c in span(k):
                     x[o + c] = fma(-np.conj(F[t + s, lower - s, r, c]), v, x[o + c])
         for r in range(k - 1, 0, -1):
             v = x[o + r]
-            for c in range(r):
+            for c in span(r):
                 x[o + c] = fma(-np.conj(F[t, lower, r, c]), v, x[o + c])
         for r in range(k - 1, -1, -1):
             p = o + pivots[t, r]

@@ -30,10 +30,10 @@ import llvmlite.ir as ir
 import numba
 import numba.core.config
 import numpy as np
-from numba.core import cgutils, config
+from numba.core import cgutils, config, types
+from numba.core.caching import FunctionCache, UserProvidedCacheLocator, UserWideCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
-from numba.core.caching import FunctionCache, UserProvidedCacheLocator, UserWideCacheLocator
 from numba.core.runtime.nrt import rtsys
 from numba.extending import intrinsic
 
@@ -137,44 +137,13 @@ def fma(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
         out.imag = fused(builder, x.imag, y.real, fused(builder, x.real, y.imag, z.imag))
         return out._getvalue()
 
-    return a(a, a, a), complex_ if isinstance(a, numba.types.Complex) else real
+    return a(a, a, a), complex_ if isinstance(a, types.Complex) else real
 
 
 @inner
 def magnitude(x: Any) -> Any:
     """|Re x| + |Im x|: what LAPACK compares pivots by, and cheaper than the modulus."""
     return abs(x.real) + abs(x.imag)
-
-
-@_intrinsic
-def borrowed(typing_context: Any, array: Any) -> Any:
-    """The same array without a reference count, for arguments of a kernel: the caller keeps them.
-
-    Never for an array that the kernel itself made: it would be freed after its last use under its own name.
-
-    Counts are atomic, and every call and every row of an array changes one. Threads that share an array would wait for
-    each other: measured 20 % of a Newton solve on one thread, and all that the second thread gains.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        out = context.make_array(array)(context, builder, value=values[0])
-        out.meminfo = ir.Constant(out.meminfo.type, None)
-        out.parent = ir.Constant(out.parent.type, None)
-        return out._getvalue()
-
-    return array(array), generate
-
-
-@_intrinsic
-def row_pointer(typing_context: Any, array: Any, row: Any) -> Any:
-    """C pointer to a row of a C-contiguous matrix, without the view and the checks of ``array[row].ctypes``."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        matrix = context.make_array(array)(context, builder, value=values[0])
-        columns = builder.extract_value(matrix.shape, 1)
-        return builder.gep(matrix.data, [builder.mul(values[1], columns)])
-
-    return numba.types.CPointer(array.dtype)(array, numba.types.intp), generate
 
 
 LEAST = 2_000_000  # operations below which waking threads costs more than they save

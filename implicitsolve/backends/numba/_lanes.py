@@ -18,12 +18,12 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.imputils import lower_builtin, lower_cast
 from numba.core.typeconv.castgraph import Conversion
-from numba.core.typing import templates
 from numba.core.typing.templates import AbstractTemplate, signature
 from numba.extending import overload, register_model
 
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba._jit import _intrinsic, llvm
+from implicitsolve.backends.numba._views import View, new_view, span, typed
 
 LANES = 16  # doubles in two of the widest registers: while one result is waited for, the other is computed
 LINE = 64  # bytes of a cache line, which no vector should cross
@@ -114,25 +114,16 @@ def mask_of(typing_context: Any, integer: Any) -> Any:
 
 
 @_intrinsic
-def lanes(typing_context: Any, array: Any) -> Any:
-    """A C-contiguous array of numbers, whose last axis are the lanes, as an array of Lanes; the caller keeps it."""
-    out = types.Array(Lanes(array.dtype), array.ndim - 1, "C")
+def lanes(typing_context: Any, numbers: Any) -> Any:
+    """A view of numbers, whose last axis are the lanes, as one of Lanes."""
+    out = View(Lanes(numbers.dtype), numbers.ndim - 1)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        numbers = context.make_array(array)(context, builder, value=values[0])
-        view = context.make_array(out)(context, builder)
-        item = context.get_data_type(out.dtype)
-        context.populate_array(
-            view,
-            data=builder.bitcast(numbers.data, item.as_pointer()),
-            shape=cgutils.unpack_tuple(builder, numbers.shape)[:-1],
-            strides=cgutils.unpack_tuple(builder, numbers.strides)[:-1],
-            itemsize=context.get_constant(types.intp, context.get_abi_sizeof(item)),
-            meminfo=None,
-        )
-        return view._getvalue()
+        data = builder.bitcast(builder.extract_value(values[0], 0), context.get_data_type(out.dtype).as_pointer())
+        sizes = [builder.extract_value(values[0], [1, axis]) for axis in range(out.ndim)]
+        return new_view(context, builder, out, data, cgutils.pack_array(builder, sizes))
 
-    return out(array), generate
+    return out(numbers), generate
 
 
 @_intrinsic
@@ -146,7 +137,6 @@ def pointer_to_lanes(typing_context: Any, pointer: Any) -> Any:
     return out(pointer), generate
 
 
-typed: Any = templates.infer_global  # its type says that it returns None
 FUNCTIONS = ("exp", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh")
 ARITHMETIC = {
     (operator.add, operator.iadd): "fadd",
@@ -306,7 +296,7 @@ def _exchange_entries(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> Any:
     else:
 
         def exchanged(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
-            for i in range(r + 1, k):
+            for i in span(r + 1, k):
                 mask = pivot == i
                 a, b = x[first + r], x[first + i]
                 x[first + r], x[first + i] = select(mask, b, a), select(mask, a, b)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from implicitsolve.backends.numba import _newton_steps as steps
-from implicitsolve.backends.numba._jit import ZERO, borrowed, inner, kernel
+from implicitsolve.backends.numba._jit import ZERO, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
+from implicitsolve.backends.numba._views import span, view
 from implicitsolve.nonlinear import _broyden
 from implicitsolve.nonlinear._broyden import MAX_AGE
 from implicitsolve.nonlinear._loop import BLOWN_UP, PATIENCE, IterationLoop
@@ -61,10 +62,11 @@ def nbytes(T, k, m, itemsize):
 @kernel
 def evaluate_each(call, x, p, out, shape):
     """Evaluate F for each of the systems x (b, N) into `out`; NaN where that raised."""
-    x, p, out = borrowed(x), borrowed(p), borrowed(out)
-    for b in range(x.shape[0]):
-        if call(x[b].ctypes, p[b].ctypes, out[b].ctypes, shape[0], shape[1], p.shape[1]) == 0:
-            out[b] = np.nan
+    x, p, out = view(x), view(p), view(out)
+    for b in span(x.shape[0]):
+        if call(x[b].data, p[b].data, out[b].data, shape[0], shape[1], p.shape[1]) == 0:
+            for i in span(out.shape[1]):
+                out[b, i] = np.nan
 
 
 @kernel
@@ -76,12 +78,13 @@ def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, sta
     the slowest rate with a stale Jacobian. `work` is from `workspace`. `norms` (B, 2) takes max|F|
     at x and at x0, `counts` (B, 2) the steps and the evaluations.
     """
-    x, p, F_out = borrowed(x), borrowed(p), borrowed(F_out)
-    numbers, lengths, state, given = borrowed(work[1]), borrowed(work[4]), borrowed(work[5]), borrowed(work[6])
-    pair, who = borrowed(work[7]), borrowed(work[8])
-    V, J, pivots = lanes(borrowed(work[0])), lanes(borrowed(work[2])), lanes(borrowed(work[3]))
+    x, p, F_out = view(x), view(p), view(F_out)
+    status, norms, counts = view(status), view(norms), view(counts)
+    numbers, lengths, state, given = view(work[1]), view(work[4]), view(work[5]), view(work[6])
+    pair, who = view(work[7]), view(work[8])
+    V, J, pivots = lanes(view(work[0])), lanes(view(work[2])), lanes(view(work[3]))
     scales, S = lanes(lengths), lanes(state)
-    factors = J, pivots, borrowed(work[9]), lower
+    factors = J, pivots, view(work[9]), lower
     atol, rtol, precision, relative, least, slowest = tolerances
     user = is_wide, shape, given, p, who, pair
     outputs = x, F_out, status, norms, counts
@@ -89,7 +92,7 @@ def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, sta
     while True:
         while idle != 0 and waiting < x.shape[0]:
             new = ZERO
-            for lane in range(LANES):
+            for lane in span(LANES):
                 if idle >> lane & 1 and waiting < x.shape[0]:
                     _load(numbers, given, lengths, state, x, p, who, lane, waiting)
                     waiting += 1
@@ -133,11 +136,11 @@ def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, sta
 def _load(numbers, given, lengths, state, x, p, who, lane, b):
     """Put system b into a lane."""
     who[lane] = b
-    for i in range(x.shape[1]):
+    for i in span(x.shape[1]):
         numbers[X, i * LANES + lane] = x[b, i]
-    for q in range(p.shape[1]):
+    for q in span(p.shape[1]):
         given[q, lane] = p[b, q]
-    for c in range(lengths.shape[1]):
+    for c in span(lengths.shape[1]):
         lengths[FLOOR, c, lane], lengths[GUESS, c, lane] = 0, 1
     state[SINCE, lane], state[STEPS, lane], state[EVALUATIONS, lane] = 0, 0, 1
 
@@ -163,14 +166,14 @@ def _begin(call, user, numbers, V, S, new, atol, rtol):
 def _step(call, user, numbers, V, S, updates, running, slowest):
     """Try the step in the running lanes; return where it reduces ||F|| and was taken, and which are not slow yet."""
     N, excess = V.shape[1], V[STEP, 0] * 0
-    for i in range(N):
+    for i in span(N):
         V[TRIAL, i] = V[X, i] + V[STEP, i]
         excess += V[TRIAL, i] * 0  # NaN where a trial point is not finite
     steps.evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
     largest, norm = steps.measure(V, TRIAL_F, S[UNIT])
     rate = np.sqrt(norm / S[NORM])
     is_good = mask_of(running) & (rate <= largest_ratio(updates == 0)) & (excess == 0)
-    for i in range(N):
+    for i in span(N):
         V[PAIRS + 2 * updates, i] = V[TRIAL, i] - V[X, i]
     fast = is_fast(rate, S[RATE] if updates > 1 else rate, slowest)
     S[RATE] = rate
@@ -205,10 +208,10 @@ def _finish(outputs, numbers, state, who, ended, code):
     if ended == 0:
         return
     x, F_out, status, norms, counts = outputs
-    for lane in range(LANES):
+    for lane in span(LANES):
         if ended >> lane & 1:
             b = who[lane]
-            for i in range(x.shape[1]):
+            for i in span(x.shape[1]):
                 x[b, i], F_out[b, i] = numbers[X, i * LANES + lane], numbers[F, i * LANES + lane]
             status[b], norms[b, 0], norms[b, 1] = code, state[MEASURE, lane], state[FIRST, lane]
             counts[b, 0], counts[b, 1] = int(state[STEPS, lane]), int(state[EVALUATIONS, lane])
@@ -217,6 +220,6 @@ def _finish(outputs, numbers, state, who, ended, code):
 @inner
 def _leave(outputs, state, who, left):
     """Say what the systems in the lanes `left` have cost; they stay as they were."""
-    for lane in range(LANES):
+    for lane in span(LANES):
         if left >> lane & 1:
             outputs[4][who[lane], 1] = int(state[EVALUATIONS, lane])

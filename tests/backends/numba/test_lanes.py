@@ -17,6 +17,7 @@ from implicitsolve.backends.numba._jit import fma
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton import compiled_for_lanes
 from implicitsolve.backends.numba._newton_steps import divide, factor
+from implicitsolve.backends.numba._views import view
 
 CELLS = BlockBanded(1, 1, 2)
 
@@ -33,7 +34,7 @@ def in_lanes(values, dtype="float64"):
 
 @numba.njit(error_model="numpy")
 def expressions(x):
-    u, v, out = lanes(x)[0], lanes(x)[1], lanes(x)
+    u, v, out = lanes(view(x))[0], lanes(view(x))[1], lanes(view(x))
     out[2] = 2 * u - v / 3 + (-u) * +v
     out[3] = abs(u - v) + np.abs(v - u)
     out[4] = u**3 + v**2.5 + u ** (-1)
@@ -45,7 +46,7 @@ def expressions(x):
     u *= 2.0
     u /= v
     out[9] = u
-    return bits(lanes(x)[0] >= lanes(x)[1])
+    return bits(lanes(view(x))[0] >= lanes(view(x))[1])
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-14), ("float32", 1e-6)])
@@ -78,7 +79,7 @@ def test_masks_and_integers_are_inverse():
 def test_comparisons_with_nan_are_false():
     @numba.njit
     def compare(x):
-        v = lanes(x)[0]
+        v = lanes(view(x))[0]
         return bits(v <= 1.0), bits(v > 1.0), bits(v == v)
 
     x = in_lanes([[np.nan, *[1.0] * (LANES - 1)]])
@@ -90,9 +91,9 @@ def test_comparisons_with_nan_are_false():
 
 @numba.njit(error_model="numpy")
 def solve_in_lanes(blocks, pivots, reach, lower, x):
-    factors = lanes(blocks), lanes(pivots), reach, lower
+    factors = lanes(view(blocks)), lanes(view(pivots)), view(reach), lower
     factor(*factors)
-    divide(factors, lanes(x))
+    divide(factors, lanes(view(x)))
 
 
 def solve(blocks, lower, x):

@@ -1,0 +1,189 @@
+"""Arrays, loops and comparisons for kernels in a few LLVM instructions each, by whose number Numba's time goes."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import llvmlite.ir as ir
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.core.imputils import RefType, iternext_impl, lower_builtin, lower_getattr
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global, signature
+from numba.extending import make_attribute_wrapper, register_model
+
+from implicitsolve.backends.numba._jit import _intrinsic
+
+typed: Any = infer_global  # its type says that it returns None
+
+
+class View(types.Type):
+    """A C-contiguous array whose memory the caller of a kernel keeps: a pointer and a shape.
+
+    Indices are integers, none of them negative; fewer than there are axes give a view of the rest. An entry takes ten
+    LLVM instructions, one of an array some 60 for strides, negative indices and reference counts. Counts are atomic,
+    besides: threads that share an array would wait for each other, measured 20 % of a Newton solve on one thread, and
+    all that the second gains.
+    """
+
+    def __init__(self, dtype: Any, ndim: int) -> None:
+        self.dtype, self.ndim = dtype, ndim
+        super().__init__(name=f"View({dtype}, {ndim})")
+
+
+@register_model(View)
+class _ViewModel(models.StructModel):
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        shape = types.UniTuple(types.intp, fe_type.ndim)
+        super().__init__(dmm, fe_type, [("data", types.CPointer(fe_type.dtype)), ("shape", shape)])
+
+
+make_attribute_wrapper(View, "shape", "shape")
+make_attribute_wrapper(View, "data", "data")
+
+
+@infer_getattr
+class _Attributes(AttributeTemplate):
+    key = View
+
+    def resolve_dtype(self, view: View) -> Any:
+        return types.DType(view.dtype)
+
+
+@lower_getattr(View, "dtype")
+def _dtype(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return context.get_dummy_value()
+
+
+@_intrinsic
+def view(typing_context: Any, array: Any) -> Any:
+    """A `View` of a C-contiguous and aligned array, which must live as long.
+
+    Never of an array that the kernel itself made: it would be freed after its last use under its own name.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        given = context.make_array(array)(context, builder, value=values[0])
+        return new_view(context, builder, signature.return_type, given.data, given.shape)
+
+    is_usable = array.layout == "C" and array.aligned
+    return (View(array.dtype, array.ndim)(array), generate) if is_usable else None
+
+
+def new_view(context: Any, builder: Any, kind: View, data: Any, shape: Any) -> Any:
+    empty = ir.Constant(context.get_value_type(kind), ir.Undefined)
+    return builder.insert_value(builder.insert_value(empty, data, 0), shape, 1)
+
+
+def _types_at(view: Any, index: Any) -> Any:
+    """The type of what stands at an index, and that of the index; None where `view` is none."""
+    if not isinstance(view, View):
+        return None
+    kind: Any = types.UniTuple(types.intp, len(index)) if isinstance(index, types.BaseTuple) else types.intp
+    rest = view.ndim - (len(index) if isinstance(index, types.BaseTuple) else 1)
+    return (View(view.dtype, rest) if rest else view.dtype), kind
+
+
+@typed(operator.getitem)
+class _Get(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        found = _types_at(*args)
+        return found and signature(found[0], args[0], found[1])
+
+
+@typed(operator.setitem)
+class _Set(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        found = _types_at(*args[:2])
+        return found and signature(types.none, args[0], found[1], found[0])
+
+
+def _place(builder: Any, view: Any, kind: View, index: Any, index_kind: Any) -> Any:
+    """Pointer to what stands at an index."""
+    indices = cgutils.unpack_tuple(builder, index) if isinstance(index_kind, types.BaseTuple) else [index]
+    place = indices[0]
+    for axis in range(1, kind.ndim):
+        place = builder.mul(place, builder.extract_value(view, [1, axis]), flags=["nsw"])
+        if axis < len(indices):
+            place = builder.add(place, indices[axis], flags=["nsw"])
+    return builder.gep(builder.extract_value(view, 0), [place], inbounds=True)
+
+
+@lower_builtin(operator.getitem, View, types.Integer)
+@lower_builtin(operator.getitem, View, types.BaseTuple)
+def _get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    (kind, index_kind), out = sig.args, sig.return_type
+    place = _place(builder, args[0], kind, args[1], index_kind)
+    if not isinstance(out, View):
+        return context.unpack_value(builder, out, place)
+    sizes = [builder.extract_value(args[0], [1, axis]) for axis in range(kind.ndim - out.ndim, kind.ndim)]
+    return new_view(context, builder, out, place, cgutils.pack_array(builder, sizes))
+
+
+@lower_builtin(operator.setitem, View, types.Integer, types.Any)
+@lower_builtin(operator.setitem, View, types.BaseTuple, types.Any)
+def _set(context: Any, builder: Any, sig: Any, args: Any) -> None:
+    context.pack_value(builder, sig.args[2], args[2], _place(builder, args[0], sig.args[0], args[1], sig.args[1]))
+
+
+class Span(types.SimpleIteratorType):
+    """What `span` returns."""
+
+    def __init__(self) -> None:
+        super().__init__("Span", types.intp)
+
+
+@register_model(Span)
+class _SpanModel(models.StructModel):
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, [("next", types.CPointer(types.intp)), ("end", types.intp)])
+
+
+@_intrinsic
+def span(typing_context: Any, first: Any, end: Any = None) -> Any:
+    """``range(end)`` or ``range(first, end)``, without a step: a fifth of the LLVM instructions."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        given = [context.cast(builder, *pair, types.intp) for pair in zip(values, kinds)]
+        place = cgutils.alloca_once_value(builder, given[0] if len(given) > 1 else given[0].type(0))
+        empty = ir.Constant(context.get_value_type(SPAN), ir.Undefined)
+        return builder.insert_value(builder.insert_value(empty, place, 0), given[-1], 1)
+
+    kinds = [first] if end is None else [first, end]
+    return SPAN(first, types.Omitted(None) if end is None else end), generate
+
+
+SPAN = Span()
+
+
+@lower_builtin("iternext", Span)
+@iternext_impl(RefType.UNTRACKED)
+def _next(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
+    place, end = (builder.extract_value(args[0], i) for i in range(2))
+    i = builder.load(place)
+    builder.store(builder.add(i, i.type(1), flags=["nsw"]), place)
+    result.set_valid(builder.icmp_signed("<", i, end))
+    result.yield_(i)
+
+
+def _choice(comparison: str) -> Any:
+    """Of two real numbers, the second where the comparison holds for it and the first.
+
+    Numba compiles a function for each type that `max` is called with.
+    """
+
+    @_intrinsic
+    def chosen(typing_context: Any, a: Any, b: Any) -> Any:
+        kind = typing_context.unify_types(types.unliteral(a), types.unliteral(b))
+        is_float = isinstance(kind, types.Float)
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            compare = builder.fcmp_ordered if is_float else builder.icmp_signed
+            return builder.select(compare(comparison, values[1], values[0]), values[1], values[0])
+
+        return kind(kind, kind), generate
+
+    return chosen
+
+
+larger, smaller = _choice(">"), _choice("<")
