@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
         np.zeros((2, 60)),
         "block-newton",
     ),
+    "sizes from J": (Problem(steep, x_scale="auto", f_scale="auto"), np.zeros(40), "auto"),
     "two precisions and halves": (gru_layer(), None, "auto"),
 }
 

@@ -24,7 +24,7 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem, chosen, host, spread
 from implicitsolve.result import NonlinearResult
-from implicitsolve.stopping import Tally, check_limit
+from implicitsolve.stopping import LimitReached, Tally, check_limit
 from implicitsolve.structure import BlockBanded, Detection
 
 
@@ -175,7 +175,11 @@ class Scales:
         is_exact = plain.jac or plain.jvp or plain.linearize
         for _ in range((1 if is_exact else ROUNDS) if seeks_x or seeks_F else 0):
             scales = cls.with_sizes(plain, x, F, x0)
-            found = _equilibrated(assembled(scales.problem, scales.start(x0), tally), seeks_x, seeks_F)
+            try:
+                J = tally.enforced(assembled, scales.problem, scales.start(x0), tally)
+            except LimitReached:
+                break  # the solve ends with its first residual
+            found = _equilibrated(J, seeks_x, seeks_F)
             x, F = (sizes * factors.reshape(sizes.shape) for sizes, factors in zip((x, F), found))
         return cls.with_sizes(plain, x, F, x0)
 
