@@ -209,13 +209,15 @@ def difference_product(
                 change = change - (residual(outside) - F)
             if is_known or attempt > MAX_CALIBRATIONS:
                 break
-            precision = np.maximum(unit, length.precision[rows])
-            if Row.supports(x) and _is_clear(value[0], change[0], F[0], float(precision[0])):
+            known = length.precision[rows]
+            precision = np.maximum(unit, known)
+            if known[0] != SINGLE and Row.supports(x) and _is_clear(value[0], change[0], F[0], float(precision[0])):
                 length.is_known[rows] = True
                 break
-            coarse = in_single(value, F) & (precision < SINGLE)
-            if coarse.any():
-                length.precision[rows] = np.where(coarse, SINGLE, length.precision[rows])
+            is_single = in_single(value, F)
+            coarse, fine = is_single & (known == 0), ~is_single & (known == SINGLE) & (norm_max(change) > 0)
+            if coarse.any() or fine.any():  # what little cancellation leaves fits into float32 too; longer steps tell
+                length.precision[rows] = np.where(coarse, SINGLE, np.where(fine, unit, known))
                 seen = -1
                 attempt += 1
                 continue

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, eps, gather, merged, scatter
+from implicitsolve._namespace import Norms, array_namespace, eps, gather, merged, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
@@ -151,7 +151,7 @@ class IterationLoop(Generic[State]):
         status = np.full(rows.size, RUNNING, dtype=np.int8)
         status[~np.isfinite(norms)] = NONFINITE
         status[(limit <= 0) & (status == RUNNING)] = ITERATION_LIMIT
-        self._note_converged(status, norms, stop.holds(measure, target, x, None))
+        self._note_converged(status, norms, measure, x, stop.holds(measure, target, x, None))
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
         since, spent = np.zeros(rows.size, dtype=np.int32), solution.krylov_iterations[rows]
@@ -261,17 +261,23 @@ class IterationLoop(Generic[State]):
         """Set the status of systems for which the stopping rule holds; `moved` is their last step."""
         state = self.state
         held = self.stop.holds(state.measure, state.target, state.x, moved)
-        self._note_converged(state.status, state.norms, held)
+        self._note_converged(state.status, state.norms, state.measure, state.x, held)
         if self.scheduler is not None:
             self.scheduler.stop_beaten(state.status, state.rows)
 
-    def _note_converged(self, status: HostArray, norms: HostArray, held: HostArray) -> None:
+    def _note_converged(
+        self, status: HostArray, norms: HostArray, measure: HostArray, x: Array, held: HostArray
+    ) -> None:
         """Set the status of systems for which the stopping rule `held`, or that have reached ||F|| = 0."""
         if self.truth is None:
             held = held | (norms == 0)
         else:
             status[norms == 0] = STAGNATED
         np.putmask(status, held, CONVERGED)
+        rows = np.flatnonzero(held)
+        if rows.size:
+            lost = rows[~np.isfinite(norm_max(x if rows.size == held.size else gather(x, rows)))]
+            status[lost], measure[lost] = NONFINITE, np.nan  # whatever F returns there
 
     def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
         """Evaluator, x and F of some of the running systems."""

@@ -60,6 +60,8 @@ class SparseMatrix(LinearOperator):
                 f"SparseMatrix: `data` must have shape (..., {structure.nnz}), one for each entry of the pattern, "
                 f"got {tuple(data.shape)}"
             )
+        if isinstance(data, np.ndarray):
+            data = np.ascontiguousarray(data)  # SuperLU takes no strides
         self.data: Array = data
         self.structure: Sparse = structure
         n, batch_shape = structure.unknowns, tuple(data.shape[:-1])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse.linalg as spla
 
-from implicitsolve import Problem, pull_back, push_forward
+from implicitsolve import Problem, pull_back, push_forward, root
 from tests.derivatives.layer import Layer
 
 
@@ -138,3 +138,13 @@ def test_wrong_names_are_named():
         pull_back(problem, solution, layer.cotangent, wrt=["A", "X"])
     with pytest.raises(TypeError, match="`wrt` must be a collection of names"):
         pull_back(problem, solution, layer.cotangent, wrt="A")
+
+
+@pytest.mark.parametrize("c", np.linspace(0.5, 3, 20))
+def test_differences_at_roots_were_as_long_as_those_of_float32(c):
+    problem = Problem(
+        lambda x: x + 0.3 * x**2 - c, parameters={"c": c}, parameter_jvp=lambda x, t: -t["c"], structure="none"
+    )
+    result = root(problem, np.zeros(1))
+    tangent = push_forward(problem, result, {"c": np.ones(1)}).tangent
+    np.testing.assert_allclose(tangent, 1 / (1 + 0.6 * result.x), rtol=1e-6)

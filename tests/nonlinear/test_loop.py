@@ -109,3 +109,25 @@ def test_a_jacobian_serves_20_steps_at_most(batch):
 def test_a_jacobian_is_kept_as_long_as_steps_bring_what_a_new_one_promises(rate, kept, batch):
     """1.5 digits for the two evaluations of a step with a new J: 10^(-1.5 / 2) = 0.178 for one."""
     assert assemblies(1 / (1 - rate), "chord", 6, batch) == ([1] if kept else [1, 2, 3, 4, 5, 6])
+
+
+METHODS = "auto", "newton-krylov", "sparse-newton", "anderson", "picard", "broyden", "homotopy", "pseudo-transient"
+
+
+@pytest.mark.parametrize("batch_ndim", [0, 1])
+@pytest.mark.parametrize("method", METHODS)
+def test_x0_that_is_not_finite_converged_where_the_residual_does_not_notice(method, batch_ndim):
+    x0 = np.array([[np.nan, 1.0], [np.inf, 1.0]])[1 - batch_ndim :]
+    problem = Problem(lambda x: np.where(x > 0, 0.0, 0.0), batch_ndim=batch_ndim)
+    result = root(problem, x0, method=method)
+    assert np.all(np.asarray(result.status) == Status.NONFINITE)
+
+
+def test_a_step_to_infinity_converged_where_the_residual_does_not_notice():
+    def leap(x):
+        return np.where(np.isfinite(x), 1e308, 0.0)
+
+    for method in ("picard", "broyden", "anderson"):
+        result = root(leap, np.full(2, -1e308), method=method)
+        assert not result.success
+        assert np.isfinite(result.x).all()

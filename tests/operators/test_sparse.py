@@ -8,6 +8,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
+import implicitsolve as ims
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve.operators._sparse import SparseMatrix
 
@@ -45,3 +46,12 @@ def test_from_scipy_adds_duplicates():
 def test_wrong_number_of_entries():
     with pytest.raises(ValueError, match=r"shape \(\.\.\., 2\)"):
         SparseMatrix(np.ones(3), Sparse(np.eye(2)))
+
+
+def test_entries_in_strides_could_not_be_factorized():
+    J = np.stack([c * np.eye(100) - np.roll(np.eye(100), 1, axis=0) - np.roll(np.eye(100), 7, axis=0) for c in (4, 5)])
+    problem = ims.Problem(
+        lambda x: np.einsum("bij,bj->bi", J, x) - 1.0, jac=lambda x: J, batch_ndim=1, structure=ims.Sparse(J[0] != 0)
+    )
+    result = ims.root(problem, np.zeros((2, 100)), method="sparse-newton")
+    np.testing.assert_allclose(result.x, np.linalg.solve(J, np.ones((2, 100, 1)))[..., 0])
