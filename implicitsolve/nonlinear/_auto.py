@@ -40,8 +40,17 @@ from implicitsolve.stopping import NonlinearStop
 
 PRODUCTS, CAUTIOUS = NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))
+
+
+class WholeNewton(BlockNewton):
+    """`BlockNewton` without line searches, which is chosen by the number of systems: one may differ in rounding."""
+
+    label = "BlockNewton"
+    rounds_freely = True
+
+
 WHOLE_STEPS = {
-    backend: BlockNewton(factor=BlockLU(backend=backend), line_search=Backtracking(max_trials=0))
+    backend: WholeNewton(factor=BlockLU(backend=backend), line_search=Backtracking(max_trials=0))
     for backend in ("lapack", "reference")
 }
 BLOCKS, DENSE = BlockNewton(), DenseNewton()

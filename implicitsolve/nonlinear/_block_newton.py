@@ -73,9 +73,10 @@ class OneFactoredSystem(OneSystem):
     @staticmethod
     def applies(method: Any, context: SolveContext, x0: Array) -> bool:
         """Whether the system is alone and real, and the kernels are the library's choice: sums differ in rounding."""
-        is_chosen = getattr(method.factor, "backend", "auto") == "auto" and not method.line_search.needs_descent
+        is_chosen = getattr(method.factor, "backend", "auto") == "auto" and not context.evaluator.batch_shape
         is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd" and x0.dtype.isnative
-        return is_chosen and is_plain and not context.evaluator.batch_shape and OneSystem.suits(context)
+        may_differ = is_chosen or getattr(method, "rounds_freely", False)
+        return may_differ and is_plain and not method.line_search.needs_descent and OneSystem.suits(context)
 
     def run(self) -> Solution:
         """Iterate until the system has ended, and leave the factors to later solves."""
