@@ -87,8 +87,8 @@ class NonlinearStop:
         Limit of residuals and products with J or its transpose together, as counted by `Counts`: of a whole solve, with
         all the methods that "auto" tries, and of a whole batch, one call for all of whose systems counts once. Each of
         these methods may take one residual at its start that is over the limit. Default: none. Then each system has
-        an allowance of some 500 evaluations for all attempts of Newton's methods together, and ends as STAGNATED once
-        it is spent (see Notes).
+        an allowance of some 500 evaluations for all attempts together, and ends as STAGNATED once it is spent (see
+        Notes).
     max_seconds : float, optional
         Limit of time by the clock, tested before each evaluation and each step. With it results depend on the speed of
         the machine. Ranks end together, at the cost of a reduction before each evaluation. Default: none.
@@ -114,8 +114,10 @@ class NonlinearStop:
 
     Where J, or a linear solve of a first attempt without J, takes more than 100 evaluations, the allowance is four
     times that; a first attempt that has not reduced ||F|| to 0.9 ends at half of it. In a batch, a system is charged
-    its residuals, Krylov iterations and assemblies. Fixed-point methods, homotopies and pseudo-transient continuation
-    have limits of steps alone, and so has a dense J whose equations differ in units.
+    its residuals, Krylov iterations and assemblies. Fixed-point methods, of one evaluation a step, and homotopies near
+    x0 (see `Homotopy`) have limits of steps alone, but what the former take without progress is not left to later
+    methods. "auto" keeps half of the allowance of a fixed-point problem for its last method. Limits of steps alone hold
+    for pseudo-transient continuation, and for a dense J whose equations differ in units.
 
     Examples
     --------

@@ -244,3 +244,27 @@ def test_each_system_of_a_batch_has_an_allowance():
         result = ims.root(problem, np.tile(np.linspace(0.1, 0.9, 30), (3, 1)))
     assert result.success.tolist() == [False, True, False]
     assert result.counts.residuals <= 2 * 500 + 20 * int(result.iterations.sum())
+
+
+def test_what_fixed_point_methods_take_is_not_left_to_later_ones():
+    """A map without a fixed point took up to 2,058 evaluations: Anderson's steps and a homotopy's had limits alone."""
+    rng = np.random.default_rng(0)
+    for n in (2, 10, 100):
+        W, c = rng.standard_normal((n, n)) / n**0.5, rng.standard_normal(n)
+        problem = ims.Problem(lambda x, W=W, c=c: -(W @ np.tanh(x)) - 4 - c**2 - 0.1 * x**2, fixed_point=True)
+        with np.errstate(all="ignore"):
+            result = ims.root(problem, np.zeros(n))
+        assert not result.success
+        assert [retry.method.split()[0] for retry in result.retries] == ["Homotopy", "NewtonKrylov"]
+        assert total(result.counts) <= 1000
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_homotopy_leaves_evaluations_to_newtons_method(seed):
+    """An affine map of spectral radius 4, whose path goes to infinity: only Newton's method solves it."""
+    rng = np.random.default_rng(seed)
+    W, c = 4 * rng.standard_normal((20, 20)) / 20**0.5, rng.standard_normal(20)
+    result = ims.root(ims.Problem(lambda x: x - (W @ x + c), fixed_point=True), np.zeros(20))
+    assert result.success
+    assert result.retries[-1].method.startswith("NewtonKrylov")
+    assert total(result.counts) <= 1500

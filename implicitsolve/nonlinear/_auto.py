@@ -36,7 +36,7 @@ from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import LARGEST_BLOCK, favors_direct
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop
+from implicitsolve.stopping import ALLOWANCE, NonlinearStop
 
 PRODUCTS, CAUTIOUS = NewtonKrylov(), NewtonKrylov(line_search=Backtracking().cautious())
 LAGGED = NewtonKrylov(preconditioner=Lagged(preconditioner=BlockLU(), eager=False))
@@ -108,7 +108,7 @@ class Auto:
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         first, *others = self._methods(context, start.x)
-        reserve = context.evaluator.size + OVERRUN if DENSE in others else 0
+        favored, reserve = _reserve(context.evaluator, others)
         sparing = replace(context, reserve=reserve)
         solution = first.solve(sparing, start, rows)
         if (solution.status == Status.CONVERGED).all():
@@ -118,7 +118,7 @@ class Auto:
             if not again.size:
                 break
             continues = isinstance(first, BriefAnderson) and method is others[0]
-            settings = context if method is DENSE else sparing
+            settings = context if method is favored else sparing
             solution = retried(method, settings, solution, again, continues=continues)
         return solution
 
@@ -163,6 +163,13 @@ class Auto:
         if not favors_direct(problem, structure.length(evaluator.size)):
             return [LAGGED]
         return [BLOCKS, PRODUCTS]
+
+
+def _reserve(evaluator: Evaluator, others: Sequence[NonlinearMethod]) -> tuple[NonlinearMethod | None, int]:
+    """A later method, and the evaluations of each system's allowance that those before it leave to it."""
+    if DENSE in others:
+        return DENSE, evaluator.size + OVERRUN
+    return (others[-1], ALLOWANCE // 2) if evaluator.problem.fixed_point and others else (None, 0)
 
 
 def _steps_of_newton(context: SolveContext, x0: Array) -> float:

@@ -84,8 +84,6 @@ class BlockState(LoopState):
 class BlockLoop(IterationLoop[BlockState]):
     """Steps whose directions come from a factorized J and the updates since."""
 
-    LIMITED = True
-
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.whole)

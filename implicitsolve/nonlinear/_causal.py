@@ -150,6 +150,8 @@ class _State(LoopState):
 class _CausalLoop(IterationLoop[_State]):
     """Whole steps, bounded element by element."""
 
+    LIMITED = False  # progress is that of the blocks
+
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         return self.evaluator.trial(x)
 

@@ -91,7 +91,6 @@ class DenseState(LoopState):
 class DenseLoop(IterationLoop[DenseState]):
     """Steps in a trust region."""
 
-    LIMITED = True
     NEW_BEST, PATIENCE = NEW_BEST, PATIENCE
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:

@@ -24,6 +24,7 @@ GROWTH = np.asarray([2.0, 2.0, 1.0, 0.7])  # of the step length after 0, 1, 2, 3
 ALIGNED = 0.8  # cosine between the path's directions at two points, below which the second one may be of another path
 CORRECTIONS = 6  # of one predicted point
 SHORTEST = 1e-7  # step that ends the attempt
+FARTHEST = 100.0  # distance from x0, over ||F(x0)||, beyond which points of the path are no progress
 BEYOND = -0.1  # the path starts at tau = 0 and does not come back
 END_ACCURACY = 1e-2  # of linear solves at tau = 1, where Newton's method is to converge
 
@@ -53,6 +54,10 @@ class Homotopy:
     correction is larger than half the step, does not contract, or the path turns by more than 37 degrees. Rarely a
     prediction lands on another path, which may be closed: the system ends at its iteration limit. Systems of a batch
     each go their own way. A system that fails ends at the best of its points.
+
+    Where G does not map such a set into itself, and F has no root, the path goes to infinity: as far as it has come no
+    farther from x0 than 100 ||F(x0)||, its points are charged nothing of a system's allowance (`NonlinearStop`), and
+    beyond all that they take. Paths of bounded maps stayed within 4 ||F(x0)||.
 
     Memory per system: the Krylov space and six vectors.
 
@@ -115,6 +120,7 @@ class _PathState(LoopState):
     last: HostArray  # length of the last correction
     corrections: HostArray  # since the prediction
     is_end: HostArray  # whether tau = 1 was predicted
+    charged: HostArray  # evaluations at the start, to which each point near it brings the charge back
 
 
 class _HomotopyLoop(IterationLoop[_PathState]):
@@ -146,6 +152,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
             last=np.full(size, np.inf),
             corrections=np.zeros(size, dtype=int),
             is_end=np.zeros(size, dtype=bool),
+            charged=self.solution.charged[state.rows],
         )
 
     def _scaled(self, v: Array, factor: HostArray | float = 1.0) -> Array:
@@ -191,6 +198,8 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         is_lost = ~(is_taken | is_corrected)
         state.length = np.where(is_lost, 0.5 * state.length, state.length)
         self._predict(is_taken | is_lost)
+        near = norm2(state.at - state.anchor) <= FARTHEST * state.unit
+        self.solution.charged[state.rows[near]] = state.charged[near]
         return cycle.columns
 
     def _linear_solve(self, rho: Array, column: Array, tau: Array, is_on_path: HostArray) -> Cycle:

@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import CLEAR, Allowance, LoopState, Scheduler, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
@@ -20,9 +20,7 @@ from implicitsolve.stopping import LimitReached
 
 HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x at all
 BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
-CLEAR = 0.9  # part of the last best norm to which a single system's step has to reduce ||F|| for the short way
-PATIENCE = 20  # steps without progress after which a system has stagnated,
-IDLE, IDLE_ITERATIONS = 3, 200  # ... and those after which it has where they took many evaluations
+PATIENCE = 20  # steps without progress after which a system has stagnated
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
@@ -49,7 +47,7 @@ class IterationLoop(Generic[State]):
     STEPS: ClassVar[int] = 100  # limit where the caller set none
     NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
     PATIENCE: ClassVar[int] = PATIENCE
-    LIMITED: ClassVar[bool] = False  # whether systems have an `Allowance`
+    LIMITED: ClassVar[bool] = True  # whether systems end where their `Allowance` is spent
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution
@@ -154,9 +152,8 @@ class IterationLoop(Generic[State]):
         self._note_converged(status, norms, measure, x, stop.holds(measure, target, x, None))
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
-        since, spent = np.zeros(rows.size, dtype=np.int32), solution.krylov_iterations[rows]
-        best = np.where(np.isfinite(measure), measure, np.inf)
-        progress = measure.copy(), norms.copy(), norms.copy(), since, spent, x, F, best
+        since, best = np.zeros(rows.size, dtype=np.int32), np.where(np.isfinite(measure), measure, np.inf)
+        progress = measure.copy(), norms.copy(), norms.copy(), since, x, F, best
         state = LoopState(rows, x, F, norms, norms.copy(), measure, target, *progress, limit, status)
         return self._extended(state, J)
 
@@ -286,15 +283,13 @@ class IterationLoop(Generic[State]):
         return self.evaluator.take(rows, self.state.x), gather(self.state.x, rows), gather(self.state.F, rows)
 
     def _note_progress(self, details: dict[str, HostArray]) -> None:
-        """End systems without progress: after `patience` steps, and after fewer that took many evaluations.
-
-        These are 3 steps of 200 Krylov iterations, or all that the system's allowance leaves.
-        """
+        """End systems without progress: after `patience` steps, or where nothing is left of the allowance."""
         state = self.state
-        if self.allowance.is_single and self._is_clear():
+        part = min(self.NEW_BEST, CLEAR)  # a step of a single system that has earned all it took
+        is_clear = self.allowance.is_single and state.measure[0] < part * state.best[0]
+        if is_clear and state.norms[0] < part * state.least[0]:
             self.allowance.charge(state, details)
             state.best[0], state.least[0], state.since[0] = state.measure[0], state.norms[0], 0
-            state.spent[0] = self.solution.krylov_iterations[state.rows[0]]
             return
         is_best, is_less = state.measure < self.NEW_BEST * state.best, state.norms < self.NEW_BEST * state.least
         is_progress = is_best | is_less
@@ -302,19 +297,10 @@ class IterationLoop(Generic[State]):
         np.putmask(state.least, is_less, state.norms)
         state.since = (state.since + 1) * ~is_progress
         is_over = state.since >= self.patience
-        if self.LIMITED:
-            iterations = self.solution.krylov_iterations[state.rows]
-            np.putmask(state.spent, is_progress, iterations)
-            is_over |= (state.since >= IDLE) & (iterations - state.spent >= IDLE_ITERATIONS)
         self.allowance.charge(state, details)
         is_over |= self.allowance.is_spent(state)
         if is_over.any():
             state.status[is_over & (state.status == RUNNING)] = STAGNATED
-
-    def _is_clear(self) -> bool:
-        """Whether a single system has made progress by either norm, whatever its allowance."""
-        state, part = self.state, min(self.NEW_BEST, CLEAR)
-        return bool(state.measure[0] < part * state.best[0]) and bool(state.norms[0] < part * state.least[0])
 
     def _note_best(self) -> HostArray:
         """Keep the points with the smallest norms of F; return where these are new."""

@@ -199,7 +199,6 @@ class _NewtonState(LoopState):
 class KrylovLoop(IterationLoop[_NewtonState]):
     """Steps whose directions come from a Krylov method."""
 
-    LIMITED = True
     ADMITS = 0.1  # so that at least 0.9 of the slots are in use while systems wait
 
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:

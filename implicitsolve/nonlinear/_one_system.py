@@ -26,8 +26,6 @@ from implicitsolve.nonlinear._loop import (
     CONVERGED,
     DIVERGED,
     HALVED,
-    IDLE,
-    IDLE_ITERATIONS,
     ITERATION_LIMIT,
     LINE_SEARCH_FAILED,
     NONFINITE,
@@ -70,7 +68,7 @@ class OneSystem:
         self.best_x, self.best_F = x, self.F
         self.iteration = solution.steps[-1].iteration if is_retry else 0
         self.last = self.iteration + int(stop.remaining(IterationLoop.STEPS, solution.iterations)[0])
-        self.since, self.spent = 0, int(solution.krylov_iterations[0])
+        self.since = 0
         self.allowance = Allowance(solution, self.tally, is_retry=is_retry, is_limited=True, reserve=context.reserve)
         self.status = RUNNING if math.isfinite(self.norm) else NONFINITE
         if self.status == RUNNING and self.last <= self.iteration:
@@ -127,15 +125,13 @@ class OneSystem:
 
     def _note_progress(self) -> None:
         """End a system without progress, and keep the best of its points; see `IterationLoop`."""
-        measure, iterations = float(self.measure[0]), int(self.solution.krylov_iterations[0])
+        measure = float(self.measure[0])
         is_best, is_less = measure < self.NEW_BEST * self.best, self.norm < self.NEW_BEST * self.least
-        is_progress = is_best or is_less
         self.best, self.least = measure if is_best else self.best, self.norm if is_less else self.least
-        self.since, self.spent = (0, iterations) if is_progress else (self.since + 1, self.spent)
+        self.since = 0 if is_best or is_less else self.since + 1
         self.allowance.charge_one(measure, self.norm, self.best_measure, self.lowest)
         self.lowest = min(self.lowest, self.norm)
         is_over = self.since >= self.PATIENCE or self._left() <= 0
-        is_over |= self.since >= IDLE and iterations - self.spent >= IDLE_ITERATIONS
         if is_over and self.status == RUNNING:
             self.status = STAGNATED
         if measure < self.best_measure:

@@ -17,7 +17,7 @@ from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.operators._wrappers import SystemArrays
-from implicitsolve.precondition._lagged import BatchedInverse
+from implicitsolve.precondition._lagged import UNLIMITED, BatchedInverse
 from implicitsolve.problem import Problem
 from implicitsolve.result import Retry, Solution
 from implicitsolve.status import Status, StatusArray
@@ -49,7 +49,6 @@ class LoopState(SystemArrays):
     least: HostArray  # ... and ||F||_2, which searches reduce where another norm, that of the rule, lags behind
     lowest: HostArray  # the smallest ||F||_2 of all
     since: HostArray  # steps since the last progress
-    spent: HostArray  # Krylov iterations until then
     best_x: Array  # the point with the smallest `measure` of all, and F there
     best_F: Array
     best_measure: HostArray
@@ -67,14 +66,15 @@ class Allowance:
     def __init__(self, solution: Solution, tally: Tally, *, is_retry: bool, is_limited: bool, reserve: int = 0) -> None:
         self.charged: HostArray = solution.charged
         self.tally, self.is_retry, self.reserve = tally, is_retry, reserve
-        self.is_limited: bool = is_limited and tally.most is None
+        self.is_charged: bool = tally.most is None
+        self.is_limited: bool = is_limited and self.is_charged
         self.is_single: bool = self.charged.size == 1
         self.earlier: HostArray | None = solution.norm.copy() if is_retry else None  # where others ended
         self.assembly: int = 0  # evaluations that an assembly of J takes,
         self.linear: int = 0  # ... and a linear solve by products alone, in a first attempt at a single system
         self.exempt: HostArray = np.zeros(self.charged.size, dtype=bool)  # systems whose progress ||F|| does not show
         cost = tally.charge()
-        if self.is_limited and self.is_single:
+        if self.is_charged and self.is_single:
             self.charged += cost
 
     @property
@@ -97,12 +97,12 @@ class Allowance:
         """What is left to systems that are limited; only a half of it in a first attempt without progress."""
         is_idle = (state.lowest > IDLE_PART * state.start_norms) & (not self.is_retry)
         left = np.where(is_idle, self.most // IDLE_SHARE, self.most) - self.charged[state.rows]
-        return np.where(self.exempt[state.rows], self.most, left)
+        return np.where(self.exempt[state.rows], UNLIMITED, left)
 
     def left_of_one(self, lowest: float, start: float) -> int:
         """The same for a single system, given its smallest ||F||_2 and that at its start."""
         if not self.is_limited or self.exempt[0]:
-            return self.most
+            return UNLIMITED
         is_idle = lowest > IDLE_PART * start and not self.is_retry
         return (self.most // IDLE_SHARE if is_idle else self.most) - int(self.charged[0])
 
@@ -113,7 +113,7 @@ class Allowance:
             self.charge_one(float(state.measure[0]), float(state.norms[0]), *least)
             state.lowest[0] = min(least[1], float(state.norms[0]))
             return
-        if self.is_limited:
+        if self.is_charged:
             self._charge_each(state, details)
         state.lowest = np.fmin(state.lowest, state.norms)
 
@@ -140,7 +140,7 @@ class Allowance:
     def charge_one(self, measure: float, norm: float, best: float, lowest: float) -> None:
         """The same for a single system, given both norms and their least values before this step."""
         cost = self.tally.charge()
-        if not self.is_limited:
+        if not self.is_charged:
             return
         is_first = self.earlier is None or measure < self.earlier[0]
         if is_first and (measure < RENEWAL * best or norm < RENEWAL * lowest):
