@@ -102,7 +102,7 @@ class DenseLoop(IterationLoop[DenseState]):
             self.whole, eps(numpy_namespace, self.whole.dtype) ** 0.5, certifies=False, structure=dense
         )
         has_jac = self.whole.problem.jac is not None
-        self.offered = OfferedJacobians.of(self.evaluator, solution.x) if has_jac else None
+        self.offered = OfferedJacobians.of(self.evaluator, self.state.x) if has_jac else None
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> DenseState:
         b, N = state.x.shape

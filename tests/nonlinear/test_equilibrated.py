@@ -109,3 +109,13 @@ def test_fifty_unknowns_without_a_root_took_ten_thousand_evaluations():
             result = root(residual, x0, stop=STOP)
         assert not result.success
         assert result.counts.residuals <= 1700
+
+
+def test_second_attempt_of_a_batch_gave_its_whole_x_to_jac_of_a_part():
+    target = np.array([[1.0], [-1.0]])  # x^2 = -1 has no root
+    problem = Problem(lambda x: x**2 - target, jac=lambda x: (2 * x)[:, :, None], batch_ndim=1)
+    result = root(problem, np.array([[3.0], [3.0]]), method=METHOD)
+    assert result.success.tolist() == [True, False]
+    again = root(problem, np.array([[3.0], [3.0]]))
+    assert again.success.tolist() == [True, False]
+    assert len(again.retries) > 0
