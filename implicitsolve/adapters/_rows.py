@@ -93,7 +93,7 @@ def product(x: Array, y: Array) -> Array:
 def times(states: Array, weights: Array) -> Array:
     """States (..., k) times weights (k, any). Solves often begin at zero, where there is nothing to multiply."""
     shape = *states.shape[:-1], weights.shape[1]
-    if isinstance(states, np.ndarray) and not (states[len(states) // 2 :][:1].any() or states.any()):
+    if isinstance(states, np.ndarray) and not (states[len(states) // 2 :][:2].any() or states.any()):
         return np.zeros(shape, states.dtype)
     if len(shape) == 2:
         return product(states, weights)

@@ -209,10 +209,12 @@ class EvenOdd:
         """Keep the eliminated blocks of the latest points, mostly the solutions, on the way back from `root`."""
         if not (self.length and isinstance(e, np.ndarray)):  # on a device the host would have to wait for a comparison
             return
-        if self.systems is None and not self.latest:
-            self.latest.append((e.copy(), np.array(eliminated)))
-        for kept, others in self.latest:
-            kept[self._own], others[self._own] = e, eliminated
+        if self.systems is None:
+            own = np.require(eliminated, requirements="W") if self.whole.pure else np.array(eliminated)
+            self.latest[:] = [(e.copy(), own)]
+        else:
+            for kept, others in self.latest:
+                kept[self.systems], others[self.systems] = e, eliminated
 
     @property
     def _own(self) -> Any:
