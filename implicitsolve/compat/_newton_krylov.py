@@ -267,8 +267,7 @@ class _ScipyStop(NonlinearStop):
         if self.ignores_residual:
             return np.zeros(first.shape)
         with np.errstate(invalid="ignore"):
-            relative = np.where(first > 0, self.f_rtol * first, math.inf if self.f_rtol == math.inf else 0.0)
-        return np.minimum(self.atol, relative)
+            return np.fmin(self.atol, self.f_rtol * first)  # inf * 0 is no number, and gives way
 
     def holds(self, norms: HostArray, target: HostArray, x: Array, step: Array | None) -> HostArray:
         """Where all conditions hold, or F is zero."""

@@ -109,7 +109,7 @@ class Auto:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         first, *others = self._methods(context, start.x)
         favored, reserve = _reserve(context.evaluator, others)
-        sparing = replace(context, reserve=reserve)
+        sparing = replace(context, reserve=reserve) if reserve else context
         solution = first.solve(sparing, start, rows)
         if (solution.status == Status.CONVERGED).all():
             return solution

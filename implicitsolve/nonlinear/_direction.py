@@ -41,7 +41,7 @@ LEAST_ETA = 1e-5  # smallest relative tolerance with float32 products
 POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
 ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
 LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
-FIRST_ROWS = 16  # room for Krylov vectors at first; it doubles as needed
+FIRST_ROWS, ROOM = 16, 2**21  # Krylov vectors, or entries if these are more, that have room at first; it doubles
 CONVERGED, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 BREAKDOWN, NONFINITE = int(Status.BREAKDOWN), int(Status.NONFINITE)
 RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
@@ -267,7 +267,7 @@ class OneRecyclingGMRES:
                 size = below = length(w)
                 if j:
                     h = C.dot(w)
-                    w = w - h.dot(C)
+                    w -= h.dot(C)
                     below = length(w)
                     if not below > math.sqrt(CANCELS) * size:
                         again = C.dot(w)
@@ -310,11 +310,12 @@ class OneRecyclingGMRES:
             return y.astype(F.dtype).dot(self.K[q : q + m])
 
     def _make_room(self, rows: int, columns: int, like: HostArray) -> None:
-        """Room for one more row than so many."""
+        """Room for one more row than so many: at once, but for long vectors, for what this solve may need and keep."""
         if rows < len(self.C):
             return
-        more = min(max(FIRST_ROWS, rows), max(columns - self.new, 1))
-        C, K = (np.empty((rows + more, like.size), like.dtype) for _ in range(2))
+        most = rows + columns - self.new
+        size = min(most, max(2 * rows, FIRST_ROWS, ROOM // like.size))
+        C, K = (np.empty((size, like.size), like.dtype) for _ in range(2))
         if rows:
             C[:rows], K[:rows] = self.C, self.K
         self.C, self.K = C, K

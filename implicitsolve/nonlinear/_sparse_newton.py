@@ -147,7 +147,7 @@ class SparseNewton:
         found = self._found(evaluator, start.x, context.previous.detection)
         if found is None:
             return self.products().solve(context, start, rows)
-        memory.detection = replace(found, values=None)
+        memory.detection = found if found.values is None else replace(found, values=None)
         if found.how == "irregular" and self.bisection == "late":
             start = self.products().solve(replace(context, leave=_Rental(evaluator.tally, found.likely)), start, rows)
             rows = np.flatnonzero(start.status == Status.ITERATION_LIMIT)
