@@ -91,7 +91,6 @@ class BlockLoop(IterationLoop[BlockState]):
         self.allowance.assembly = self.assembler.cost
         self.newton: Array | None = None  # the last direction, before it was shortened at bounds
         self.descents: list[tuple[Indices, Descent]] = []  # of the new J, where the line search needs them
-        self.first_direction: Array | None = None  # -J^-1 F, where the check of a new J has computed it for all
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> BlockState:
         size = state.rows.size
@@ -123,7 +122,7 @@ class BlockLoop(IterationLoop[BlockState]):
         """The direction -J^-1 F by the stale or new J, and the trial point."""
         state, box = self.state, self.evaluator.box
         with np.errstate(all="ignore"):
-            direction = self._solved()
+            direction = state.inverse.negative(state.F)
             if self.method.reuse == "broyden":
                 direction = state.updates.corrected(direction)
             self.newton = direction
@@ -164,12 +163,6 @@ class BlockLoop(IterationLoop[BlockState]):
             failed[idle[self._is_rounding(idle)]] = STAGNATED
         return failed
 
-    def _solved(self) -> Array:
-        """-J^-1 F with the factorized J."""
-        direction = self.state.inverse.negative(self.state.F) if self.first_direction is None else self.first_direction
-        self.first_direction = None
-        return direction
-
     def _factorize(self, fresh: HostArray) -> None:
         """Assemble and factorize J of some systems."""
         self.state.updates.reset(fresh)
@@ -189,9 +182,7 @@ class BlockLoop(IterationLoop[BlockState]):
                 break
             with np.errstate(all="ignore"):
                 direction = inverse.negative(F)
-            again = assembler.check(part.rows, direction)
-            self.first_direction = None if again.any() or rows.size < self.state.rows.size else direction
-            rows = rows[again]
+            rows = rows[assembler.check(part.rows, direction)]
 
     def _assembled(self, part: Evaluator, x: Array, F: Array) -> LinearOperator:
         """J(x) of some systems."""

@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._namespace import norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU, DirectMethod
-from implicitsolve.globalize._line_search import Backtracking, LineSearch, SearchResult, SearchStart
+from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.kernels import Factors
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
@@ -100,7 +100,9 @@ class OneFactoredSystem(OneSystem):
             x, F, norm = self.x, self.F, previous
         failed = RUNNING
         if not norm <= largest_ratio(is_fresh) * previous:
-            found = self._searched(direction, x, F, norm) if is_fresh else None
+            found = None
+            if is_fresh and np.isfinite(largest_size(direction)) and not self._is_rounding():
+                found = self._search(direction, x, F, norm, 0.0, self.inverse.matvec)
             length = 0.0 if found is None else float(found.length[0])
             if is_fresh and not length:
                 failed = self._failure(direction, math.isfinite(norm) if found is None else bool(found.finite[0]))
@@ -160,18 +162,6 @@ class OneFactoredSystem(OneSystem):
             return self.factor.factor(self.assembler.assemble(self.evaluator, self.x[None], self.F[None]))
         blocks, structure = make(), differences.structure
         return Inverse(self.factor.factors(blocks, structure.lower, structure.upper, again=make), blocks.shape)
-
-    def _searched(self, direction: HostArray, x: HostArray, F: HostArray, norm: float) -> SearchResult | None:
-        """Search along the direction from a new J, whose whole step has led to x; None where that has no prospect."""
-        if not np.isfinite(largest_size(direction)) or self._is_rounding():
-            return None
-        is_finite, rejected = np.asarray([math.isfinite(norm)]), np.zeros(1, dtype=bool)
-        whole = SearchResult(x[None], F[None], np.asarray([norm]), np.ones(1), rejected, is_finite, None)
-        norms, exact = np.asarray([self.norm]), np.zeros(1)
-        start = SearchStart(
-            self.evaluator, self.x[None], self.F[None], norms, direction[None], exact, self.inverse.matvec, whole
-        )
-        return self.method.line_search.search(start)
 
     def _failure(self, direction: HostArray, is_finite: bool) -> int:
         """Status after a step with a new J that was rejected."""

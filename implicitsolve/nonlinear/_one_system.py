@@ -15,7 +15,13 @@ import numpy as np
 
 from implicitsolve._namespace import Norms, eps, norm2, norm_max, numpy_namespace, safe_range
 from implicitsolve._typing import HostArray
-from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE, Backtracking, SearchResult, SearchStart
+from implicitsolve.globalize._line_search import (
+    SUFFICIENT_DECREASE,
+    Backtracking,
+    Correction,
+    SearchResult,
+    SearchStart,
+)
 from implicitsolve.kernels._lapack import largest_flat
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
@@ -50,6 +56,7 @@ class OneSystem:
 
     NEW_BEST: ClassVar[float] = IterationLoop.NEW_BEST
     PATIENCE: ClassVar[int] = IterationLoop.PATIENCE
+    method: Any
 
     def __init__(self, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
         evaluator, stop, x = context.evaluator, context.stop, solution.x[0]
@@ -159,6 +166,16 @@ class OneSystem:
             x, F = (self.evaluator.unflatten(part[None].copy()) for part in (self.x, self.F))
             if tally.agreed(ends_solve(self.monitor(step, x, F))):
                 tally.ended = Status.STOPPED_BY_MONITOR
+
+    def _search(
+        self, step: HostArray, x: HostArray, F: HostArray, norm: float, linear_residual: float, correction: Correction
+    ) -> SearchResult:
+        """Search along a step that leads to x as a whole, where F is `F` and ||F|| is `norm`."""
+        is_finite = np.asarray([math.isfinite(norm)])
+        whole = SearchResult(x[None], F[None], np.asarray([norm]), np.ones(1), is_finite.copy(), is_finite, None)
+        norms, rest = np.asarray([self.norm]), np.asarray([linear_residual])
+        start = SearchStart(self.evaluator, self.x[None], self.F[None], norms, step[None], rest, correction, whole)
+        return self.method.line_search.search(start)
 
     def _measured(self, F: HostArray, norm: float) -> HostArray:
         """Norm of F in the norm of the stopping rule, where `norm` is ||F||_2."""
@@ -270,15 +287,10 @@ class OneKrylovSystem(OneSystem):
             x = self.x + step
         F = self.evaluator.residual_of_one(x)
         norm = self._norm(F)
-        is_finite = np.asarray([math.isfinite(norm)])
-        whole = SearchResult(x[None], F[None], np.asarray([norm]), WHOLE, is_finite.copy(), is_finite, None)
         if norm <= (1 - SUFFICIENT_DECREASE * (1 - min(linear_residual, 1.0))) * self.norm:  # NaN is not
-            return whole
-        norms, rest = np.asarray([self.norm]), np.asarray([linear_residual])
-        start = SearchStart(
-            self.evaluator, self.x[None], self.F[None], norms, step[None], rest, self.linear.correction, whole
-        )
-        return self.method.line_search.search(start)
+            is_finite = np.ones(1, dtype=bool)
+            return SearchResult(x[None], F[None], np.asarray([norm]), WHOLE, is_finite, is_finite, None)
+        return self._search(step, x, F, norm, linear_residual, self.linear.correction)
 
     def _note_failure(
         self, found: SearchResult | None, linear_residual: float, linear_status: int, iterations: int
