@@ -168,7 +168,13 @@ class OneSystem:
                 tally.ended = Status.STOPPED_BY_MONITOR
 
     def _search(
-        self, step: HostArray, x: HostArray, F: HostArray, norm: float, linear_residual: float, correction: Correction
+        self,
+        step: HostArray,
+        x: HostArray,
+        F: HostArray,
+        norm: float,
+        linear_residual: float,
+        correction: Correction | None,
     ) -> SearchResult:
         """Search along a step that leads to x as a whole, where F is `F` and ||F|| is `norm`."""
         is_finite = np.asarray([math.isfinite(norm)])
