@@ -17,6 +17,7 @@ from numba.extending import get_cython_function_address
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba._elimination import copy_block, largest_in_block
 from implicitsolve.backends.numba._jit import ZERO, _intrinsic, inner, kernel, share
+from implicitsolve.backends.numba._views import View, fill, larger, smaller, span, view
 from implicitsolve.kernels import StoredFactors
 
 
@@ -71,16 +72,22 @@ def calls_of(dtype: Any, k: int, K: int) -> tuple[Any, ...]:
         np.asarray(addresses, np.int64),
         np.frombuffer(b"RLUNT", np.uint8).copy(),
         np.asarray([1, k, K, 0], np.int32),
-        np.asarray([1, -1], dtype),
+        np.asarray([[1], [-1]], dtype),
     )
 
 
 @_intrinsic
 def address(typing_context: Any, array: Any) -> Any:
-    """Address of the first number of an array."""
+    """Address of the first number of an array or a view."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.ptrtoint(context.make_array(array)(context, builder, value=values[0]).data, ir.IntType(64))
+        is_view = isinstance(array, View)
+        data = (
+            builder.extract_value(values[0], 0)
+            if is_view
+            else context.make_array(array)(context, builder, values[0]).data
+        )
+        return builder.ptrtoint(data, ir.IntType(64))
 
     return types.int64(array), generate
 
@@ -103,53 +110,56 @@ def call(typing_context: Any, routine: Any, arguments: Any) -> Any:
 def factor(calls, D, pivots):
     """LU of the transpose of a block D, in C order, in place; False where a pivot is zero."""
     k = address(calls[2]) + 4 * SIZE
-    call(calls[0][GETRF], (k, k, D, k, pivots, address(calls[2]) + 4 * INFO))
+    call(calls[0][GETRF], (k, k, address(D), k, address(pivots), address(calls[2]) + 4 * INFO))
     return calls[2][INFO] == 0
 
 
 @inner
-def divide(calls, D, pivots, moves, X, x, adjoint):
-    """Overwrite x (k, K), at the address X, with D^-1 x, or D^-T x, for what `factor` left at D and `pivots`.
-
-    `moves` are the pivots as an array.
-    """
-    letters, one = address(calls[1]), address(calls[2])
+def divide(calls, block, pivots, x, adjoint):
+    """Overwrite x (k, K) with D^-1 x, or D^-T x, for a block in which `factor` left D and its pivots."""
+    letters, one, D, X = address(calls[1]), address(calls[2]), address(block), address(x)
     R, L, U, N, T = letters, letters + 1, letters + 2, letters + 3, letters + 4
     k, K, info, unit = one + 4 * SIZE, one + 4 * COLUMNS, one + 4 * INFO, address(calls[3])
     trsm = calls[0][TRSM]
     if calls[2][COLUMNS] == 1:
-        call(calls[0][GETRS], (N if adjoint else T, k, one, D, k, pivots, X, k, info))
+        call(calls[0][GETRS], (N if adjoint else T, k, one, D, k, address(pivots), X, k, info))
     elif adjoint:
-        for i in range(len(moves)):
-            exchange(x, i, moves[i] - 1)
+        for i in span(x.shape[0]):
+            exchange(x, i, pivots[i] - 1)
         call(trsm, (R, L, T, U, K, k, unit, D, k, X, K))
         call(trsm, (R, U, T, N, K, k, unit, D, k, X, K))
     else:
         call(trsm, (R, U, N, N, K, k, unit, D, k, X, K))
         call(trsm, (R, L, N, U, K, k, unit, D, k, X, K))
-        for i in range(len(moves) - 1, -1, -1):
-            exchange(x, i, moves[i] - 1)
+        for i in range(x.shape[0] - 1, -1, -1):
+            exchange(x, i, pivots[i] - 1)
 
 
 @inner
 def exchange(x, i, p):
     """Exchange two rows."""
     if i != p:
-        for j in range(x.shape[1]):
+        for j in span(x.shape[1]):
             x[i, j], x[p, j] = x[p, j], x[i, j]
 
 
 @inner
-def subtract_product(calls, A, Y, X, adjoint):
-    """``x -= A y``, or ``A^T y``, for x and y (k, K); all in C order, given by their addresses."""
-    letters, one, unit = address(calls[1]), address(calls[2]), address(calls[3])
+def subtract_product(calls, block, y, x, adjoint):
+    """``x -= A y``, or ``A^T y``, for x and y (k, K) and a block A; all in C order."""
+    letters, one, unit = address(calls[1]), address(calls[2]), address(calls[3][0])
+    A, Y, X = address(block), address(y), address(x)
     N, T = letters + 3, letters + 4
-    k, K = one + 4 * SIZE, one + 4 * COLUMNS
-    minus = unit + calls[3].itemsize
+    k, K, minus = one + 4 * SIZE, one + 4 * COLUMNS, address(calls[3][1])
     if calls[2][COLUMNS] == 1:
         call(calls[0][GEMV], (N if adjoint else T, k, k, minus, A, k, Y, one, unit, X, one))
     else:
         call(calls[0][GEMM], (N, T if adjoint else N, K, k, k, minus, Y, K, A, k, unit, X, K))
+
+
+@inner
+def viewed(calls):
+    """Views of the arrays of `calls_of`."""
+    return view(calls[0]), view(calls[1]), view(calls[2]), view(calls[3])
 
 
 # Block LU with large blocks, pivoting inside the diagonal ones, without Python between the calls.
@@ -205,36 +215,35 @@ class LargeBlockFactors(Batch):
 @kernel
 def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
     """Factor A (B, T, m, k, k) into F, which is A if `in_place`; each row is copied when it is needed first."""
+    A, F, pivots, calls, singular, growth = view(A), view(F), view(pivots), viewed(calls), view(singular), view(growth)
     B, T, m, k = A.shape[:4]
-    step = k * k * F.itemsize  # bytes of a block
-    for b in range(B):
+    for b in span(B):
         scale, top, entered = 0.0, 0.0, ZERO
-        for t in range(T):
-            while entered < min(t + lower + 1, T):
-                for j in range(max(0, lower - entered), min(m, T + lower - entered)):
+        for t in span(T):
+            row = F[b, t]
+            while entered < smaller(t + lower + 1, T):
+                for j in span(larger(0, lower - entered), smaller(m, T + lower - entered)):
                     if not in_place:
                         copy_block(A[b], F[b], entered, j, k)
-                    scale = max(scale, largest_in_block(F[b], entered, j, k))
+                    scale = larger(scale, largest_in_block(F[b], entered, j, k))
                 entered += 1
-            row = address(F[b, t])
             entries = 0.0
-            for i in range(min(lower, T - 1 - t) + 1):
-                entries = max(entries, largest_in_block(F[b], t + i, lower - i, k))
-            regular = factor(calls, row + lower * step, address(pivots[b, t]))
-            for r in range(k):
-                regular = regular and np.isfinite(F[b, t, lower, r, r])
+            for i in span(smaller(lower, T - 1 - t) + 1):
+                entries = larger(entries, largest_in_block(F[b], t + i, lower - i, k))
+            regular = factor(calls, row[lower], pivots[b, t])
+            for r in span(k):
+                regular = regular and np.isfinite(row[lower, r, r])
             if not regular:
                 singular[b], growth[b] = t, np.inf
                 break
             multiplier = 1.0
-            for c in range(1, min(m - 1 - lower, T - 1 - t) + 1):
-                D, C = row + lower * step, row + (lower + c) * step
-                divide(calls, D, address(pivots[b, t]), pivots[b, t], C, F[b, t, lower + c], False)
-                multiplier = max(multiplier, largest_in_block(F[b], t, lower + c, k))
-                for i in range(1, min(lower, T - 1 - t) + 1):
-                    below = address(F[b, t + i])
-                    subtract_product(calls, below + (lower - i) * step, C, below + (lower - i + c) * step, False)
-            top = max(top, entries * multiplier)
+            for c in span(1, smaller(m - 1 - lower, T - 1 - t) + 1):
+                divide(calls, row[lower], pivots[b, t], row[lower + c], False)
+                multiplier = larger(multiplier, largest_in_block(F[b], t, lower + c, k))
+                for i in span(1, smaller(lower, T - 1 - t) + 1):
+                    below = F[b, t + i]
+                    subtract_product(calls, below[lower - i], row[lower + c], below[lower - i + c], False)
+            top = larger(top, entries * multiplier)
         if singular[b] < 0:
             growth[b] = top / scale
 
@@ -242,38 +251,34 @@ def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
 @kernel
 def _solve(F, pivots, lower, calls, singular, x):
     """Overwrite x (B, T, k, K) with the solutions; NaN for singular systems."""
-    B, T, m, k = F.shape[:4]
-    step = k * k * F.itemsize
-    for b in range(B):
+    F, pivots, calls, singular, x = view(F), view(pivots), viewed(calls), view(singular), view(x)
+    T, m = F.shape[1:3]
+    for b in span(F.shape[0]):
         if singular[b] >= 0:
-            x[b] = np.nan
+            fill(x[b], np.nan)
             continue
-        for t in range(T):
-            row, X = address(F[b, t]), address(x[b, t])
-            for i in range(1, min(lower, t) + 1):
-                subtract_product(calls, row + (lower - i) * step, address(x[b, t - i]), X, False)
-            divide(calls, row + lower * step, address(pivots[b, t]), pivots[b, t], X, x[b, t], False)
+        for t in span(T):
+            for i in span(1, smaller(lower, t) + 1):
+                subtract_product(calls, F[b, t, lower - i], x[b, t - i], x[b, t], False)
+            divide(calls, F[b, t, lower], pivots[b, t], x[b, t], False)
         for t in range(T - 2, -1, -1):
-            row, X = address(F[b, t]), address(x[b, t])
-            for c in range(1, min(m - 1 - lower, T - 1 - t) + 1):
-                subtract_product(calls, row + (lower + c) * step, address(x[b, t + c]), X, False)
+            for c in span(1, smaller(m - 1 - lower, T - 1 - t) + 1):
+                subtract_product(calls, F[b, t, lower + c], x[b, t + c], x[b, t], False)
 
 
 @kernel
 def _solve_transpose(F, pivots, lower, calls, singular, x):
     """The same for the transposed matrices."""
-    B, T, m, k = F.shape[:4]
-    step = k * k * F.itemsize
-    for b in range(B):
+    F, pivots, calls, singular, x = view(F), view(pivots), viewed(calls), view(singular), view(x)
+    T, m = F.shape[1:3]
+    for b in span(F.shape[0]):
         if singular[b] >= 0:
-            x[b] = np.nan
+            fill(x[b], np.nan)
             continue
-        for t in range(T - 1):
-            row, X = address(F[b, t]), address(x[b, t])
-            for c in range(1, min(m - 1 - lower, T - 1 - t) + 1):
-                subtract_product(calls, row + (lower + c) * step, X, address(x[b, t + c]), True)
+        for t in span(T - 1):
+            for c in span(1, smaller(m - 1 - lower, T - 1 - t) + 1):
+                subtract_product(calls, F[b, t, lower + c], x[b, t], x[b, t + c], True)
         for t in range(T - 1, -1, -1):
-            row, X = address(F[b, t]), address(x[b, t])
-            divide(calls, row + lower * step, address(pivots[b, t]), pivots[b, t], X, x[b, t], True)
-            for i in range(1, min(lower, t) + 1):
-                subtract_product(calls, row + (lower - i) * step, X, address(x[b, t - i]), True)
+            divide(calls, F[b, t, lower], pivots[b, t], x[b, t], True)
+            for i in span(1, smaller(lower, t) + 1):
+                subtract_product(calls, F[b, t, lower - i], x[b, t], x[b, t - i], True)

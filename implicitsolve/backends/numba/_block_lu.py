@@ -13,6 +13,7 @@ from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _elimination, _scalar_tridiagonal
 from implicitsolve.backends.numba._blas import Batch, LargeBlockFactors, usable
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, share, static_size, supports
+from implicitsolve.backends.numba._views import fill, larger, smaller, span, view
 
 
 def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
@@ -162,7 +163,8 @@ class NarrowFactors(Batch):
 @kernel
 def _factor(A, F, size, lanes, growth):
     """Factor systems A (B, T, 3, k, k) into F (B, T k, 2 k + 1); `lanes` (3, 2 k + 1) is for largest magnitudes."""
-    for b in range(A.shape[0]):
+    A, F, lanes, growth = view(A), view(F), view(lanes), view(growth)
+    for b in span(A.shape[0]):
         growth[b] = _factor_one(A[b], F[b], size, lanes)
 
 
@@ -172,36 +174,34 @@ def _factor_one(A, F, size, lanes):
     k = len(size) if len(size) > 0 else A.shape[2]
     N = T * k
     one = A.dtype.type(1)
-    width, flat = 2 * k + 1, F.reshape(-1)
-    lanes[:] = 0
+    fill(lanes, 0)
     if not _copy_rows(A, F, 0, k, lanes):
         return np.inf
-    for t in range(T):
+    for t in span(T):
         if t + 1 < T and not _copy_rows(A, F, t + 1, k, lanes):
             return np.inf
-        for i in range(t * k, (t + 1) * k):
+        for i in span(t * k, (t + 1) * k):
             pivot = magnitude(F[i, k])
             if not 0 < pivot < np.inf:
                 return np.inf
             d = one / F[i, k]
-            for c in range(k + 1):
+            for c in span(k + 1):
                 v = magnitude(F[i, k + c])
                 if v > lanes[1, c]:
                     lanes[1, c] = v
             F[i, k] = d
-            row = i * width + k  # place of the pivot among all numbers; unsigned, it needs no test for a negative one
-            for q in range(1, min(k, N - 1 - i) + 1):
-                place = np.uint64(row + q * width - q)
-                ratio = flat[place] * d
+            for q in span(1, smaller(k, N - 1 - i) + 1):
+                ratio = F[i + q, k - q] * d
                 v = magnitude(ratio)
                 if v > lanes[2, q]:
                     lanes[2, q] = v
-                flat[place] = ratio
-                for c in range(k):
-                    beyond = place + np.uint64(1 + c)
-                    flat[beyond] = fma(-ratio, flat[np.uint64(row + 1 + c)], flat[beyond])
-    scale, top, multiplier = np.max(lanes[0]), np.max(lanes[1]), np.max(lanes[2])
-    return top * max(multiplier, 1.0) / scale
+                F[i + q, k - q] = ratio
+                for c in span(1, k + 1):
+                    F[i + q, k - q + c] = fma(-ratio, F[i, k + c], F[i + q, k - q + c])
+    for i in span(3):
+        for c in span(1, 2 * k + 1):
+            lanes[i, 0] = larger(lanes[i, 0], lanes[i, c])
+    return lanes[1, 0] * larger(lanes[2, 0], 1.0) / lanes[0, 0]
 
 
 @inner
@@ -209,25 +209,27 @@ def _copy_rows(A, F, t, k, lanes):
     """Bring block row t into the band; whether nothing was left outside."""
     T = A.shape[0]
     outside = 0
-    for r in range(k):
+    for r in span(k):
         i = t * k + r
-        for c in range(k):
+        for c in span(k):
             F[i, k - r + c] = A[t, 1, r, c]
         if t > 0:
-            for c in range(r, k):
+            for c in span(r, k):
                 F[i, c - r] = A[t, 0, r, c]
-            for c in range(r):
+            for c in span(r):
                 outside += A[t, 0, r, c] != 0
         else:
-            F[i, : k - r] = 0
+            for c in span(k - r):
+                F[i, c] = 0
         if t < T - 1:
-            for c in range(r + 1):
+            for c in span(r + 1):
                 F[i, 2 * k - r + c] = A[t, 2, r, c]
-            for c in range(r + 1, k):
+            for c in span(r + 1, k):
                 outside += A[t, 2, r, c] != 0
         else:
-            F[i, 2 * k - r :] = 0
-        for c in range(2 * k + 1):
+            for c in span(2 * k - r, 2 * k + 1):
+                F[i, c] = 0
+        for c in span(2 * k + 1):
             v = magnitude(F[i, c])
             if v > lanes[0, c]:
                 lanes[0, c] = v
@@ -237,7 +239,8 @@ def _copy_rows(A, F, t, k, lanes):
 @kernel
 def _solve(F, size, x):
     """Overwrite x (B, N) with the solutions."""
-    for b in range(x.shape[0]):
+    F, x = view(F), view(x)
+    for b in span(x.shape[0]):
         _solve_one(F[b], size, x[b])
 
 
@@ -246,19 +249,19 @@ def _solve_one(F, size, x):
     N = F.shape[0]
     k = len(size) if len(size) > 0 else F.shape[1] // 2
     last = x[0]
-    for i in range(1, min(k, N)):
-        for q in range(k - i, k):
+    for i in span(1, smaller(k, N)):
+        for q in span(k - i, k):
             x[i] = fma(-F[i, q], x[i - k + q], x[i])
         last = x[i]
-    for i in range(k, N):
+    for i in span(k, N):
         v = x[i]
-        for q in range(k - 1):
+        for q in span(k - 1):
             v = fma(-F[i, q], x[i - k + q], v)
         last = fma(-F[i, k - 1], last, v)  # what waits for the row above comes last, and from a register
         x[i] = last
-    for i in range(N - 1, max(N - 1 - k, -1), -1):
+    for i in range(N - 1, larger(N - 1 - k, -1), -1):
         v = x[i]
-        for c in range(min(k, N - 1 - i), 0, -1):
+        for c in range(smaller(k, N - 1 - i), 0, -1):
             v = fma(-F[i, k + c], x[i + c], v)
         last = v * F[i, k]
         x[i] = last
@@ -273,7 +276,8 @@ def _solve_one(F, size, x):
 @kernel
 def _solve_adjoint(F, size, x):
     """Overwrite x (B, N) with the solutions for the adjoint matrices."""
-    for b in range(x.shape[0]):
+    F, x = view(F), view(x)
+    for b in span(x.shape[0]):
         _solve_adjoint_one(F[b], size, x[b])
 
 
@@ -281,14 +285,14 @@ def _solve_adjoint(F, size, x):
 def _solve_adjoint_one(F, size, x):
     N = F.shape[0]
     k = len(size) if len(size) > 0 else F.shape[1] // 2
-    for i in range(N):
+    for i in span(N):
         v = x[i] * np.conj(F[i, k])
         x[i] = v
-        for c in range(1, min(k, N - 1 - i) + 1):
+        for c in span(1, smaller(k, N - 1 - i) + 1):
             x[i + c] = fma(-np.conj(F[i, k + c]), v, x[i + c])
     for i in range(N - 1, 0, -1):
         v = x[i]
-        for q in range(max(0, k - i), k):
+        for q in span(larger(0, k - i), k):
             x[i - k + q] = fma(-np.conj(F[i, q]), v, x[i - k + q])
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from implicitsolve.backends.numba._jit import fma, inlined, inner, kernel, magnitude
 from implicitsolve.backends.numba._lanes import exchange_entries
-from implicitsolve.backends.numba._views import larger, smaller, span, view
+from implicitsolve.backends.numba._views import fill, larger, smaller, span, view
 
 
 @inner
@@ -301,8 +301,7 @@ def solve(F, pivots, reach, lower, size, singular, x):
     F, pivots, reach, singular, x = view(F), view(pivots), view(reach), view(singular), view(x)
     for b in span(x.shape[0]):
         if singular[b] >= 0:
-            for i in span(x.shape[1]):
-                x[b, i] = np.nan
+            fill(x[b], np.nan)
         else:
             substitute(F[b], pivots[b], reach[b], lower, size, x[b])
 
@@ -313,8 +312,7 @@ def solve_pairs(F, pivots, singular, x):
     F, pivots, singular, x = view(F), view(pivots), view(singular), view(x)
     for b in span(x.shape[0]):
         if singular[b] >= 0:
-            for i in span(x.shape[1]):
-                x[b, i] = np.nan
+            fill(x[b], np.nan)
         else:
             _solve_pair(F[b], pivots[b], x[b])
 
@@ -325,8 +323,7 @@ def solve_adjoint(F, pivots, reach, lower, size, singular, x):
     F, pivots, reach, singular, x = view(F), view(pivots), view(reach), view(singular), view(x)
     for b in span(x.shape[0]):
         if singular[b] >= 0:
-            for i in span(x.shape[1]):
-                x[b, i] = np.nan
+            fill(x[b], np.nan)
         else:
             _solve_adjoint_one(F[b], pivots[b], reach[b], lower, size, x[b])
 

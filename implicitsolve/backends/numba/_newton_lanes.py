@@ -17,7 +17,7 @@ from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import ZERO, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
-from implicitsolve.backends.numba._views import span, view
+from implicitsolve.backends.numba._views import fill, span, view
 from implicitsolve.nonlinear import _broyden
 from implicitsolve.nonlinear._broyden import MAX_AGE
 from implicitsolve.nonlinear._loop import BLOWN_UP, PATIENCE, IterationLoop
@@ -65,8 +65,7 @@ def evaluate_each(call, x, p, out, shape):
     x, p, out = view(x), view(p), view(out)
     for b in span(x.shape[0]):
         if call(x[b].data, p[b].data, out[b].data, shape[0], shape[1], p.shape[1]) == 0:
-            for i in span(out.shape[1]):
-                out[b, i] = np.nan
+            fill(out[b], np.nan)
 
 
 @kernel

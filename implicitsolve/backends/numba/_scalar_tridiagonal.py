@@ -17,13 +17,15 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, supports_real
+from implicitsolve.backends.numba._views import fill, larger, span, view
 from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
 
 
 @kernel
 def factor(A, F, singular, growth):
     """Factor the rows (lower, diagonal, upper) of `A` (B, T, 3) into F, which may be A."""
-    for b in range(A.shape[0]):
+    A, F, singular, growth = view(A), view(F), view(singular), view(growth)
+    for b in span(A.shape[0]):
         singular[b], growth[b] = _factor_one(A[b], F[b])
 
 
@@ -37,15 +39,15 @@ def _factor_one(A, F):
     d = e = zero  # reciprocals of the last pivots
     right = left = zero  # couplings of those rows to the next
     scale = other = largest = largest_below = abs(zero)
-    for i in range(m):
+    for i in span(m):
         a = A[i, 0] if i > 0 else zero
         ratio = a * d
         pivot = fma(-ratio, right, A[i, 1])
         d = one / pivot
-        scale = max(scale, max(magnitude(A[i, 1]), magnitude(a)))
+        scale = larger(scale, larger(magnitude(A[i, 1]), magnitude(a)))
         right = A[i, 2]
-        scale = max(scale, magnitude(right))
-        largest = max(largest, magnitude(pivot))
+        scale = larger(scale, magnitude(right))
+        largest = larger(largest, magnitude(pivot))
         F[i, 0], F[i, 1], F[i, 2] = ratio, d, right * d
         if i < n:
             j = T - 1 - i
@@ -53,22 +55,22 @@ def _factor_one(A, F):
             ratio = c * e
             pivot = fma(-ratio, left, A[j, 1])
             e = one / pivot
-            other = max(other, max(magnitude(A[j, 1]), magnitude(c)))
+            other = larger(other, larger(magnitude(A[j, 1]), magnitude(c)))
             left = A[j, 0]
-            other = max(other, magnitude(left))
-            largest_below = max(largest_below, magnitude(pivot))
+            other = larger(other, magnitude(left))
+            largest_below = larger(largest_below, magnitude(pivot))
             F[j, 0], F[j, 1], F[j, 2] = ratio, e, left * e
     a = A[m, 0] if m > 0 else zero
     c = A[m, 2] if n > 0 else zero
-    scale = max(max(scale, other), max(magnitude(A[m, 1]), max(magnitude(a), magnitude(c))))
+    scale = larger(larger(scale, other), larger(magnitude(A[m, 1]), larger(magnitude(a), magnitude(c))))
     above, below = a * d, c * e
     pivot = fma(-below, left, fma(-above, right, A[m, 1]))
     F[m, 0], F[m, 1], F[m, 2] = above, one / pivot, below
     size = magnitude(pivot)
-    largest = max(max(largest, largest_below), size)
+    largest = larger(larger(largest, largest_below), size)
     if 0 < size < np.inf and largest < np.inf and magnitude(F[m, 1]) < np.inf:
         return -1, largest / scale
-    for t in range(T):
+    for t in span(T):
         if not magnitude(F[t, 1]) < np.inf:
             return t, np.inf
     return m, np.inf
@@ -77,9 +79,10 @@ def _factor_one(A, F):
 @kernel
 def solve(F, singular, x):
     """Overwrite x (B, T) with the solutions; NaN for singular systems."""
-    for b in range(x.shape[0]):
+    F, singular, x = view(F), view(singular), view(x)
+    for b in span(x.shape[0]):
         if singular[b] >= 0:
-            x[b] = np.nan
+            fill(x[b], np.nan)
         else:
             _solve_one(F[b], x[b])
 
@@ -90,23 +93,23 @@ def _solve_one(F, x):
     m = T // 2
     n = T - 1 - m
     y = z = F.dtype.type(0)
-    for i in range(n):
+    for i in span(n):
         j = T - 1 - i
         y = fma(-F[i, 0], y, x[i])
         z = fma(-F[j, 0], z, x[j])
         x[i] = y * F[i, 1]
         x[j] = z * F[j, 1]
-    for i in range(n, m):
+    for i in span(n, m):
         y = fma(-F[i, 0], y, x[i])
         x[i] = y * F[i, 1]
     y = fma(-F[m, 0], y, fma(-F[m, 2], z, x[m])) * F[m, 1]
     x[m] = z = y
-    for i in range(1, n + 1):
+    for i in span(1, n + 1):
         y = fma(-F[m - i, 2], y, x[m - i])
         z = fma(-F[m + i, 2], z, x[m + i])
         x[m - i] = y
         x[m + i] = z
-    for i in range(n + 1, m + 1):
+    for i in span(n + 1, m + 1):
         y = fma(-F[m - i, 2], y, x[m - i])
         x[m - i] = y
 
@@ -114,9 +117,10 @@ def _solve_one(F, x):
 @kernel
 def solve_adjoint(F, singular, x):
     """Overwrite x (B, T) with the solutions for the adjoint matrices; NaN for singular systems."""
-    for b in range(x.shape[0]):
+    F, singular, x = view(F), view(singular), view(x)
+    for b in span(x.shape[0]):
         if singular[b] >= 0:
-            x[b] = np.nan
+            fill(x[b], np.nan)
         else:
             _solve_adjoint_one(F[b], x[b])
 
@@ -127,27 +131,27 @@ def _solve_adjoint_one(F, x):
     m = T // 2
     n = T - 1 - m
     y = z = u = v = F.dtype.type(0)
-    for i in range(n):
+    for i in span(n):
         j = T - 1 - i
         y = fma(-u, y, x[i])
         z = fma(-v, z, x[j])
         x[i] = y * np.conj(F[i, 1])
         x[j] = z * np.conj(F[j, 1])
         u, v = np.conj(F[i, 2]), np.conj(F[j, 2])
-    for i in range(n, m):
+    for i in span(n, m):
         y = fma(-u, y, x[i])
         x[i] = y * np.conj(F[i, 1])
         u = np.conj(F[i, 2])
     y = fma(-u, y, fma(-v, z, x[m])) * np.conj(F[m, 1])
     x[m] = z = y
     u, v = np.conj(F[m, 0]), np.conj(F[m, 2])
-    for i in range(1, n + 1):
+    for i in span(1, n + 1):
         y = fma(-u, y, x[m - i])
         z = fma(-v, z, x[m + i])
         x[m - i] = y
         x[m + i] = z
         u, v = np.conj(F[m - i, 0]), np.conj(F[m + i, 0])
-    for i in range(n + 1, m + 1):
+    for i in span(n + 1, m + 1):
         y = fma(-u, y, x[m - i])
         x[m - i] = y
         u = np.conj(F[m - i, 0])
