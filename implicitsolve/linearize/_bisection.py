@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import norm2
+from implicitsolve._namespace import from_host, norm2
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._coloring import full_rows, greedy_colors
@@ -66,7 +66,7 @@ class Probe:
         self._residual, self.budget, self.evaluations = residual, budget, 0
         self.systems, self.size = x.shape
         if scale is None:
-            rms = norm2(x)[:, None] / self.size**0.5
+            rms = from_host(norm2(x)[:, None] / self.size**0.5, x)
             scale = np.maximum(np.abs(x), np.where(rms > 0, rms, 1.0))
         self._start, self._scale = x, scale
         self.x, self.F, self.shifted, self.h = x, x, x, x

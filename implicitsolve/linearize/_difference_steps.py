@@ -70,7 +70,7 @@ class DifferenceSteps:
         if not size.any():
             self.floor[rows], self.sign[rows] = np.where(self.floor[rows] > 0, self.floor[rows], 1.0), 1.0
             return
-        whole = np.sqrt(np.mean(size**2, axis=1, keepdims=True))
+        whole = norm2(size)[:, None] / math.sqrt(size.shape[1])
         known = np.where(self.floor[rows] > 0, self.floor[rows], np.where(whole > 0, whole, 1.0))
         self.is_guess[rows] &= size == 0
         self.floor[rows] = np.where(size > 0, self.boost[rows] * least * size, known)

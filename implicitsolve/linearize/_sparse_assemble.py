@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, device, eps, from_host, takes_indices, to_host
+from implicitsolve._namespace import array_namespace, device, eps, from_host, norm2, takes_indices, to_host
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import Flat
@@ -121,7 +122,7 @@ class SparseAssembler:
         lower, upper = self.structure.bandwidth
         xp = array_namespace(x)
         precision, size = eps(xp, x.dtype), xp.abs(x)
-        rms = xp.sqrt(xp.mean(xp.square(size), axis=1, keepdims=True))
+        rms = from_host(norm2(x)[:, None] / math.sqrt(x.shape[1]), x)
         floor = xp.where(rms > 0, precision ** (1 / 3) * rms, xp.ones_like(rms))
         relative = precision**0.25
         if lower + upper < LONG_BAND:

@@ -232,3 +232,15 @@ def test_a_residual_that_no_unknown_changes_ends_the_search_and_the_solve(F):
     """A pattern without entries could not be reshaped: ValueError from `root`."""
     result = ims.root(F, np.linspace(0.1, 0.9, 30))
     assert not result.success
+
+
+@pytest.mark.parametrize("power", [-600, 530])
+def test_squares_of_very_small_or_large_unknowns_left_the_range(power):
+    def chain(v):
+        p = np.pad(v, 1)
+        return 2 * v - p[2:] - p[:-2] + 0.01 * v**3 - 0.3
+
+    unit, x0 = 2.0**power, np.linspace(1, 2, 200)
+    plain, scaled = ims.root(chain, x0), ims.root(lambda u: chain(u / unit), x0 * unit)
+    assert scaled.counts == plain.counts
+    np.testing.assert_array_equal(scaled.x / unit, plain.x)
