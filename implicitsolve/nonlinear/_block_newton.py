@@ -62,7 +62,6 @@ class OneFactoredSystem(OneSystem):
         known = None if is_retry or method.reuse == "none" else context.previous.inverse
         self.inverse = BatchedInverse() if known is None else copy.copy(known)
         self.is_stale, self.age, self.rate = known is None, 0, 1.0
-        self.is_exhausted = False  # whether F(x) was found to be rounding error
         self.updates = WholeSteps()
         self.differences: OneSystemDifferences | None = None
         if isinstance(self.factor, BlockLU) and isinstance(self.assembler, Assembler):
@@ -86,7 +85,7 @@ class OneFactoredSystem(OneSystem):
         return solution
 
     def _step(self) -> dict[str, HostArray]:
-        is_fresh, previous, length = self.is_stale, self.norm, 1.0
+        is_fresh, previous, length, failed = self.is_stale, self.norm, 1.0, RUNNING
         direction = self._factorize() if is_fresh else None
         with np.errstate(all="ignore"):
             direction = self.inverse.negative(self.F[None])[0] if direction is None else direction
@@ -98,16 +97,10 @@ class OneFactoredSystem(OneSystem):
             norm = self._norm(F)
         else:
             x, F, norm = self.x, self.F, previous
-        failed = RUNNING
         if not norm <= largest_ratio(is_fresh) * previous:
-            found = None
-            if is_fresh and np.isfinite(largest_size(direction)) and not self._is_rounding():
-                found = self._search(direction, x, F, norm, 0.0, self.inverse.matvec)
-            length = 0.0 if found is None else float(found.length[0])
-            if is_fresh and not length:
-                failed = self._failure(direction, math.isfinite(norm) if found is None else bool(found.finite[0]))
-            if found is not None and length:
-                x, F, norm = found.x[0], found.F[0], float(found.norms[0])
+            length = 0.0
+            if is_fresh:
+                x, F, norm, length, failed = self._searched(direction, x, F, norm)
         moved = direction if length == 1 else x - self.x if length else np.zeros_like(x)
         if length:
             self._accept(x, F, norm)
@@ -115,11 +108,23 @@ class OneFactoredSystem(OneSystem):
         if is_slow and length == 1 and self._is_rounding():
             failed = STAGNATED
         self._end(moved, failed, is_slow)
-        self._age(is_fresh, self.norm / previous if length else math.inf)
+        self._age(is_fresh, norm / previous if length else math.inf)
         if not self.is_stale:
             self.updates.step(moved, direction, length, square)
         lengths = WHOLE if length == 1 else np.asarray([length])
         return {"step_length": lengths, "factorized": FRESH if is_fresh else KEPT}
+
+    def _searched(
+        self, direction: HostArray, x: HostArray, F: HostArray, norm: float
+    ) -> tuple[HostArray, HostArray, float, float, int]:
+        """Search along the direction from a new J: x, F, ||F|| and the length, or 0 and the status of a failure."""
+        if not np.isfinite(direction).all():
+            return x, F, norm, 0.0, SINGULAR
+        if self._is_rounding():
+            return x, F, norm, 0.0, STAGNATED
+        found = self._search(direction, x, F, norm, 0.0, self.inverse.matvec)
+        length, failed = float(found.length[0]), LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
+        return found.x[0], found.F[0], float(found.norms[0]), length, RUNNING if length else failed
 
     def _end(self, moved: HostArray, failed: int, is_slow: bool) -> None:
         """Set the status; `failed` is that of a failure, and `is_slow` whether a new J has not halved ||F||."""
@@ -163,20 +168,11 @@ class OneFactoredSystem(OneSystem):
         blocks, structure = make(), differences.structure
         return Inverse(self.factor.factors(blocks, structure.lower, structure.upper, again=make), blocks.shape)
 
-    def _failure(self, direction: HostArray, is_finite: bool) -> int:
-        """Status after a step with a new J that was rejected."""
-        if self.is_exhausted:
-            return STAGNATED
-        if not np.isfinite(largest_size(direction)):
-            return SINGULAR
-        return LINE_SEARCH_FAILED if is_finite else NONFINITE
-
     def _is_rounding(self) -> bool:
         """Whether F(x) is no larger than its change between neighbouring floating-point numbers."""
         if self.norm > FAR * self.unit * float(self.assembler.sensitivity[0]):
             return False
-        self.is_exhausted = bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0])
-        return self.is_exhausted
+        return bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0])
 
 
 def largest_size(x: HostArray) -> float:
