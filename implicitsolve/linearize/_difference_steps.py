@@ -22,6 +22,7 @@ LONGEST = 1e-3  # step that a long system may have by default
 FARTHER = 1e4  # how much longer a step gets that F did not feel, or shorter one at which F is not finite
 TRUSTED = 1e-9, 1e-2  # a guessed step over the Newton step: within these bounds the guess was good enough
 SMALL_BLOCK = 4  # unknowns up to which the entries of blocks are written one by one
+SHORT = 1000  # systems for each block of a color from which on these are written one by one, in loops over systems
 LEAST_CHANGE = 8  # units of roundoff of F by which an entry of F must have changed
 MAX_ADJUSTMENTS = 8  # further evaluations at most, for each color, to find a step that F feels and where it is finite
 
@@ -364,15 +365,15 @@ def place(blocks: Array, changes: Array, per_length: Array, first: int, lower: i
     first, lower : int
         As above.
     """
-    T, m, k = blocks.shape[1:4]
+    B, T, m, k = blocks.shape[:4]
     with np.errstate(all="ignore"):
         for i in range(changes.shape[0]):
             for j in range(m):
                 offset = j - lower
-                start = first + i - offset + (m if first + i < offset else 0)
-                rows = slice(start, max(0, min(T, T - offset)), m)
-                columns = slice(start + offset, max(0, min(T, T + offset)), m)
-                if start < rows.stop:  # the standard has no slices that start beyond the end
+                start, stop = first + i - offset + (m if first + i < offset else 0), max(0, min(T, T - offset))
+                length = 1 if stop <= start or SHORT * (stop - start) <= B * m else stop - start
+                for t in range(start, stop, m * length):
+                    rows, columns = slice(t, t + length, m), slice(t + offset, t + offset + length, m)
                     write(blocks[:, :, j, :, :], changes[i, ...], per_length, rows, columns, k)
 
 
@@ -382,9 +383,9 @@ def write(part: Array, changes: Array, per_length: Array, rows: Any, columns: An
     Small blocks entry by entry, which is a long loop over the blocks for each; larger ones whole, since each entry
     would pass through all of them.
     """
-    xp = array_namespace(part)
     if k > SMALL_BLOCK:
-        part[:, rows, :, :] = xp.permute_dims(changes[:, :, rows, :], (1, 2, 3, 0)) * per_length[:, columns, None, :]
+        columns_last = array_namespace(part).permute_dims(changes[:, :, rows, :], (1, 2, 3, 0))
+        part[:, rows, :, :] = columns_last * per_length[:, columns, None, :]
         return
     is_view = isinstance(part, np.ndarray) and isinstance(rows, slice)
     for c in range(k):

@@ -146,7 +146,7 @@ class Evaluator:
         """Evaluator of some of the systems; `x` (b, N) are the present iterates of all."""
         if len(indices) == self.rows.size and (indices == np.arange(self.rows.size)).all():
             return self
-        systems = indices if self.systems is None else self.systems[indices]
+        systems = indices if self.systems is None else self.systems.take(indices)
         has_own = "problem" not in vars(self)  # it was taken
         if (has_own or self.problem.take is not None) and len(systems) <= self.few * self.flat_shape[0]:
             return self.chosen(indices)
@@ -154,8 +154,6 @@ class Evaluator:
         part.systems, part.places = systems, sent(systems, x)
         if self.systems is None:
             part.background = self.xp.asarray(x, copy=True)
-        else:
-            scatter(self.background, self.places, x)
         return part
 
     def chosen(self, indices: Indices) -> Evaluator:
@@ -195,7 +193,7 @@ class Evaluator:
         """What some systems keep of this evaluator."""
         part = copy.copy(self)
         part.entering, part.length = None, self.length
-        part.rows, part.box = self.rows[indices], None if self.box is None else self.box.take(indices)
+        part.rows, part.box = self.rows.take(indices), None if self.box is None else self.box.take(indices)
         return part
 
     def astype(self, dtype: Any) -> Evaluator:

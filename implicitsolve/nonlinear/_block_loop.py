@@ -84,6 +84,8 @@ class BlockState(LoopState):
 class BlockLoop(IterationLoop[BlockState]):
     """Steps whose directions come from a factorized J and the updates since."""
 
+    OWNS = True
+
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
         self.assembler: JacobianAssembler = method.assembler(self.whole)
@@ -129,6 +131,8 @@ class BlockLoop(IterationLoop[BlockState]):
             if box is not None:
                 direction = box.shortened(state.x, direction, kept_part(state.norms, state.start_norms))
             x, xp = self.evaluator.moved(state.x, direction), array_namespace(direction)
+            if isinstance(x, np.ndarray) and np.isfinite(x).all():
+                return direction, x
             is_point = xp.all(xp.isfinite(x), axis=1)  # no function is called elsewhere
             return direction, xp.where(is_point[:, None], x, state.x)
 

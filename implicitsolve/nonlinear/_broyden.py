@@ -30,7 +30,6 @@ from implicitsolve._namespace import (
     Norms,
     array_namespace,
     from_host,
-    gather,
     is_safe,
     norm_max,
     numpy_namespace,
@@ -49,6 +48,7 @@ from implicitsolve.nonlinear._fixed_point import (
     scaled,
 )
 from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.operators._wrappers import kept
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_flag, check_limit
 
@@ -151,12 +151,16 @@ class BroydenInverse:
 
     def take(self, indices: Indices) -> BroydenInverse:
         """The updates of some systems; those of the others are dropped here too."""
-        kept: dict[int, Array] = {}  # after whole steps w is the next s
+        return self.keep(indices, None)
+
+    def keep(self, indices: Indices, moves: tuple[Indices, Indices] | None) -> BroydenInverse:
+        """The same if all but a few stay where they are; see `SystemArrays.keep`."""
+        found: dict[int, Array] = {}  # after whole steps w is the next s
 
         def taken(x: Array) -> Array:
-            if id(x) not in kept:
-                kept[id(x)] = gather(x, indices)
-            return kept[id(x)]
+            if id(x) not in found:
+                found[id(x)] = kept(x, indices, moves)
+            return found[id(x)]
 
         pairs = [(taken(s), taken(w), taken(factor)) for s, w, factor in self.pairs]
         if self.last is not None:

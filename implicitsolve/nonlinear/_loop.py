@@ -7,13 +7,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, eps, gather, merged, norm_max, scatter
+from implicitsolve._namespace import Norms, array_namespace, copied, eps, gather, merged, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._state import CLEAR, Allowance, LoopState, Scheduler, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
+from implicitsolve.operators._wrappers import closed_up
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
@@ -48,6 +49,7 @@ class IterationLoop(Generic[State]):
     NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
     PATIENCE: ClassVar[int] = PATIENCE
     LIMITED: ClassVar[bool] = True  # whether systems end where their `Allowance` is spent
+    OWNS: ClassVar[bool] = False  # whether nothing else holds the arrays of the record between steps
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         self.method, self.solution = method, solution
@@ -152,9 +154,10 @@ class IterationLoop(Generic[State]):
         self._note_converged(status, norms, measure, x, stop.holds(measure, target, x, None))
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
-        since, best = np.zeros(rows.size, dtype=np.int32), np.where(np.isfinite(measure), measure, np.inf)
+        since, iterations = np.zeros((2, rows.size), dtype=np.int32)
+        best = np.where(np.isfinite(measure), measure, np.inf)
         progress = measure.copy(), norms.copy(), norms.copy(), since, x, F, best
-        state = LoopState(rows, x, F, norms, norms.copy(), measure, target, *progress, limit, status)
+        state = LoopState(rows, x, F, norms, norms.copy(), measure, target, *progress, limit, iterations, status)
         return self._extended(state, J)
 
     def _measured_by_stop(self, measured: Norms, x: Array, rows: Indices) -> HostArray:
@@ -214,7 +217,7 @@ class IterationLoop(Generic[State]):
                 is_still[rows] = measured.largest(1, rows) <= unit * measured.largest(2, rows)
         state.x, state.F, state.norms = found.x, found.F, found.norms
         state.measure = self._measured_by_stop(measured, state.x, state.rows)
-        self.solution.iterations[state.rows] += found.accepted
+        state.iterations += found.accepted
         return moved, is_still
 
     def _is_good(self, norms: HostArray, is_last: HostArray) -> bool:
@@ -227,7 +230,7 @@ class IterationLoop(Generic[State]):
         state = self.state
         state.F, step, state.x = measured.arrays
         state.norms, state.measure = norms, self._measured_by_stop(measured, state.x, state.rows)
-        self.solution.iterations[state.rows] += 1
+        state.iterations += 1
         self._mark_converged(step)
 
     def _update_status(
@@ -296,10 +299,10 @@ class IterationLoop(Generic[State]):
         np.putmask(state.best, is_best, state.measure)
         np.putmask(state.least, is_less, state.norms)
         state.since = (state.since + 1) * ~is_progress
-        is_over = state.since >= self.patience
+        is_over: Any = state.since.max() >= self.patience and state.since >= self.patience
         self.allowance.charge(state, details)
         is_over |= self.allowance.is_spent(state)
-        if is_over.any():
+        if np.any(is_over):
             state.status[is_over & (state.status == RUNNING)] = STAGNATED
 
     def _note_best(self) -> HostArray:
@@ -329,8 +332,6 @@ class IterationLoop(Generic[State]):
     def _compact(self) -> None:
         """Store the systems that have ended, and compact the others."""
         state, solution = self.state, self.solution
-        if state.status.size == 1 and state.status[0] == RUNNING:
-            return
         is_running = state.status == RUNNING
         if is_running.all():
             return
@@ -340,12 +341,18 @@ class IterationLoop(Generic[State]):
         if rows.size == solution.status.size:  # all at once, so in their order
             solution.x, solution.F = state.x, state.F
         else:
+            if solution.x is state.x or solution.x is state.best_x:
+                solution.x = copied(solution.x)
             scatter(solution.x, rows, gather(state.x, ended))
             scatter(solution.F, rows, gather(state.F, ended))
         solution.status[rows], solution.norm[rows] = state.status[ended], state.measure[ended]
+        solution.iterations[rows] += state.iterations[ended]
         if keep.size:
+            keep, moves = closed_up(keep, ended) if self.OWNS else (keep, None)
+            if moves is not None:
+                state.rows, state.target = state.rows.copy(), state.target.copy()  # which others hold too
             self.evaluator = self.evaluator.take(keep, state.x)
-            state.keep(keep)
+            state.keep(keep, moves)
         else:
             state.rows = keep
 

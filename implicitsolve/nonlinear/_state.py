@@ -53,6 +53,7 @@ class LoopState(SystemArrays):
     best_F: Array
     best_measure: HostArray
     limit: HostArray  # step of the loop that is the last one
+    iterations: HostArray  # steps that were accepted
     status: HostArray  # codes of `Status`
 
 
@@ -120,22 +121,20 @@ class Allowance:
     def _charge_each(self, state: LoopState, details: dict[str, HostArray]) -> None:
         rows, is_whole = state.rows, state.rows.size == self.charged.size
         spent = self.charged if is_whole else self.charged[rows]
-        cost = 1 + details.get("krylov_iterations", 0) + self.assembly * details.get("factorized", 0)
-        earned = PER_PROGRESS * self._falls(state, PROGRESS)
+        cost, fresh = 1 + details.get("krylov_iterations", 0), details.get("factorized")
+        cost = cost if fresh is None or not fresh.any() else cost + self.assembly * fresh
+        with np.errstate(all="ignore"):  # smaller of both norms, over their least values
+            left = np.fmin(state.measure / state.best_measure, state.norms / state.lowest)
+        earned = PER_PROGRESS * (left < PROGRESS)
         if np.max(cost) > PER_PROGRESS or spent.max() > 0:  # else a large reduction earns no more than a small one
-            is_clear = self._falls(state, CLEAR)
+            is_clear = left < CLEAR
             if self.earlier is not None:
                 is_clear &= state.measure < self.earlier[rows]
             earned = np.where(is_clear, np.maximum(cost, PER_PROGRESS), earned)
-            np.minimum(spent, 0, out=spent, where=is_clear & self._falls(state, RENEWAL))
+            np.minimum(spent, 0, out=spent, where=is_clear & (left < RENEWAL))
         spent += cost - earned
         if not is_whole:
             self.charged[rows] = spent
-
-    @staticmethod
-    def _falls(state: LoopState, part: float) -> HostArray:
-        """Where a step has reduced one of the norms to this part of its least value."""
-        return (state.measure < part * state.best_measure) | (state.norms < part * state.lowest)
 
     def charge_one(self, measure: float, norm: float, best: float, lowest: float) -> None:
         """The same for a single system, given both norms and their least values before this step."""

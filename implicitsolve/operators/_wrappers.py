@@ -158,13 +158,16 @@ class SystemArrays:
         """Return the record of some systems."""
         return type(self)(*(_rows_of(part, rows) for part in vars(self).values()))
 
-    def keep(self, rows: Indices) -> None:
-        """Take the record of some systems, in place: field by field, so that few arrays are held twice at a time."""
-        kept: dict[int, Any] = {}  # what several fields hold is taken once
+    def keep(self, rows: Indices, moves: tuple[Indices, Indices] | None = None) -> None:
+        """Take the record of some systems, in place: field by field, so that few arrays are held twice at a time.
+
+        If but for `moves`, (to, from), all of them stay where they are, arrays are not copied, but become views.
+        """
+        found: dict[int, Any] = {}  # what several fields hold is taken once
         for name, part in vars(self).items():
-            if id(part) not in kept:
-                kept[id(part)] = _rows_of(part, rows)
-            setattr(self, name, kept[id(part)])
+            if id(part) not in found:
+                found[id(part)] = _rows_of(part, rows, moves)
+            setattr(self, name, found[id(part)])
 
     def concat(self, other: Self, systems: int) -> Self:
         """Return the record of the present systems, which are that many, followed by those of another one."""
@@ -177,12 +180,34 @@ class SystemArrays:
             scatter(whole, rows, part)
 
 
-def _rows_of(part: Any, rows: Indices) -> Any:
+FEW = 0.1  # of the systems that go on: where fewer end at a time, the arrays of the others are not copied
+
+
+def closed_up(keep: Indices, ended: Indices) -> tuple[Indices, tuple[Indices, Indices] | None]:
+    """What `SystemArrays.keep` needs to go on with systems `keep`: where few have ended, the last fill their places."""
+    if ended.size > FEW * keep.size:
+        return keep, None
+    gaps = ended[ended < keep.size]
+    moves = gaps, keep[keep.size - gaps.size :]
+    keep = np.arange(keep.size)
+    keep[gaps] = moves[1]
+    return keep, moves
+
+
+def kept(x: Array, rows: Indices, moves: tuple[Indices, Indices] | None) -> Array:
+    """Rows of an array that nothing else reads any more: in place if but for `moves`, (to, from), all stay there."""
+    if moves is None or not isinstance(x, np.ndarray):
+        return x.take(rows, axis=0) if isinstance(x, np.ndarray) else gather(x, rows)
+    x[moves[0]] = x.take(moves[1], axis=0)
+    return x[: rows.size]
+
+
+def _rows_of(part: Any, rows: Indices, moves: tuple[Indices, Indices] | None = None) -> Any:
     if part is None:
         return None
-    if isinstance(part, np.ndarray):
-        return part.take(rows, axis=0)
-    return gather(part, rows) if is_array(part) else part.take(rows)
+    if is_array(part):
+        return kept(part, rows, moves)
+    return part.keep(rows, moves) if moves is not None and hasattr(part, "keep") else part.take(rows)
 
 
 def _joined(first: Any, second: Any, systems: int) -> Any:

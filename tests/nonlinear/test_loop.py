@@ -131,3 +131,29 @@ def test_a_step_to_infinity_converged_where_the_residual_does_not_notice():
         result = root(leap, np.full(2, -1e308), method=method)
         assert not result.success
         assert np.isfinite(result.x).all()
+
+
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_systems_that_end_alone_leave_the_others_and_the_trace_as_they_are(block_size):
+    """The last systems take the places of few that have ended; the same in another order, bit by bit."""
+    rate = np.logspace(-2, 1, 60)[:, None]
+    x0 = rate * np.linspace(1.0, 2.0, 6)
+    structure = None if block_size is None else ims.BlockBanded(1, 1, block_size)
+    seen = []
+
+    def solved(rate, x0, monitor=None):
+        problem = Problem(lambda x: x + x**3 - rate + 0.1 * np.roll(x, 1, 1), structure=structure, batch_ndim=1)
+        return root(problem, x0, stop=NonlinearStop(atol=1e-9), monitor=monitor)
+
+    kept = x0.copy()
+    result = solved(rate, x0, lambda step, x, F: seen.append((step.residual_norm.copy(), np.abs(F).max(axis=1))))
+    other = solved(rate[::-1], x0[::-1])
+    assert result.success.all()
+    assert np.ptp(result.iterations) > 0
+    np.testing.assert_array_equal(other.x, result.x[::-1])
+    np.testing.assert_array_equal(other.iterations, result.iterations[::-1])
+    np.testing.assert_array_equal(x0, kept)
+    for step, (norms, largest) in zip(result.steps, seen, strict=True):
+        np.testing.assert_array_equal(step.residual_norm, norms)
+        np.testing.assert_array_equal(largest[step.systems], norms)
+        np.testing.assert_array_equal(step.target, 1e-9)
