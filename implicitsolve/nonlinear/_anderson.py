@@ -8,24 +8,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import (
-    Norms,
-    array_namespace,
-    eps,
-    to_host,
-)
+from implicitsolve._namespace import Norms, array_namespace, eps, norm_max, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Entering
 from implicitsolve.nonlinear._fixed_point import (
+    REJECTIONS,
     FixedPointLoop,
     FixedPointState,
     check_damping,
     check_growth_limit,
     scaled,
 )
-from implicitsolve.nonlinear._history import FIRST_COLUMNS, History
-from implicitsolve.nonlinear._loop import ITERATION_LIMIT
+from implicitsolve.nonlinear._history import FIRST_COLUMNS, History, OneHistory
+from implicitsolve.nonlinear._loop import BLOWN_UP, CONVERGED, DIVERGED, HALVED, ITERATION_LIMIT, NONFINITE, STAGNATED
+from implicitsolve.nonlinear._one_system import OneSystem
 from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.operators import LinearOperator
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_flag, check_limit, check_tolerance
 
@@ -128,6 +126,8 @@ class Anderson:
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
+        if _OneSystemLoop.applies(self, context, start.x):
+            return _OneSystemLoop(self, context, start, is_retry=rows is not None).run()
         return _AndersonLoop(self, context, start, rows).run()
 
 
@@ -227,6 +227,126 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
         state.history.record(numbers, drops)
 
 
+class _OneSystemLoop(OneSystem):
+    """The steps of `_AndersonLoop`, and of `_BriefLoop`, for one system in vectors and plain numbers."""
+
+    NEW_BEST, STEPS, LIMITED = FixedPointLoop.NEW_BEST, FixedPointLoop.STEPS, False
+
+    def __init__(self, method: Anderson, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
+        self.method, self.is_due = method, method.preconditioned and context.evaluator.problem.linearize is not None
+        self.newest: LinearOperator | None = None  # J, from which M is to be built
+        self.M: LinearOperator | None = None
+        self.is_trusted = self.is_due
+        super().__init__(context, solution, is_retry=is_retry)
+        self.patience, self.damping = method.patience, float(method.damping)
+        self.most_steps: float | None = getattr(method, "most_steps", None)
+        self.age = self.rejections = self.idle = 0
+        self.best_norm = self.mark = self.last_norm = self.norm
+        self.promised, self.is_plain = 0.0, True
+        self._renew()
+        self.image = self._image(self.F)
+        least = max(method.regularization, ROUNDING * self.unit)
+        within = max(FIRST_COLUMNS, LARGEST // max(1, 2 * self.x.size))
+        self.history = OneHistory(self.F, self.norm, min(method.memory, self.x.size, within), least)
+
+    @staticmethod
+    def applies(method: Anderson, context: SolveContext, x0: Array) -> bool:
+        """Whether the system is alone and real, and need not agree with a batch to the last bit."""
+        may_differ = not context.evaluator.batch_shape or isinstance(method, BriefAnderson)
+        return may_differ and type(x0) is np.ndarray and x0.dtype.char in "fd" and OneSystem.suits(context)
+
+    def _evaluated(self, x: HostArray) -> HostArray:
+        if not self.is_due:
+            return super()._evaluated(x)
+        F, self.newest = self.evaluator.trial(x[None])
+        return F[0]
+
+    def _renew(self) -> None:
+        """Build M at the newest point, if J was evaluated there."""
+        if self.is_due and self.newest is not None:
+            self.M = self.newest.approximate_inverse()
+            self.is_trusted = self.M is not None
+        self.newest = None
+
+    def _image(self, F: HostArray) -> HostArray:
+        """M F."""
+        with np.errstate(all="ignore"):
+            return F if self.M is None else self.M.matvec(F[None])[0]
+
+    def _step(self) -> dict[str, HostArray]:
+        previous, old_F, length = self.norm, self.F, self.damping
+        self.is_due = self.is_trusted and self.age + 1 in RENEWALS
+        with np.errstate(all="ignore"):
+            step, rest = -length * self.image, 1.0
+            if self.history.seen:
+                mixture, rest = self.history.mixture(previous)
+                step -= mixture
+            x = self.x + step
+            self.promised += rest
+            F = self._evaluated(x)
+            norm = self._norm(F)
+        rejected, is_finite = not norm <= self.method.growth_limit * self.best_norm, math.isfinite(norm)
+        moved = step
+        if rejected:
+            x, F, norm, moved = self.best_x, self.best_F, self.best_norm, self.best_x - self.x
+            self.is_trusted, self.M = False, None
+        self.rejections = self.rejections + 1 if rejected else 0
+        self._accept(x, F, norm)
+        self.solution.iterations[0] -= rejected  # which is no iteration
+        self._end(moved, previous, rejected, is_finite)
+        if self.status != CONVERGED:
+            if not rejected:
+                self._renew()
+            self.age = 0 if rejected else self.age + 1
+            self.damping = 0.5 * length if rejected else min(2 * length, self.method.damping)
+            with np.errstate(all="ignore"):
+                self._learn(step, old_F, rejected)
+            if float(self.measure[0]) < self.best_measure:
+                self.best_norm = norm
+        return {"step_length": np.asarray([0.0 if rejected else length])}
+
+    def _end(self, moved: HostArray, previous: float, rejected: bool, is_finite: bool) -> None:
+        """Set the status; see `IterationLoop`."""
+        if self.iteration >= self.last:
+            self.status = ITERATION_LIMIT
+        if not (rejected or self.norm < HALVED * previous):
+            size, largest = norm_max(np.stack([moved, self.x]))
+            self.status = STAGNATED if size <= self.unit * largest else self.status
+        if self.norm > BLOWN_UP * self.start_norm:
+            self.status = DIVERGED
+        if self.rejections >= REJECTIONS:
+            self.status = STAGNATED if is_finite else NONFINITE
+        if self.most_steps is not None and is_finite:
+            gained, needed = self.start_norm / self.norm, float(self.solution.first_norm[0] / self.target[0])
+            is_slow = math.log(gained) * (1 + self.most_steps) < math.log(needed)
+            self.status = ITERATION_LIMIT if is_slow else self.status
+        self.most_steps = None
+        self._mark_converged(moved)
+
+    def _learn(self, step: HostArray, old_F: HostArray, rejected: bool) -> None:
+        """Add the step to the history, or drop that where it misleads."""
+        self.is_plain = self.is_plain and self.norm <= CONTRACTION * self.last_norm
+        self.last_norm, old = self.norm, self.image
+        self.image = self._image(self.F)
+        if self.is_plain:
+            self.mark = self.norm
+        elif self._is_misled(rejected) or rejected:
+            self.history.seen = 0
+        elif self.history.memory:
+            self.history.append(self.F - old_F, step - self.damping * (self.image - old), self.F)
+
+    def _is_misled(self, rejected: bool) -> bool:
+        """Whether ||F|| does not fall as the mixtures predict."""
+        if rejected or self.norm < FALLEN * self.mark:
+            self.mark, self.idle, self.promised = self.norm, 0, 0.0
+            return False
+        self.idle += 1
+        if self.idle < IDLE or self.promised >= PREDICTED * self.idle:
+            return False
+        self.mark, self.idle, self.promised = self.norm, 0, 0.0
+        return True
+
+
 class _BriefLoop(_AndersonLoop):
     """Ends all systems, at ITERATION_LIMIT, if one would take too many further steps at the rate of the first."""
 
@@ -262,4 +382,6 @@ class BriefAnderson(Anderson):
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
+        if _OneSystemLoop.applies(self, context, start.x):
+            return _OneSystemLoop(self, context, start, is_retry=rows is not None).run()
         return _BriefLoop(self, context, start, rows).run()

@@ -56,6 +56,8 @@ class OneSystem:
 
     NEW_BEST: ClassVar[float] = IterationLoop.NEW_BEST
     PATIENCE: ClassVar[int] = IterationLoop.PATIENCE
+    STEPS: ClassVar[int] = IterationLoop.STEPS
+    LIMITED: ClassVar[bool] = IterationLoop.LIMITED
     method: Any
 
     def __init__(self, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
@@ -63,7 +65,8 @@ class OneSystem:
         self.evaluator, self.tally, self.solution, self.is_retry = evaluator, evaluator.tally, solution, is_retry
         self.stop, self.monitor, self.memory = stop, context.monitor, context.memory
         self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
-        self.x, self.F = x, evaluator.residual_of_one(x)
+        self.patience = self.PATIENCE
+        self.x, self.F = x, self._evaluated(x)
         self.norm = self.start_norm = self.least = self.lowest = self._norm(self.F)
         self.measure = self._measured(self.F, self.norm)
         first = solution.first_norm  # known if this solve continues another one
@@ -74,9 +77,11 @@ class OneSystem:
             self.best_measure = math.inf
         self.best_x, self.best_F = x, self.F
         self.iteration = solution.steps[-1].iteration if is_retry else 0
-        self.last = self.iteration + int(stop.remaining(IterationLoop.STEPS, solution.iterations)[0])
+        self.last = self.iteration + int(stop.remaining(self.STEPS, solution.iterations)[0])
         self.since = 0
-        self.allowance = Allowance(solution, self.tally, is_retry=is_retry, is_limited=True, reserve=context.reserve)
+        self.allowance = Allowance(
+            solution, self.tally, is_retry=is_retry, is_limited=self.LIMITED, reserve=context.reserve
+        )
         self.status = RUNNING if math.isfinite(self.norm) else NONFINITE
         if self.status == RUNNING and self.last <= self.iteration:
             self.status = ITERATION_LIMIT
@@ -117,6 +122,10 @@ class OneSystem:
         """Take a step, and return what the trace notes of it."""
         raise NotImplementedError
 
+    def _evaluated(self, x: HostArray) -> HostArray:
+        """F(x)."""
+        return self.evaluator.residual_of_one(x)
+
     def _accept(self, x: HostArray, F: HostArray, norm: float) -> None:
         """Take over the point of a step."""
         self.x, self.F, self.norm = x, F, norm
@@ -138,7 +147,7 @@ class OneSystem:
         self.since = 0 if is_best or is_less else self.since + 1
         self.allowance.charge_one(measure, self.norm, self.best_measure, self.lowest)
         self.lowest = min(self.lowest, self.norm)
-        is_over = self.since >= self.PATIENCE or self._left() <= 0
+        is_over = self.since >= self.patience or self._left() <= 0
         if is_over and self.status == RUNNING:
             self.status = STAGNATED
         if measure < self.best_measure:

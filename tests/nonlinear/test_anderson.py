@@ -251,3 +251,25 @@ def test_it_does_not_where_a_tenth_was_won_or_it_was_forgotten():
         assert not course.step(norm, 0.1, lost)
         assert course.mark[0] == (norm if norm < 0.9 or lost else 1.0)
         assert course.step(norm, 0.1) == misled
+
+
+METHODS = [Anderson(), Anderson(memory=3), Anderson(damping=0.5, growth_limit=2.0), Anderson(memory=0)]
+
+
+@pytest.mark.parametrize("seed", range(32))
+def test_one_system_takes_the_steps_of_a_batch(seed):
+    rng = np.random.default_rng(seed)
+    N, size, scale = int(rng.integers(1, 30)), rng.choice([0.2, 0.9, 1.5]), 10.0 ** rng.integers(-12, 13)
+    A, b = size * rng.standard_normal((N, N)) / np.sqrt(N), rng.standard_normal(N)
+    image = [np.tanh, np.positive, np.square, lambda y: 0.3 * np.exp(np.minimum(y, 700.0))][seed % 4]
+
+    def F(x):
+        return x - scale * image(A @ (x / scale) + b)
+
+    options = {"method": METHODS[seed // 4 % 4], "stop": NonlinearStop(rtol=1e-7, max_iterations=100)}
+    with np.errstate(all="ignore"):
+        alone = root(Problem(F, fixed_point=True), np.zeros(N), **options)
+        batch = root(Problem(lambda x: F(x[0])[None], fixed_point=True, batch_ndim=1), np.zeros((1, N)), **options)
+    assert (alone.status, alone.counts, alone.iterations) == (batch.status[0], batch.counts, batch.iterations[0])
+    assert [step.step_length[0] for step in alone.steps[1:]] == [step.step_length[0] for step in batch.steps[1:]]
+    np.testing.assert_allclose(alone.x, batch.x[0], rtol=1e-3, atol=1e-6 * scale)
