@@ -191,11 +191,12 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
 
     def _measured(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
         """Norms; on a device with what the history will need of this step, so that nothing is read twice."""
+        if isinstance(F, np.ndarray):
+            return Norms(F, step, x)
         state, self.stored = self.state, None
         history = state.history
         is_plain = history.memory and history.places is None and not history.exponent.any()  # F is stored unscaled
-        can_store = keeps_inverse and is_plain and (state.damping == 1.0).all() and not state.is_plain.all()
-        if isinstance(F, np.ndarray) or not can_store:
+        if not (keeps_inverse and is_plain and (state.damping == 1.0).all() and not state.is_plain.all()):
             return Norms(F, step, x)
         image = self._image_step(state, F)
         numbers = to_host(state.history.store(F, state.F, step, image, state.image_step, x))
