@@ -231,3 +231,16 @@ def test_progress_bar_counts_the_systems_of_solve_batch():
     with ThreadPoolExecutor(1) as executor:
         ims.drivers.solve_batch(batch(np.arange(20)), np.ones((20, 1)), executor=executor, progress=bar.count)
     assert stream.getvalue().splitlines()[-1] == f"batch [{20 * '#'}] 100 %  20 of 20 systems"
+
+
+@pytest.mark.parametrize("batch_ndim", [0, 1])
+@pytest.mark.parametrize("method", ["auto", "newton-krylov", "anderson"])
+def test_monitors_that_overwrite_the_target_made_a_solve_converge(method, batch_ndim):
+    def overwrite(step, x, F):
+        for part in (step.target, step.residual_norm, step.systems, x, F):
+            part.fill(10**6)
+
+    problem = ims.Problem(lambda x: x**3 + x - 2, batch_ndim=batch_ndim)
+    seen, clean = (ims.root(problem, np.zeros((2, 3)), method=method, monitor=m) for m in (overwrite, None))
+    assert seen.counts == clean.counts
+    np.testing.assert_array_equal(seen.x, clean.x)

@@ -180,7 +180,8 @@ def _believed(probe: Probe, entries: Entries, how: str, unexplained: HostArray) 
         values = (values - probe.F.take(rows, axis=1)) / probe.h.take(columns, axis=1)
     if not np.isfinite(values).all():
         return Detection(how="not finite", evaluations=probe.evaluations, unknowns=probe.size), np.arange(probe.size)
-    d = probe.inward(probe.x, probe.h * random_direction(entries.colors, probe.size, probe.evaluations))
+    random = from_host(random_direction(entries.colors, probe.size, probe.evaluations), probe.x)
+    d = probe.inward(probe.x, probe.h * random)
     is_wrong = wrong_rows(probe.evaluate, probe.x, probe.F, structure, values, d, entries.full_rows)
     is_wrong[unexplained] = True
     wrong = np.flatnonzero(is_wrong)

@@ -297,7 +297,7 @@ class OneRecyclingGMRES:
         if not self.held:
             return v
         with np.errstate(all="ignore"):
-            a = self.C[: self.held].dot(v).dot(self.T)
+            a = self.C[: self.held].dot(v).dot(self.T).astype(v.dtype, copy=False)
             return v / self.theta + a.dot(self.K[: self.held])
 
     def _step(self, F: HostArray, norm: float) -> HostArray:

@@ -373,7 +373,7 @@ class IterationLoop(Generic[State]):
             iteration=iteration,
             systems=state.rows.copy(),
             residual_norm=state.measure.copy(),
-            target=state.target,
+            target=state.target.copy(),
             running=int(np.count_nonzero(state.status == RUNNING)) + started + waiting,
             started=started,
             waiting=waiting,

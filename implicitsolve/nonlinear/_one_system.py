@@ -164,7 +164,7 @@ class OneSystem:
             iteration=self.iteration,
             systems=self.evaluator.rows.copy(),
             residual_norm=self.measure.copy(),
-            target=self.target,
+            target=self.target.copy(),
             running=int(self.status == RUNNING),
             counts=tally.counts(),
             sparsity="" if self.iteration or detection is None else str(detection),

@@ -336,3 +336,16 @@ def test_what_the_method_knows_is_for_double_precision(rng):
 def test_unknown_precisions_are_named(products):
     with pytest.raises(ValueError, match='`krylov_dtype` must be None or "float32", got'):
         NewtonKrylov(krylov_dtype=products)
+
+
+@pytest.mark.parametrize("method", ["auto", "newton-krylov", "sparse-newton", "anderson", "broyden", "homotopy"])
+def test_residuals_were_called_in_double_precision_though_x0_is_single(method):
+    seen = set()
+
+    def chain(x):
+        seen.add(x.dtype)
+        p = np.pad(x, 1)
+        return 2 * x - p[2:] - p[:-2] + x**3 - 1
+
+    assert root(chain, np.ones(100, np.float32), method=method).x.dtype == np.float32
+    assert seen == {np.dtype(np.float32)}
