@@ -80,7 +80,7 @@ def newton_batch(
     Notes
     -----
     The first call with a residual compiles it (about a second); the solver itself is compiled once for each dtype, in
-    some four seconds, and kept on disk: ``python -m implicitsolve compile`` does so in advance. An exception raised in
+    some five seconds, and kept on disk: ``python -m implicitsolve compile`` does so in advance. An exception raised in
     `residual` counts as a residual that is not finite.
 
     `residual` is evaluated for sixteen systems at once where it consists of arithmetic, powers with numbers in the
