@@ -160,7 +160,7 @@ def push_forward(
     Raises
     ------
     TypeError
-        If the problem has no `parameter_jvp`.
+        If the problem has no `parameter_jvp`, or `tangents` is no mapping.
     ValueError
         If `tangents` names an unknown parameter.
 
@@ -180,6 +180,8 @@ def push_forward(
     """
     if problem.parameter_jvp is None:
         raise TypeError("push_forward: the problem has no `parameter_jvp`")
+    if not isinstance(tangents, Mapping):
+        raise TypeError(f"push_forward: `tangents` must map names to arrays, got {type(tangents).__name__}")
     unknown = sorted(set(tangents) - set(problem.parameters or tangents))
     if unknown:
         raise ValueError(f"push_forward: `tangents` must name parameters of the problem, got {unknown}")

@@ -148,3 +148,8 @@ def test_differences_at_roots_were_as_long_as_those_of_float32(c):
     result = root(problem, np.zeros(1))
     tangent = push_forward(problem, result, {"c": np.ones(1)}).tangent
     np.testing.assert_allclose(tangent, 1 / (1 + 0.6 * result.x), rtol=1e-6)
+
+
+def test_tangents_without_names_were_not_called_so():
+    with pytest.raises(TypeError, match="`tangents` must map names to arrays, got list"):
+        push_forward(Problem(lambda x: x, parameter_jvp=lambda x, tangents: x), np.ones(1), [np.ones(1)])
