@@ -309,7 +309,6 @@ class _EquilibratedLoop(DenseLoop):
     """Steps in a trust region whose ball is that of x, and whose model that of R F."""
 
     NEW_BEST = 0.99
-    PATIENCE = 100
     STEPS = 200
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:

@@ -23,7 +23,7 @@ CONTRACTION = 0.5  # of one correction to the next
 GROWTH = np.asarray([2.0, 2.0, 1.0, 0.7])  # of the step length after 0, 1, 2, 3 corrections
 ALIGNED = 0.8  # cosine between the path's directions at two points, below which the second one may be of another path
 CORRECTIONS = 6  # of one predicted point
-SHORTEST = 1e-7  # step that ends the attempt
+SHORTEST = 1e-5  # step that ends the attempt: of 414 paths to solutions none took one below 7e-4
 FARTHEST = 100.0  # distance from x0, over ||F(x0)||, beyond which points of the path are no progress
 BEYOND = -0.1  # the path starts at tau = 0 and does not come back
 END_ACCURACY = 1e-2  # of linear solves at tau = 1, where Newton's method is to converge

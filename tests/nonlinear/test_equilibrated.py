@@ -119,3 +119,11 @@ def test_second_attempt_of_a_batch_gave_its_whole_x_to_jac_of_a_part():
     again = root(problem, np.array([[3.0], [3.0]]))
     assert again.success.tolist() == [True, False]
     assert len(again.retries) > 0
+
+
+def test_a_system_without_a_root_is_given_up_after_40_idle_steps():
+    """arctan(x) + 2 took 7,001 evaluations: 100 idle steps, of 35 each, began again at every 1 % of ||F||."""
+    with np.errstate(all="ignore"):
+        result = ims.root(lambda x: np.arctan(x) + 2, np.random.default_rng(20).uniform(0.1, 0.9, 20))
+    assert not result.success
+    assert result.counts.residuals <= 3500
