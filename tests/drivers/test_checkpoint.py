@@ -133,7 +133,8 @@ def test_a_killed_process_is_gone_on_from(tmp_path):
 def test_one_long_leg_is_root(tmp_path):
     whole = ims.root(bratu(), np.zeros(30), stop=TIGHT)
     result = ims.drivers.checkpointed(bratu(), np.zeros(30), tmp_path / "file", every=100, stop=TIGHT)
-    agree(result, whole)
+    assert result.status == whole.status
+    np.testing.assert_allclose(result.x, whole.x, rtol=1e-10)  # norms of a leg are summed in another order
     assert result.counts == whole.counts
     assert len(result.steps) == len(whole.steps)
 
