@@ -22,7 +22,7 @@ from implicitsolve.globalize._line_search import (
     SearchResult,
     SearchStart,
 )
-from implicitsolve.kernels._lapack import largest_flat
+from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._broyden import DOT
@@ -195,7 +195,7 @@ class OneSystem:
     def _measured(self, F: HostArray, norm: float) -> HostArray:
         """Norm of F in the norm of the stopping rule, where `norm` is ||F||_2."""
         if self.stop.norm == "max" and math.isfinite(norm):  # BLAS compares no NaN
-            return np.asarray([largest_flat(F)])
+            return np.asarray([float(abs(F[IAMAX[F.dtype.char](F)]))])
         return self.stop.measured(Norms(F[None]), self.evaluator.event_shape)
 
     def _norm(self, v: HostArray) -> float:
