@@ -155,7 +155,7 @@ class OneSystem:
 
     def _left(self) -> int:
         """What is left of the allowance."""
-        return self.allowance.left_of_one(self.lowest, self.start_norm)
+        return self.allowance.left_of_one(self.lowest, self.start_norm, self.since)
 
     def _record(self, **details: Any) -> None:
         """Add a step to the trace and pass it to the monitor."""
