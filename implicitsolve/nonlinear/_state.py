@@ -31,7 +31,7 @@ PROGRESS, CLEAR = 0.99, 0.5  # parts of the least norm: a step earns PER_PROGRES
 RENEWAL = 0.1  # part of the least norm: after such a step an allowance begins again
 ASSEMBLIES = 4  # of J that an allowance covers at least
 IDLE_PART, IDLE_SHARE = 0.9, 2  # part to which a first attempt has to reduce ||F|| in the allowance over 2,
-IDLE = 3  # ... where it may not go on after as many steps without progress
+IDLE_STEPS = 3  # ... where it may not go on after as many steps without progress
 ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
 
 
@@ -97,16 +97,16 @@ class Allowance:
 
     def left(self, state: LoopState) -> HostArray:
         """What is left to systems that are limited; only a half of it in a first attempt without progress."""
-        is_idle = (state.lowest > IDLE_PART * state.start_norms) | (state.since >= IDLE)
+        is_idle = (state.lowest > IDLE_PART * state.start_norms) | (state.since >= IDLE_STEPS)
         is_idle &= not self.is_retry
         left = np.where(is_idle, self.most // IDLE_SHARE, self.most) - self.charged[state.rows]
         return np.where(self.exempt[state.rows], UNLIMITED, left)
 
     def left_of_one(self, lowest: float, start: float, since: int) -> int:
-        """The same for a single system, given its smallest ||F||_2, that at its start, and its steps without progress."""
+        """The same for a single system: its smallest ||F||_2, that at its start, and its steps without progress."""
         if not self.is_limited or self.exempt[0]:
             return UNLIMITED
-        is_idle = (lowest > IDLE_PART * start or since >= IDLE) and not self.is_retry
+        is_idle = (lowest > IDLE_PART * start or since >= IDLE_STEPS) and not self.is_retry
         return (self.most // IDLE_SHARE if is_idle else self.most) - int(self.charged[0])
 
     def charge(self, state: LoopState, details: dict[str, HostArray]) -> None:
