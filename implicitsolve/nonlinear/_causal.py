@@ -59,7 +59,8 @@ class _SubstitutionLoop(IterationLoop[LoopState]):
         evaluator, state = self.evaluator, self.state
         state.x = evaluator.substituted()
         state.F = evaluator.residual(state.x)
-        state.measure = self._measured_by_stop(Norms(state.F), state.x, state.rows)
+        self.measured = Norms(state.F, state.x)
+        state.measure = self._measured_by_stop(self.measured, state.x, state.rows)
         state.norms = norm2(state.F) if callable(self.stop.norm) else state.measure
         self.solution.iterations[state.rows] += 1
         state.status[:] = np.where(np.isfinite(state.norms), STAGNATED, NONFINITE)

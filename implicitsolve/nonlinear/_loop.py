@@ -60,6 +60,7 @@ class IterationLoop(Generic[State]):
         self.previous = context.previous if is_whole else SolveMemory()
         self.patience: int = self.PATIENCE
         self.entering: Entering | None = None  # systems that join after the next step
+        self.measured: Norms | None = None  # of F, a step and where it led, until that is judged
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
             rows = self.scheduler.begin(rows)
@@ -209,7 +210,7 @@ class IterationLoop(Generic[State]):
             if not is_whole.all():
                 moved = merged(is_whole, direction, found.x - state.x)
                 measured = None
-            measured = Norms(found.F, moved, found.x) if measured is None else measured
+            self.measured = measured = Norms(found.F, moved, found.x) if measured is None else measured
             is_still = ~(found.norms < HALVED * state.norms)
             rows = np.flatnonzero(is_still)
             if rows.size:  # passes over memory, which a step that halves ||F|| is spared
@@ -228,7 +229,7 @@ class IterationLoop(Generic[State]):
     def _take_good_step(self, measured: Norms, norms: HostArray) -> None:
         """Accept such a step, given F, the step, x and ||F||: what `_accept` and `_update_status` do, in few calls."""
         state = self.state
-        state.F, step, state.x = measured.arrays
+        self.measured, (state.F, step, state.x) = measured, measured.arrays
         state.norms, state.measure = norms, self._measured_by_stop(measured, state.x, state.rows)
         state.iterations += 1
         self._mark_converged(step)
@@ -262,6 +263,7 @@ class IterationLoop(Generic[State]):
         state = self.state
         held = self.stop.holds(state.measure, state.target, state.x, moved)
         self._note_converged(state.status, state.norms, state.measure, state.x, held)
+        self.measured = None
         if self.scheduler is not None:
             self.scheduler.stop_beaten(state.status, state.rows)
 
@@ -276,8 +278,15 @@ class IterationLoop(Generic[State]):
         np.putmask(status, held, CONVERGED)
         rows = np.flatnonzero(held)
         if rows.size:
-            lost = rows[~np.isfinite(norm_max(x if rows.size == held.size else gather(x, rows)))]
+            lost = rows[~np.isfinite(self._largest(x, rows))]
             status[lost], measure[lost] = NONFINITE, np.nan  # whatever F returns there
+
+    def _largest(self, x: Array, rows: Indices) -> HostArray:
+        """max|x| of some systems, which on a device came with the norms of the last step."""
+        known = self.measured
+        if known is not None and known.arrays[-1] is x:
+            return known.largest(len(known.arrays) - 1, rows)
+        return norm_max(x if rows.size == x.shape[0] else gather(x, rows))
 
     def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
         """Evaluator, x and F of some of the running systems."""

@@ -21,6 +21,7 @@ from tests.drivers.worker_problems import (
     Deadly,
     DeadlyOnce,
     Raising,
+    Slow,
     Wrong,
     forget,
     guessed,
@@ -304,7 +305,7 @@ def test_cancelled_systems_say_so():
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         result = ims.drivers.solve_batch(
-            Cubes(numbers(20)).problem(),
+            Slow(numbers(20)).problem(),  # or all have ended before the cancellation is seen
             np.full((20, 1), 1.5),
             executor=executor,
             chunks=20,
