@@ -113,11 +113,12 @@ class NonlinearStop:
     400 more.
 
     Where J, or a linear solve of a first attempt without J, takes more than 100 evaluations, the allowance is four
-    times that; a first attempt that has not reduced ||F|| to 0.9 ends at half of it. In a batch, a system is charged
-    its residuals, Krylov iterations and assemblies. Fixed-point methods, of one evaluation a step, and homotopies near
-    x0 (see `Homotopy`) have limits of steps alone, but what the former take without progress is not left to later
-    methods. "auto" keeps half of the allowance of a fixed-point problem for its last method. Limits of steps alone hold
-    for pseudo-transient continuation, and for a dense J whose equations differ in units.
+    times that; a first attempt ends at half of it if it has not reduced ||F|| to 0.9, or has made no progress for three
+    steps. In a batch, a system is charged its residuals, Krylov iterations and assemblies. Fixed-point methods, of one
+    evaluation a step, and homotopies near x0 (see `Homotopy`) have limits of steps alone, but what the former take
+    without progress is not left to later methods. "auto" keeps half of the allowance of a fixed-point problem for its
+    last method. Limits of steps alone hold for pseudo-transient continuation, and for a dense J whose equations differ
+    in units.
 
     Examples
     --------
