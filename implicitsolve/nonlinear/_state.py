@@ -98,9 +98,8 @@ class Allowance:
     def left(self, state: LoopState) -> HostArray:
         """What is left to systems that are limited; only a half of it in a first attempt without progress."""
         is_idle = (state.lowest > IDLE_PART * state.start_norms) | (state.since >= IDLE_STEPS)
-        is_idle &= not self.is_retry
-        left = np.where(is_idle, self.most // IDLE_SHARE, self.most) - self.charged[state.rows]
-        return np.where(self.exempt[state.rows], UNLIMITED, left)
+        most = np.where(is_idle & (not self.is_retry), self.most // IDLE_SHARE, self.most)
+        return np.where(self.exempt[state.rows], UNLIMITED, most - self.charged[state.rows])
 
     def left_of_one(self, lowest: float, start: float, since: int) -> int:
         """The same for a single system: its smallest ||F||_2, that at its start, and its steps without progress."""
