@@ -264,14 +264,7 @@ class LimitReached(Exception):  # noqa: N818 (a condition: it ends the step of a
 class Tally:
     """Running counts of calls, shared by an evaluator and its subsets, and what ends the solve that makes them.
 
-    Parameters
-    ----------
-    max_evaluations : int, optional
-        Most residuals and products.
-    max_seconds : float, optional
-        Most time, from now.
-    like : Array, optional
-        Where it is partitioned across ranks, they decide together.
+    The limits are those of `NonlinearStop`, seconds from now on; where `like` is partitioned, ranks decide together.
     """
 
     def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None, like: Any = None) -> None:

@@ -209,21 +209,8 @@ def aligned(
 ) -> tuple[list[Any], int | None, Communicator | None, Runs]:
     """What each rank computes with: the operands' local parts, and how the broadcast result is split.
 
-    Returns
-    -------
-    parts : list
-        NumPy arrays and numbers.
-    axis : int or None
-        The split axis, counted from the last (-1).
-    comm, counts
-        As of `DistributedArray`.
-
-    Raises
-    ------
-    TypeError
-        If an operand is neither a distributed array nor a number.
-    ValueError
-        If operands are split in different ways, or do not fit.
+    The split axis is counted from the last (-1). Raises unless the operands are numbers, or distributed arrays that are
+    split alike.
     """
     split = [x for x in operands if isinstance(x, DistributedArray) and x.axis is not None]
     for x in operands:

@@ -167,25 +167,9 @@ def empty_vectors(like: DistributedArray, axes: tuple[int, ...]) -> DistributedA
 class OwnRows:
     """The block rows of this rank: the blocks in its own columns, and the couplings to both neighbours.
 
-    Parameters
-    ----------
-    comm : Communicator
-        Talks to the other ranks, each of which has at least max(lower, upper) block rows.
-    blocks : ndarray (B, T, lower + upper + 1, k, k)
-        This rank's T block rows.
-    lower, periodic : int, bool
-        Of the whole matrix.
-
-    Attributes
-    ----------
-    has_previous, has_next : bool
-        Whether these rows depend on the rank before, or after. A single rank has no couplings.
-    before : ndarray (B, lower k, lower k)
-        Coupling of the first rows to the last `lower` blocks of the rank before; zero if there is none.
-    after : ndarray (B, upper k, upper k)
-        Coupling of the last rows to the first `upper` blocks of the rank after.
-    couples : bool
-        Whether ranks are coupled at all: the same on every rank.
+    `blocks` (B, T, lower + upper + 1, k, k) are this rank's T block rows, at least max(lower, upper) of them. `before`
+    (B, lower k, lower k) couples the first rows to the last `lower` blocks of the rank before, `after` (B, upper k,
+    upper k) the last rows to the first `upper` blocks of the rank after; both are zero where there is no such rank.
     """
 
     def __init__(self, comm: Communicator, blocks: HostArray, lower: int, periodic: bool) -> None:
@@ -194,7 +178,7 @@ class OwnRows:
         self.lower: int = lower
         self.periodic: bool = periodic
         self.upper: int = blocks.shape[2] - 1 - lower
-        self.couples: bool = comm.size > 1 and self.lower + self.upper > 0
+        self.couples: bool = comm.size > 1 and self.lower + self.upper > 0  # the same on every rank
         previous, following = has_neighbours(comm, periodic) if self.couples else (False, False)
         self.has_previous: bool = previous and self.lower > 0
         self.has_next: bool = following and self.upper > 0
@@ -266,17 +250,7 @@ def coupling(rows: HostArray, corner: int, exists: bool) -> HostArray:
 class BandProducts:
     """As `Products`: each rank multiplies its own block rows, with one message to each neighbour.
 
-    Parameters
-    ----------
-    blocks : DistributedArray (*batch, T, lower + upper + 1, k, k)
-        Split along T.
-    lower, periodic : int, bool
-        As of `BlockBandedMatrix`.
-
-    Raises
-    ------
-    ValueError
-        From the first product, if another axis is split, or a rank has fewer block rows than the band reaches.
+    The first product raises unless the blocks are split along T, with as many rows on every rank as the band reaches.
     """
 
     def __init__(self, blocks: DistributedArray, lower: int, periodic: bool) -> None:

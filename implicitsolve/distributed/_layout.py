@@ -19,21 +19,11 @@ MOST_MOVES = 64  # entries of a cache of reshapes, far more than the shapes that
 
 
 class Runs(tuple[int, ...]):
-    """The length of every rank's run of an axis, with their partial sums.
+    """The length of every rank's run of an axis, with their partial sums."""
 
-    Attributes
-    ----------
-    total : int
-        Length of the axis.
-    starts : tuple of int
-        Where each run begins.
-    moves : dict
-        Cache of `repartitioned`, by shapes.
-    """
-
-    total: int
-    starts: tuple[int, ...]
-    moves: dict[tuple[tuple[int, ...], int, tuple[int, ...]], tuple[int, Runs]]
+    total: int  # length of the axis
+    starts: tuple[int, ...]  # where each run begins
+    moves: dict[tuple[tuple[int, ...], int, tuple[int, ...]], tuple[int, Runs]]  # cache of `repartitioned`, by shapes
 
     def __new__(cls, counts: Iterable[int]) -> Runs:
         """Return `counts` if it is one already."""
@@ -79,20 +69,7 @@ def repartitioned(shape: tuple[int, ...], axis: int, runs: Runs, new: tuple[int,
     """Return the split axis of an array that is reshaped, and its runs; cached, in both directions.
 
     Runs of the split axis must stay runs of one axis: among the axes that are merged or split together, only axes of
-    length 1 may precede it, and every run must be a multiple of the product of those that follow.
-
-    Raises
-    ------
-    ValueError
-        If they do not.
-
-    Examples
-    --------
-    >>> from implicitsolve.distributed._layout import Runs, repartitioned
-    >>> repartitioned((5, 6, 2), 1, Runs((4, 2)), (5, 12))
-    (1, (8, 4))
-    >>> repartitioned((12,), 0, Runs((8, 4)), (1, 6, 2))
-    (1, (4, 2))
+    length 1 may precede it, and every run must be a multiple of the product of those that follow. Else it raises.
     """
     key = shape, axis, new
     if key not in runs.moves:
@@ -129,13 +106,7 @@ def _found(shape: tuple[int, ...], axis: int, counts: Runs, new: tuple[int, ...]
 
 
 def completed(size: int, new: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape for `size` entries with its one -1 filled in.
-
-    Raises
-    ------
-    ValueError
-        If it does not fit.
-    """
+    """A shape for `size` entries with its one -1 filled in; raise a ValueError if it does not fit."""
     known = math.prod(length for length in new if length != -1)
     if new.count(-1) == 1 and known and size % known == 0:
         return tuple(size // known if length == -1 else length for length in new)
@@ -215,20 +186,8 @@ def padded(
 ) -> HostArray:
     """A rank's run between the last blocks of the rank before it and the first ones of the rank after it.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    local : ndarray
-        This rank's run: no rank's is shorter than `before` and `after`.
-    axis : int
-        The axis of the blocks.
-    before, after : int
-        Number of blocks on either side; beyond the ends none, unless the blocks are periodic.
-
-    Notes
-    -----
-    One message to each neighbour.
+    `before` and `after` are the numbers of blocks on either side, along `axis`; no rank's run is shorter. Beyond the
+    ends there are none, unless the blocks are periodic. One message to each neighbour.
     """
     if not (before or after):
         return local
@@ -243,21 +202,7 @@ def padded(
 def folded(
     comm: Communicator, extended: HostArray, axis: int, before: int, after: int, *, periodic: bool = False
 ) -> HostArray:
-    """The adjoint of `padded`: the blocks around a rank's own are added to its neighbours'.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The ranks.
-    extended : ndarray
-        As `padded` makes it.
-    axis, before, after, periodic
-        As of `padded`.
-
-    Notes
-    -----
-    One message to each neighbour.
-    """
+    """The adjoint of `padded`: the blocks around a rank's own are added to its neighbours'. One message to each."""
     if not (before or after):
         return extended
     has_before, has_after = halos(comm, before, after, periodic)

@@ -152,28 +152,14 @@ class PartitionedLU(BlockSettings):
 
 @dataclass(eq=False)
 class PartitionedFactors:
-    """What `PartitionedLU` keeps: this rank's rows factored, and the system of all interfaces.
-
-    Attributes
-    ----------
-    comm, counts : Communicator, tuple of int
-        The ranks, and how many block rows each has.
-    bands : tuple of int
-        `lower` and `upper`.
-    subdomain : Subdomain
-        This rank's rows.
-    between : Interfaces or None
-        The interfaces; None where no rank depends on another.
-    found : ndarray (B, 2)
-        Where each system is singular (infinite if it is not), and its growth: the same on every rank.
-    """
+    """What `PartitionedLU` keeps: this rank's rows factored, and the system of all interfaces."""
 
     comm: Communicator
-    counts: Runs
-    bands: tuple[int, int]
+    counts: Runs  # block rows of each rank
+    bands: tuple[int, int]  # `lower` and `upper`
     subdomain: Subdomain
-    between: Interfaces | None
-    found: HostArray
+    between: Interfaces | None  # None where no rank depends on another
+    found: HostArray  # (B, 2): where each system is singular (else infinite), and its growth; the same on every rank
     singular: HostArray = field(init=False)
     growth: HostArray = field(init=False)
 

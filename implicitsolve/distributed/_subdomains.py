@@ -40,31 +40,15 @@ def mixtures(lower: int, upper: int) -> tuple[HostArray, HostArray]:
 
 @dataclass(frozen=True)
 class Subdomain:
-    """The factored rows of one rank, for each system of a batch.
+    """The factored rows of one rank, for each system of a batch."""
 
-    Attributes
-    ----------
-    factors, layout : Factors, Layout
-        D: the rows without what lies beyond them.
-    spikes : ndarray (B, T k, columns)
-        D^-1 times the couplings to the rank before and to the one after, if there are such ranks.
-    columns : slice
-        Which columns these are of (lower + upper) k.
-    mixed : ndarray (B,) of bool
-        Whether mixtures of the neighbours' values with one's own are given, or the neighbours' values themselves.
-    singular : ndarray (B,) of int
-        Block of this rank in which D is singular, or -1.
-    growth : ndarray (B,)
-        Growth of the elimination, times the largest entry of the spikes if that is above 1.
-    """
-
-    factors: Factors
+    factors: Factors  # of D, the rows without what lies beyond them
     layout: Layout
-    spikes: HostArray
-    columns: slice
-    mixed: HostArray
-    singular: HostArray
-    growth: HostArray
+    spikes: HostArray  # (B, T k, columns): D^-1 times the couplings to the ranks before and after, if there are such
+    columns: slice  # which these are of (lower + upper) k
+    mixed: HostArray  # (B,) whether mixtures of the neighbours' values with one's own are given, not these values
+    singular: HostArray  # (B,) block of this rank in which D is singular, or -1
+    growth: HostArray  # (B,) of the elimination, times the largest entry of the spikes if that is above 1
 
     @classmethod
     def of(cls, rows: OwnRows, method: BlockLU, mixed: HostArray) -> Subdomain:
@@ -148,27 +132,17 @@ def _solved(factors: Factors, layout: Layout, b: HostArray, adjoint: bool) -> Ho
 class Interfaces:
     """The factored interface system of each system of a batch; interface i is between rank i and the one after it.
 
-    Attributes
-    ----------
-    comm : Communicator
-        The ranks, at least 2. One allgather for all that is requested.
-    lower, upper : int
-        Unknowns at the end of a rank that the next one depends on, and at its beginning, the previous one.
-    mixtures : tuple of ndarray or None
-        G' of the rank before each interface (interfaces, B, upper, lower), and G of the rank after it (interfaces, B,
-        lower, upper); None where all are zero.
-    inverse : Factorization
-        Of the batch; its unknowns are what is exchanged.
-    found : ndarray (B, 2)
-        Of each system of the batch: where it is singular (infinite if it is not), and its growth. The same everywhere.
+    A rank depends on `lower` unknowns at the end of the rank before, and on `upper` at the beginning of the one after.
+    `mixtures` are G' of the rank before each interface (interfaces, B, upper, lower), and G of the rank after it
+    (interfaces, B, lower, upper); None where all are zero.
     """
 
-    comm: Communicator
+    comm: Communicator  # of at least 2 ranks
     lower: int
     upper: int
     mixtures: tuple[HostArray, HostArray] | None
-    inverse: Factorization
-    found: HostArray
+    inverse: Factorization  # of the batch; its unknowns are what is exchanged
+    found: HostArray  # as of `PartitionedFactors`
 
     @classmethod
     def of(
@@ -180,18 +154,11 @@ class Interfaces:
         found: HostArray,
         first_blocks: HostArray,
     ) -> Interfaces:
-        """Set up and factor the system.
+        """Set up and factor the system; one allgather.
 
-        Parameters
-        ----------
-        comm, reach, periodic : Communicator, tuple of int, bool
-            The ranks, `lower` and `upper`, and whether the last rank meets the first one.
-        tips : ndarray (B, m, m)
-            First and last rows of this rank's spikes, for m = lower + upper.
-        found : ndarray (B, 3)
-            Where this rank's rows are singular (infinite if not), their growth, and whether what is given is mixed.
-        first_blocks : ndarray (ranks,)
-            The number of every rank's first block.
+        `reach` is (lower, upper), `tips` (B, m, m) are the first and last rows of this rank's spikes, m = sum(reach).
+        `found` (B, 3) has where its rows are singular (infinite if not), their growth, and whether what is given is
+        mixed; `first_blocks` the number of every rank's first block.
         """
         (lower, upper), m = reach, sum(reach)
         tips, found = gathered(comm, tips, found)

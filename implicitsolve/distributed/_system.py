@@ -25,16 +25,7 @@ class LocalSystem(ABC):
 
     What these return is checked and copied; an error of one ends all ranks.
 
-    Attributes
-    ----------
-    comm, part : Communicator, Any
-        The ranks, and the first argument of the functions, which identifies this rank's part.
-    batch_ndim : int
-        Number of batch axes.
-    given : mapping of str to callable or None
-        The caller's functions by name.
-    parameters : mapping of str to array
-        Those of the problem.
+    `given` are the caller's functions by name, `part` their first argument, which identifies this rank's part.
     """
 
     def __init__(

@@ -69,13 +69,7 @@ def check_scalar(owner: str, dtype: Any) -> None:
 
 
 def with_options(owner: str, options: Mapping[str, Any], configure: Callable[[str], None]) -> None:
-    """Call ``configure(prefix)`` while PETSc's database has the options under that prefix.
-
-    Raises
-    ------
-    ValueError
-        If PETSc has not looked at one of them.
-    """
+    """Call ``configure(prefix)`` while PETSc's database has the options there; raise if it has not looked at one."""
     prefix = f"implicitsolve_{next(numbers)}_"
     database = petsc().Options()
     names = {name: f"{prefix}{name.lstrip('-')}" for name in options}
@@ -178,13 +172,7 @@ class PETScMatrix(LinearOperator):
 
 
 def matrices(owner: str, A: Any, fields: int = 1) -> list[Any]:
-    """PETSc's matrix of each system of A; `fields` unknowns, interleaved, are one point.
-
-    Raises
-    ------
-    TypeError
-        If A is no assembled matrix, or complex where PETSc is real.
-    """
+    """PETSc's matrix of each system of an assembled matrix; `fields` unknowns, interleaved, are one point."""
     if scipy.sparse.issparse(A):
         A = SparseMatrix.from_scipy(A)
     if isinstance(A, PETScMatrix):
