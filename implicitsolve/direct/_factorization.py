@@ -15,7 +15,7 @@ import numpy as np
 
 from implicitsolve._namespace import array_namespace, from_host, gather, is_array, is_complex, norm2
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels import BACKENDS, Factors
+from implicitsolve.kernels import BACKENDS, Factors, StoredFactors
 from implicitsolve.krylov import KrylovOutcome, LinearMethod
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.result import per_system, status_per_system
@@ -228,6 +228,14 @@ class Factorization(LinearOperator):
     def nbytes(self) -> int:
         """Bytes that the factors hold."""
         return self._factored.factors.nbytes
+
+    def keep(self, indices: Indices, moves: tuple[Indices, Indices]) -> LinearOperator:
+        """`take` on the same memory, where the factors can: but for `moves`, (to, from), all systems stay in place."""
+        inverse = self._factored
+        if inverse.refine or not isinstance(inverse.factors, StoredFactors):
+            return self.take(indices)
+        factors = inverse.factors.keep(indices, moves)
+        return Factorization._of(replace(inverse, A=None, batch_shape=(indices.size,), factors=factors))
 
     def solve(self, b: Array) -> Array:
         """Return A^-1 b for each system: `matvec` by the name that solvers have."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from implicitsolve._namespace import Norms, array_namespace, eps, gather, norm_max, scatter, to_host
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.direct._factorization import BlockSettings
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.globalize._searches import kept_part
 from implicitsolve.krylov._descent import Descent
@@ -97,13 +98,14 @@ class BlockLoop(IterationLoop[BlockState]):
     def _extended(self, state: LoopState, J: LinearOperator | None) -> BlockState:
         size = state.rows.size
         known = None if self.method.reuse == "none" else self.previous.inverse
+        is_own = isinstance(self.method.factor, BlockSettings)  # another method may return the same factors again
         return BlockState(
             **vars(state),
             is_stale=np.full(size, known is None),
             age=np.zeros(size, dtype=int),
             rate=np.ones(size),
             is_exhausted=np.zeros(size, dtype=bool),
-            inverse=BatchedInverse() if known is None else copy.copy(known),
+            inverse=BatchedInverse(is_shared=not is_own) if known is None else copy.copy(known),
             updates=BroydenInverse(),
             radius=np.full(size, np.inf),
         )
@@ -179,7 +181,7 @@ class BlockLoop(IterationLoop[BlockState]):
             assembler, J = self.assembler, self._assembled(part, x, F)
             if self.method.line_search.needs_descent:
                 self.descents.append((rows, Descent.of(J.matvec, J.rmatvec, F)))
-            self.state.inverse.drop(rows)  # its memory first
+            self.state.inverse.release(rows)  # its memory first
             inverse = self.factor.factor(J)
             self.state.inverse.replace(rows, inverse)
             if assembler.is_certain(part.rows):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, gather, scatter
+from implicitsolve._namespace import array_namespace, copied, gather, scatter
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.direct import DirectMethod
+from implicitsolve.direct import DirectMethod, Factorization
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.operators import LinearOperator
-from implicitsolve.operators._wrappers import SystemArrays
+from implicitsolve.operators._wrappers import FEW, SystemArrays
 from implicitsolve.precondition._parts import Preconditioner, build_inverse, builds_inverse, takes_sparse
 from implicitsolve.status import Status
 from implicitsolve.structure import BlockBanded, Grid, Sparse
@@ -27,49 +28,60 @@ UNLIMITED = 2**31 - 1  # iterations: the largest number of 32 bits
 class BatchedInverse:
     """One inverse for each system of a batch, in parts (systems, inverse) that were factorized together.
 
-    A system without one has the identity.
+    A system without one has the identity. The first part may hold old inverses of systems that are in a later one.
+    `is_shared` is whether others hold the inverses too.
     """
 
-    def __init__(self, parts: list[tuple[Indices, Any]] | None = None) -> None:
+    def __init__(self, parts: list[tuple[Indices, Any]] | None = None, *, is_shared: bool = False) -> None:
         self.parts: list[tuple[Indices, Any]] = [] if parts is None else parts
+        self.is_shared: bool = is_shared
 
     def __copy__(self) -> BatchedInverse:
         """The same for another solve, which may replace parts."""
-        return BatchedInverse([(rows, copy.copy(inverse)) for rows, inverse in self.parts])
+        return BatchedInverse([(rows, copy.copy(inverse)) for rows, inverse in self.parts], is_shared=True)
 
     def matvec(self, F: Array) -> Array:
         """A^-1 F for F (b, N)."""
-        if len(self.parts) == 1 and self.parts[0][0].size == F.shape[0]:
-            return self.parts[0][1].matvec(F)
-        z = array_namespace(F).asarray(F, copy=True)
-        for rows, inverse in self.parts:
-            scatter(z, rows, inverse.matvec(gather(F, rows)))
-        return z
+        return self._applied(lambda inverse, F: inverse.matvec(F), F, copied)
 
     def negative(self, F: Array) -> Array:
         """-A^-1 F for F (b, N), a new array, where every system has a factorization."""
-        if len(self.parts) == 1 and self.parts[0][0].size == F.shape[0]:
-            return self.parts[0][1].negative(F)
-        z = array_namespace(F).empty_like(F)
-        for rows, inverse in self.parts:
-            scatter(z, rows, inverse.negative(gather(F, rows)))
+        return self._applied(lambda inverse, F: inverse.negative(F), F, array_namespace(F).empty_like)
+
+    def _applied(self, solve: Callable[[Any, Array], Array], F: Array, start: Callable[[Array], Array]) -> Array:
+        parts = self.parts
+        if parts and parts[0][0].size == F.shape[0]:
+            z, parts = solve(parts[0][1], F), parts[1:]
+        else:
+            z = start(F)
+        for rows, inverse in parts:
+            scatter(z, rows, solve(inverse, gather(F, rows)))
         return z
 
     def replace(self, rows: Indices, inverse: Any) -> None:
         """Set the inverses of some systems."""
-        self.drop(rows)
-        self.parts.append((rows, inverse))
+        self.release(rows)
+        self.parts = [*self.parts[:1], *_without(self.parts[1:], rows), (rows, inverse)]
+
+    def release(self, rows: Indices) -> None:
+        """Drop the inverses of systems that are to get others; those of a few are not copied out of the first part."""
+        hidden = np.concatenate([rows, *(part for part, _ in self.parts[1:])])
+        if self.parts and hidden.size > FEW * self.parts[0][0].size:
+            self.parts = _without(self.parts[:1], hidden) + _without(self.parts[1:], rows)
 
     def drop(self, rows: Indices) -> None:
         """Remove the inverses of some systems."""
-        kept: list[tuple[Indices, Any]] = []
-        for old, inverse in self.parts:
-            stay = ~np.isin(old, rows)
-            if stay.all():
-                kept.append((old, inverse))
-            elif stay.any():
-                kept.append((old[stay], inverse.take(np.flatnonzero(stay))))
-        self.parts = kept
+        self.parts = _without(self.parts, rows)
+
+    def keep(self, indices: Indices, moves: tuple[Indices, Indices]) -> BatchedInverse:
+        """`take`, in place if all but a few systems stay where they are; see `SystemArrays.keep`."""
+        parts = self.parts or [(indices[:0], None)]
+        rows, first = parts[0]
+        is_filled = rows.size > indices.max(initial=0) and rows[-1] == rows.size - 1  # without gaps
+        if not (isinstance(first, Factorization) and is_filled) or self.is_shared:
+            return self.take(indices)
+        kept = first.keep(indices, moves)
+        return BatchedInverse([(rows[: indices.size], kept), *BatchedInverse(parts[1:]).take(indices).parts])
 
     def take(self, indices: Indices) -> BatchedInverse:
         """Return the inverses of some systems, in that order."""
@@ -83,11 +95,24 @@ class BatchedInverse:
                 chosen = chosen[inside]
                 is_whole = chosen.size == rows.size and (chosen == np.arange(rows.size)).all()
                 parts.append((inside, inverse if is_whole else inverse.take(chosen)))
-        return BatchedInverse(parts)
+        return BatchedInverse(parts, is_shared=self.is_shared)
 
     def concat(self, other: BatchedInverse, systems: int) -> BatchedInverse:
         """Return the inverses of these systems, which are that many, followed by those of others."""
-        return BatchedInverse(self.parts + [(systems + rows, inverse) for rows, inverse in other.parts])
+        parts = [(systems + rows, inverse) for rows, inverse in other.parts]
+        return BatchedInverse(self.parts + parts, is_shared=self.is_shared or other.is_shared)
+
+
+def _without(parts: list[tuple[Indices, Any]], rows: Indices) -> list[tuple[Indices, Any]]:
+    """Parts without some systems."""
+    kept: list[tuple[Indices, Any]] = []
+    for old, inverse in parts:
+        stay = ~np.isin(old, rows)
+        if stay.all():
+            kept.append((old, inverse))
+        elif stay.any():
+            kept.append((old[stay], inverse.take(np.flatnonzero(stay))))
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True)

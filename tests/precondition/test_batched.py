@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,10 +14,10 @@ from implicitsolve._namespace import to_host
 from implicitsolve.precondition._lagged import BatchedInverse
 
 
-def inverse_of(values, xp=np):
+def inverse_of(values, xp=np, backend="auto"):
     """A diagonal matrix a_i I for each system i: its inverse tells which matrix it was."""
     blocks = np.broadcast_to(np.asarray(values, dtype=float)[:, None, None, None, None], (len(values), 2, 1, 1, 1))
-    return BlockLU().factor(BlockBandedMatrix(xp.asarray(blocks.copy()), lower=0, upper=0))
+    return BlockLU(backend=backend).factor(BlockBandedMatrix(xp.asarray(blocks.copy()), lower=0, upper=0))
 
 
 def applied(pieces, size):
@@ -40,6 +42,15 @@ def test_the_argument_is_not_changed():
     np.testing.assert_array_equal(F, 1.0)
 
 
+def closed_up_to(pieces, expected, rows):
+    """Some systems, where the last of them fill the places of those that are left out."""
+    gaps = np.setdiff1d(np.arange(rows.size), rows)
+    moves = gaps, rows[rows.size - gaps.size :]
+    indices = np.arange(rows.size)
+    indices[gaps] = moves[1]
+    return pieces.keep(indices, moves), expected[indices]
+
+
 steps = st.lists(st.tuples(st.booleans(), st.integers(0, 10**6)), max_size=8)
 
 
@@ -53,8 +64,11 @@ def test_any_sequence_of_replacements_and_choices(size, steps):
         if is_choice:
             if not rows.size:
                 continue
-            rows = rng.permutation(rows) if seed % 2 else rows
-            pieces, expected = pieces.take(rows), expected[rows]
+            if seed % 2:
+                rows = rng.permutation(rows)
+                pieces, expected = pieces.take(rows), expected[rows]
+            else:
+                pieces, expected = closed_up_to(pieces, expected, rows)
         else:
             values = fresh * 2.0 ** np.arange(rows.size)
             fresh *= 2.0 ** (rows.size + 1)
@@ -90,6 +104,27 @@ def test_replaced_factors_are_let_go():
         pieces.replace(np.asarray([1]), inverse_of([32]))
         assert len(pieces.parts) == 2
     np.testing.assert_array_equal(applied(pieces, 3), [1 / 8, 1 / 32, 1 / 16])
+
+
+def test_factors_of_many_systems_stay_where_they_are_when_few_are_replaced_or_left_out():
+    pytest.importorskip("numba")
+    pieces, values = BatchedInverse(), np.arange(1.0, 101)
+    pieces.replace(np.arange(100), inverse_of(values, backend="numba"))
+    store = pieces.parts[0][1]._factored.factors.F
+    pieces.replace(np.asarray([3, 98]), inverse_of([200, 300]))
+    values[[3, 98]] = 200, 300
+    pieces, expected = closed_up_to(pieces, 1 / values, np.setdiff1d(np.arange(100), [7, 50]))
+    assert np.shares_memory(pieces.parts[0][1]._factored.factors.F, store)
+    np.testing.assert_array_equal(applied(pieces, 98), expected)
+
+
+def test_factors_that_another_solve_holds_are_not_overwritten():
+    pytest.importorskip("numba")
+    pieces, values = BatchedInverse(), np.arange(1.0, 101)
+    pieces.replace(np.arange(100), inverse_of(values, backend="numba"))
+    other, expected = closed_up_to(copy.copy(pieces), 1 / values, np.arange(5, 100))
+    np.testing.assert_array_equal(applied(other, 95), expected)
+    np.testing.assert_array_equal(applied(pieces, 100), 1 / values)
 
 
 def test_every_library(xp):

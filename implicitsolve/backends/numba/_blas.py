@@ -7,6 +7,7 @@ routine reads is passed by address, also letters and sizes, which therefore lie 
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar
 
 import llvmlite.ir as ir
@@ -14,11 +15,12 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import get_cython_function_address
 
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba._elimination import copy_block, largest_in_block
 from implicitsolve.backends.numba._jit import ZERO, _intrinsic, inner, kernel, share
 from implicitsolve.backends.numba._views import View, fill, larger, smaller, span, view
 from implicitsolve.kernels import StoredFactors
+from implicitsolve.operators._wrappers import kept
 
 
 def usable(x: HostArray) -> HostArray:
@@ -41,6 +43,13 @@ class Batch(StoredFactors):
         """Overwrite x (B, T, k, K), in C order, with A^-1 x or A^-H x."""
         if x.size:
             self._solve(x, adjoint)
+
+    def keep(self, indices: Indices, moves: tuple[Indices, Indices]) -> Batch:
+        """`take` on the same memory; see `StoredFactors`."""
+        other = copy.copy(self)
+        for name in ("singular", "growth", *self.axes):
+            setattr(other, name, kept(getattr(self, name), indices, moves))
+        return other
 
     def _solve(self, x: HostArray, adjoint: bool) -> None:
         """Solve for one column after the other."""
