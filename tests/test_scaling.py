@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from implicitsolve import NonlinearStop, Problem, newton_krylov, root
+from implicitsolve import BlockBanded, NonlinearStop, Problem, Sparse, jacobian, newton_krylov, root
 from implicitsolve.testing._gallery import everything
 
 pytestmark = pytest.mark.rounding
@@ -101,3 +101,19 @@ def test_exact_products_hardly_notice_units(problem, F_scale, x_scale):
     assert scaled.iterations == plain.iterations
     assert abs(scaled.counts.jvps - plain.counts.jvps) <= max(1, 0.05 * plain.counts.jvps)
     np.testing.assert_allclose(scaled.x * x_scale, plain.x, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("structure", [None, BlockBanded(1, 1), Sparse(np.eye(4)), "detect"], ids=str)
+def test_scales_were_sought_in_empty_batches(structure):
+    problem = Problem(np.cos, structure=structure, batch_ndim=1, x_scale="auto", f_scale="auto")
+    assert root(problem, np.zeros((0, 4))).x.shape == (0, 4)
+    assert jacobian(problem, np.zeros((0, 4))).batch_shape == (0,)
+
+
+def test_points_in_the_units_of_the_caller_overflowed_with_a_warning():
+    def constant(x):
+        return np.full_like(x, 1e6)
+
+    for options in ({"x_scale": 1e4}, {"x_scale": "auto"}, {"f_scale": "auto"}):
+        result = root(constant, np.ones(8, np.float32), method="newton-krylov", **options)
+        assert not result.success

@@ -73,10 +73,12 @@ class DescentCollector:
         m = small.columns
         used = np.arange(m)[None, :] < columns[:, None]
         H = np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0)
+        scale = np.ldexp(1.0, -np.frexp(np.abs(H).max(axis=(1, 2)))[1])  # the squares of H may overflow
+        H *= scale[:, None, None]
         g = np.conj(H[:, 0, :])
         square, image = (np.abs(g) ** 2).sum(axis=1), (np.abs(H @ g[:, :, None]) ** 2).sum(axis=(1, 2))
         with np.errstate(all="ignore"):
-            length = self.norms[systems] * square / image
+            length = self.norms[systems] * scale * square / image
             y = from_host(np.where(used, g * length[:, None], 0.0), Z)
             xp = array_namespace(Z)
             unit, size = _normalized(xp.matmul(xp.astype(y, Z.dtype)[:, None, :], Z[:, :m, :])[:, 0, :])
@@ -92,4 +94,5 @@ class DescentCollector:
 def _normalized(v: Array) -> tuple[Array, HostArray]:
     """Vectors (b, N) over their lengths, and those; zero where the length is."""
     size = norm2(v)
-    return v / from_host(np.where(size > 0, size, 1.0), v)[:, None], size
+    with np.errstate(all="ignore"):
+        return v / from_host(np.where(size > 0, size, 1.0), v)[:, None], size

@@ -81,12 +81,9 @@ class DifferenceSteps:
         """Steps (b, T, k) of systems `rows` at x."""
         xp = array_namespace(x)
         floor, relative = self.floor[rows], self.relative(x) * self.sign[rows]
-        h = xp.abs(x)
-        if isinstance(h, np.ndarray):
-            np.maximum(h, from_host(floor, x)[:, None, :], out=h)
-        else:
-            h = xp.maximum(h, from_host(floor, x)[:, None, :])
-        h *= from_host(relative, x)[:, None, :]
+        with np.errstate(over="ignore"):
+            h = xp.maximum(xp.abs(x), from_host(floor, x)[:, None, :])
+            h *= from_host(relative, x)[:, None, :]
         return h
 
     def relative(self, x: Array) -> float:

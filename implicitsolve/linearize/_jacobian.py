@@ -81,7 +81,7 @@ def assembled(problem: Problem, x: Array, tally: Tally) -> BlockBandedMatrix | S
         is_sparse = problem.sparse_structure is not None or problem.structure == "detect"
         found = sparse_jacobian("jacobian", evaluator, flat, F, by_columns=True) if is_sparse else None
         if found is not None:
-            data = evaluator.xp.reshape(found.data, (*evaluator.batch_shape, -1))
+            data = evaluator.xp.reshape(found.data, (*evaluator.batch_shape, found.data.shape[-1]))
             return SparseMatrix(data, found.structure)
         problem = replace(problem, structure=BlockBanded(0, 0, max(evaluator.size, 1)))
         evaluator = Evaluator(problem, x)
@@ -173,7 +173,8 @@ class Scales:
         known = {name: 1.0 if scale is None or isinstance(scale, str) else scale for name, scale in declared.items()}
         x, F = (spread(name, scale, tuple(x0.shape)) for name, scale in known.items())
         is_exact = plain.jac or plain.jvp or plain.linearize
-        for _ in range((1 if is_exact else ROUNDS) if seeks_x or seeks_F else 0):
+        is_sought = (seeks_x or seeks_F) and 0 not in x.shape
+        for _ in range((1 if is_exact else ROUNDS) if is_sought else 0):
             scales = cls.with_sizes(plain, x, F, x0)
             try:
                 J = tally.enforced(assembled, scales.problem, scales.start(x0), tally)
@@ -208,33 +209,33 @@ class Scales:
 
     def start(self, x0: Array) -> Array:
         """The scaled start."""
-        return x0 / self.x
+        return _over(self.x, x0)
 
     def monitor(self, monitor: Monitor) -> Monitor:
         """The caller's monitor, which sees x and F in their units."""
-        return mapped(monitor, lambda x, F: (self.x * x, self.F * F))
+        return mapped(monitor, lambda x, F: (_times(self.x, x), _times(self.F, F)))
 
     def expanded(self, result: NonlinearResult) -> NonlinearResult:
         """The result in the units of the caller; its norms remain those of F / f_scale."""
-        with np.errstate(all="ignore"):
-            return replace(result, x=self.x * result.x, fun=self.F * result.fun)
+        return replace(result, x=_times(self.x, result.x), fun=_times(self.F, result.fun))
 
     # The functions of the scaled problem
 
     def residual(self, y: Array) -> Array:
-        return self._divided(self.whole.residual(self.x * y), "residual", y)
+        return self._divided(self.whole.residual(_times(self.x, y)), "residual", y)
 
     def jvp(self, y: Array, v: Array) -> Array:
-        return self._divided(self.whole.jvp(self.x * y, self.x * v), "jvp", y)  # type: ignore[misc]
+        return self._divided(self.whole.jvp(_times(self.x, y), _times(self.x, v)), "jvp", y)  # type: ignore[misc]
 
     def vjp(self, y: Array, w: Array) -> Array:
-        return self.x * self._returned(self.whole.vjp(self.x * y, w / self.F), "vjp", y)  # type: ignore[misc]
+        product = self.whole.vjp(_times(self.x, y), _over(self.F, w))  # type: ignore[misc]
+        return _times(self.x, self._returned(product, "vjp", y))
 
     def jac(self, y: Array) -> Any:
-        return self._jacobian(self.whole.jac(self.x * y), "jac")  # type: ignore[misc]
+        return self._jacobian(self.whole.jac(_times(self.x, y)), "jac")  # type: ignore[misc]
 
     def linearize(self, y: Array) -> Any:
-        pair: Any = self.whole.linearize(self.x * y)  # type: ignore[misc]
+        pair: Any = self.whole.linearize(_times(self.x, y))  # type: ignore[misc]
         if not (isinstance(pair, tuple) and len(pair) == 2):
             return pair
         return self._divided(pair[0], "linearize", y), self._jacobian(pair[1], "linearize")
@@ -245,8 +246,7 @@ class Scales:
         return Scales(part, from_host(part.x_scale, like), from_host(part.f_scale, like)).problem
 
     def _divided(self, F: Any, name: str, y: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return self._returned(F, name, y) / self.F
+        return _over(self.F, self._returned(F, name, y))
 
     def _returned(self, value: Any, name: str, y: Array) -> Array:
         xp, shape = array_namespace(y), tuple(self.F.shape)
@@ -261,16 +261,26 @@ class Scales:
         if scipy.sparse.issparse(J) and J.shape == (size, size):
             return scipy.sparse.diags_array(1 / host(F)) @ J @ scipy.sparse.diags_array(host(x))
         if is_array(J) and tuple(J.shape) == (*batch_shape, size, size):
-            return J * x[..., None, :] / F[..., :, None]
+            return _over(F[..., :, None], _times(x[..., None, :], J))
         A = checked_jacobian(J, name, batch_shape, size)
         x, F = (xp.reshape(part, (*A.batch_shape, *A.in_shape)) for part in (x, F))
         return LinearOperator(
-            lambda v: A.matvec(x * v) / F,
-            rmatvec=lambda w: x * A.rmatvec(w / F),
+            lambda v: _over(F, A.matvec(_times(x, v))),
+            rmatvec=lambda w: _times(x, A.rmatvec(_over(F, w))),
             in_shape=A.in_shape,
             batch_shape=A.batch_shape,
             dtype=A.dtype,
         )
+
+
+def _times(scale: Array, values: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return scale * values
+
+
+def _over(scale: Array, values: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return values / scale
 
 
 def _equilibrated(J: Any, seeks_x: bool, seeks_F: bool) -> tuple[HostArray, HostArray]:

@@ -201,7 +201,8 @@ class SparseAssembler:
         """Changes (colors, B, N) at the entries (B, nnz)."""
         xp, systems = array_namespace(changes), changes.shape[1]
         by_system = changes if systems == 1 else xp.moveaxis(changes, 1, 0)
-        return xp.take(xp.reshape(by_system, (systems, -1)), self._places(changes).place, axis=1)
+        flat = xp.reshape(by_system, (systems, changes.shape[0] * changes.shape[2]))
+        return xp.take(flat, self._places(changes).place, axis=1)
 
     def _spread(self, data: Array, entries: Array, steps: Array) -> None:
         """Entries of full rows: the changes of each color, spread evenly over its columns."""

@@ -349,7 +349,9 @@ class SparseJacobians:
         wrong = wrong_rows(evaluator.residual, x, F, J.structure, J.flat_data, d, coloring.full_rows, CLEAR)
         rows = np.flatnonzero(wrong)
         if rows.size > MOST_WRONG * wrong.size:
-            self._warn(f"J d differs from the change of F along a random d in {rows.size} rows, row {rows[0]} first")
+            doubt = ", unless the problem's products are wrong" if evaluator.has_exact_products else ""
+            evidence = f"J d differs from the change of F along a random d in {rows.size} rows, row {rows[0]} first"
+            self._warn(evidence + doubt)
 
     def _warn(self, evidence: str) -> None:
         if not self._is_warned:

@@ -144,3 +144,16 @@ def test_a_minimal_surface_converges_with_lu_of_the_first_jacobian():
     lu = splu(ims.jacobian(problem, surface.x0).to_sparse())
     for method in (NewtonKrylov(preconditioner=lu), NewtonKrylov(), SparseNewton()):
         assert root(surface.residual, surface.x0, method=method, stop=NonlinearStop(rtol=1e-8)).success
+
+
+@pytest.mark.parametrize("power", [-480, -90, 90, 480])
+def test_squares_of_a_large_jacobian_overflowed(power):
+    """The gradient in the Krylov space was lost, with a warning."""
+
+    def banana(x, scale=1.0):
+        return scale * np.stack([10 * (x[..., 1] - x[..., 0] ** 2), 1 - x[..., 0]], axis=-1)
+
+    method, x0 = NewtonKrylov(line_search=Dogleg()), np.array([-1.2, 1.0])
+    result = root(lambda x: banana(x, 2.0**power), x0, method=method)
+    assert result.success
+    assert result.counts == root(banana, x0, method=method).counts

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve.backends.numba._jit import fma, inlined, inner, kernel, magnitude
+from implicitsolve.backends.numba._jit import fma, inlined, inner, kernel, magnitude, reciprocal
 from implicitsolve.backends.numba._lanes import exchange_entries
 from implicitsolve.backends.numba._views import fill, larger, smaller, span, view
 
@@ -42,14 +42,14 @@ def _factor_pair(A, F, pivots, reach):
             D00, D01, D10, D11 = D10, D11, D00, D01
             C00, C01, C10, C11 = C10, C11, C00, C01
         first = magnitude(D00)
-        d0 = one / D00
+        d0 = reciprocal(D00)
         ratio = D10 * d0
         D11 = fma(-ratio, D01, D11)
         C10, C11 = fma(-ratio, C00, C10), fma(-ratio, C01, C11)
         second = magnitude(D11)
         if not (0 < first < np.inf and 0 < second < np.inf):
             return t, np.inf
-        d1 = one / D11
+        d1 = reciprocal(D11)
         pivots[t, 0], pivots[t, 1] = int(exchange), 1
         F[t, 1, 0, 0], F[t, 1, 0, 1], F[t, 1, 1, 0], F[t, 1, 1, 1] = d0, D01, ratio, d1
         u = larger(larger(first, second), larger(magnitude(D01), _largest_of(C00, C01, C10, C11)))

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from implicitsolve import kernels
-from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, supports_real
+from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, reciprocal, supports_real
 from implicitsolve.backends.numba._views import fill, larger, span, view
 from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
 
@@ -35,7 +35,6 @@ def _factor_one(A, F):
     m = T // 2
     n = T - 1 - m  # rows below the middle; m above
     zero = A.dtype.type(0)
-    one = A.dtype.type(1)
     d = e = zero  # reciprocals of the last pivots
     right = left = zero  # couplings of those rows to the next
     scale = other = largest = largest_below = abs(zero)
@@ -43,7 +42,7 @@ def _factor_one(A, F):
         a = A[i, 0] if i > 0 else zero
         ratio = a * d
         pivot = fma(-ratio, right, A[i, 1])
-        d = one / pivot
+        d = reciprocal(pivot)
         scale = larger(scale, larger(magnitude(A[i, 1]), magnitude(a)))
         right = A[i, 2]
         scale = larger(scale, magnitude(right))
@@ -54,7 +53,7 @@ def _factor_one(A, F):
             c = A[j, 2] if i > 0 else zero
             ratio = c * e
             pivot = fma(-ratio, left, A[j, 1])
-            e = one / pivot
+            e = reciprocal(pivot)
             other = larger(other, larger(magnitude(A[j, 1]), magnitude(c)))
             left = A[j, 0]
             other = larger(other, magnitude(left))
@@ -65,7 +64,7 @@ def _factor_one(A, F):
     scale = larger(larger(scale, other), larger(magnitude(A[m, 1]), larger(magnitude(a), magnitude(c))))
     above, below = a * d, c * e
     pivot = fma(-below, left, fma(-above, right, A[m, 1]))
-    F[m, 0], F[m, 1], F[m, 2] = above, one / pivot, below
+    F[m, 0], F[m, 1], F[m, 2] = above, reciprocal(pivot), below
     size = magnitude(pivot)
     largest = larger(larger(largest, largest_below), size)
     if 0 < size < np.inf and largest < np.inf and magnitude(F[m, 1]) < np.inf:

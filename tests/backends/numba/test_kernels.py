@@ -223,3 +223,12 @@ def test_memory_in_place(rng):
     factors = factored(kernels.block_lu, blocks, 1, 1, overwrite=True)
     assert np.shares_memory(factors.F, blocks)
     assert factors.nbytes == blocks.nbytes + 50 * 4 * 3
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_pivots_that_are_zero_raised(k, dtype):
+    """Numba's division of complex numbers raises ZeroDivisionError, which left `root` instead of a status."""
+    for entry, T in ((0.0, 40), (1.0, 40), (0.0, 1)):
+        factors = factored(kernels.block_lu, np.full((2, T, 3, k, k), entry, dtype), 1, 1)
+        assert np.isnan(factors.solve(np.ones((2, T, k, 1), dtype))).all()
