@@ -93,7 +93,7 @@ def product(x: Array, y: Array) -> Array:
 def times(states: Array, weights: Array) -> Array:
     """States (..., k) times weights (k, any). Solves often begin at zero, where there is nothing to multiply."""
     shape = *states.shape[:-1], weights.shape[1]
-    if isinstance(states, np.ndarray) and not (states[len(states) // 2 :][:2].any() or states.any()):
+    if isinstance(states, np.ndarray) and states.size and not (states.item(states.size // 2) or states.any()):
         return np.zeros(shape, states.dtype)
     if len(shape) == 2:
         return product(states, weights)
@@ -266,7 +266,7 @@ class Rows(ByFields):
             if not is_host:
                 return taken(flat, self.source, B * T)
             return _without(flat.take(self.source, axis=0, mode="clip"), self.empty)
-        packed = (xp.empty if is_host else xp.zeros)((rows, k), dtype=x.dtype, device=device(x))
+        packed = np.empty((rows, k), x.dtype) if is_host else zeros((rows, k), x)
         begin, end = self.margin, self.margin + self.body
         body = xp.reshape(packed[begin:end, :], (B, self.body // B, k))  # a view
         body[:, :T, :] = x

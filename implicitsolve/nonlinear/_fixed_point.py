@@ -151,10 +151,10 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         norms, length = measured.two(0), state.damping
         with np.errstate(over="ignore"):
             rejected = ~(norms <= self.method.growth_limit * state.best_norms)
-        if self._is_good(norms, is_last) and not (due[0] or rejected[0]):
+        if self._is_good(norms, is_last) and not (due.any() or rejected.any()):
             self._take_good_step(measured, norms)
-            state.rejections[0] = 0
-            if state.status[0] == RUNNING:
+            state.rejections[:] = 0
+            if not (state.status == CONVERGED).all():
                 self._remember(step, old_F, rejected)
             return {"step_length": length}
         finite = np.isfinite(norms)

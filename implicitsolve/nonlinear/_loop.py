@@ -222,9 +222,9 @@ class IterationLoop(Generic[State]):
         return moved, is_still
 
     def _is_good(self, norms: HostArray, is_last: HostArray) -> bool:
-        """Whether a step of a single system has halved ||F||: then few rules have anything to decide."""
-        is_single = norms.size == 1 and self.leave is None and not is_last[0]
-        return is_single and bool(norms[0] < HALVED * self.state.norms[0])
+        """Whether a step has halved every ||F||: then few rules have anything to decide."""
+        is_open = self.leave is None and not is_last.any()
+        return is_open and bool((norms < HALVED * self.state.norms).all())
 
     def _take_good_step(self, measured: Norms, norms: HostArray) -> None:
         """Accept such a step, given F, the step, x and ||F||: what `_accept` and `_update_status` do, in few calls."""

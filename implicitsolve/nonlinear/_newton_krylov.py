@@ -269,7 +269,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         self.solution.krylov_iterations[state.rows] += outcome.iterations
         if found.measured is not None and evaluator.box is None and self._is_good(found.norms, is_last):
             self._take_good_step(found.measured, found.norms)
-            state.attempts[0] = 0
+            state.attempts[:] = 0
         else:
             moved, is_still = self._accept(found, direction)
             failed = self._failed(found, outcome, size, linear_residual)
