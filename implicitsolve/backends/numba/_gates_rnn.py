@@ -10,8 +10,9 @@ import numpy as np
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import _recurrence as reference
 from implicitsolve.backends.numba._blas import GEMM, address, call, calls_of
-from implicitsolve.backends.numba._gates_loops import BODIES, fma, fused, gate, loop, one, supports, tanh, where
+from implicitsolve.backends.numba._gates_loops import BODIES, VECTOR, fma, fused, gate, loop, one, supports, tanh, where
 from implicitsolve.backends.numba._jit import kernel, share
+from implicitsolve.backends.numba._product import HAS_AVX512, ROWS, into
 
 ALONE = 2**18  # m k^2 of a product that OpenBLAS leaves to the thread that calls it
 
@@ -33,9 +34,12 @@ def entry(name):
                 m -= 1
             sizes[1] = m
             for j in range(len(lags)):
-                W = address(weights) + j * weights[0].size * weights.itemsize
-                previous = address(carried) + (t - lags[j]) % depth * y.size * y.itemsize
-                call(gemm, (N, N, k, count, k, one, W, k, previous, k, one if j else zero, address(y), k))
+                W, previous = weights[j], carried[(t - lags[j]) % depth]
+                if HAS_AVX512 and j == 0 and m >= ROWS and y.shape[1] * y.itemsize >= VECTOR:
+                    into(previous[:m], W, y[:m])
+                    continue
+                beta = one if j else zero
+                call(gemm, (N, N, k, count, k, one, address(W), k, address(previous), k, beta, address(y), k))
             following = carried[t % depth]
             for i in range(m):
                 row, target = sources[i] + t * ways[i], targets[i] + t * ways[i]

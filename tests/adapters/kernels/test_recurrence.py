@@ -14,6 +14,8 @@ RULES = {
     "push": lambda y, x, f: x + f * y,
     "pull": lambda y, x, f: x + y,
 }
+# The last case needs products of eight rows and more, and of fewer.
+LENGTHS_AND_LAGS = ((5, 5, 5), (1,)), ((1, 6, 4, 1), (1, 2)), ((1,), (1,)), ((2, 3), (4,)), (range(1, 12), (1, 2))
 
 
 @pytest.fixture(params=["reference", "numba"])
@@ -61,7 +63,7 @@ def case(rule, lengths, lags, k, dtype, rng):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("lengths", "lags"), [((5, 5, 5), (1,)), ((1, 6, 4, 1), (1, 2)), ((1,), (1,)), ((2, 3), (4,))])
+@pytest.mark.parametrize(("lengths", "lags"), LENGTHS_AND_LAGS)
 @pytest.mark.parametrize("k", [1, 13, 40])
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def test_it_is_the_loop_over_the_runs(run, rule, lengths, lags, k, dtype, rng):
