@@ -23,9 +23,7 @@ CELLS = 200  # of the picture of a matrix, along each side
 LOOKED_AT = 1000  # systems of the band, evenly chosen
 
 
-def plot_convergence(
-    result: NonlinearResult | Mapping[str, Any], *, ax: Any = None, against: str = "steps", label: str | None = None
-) -> Any:
+def plot_convergence(result: NonlinearResult | Mapping[str, Any], *, ax: Any = None, against: str = "steps") -> Any:
     """Plot the norm of F over the steps, or over what they cost.
 
     Parameters
@@ -36,8 +34,6 @@ def plot_convergence(
         Where to plot. Default: a new figure.
     against : {"steps", "products"}, optional
         "products" counts residuals and Jacobian products; one covers the whole batch.
-    label : str, optional
-        Of one result, in the legend.
 
     Returns
     -------
@@ -64,7 +60,7 @@ def plot_convergence(
     """
     if against not in ("steps", "products"):
         raise ValueError(f'plot_convergence: `against` must be "steps" or "products", got {against!r}')
-    given: Any = result if isinstance(result, Mapping) and "native" not in result else {label or "": result}
+    given: Any = result if isinstance(result, Mapping) and "native" not in result else {"": result}
     results = {str(name): _checked(one) for name, one in given.items()}
     if not results:
         raise ValueError("plot_convergence: `result` must hold at least one result, got none")
