@@ -14,6 +14,7 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, norm_max
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.status import Status
+from implicitsolve.stopping import Counts
 
 LINES = 40  # of a summary, about, as documented there
 WIDTH = 100  # columns, as documented for `NonlinearResult.summary`
@@ -22,17 +23,6 @@ GRADIENTS = 8  # parameters shown by name
 CURVE = 160, 36  # width and height of a curve of norms, in pixels
 Table: TypeAlias = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
 QUANTILES = {"min": 0.0, "quarter": 0.25, "median": 0.5, "3 quarters": 0.75, "max": 1.0}
-
-
-class Counts(Protocol):
-    """Calls of the user's functions."""
-
-    @property
-    def residuals(self) -> int: ...
-    @property
-    def jvps(self) -> int: ...
-    @property
-    def vjps(self) -> int: ...
 
 
 class Step(Protocol):
@@ -202,12 +192,8 @@ def _step(steps: Sequence[Step], i: int, columns: dict[str, tuple[str, str]], *,
     for name, extreme in columns.values():
         values: HostArray = getattr(step, name)
         shown.append(number(getattr(values, extreme)().item()) if values.size else "")
-    return [str(step.iteration), *shown, str(total(step.counts) - (total(steps[i - 1].counts) if i else 0))]
-
-
-def total(counts: Counts) -> int:
-    """Residuals and products."""
-    return counts.residuals + counts.jvps + counts.vjps
+    before = steps[i - 1].counts.evaluations if i else 0
+    return [str(step.iteration), *shown, str(step.counts.evaluations - before)]
 
 
 # ----------------------------------------------------------------------------------------------------------------- text

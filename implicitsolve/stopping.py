@@ -244,6 +244,11 @@ class Counts:
     vjps: int = 0
     linearizations: int = 0
 
+    @property
+    def evaluations(self) -> int:
+        """Residuals and products."""
+        return self.residuals + self.jvps + self.vjps
+
     def __str__(self) -> str:
         """Every count with its name."""
         return ", ".join(f"{calls} {name}" for name, calls in vars(self).items())

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._summary import flat, total
+from implicitsolve._summary import flat
 from implicitsolve._typing import HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.result import NewtonStep, NonlinearResult
@@ -35,7 +35,7 @@ class History:
     def add(self, step: NewtonStep, place: int) -> None:
         """Append a step's record of the system at this position in it."""
         self.norms.append(float(step.residual_norm[place]))
-        self.spent.append(total(step.counts))
+        self.spent.append(step.counts.evaluations)
         if step.iteration:
             for name, values in self.parts.items():
                 recorded: HostArray = getattr(step, name)

@@ -25,7 +25,6 @@ from implicitsolve._namespace import (
     to_host,
     traits_of,
 )
-from implicitsolve._summary import total
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._batch import selected, unknown
 from implicitsolve.linearize._evaluator import Evaluator
@@ -338,7 +337,7 @@ class _Legs:
         x = gather(ends.x, rows)
         if take is None:
             x = array_namespace(x).reshape(x, self.shape)
-        left = self.stop.left(total(ends.counts), time.monotonic() - self.begin)
+        left = self.stop.left(ends.counts.evaluations, time.monotonic() - self.begin)
         stop = replace(left, max_iterations=min(self.every, self.limit - record.steps))
         reference = None if record.legs == 0 else ends.initial_norm[rows]
         seen = 1 if self.steps else 0  # a leg begins at the last step of the one before

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from implicitsolve._namespace import array_namespace, as_inexact
-from implicitsolve._summary import Shown, total
+from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.drivers._batch import concatenated, selected
 from implicitsolve.linearize._evaluator import Evaluator
@@ -375,7 +375,7 @@ def _in_turn(
     won: Any = False
     begin = time.monotonic()
     for value in values:
-        left = stop.left(sum(total(result.counts) for result in results), time.monotonic() - begin)
+        left = stop.left(sum(result.counts.evaluations for result in results), time.monotonic() - begin)
         results.append(solve_root(problem, value, solver, left, monitor))
         won = won | np.asarray(results[-1].success)
         if np.all(won) or np.isin(results[-1].status, CUT).any():
