@@ -23,8 +23,8 @@ CORE = """
 _typing
 _namespace
 status errors
-_summary
 stopping
+_summary
 _sparse_structure
 structure
 result
