@@ -209,8 +209,8 @@ class Detection(Shown):
     how : str
         "diagonals" or "bisection": which search found it; in the result of a solve also "declared", "jac" (the entries
         of the problem's own matrix), or "previous" (found by an earlier solve). Without a structure the reason:
-        "small", "dense", "full": dense, with few large entries, "not finite", "raised", "budget", "irregular": not on
-        diagonals, or "contradiction": J d is not the measured change of F.
+        "small", "dense", "identity": dense, but near I, "full": dense, with few large entries, "not finite", "raised",
+        "budget", "irregular": not on diagonals, or "contradiction": J d is not the measured change of F.
     evaluations : int
         Residual evaluations that the search took.
     unknowns : int
@@ -273,6 +273,7 @@ SOURCES = {"declared": "declared", "jac": "those of the problem's matrix", "prev
 REASONS = {
     "small": "few unknowns",
     "dense": "a single unknown changes too many equations",
+    "identity": "a single unknown changes many equations, though its own nearly as in a fixed-point problem",
     "full": "a single unknown changes too many equations, though few of them much, which make a preconditioner",
     "not finite": "the residual is not finite near x0",
     "raised": "the residual raised an exception near x0",

@@ -21,7 +21,14 @@ from implicitsolve.linearize._bisection import (
     bisect,
     bisection_cost,
 )
-from implicitsolve.linearize._diagonals import TOO_MANY, DenseError, Diagonals, NotDiagonalError, verify
+from implicitsolve.linearize._diagonals import (
+    TOO_MANY,
+    DenseError,
+    Diagonals,
+    NearIdentityError,
+    NotDiagonalError,
+    verify,
+)
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection
 
@@ -88,6 +95,8 @@ def detect(
         return Detection(how="budget", evaluations=probe.evaluations, unknowns=n)
     except NotDiagonalError:
         return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=n)
+    except NearIdentityError:
+        return Detection(how="identity", evaluations=probe.evaluations, unknowns=n)
     except DenseError:
         return Detection(how="dense", evaluations=probe.evaluations, unknowns=n)
     except EvaluationError:

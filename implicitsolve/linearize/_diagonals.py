@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from implicitsolve._namespace import norm2
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import Entries, Probe
@@ -22,6 +23,7 @@ LARGE, MOST_LARGE = (
     1e-2,
     32,
 )  # entries of a full column over its largest, that may precondition, and how many there may be
+NEAR_IDENTITY = 0.25  # of a column's distance from that of I, up to which Anderson's method comes before Newton's
 REMAINDER = 0.1  # sum of the other entries over that of these, at most
 
 
@@ -33,7 +35,11 @@ class NotDiagonalError(Exception):
 
 
 class DenseError(Exception):
-    """Two columns change too many rows."""
+    """A column changes too many rows."""
+
+
+class NearIdentityError(DenseError):
+    """It does, but is nearly that of I."""
 
 
 class Diagonals:
@@ -70,6 +76,8 @@ class Diagonals:
         F = self.probe.displaced(np.array([middle]))
         self.columns[middle] = self.probe.changed(F)
         if self.columns[middle].size > min(MOST_ROWS, max(8, n // 2)):
+            if self._is_near_identity(F, middle):
+                raise NearIdentityError
             self.columns[middle], self.is_full = self._large(F), True
         self._find_fields(middle)
         second = self._place(0.31)
@@ -98,6 +106,13 @@ class Diagonals:
         if self.n < LEAST_APART or not 1 < rows.size <= MOST_LARGE or not change.sum() - kept <= REMAINDER * kept:
             raise DenseError
         return rows
+
+    def _is_near_identity(self, F: HostArray, column: int) -> bool:
+        """Whether the change of F differs little from that of the displaced unknown."""
+        h = self.probe.h[:, column]
+        rest = F - self.probe.F
+        rest[:, column] -= h
+        return bool((norm2(rest) <= NEAR_IDENTITY * np.abs(h)).all())
 
     def _place(self, part: float) -> int:
         """A column that far along every axis."""

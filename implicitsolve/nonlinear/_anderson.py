@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, eps, norm_max, to_host
+from implicitsolve._namespace import Norms, array_namespace, eps, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Entering
 from implicitsolve.nonlinear._fixed_point import (
@@ -32,7 +32,6 @@ ROUNDING = 100  # units of roundoff below which a pivot of the small problem is 
 LARGEST = 2**27  # numbers that the memory of all systems may take: 1 GiB in float64
 IDLE = 5  # steps in which ||F|| must fall by a tenth, if the mixtures predict that each halves it
 FALLEN, PREDICTED = 0.9, 0.5
-CONTRACTION = 0.25  # of ||F|| in every step so far, up to which steps are not mixed: 0.6 to 0.9 of the time on layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +111,7 @@ class Anderson:
 
     kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = False
+    contraction: ClassVar[float] = 0.25  # of ||F|| in every step so far, up to which steps are not mixed
     eliminates = True
     rdiff = None
 
@@ -212,7 +212,7 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
 
     def _learn(self, step: Array, old_F: Array, rejected: HostArray) -> None:
         state = self.state
-        state.is_plain &= state.norms <= CONTRACTION * state.last_norms
+        state.is_plain &= state.norms <= self.method.contraction * state.last_norms
         state.last_norms = state.norms
         if state.is_plain.all():
             state.mark, state.image_step = state.norms, self._image_step(state, state.F)
@@ -279,7 +279,7 @@ class _OneSystemLoop(OneSystem):
         self.is_due = self.is_trusted and self.age + 1 in RENEWALS
         with np.errstate(all="ignore"):
             step, rest = -length * self.image, 1.0
-            if self.history.seen:
+            if self.history.order:
                 mixture, rest = self.history.mixture(previous)
                 step -= mixture
             x = self.x + step
@@ -311,8 +311,8 @@ class _OneSystemLoop(OneSystem):
         if self.iteration >= self.last:
             self.status = ITERATION_LIMIT
         if not (rejected or self.norm < HALVED * previous):
-            size, largest = norm_max(np.stack([moved, self.x]))
-            self.status = STAGNATED if size <= self.unit * largest else self.status
+            is_still = self._largest(moved) <= self.unit * self._largest(self.x)
+            self.status = STAGNATED if is_still else self.status
         if self.norm > BLOWN_UP * self.start_norm:
             self.status = DIVERGED
         if self.rejections >= REJECTIONS:
@@ -326,13 +326,13 @@ class _OneSystemLoop(OneSystem):
 
     def _learn(self, step: HostArray, old_F: HostArray, rejected: bool) -> None:
         """Add the step to the history, or drop that where it misleads."""
-        self.is_plain = self.is_plain and self.norm <= CONTRACTION * self.last_norm
+        self.is_plain = self.is_plain and self.norm <= self.method.contraction * self.last_norm
         self.last_norm, old = self.norm, self.image
         self.image = self._image(self.F)
         if self.is_plain:
             self.mark = self.norm
         elif self._is_misled(rejected) or rejected:
-            self.history.seen = 0
+            self.history.clear()
         elif self.history.memory:
             self.history.append(self.F - old_F, step - self.damping * (self.image - old), self.F)
 
@@ -386,3 +386,10 @@ class BriefAnderson(Anderson):
         if _OneSystemLoop.applies(self, context, start.x):
             return _OneSystemLoop(self, context, start, is_retry=rows is not None).run()
         return _BriefLoop(self, context, start, rows).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerAnderson(Anderson):
+    """Anderson's method, which mixes from the second step on: it saves evaluations where these take the time."""
+
+    contraction: ClassVar[float] = 0.0

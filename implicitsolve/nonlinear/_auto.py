@@ -89,8 +89,8 @@ class Auto:
     - No structure and no `linearize`, on NumPy arrays with more unknowns: `SparseNewton`, which takes the sparse
       matrix that `jac` returns (CuPy's as well), or detects diagonals and stencils in some ten evaluations. Graphs
       take 50 to 250 and are detected where `NewtonKrylov` needs more. `NewtonKrylov` follows if the Jacobian is dense,
-      which takes two evaluations to see, and for systems on which the factored J fails; up to 100 unknowns both dense
-      methods follow.
+      which takes two evaluations to see, and for systems on which the factored J fails; where a column of a dense one
+      is near that of I, `Anderson` comes first. Up to 100 unknowns both dense methods follow.
     - No structure otherwise, extended precision, or ``structure="none"``: `NewtonKrylov`; up to 100 unknowns, without
       `linearize`, both dense methods follow.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own

@@ -215,14 +215,19 @@ def _extended(old: Array, used: Indices, systems: int) -> Array:
 
 
 class OneHistory:
-    """`History` of one system of real NumPy numbers, in vectors."""
+    """`History` of one system of real NumPy numbers, in vectors; what newer columns span is forgotten."""
 
     def __init__(self, F: HostArray, norm: float, memory: int, least: float) -> None:
         self.memory, self.least, self.seen = memory, least, 0
+        self.order: list[int] = []  # places of the columns, newest first
         self.dF, self.dg = np.empty((2, min(memory, FIRST_COLUMNS), F.size), dtype=F.dtype)
         self.gram, self.onto_F = np.zeros((memory, memory)), np.zeros(memory)
         exponent = math.frexp(norm)[1]
         self.scale = math.ldexp(1.0, -exponent) if norm > 0 and abs(exponent) > PLAIN else 1.0
+
+    def clear(self) -> None:
+        """Forget all columns."""
+        self.seen, self.order = 0, []
 
     def append(self, dF: HostArray, dg: HostArray, F: HostArray) -> None:
         """Append the last differences and the newer F."""
@@ -234,6 +239,7 @@ class OneHistory:
             room[0, :j], room[1, :j] = self.dF, self.dg
             self.dF, self.dg = room
         self.dF[j], self.dg[j], self.seen = dF, dg, self.seen + 1
+        self.order = [j, *(i for i in self.order if i != j)]
         onto_F = (self.dF[:m] @ F).astype(float)
         row = onto_F - self.onto_F[:m]
         row[j] = dF.dot(dF)
@@ -242,23 +248,20 @@ class OneHistory:
 
     def mixture(self, norm: float) -> tuple[HostArray, float]:
         """The combination of dg that belongs to the one of dF nearest to F, which has this norm, and what is left."""
-        m = min(self.seen, self.memory)
-        order = (self.seen - 1 - np.arange(m)) % self.memory
-        right, A = self.onto_F[order], self.gram[order[:, None], order]
-        squares = A.diagonal()
-        scale = np.sqrt(np.where(squares > 0, squares, 1.0))
-        A, b = A / (scale[:, None] * scale), right / scale
-        while True:  # each time with one less
-            L, failed = lapack.dpotrf(A, lower=1)
-            sound = L.diagonal()[: failed - 1 if failed else m] ** 2 > self.least
-            if sound.size == m and sound.all():
-                break
-            i = sound.size if sound.all() else int(sound.argmin())
-            A[i], A[:, i], A[i, i], b[i] = 0.0, 0.0, 1.0, 0.0
-        z = lapack.dpotrs(L, b, lower=1)[0] / scale
-        weights = np.empty(m, dtype=self.dg.dtype)
-        weights[order] = z
-        return weights @ self.dg[:m], math.sqrt(max(1.0 - z.dot(right) / (self.scale * norm) ** 2, 0.0))
+        weights = np.zeros(min(self.seen, self.memory), dtype=self.dg.dtype)
+        while self.order:  # each time with one less
+            order = np.asarray(self.order)
+            right, A = self.onto_F[order], self.gram[order[:, None], order]
+            scale = np.sqrt(A.diagonal())
+            L, failed = lapack.dpotrf(A / (scale[:, None] * scale), lower=1)
+            sound = L.diagonal()[: failed - 1 if failed else order.size] ** 2 > self.least
+            if sound.size == order.size and sound.all():
+                z = lapack.dpotrs(L, right / scale, lower=1)[0] / scale
+                weights[order] = z
+                rest = 1.0 - z.dot(right) / (self.scale * norm) ** 2
+                return weights @ self.dg[: weights.size], math.sqrt(max(rest, 0.0))
+            del self.order[sound.size if sound.all() else int(sound.argmin())]
+        return np.zeros_like(self.dg[0]), 1.0
 
 
 def newest_first(gram: HostArray, right: HostArray, held: HostArray, least: float) -> HostArray:

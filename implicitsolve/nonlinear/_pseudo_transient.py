@@ -246,7 +246,7 @@ class _Sparse(SparseNewton):
 
     clock: Any = None
 
-    def products(self) -> NewtonKrylov:
+    def products(self, how: str = "") -> NewtonKrylov:
         return _products(NewtonKrylov(), self.clock)
 
     def _solved(

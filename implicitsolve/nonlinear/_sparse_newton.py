@@ -24,9 +24,9 @@ from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import OneFactoredSystem
-from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
+from implicitsolve.nonlinear._newton_krylov import MixingFirst, NewtonKrylov
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians, SparseInverses
-from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried, unsolved
+from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext, SolveMemory, retried, unsolved
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.precondition._parts import takes_sparse
@@ -40,7 +40,7 @@ LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that prod
 MOST_INCOMPLETE = 2  # assemblies that miss entries, until a detected pattern is sought again: one often suffices
 CLEAR = 0.05  # part of |J| |d| by which J d differs from the change of F where a declared pattern misses entries
 # Reasons that a search at another point would only repeat.
-LASTING = ("dense", "full", "budget", "contradiction", "irregular")
+LASTING = ("dense", "identity", "full", "budget", "contradiction", "irregular")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,8 @@ class SparseNewton:
     structure : Sparse or Grid, optional
         Where J has entries. Default: what the problem declares; else it is detected at the start, by `budget`
         evaluations at most, unless the problem forbids that (``structure="none"``). Where none is found, the system is
-        solved by `NewtonKrylov`, and so is one on which the factored J fails, also in a trust region (`Dogleg`).
+        solved by `NewtonKrylov`, and so is one on which the factored J fails, also in a trust region (`Dogleg`). A full
+        J whose column is near that of I, as of integral equations of the second kind, is left to `Anderson` first.
     budget : int, optional
         Evaluations for the detection. Default 400.
     bisection : bool or "late", optional
@@ -160,7 +161,7 @@ class SparseNewton:
         if found.large is not None:
             return self._preconditioned(found.large, context, start, rows)
         if found.structure is None:
-            return self.products().solve(context, start, rows)
+            return self.products(found.how).solve(context, start, rows)
         search = None if found.how == "declared" else partial(self._search, bisection=found.how == "bisection")
         jacobians = SparseJacobians(evaluator, found, memory, context.previous.assembler, search)
         memory.detection = replace(memory.detection, colors=jacobians.colors)
@@ -195,9 +196,9 @@ class SparseNewton:
             inward=evaluator.inward,
         )
 
-    def products(self) -> NewtonKrylov:
-        """The method where J is not sparse."""
-        return NewtonKrylov()
+    def products(self, how: str = "") -> NonlinearMethod:
+        """The method where J is not sparse, for which the detection gives this reason."""
+        return MixingFirst() if how == "identity" else NewtonKrylov()
 
     def _preconditioned(self, large: Sparse, context: SolveContext, start: Solution, rows: Indices | None) -> Solution:
         """Solve by products, preconditioned by the large entries of J, and without where that fails."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from implicitsolve import Anderson, LinearOperator, NonlinearStop, Picard, Problem, Status, root
-from implicitsolve.nonlinear._anderson import CONTRACTION, _AndersonState
+from implicitsolve.nonlinear._anderson import _AndersonState
 from implicitsolve.nonlinear._history import FIRST_COLUMNS, History
 
 seeds = st.integers(0, 10**6)
@@ -18,7 +18,9 @@ def by_definition(F, x, steps, memory, damping, M):
     """Points of Anderson's method on one system, type II, from the first step that contracts less."""
     points, residuals, plain = [x], [F(x)], 0
     for _ in range(steps):
-        if plain == len(points) - 2 and np.linalg.norm(residuals[-1]) <= CONTRACTION * np.linalg.norm(residuals[-2]):
+        if plain == len(points) - 2 and np.linalg.norm(residuals[-1]) <= Anderson.contraction * np.linalg.norm(
+            residuals[-2]
+        ):
             plain += 1
         last = range(max(plain, len(points) - 1 - memory), len(points) - 1)
         g, f = [x - damping * M @ r for x, r in zip(points, residuals)], residuals[-1]

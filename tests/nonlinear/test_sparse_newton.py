@@ -11,6 +11,7 @@ import scipy.sparse
 import implicitsolve as ims
 from benchmarks.sparse_problems import lines, networks, planes
 from implicitsolve import Grid, NewtonKrylov, Sparse, SparseNewton
+from implicitsolve.testing import get
 
 
 def solved(problem, method, **declared):
@@ -75,6 +76,32 @@ def test_dense_problems_cost_two_evaluations_more():
     problem = lines.h_equation(200)
     plain = solved(problem, ims.NewtonKrylov()).counts.residuals
     assert solved(problem, SparseNewton()).counts.residuals <= plain + 2
+
+
+@pytest.mark.parametrize("systems", [None, 3])
+def test_full_jacobians_near_the_identity_take_fewer_evaluations_by_mixing(systems):
+    problem = get("h-equation-0.99")
+    x0 = problem.x0 if systems is None else np.tile(problem.x0, (systems, 1))
+    batch = ims.Problem(lambda x: problem.residual(x.T).T, batch_ndim=0 if systems is None else 1)
+    counts = [ims.root(batch, x0, method=method).counts.residuals for method in ("auto", ims.NewtonKrylov())]
+    assert counts[0] < counts[1]
+
+
+def test_full_jacobian_near_the_identity_at_x0_alone():
+    points = (np.arange(50) + 0.5) / 50
+    kernel = 3 * np.cos(3 * points[:, None] * points) / 50
+    problem = ims.Problem(lambda x: x - points - kernel @ x**3)
+    result = ims.root(problem, np.zeros(50))
+    assert result.success
+    assert "fixed-point" in result.steps[0].sparsity
+    assert [retry.method for retry in result.retries] == ["NewtonKrylov with Backtracking"]
+
+
+def test_bounds_keep_a_full_jacobian_near_the_identity_to_newtons_method():
+    problem = get("h-equation-0.9")
+    inside = ims.root(ims.Problem(problem.residual, bounds=(0.5, 2.0)), problem.x0)
+    assert inside.success
+    assert inside.steps[1].krylov_iterations.size
 
 
 def test_batch_with_one_pattern():
