@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from implicitsolve._typing import Array
@@ -54,3 +55,11 @@ class BackendUnavailable(ImportError):  # noqa: N818 (a condition, as NoConverge
 
     Raised only for a backend that was named: ``backend="auto"`` takes another.
     """
+
+
+def required(module: str, need: str) -> Any:
+    """Import a module of an optional package; `need` says who needs it, and what to do."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BackendUnavailable(f"{need} ({error})") from error

@@ -13,6 +13,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import ENDED_WELL, History, histories, native
 from implicitsolve.diagnostics._page import assembled, magnitudes, pattern_of, shade
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
+from implicitsolve.errors import required
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
 
@@ -256,10 +257,7 @@ def _axes(caller: str, ax: Any) -> Any:
     """The given axes, or new ones."""
     if ax is not None:
         return ax
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError(f"{caller} needs matplotlib: pip install 'implicitsolve[plot]'") from error
+    plt = required("matplotlib.pyplot", f"{caller} needs matplotlib: pip install 'implicitsolve[plot]'")
     return plt.subplots(layout="constrained")[1]
 
 

@@ -7,7 +7,6 @@ thread of its own, and returns with its next request.
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
@@ -24,7 +23,7 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 
 from implicitsolve._typing import HostArray
-from implicitsolve.errors import BackendUnavailable
+from implicitsolve.errors import required
 
 Ask: TypeAlias = Callable[..., HostArray]
 """``ask(VALUE, x)`` is F(x), ``ask(PUSH, x, v)`` J(x) v, ``ask(PULL, x, w)`` J(x)^H w."""
@@ -294,10 +293,5 @@ class Words:
 
 
 def _cupy() -> Any:
-    try:
-        return importlib.import_module("cupy")
-    except ImportError as error:
-        raise BackendUnavailable(
-            "implicitsolve.jax: arrays on CUDA go through CuPy, which is not installed: "
-            "pip install 'implicitsolve[cuda13]' (or [cuda12]), or put the arrays on a device of jax.devices('cpu')"
-        ) from error
+    need = "pip install 'implicitsolve[cuda13]' (or [cuda12]), or put them on a device of jax.devices('cpu')"
+    return required("cupy", f"implicitsolve.jax: arrays on CUDA go through CuPy, which is not installed: {need}")

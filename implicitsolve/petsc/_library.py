@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import scipy.sparse
 
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.distributed import MPI, Counted, DistributedArray, Serial
-from implicitsolve.errors import BackendUnavailable
+from implicitsolve.errors import required
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._parts import build_inverse
@@ -23,12 +22,8 @@ numbers = itertools.count()
 
 def petsc() -> Any:
     """The module `petsc4py.PETSc`."""
-    try:
-        return importlib.import_module("petsc4py.PETSc")
-    except ImportError as error:
-        need = "pip install petsc petsc4py, or 'implicitsolve[petsc]' beside an installed PETSc"
-        message = f"implicitsolve.petsc needs petsc4py, which cannot be imported ({error}): {need}"
-        raise BackendUnavailable(message) from error
+    need = "pip install petsc petsc4py, or 'implicitsolve[petsc]' beside an installed PETSc"
+    return required("petsc4py.PETSc", f"implicitsolve.petsc needs petsc4py, which cannot be imported: {need}")
 
 
 def petsc_communicator(comm: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import scipy.sparse.linalg
 
 from implicitsolve._namespace import check_whole, from_host, to_host
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.errors import BackendUnavailable
+from implicitsolve.errors import required
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.stopping import check_flag, check_limit
@@ -158,12 +157,8 @@ class AMG:
 
     def build(self, A: Any) -> LinearOperator:
         """Return a V-cycle for each system of A."""
-        try:
-            pyamg: Any = importlib.import_module("pyamg")
-        except ImportError as error:
-            raise BackendUnavailable(
-                "AMG: needs pyamg, which is not installed: pip install 'implicitsolve[amg]', or use ILU"
-            ) from error
+        need = "AMG: needs pyamg, which is not installed: pip install 'implicitsolve[amg]', or use ILU"
+        pyamg = required("pyamg", need)
         has_blocks = isinstance(A, BlockBandedMatrix)
         fields = A.structure.block_size if has_blocks else self.fields
         if A.shape[-1] % fields:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from implicitsolve.errors import BackendUnavailable
+from implicitsolve.errors import required
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,13 +106,8 @@ class _Stream:
 
 
 def _cupy() -> Any:
-    try:
-        return importlib.import_module("cupy")
-    except ImportError as error:
-        raise BackendUnavailable(
-            "implicitsolve.torch: CUDA tensors go through CuPy, which is not installed: "
-            "pip install 'implicitsolve[cuda13]' (or [cuda12]), or move the tensors to the CPU"
-        ) from error
+    need = "pip install 'implicitsolve[cuda13]' (or [cuda12]), or move the tensors to the CPU"
+    return required("cupy", f"implicitsolve.torch: CUDA tensors go through CuPy, which is not installed: {need}")
 
 
 @contextmanager
