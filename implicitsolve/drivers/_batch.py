@@ -14,7 +14,7 @@ import numpy as np
 from implicitsolve._namespace import array_namespace, as_inexact, gather
 from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.drivers._dispatch import Cancel, Chunk, Dispatch, Pool, Task
+from implicitsolve.drivers._dispatch import Chunk, Dispatch, Pool, Task
 from implicitsolve.problem import Problem, chosen, own_start
 from implicitsolve.result import Counts, NonlinearResult, per_system, status_per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, root
@@ -168,7 +168,7 @@ def solve_batch(
     solver, stop, _ = check_settings("solve_batch", method, stop, None)
     if progress is not None and not callable(progress):
         raise TypeError(f"solve_batch: `progress` must be callable, got {type(progress).__name__}")
-    if cancel is not None and not isinstance(cancel, Cancel):
+    if cancel is not None and not hasattr(cancel, "is_set"):
         raise TypeError(f"solve_batch: `cancel` must be a threading.Event, got {type(cancel).__name__}")
     if chunks is not None:
         check_limit("solve_batch", "chunks", chunks, least=1)

@@ -9,10 +9,10 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, fields
 from multiprocessing import get_context, parent_process
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -128,39 +128,21 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-@runtime_checkable
-class Submits(Protocol):
-    """What is asked of an executor."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]:
-        """Call a function in a worker."""
-        ...
-
-
-@runtime_checkable
-class Cancel(Protocol):
-    """What is asked of a `threading.Event`, or of one that other processes share."""
-
-    def is_set(self) -> bool:
-        """Whether to stop."""
-        ...
-
-
 @dataclass
 class Pool:
     """An executor, and its properties that `Dispatch` uses."""
 
-    executor: Submits  # of the caller, or processes of this call
+    executor: Executor  # of the caller, or processes of this call
     workers: int  # a guess for the caller's executor
     places: int | None  # for chunks: one more than workers, so that none is idle; None for all of them
-    given: Submits | None = None  # the caller's executor, which is left running
+    given: Executor | None = None  # the caller's executor, which is left running
 
     @classmethod
     def of(cls, executor: Any, workers: int | None) -> Pool:
         """The pool that the caller's arguments describe."""
         if workers is not None:
             check_limit("solve_batch", "workers", workers, least=1)
-        if isinstance(executor, Submits):
+        if hasattr(executor, "submit"):
             # The default size of the standard pools is about the number of CPUs.
             count = os.cpu_count() or 1 if workers is None else workers
             is_open = workers is None and not isinstance(executor, ProcessPoolExecutor)
@@ -226,7 +208,7 @@ class Dispatch:
         make: Callable[[Indices], Chunk],
         pool: Pool,
         progress: Callable[[int, int], object] | None,
-        cancel: Cancel | None,
+        cancel: threading.Event | None,
     ) -> None:
         self.make, self.pool, self.progress, self.cancel = make, pool, progress, cancel
         self.running: dict[Future[Any], Task] = {}
