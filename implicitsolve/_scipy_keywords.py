@@ -125,11 +125,6 @@ def _replacement(name: str, settings: Iterable[type]) -> str:
     return f"unexpected keyword argument `{name}`" + (f"; did you mean `{close[0]}`?" if close else "")
 
 
-def drop_in_hint(name: str) -> str:
-    """What to pass to `newton_krylov` in place of a keyword that neither it nor SciPy's function has."""
-    return f": give {DROP_IN_REPLACEMENTS[name]}" if name in DROP_IN_REPLACEMENTS else ""
-
-
 def method_hint(method: str, known: Iterable[str]) -> str:
     """What SciPy's name of a method, or a misspelled one, stands for here; "" where nothing comes close."""
     if method in METHOD_REPLACEMENTS:

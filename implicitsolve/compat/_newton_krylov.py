@@ -15,7 +15,7 @@ import scipy.sparse.linalg as spla
 from scipy.optimize import OptimizeResult
 
 from implicitsolve._namespace import array_namespace, as_inexact
-from implicitsolve._scipy_keywords import drop_in_hint
+from implicitsolve._scipy_keywords import DROP_IN_REPLACEMENTS
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.globalize import Backtracking, FullStep, Wolfe
@@ -292,7 +292,7 @@ def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, A
     given = {name: value for name, value in options.items() if name.startswith("inner_")}
     for name in options:
         if name not in given:
-            hint = drop_in_hint(name)
+            hint = f": give {DROP_IN_REPLACEMENTS[name]}" if name in DROP_IN_REPLACEMENTS else ""
             raise UnknownOptionError(f"Unknown parameter `{name}`: newton_krylov has no such option{hint}")
     if kind_of(method) == "krylov":
         if given:

@@ -336,22 +336,16 @@ class Elman(_Recurrent):
         self.rho: int | None = rho
         self.propagation: str = propagation
 
-    def forward(
-        self,
-        inputs: Tensor,
-        lengths: Any = None,
-        *,
-        x0: Tensor | Start | None = None,
-        return_result: bool = False,
-        **boundaries: Tensor | None,
+    def solve(
+        self, inputs: Tensor, boundaries: Mapping[str, Tensor | None], x0: Any, return_result: bool, **others: Any
     ) -> Any:
-        """Return the states, with ``return_result=True`` also the `NonlinearResult`."""
+        """The states at the present parameters; with `rho` they are iterated."""
         if self.rho is None:
-            return super().forward(inputs, lengths, x0=x0, return_result=return_result, **boundaries)
+            return super().solve(inputs, boundaries, x0, return_result, **others)
         if return_result or isinstance(x0, Start):
             raise ValueError("Elman: with `rho` nothing is solved: `return_result` and `WarmStarts` are not available")
         x = inputs.new_zeros(*inputs.shape[:-1], self.state_size) if x0 is None else x0.detach()
         for i in reversed(range(self.rho)):
             with torch.set_grad_enabled(torch.is_grad_enabled() and (i == 0 or self.propagation == "full")):
-                x = x - self.residual(x, inputs, lengths, **boundaries)
+                x = x - self.residual(x, inputs, **others, **boundaries)
         return x
