@@ -210,8 +210,7 @@ def test_a_system_without_a_root_is_given_up_at_its_best_point():
             with np.errstate(over="ignore"):
                 result = ims.root(F, x0)
             assert result.status in ends, name
-            # 450 and 20 for each step with progress, at most twice, and the last Krylov space
-            assert total(result.counts) <= 1500, name
+            assert total(result.counts) <= 1000, name  # four times the costliest linear solve, if that is accurate
             assert result.residual_norm <= result.initial_norm, name
 
 
@@ -224,12 +223,14 @@ ROOTLESS = {
     "squares": lambda x: x**2 + 1,
     "coupled": lambda x: x**2 + 1 + 0.1 * np.roll(x, 1) + 0.1 * np.roll(x, -1),
     "beyond a fold": lambda u: laplace(u) + 10 * np.exp(u) / (u.size + 1) ** 2,
-    "steps": lambda x: np.floor(x) + 0.5,
+    "steps": lambda x: np.floor(x) + 0.5,  # J was assembled five times in the last method's first step
+    "mean": lambda x: x**2 + np.mean(x**2) + 1 - 0.2 * np.roll(x, 1),  # 320 Krylov iterations with 10 left
+    "units": lambda x: np.exp(-x) + 1e-3,  # unlimited in the last trust region
 }
 
 
 @pytest.mark.parametrize("name", ROOTLESS)
-@pytest.mark.parametrize("n", [10, 60, 300, 2000])
+@pytest.mark.parametrize("n", [10, 60, 100, 300, 2000])
 def test_systems_without_roots_are_given_up(name, n):
     with np.errstate(all="ignore"):
         result = ims.root(ROOTLESS[name], np.linspace(0.1, 0.9, n))

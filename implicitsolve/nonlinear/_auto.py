@@ -342,11 +342,6 @@ class _EquilibratedLoop(DenseLoop):
             state.is_stale = found.accepted
             return {"step_length": np.where(found.accepted, length / size, 0.0), "factorized": fresh}
 
-    def _check_units(self) -> None:
-        """The allowance is kept in spite of different units where each J takes many evaluations."""
-        if self.whole.size <= MOST_CENTRAL:
-            super()._check_units()
-
     def _assemble(self, rows: Indices) -> None:
         part, x, F = self._part(rows)
         is_exact = part.has_exact_products or x.shape[1] > MOST_CENTRAL

@@ -169,16 +169,7 @@ class DenseLoop(IterationLoop[DenseState]):
         fresh = self.state.is_stale
         if fresh.any():
             self._assemble(np.arange(fresh.size) if fresh.all() else np.flatnonzero(fresh))
-            if self.allowance.is_limited:
-                self._check_units()
         return fresh
-
-    def _check_units(self) -> None:
-        """Where equations differ in units, the norm of F is no measure of progress."""
-        with np.errstate(all="ignore"):
-            sizes = np.abs(self.state.J).max(axis=2)
-            least = np.where(sizes > 0, sizes, np.inf).min(axis=1)
-            self.allowance.exempt[self.state.rows[sizes.max(axis=1) > MIXED * least]] = True
 
     def _bounded(self, box: Box, step: Array, limited: Indices) -> tuple[Array, Indices]:
         """Steps within the bounds, and which of them are not Newton's."""
@@ -279,6 +270,14 @@ class DenseLoop(IterationLoop[DenseState]):
                 rows = rows[self.assembler.check(part.rows, solved(J, F))]
             if not rows.size:
                 break
+        self._check_units()
+
+    def _check_units(self) -> None:
+        """Where equations differ in units, the norm of F is no measure of progress."""
+        with np.errstate(all="ignore"):
+            sizes = np.abs(self.state.J).max(axis=2)
+            least = np.where(sizes > 0, sizes, np.inf).min(axis=1)
+            self.allowance.exempt[self.state.rows[sizes.max(axis=1) > MIXED * least]] = True
 
     def _jacobian(self, part: Evaluator, x: Array, F: Array) -> HostArray:
         """J(x) as an array (b, N, N)."""

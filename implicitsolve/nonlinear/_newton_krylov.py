@@ -38,7 +38,7 @@ from implicitsolve.nonlinear._one_system import OneKrylovSystem
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried, unsolved
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._convert import maps_residual
-from implicitsolve.precondition._lagged import UNLIMITED, LaggedInverse, lagged
+from implicitsolve.precondition._lagged import LaggedInverse, lagged
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_flag, check_kind, check_limit, check_rdiff, kind_of
@@ -268,11 +268,9 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         eta = self._forcing()
         A = J.astype(evaluator.xp.float32) if self.method.krylov_dtype and not is_complex(state.F) else J
         M = self._preconditioner(A)
-        limit = None if state.lagged is None else state.lagged.limit
-        if self.allowance.is_limited:
-            most = np.maximum(LEAST_KRYLOV, self.allowance.left(state))
-            most[(state.since == 0) & (not self.is_retry)] = UNLIMITED
-            limit = most if limit is None else np.minimum(limit, most)
+        limit = np.maximum(LEAST_KRYLOV, self.allowance.rest(state.rows))
+        if state.lagged is not None:
+            limit = np.minimum(limit, state.lagged.limit)
         outcome = state.linear.direction(A, state.F, state.norms, eta, M, limit)
         state.since = state.since - state.linear.grew  # a larger space may solve what this one could not
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)

@@ -158,21 +158,21 @@ class OneDenseSystem(OneSystem):
 
     def _assemble(self) -> None:
         """Assemble J, and again where the lengths of differences were wrong guesses."""
-        sizes = np.ones(0)
         for _ in range(MAX_ASSEMBLIES):
             self.J, self.factors = self._jacobian(), None
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
                 sizes = np.maximum.reduce(np.abs(self.J), axis=1)
                 self.rows = near_reciprocals(sizes)
                 self.columns = near_reciprocals(np.maximum.reduce(np.abs(self.J * self.rows[:, None]), axis=0))
+            positive = [size for size in sizes.tolist() if size > 0]
+            if positive and max(positive) > MIXED * min(positive):
+                self.allowance.exempt[:] = True  # where equations differ in units, ||F|| is no measure of progress
             if self.evaluator.has_exact_products or not self.steps.is_guess.any():
                 break
             with np.errstate(all="ignore"):
-                if not self.steps.learn(slice(None), self._solved(self.F)[None, None]).any():
-                    break
-        positive = [size for size in sizes.tolist() if size > 0]
-        if positive and max(positive) > MIXED * min(positive):
-            self.allowance.exempt[:] = True  # where equations differ in units, ||F|| is no measure of progress
+                is_wrong = self.steps.learn(slice(None), self._solved(self.F)[None, None]).any()
+            if not is_wrong or self.allowance.rest(self.evaluator.rows)[0] < self.size:
+                break
 
     def _jacobian(self) -> HostArray:
         """J(x) as an array (N, N), which is ours."""
@@ -203,6 +203,8 @@ class OneDenseSystem(OneSystem):
         if not has_changed.all():
             assembler, norms, F = self._general_assembler(), np.asarray([self.norm]), self.F[None]
             for c in np.flatnonzero(~has_changed).tolist():
+                if self.allowance.rest(self.evaluator.rows)[0] <= 0:
+                    break
                 h = assembler.adjusted(
                     self.evaluator, self.x[None], F, norms, assembler.colors[0], c, h, values[c : c + 1]
                 )[0]

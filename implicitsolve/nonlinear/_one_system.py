@@ -147,15 +147,12 @@ class OneSystem:
         self.since = 0 if is_best or is_less else self.since + 1
         self.allowance.charge_one(measure, self.norm, self.best_measure, self.lowest)
         self.lowest = min(self.lowest, self.norm)
-        is_over = self.since >= self.patience or self._left() <= 0
+        is_over = self.since >= self.patience
+        is_over |= self.allowance.left_of_one(self.lowest, self.start_norm, self.since) <= 0
         if is_over and self.status == RUNNING:
             self.status = STAGNATED
         if measure < self.best_measure:
             self.best_x, self.best_F, self.best_measure = self.x, self.F, measure
-
-    def _left(self) -> int:
-        """What is left of the allowance."""
-        return self.allowance.left_of_one(self.lowest, self.start_norm, self.since)
 
     def _record(self, **details: Any) -> None:
         """Add a step to the trace and pass it to the monitor."""
@@ -284,7 +281,7 @@ class OneKrylovSystem(OneSystem):
             self.J = self._products()
         floor = 0.5 * target / measure if measure > target else 0.0
         self.eta = min(max(self.eta, floor), 0.9)
-        limit = max(LEAST_KRYLOV, self._left()) if self.since or self.is_retry else None
+        limit = max(LEAST_KRYLOV, int(self.allowance.rest(self.evaluator.rows)[0]))
         solved = self.linear.direction(self.J, self.F, self.norm, self.eta, limit)
         if solved[1] <= self.eta * self.norm:
             self.allowance.note_solve(solved[3])

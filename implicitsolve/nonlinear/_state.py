@@ -75,9 +75,7 @@ class Allowance:
         self.assembly: int = 0  # evaluations that an assembly of J takes,
         self.linear: int = 0  # ... and a linear solve by products alone, in a first attempt at a single system
         self.exempt: HostArray = np.zeros(self.charged.size, dtype=bool)  # systems whose progress ||F|| does not show
-        cost = tally.charge()
-        if self.is_charged and self.is_single:
-            self.charged += cost
+        self.charged += tally.charge() * (self.is_charged and self.is_single)
 
     @property
     def most(self) -> int:
@@ -98,8 +96,14 @@ class Allowance:
     def left(self, state: LoopState) -> HostArray:
         """What is left to systems that are limited; only a half of it in a first attempt without progress."""
         is_idle = (state.lowest > IDLE_PART * state.start_norms) | (state.since >= IDLE_STEPS)
-        most = np.where(is_idle & (not self.is_retry), self.most // IDLE_SHARE, self.most)
-        return np.where(self.exempt[state.rows], UNLIMITED, most - self.charged[state.rows])
+        return self.rest(state.rows) - np.where(is_idle & (not self.is_retry), self.most // IDLE_SHARE, 0)
+
+    def rest(self, rows: Indices) -> HostArray:
+        """What is left to systems in all, less what a single one's step has taken so far: no stage of it takes more."""
+        if not self.is_limited:
+            return np.full(rows.size, UNLIMITED)
+        begun = self.tally.evaluations - self.tally.charged if self.is_single else 0
+        return np.where(self.exempt[rows], UNLIMITED, self.most - self.charged[rows] - begun)
 
     def left_of_one(self, lowest: float, start: float, since: int) -> int:
         """The same for a single system: its smallest ||F||_2, that at its start, and its steps without progress."""
@@ -111,11 +115,9 @@ class Allowance:
     def charge(self, state: LoopState, details: dict[str, HostArray]) -> None:
         """Charge a step, described by what the trace notes of it, less what it has earned."""
         if self.is_single:
-            least = float(state.best_measure[0]), float(state.lowest[0])
-            self.charge_one(float(state.measure[0]), float(state.norms[0]), *least)
-            state.lowest[0] = min(least[1], float(state.norms[0]))
-            return
-        if self.is_charged:
+            norms = state.measure, state.norms, state.best_measure, state.lowest
+            self.charge_one(*(float(norm[0]) for norm in norms))
+        elif self.is_charged:
             self._charge_each(state, details)
         state.lowest = np.fmin(state.lowest, state.norms)
 
@@ -205,16 +207,14 @@ def memory_of(caller: str, problem: Problem, x0: Array, previous: Any) -> SolveM
     if memory is None:
         return SolveMemory()
     structure, earlier = problem.structure, memory.declared
-    if not (_is_open(structure) or _is_open(earlier) or _is_same(structure, earlier)):
+    if not _may_be_same(structure, earlier):
         raise ValueError(f"{caller}: `previous` must have the problem's structure, {structure!r}, got {earlier!r}")
     return memory
 
 
-def _is_open(structure: Any) -> bool:
-    return structure is None or isinstance(structure, str)
-
-
-def _is_same(first: Any, second: Any) -> bool:
+def _may_be_same(first: Any, second: Any) -> bool:
+    if any(structure is None or isinstance(structure, str) for structure in (first, second)):
+        return True
     if isinstance(first, Sparse) and isinstance(second, Sparse):
         return first.has_entries_of(second)
     return bool(first == second)
