@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import numpy as np
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.result import NewtonStep
 
-__all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "progress_bar", "silent", "table"]
+__all__ = ["Monitor", "ProgressBar", "Trace", "collect", "combine", "log_to", "progress_bar", "silent", "table"]
 
 WIDTH, COLUMNS = 20, 99  # of a bar, and of its line
 SMALL = 1e-9  # share that is rounding error
@@ -77,6 +78,36 @@ def collect() -> Trace:
     True
     """
     return Trace()
+
+
+def log_to(logger: logging.Logger, level: int = logging.INFO) -> Monitor:
+    """Return a monitor that writes one line per step to `logger`.
+
+    Parameters
+    ----------
+    logger : logging.Logger
+        Where to.
+    level : int, optional
+        Level of the messages. Default ``logging.INFO``.
+
+    Returns
+    -------
+    Monitor
+        For the argument `monitor` of `root`.
+
+    Examples
+    --------
+    >>> import logging
+    >>> import implicitsolve as ims
+    >>> monitor = ims.monitor.log_to(logging.getLogger("my model"))
+    >>> ims.root(lambda x: x**2 - 2, 1.0, monitor=monitor).status.name
+    'CONVERGED'
+    """
+
+    def monitor(step: NewtonStep, x: Array, F: Array) -> None:
+        logger.log(level, "%s", step)
+
+    return monitor
 
 
 def table(stream: TextIO | None = None) -> Monitor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -85,6 +86,17 @@ def test_collect_is_a_list_of_steps():
     assert isinstance(trace, list)
     assert tuple(trace) == result.steps
     assert trace[-1].worst == result.residual_norm
+
+
+def test_log_to_writes_one_line_a_step(caplog):
+    logger = logging.getLogger("solve")
+    with caplog.at_level(logging.DEBUG, "solve"):
+        result = ims.root(problem(), X0, monitor=monitor.log_to(logger, logging.DEBUG))
+    assert [record.message for record in caplog.records] == [str(step) for step in result.steps]
+    assert {record.levelno for record in caplog.records} == {logging.DEBUG}
+    caplog.clear()
+    ims.root(problem(), X0, monitor=monitor.log_to(logger))
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 
 def test_table_writes_a_head_and_one_row_a_step():

@@ -24,7 +24,9 @@ CELLS = 200  # of the picture of a matrix, along each side
 LOOKED_AT = 1000  # systems of the band, evenly chosen
 
 
-def plot_convergence(result: NonlinearResult | Mapping[str, Any], *, ax: Any = None, against: str = "steps") -> Any:
+def plot_convergence(
+    result: NonlinearResult | Mapping[str, Any], *, ax: Any = None, against: str = "steps", label: str | None = None
+) -> Any:
     """Plot the norm of F over the steps, or over what they cost.
 
     Parameters
@@ -35,6 +37,8 @@ def plot_convergence(result: NonlinearResult | Mapping[str, Any], *, ax: Any = N
         Where to plot. Default: a new figure.
     against : {"steps", "products"}, optional
         "products" counts residuals and Jacobian products; one covers the whole batch.
+    label : str, optional
+        Of one result, in the legend.
 
     Returns
     -------
@@ -61,7 +65,7 @@ def plot_convergence(result: NonlinearResult | Mapping[str, Any], *, ax: Any = N
     """
     if against not in ("steps", "products"):
         raise ValueError(f'plot_convergence: `against` must be "steps" or "products", got {against!r}')
-    given: Any = result if isinstance(result, Mapping) and "native" not in result else {"": result}
+    given: Any = result if isinstance(result, Mapping) and "native" not in result else {label or "": result}
     results = {str(name): _checked(one) for name, one in given.items()}
     if not results:
         raise ValueError("plot_convergence: `result` must hold at least one result, got none")

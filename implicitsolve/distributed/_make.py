@@ -13,7 +13,7 @@ from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator
-from implicitsolve.distributed._layout import layout
+from implicitsolve.distributed._layout import Runs, layout
 from implicitsolve.distributed._system import BlockSystem
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit
@@ -42,7 +42,7 @@ def replicated(array: Any) -> DistributedArray:
     return DistributedArray(_host("replicated", "array", array), None, None)
 
 
-def split(comm: Communicator, array: Any, axis: int = -1) -> DistributedArray:
+def split(comm: Communicator, array: Any, axis: int = -1, block_size: int = 1) -> DistributedArray:
     """Partition an array that every rank has across the ranks; each keeps a copy of its part.
 
     Parameters
@@ -53,16 +53,18 @@ def split(comm: Communicator, array: Any, axis: int = -1) -> DistributedArray:
         The whole.
     axis : int, optional
         The axis to split. Default: the last one.
+    block_size : int, optional
+        Entries along that axis that stay together on one rank. Default 1.
 
     Returns
     -------
     DistributedArray
-        Contiguous runs, as equal as possible: see `layout`.
+        Contiguous runs of blocks, as equal as possible: see `layout`.
 
     Raises
     ------
     ValueError
-        If `axis` is not an axis of the array.
+        If `axis` is not an axis of the array, or its length not a multiple of `block_size`.
 
     Examples
     --------
@@ -72,9 +74,14 @@ def split(comm: Communicator, array: Any, axis: int = -1) -> DistributedArray:
     >>> distributed.threads(4, lambda comm: distributed.split(comm, states, axis=0).local.shape)
     [(2, 2), (2, 2), (1, 2), (1, 2)]
     """
+    check_limit("split", "block_size", block_size, least=1)
     array = _host("split", "array", array)
     axis = _checked_axis("split", array, axis)
-    counts = layout(array.shape[axis], comm.size)
+    blocks, rest = divmod(array.shape[axis], block_size)
+    if rest:
+        raise ValueError(f"split: axis {axis} must be a multiple of `block_size` = {block_size}, got {array.shape}")
+    counts = layout(blocks, comm.size)
+    counts = counts if block_size == 1 else Runs(block_size * count for count in counts)
     start = counts.starts[comm.rank]
     run = (slice(None),) * axis + (slice(start, start + counts[comm.rank]),)
     return DistributedArray(np.array(array[run]), axis, comm, counts)

@@ -1,6 +1,6 @@
 """Problems with known answers, and checks for users' own operators and Jacobian products."""
 
-from implicitsolve.testing._checks import dense, dot_test
+from implicitsolve.testing._checks import dense, dot_test, taylor_test
 from implicitsolve.testing._classic import burkardt_problems, classic_problems
 from implicitsolve.testing._derivatives import DerivativeReport, check_derivatives
 from implicitsolve.testing._gallery import get, pde_gallery
@@ -19,4 +19,5 @@ __all__ = [
     "get",
     "pde_gallery",
     "structure_test",
+    "taylor_test",
 ]

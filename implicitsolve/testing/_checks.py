@@ -1,14 +1,17 @@
-"""Checks of a user's own operators, and random vectors for them."""
+"""Checks of a user's own operators and Jacobian products."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import from_host, host_dtype, is_complex, to_host
+from implicitsolve._namespace import as_inexact, eps, from_host, host_dtype, is_complex, norm2, to_host
 from implicitsolve._typing import Array
+from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator, aslinearoperator
+from implicitsolve.problem import Problem
 
 
 def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | None = None) -> float:
@@ -46,6 +49,57 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
     left, right = np.vdot(to_host(w).reshape(-1), Av), np.vdot(Aw, to_host(v).reshape(-1))
     scale = np.linalg.norm(to_host(w)) * np.linalg.norm(Av)
     return float(abs(left - right) / scale) if scale > 0 else float(abs(left - right))
+
+
+def taylor_test(
+    problem: Problem | Callable[[Array], Array], x: Array, *, rng: np.random.Generator | None = None
+) -> float:
+    """Order at which ``||F(x + h v) - F(x) - h J(x) v||`` falls with h: 2 if J is the derivative of F.
+
+    Parameters
+    ----------
+    problem : Problem
+        With exact products (`jvp`, `linearize` or `jac`).
+    x : array_like
+        Where to test; take a point at which F is smooth.
+    rng : numpy.random.Generator, optional
+        Source of the direction v. Default: seed 0.
+
+    Returns
+    -------
+    float
+        Median order over halvings of h, infinite if the remainder is rounding error throughout (F affine).
+        A wrong product gives 1, one that is not finite NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import implicitsolve as ims
+    >>> from implicitsolve.testing import taylor_test
+    >>> good = ims.Problem(lambda x: x**3, jvp=lambda x, v: 3 * x**2 * v)
+    >>> bad = ims.Problem(lambda x: x**3, jvp=lambda x, v: 2 * x**2 * v)
+    >>> round(taylor_test(good, np.ones(3)), 1), round(taylor_test(bad, np.ones(3)), 1)
+    (2.0, 1.0)
+    """
+    problem = problem if isinstance(problem, Problem) else Problem(problem)
+    rng = np.random.default_rng(0) if rng is None else rng
+    x = as_inexact(x, "x")
+    evaluator = Evaluator(problem, x)
+    if not evaluator.has_exact_products:
+        raise TypeError("taylor_test: the problem needs `jvp`, `linearize` or `jac`")
+    flat = evaluator.flatten(x)
+    F = evaluator.residual(flat)
+    v = evaluator.flatten(normal(rng, tuple(x.shape), x))
+    v = v * float(norm2(flat).max() or 1.0) / float(norm2(v).max())
+    Jv = evaluator.jacobian(flat, F).matvec(v)
+    floor = 1e3 * eps(evaluator.xp, x.dtype) * float(norm2(F).max() + norm2(Jv).max())
+    steps = [2.0**-k for k in range(4, 14)]
+    rest = np.asarray([float(norm2(evaluator.residual(flat + h * v) - F - h * Jv).max()) for h in steps])
+    if not (np.isfinite(rest).all() and np.isfinite(floor)):
+        return float("nan")
+    clear = rest > floor
+    orders = np.log2(rest[:-1] / np.where(rest[1:] > 0, rest[1:], 1.0))[clear[:-1] & clear[1:]]
+    return float(np.median(orders)) if orders.size else float("inf")
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], like: Array) -> Array:

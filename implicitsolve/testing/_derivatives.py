@@ -114,7 +114,7 @@ def check_derivatives(
 
     See Also
     --------
-    implicitsolve.testing.dot_test, implicitsolve.testing.structure_test : One each.
+    implicitsolve.testing.dot_test, implicitsolve.testing.taylor_test, implicitsolve.testing.structure_test : One each.
 
     Notes
     -----

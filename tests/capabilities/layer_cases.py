@@ -137,6 +137,11 @@ def dot_test(on: Library) -> Outcome:
     yield testing.dot_test(matrix(on), like=right(on)) < 100 * on.eps
 
 
+def taylor_test(on: Library) -> Outcome:
+    cubes = ims.Problem(lambda x: x**3, jvp=lambda x, v: 3 * x**2 * v, batch_ndim=1)
+    yield round(testing.taylor_test(cubes, right(on) + 1), 1)
+
+
 def structure_test(on: Library) -> Outcome:
     chain = Chain(on)
     yield testing.structure_test(chain.problem("blocks"), chain.x0 + 0.3) < 10 * on.eps ** (2 / 3)
@@ -180,6 +185,7 @@ CASES: dict[str, Case] = {
     "adapters.diagonal_lstm_parameters": parameters("diagonal_lstm_parameters"),
     "testing.dense": dense,
     "testing.dot_test": dot_test,
+    "testing.taylor_test": taylor_test,
     "testing.structure_test": structure_test,
     "testing.get": residuals(lambda: [testing.get("bratu-1d")]),
     "testing.pde_gallery": residuals(testing.pde_gallery),

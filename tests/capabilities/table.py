@@ -150,6 +150,7 @@ TABLE: dict[str, dict[str, Row]] = {
     "Checks and test problems": {
         "testing.dense": PLAIN,
         "testing.dot_test": Row(cupy=YES, split=UNLIKE),
+        "testing.taylor_test": Row(),
         "testing.structure_test": Row(split=CHECKED),
         **{f"testing.{name}": GALLERY for name in ("get", "pde_gallery", "classic_problems", "burkardt_problems")},
     },

@@ -34,7 +34,7 @@ def labels(ax) -> list[str]:
 
 def test_one_system_is_its_norms_and_a_dashed_target():
     result = one()
-    ax = ims.diagnostics.plot_convergence({"squares": result})
+    ax = ims.diagnostics.plot_convergence(result, label="squares")
     curve, target = ax.get_lines()
     np.testing.assert_array_equal(curve.get_xdata(), range(len(result.steps)))
     np.testing.assert_array_equal(curve.get_ydata(), [step.worst for step in result.steps])

@@ -21,6 +21,14 @@ class TestWhatItIs:
 
         np.testing.assert_array_equal(np.concatenate(threads(3, program), axis=1), array)
 
+    def test_blocks_stay_together(self):
+        counts = threads(2, lambda comm: split(comm, np.arange(12), block_size=4).counts)
+        assert counts == [(8, 4)] * 2
+        with pytest.raises(ValueError, match=r"axis 0 must be a multiple of `block_size` = 5, got \(12,\)"):
+            split(Serial(), np.arange(12), block_size=5)
+        with pytest.raises(ValueError, match="split: `block_size` must be at least 1, got 0"):
+            split(Serial(), np.arange(12), block_size=0)
+
     def test_from_local(self):
         def program(comm):
             comm = Counted(comm)

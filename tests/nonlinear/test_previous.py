@@ -154,7 +154,7 @@ def test_an_equal_pattern_is_the_same_structure():
 
 def test_the_sparsity_is_shown_wherever_a_solve_is_shown(caplog):
     stream, logger = io.StringIO(), logging.getLogger("sparsity")
-    monitor = ims.monitor.combine(ims.monitor.table(stream), lambda step, x, F: logger.info("%s", step))
+    monitor = ims.monitor.combine(ims.monitor.table(stream), ims.monitor.log_to(logger))
     with caplog.at_level(logging.INFO, "sparsity"):
         _, output = ims.newton_krylov(step_from(bump()), bump(), verbose=False, full_output=True)
         result = ims.root(step_from(bump()), bump(), monitor=monitor)

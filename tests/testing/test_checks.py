@@ -8,9 +8,10 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+import implicitsolve as ims
 from implicitsolve import LinearOperator, aslinearoperator
 from implicitsolve._namespace import to_host
-from implicitsolve.testing import dense, dot_test
+from implicitsolve.testing import dense, dot_test, taylor_test
 
 SCALES = [1e-300, 1e-150, 1.0, 1e150, 1e300]
 
@@ -81,6 +82,62 @@ def test_dot_test_needs_an_adjoint():
 
 def test_nan_is_not_a_pass():
     assert not dot_test(np.full((2, 2), np.nan)) < 1e-6
+
+
+# ---------------------------------------------------------------------------------------------------------- Taylor test
+
+
+def cubic(factor: float = 1.0, wrong: float = 1.0, **more) -> ims.Problem:
+    return ims.Problem(lambda x: factor * x**3, jvp=lambda x, v: 3 * wrong * factor * x**2 * v, **more)
+
+
+@pytest.mark.parametrize("factor", [1e-150, 1e-6, 1.0, 1e6, 1e150])
+@pytest.mark.parametrize("length", [1e-9, 1.0, 1e9])
+def test_taylor_test_at_any_scale(rng, factor, length):
+    x = length * rng.uniform(1, 2, 5)
+    assert taylor_test(cubic(factor), x) == pytest.approx(2, abs=0.1)
+    assert taylor_test(cubic(factor, wrong=1.5), x) == pytest.approx(1, abs=0.2)
+
+
+def test_taylor_test_in_every_library_and_dtype(xp, any_dtype):
+    x = xp.asarray([1.0, 1.5, 2.0], dtype=any_dtype)
+    assert taylor_test(cubic(), x) == pytest.approx(2, abs=0.3)
+    assert taylor_test(cubic(wrong=1.5), x) == pytest.approx(1, abs=0.3)
+
+
+def test_taylor_test_of_every_kind_of_jacobian(rng):
+    x = rng.uniform(1, 2, 4)
+    J = lambda x: np.diag(3 * x**2)  # noqa: E731
+    wrong = lambda x: np.diag(2 * x**2)  # noqa: E731
+    for given_J, order in ((J, 2), (wrong, 1)):
+        for given_by in ({"jac": given_J}, {"linearize": lambda x, J=given_J: (x**3, J(x))}):
+            assert taylor_test(ims.Problem(lambda x: x**3, **given_by), x) == pytest.approx(order, abs=0.1)
+
+
+def test_taylor_test_of_a_batch(rng):
+    x = rng.uniform(1, 2, (3, 2, 2))
+    assert taylor_test(cubic(batch_ndim=1), x) == pytest.approx(2, abs=0.1)
+
+
+def test_taylor_test_of_an_affine_problem():
+    A = np.diag([1.0, 2.0])
+    assert taylor_test(ims.Problem(lambda x: A @ x - 1, jvp=lambda x, v: A @ v), np.ones(2)) == np.inf
+    assert taylor_test(ims.Problem(lambda x: A @ x - 1, jvp=lambda x, v: 2 * A @ v), np.ones(2)) == pytest.approx(1)
+
+
+def test_taylor_test_at_the_origin():
+    good = ims.Problem(lambda x: x**2 + x, jvp=lambda x, v: 2 * x * v + v)
+    assert taylor_test(good, np.zeros(3)) == pytest.approx(2, abs=0.1)
+
+
+def test_a_product_that_is_not_finite_does_not_pass():
+    bad = ims.Problem(lambda x: x**3, jvp=lambda x, v: v * np.nan)
+    assert not taylor_test(bad, np.ones(3)) > 1.5
+
+
+def test_taylor_test_needs_a_product():
+    with pytest.raises(TypeError, match="`jvp`, `linearize` or `jac`"):
+        taylor_test(lambda x: x**2, np.ones(2))
 
 
 # ---------------------------------------------------------------------------------------------------------------- dense

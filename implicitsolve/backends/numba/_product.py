@@ -161,6 +161,10 @@ def _cut(arguments: Any, part: slice) -> Any:
     return None if arguments is None else arguments[..., part, :]
 
 
-if HAS_AVX512 and COMPILES:
-    kernels.product.implement("numba", product, supports_real)
-    kernels.by_rows.implement("numba", by_rows, supports_real)
+def supports(like, **sizes):
+    """Which arrays it takes."""
+    return HAS_AVX512 and COMPILES and supports_real(like)
+
+
+kernels.product.implement("numba", product, supports)
+kernels.by_rows.implement("numba", by_rows, supports)
