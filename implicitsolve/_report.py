@@ -55,7 +55,7 @@ def environment() -> dict[str, Section]:
         "versions": versions(),
         "platform": machine(),
         "backends": {name: backend(name) for name in ("reference", "lapack", *PLUG_INS)},
-        "GPU": gpus(),
+        "GPU": {"CUDA": answered(_devices) if is_installed("cupy") else "not known without CuPy"},
         "threads": threads(),
     }
 
@@ -137,16 +137,12 @@ def has_device() -> bool:
     return is_installed("cupy") and answered(lambda: str(_runtime().getDeviceCount() > 0)) == "True"
 
 
-def gpus() -> Section:
-    """The CUDA devices visible to CuPy, and the driver's version."""
-    return {"CUDA": answered(_devices) if is_installed("cupy") else "not known without CuPy"}
-
-
 def _runtime() -> Any:
     return importlib.import_module("cupy").cuda.runtime
 
 
 def _devices() -> str:
+    """The CUDA devices visible to CuPy, and the driver's version."""
     runtime = _runtime()
     devices = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
     names = [f"{device['name'].decode()}, {device['totalGlobalMem'] / 2**30:.0f} GiB" for device in devices]

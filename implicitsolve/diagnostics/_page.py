@@ -16,6 +16,7 @@ from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics._condition import position
 from implicitsolve.diagnostics._history import native
 from implicitsolve.linearize._jacobian import jacobian
+from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import NonlinearResult
 from implicitsolve.structure import BlockBanded, Detection, Grid, Sparse
@@ -108,13 +109,10 @@ def _band(structure: BlockBanded, unknowns: int, most: int) -> tuple[HostArray, 
     """Rows and columns of the entries, in blocks no larger than the picture can show, and the number of rows."""
     length = structure.length(unknowns)
     size = min(structure.block_size, max(1, most // max(length, 1)))
-    rows, offsets = np.meshgrid(np.arange(length), np.arange(-structure.lower, structure.upper + 1), indexing="ij")
-    columns = rows + offsets
-    columns = columns % length if structure.periodic else columns
-    inside = (columns >= 0) & (columns < length)
-    a, b = np.divmod(np.arange(size * size), size)
-    rows, columns = (part[inside][:, None] * size + within for part, within in ((rows, a), (columns, b)))
-    return rows.ravel(), columns.ravel(), length * size
+    ones = np.ones((length, structure.width, size, size), dtype=np.int8)
+    band = BlockBandedMatrix(ones, lower=structure.lower, upper=structure.upper, periodic=structure.periodic)
+    entries = band.to_sparse("csr").tocoo()
+    return entries.row, entries.col, length * size
 
 
 WIDTH, HEIGHT = 720, 340  # of a picture, in pixels

@@ -150,11 +150,7 @@ def _columns(x: HostArray, like: Sequence[HostArray]) -> list[HostArray]:
     return [x[:, stop - part.shape[1] : stop] for part, stop in zip(like, stops)]
 
 
-def _is_split(like: DistributedArray, **case: Any) -> bool:
-    return like.axis == like.ndim - 1
-
-
-vectors.implement("distributed", DistributedVectors, _is_split)
+vectors.implement("distributed", DistributedVectors, lambda like, **case: like.axis == like.ndim - 1)
 
 
 def empty_vectors(like: DistributedArray, axes: tuple[int, ...]) -> DistributedArray:
