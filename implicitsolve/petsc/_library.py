@@ -205,13 +205,10 @@ def entries(rows: Any) -> tuple[HostArray, HostArray, HostArray]:
 
 def sparse_rows(A: SparseMatrix, system: int = 0) -> Any:
     """One system's matrix as SciPy's CSR, with the whole diagonal, which factorizations need."""
-    n = A.structure.unknowns
-    missing = np.setdiff1d(np.arange(n), A.structure.indices[A.structure.indices == A.structure.columns])
-    if not missing.size:
-        return A.to_sparse("csr", system=system)
-    data = np.concatenate([A.flat_data[system], np.zeros(missing.size, dtype=A.dtype)])
-    places = (np.concatenate([part, missing]) for part in (A.structure.indices, A.structure.columns))
-    return scipy.sparse.csr_array((data, tuple(places)), shape=(n, n))
+    pattern, places, _ = A.structure.with_diagonal
+    data = np.zeros(pattern.nnz, dtype=A.dtype)
+    data[places] = A.flat_data[system]
+    return pattern.with_entries(data).tocsr()
 
 
 def band_rows(A: BlockBandedMatrix, system: int = 0, *, zeros: bool = False) -> Any:
