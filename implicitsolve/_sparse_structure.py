@@ -159,9 +159,9 @@ class Sparse(Shown):
         if unknowns != self.unknowns:
             raise ValueError(f"Sparse: the pattern is for {self.unknowns} unknowns, but a system has {unknowns}")
 
-    def bound(self, unknowns: int) -> Sparse:
-        """Return the pattern for a system with so many unknowns: this one, if it fits."""
-        self.check_size(unknowns)
+    @property
+    def sparse(self) -> Sparse:
+        """The pattern itself: a `Grid` has one too."""
         return self
 
 
@@ -320,14 +320,3 @@ class Grid(Shown):
                 f"Grid: {self.shape} points with {self.fields} fields have {self.unknowns} unknowns, "
                 f"but a system has {unknowns}"
             )
-
-    def bound(self, unknowns: int) -> Sparse:
-        """Return the pattern for a system with so many unknowns.
-
-        Raises
-        ------
-        ValueError
-            If the grid has another number of unknowns.
-        """
-        self.check_size(unknowns)
-        return self.sparse

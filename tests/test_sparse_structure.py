@@ -64,9 +64,9 @@ def test_refusals(pattern, error, message):
 
 def test_size_is_checked():
     with pytest.raises(ValueError, match="3 unknowns, but a system has 4"):
-        Sparse(PATTERN).bound(4)
+        Sparse(PATTERN).check_size(4)
     with pytest.raises(ValueError, match="12 unknowns"):
-        Grid(shape=(3, 4)).bound(13)
+        Grid(shape=(3, 4)).check_size(13)
     with pytest.raises(ValueError, match="from 0 to 1"):
         Sparse((np.array([0]), np.array([2])), unknowns=2)
 

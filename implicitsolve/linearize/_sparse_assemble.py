@@ -244,12 +244,8 @@ def sparse_jacobian(
         return evaluator.residual(z, keep=True)
 
     if problem.sparse_structure is not None:
-        found = Detection(
-            structure=problem.sparse_structure.bound(evaluator.size),
-            how="declared",
-            evaluations=0,
-            unknowns=evaluator.size,
-        )
+        pattern = problem.sparse_structure.sparse
+        found = Detection(structure=pattern, how="declared", evaluations=0, unknowns=evaluator.size)
     else:
         known = None if known is None or known.structure is None else known
         found = known or detect(residual, x, shape=evaluator.event_shape, inward=evaluator.inward)

@@ -171,8 +171,8 @@ class SparseNewton:
         """The structure that is declared, known, or detected; None where none may be sought."""
         declared = evaluator.problem.sparse_structure if self.structure is None else self.structure
         if declared is not None:
-            pattern = declared.bound(evaluator.size)
-            return Detection(structure=pattern, how="declared", evaluations=0, unknowns=evaluator.size)
+            declared.check_size(evaluator.size)
+            return Detection(structure=declared.sparse, how="declared", evaluations=0, unknowns=evaluator.size)
         structure = evaluator.problem.structure
         if structure == "none" or (structure != "detect" and not isinstance(x, np.ndarray)):
             return None

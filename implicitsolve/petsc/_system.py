@@ -193,7 +193,7 @@ def assembler_of(evaluator: Evaluator, x: Array) -> Callable[..., Any] | None:
         return None if problem.jac is None else lambda evaluator, x, F: evaluator.matrix(x)
     offered = OfferedJacobians.of(evaluator, x)
     if offered is None and problem.sparse_structure is not None:
-        return SparseAssembler(problem.sparse_structure.bound(evaluator.size)).assemble
+        return SparseAssembler(problem.sparse_structure.sparse).assemble
     return None if offered is None else offered.assemble
 
 

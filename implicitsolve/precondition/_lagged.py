@@ -181,7 +181,8 @@ def lagged(preconditioner: Any, evaluator: Evaluator, systems: int) -> LaggedInv
             f"NewtonKrylov: this `preconditioner` needs a problem that declares its `structure` as {expected}, "
             f"got {problem.structure if structure is None else structure!r}"
         )
-    return LaggedInverse.unbuilt(preconditioner, SparseAssembler(structure.bound(evaluator.size)), systems)
+    structure.check_size(evaluator.size)
+    return LaggedInverse.unbuilt(preconditioner, SparseAssembler(structure.sparse), systems)
 
 
 @dataclass

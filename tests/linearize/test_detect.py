@@ -150,7 +150,7 @@ def test_large_entries_of_a_full_jacobian(systems):
     assert found.how == "full"
     assert found.structure is None
     assert found.evaluations <= 8
-    expected = ims.Grid(shape=shape).bound(576).to_scipy().toarray() != 0
+    expected = ims.Grid(shape=shape).sparse.to_scipy().toarray() != 0
     assert ((found.large.to_scipy().toarray() != 0) == expected).all()
     assert "precondition" in str(found)
 
