@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import operator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +15,7 @@ import scipy.sparse
 
 from implicitsolve._summary import Shown
 from implicitsolve._typing import HostArray, Indices
-from implicitsolve.stopping import check_limit
+from implicitsolve.stopping import check_flag, check_limit
 
 
 class Sparse(Shown):
@@ -256,15 +257,23 @@ class Grid(Shown):
         check_limit("Grid", "fields", self.fields, least=1)
         axes = len(shape)
         object.__setattr__(self, "shape", tuple(int(points) for points in shape))
-        if not isinstance(self.periodic, bool | np.bool_) and len(self.periodic) != axes:
+        flags: Any = [self.periodic] * axes if isinstance(self.periodic, bool | np.bool_) else self.periodic
+        if not isinstance(flags, tuple | list | np.ndarray) or len(flags) != axes:
             raise ValueError(f"Grid: `periodic` must be a bool or one for each of {axes} axes, got {self.periodic!r}")
+        for flag in flags:
+            check_flag("Grid", "periodic", flag)
+        check_flag("Grid", "fields_last", self.fields_last)
+        expected = f'Grid: `stencil` must be a number, "box" or a list of offsets, got {self.stencil!r}'
         if isinstance(self.stencil, str):
             if self.stencil != "box":
-                raise ValueError(f'Grid: `stencil` must be a number, "box" or a list of offsets, got {self.stencil!r}')
+                raise ValueError(expected)
         elif isinstance(self.stencil, int | np.integer):
             check_limit("Grid", "stencil", self.stencil)
         else:
-            stencil = tuple(tuple(int(d) for d in offset) for offset in self.stencil)
+            try:
+                stencil = tuple(tuple(operator.index(d) for d in offset) for offset in self.stencil)
+            except TypeError:
+                raise TypeError(expected) from None
             if any(len(offset) != axes for offset in stencil):
                 raise ValueError(f"Grid: an offset of `stencil` needs one integer for each of {axes} axes")
             object.__setattr__(self, "stencil", stencil)

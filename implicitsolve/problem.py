@@ -13,7 +13,7 @@ from implicitsolve._namespace import is_array, to_host
 from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, Indices, Product, Residual
 from implicitsolve.operators import LinearOperator
-from implicitsolve.stopping import check_limit
+from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse, coloring
 
 FUNCTIONS = "jvp", "vjp", "jac", "linearize", "blocks", "take", "initial_guess", "substitute", "astype"
@@ -154,6 +154,9 @@ class Problem(Shown):
         if self.blocks is not None and self.block_structure is None:
             raise ValueError("Problem: `blocks` needs `structure`, a BlockBanded with the positions of the blocks")
         check_limit("Problem", "batch_ndim", self.batch_ndim)
+        flags = {"blocks_exact": self.blocks_exact, "fixed_point": self.fixed_point, "pure": self.pure}
+        for name, flag in flags.items():
+            check_flag("Problem", name, flag)
         object.__setattr__(self, "bounds", _checked_bounds(self.bounds))
         _check_scale("x_scale", self.x_scale)
         _check_scale("f_scale", self.f_scale)

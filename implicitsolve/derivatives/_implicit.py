@@ -178,6 +178,7 @@ def push_forward(
     >>> ims.push_forward(sqrt, np.array([2.0, 3.0]), {"a": np.ones(2)}).tangent.round(6)
     array([0.25    , 0.166667])
     """
+    _check_problem("push_forward", problem)
     if problem.parameter_jvp is None:
         raise TypeError("push_forward: the problem has no `parameter_jvp`")
     if not isinstance(tangents, Mapping):
@@ -197,6 +198,11 @@ def push_forward(
     )
 
 
+def _check_problem(caller: str, problem: Any) -> None:
+    if not isinstance(problem, Problem):
+        raise TypeError(f"{caller}: `problem` must be a Problem, got {type(problem).__name__}")
+
+
 class _Point:
     """The linear system of a derivative at a solution: J, or J^H where `needs_adjoint`."""
 
@@ -204,8 +210,7 @@ class _Point:
         self, problem: Problem, result: Any, *, needs_adjoint: bool, wrt: Collection[str] | None = None
     ) -> None:
         self.caller = "pull_back" if needs_adjoint else "push_forward"
-        if not isinstance(problem, Problem):
-            raise TypeError(f"{self.caller}: `problem` must be a Problem, got {type(problem).__name__}")
+        _check_problem(self.caller, problem)
         self.x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
         self.evaluator = evaluator = Evaluator(problem, self.x)
         self.needs_adjoint = needs_adjoint

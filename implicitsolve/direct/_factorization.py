@@ -20,7 +20,7 @@ from implicitsolve.krylov import KrylovOutcome, LinearMethod
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
-from implicitsolve.stopping import LinearStop, check_limit
+from implicitsolve.stopping import LinearStop, check_limit, check_number
 
 
 @dataclass(frozen=True)
@@ -394,5 +394,6 @@ class BlockSettings:
         for name, value, values in (("pivoting", self.pivoting, self._PIVOTING), ("backend", self.backend, BACKENDS)):
             if value not in values:
                 raise ValueError(f"{owner}: `{name}` must be one of {values}, got {value!r}")
+        check_number(owner, "growth_limit", self.growth_limit)
         if not self.growth_limit >= 1:
             raise ValueError(f"{owner}: `growth_limit` must be at least 1, got {self.growth_limit}")

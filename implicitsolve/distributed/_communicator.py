@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +19,7 @@ Result = TypeVar("Result")
 OPERATIONS: tuple[Operation, ...] = ("sum", "max", "sum-max")
 
 
+@runtime_checkable
 class Communicator(Protocol):
     """`size` ranks that run the same program, of which this one is `rank`.
 
@@ -148,6 +149,12 @@ def _copied(values: HostArray | None) -> HostArray | None:
     return None if values is None else np.array(values)
 
 
+def check_communicator(owner: str, comm: Any) -> None:
+    """Raise unless `comm` is one: mpi4py's are not."""
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"{owner}: `comm` must be Serial(), MPI() or another Communicator, got {type(comm).__name__}")
+
+
 class Serial(_Meeting):
     """The communicator of a single rank.
 
@@ -196,6 +203,7 @@ class Counted:
     """
 
     def __init__(self, comm: Communicator) -> None:
+        check_communicator("Counted", comm)
         self.comm = comm
         self.calls: Counter[str] = Counter()
         self.messages: Counter[str] = Counter()

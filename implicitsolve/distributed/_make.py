@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray
-from implicitsolve.distributed._communicator import Communicator
+from implicitsolve.distributed._communicator import Communicator, check_communicator
 from implicitsolve.distributed._layout import Runs, layout
 from implicitsolve.distributed._system import BlockSystem
 from implicitsolve.problem import Problem
@@ -74,6 +73,7 @@ def split(comm: Communicator, array: Any, axis: int = -1, block_size: int = 1) -
     >>> distributed.threads(4, lambda comm: distributed.split(comm, states, axis=0).local.shape)
     [(2, 2), (2, 2), (1, 2), (1, 2)]
     """
+    check_communicator("split", comm)
     check_limit("split", "block_size", block_size, least=1)
     array = _host("split", "array", array)
     axis = _checked_axis("split", array, axis)
@@ -121,6 +121,7 @@ def from_local(
     >>> distributed.threads(3, lambda comm: distributed.from_local(comm, np.ones(comm.rank + 1)).shape)
     [(6,), (6,), (6,)]
     """
+    check_communicator("from_local", comm)
     local = _host("from_local", "local", local)
     axis = _checked_axis("from_local", local, axis)
     if counts is None:
@@ -133,7 +134,7 @@ def from_local(
                 f"rank {comm.rank} has {local.dtype} {local.shape}"
             )
         counts = tuple(everyone[:, 0].tolist())
-    if len(counts) != comm.size:
+    if not isinstance(counts, tuple | list) or len(counts) != comm.size:
         raise ValueError(f"from_local: `counts` must have a number for each of {comm.size} ranks, got {counts}")
     if counts[comm.rank] != local.shape[axis]:
         raise ValueError(
@@ -143,9 +144,8 @@ def from_local(
 
 
 def _checked_axis(owner: str, array: HostArray, axis: int) -> int:
-    axis = operator.index(axis)
-    if not -array.ndim <= axis < array.ndim:
-        raise ValueError(f"{owner}: `axis` must be an axis of the array, of shape {array.shape}, got {axis}")
+    if not isinstance(axis, int | np.integer) or not -array.ndim <= axis < array.ndim:
+        raise ValueError(f"{owner}: `axis` must be an axis of the array, of shape {array.shape}, got {axis!r}")
     return axis % array.ndim
 
 
@@ -264,6 +264,7 @@ def problem(
     >>> distributed.threads(2, program)
     [0.6401, 0.6401]
     """
+    check_communicator("distributed.problem", comm)
     check_limit("distributed.problem", "length", length, least=2)  # with one block the partitioned axis is ambiguous
     check_limit("distributed.problem", "batch_ndim", batch_ndim)
     structure = BlockBanded(lower, upper, block_size, periodic=periodic)

@@ -24,7 +24,7 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.problem import Problem, chosen, host, spread
 from implicitsolve.result import NonlinearResult
-from implicitsolve.stopping import LimitReached, Tally, check_limit
+from implicitsolve.stopping import LimitReached, Tally, check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Detection
 
 
@@ -142,6 +142,7 @@ def detect_structure(problem: Problem | Any, x0: Any, *, budget: int = BUDGET, b
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     check_limit("detect_structure", "budget", budget, least=1)
+    check_flag("detect_structure", "bisection", bisection)
     x0 = as_inexact(x0, "x0")
     check_whole("detect_structure", x0, "a declared BlockBanded structure")
     evaluator = Evaluator(problem, x0)

@@ -33,7 +33,7 @@ from implicitsolve.precondition._parts import takes_sparse
 from implicitsolve.precondition._sparse import ILU
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import check_kind
+from implicitsolve.stopping import check_kind, check_limit
 from implicitsolve.structure import Detection
 
 LEAST_RENT, MOST_RENT = 0.33, 1.75  # of the likely cost of bisection, that products take before it
@@ -120,6 +120,7 @@ class SparseNewton:
             raise ValueError(f'SparseNewton: `bisection` must be True, False or "late", got {self.bisection!r}')
         if self.structure is not None and not isinstance(self.structure, Sparse | Grid):
             raise TypeError(f"SparseNewton: `structure` must be Sparse or Grid, got {type(self.structure).__name__}")
+        check_limit("SparseNewton", "budget", self.budget, least=1)
         check_kind("SparseNewton", "line_search", self.line_search, "line search")
 
     @staticmethod

@@ -19,6 +19,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import FEW, SystemArrays
 from implicitsolve.precondition._parts import Preconditioner, build_inverse, builds_inverse, takes_sparse
 from implicitsolve.status import Status
+from implicitsolve.stopping import check_flag
 from implicitsolve.structure import BlockBanded, Grid, Sparse
 
 PATIENCE = 5  # products beyond the usual number that any solve may take
@@ -158,6 +159,7 @@ class Lagged:
         if not builds_inverse(self.preconditioner):
             expected = "BlockLU() or one of implicitsolve.precondition"
             raise TypeError(f"Lagged: `preconditioner` must be {expected}, got {self.preconditioner!r}")
+        check_flag("Lagged", "eager", self.eager)
         if not isinstance(self.structure, BlockBanded | Sparse | Grid | None):
             raise TypeError(
                 f"Lagged: `structure` must be BlockBanded, Sparse or Grid, got {type(self.structure).__name__}"
