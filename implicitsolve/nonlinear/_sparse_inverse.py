@@ -171,12 +171,14 @@ class _Iterative:
 
 
 def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | None, int]:
-    """A^-1 b to ||r|| <= eta ||b|| by BiCGSTAB for one system, None where that needs more iterations; and their number.
+    """A^-1 b to ||r|| <= eta ||b|| by BiCGSTAB for one system, and the number of iterations.
 
+    None where that needs more than `limit`. Where the residual falls too slowly for that, it begins again at the best
+    iterate, with another shadow residual, if that has a residual of at most `ROUGH`, else it gives up.
     `krylov.BiCGSTAB` is the one for batches, arrays on devices, and confirmed residuals; this one has a fifth of its
-    cost for some thousands of unknowns, and gives up as soon as the residual falls too slowly for the limit.
+    cost for some thousands of unknowns.
     """
-    x, r, p = np.zeros_like(b), b.copy(), b.copy()
+    x, r, p, best, least = np.zeros_like(b), b.copy(), b.copy(), None, ROUGH**2
     axpy, dot, scal = VECTORS[b.dtype.char]
     rho = dot(b, r)
     first, soon, k = abs(rho), max(LEAST, limit // PATIENCE), 0
@@ -195,11 +197,16 @@ def bicgstab(A: Any, b: HostArray, limit: int, eta: float) -> tuple[HostArray | 
                 return x, k
             if not 0 < size < math.inf or (k >= soon and limit * math.log(size) > k * math.log(eta)):
                 break
+            if size < least:
+                best, least = x.copy(), size
             rho, old = dot(b, r), rho
             axpy(v, p, a=-omega)
             scal((rho / old) * (alpha / omega), p)
             axpy(r, p)
-    return None, k
+    if best is None:
+        return None, k
+    more, further = bicgstab(A, b - A @ best, limit - k, eta / math.sqrt(least))
+    return None if more is None else best + more, k + further
 
 
 class _KrylovInverse(LinearOperator):

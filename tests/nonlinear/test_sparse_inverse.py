@@ -46,6 +46,16 @@ def test_residual_of_bicgstab(seed, is_complex, shift):
         assert shift < 5.0
 
 
+def test_iterations_whose_residual_grows_again_go_on_from_the_best(monkeypatch):
+    """Rounding decided on the Ginzburg-Landau equation whether factors, which take longer than the solve, followed."""
+    factored = []
+    monkeypatch.setattr(SparseInverses, "factored", lambda self, J: factored.append(J))
+    problem = planes.ginzburg_landau(48)
+    stop = ims.NonlinearStop(atol=problem.tolerance(), rtol=0.0)
+    assert ims.root(problem.residual, problem.x0, stop=stop).success
+    assert not factored
+
+
 def test_zero_on_the_diagonal_and_singular_matrix_go_to_the_factors():
     J = laplacian((14, 14, 14), shift=-6.0)
     x = SparseInverses().factor(J).matvec(np.ones((1, J.shape[0])))
