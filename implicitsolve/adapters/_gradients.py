@@ -122,27 +122,13 @@ def one_step(transition: Transition, starts: dict[int, Array]) -> Array:
 
 @dataclass(frozen=True)
 class Boundary:
-    """One side's states, nearest first, of which an adapter may name parts.
+    """One side's states, nearest first, of which an adapter may name parts."""
 
-    Attributes
-    ----------
-    side : int
-        -1 before the first position, +1 after the last.
-    names : tuple of str
-        Parts of the state under names of their own, all of one size.
-    depth : int
-        Number of states beyond this end that positions take.
-    size : int
-        Numbers in one state, all parts together.
-    own : frozenset of str
-        Names of those with one value per sequence; the others are shared by all.
-    """
-
-    side: int
-    names: tuple[str, ...]
-    depth: int
-    size: int
-    own: frozenset[str] = frozenset()
+    side: int  # -1 before the first position, +1 after the last
+    names: tuple[str, ...]  # parts of the state under names of their own, all of one size
+    depth: int  # number of states beyond this end that positions take
+    size: int  # numbers in one state, all parts together
+    own: frozenset[str] = frozenset()  # names of those with one value per sequence; the others are shared by all
 
     def accept(
         self,
@@ -258,25 +244,13 @@ class Boundaries:
 
 @dataclass(frozen=True, eq=False)
 class Pulled:
-    """What the cotangents w of a transition's results send to everything that these depend on.
-
-    Attributes
-    ----------
-    factors : Array
-        Of the derivative, zero where there is no position.
-    states : Array
-        Of the source.
-    sums : Cotangents
-        The cell's cotangents of everything linear in the parameters.
-    sent : tuple of Array
-        Cotangents (count, size) of the neighbours at each offset; empty if they are not needed.
-    """
+    """What the cotangents w of a transition's results send to everything that these depend on."""
 
     transition: Transition
-    factors: Array
-    states: Array
-    sums: Cotangents
-    sent: tuple[Array, ...]
+    factors: Array  # of the derivative, zero where there is no position
+    states: Array  # of the source
+    sums: Cotangents  # the cell's, of everything linear in the parameters
+    sent: tuple[Array, ...]  # cotangents (count, size) of the neighbours at each offset; empty if they are not needed
 
     @classmethod
     def of(cls, transition: Transition, derivative: Derivative, states: Array, w: Array, *, sends: bool) -> Pulled:
@@ -313,22 +287,12 @@ def add(total: dict[str, Array], gradients: Mapping[str, Array]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """The gradients of a layer with respect to some of its parameters.
+    """The gradients of a layer with respect to some of its parameters."""
 
-    Attributes
-    ----------
-    parameters : mapping of str to Array
-        Of the layer: the cell's, "inputs", and boundary states.
-    wrt : frozenset of str
-        Names of those by which to differentiate.
-    rows : Rows
-        Layout of the whole layer.
-    """
-
-    parameters: Mapping[str, Array]
+    parameters: Mapping[str, Array]  # of the layer: the cell's, "inputs", and boundary states
     boundaries: Boundaries
-    rows: Rows
-    wrt: frozenset[str]
+    rows: Rows  # layout of the whole layer
+    wrt: frozenset[str]  # names of those by which to differentiate
 
     def whole(self, transition: Transition, H: Array, w: Array) -> dict[str, Array]:
         """(dF/dtheta)^T w at the states H."""

@@ -275,21 +275,11 @@ def sweep_of(A: Matrix, like: Array) -> Sweep | None:
 
 @dataclass(frozen=True, eq=False)
 class Sweep(ByFields):
-    """Substitution for one matrix A.
+    """Substitution for one matrix A."""
 
-    Attributes
-    ----------
-    matrix : CSR array
-        A, strictly triangular, its indices sorted.
-    order : numpy.ndarray of intp, optional
-        The unknown of each row of `matrix`, if that is not the unknowns' own order.
-    like : Array
-        Of the library and dtype of the vectors.
-    """
-
-    matrix: Any
-    order: Indices | None
-    like: Array
+    matrix: Any  # A in CSR form, strictly triangular, its indices sorted
+    order: Indices | None  # the unknown of each row of `matrix`, if that is not the unknowns' own order
+    like: Array  # of the library and dtype of the vectors
 
     @cached_property
     def T(self) -> Sweep:

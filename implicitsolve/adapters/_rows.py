@@ -148,26 +148,14 @@ class Rows(ByFields):
     padding takes none. Products with a weight matrix are then single GEMMs, and the states of all neighbours at one
     distance are the same matrix, shifted: `pack` returns it with `margin` zero rows more on either side, so that
     ``packed[margin + shift : margin + shift + count]`` is a view of them.
-
-    Attributes
-    ----------
-    lengths, strides : numpy.ndarray of intp, shape (B,)
-        Positions of each sequence, and its rows.
-    blocks : int
-        T, the length of the padded sequences.
-    margin : int
-        The largest shift.
-    source, place : Array
-        Where a row comes from (B T where it holds no position), and where a position goes (`spare_row` if padded).
-        None where nothing is padded.
     """
 
-    lengths: Indices
-    strides: Indices
-    blocks: int
-    margin: int
-    source: Array = None
-    place: Array = None
+    lengths: Indices  # (B,) positions of each sequence
+    strides: Indices  # (B,) its rows
+    blocks: int  # T, the length of the padded sequences
+    margin: int  # the largest shift
+    source: Array = None  # where a row comes from (B T where it holds no position); None where nothing is padded
+    place: Array = None  # where a position goes (`spare_row` if padded)
 
     @classmethod
     def of(cls, lengths: Indices, blocks: int, margin: int, like: Array) -> Rows:
@@ -347,24 +335,9 @@ def sweep(
 ) -> dict[int, Array]:
     """Run a recurrence from one end of every sequence, or from both at once, as one batch.
 
-    Parameters
-    ----------
-    run : callable
-        The recurrence.
-    x : tuple of Array
-        Projections, with the rows of `rows` on axis -2.
-    rows : Rows
-        Location of the positions.
-    lags : tuple of int
-        How long ago, each at least 1.
-    starts : dict of int to Array
-        For the direction +1 (from the first position to the last) or -1, or both, the states (B, max(lags), k) that
-        went before, the latest first.
-
-    Returns
-    -------
-    dict of int to Array
-        For each direction the states (B, T, k), zero where padded.
+    `x` are projections, with the rows of `rows` on axis -2, `lags` how long ago its states are, each at least 1.
+    `starts` has, for the direction +1 (from the first position to the last) or -1, or both, the states (B, max(lags),
+    k) that went before, the latest first. For each direction the states (B, T, k) are returned, zero where padded.
     """
     begins, plan = list(starts.values()), _plan(rows, list(starts))
     begin = begins[0] if len(begins) == 1 else array_namespace(x[0]).concat(begins, axis=0)

@@ -35,24 +35,12 @@ DIRECT_LIMIT = 3e4  # nanoseconds an unknown up to which kept factors were not s
 
 @dataclass(frozen=True)
 class FillEstimate:
-    """What a sparse LU factorization will take, guessed from the pattern alone.
+    """What a sparse LU factorization will take, guessed from the pattern alone."""
 
-    Attributes
-    ----------
-    width : int
-        Largest half bandwidth after reverse Cuthill-McKee: about the size of a separator.
-    entries : float
-        Entries of both factors.
-    operations : float
-        Nanoseconds that they take, about.
-    prefers_direct : bool
-        Whether the factorization is cheap enough not to be avoided.
-    """
-
-    width: int
-    entries: float
-    operations: float
-    prefers_direct: bool
+    width: int  # largest half bandwidth after reverse Cuthill-McKee: about the size of a separator
+    entries: float  # of both factors
+    operations: float  # nanoseconds that they take, about
+    prefers_direct: bool  # whether the factorization is cheap enough not to be avoided
 
 
 class SparsePlan:

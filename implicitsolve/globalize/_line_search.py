@@ -127,34 +127,16 @@ class EisenstatWalker:
 
 @dataclass
 class SearchResult:
-    """Where a search ended.
+    """Where a search ended."""
 
-    Attributes
-    ----------
-    x, F : Array (b, N)
-        New iterates and F there; the old ones where the search failed.
-    norms : ndarray (b,)
-        ||F||_2 at x.
-    length : ndarray (b,)
-        Accepted fraction of the step, 0 where none was.
-    accepted : ndarray (b,) of bool
-        Where a step was accepted.
-    finite : ndarray (b,) of bool
-        Where at least one trial had a finite residual.
-    jacobian : LinearOperator or None
-        J(x), if the problem computed it on the way.
-    measured : Norms or None
-        Of F, the whole step and x, where the whole step has led to x in every system.
-    """
-
-    x: Array
+    x: Array  # (b, N) new iterates, and F there; the old ones where the search failed
     F: Array
-    norms: HostArray
-    length: HostArray
-    accepted: HostArray
-    finite: HostArray
-    jacobian: LinearOperator | None
-    measured: Norms | None = None
+    norms: HostArray  # (b,) ||F||_2 at x
+    length: HostArray  # (b,) accepted fraction of the step, 0 where none was
+    accepted: HostArray  # (b,) where a step was accepted
+    finite: HostArray  # (b,) where at least one trial had a finite residual
+    jacobian: LinearOperator | None  # J(x), if the problem computed it on the way
+    measured: Norms | None = None  # of F, the whole step and x, where the whole step has led to x in every system
 
     def take(self, rows: Indices) -> SearchResult:
         """The same of some systems, without J."""
@@ -177,35 +159,17 @@ Correction: TypeAlias = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class SearchStart:
-    """State of the systems of a batch that a line search reads.
-
-    Attributes
-    ----------
-    evaluator : Evaluator
-        F.
-    x, F, step : Array (b, N)
-        The iterates, F there, and the directions.
-    norms : ndarray (b,)
-        ||F||_2.
-    linear_residual : ndarray (b,)
-        ||F + J step|| / ||F||; 0 where the linear system was solved directly.
-    correction : callable, optional
-        An approximation of ``F -> J(x)^-1 F`` that costs no product.
-    whole : SearchResult, optional
-        Where the whole step led, if that is known.
-    descent : Descent, optional
-        Steepest descent of ||F + J s|| and the trust region, for searches with `needs_descent`.
-    """
+    """State of the systems of a batch that a line search reads."""
 
     evaluator: Evaluator
-    x: Array
+    x: Array  # (b, N) the iterates, and F there
     F: Array
-    norms: HostArray
-    step: Array
-    linear_residual: HostArray
-    correction: Correction | None = None
-    whole: SearchResult | None = None
-    descent: Descent | None = None
+    norms: HostArray  # (b,) ||F||_2
+    step: Array  # (b, N) the directions
+    linear_residual: HostArray  # (b,) ||F + J step|| / ||F||; 0 where the linear system was solved directly
+    correction: Correction | None = None  # an approximation of F -> J(x)^-1 F that costs no product
+    whole: SearchResult | None = None  # where the whole step led, if that is known
+    descent: Descent | None = None  # of ||F + J s||, and the trust region, for searches with `needs_descent`
 
     def full_step(self) -> SearchResult:
         """Try the whole step of every system, and accept it wherever F is finite there."""

@@ -34,22 +34,12 @@ FIRST_COLUMNS = 16  # room of a basis at first; it doubles as needed
 
 
 class Hessenberg:
-    """The least-squares problems min ||beta e_1 - H y||, for each system.
-
-    Parameters
-    ----------
-    beta : ndarray (B,)
-        Norms of the starting residuals.
-    columns : int
-        Room for so many columns; see `grow`.
-    dtype : dtype
-        float64 or complex128.
-    """
+    """The least-squares problems min ||beta e_1 - H y||, for each system, with room for some columns; see `grow`."""
 
     def __init__(self, beta: HostArray, columns: int, dtype: Any) -> None:
         size = beta.shape[0]
         self.H = np.zeros((size, columns + 1, columns), dtype)
-        self.beta = self.norm = beta  # of the residuals before and after the columns so far
+        self.beta = self.norm = beta  # (B,) of the residuals before and after the columns so far
         self.null = np.zeros((size, columns + 1), dtype)  # unit vector with null^T H = 0: the residual's direction
         self.null[:, 0] = 1
         self.largest: HostArray = np.zeros(size)  # entry of H, or a bound of it
@@ -165,34 +155,16 @@ OnFinish: TypeAlias = Callable[[Indices, Array, Array, Hessenberg, HostArray], N
 class Arnoldi:
     """Minimizes ||r - A z|| over z in span(M v_1, ..., M v_m), plus the directions of `augment`.
 
-    Parameters
-    ----------
-    A, M : operators on (B, N)
-        M approximates the inverse and may vary from one product to the next (flexible GMRES).
-    r : Array (B, N)
-        Residuals; `norms` are their 2-norms.
-    target : ndarray (B,)
-        A system is finished when its residual norm is at most this.
-    columns : int
-        Maximum number of Arnoldi steps.
-    limits : ndarray (B,) of int, optional
-        The same for each system.
-    augment : Array (B, p, N), optional
-        Directions used in place of the last p Krylov directions.
-    has_one : ndarray (B, p) of bool, optional
-        Which of these directions each system has. Default: all.
-    on_finish : callable, optional
-        Called as ``(systems, V, Z, small, columns)`` before the bases of these systems are discarded.
-    polish : bool, optional
-        Whether a system may end with a correction M (r - A z), which costs no product and, with a good M, reduces the
-        residual as much as another vector. `norm` is then the expected norm. Default False.
-    needs_residual : bool, optional
-        Whether to compute the remaining residual, by a pass over the basis. Default True.
-    storage : tuple, optional
-        V and Z of an earlier cycle, which are overwritten if they fit: touching fresh memory is slow.
+    A system is finished when the norm of its residual is at most `target`, or after `columns` steps, or its own
+    `limits`. M may vary from one product to the next (flexible GMRES).
 
-    Notes
-    -----
+    - `augment` (B, p, N) are used in place of the last p Krylov directions; `has_one` (B, p) says which a system has.
+    - `on_finish` is called as ``(systems, V, Z, small, columns)`` before the bases of these systems are discarded.
+    - `polish`: a system may end with a correction M (r - A z), which costs no product and, with a good M, reduces the
+      residual as much as another vector. `norm` is then the expected norm.
+    - `needs_residual`: the remaining residual is computed, by a pass over the basis.
+    - `storage` are V and Z of an earlier cycle, overwritten if they fit: touching fresh memory is slow.
+
     Per step: 1 product, 1 preconditioner, 1 transfer to the host, and 4 passes over the basis (Gram-Schmidt, twice; for
     one real system on NumPy 2, where the first cancels little). Holds ``columns + 1`` vectors per system, twice that
     with M or `augment`; storage doubles from 16. Finished systems are multiplied as zeros, and leave in halves.

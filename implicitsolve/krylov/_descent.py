@@ -14,24 +14,12 @@ from implicitsolve.krylov._arnoldi import Hessenberg
 
 @dataclass(frozen=True)
 class Descent:
-    """The first leg of the dogleg of each system.
+    """The first leg of the dogleg of each system."""
 
-    Attributes
-    ----------
-    unit : Array (b, N)
-        Directions of length 1.
-    length : ndarray (b,)
-        Distance to the minimizer of ||F + J s|| along them.
-    gain : ndarray (b,)
-        Part of ||F||^2 by which that reduces it.
-    radius : ndarray (b,)
-        Of the trust region; inf before the first step. `Dogleg` writes the next one to it.
-    """
-
-    unit: Array
-    length: HostArray
-    gain: HostArray
-    radius: HostArray
+    unit: Array  # (b, N) directions of length 1
+    length: HostArray  # (b,) distance to the minimizer of ||F + J s|| along them
+    gain: HostArray  # (b,) part of ||F||^2 by which that reduces it
+    radius: HostArray  # (b,) of the trust region; inf before the first step. `Dogleg` writes the next one to it
 
     @classmethod
     def of(cls, matvec: Callable[[Array], Array], rmatvec: Callable[[Array], Array], F: Array) -> Descent:

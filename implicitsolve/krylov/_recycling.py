@@ -175,19 +175,9 @@ class RecycledSpace:
     changes little, J M is the identity on what the last Krylov spaces spanned, and a new one continues where they
     ended. It costs no product.
 
-    Parameters
-    ----------
-    C, K : Array (B, q, N)
-        As rows, newest first, C and what is added: U next to the user's preconditioner, else U - C / theta. Zero rows
-        where a system has fewer.
-    T : ndarray (B, q, q)
-        The transposed of T, an upper triangle.
-    theta : ndarray (B,)
-        Size of J on the rest.
-    held : ndarray (B, q) of bool
-        Which rows a system has.
-    base : operator, optional
-        The user's preconditioner.
+    C and K (B, q, N) are, as rows, newest first, C and what is added: U next to the user's preconditioner, `base`, else
+    U - C / theta, where theta (B,) is the size of J on the rest. A system has the rows that are `held` (B, q), others
+    are zero. T (B, q, q) is transposed, an upper triangle.
     """
 
     def __init__(self, C: Array, K: Array, T: HostArray, theta: HostArray, held: HostArray, base: Any = None) -> None:
@@ -245,14 +235,7 @@ class RecycledSpace:
 class SpaceCollector:
     """Gathers the pairs (U, C) from the bases of one linear solve, as its systems finish.
 
-    Parameters
-    ----------
-    like : Array (B, N)
-        Tells the shape, the dtype and the library.
-    keep : int
-        Most pairs kept for each system, old ones included.
-    least : ndarray (B,) of int
-        Bases of no more columns are not kept.
+    At most `keep` are kept for each system, old ones included; bases of no more columns than `least` (B,) are not.
     """
 
     def __init__(self, like: Array, keep: int, least: HostArray) -> None:

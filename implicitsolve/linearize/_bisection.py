@@ -34,29 +34,11 @@ class EvaluationError(Exception):
 
 
 class Probe:
-    """Evaluations of a residual around a generic point, counted and bounded.
+    """Evaluations of a residual on arrays (B, N) around a generic point near x, counted and bounded by `budget`.
 
-    Parameters
-    ----------
-    residual : callable
-        ``residual(x) -> F`` on arrays (B, N).
-    x : ndarray (B, N)
-        The point near which the pattern is sought.
-    budget : int
-        Evaluations at most.
-    scale : ndarray (B, N), optional
-        Sizes of the unknowns. Default: |x|, at least the root mean square of its system; 1 where x is zero.
-    inward : callable, optional
-        ``inward(x, h)`` returns displacements as long as h that stay within the bounds of x.
-
-    Attributes
-    ----------
-    x, F : ndarray (B, N)
-        The generic point, and the residual there. `is_finite` is whether there is one.
-    h : ndarray (B, N)
-        Displacements: ``(x + h) - x`` is h, without rounding.
-    evaluations : int
-        Residual evaluations so far.
+    `scale` are sizes of the unknowns, by default |x|, at least the root mean square of its system, and 1 where x is
+    zero; ``inward(x, h)`` returns displacements as long as h that stay within the bounds of x. `x` and `F` become the
+    generic point and the residual there, if `is_finite`; of the displacements, ``(x + h) - x`` is h without rounding.
     """
 
     def __init__(

@@ -29,21 +29,11 @@ MOST_BITS = 52  # colors whose sum of powers of two a float64 holds exactly
 
 @dataclass(frozen=True, eq=False)
 class Coloring:
-    """Colors of the columns.
+    """Colors of the columns."""
 
-    Attributes
-    ----------
-    colors : ndarray (N,) of int
-        Color of each column.
-    count : int
-        Number of colors.
-    full_rows : ndarray of int
-        Rows with so many entries that the coloring does not respect them; mostly none.
-    """
-
-    colors: HostArray
+    colors: HostArray  # (N,)
     count: int
-    full_rows: HostArray
+    full_rows: HostArray  # rows with so many entries that the coloring does not respect them; mostly none
 
 
 def color_columns(structure: Sparse) -> Coloring:

@@ -165,20 +165,9 @@ WORTHWHILE = 0.7  # fraction of the differences that groups must need at most
 class Groups:
     """Unknowns of a block that are displaced together, since no equation contains two of them.
 
-    Parameters
-    ----------
-    pattern : ndarray (m, k, k) of bool
-        Whether entry (r, c) of block diagonal j differs from zero in some row.
-    lower : int
-        Block diagonals below the main one.
-
-    Attributes
-    ----------
-    members : list of lists of (color, c)
-        Unknown c of the blocks of a color, for each group.
-    entries : tuple of ndarrays (n, 4)
-        For the rows t of each remainder t mod m: the entries (j, r, c) of the pattern, and the group that determines
-        them.
+    `pattern` (m, k, k) says whether entry (r, c) of block diagonal j differs from zero in some row. `members` are the
+    pairs (color, c) of each group: unknown c of the blocks of a color. `entries` are, for the rows t of each remainder
+    t mod m, the entries (j, r, c) of the pattern, and the group that determines them.
     """
 
     def __init__(self, pattern: HostArray, lower: int) -> None:
@@ -215,26 +204,12 @@ class Groups:
     def place(
         self, blocks: Array, changes: Array, per_length: Array, weights: Array, checked: Array, tolerance: float
     ) -> bool:
-        """Write all blocks of a Jacobian from differences along the groups, and check them by one more.
+        """Write all blocks of a Jacobian from differences along the groups, and return whether one more confirms them.
 
-        Parameters
-        ----------
-        blocks : Array (b, T, m, k, k)
-            Written in place, outside the matrix with zeros.
-        changes : Array (groups, b, T, k)
-            How F changed as the unknowns of a group did.
-        per_length : Array (b, T, k)
-            One over how much each unknown did.
-        weights, checked : Array (T, k), (b, T, k)
-            How F changed as all unknowns did, times these weights.
-        tolerance : float
-            Difference between that and the prediction of the groups, over the sum of their magnitudes, taken for
-            rounding and curvature.
-
-        Returns
-        -------
-        bool
-            Whether every equation passed.
+        `changes` (groups, b, T, k) are how F changed as the unknowns of a group did, `per_length` (b, T, k) one over
+        how much these did. `checked` (b, T, k) is how F changed as all unknowns did, times `weights` (T, k); its
+        distance to the prediction of the groups, over the sum of their magnitudes, is rounding and curvature up to
+        `tolerance`. `blocks` (b, T, m, k, k) are zero outside the matrix.
         """
         xp = array_namespace(blocks)
         T, m = blocks.shape[1:3]
@@ -286,14 +261,7 @@ def weights(length: int, k: int) -> HostArray:
 class OneSystemDifferences:
     """Blocks of J by one difference for each unknown of each color, as long as none must be taken again.
 
-    Parameters
-    ----------
-    evaluator : Evaluator
-        Of the system.
-    structure, colors
-        Of J, and its colored blocks.
-    steps, sensitivity
-        Lengths of the differences, and how F changed over them: they are updated.
+    `steps` and `sensitivity`, the lengths of the differences and how F changed over them, are updated.
     """
 
     def __init__(
@@ -349,18 +317,8 @@ def place(blocks: Array, changes: Array, per_length: Array, first: int, lower: i
     """Write ``blocks[:, t, j, r, c] = changes[i, c, :, t, r] * per_length[:, s, c]`` for some colors.
 
     Here s = t + j - lower. Color first + i holds blocks s = first + i, first + i + m, ..., m = lower + upper + 1, so
-    that each row t couples to one of them.
-
-    Parameters
-    ----------
-    blocks : Array (b, T, m, k, k)
-        Written in place.
-    changes : Array (colors, k, b, T, k)
-        How F changed as unknown c of a color's blocks did.
-    per_length : Array (b, T, k)
-        One over how much each unknown did.
-    first, lower : int
-        As above.
+    that each row t couples to one of them. `changes` (colors, k, b, T, k) are how F changed as unknown c of a color's
+    blocks did, `per_length` (b, T, k) one over how much each unknown did.
     """
     B, T, m, k = blocks.shape[:4]
     with np.errstate(all="ignore"):

@@ -156,33 +156,15 @@ class Allowance:
 
 @dataclass
 class SolveMemory:
-    """What is known of J after a solve.
+    """What is known of J after a solve."""
 
-    Attributes
-    ----------
-    declared : BlockBanded, Sparse, Grid, str or None
-        The problem's structure.
-    detection : Detection or None
-        The sparsity that was used, or why none was; without values.
-    assembler : SparseAssembler or None
-        The coloring.
-    inverses : SparseInverses or None
-        The ordering of the factors, and what iterations with J have cost.
-    inverse : BatchedInverse or None
-        The last factors.
-    space : RecycledSpace or None
-        Recycled Krylov vectors.
-    keeps : bool
-        Whether factors and spaces, which take most memory, are kept too.
-    """
-
-    declared: Any = None
-    detection: Detection | None = None
-    assembler: SparseAssembler | None = None
-    inverses: SparseInverses | None = None
-    inverse: BatchedInverse | None = None
-    space: RecycledSpace | None = None
-    keeps: bool = False
+    declared: Any = None  # the problem's structure
+    detection: Detection | None = None  # the sparsity that was used, or why none was; without values
+    assembler: SparseAssembler | None = None  # the coloring
+    inverses: SparseInverses | None = None  # the ordering of the factors, and what iterations with J have cost
+    inverse: BatchedInverse | None = None  # the last factors
+    space: RecycledSpace | None = None  # recycled Krylov vectors
+    keeps: bool = False  # whether factors and spaces, which take most memory, are kept too
 
 
 def memory_of(caller: str, problem: Problem, x0: Array, previous: Any) -> SolveMemory:

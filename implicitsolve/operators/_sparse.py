@@ -160,14 +160,7 @@ def _each(parts: list[Any], v: Array, *, adjoint: bool) -> Array:
 class Segments:
     """Reductions over segments of the last axis, in an order that is always the same: atomic additions have none.
 
-    Parameters
-    ----------
-    order : ndarray of int
-        Places of the entries, segment after segment.
-    counts : ndarray of int
-        Lengths of the segments.
-    like : array
-        Of the library and device of the entries.
+    `order` are the places of the entries, segment after segment, `counts` the lengths of the segments.
     """
 
     def __init__(self, order: HostArray, counts: HostArray, like: Array) -> None:
