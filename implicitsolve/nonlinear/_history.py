@@ -31,8 +31,8 @@ PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scal
 class History:
     """The last differences of F and of its images g, and inner products of the differences of F, per system.
 
-    Columns form a ring that all systems share; a system that has forgotten its past does not hold the older ones. It
-    begins at F (b, N) with these norms, and keeps at most `memory` differences; for `least` see `newest_first`.
+    Columns form a ring that all systems share; a system that has forgotten its past does not hold the older ones,
+    nor those that newer ones have spanned. It begins at F (b, N) with these norms, and keeps at most `memory` differences; for `least` see `newest_first`.
     """
 
     def __init__(self, F: Array, norms: HostArray, memory: int, least: float) -> None:
@@ -113,7 +113,7 @@ class History:
             return None, np.ones(norms.size)
         order = (self.seen - 1 - np.arange(m)) % self.memory
         gram, right = self.gram[:, order[:, None], order[None, :]], self.onto_F[:, order]
-        chosen = newest_first(gram, right, self.held[:, order], self.least)
+        chosen, self.held[:, order] = newest_first(gram, right, self.held[:, order], self.least)
         weights = np.empty(chosen.shape, chosen.dtype)
         weights[:, order] = chosen
         with np.errstate(all="ignore"):
@@ -215,7 +215,7 @@ def _extended(old: Array, used: Indices, systems: int) -> Array:
 
 
 class OneHistory:
-    """`History` of one system of real NumPy numbers, in vectors; what newer columns span is forgotten."""
+    """`History` of one system of real NumPy numbers, in vectors."""
 
     def __init__(self, F: HostArray, norm: float, memory: int, least: float) -> None:
         self.memory, self.least, self.seen = memory, least, 0
@@ -264,11 +264,12 @@ class OneHistory:
         return np.zeros_like(self.dg[0]), 1.0
 
 
-def newest_first(gram: HostArray, right: HostArray, held: HostArray, least: float) -> HostArray:
+def newest_first(gram: HostArray, right: HostArray, held: HostArray, least: float) -> tuple[HostArray, HostArray]:
     """Minimizers (b, m) of ``||f - sum_i c_i y_i||_2``, by Cholesky's factorization; zero for what takes no part.
 
     Given <y_i, y_j> (b, m, m), in the order in which vectors are preferred, <y_i, f> (b, m), and which vectors there
-    are. Those whose part outside the span of those before them is at most `least` of their squared length take no part.
+    are. Those whose part outside the span of those before them is at most `least` of their squared length take no part,
+    nor will they later: also returns which did.
     """
     squares = np.real(np.diagonal(gram, axis1=1, axis2=2))
     held = held & (squares > 0) & np.isfinite(squares)
@@ -280,8 +281,8 @@ def newest_first(gram: HostArray, right: HostArray, held: HostArray, least: floa
     except np.linalg.LinAlgError:
         pivots = np.zeros(1)
     if pivots.min(initial=np.inf) > least:
-        return np.linalg.solve(A, b[:, :, None])[:, :, 0] / scale
-    return _one_by_one(A, b, held, least) / scale
+        return np.linalg.solve(A, b[:, :, None])[:, :, 0] / scale, held
+    return _one_by_one(A, b, held, least) / scale, held
 
 
 def _one_by_one(A: HostArray, z: HostArray, held: HostArray, least: float) -> HostArray:
