@@ -31,8 +31,9 @@ PLAIN = 10  # binary orders of magnitude from 1 within which ||F|| needs no scal
 class History:
     """The last differences of F and of its images g, and inner products of the differences of F, per system.
 
-    Columns form a ring that all systems share; a system that has forgotten its past does not hold the older ones,
-    nor those that newer ones have spanned. It begins at F (b, N) with these norms, and keeps at most `memory` differences; for `least` see `newest_first`.
+    Columns form a ring that all systems share; a system that has forgotten its past does not hold the older ones, nor
+    those that newer ones have spanned. It begins at F (b, N) with these norms, and keeps at most `memory` differences;
+    for `least` see `newest_first`.
     """
 
     def __init__(self, F: Array, norms: HostArray, memory: int, least: float) -> None:

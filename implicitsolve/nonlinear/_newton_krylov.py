@@ -202,6 +202,8 @@ class MixingFirst:
         if context.evaluator.box is not None:
             return NewtonKrylov().solve(context, start, rows)
         solution = MIXING.solve(context, start, rows)
+        if (solution.status == Status.CONVERGED).all():
+            return solution
         for method in (NewtonKrylov(), NewtonKrylov(line_search=Dogleg())):
             again = np.flatnonzero(unsolved(context, solution))
             if not again.size:
