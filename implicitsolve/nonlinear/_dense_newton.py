@@ -96,7 +96,7 @@ class DenseLoop(IterationLoop[DenseState]):
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
-        self.patience, self.is_first = self.PATIENCE, True
+        self.is_first = True
         self.allowance.assembly = 1 if self.whole.problem.jac is not None else self.whole.size
         dense = BlockBanded(0, 0, block_size=self.whole.size)
         self.assembler = Assembler(
@@ -246,10 +246,10 @@ class DenseLoop(IterationLoop[DenseState]):
         state.good[rows[poor]] = 0
         radius = state.radius[rows]
         grows = (ratio >= GOOD) | (state.good[rows] > 1)
-        np.maximum(radius, length, out=radius, where=grows)
-        exact = (np.abs(ratio - 1) <= 0.1) & _placed(limited, True, finite)[rows]
-        np.copyto(radius, length, where=exact)
-        radius[poor] *= 0.5
+        np.fmax(radius, length * grows, out=radius)  # NaN is 0 times a step that is not finite
+        exact = np.flatnonzero((np.abs(ratio - 1) <= 0.1) & _placed(limited, True, finite)[rows])
+        radius[exact] = length[exact]
+        radius *= 1 - 0.5 * poor
         lost = ~finite[rows]
         radius[lost] = 0.05 * length[lost]
         np.maximum(state.radius, 2 * size, out=state.radius)

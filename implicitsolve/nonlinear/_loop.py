@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._state import CLEAR, Allowance, LoopState, Scheduler, SolveContext, SolveMemory
+from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import closed_up
 from implicitsolve.result import NewtonStep, Solution
@@ -217,7 +217,8 @@ class IterationLoop(Generic[State]):
                 unit = eps(self.evaluator.xp, state.x.dtype)
                 is_still[rows] = measured.largest(1, rows) <= unit * measured.largest(2, rows)
         state.x, state.F, state.norms = found.x, found.F, found.norms
-        state.measure = self._measured_by_stop(measured, state.x, state.rows)
+        is_number = state.x.shape[1] == 1 and self.truth is None and not callable(self.stop.norm)  # all norms are |F|
+        state.measure = state.norms if is_number else self._measured_by_stop(measured, state.x, state.rows)
         state.iterations += found.accepted
         return moved, is_still
 
@@ -275,9 +276,9 @@ class IterationLoop(Generic[State]):
             held = held | (norms == 0)
         else:
             status[norms == 0] = STAGNATED
-        np.putmask(status, held, CONVERGED)
         rows = np.flatnonzero(held)
         if rows.size:
+            status[rows] = CONVERGED
             lost = rows[~np.isfinite(self._largest(x, rows))]
             status[lost], measure[lost] = NONFINITE, np.nan  # whatever F returns there
 
@@ -297,22 +298,22 @@ class IterationLoop(Generic[State]):
     def _note_progress(self, details: dict[str, HostArray]) -> None:
         """End systems without progress: after `patience` steps, or where nothing is left of the allowance."""
         state = self.state
-        part = min(self.NEW_BEST, CLEAR)  # a step of a single system that has earned all it took
-        is_clear = self.allowance.is_single and state.measure[0] < part * state.best[0]
-        if is_clear and state.norms[0] < part * state.least[0]:
-            self.allowance.charge(state, details)
-            state.best[0], state.least[0], state.since[0] = state.measure[0], state.norms[0], 0
-            return
-        is_best, is_less = state.measure < self.NEW_BEST * state.best, state.norms < self.NEW_BEST * state.least
-        is_progress = is_best | is_less
-        np.putmask(state.best, is_best, state.measure)
-        np.putmask(state.least, is_less, state.norms)
+        is_progress = self._follow(state.best, state.measure)
+        if state.norms is not state.measure:
+            is_progress |= self._follow(state.least, state.norms)
         state.since = (state.since + 1) * ~is_progress
         is_over: Any = state.since.max() >= self.patience and state.since >= self.patience
         self.allowance.charge(state, details)
         is_over |= self.allowance.is_spent(state)
         if np.any(is_over):
             state.status[is_over & (state.status == RUNNING)] = STAGNATED
+
+    def _follow(self, best: HostArray, norms: HostArray) -> HostArray:
+        """Take over norms that count as progress, in place; return where they do."""
+        is_best = norms < self.NEW_BEST * best
+        rows = np.flatnonzero(is_best)  # a mask without order costs ten times the passes by places
+        best[rows] = norms[rows]
+        return is_best
 
     def _note_best(self) -> HostArray:
         """Keep the points with the smallest norms of F; return where these are new."""

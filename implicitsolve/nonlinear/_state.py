@@ -133,8 +133,8 @@ class Allowance:
             is_clear = left < CLEAR
             if self.earlier is not None:
                 is_clear &= state.measure < self.earlier[rows]
-            earned = np.where(is_clear, np.maximum(cost, PER_PROGRESS), earned)
-            np.minimum(spent, 0, out=spent, where=is_clear & (left < RENEWAL))
+            earned = np.maximum(earned, np.maximum(cost, PER_PROGRESS) * is_clear)
+            spent -= np.maximum(spent, 0) * (is_clear & (left < RENEWAL))
         spent += cost - earned
         if not is_whole:
             self.charged[rows] = spent
