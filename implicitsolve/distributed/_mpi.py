@@ -70,6 +70,10 @@ class MPI:
         """The communicator of mpi4py, for other libraries: a duplicate of the one that was passed."""
         return self._comm
 
+    def __reduce__(self) -> NoReturn:
+        """Raise: what another process unpickles has no ranks."""
+        raise TypeError("arrays on MPI's ranks cannot be pickled: pickle `x.local`, or `x.gathered()`")
+
     def __enter__(self) -> MPI:
         """Return the communicator."""
         return self

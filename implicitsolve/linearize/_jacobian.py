@@ -168,6 +168,7 @@ class Scales:
     @classmethod
     def of(cls, problem: Problem, x0: Array, tally: Tally) -> Scales:
         """The scales that a problem declares; "auto" ones come from J at x0."""
+        check_whole("root with `x_scale`, `f_scale`", x0, "units in which the numbers are near 1")
         plain = replace(problem, x_scale=None, f_scale=None)
         declared = {"x_scale": problem.x_scale, "f_scale": problem.f_scale}
         seeks_x, seeks_F = (isinstance(scale, str) for scale in declared.values())

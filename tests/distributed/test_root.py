@@ -376,3 +376,10 @@ class TestMessages:
         chain = Chain(rng)
         ims.root(chain.problem(comm, "jvp"), chain.split(comm))
         assert comm.messages["exchange"] == 0
+
+
+@pytest.mark.parametrize("scale", [{"x_scale": 2.0}, {"f_scale": "auto"}], ids=str)
+def test_scales_of_split_arrays_were_refused_without_their_name(rng, scale):
+    chain, comm = Chain(rng), Serial()
+    with pytest.raises(TypeError, match="`x_scale`, `f_scale` does not accept arrays partitioned"):
+        ims.root(chain.problem(comm), chain.split(comm), **scale)
