@@ -18,6 +18,7 @@ import implicitsolve
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COUNT = re.compile(r"^(\w.*\S)  # (\d+(?=[ ,:;]|$).*)", re.MULTILINE)
 NEEDS = re.compile(r"^<!-- needs: (\w+) -->$", re.MULTILINE)
 
 # What the fragments of a page take as given: they are passages of the programs that the pages are about.
@@ -56,17 +57,36 @@ WITH_CODE = {page for page, text in PAGES.items() if BLOCK.search(text)} - {"REA
 ON_GPU = {page for page in WITH_CODE if "cupy" in NEEDS.findall(PAGES[page])}
 
 
+def counted(block: str) -> str:
+    """The block, whose expressions followed by a number are compared with it; rounding may move long counts."""
+
+    def compared(line: re.Match[str]) -> str:
+        try:
+            compile(line[1], "", "eval")
+        except SyntaxError:
+            return line[0]
+        return f"compare({line[1]!r}, {line[1]}, {line[2]!r})"
+
+    return COUNT.sub(compared, block)
+
+
+def compare(expression: str, value: Any, comment: str) -> None:
+    for found, stated in zip(np.ravel(value), map(int, re.findall(r"\d+", comment)), strict=False):
+        if found is not None:
+            assert abs(found - stated) <= 0.05 * stated, f"{expression} is {found}, the page says {comment}"
+
+
 @functools.cache
 def run(page: str) -> dict[str, Any]:
     """Run a page from top to bottom in an empty folder, and return what it leaves."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+    names: dict[str, Any] = {"__name__": "__main__", "compare": compare}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         if page in GIVEN:
             patch.syspath_prepend(str(ROOT / "examples"))
             given = "\n".join(line.strip() for line in GIVEN[page].splitlines())
             exec(f"import numpy as np\nimport implicitsolve as ims\n{given}", names)
         for number, block in enumerate(BLOCK.findall(PAGES[page]), 1):
-            exec(compile(block, f"{page}, block {number}", "exec", dont_inherit=True), names)
+            exec(compile(counted(block), f"{page}, block {number}", "exec", dont_inherit=True), names)
     return names
 
 
