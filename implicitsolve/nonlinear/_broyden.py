@@ -18,7 +18,6 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, ClassVar
@@ -89,12 +88,8 @@ class BroydenInverse:
         self.last: tuple[Array, Array, tuple[Array, Array] | None] | None = None
         # s, s^H d for d = -H F(x), and where not all steps were whole: the rest d - s, and which were
 
-    def direction(self, inverse: Callable[[Array], Array], F: Array) -> Array:
-        """-H F at the newest iterate, where `inverse` is that of the factorized J."""
-        return self.corrected(-inverse(F))
-
     def corrected(self, z: Array) -> Array:
-        """The same, given z = -H F for the factorized J, which is overwritten."""
+        """-H F at the newest iterate, given z = -H F for the factorized J, which is overwritten."""
         if not self.pairs and self.last is None:
             return z
         newest = [] if self.last is None else [self.last[0]]
@@ -334,7 +329,7 @@ class _BroydenLoop(FixedPointLoop[_BroydenState]):
 
     def _proposal(self) -> Array:
         state = self.state
-        return state.updates.direction(lambda F: scaled(state.damping, self._image_step(state, F)), state.F)
+        return state.updates.corrected(-scaled(state.damping, self._image_step(state, state.F)))
 
     def _measured(self, F: Array, step: Array, x: Array, *, keeps_inverse: bool) -> Norms:
         measured = Norms(F, step, x)
