@@ -12,6 +12,7 @@ from array_api_compat import device
 
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array
+from implicitsolve.adapters import kernels
 from implicitsolve.adapters._common import ByFields, DType
 from implicitsolve.adapters._rows import InputWeights, Run, affine_gradients, contiguous, each_times, joined, times
 
@@ -100,6 +101,11 @@ class Cell(ByFields, ABC):
     def merged(self) -> Array:
         """The same side by side, (k, m k)."""
         return joined(self.Us)
+
+    @cached_property
+    def by_rows(self) -> Any:
+        """What calls a function of rows, perhaps on several threads."""
+        return kernels.by_rows.select(self.weights, size=self.size)
 
     def project(self, x: Array) -> tuple[Array, ...]:
         """All that is linear in the inputs x (n, d), bias included, in arrays with the rows on axis -2."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from array_api_compat import device
@@ -191,10 +191,12 @@ class Layer(ByFields):
 
     def halves(self) -> Halves:
         """Even and odd positions as functions of each other."""
-        even, odd = (_LazyHalf(self, parity) for parity in (0, 1))
+        even, odd = (
+            Half(apply=partial(self.half, parity), linearize=partial(self.linearize_half, parity)) for parity in (0, 1)
+        )
         return Halves(
-            eliminated=Half(apply=even.apply, linearize=even.linearize),
-            kept=Half(apply=odd.apply, linearize=odd.linearize),
+            eliminated=even,
+            kept=odd,
             shape=self.shape,
             nearly_diagonal=self.cell.is_nearly_diagonal,
             pull=self.pull,
@@ -212,6 +214,19 @@ class Layer(ByFields):
         """`Halves.pull` of the two."""
         v, back, gradients = self.gradients(wrt).halves(self.half_transitions, couplings, states, e, w)
         return v, back, lambda: self.ordered(gradients(), wrt)
+
+    def half(self, parity: int, other: Array) -> Array:
+        """One half as a function of the other."""
+        return self._half(parity, other).apply(other)
+
+    def linearize_half(self, parity: int, other: Array) -> tuple[Array, Coupling]:
+        """The same, and its derivative."""
+        return self._half(parity, other).linearize(other)
+
+    def _half(self, parity: int, other: Array) -> Transition:
+        transition = self.half_transitions[parity]
+        self.check("other", other, transition.map.shape(transition.map.source))
+        return transition
 
     @cached_property
     def half_transitions(self) -> tuple[Transition, Transition]:
@@ -315,23 +330,3 @@ class Layer(ByFields):
         """Of a causal layer, how long ago the states are that positions take, and those before the first position."""
         lags = tuple(abs(offset) for offset in self.cell.offsets)
         return lags, {self.direction: self.starts(self.direction, max(lags))}
-
-
-@dataclass(frozen=True, eq=False)
-class _LazyHalf:
-    """One half of a layer, whose projections are gathered when it is first used."""
-
-    layer: Layer
-    parity: int
-
-    def apply(self, other: Array) -> Array:
-        return self.transition(other).apply(other)
-
-    def linearize(self, other: Array) -> tuple[Array, Coupling]:
-        return self.transition(other).linearize(other)
-
-    def transition(self, other: Array) -> Transition:
-        """The half's function, for a state of the other half that has been checked."""
-        transition = self.layer.half_transitions[self.parity]
-        self.layer.check("other", other, transition.map.shape(transition.map.source))
-        return transition

@@ -13,7 +13,6 @@ from array_api_compat import device
 
 from implicitsolve._namespace import array_namespace
 from implicitsolve._typing import Array, Indices, Namespace
-from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import ByFields, DType, quiet, zeros
 from implicitsolve.adapters._rows import Rows
@@ -28,8 +27,7 @@ def by_rows(cell: Cell, function: Callable[..., Any], *arguments: Any) -> Any:
     """``function(*arguments)`` of the cell, row by row, perhaps on several threads."""
     rows = arguments[-2 if arguments[-1] is None else -1]
     count = (rows[0] if isinstance(rows, tuple) else rows).shape[-2]
-    run = kernels.by_rows.select(cell.weights, size=cell.size)
-    return run(function, count, count * math.prod(cell.weights.shape), *arguments)
+    return cell.by_rows(function, count, count * math.prod(cell.weights.shape), *arguments)
 
 
 @dataclass(frozen=True, eq=False)

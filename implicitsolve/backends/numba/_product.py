@@ -161,10 +161,6 @@ def _cut(arguments: Any, part: slice) -> Any:
     return None if arguments is None else arguments[..., part, :]
 
 
-def supports(like, **sizes):
-    """Which arrays it takes."""
-    return HAS_AVX512 and COMPILES and supports_real(like)
-
-
-kernels.product.implement("numba", product, supports)
-kernels.by_rows.implement("numba", by_rows, supports)
+if HAS_AVX512 and COMPILES:
+    kernels.product.implement("numba", product, supports_real)
+    kernels.by_rows.implement("numba", by_rows, supports_real)
