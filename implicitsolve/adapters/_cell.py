@@ -43,24 +43,13 @@ class Cell(ByFields, ABC):
     Where `takes_sequences`, `value`, `linearize` and `push` accept neighbours (B, T', size) with `distances` too: at
     position [b, t] of B sequences of T they are the states at [b, t + distance], or zero. All other arrays have two
     axes of rows then, and `pull_back` replaces `pull`.
-
-    Attributes
-    ----------
-    offsets : tuple of int
-        None is zero: f does not depend on h_t itself.
-    x : InputWeights
-        Weights and biases of the inputs.
-    weights : Array of shape (blocks, k, k)
-        Those of the states, the neighbours' first.
-    name : str
-        What errors and traces call the layer.
     """
 
-    offsets: tuple[int, ...]
-    x: InputWeights
-    weights: Array
+    offsets: tuple[int, ...]  # none is zero: f does not depend on h_t itself
+    x: InputWeights  # weights and biases of the inputs
+    weights: Array  # (blocks, k, k): those of the states, the neighbours' first
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # what errors and traces call the layer
 
     @cached_property
     def size(self) -> int:

@@ -41,26 +41,12 @@ def build(
     after: Mapping[str, Array | None],
     stacked: bool = False,
 ) -> Layer:
-    """Make a layer of a cell.
+    """Make a layer of a cell at the values of `parameters`, which are those of `read_parameters`: not copied again.
 
-    Parameters
-    ----------
-    caller : str
-        What messages name.
-    cell : Cell
-        At the values of `parameters`.
-    parameters : mapping of str to Array
-        As `read_parameters` returns them: not copied again.
-    inputs : Array of shape (B, T, d) or (T, d)
-        Checked by `read_parameters` too; copied here.
-    lengths : array, list or int, optional
-        Positions of each sequence.
-    before, after : mapping of str to Array or None
-        The boundary states of the adapter, by name; None counts as zero. Several names on one side are parts
-        of a state, side by side. Shapes are (k,) or (B, k).
-    stacked : bool
-        Whether they have an axis for several states on one side, nearest first: (depth, k) or (B, depth, k), where
-        depth is the largest offset to that side, perhaps 0. Where it is 1 the axis may be left out.
+    The inputs, (B, T, d) or (T, d), are checked there too, and copied here. `before` and `after` are the boundary
+    states of the adapter, (k,) or (B, k), by name; None counts as zero, and several names on one side are parts of a
+    state, side by side. If `stacked`, they have an axis for several states on one side, nearest first: (depth, k) or
+    (B, depth, k), where depth is the largest offset to that side, perhaps 0. Where it is 1 the axis may be left out.
     """
     keep_heap(inputs)  # for products outside of solves, too
     is_single = inputs.ndim == 2

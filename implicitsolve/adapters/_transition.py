@@ -32,26 +32,13 @@ def by_rows(cell: Cell, function: Callable[..., Any], *arguments: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Map(ByFields):
-    """Rows that are computed, and those they depend on: of the whole layer, or of one half of the positions.
+    """Rows that are computed, and those they depend on: of the whole layer, or of one half of the positions."""
 
-    Attributes
-    ----------
-    source, target : Rows
-        Layouts of the neighbours' states and of the results. Their strides are the same, so that a neighbour is a
-        shifted row.
-    shifts : tuple of int
-        Positions in the source of the neighbours of a row of the target, relative to it.
-    size : int
-        Numbers in a state.
-    is_single : bool
-        Whether states are (T, size), without an axis for the batch.
-    """
-
-    source: Rows
-    target: Rows
-    shifts: tuple[int, ...]
-    size: int
-    is_single: bool
+    source: Rows  # layout of the neighbours' states
+    target: Rows  # that of the results, with the same strides, so that a neighbour is a shifted row
+    shifts: tuple[int, ...]  # positions in the source of the neighbours of a row of the target, relative to it
+    size: int  # numbers in a state
+    is_single: bool  # whether states are (T, size), without an axis for the batch
 
     def shape(self, rows: Rows) -> tuple[int, ...]:
         """Of the states of one of the two layouts."""
@@ -117,27 +104,13 @@ class Map(ByFields):
 
 @dataclass(frozen=True, eq=False)
 class Transition(ByFields):
-    """All positions' function at fixed parameters and inputs.
+    """All positions' function at fixed parameters and inputs."""
 
-    Attributes
-    ----------
-    cell : Cell
-        The function of one position.
-    map : Map
-        Which rows it takes.
-    inputs : Array
-        Of the layer, rows of the target.
-    x : tuple of Array
-        The cell's projections of them.
-    edges : tuple of Array or None
-        For each offset the neighbours beyond an end, (count, size); None where they are zero.
-    """
-
-    cell: Cell
-    map: Map
-    inputs: Array
-    x: tuple[Array, ...]
-    edges: tuple[Array | None, ...]
+    cell: Cell  # the function of one position
+    map: Map  # which rows it takes
+    inputs: Array  # of the layer, rows of the target
+    x: tuple[Array, ...]  # the cell's projections of them
+    edges: tuple[Array | None, ...]  # for each offset the neighbours beyond an end, (count, size); None where zero
 
     @cached_property
     def has_edges(self) -> bool:

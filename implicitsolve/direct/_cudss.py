@@ -29,15 +29,7 @@ QUIET = logging.Logger("implicitsolve.cudss", logging.CRITICAL)  # nvmath's defa
 
 
 def load_cudss(like: Array) -> tuple[Any, Any]:
-    """Return nvmath's interface to cuDSS, and its bindings.
-
-    Raises
-    ------
-    TypeError
-        If `like` is no CuPy array.
-    BackendUnavailable
-        If nvmath-python, or cuDSS itself, cannot be loaded.
-    """
+    """Return nvmath's interface to cuDSS and its bindings; raise if they cannot be loaded, or `like` is not of CuPy."""
     instead = (
         'structure="none" solves by Krylov methods, without factors; a BlockBanded structure has factors on the '
         "device; arrays of NumPy are factorized by SciPy"
@@ -71,13 +63,6 @@ class Engine(Protocol):
 class CuDSSPlan:
     """What depends on the pattern alone: index arrays on the device, and solvers that have analyzed it.
 
-    Parameters
-    ----------
-    A : SparseMatrix
-        A matrix with the pattern, on the device.
-
-    Notes
-    -----
     Rows and columns are scaled by powers of 2: cuDSS replaces pivots below 1e-13, whatever the size of A. After each
     factorization a system with a known solution is solved, for the same reason: a matrix is singular if the solution
     is not recovered. This takes a product, a solve, and two reads by the host for all systems. Large entries are

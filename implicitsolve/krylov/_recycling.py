@@ -38,18 +38,9 @@ SINGULAR = 1e-8  # relative size under which a singular value is rounding error
 class RecyclingGMRES:
     """GMRES for a sequence of systems J s = -F: one cycle each, preconditioned by what earlier cycles found.
 
-    Parameters
-    ----------
-    size : int
-        Krylov vectors of the first solves; a system's number doubles where it did not suffice.
-    recycle : int
-        Most pairs (direction, image) kept from earlier solves; 0 for none.
-    systems : int
-        Size of the batch.
-    space : RecycledSpace, optional
-        Of earlier solves.
-    needs_descent : bool, optional
-        Whether every solve finds the steepest `descent` in its Krylov space.
+    The first solves take up to `size` Krylov vectors; a system's number doubles where it did not suffice. At most
+    `recycle` pairs (direction, image) are kept from earlier solves. If `needs_descent`, every solve finds the steepest
+    `descent` in its Krylov space.
     """
 
     def __init__(

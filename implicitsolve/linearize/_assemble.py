@@ -54,20 +54,11 @@ AFFINE = 1e-3  # mismatch between a difference and twice the one of half the len
 
 
 class Assembler:
-    """Assembles J of a problem with a declared structure, for some or all systems of a batch.
+    """Assembles J of a problem with a declared structure, or `structure`, for some or all systems of a batch.
 
-    Parameters
-    ----------
-    evaluator : Evaluator
-        Of the whole batch.
-    rdiff : float, optional
-        Relative length of differences; see `DifferenceSteps`.
-    central : bool, optional
-        Whether differences are central: two residuals for each, and an error of rdiff^2 in place of rdiff.
-    certifies : bool, optional
-        Whether guessed lengths are checked by a second difference. Newton's method checks them by its step.
-    structure : BlockBanded, optional
-        Default: what the problem declares.
+    The relative length of differences is `rdiff`, see `DifferenceSteps`; `central` ones take two residuals each, with
+    an error of rdiff^2 in place of rdiff. If `certifies`, guessed lengths are checked by a second difference: Newton's
+    method checks them by its step.
     """
 
     def __init__(

@@ -140,16 +140,10 @@ def bisect(probe: Probe, only: HostArray | None = None) -> Entries:
     When the groups are single columns, the changes are the entries of J, and the pattern is exact where no such doubt
     is left. Else it holds too many entries, for which F is unknown (NaN).
 
-    Notes
-    -----
     About ``log2(N / 16)`` rounds, each with two to four times as many evaluations as a row meets groups; where the
     numbering is local, these are few until the last rounds. Own work is a few passes over the entries in each round.
-    Rows that depend on nearly everything, where only few do, are left out and reported as full.
-
-    Raises
-    ------
-    BudgetSpentError
-        When it is clear that the budget does not suffice.
+    Rows that depend on nearly everything, where only few do, are left out and reported as full. BudgetSpentError is
+    raised when it is clear that the budget does not suffice.
     """
     n = probe.size
     wanted = np.ones(n, dtype=bool)

@@ -59,24 +59,10 @@ def detect(
     which differences along the colors of their pattern verify; other patterns are found by halving groups of columns.
     At the end J d is compared with the change of F along a random d.
 
-    Parameters
-    ----------
-    residual : callable
-        ``residual(x) -> F`` on arrays (B, N). All systems of a batch are displaced at once and have one pattern.
-    x : array (B, N)
-        Near this point the pattern is sought. The search runs on the host: from and to a device each evaluation copies
-        its point and F.
-    shape : tuple of int, optional
-        Axes of one system's unknowns: they show fields, and grids that are closed to a ring. Default ``(N,)``.
-    budget : int, optional
-        Evaluations at most. Default 400.
-    scale : ndarray (B, N), optional
-        Sizes of the unknowns.
-    bisection : bool or "only", optional
-        Whether patterns without diagonals are sought, which takes between 50 and several hundred evaluations, or
-        nothing else. Default True.
-    inward : callable, optional
-        ``inward(x, h)``: displacements as long as h that stay within bounds.
+    All systems of a batch x (B, N) are displaced at once and have one pattern. The search runs on the host: from and to
+    a device each evaluation copies its point and F. `shape` are the axes of one system's unknowns, which show fields,
+    and grids that are closed to a ring; `scale` and `inward` are those of `Probe`. Patterns without diagonals, which
+    take between 50 and several hundred evaluations, are sought if `bisection`, and nothing else if it is "only".
     """
     if not isinstance(x, np.ndarray):
         residual, inward, x = _by_the_host(residual, inward, x)

@@ -43,14 +43,7 @@ class NearIdentityError(DenseError):
 
 
 class Diagonals:
-    """Hypothesis that the entries lie on diagonals, which differ from field to field; wrapped around where seen so.
-
-    Parameters
-    ----------
-    probe : Probe
-    shape : tuple of int
-        Axes of one system's unknowns.
-    """
+    """Hypothesis that the entries lie on diagonals, which differ from field to field; wrapped around where seen so."""
 
     def __init__(self, probe: Probe, shape: tuple[int, ...]) -> None:
         self.probe, self.n = probe, probe.size
@@ -64,12 +57,8 @@ class Diagonals:
     def hypothesis(self) -> tuple[Sparse, HostArray]:
         """Displace a few columns; return the pattern that follows from them, and rows that are left out.
 
-        Raises
-        ------
-        DenseError
-            If a column in the middle changes too many rows, and not most of them little.
-        NotDiagonalError
-            If columns of one kind have different offsets.
+        DenseError: a column in the middle changes too many rows, and not most of them little. NotDiagonalError: columns
+        of one kind have different offsets.
         """
         n = self.n
         middle = self._place(0.53)
@@ -263,12 +252,7 @@ def verify(
 
     If a row changes although the pattern has no column of the color there, the entry is sought at sums of two known
     offsets (one-sided differences at a boundary). Where these do not lead to one column of the color, the row is
-    returned as not explained. Rows that are not in `only` do not count.
-
-    Raises
-    ------
-    NotDiagonalError
-        If there are too many of these rows.
+    returned as not explained; too many of these rows are a NotDiagonalError. Rows that are not in `only` do not count.
     """
     coloring, n = color_columns(pattern), probe.size
     colors = coloring.colors

@@ -109,12 +109,7 @@ class Box:
 class DifferenceLength:
     """The length sigma of each system's x, kept over the Newton steps of one solve.
 
-    Parameters
-    ----------
-    systems : int
-        Size of the batch.
-    rdiff : float, optional
-        Relative step. Default: sqrt(eps) of the dtype, which balances truncation against rounding.
+    The relative step `rdiff` is by default sqrt(eps) of the dtype, which balances truncation against rounding.
     """
 
     def __init__(self, systems: int, rdiff: float | None = None) -> None:

@@ -30,23 +30,15 @@ MAX_ADJUSTMENTS = 8  # further evaluations at most, for each color, to find a st
 class DifferenceSteps:
     """Length of the differences: ``h = rdiff * max(|x|, floor)`` for each entry of x, (T, k).
 
-    The floor, for unknown c of all blocks of a system, is ``least * rms(x[:, c])``.
+    The floor, for unknown c of all blocks of a system, is ``least * rms(x[:, c])``, by default with ``least =
+    eps^(1/3)``, for unknowns whose size differs much from block to block.
 
-    Parameters
-    ----------
-    systems, block_size : int
-        Size of the batch, unknowns in a block.
-    rdiff : float, optional
-        Relative step. Default: the fourth root of eps (1.2e-4 in float64), or ``sqrt(eps) T`` up to 1e-3 where that is
-        longer: for T > 8000. It is longer than the square root that balances errors for a single product, because all
-        entries of J pass through a direct solve: on a grid rounding in the differences, eps / h, is multiplied by the
-        condition of J, about T^2, and truncation, which only makes Newton's method converge linearly with a factor of
-        about h, is not.
-    least : float, optional
-        Default: eps^(1/3), for unknowns whose size differs much from block to block.
+    The relative step `rdiff` is by default the fourth root of eps (1.2e-4 in float64), or ``sqrt(eps) T`` up to 1e-3
+    where that is longer: for T > 8000. It is longer than the square root that balances errors for a single product,
+    because all entries of J pass through a direct solve: on a grid rounding in the differences, eps / h, is multiplied
+    by the condition of J, about T^2, and truncation, which only makes Newton's method converge linearly with a factor
+    of about h, is not.
 
-    Notes
-    -----
     Where an unknown is zero in all blocks, its floor is a guess: the rms of the others, or 1. The first Newton step
     then confirms or replaces it (`learn`), or a second difference does (`halve`).
     """

@@ -38,30 +38,12 @@ class Places(NamedTuple):
 class SparseAssembler:
     """Assembles Jacobians (B, nnz) with one pattern; all places in memory are computed, and sent to a device, once.
 
-    Parameters
-    ----------
-    structure : Sparse
-        The pattern.
-    full_rows : ndarray of int, optional
-        Rows that depend on nearly all unknowns and are not in the pattern.
-    colors : ndarray (N,) of int, optional
-        Colors of the columns, if they are known: they are used if hardly fewer are possible.
+    `full_rows` depend on nearly all unknowns and are not in the pattern that is given; `structure` has them. `colors`
+    are used if hardly fewer are possible. One assembly takes `cost` differences, or products. `surprises` (n, 2) are
+    colors and rows in which the last one found changes although the color has no column in the row: the pattern is too
+    narrow where there are any. Changes up to ``eps^(3/8)`` of the largest in the row, and ``eps^(5/8)`` of the largest
+    of all, are taken for rounding.
 
-    Attributes
-    ----------
-    structure : Sparse
-        The pattern with its full rows.
-    coloring : Coloring
-        Colors of the columns; full rows are not respected.
-    cost : int
-        Differences, or products, that one assembly takes.
-    surprises : ndarray (n, 2) of int
-        Colors and rows in which the last assembly found changes although the color has no column in the row: the
-        pattern is too narrow where there are any. Changes up to ``eps^(3/8)`` of the largest in the row, and
-        ``eps^(5/8)`` of the largest of all, are taken for rounding.
-
-    Notes
-    -----
     Full rows come from adjoint products where `products` is given any, one for each. Otherwise only the sum of a full
     row's entries over the columns of each color is known. It is spread evenly: right for a mean or an integral, and
     elsewhere an approximation, which Krylov or secant corrections have to make up for (`is_exact`).
@@ -229,11 +211,8 @@ def sparse_jacobian(
 
     A pattern that the solve has detected, `known`, is used unless it misses entries at x. A row that depends on nearly
     all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column.
-
-    Raises
-    ------
-    ValueError
-        If the declared pattern misses entries: J d is not the problem's product, or the change of F, along a random d.
+    A declared pattern that misses entries is a ValueError: J d is not the product, or the change of F, along a random
+    d.
     """
     problem = evaluator.problem
     if not takes_indices(x) or evaluator.is_partitioned:

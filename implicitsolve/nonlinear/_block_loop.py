@@ -43,18 +43,14 @@ FAR = 1e6  # times the change that J predicts between neighbouring numbers: an F
 class JacobianAssembler(Protocol):
     """Assembles J for Newton's method with a factorized J, whatever the structure of J.
 
-    Attributes
-    ----------
-    cost : int
-        Products, or residuals, that one assembly takes.
-    sensitivity : ndarray (B,)
-        ||F(x + h v) - F(x)|| over the relative length of h, the largest in each system's last assembly; NaN: unknown.
+    `sensitivity` (B,) is ||F(x + h v) - F(x)|| over the relative length of h, the largest in each system's last
+    assembly; NaN: unknown.
     """
 
     sensitivity: HostArray
 
     @property
-    def cost(self) -> int: ...
+    def cost(self) -> int: ...  # products, or residuals, that one assembly takes
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> LinearOperator:
         """J(x) for x (b, N), where F is F(x); `evaluator` is that of these systems."""

@@ -238,12 +238,7 @@ class SparseNewton:
 class _Rental:
     """Whether a solve by products has cost, or will cost, more than another way: the ski rental rule.
 
-    Parameters
-    ----------
-    tally : Tally
-        Of the evaluations.
-    price : float
-        Evaluations that the other way is likely to take.
+    The other way is likely to take `price` evaluations.
     """
 
     def __init__(self, tally: Tally, price: float) -> None:

@@ -168,13 +168,7 @@ class SolveMemory:
 
 
 def memory_of(caller: str, problem: Problem, x0: Array, previous: Any) -> SolveMemory:
-    """What a previous result left to a solve of `problem` from x0.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is no result, or one of unknowns or a declared structure other than these.
-    """
+    """What a previous result left to a solve of `problem` from x0; raise if it is none of a problem like this."""
     if not hasattr(previous, "_memory"):
         raise TypeError(f"{caller}: `previous` must be the result of an earlier solve, got {type(previous).__name__}")
     x, memory = previous.x, previous._memory
@@ -205,17 +199,11 @@ def _may_be_same(first: Any, second: Any) -> bool:
 class Scheduler:
     """Which systems of a batch iterate, and which wait or have been beaten.
 
-    Parameters
-    ----------
-    capacity : int, optional
-        Most systems that iterate at a time; the others wait. A method that supports it admits them next to those that
-        run, as soon as on average a given part of the places has been idle since systems were last admitted; any
-        other when all running ones have ended.
-    groups : ndarray (B,) of int, optional
-        Systems with one number are starts of the same system: once one has converged, the others are stopped, and
-        their tolerance is relative to the norm of F at the first of these starts.
-    reference : ndarray (B,), optional
-        Norms that tolerances are relative to, in place of those at the start.
+    At most `capacity` iterate at a time; the others wait. A method that supports it admits them next to those that run,
+    as soon as on average a given part of the places has been idle since systems were last admitted; any other when all
+    running ones have ended. Systems with one number in `groups` (B,) are starts of the same system: once one has
+    converged, the others are stopped, and their tolerance is relative to the norm of F at the first of these starts.
+    `reference` (B,) are norms that tolerances are relative to, in place of those at the start.
     """
 
     def __init__(
@@ -295,26 +283,15 @@ class SolveContext:
 
 
 class NonlinearMethod(Protocol):
-    """Frozen settings of a nonlinear solver, for arrays (B, N).
+    """Frozen settings of a nonlinear solver, for arrays (B, N)."""
 
-    Attributes
-    ----------
-    kind : "nonlinear"
-    eliminates : bool
-        Whether every second block of a problem with `halves` may be eliminated before the solve.
-    keeps_bounds : bool
-        Whether no evaluation violates the bounds of a problem.
-    rdiff : float or None
-        Relative step of difference products; None for the default.
-    """
-
-    kind: ClassVar[str]
-    keeps_bounds: ClassVar[bool]
+    kind: ClassVar[str]  # "nonlinear"
+    keeps_bounds: ClassVar[bool]  # whether no evaluation violates the bounds of a problem
 
     @property
-    def eliminates(self) -> bool: ...
+    def eliminates(self) -> bool: ...  # whether every second block of a problem with `halves` may be, before the solve
     @property
-    def rdiff(self) -> float | None: ...
+    def rdiff(self) -> float | None: ...  # relative step of difference products; None for the default
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve the systems `rows`, all by default, from ``start.x``; return `start` with them at their end."""

@@ -83,22 +83,11 @@ def launch(
     shared: int = 0,
     **constants: int,
 ) -> None:
-    """Launch a kernel on the current stream.
+    """Launch a kernel on the current stream: one of the ``extern "C" __global__`` functions of a file of `FOLDER`.
 
-    Parameters
-    ----------
-    name, function : str
-        A file of `FOLDER`, and one of its ``extern "C" __global__`` functions.
-    char : {"f", "d"}
-        Precision, ``Real`` in the source.
-    grid, block : tuple of int
-        Blocks, and threads of each; where a grid is empty there is nothing to do.
-    arguments : tuple
-        Arrays become pointers, int ``long long``; everything else must be a NumPy scalar of exactly the type.
-    shared : int
-        Bytes of dynamic shared memory.
-    **constants
-        Macros of the source, known when it is compiled.
+    `char`, "f" or "d", is the precision, ``Real`` in the source, and `constants` are its macros. Where a grid is empty
+    there is nothing to do. Of the arguments, arrays become pointers, and int ``long long``; everything else must be a
+    NumPy scalar of exactly the type. `shared` are bytes of dynamic shared memory.
     """
     if not all(grid):
         return

@@ -27,14 +27,7 @@ SHOWN = {"value": 1, "push": 1, "pull": 3}  # rows besides the states that a GRU
 class Layout:
     """Layout of states of k numbers in a block, for products with some matrices and a depth of states.
 
-    Attributes
-    ----------
-    constants : dict
-        Macros of the source.
-    shared : int
-        Bytes of shared memory.
-    groups : int
-        Chunks that a block runs.
+    It has macros of the source, `constants`, bytes of `shared` memory, and the chunks that a block runs, `groups`.
     """
 
     def __init__(self, k, matrices, depth, shown, itemsize):

@@ -22,18 +22,11 @@ from implicitsolve.backends.numba._jit import _intrinsic, kernel, llvm, supports
 
 
 class Precision:
-    """Constants of a floating-point format for exp.
+    """Constants of a floating-point format for exp: bits of a number and of its fraction, and the exponent's bias.
 
-    Attributes
-    ----------
-    bits, mantissa, bias : int
-        Of a number, of its fraction, and what its exponent is stored with.
-    low, high : float
-        Arguments between which e^x is a normal number, with an exponent that rounding does not carry beyond it.
-    log2_high, log2_low : float
-        Their sum is log(2); the first has so few bits that its products with exponents are exact.
-    polynomial : tuple of float
-        P with e^r - 1 = r + r^2 P(r) for |r| <= log(2)/2, minimax in the relative error, 2e-17 and 1e-8.
+    Between `low` and `high` e^x is a normal number, with an exponent that rounding does not carry beyond it. The sum of
+    `log2_high` and `log2_low` is log(2); the first has so few bits that its products with exponents are exact. The
+    polynomial is P with e^r - 1 = r + r^2 P(r) for |r| <= log(2)/2, minimax in the relative error, 2e-17 and 1e-8.
     """
 
     def __init__(self, bits, mantissa, low, high, log2_high, log2_low, polynomial):
