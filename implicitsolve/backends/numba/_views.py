@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import llvmlite.ir as ir
 from numba.core import cgutils, types
@@ -15,7 +16,15 @@ from numba.extending import make_attribute_wrapper, register_model
 
 from implicitsolve.backends.numba._jit import _intrinsic
 
-typed: Any = infer_global  # its type says that it returns None
+
+def typed(key: Any) -> Callable[[Any], Any]:
+    """Register the types of `key`, to be looked up before those of Numba, which are general and many."""
+
+    def registered(template: Any) -> Any:
+        template.metadata = {"target": "cpu"}
+        return cast("Any", infer_global(key))(template)
+
+    return registered
 
 
 class View(types.Type):
