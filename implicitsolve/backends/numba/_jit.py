@@ -30,7 +30,7 @@ import llvmlite.ir as ir
 import numba
 import numba.core.config
 import numpy as np
-from numba.core import cgutils, config, types
+from numba.core import cgutils, config, typed_passes, types, untyped_passes
 from numba.core.caching import FunctionCache, UserProvidedCacheLocator, UserWideCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
@@ -55,7 +55,24 @@ def supports_real(like: Array, **sizes: Any) -> bool:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` for the types it is called with, and keep the machine code on disk."""
-    return compiled(function, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
+    return compiled(function, nogil=True, error_model="numpy", no_cfunc_wrapper=True, pipeline_class=_Lean)
+
+
+IDLE = (
+    untyped_passes.WithLifting,
+    untyped_passes.InlineClosureLikes,
+    untyped_passes.RewriteSemanticConstants,
+    untyped_passes.DeadBranchPrune,
+    untyped_passes.RewriteDynamicRaises,
+    untyped_passes.MakeFunctionToJitFunction,
+    untyped_passes.InlineInlinables,
+    untyped_passes.FindLiterallyCalls,
+    untyped_passes.LiteralUnroll,
+    untyped_passes.LiteralPropagationSubPipelinePass,
+    typed_passes.InlineOverloads,
+    typed_passes.NopythonRewrites,
+    typed_passes.NoPythonSupportedFeatureValidation,
+)  # kernels have no closures, array expressions, branches on None
 
 
 class _Part(JITCodeLibrary):
@@ -82,8 +99,18 @@ class _NoEnvironment:
         pass
 
 
-class _Inner(Compiler):
-    """Numba's compiler with a `_Part` as the result."""
+class _Lean(Compiler):
+    """Numba's compiler without the passes that change nothing in kernels, but read every statement of each."""
+
+    def define_pipelines(self) -> Any:
+        managers = cast("Any", super().define_pipelines())
+        for manager in managers:
+            manager.passes = [entry for entry in manager.passes if entry[0] not in IDLE]
+        return managers
+
+
+class _Inner(_Lean):
+    """The same with a `_Part` as the result."""
 
     def define_pipelines(self) -> Any:
         state = cast("Any", self).state
@@ -221,6 +248,7 @@ NOTABLE = 1.0  # seconds of compilation in this process after which the log says
 ROOT = Path(__file__).parents[3]
 IMPORT = re.compile(r"^from (implicitsolve[\w.]*) import", re.MULTILINE)
 KEPT = 4  # versions of one module: what a developer with a few branches returns to
+MOST = 200  # functions of users, of some 20 kB each
 
 
 def sources(file: Path, root: Path = ROOT) -> set[Path]:
@@ -284,7 +312,14 @@ class InUsersFolder(_ByContent, UserWideCacheLocator):
 
 
 class _Kept(FunctionCache):
-    """Load machine code without what only compilation needs: Numba's tables of types and functions take 0.15 s."""
+    """Load machine code without what only compilation needs: Numba's tables of types and functions take 0.15 s.
+
+    With a `key` the code of a user's function is found by that alone, and all of it is removed from time to time.
+    """
+
+    def __init__(self, function: Any, key: str) -> None:
+        super().__init__(function)
+        self.key = key
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         rtsys.initialize(target_context)
@@ -292,20 +327,36 @@ class _Kept(FunctionCache):
         with own._guard_against_spurious_io_errors():
             return own._load_overload(sig, target_context)
 
+    def save_overload(self, sig: Any, data: Any) -> None:
+        files = list(Path(self.cache_path).glob("*.nb?")) if self.key else []
+        for file in files if len(files) > MOST else []:
+            file.unlink(missing_ok=True)
+        super().save_overload(sig, data)
 
-def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """``numba.njit`` of `function`, kept on disk where a folder can be written; long compilation is logged."""
-    dispatcher = cast("Any", numba.njit(**options)(function))
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        if self.key:
+            return sig, codegen.magic_tuple(), self.key
+        return cast("Any", super())._index_key(sig, codegen)
+
+
+def kept(function: Callable[..., Any], key: str = "") -> Any:
+    """Where the machine code of a function is, or None where no folder can be written."""
     config = cast("Any", numba.core.config)
     before = config.CACHE_LOCATOR_CLASSES
     own = ",".join(f"{locator.__module__}.{locator.__name__}" for locator in (InGivenFolder, InUsersFolder))
     config.CACHE_LOCATOR_CLASSES = own
     try:
-        dispatcher._cache = _Kept(function)
-    except RuntimeError:  # no folder can be written
-        pass
+        return _Kept(function, key)
+    except RuntimeError:
+        return None
     finally:
         config.CACHE_LOCATOR_CLASSES = before
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Any:
+    """``numba.njit`` of `function`, kept on disk where a folder can be written; long compilation is logged."""
+    dispatcher = cast("Any", numba.njit(**options)(function))
+    dispatcher._cache = kept(function) or dispatcher._cache
     dispatcher.compile = functools.partial(_timed, dispatcher, dispatcher.compile)
     return dispatcher
 

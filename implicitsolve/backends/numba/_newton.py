@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import builtins
+import cmath
+import contextlib
 import functools
+import hashlib
+import importlib
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import CodeType, ModuleType
 from typing import Any
 
 import numba
 import numpy as np
 from numba import carray, types  # pyright: ignore[reportPrivateImportUsage]
+from numba.core.ccallback import CFunc
+from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
 from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._blas import usable
-from implicitsolve.backends.numba._jit import inner, share
+from implicitsolve.backends.numba._jit import inner, kept, share
 from implicitsolve.backends.numba._lanes import pointer_to_lanes
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
@@ -30,6 +39,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded
 
+importlib.import_module("numba.experimental.function_type")  # registers C functions as arguments
 CACHE = 2**22  # bytes in which lanes may work: 32 ms for 200 systems of 400 unknowns, on arrays 60 ms
 PIECES = 8  # of the batch for each thread, since systems differ in their number of steps
 
@@ -79,9 +89,11 @@ def newton_batch(
 
     Notes
     -----
-    The first call with a residual compiles it (about a second); the solver itself is compiled once for each dtype, in
-    some five seconds, and kept on disk: ``python -m implicitsolve compile`` does so in advance. An exception raised in
-    `residual` counts as a residual that is not finite.
+    The first call with a residual compiles it (half a second); the solver itself is compiled once for each dtype, in
+    some four seconds. Both are kept on disk: ``python -m implicitsolve compile`` compiles the solver in advance. The
+    code of a residual is found by its bytecode and by the values of all names in it, where these are numbers, arrays
+    below 1 MB, NumPy, math, and compiled functions of the same kind. What a user has added to Numba by
+    ``numba.extending`` is not seen. An exception raised in `residual` counts as a residual that is not finite.
 
     `residual` is evaluated for sixteen systems at once where it consists of arithmetic, powers with numbers in the
     exponent and elementary functions on elements of x and p: ``out[i] = p[0] - np.exp(x[i])``. With branches on x, or
@@ -265,22 +277,23 @@ def _rows(parameters: HostArray | None, B: int, dtype: Any) -> HostArray:
 @functools.lru_cache(maxsize=64)
 def compiled(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
     """C function ``(x, p, out, n0, n1, q) -> 1``, or 0 where `residual` raised, for one dtype and number of axes."""
-    return _c_function(_evaluation(residual, has_parameters), inner(lambda pointer: pointer), char, ndim)
+    return _c_function(residual, has_parameters, inner(lambda pointer: pointer), char, ndim, "one")
 
 
 @functools.lru_cache(maxsize=64)
 def compiled_for_lanes(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
     """The same for the numbers of all lanes, or None: a residual may do what `Lanes` do not, such as branch on x."""
     try:
-        return _c_function(_evaluation(residual, has_parameters), pointer_to_lanes, char, ndim)
+        return _c_function(residual, has_parameters, pointer_to_lanes, char, ndim, "lanes")
     except (NumbaError, NotImplementedError):
         return None
 
 
-def _c_function(evaluate: Any, view: Any, char: str, ndim: int) -> Any:
-    """Compile ``evaluate(x, p, out)`` for what `view` makes of a pointer."""
+def _c_function(residual: Any, has_parameters: bool, view: Any, char: str, ndim: int, kind: str) -> Any:
+    """Compile `residual` for what `view` makes of a pointer, or load it if its digest is on disk."""
+    evaluate = _evaluation(residual, has_parameters)
     pointer = types.CPointer(numba.from_dtype(np.dtype(char)))
-    signature = types.intc(pointer, pointer, pointer, types.intp, types.intp, types.intp)
+    arguments = pointer, pointer, pointer, types.intp, types.intp, types.intp
     shape_of = inner(lambda n0, n1: (n0,)) if ndim == 1 else inner(lambda n0, n1: (n0, n1))
 
     def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
@@ -288,7 +301,61 @@ def _c_function(evaluate: Any, view: Any, char: str, ndim: int) -> Any:
         evaluate(carray(view(x), shape), carray(view(p), (q,)), carray(view(out), shape))
         return 1
 
-    return numba.cfunc(signature)(wrapper)
+    function: Any = CFunc(wrapper, (arguments, types.intc), {}, {})
+    with contextlib.suppress(TypeError, ValueError):
+        key = repr((_described(residual), has_parameters, ndim, kind))
+        function._cache = kept(wrapper, hashlib.sha256(key.encode()).hexdigest()) or function._cache
+    function.compile()
+    return function
+
+
+# What is on disk for a residual: the machine code for all that it refers to, directly or not
+
+MODULES = (builtins, cmath, math, np)
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+LARGEST = 10**6  # bytes of an array that Numba compiles in
+
+
+def _described(function: Any, within: tuple[Any, ...] = ()) -> Any:
+    """Code, options, defaults and what its names stand for; TypeError where it refers to what is not known here."""
+    if function in within:
+        return within.index(function)
+    within += (function,)
+    options = None
+    if isinstance(function, Dispatcher):
+        options, function = repr(function.targetoptions), function.py_func
+    code = function.__code__
+    cells = {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or ())}
+    scope = vars(builtins) | function.__globals__ | cells
+    names = sorted((_names(code) | set(cells)) & set(scope))
+    values = [scope[name] for name in names] + [function.__defaults__, *(function.__kwdefaults__ or {}).items()]
+    return options, _known(code, within), names, [_known(value, within) for value in values]
+
+
+def _names(code: CodeType) -> set[str]:
+    inner_codes = (value for value in code.co_consts if isinstance(value, CodeType))
+    return set(code.co_names).union(*map(_names, inner_codes))
+
+
+def _known(value: Any, within: tuple[Any, ...]) -> Any:
+    """A value as text and tuples: a number, an array, code, a compiled function, or what `MODULES` have."""
+    if type(value) in PLAIN:
+        return type(value).__name__, repr(value)
+    if type(value) is tuple:
+        return tuple(_known(part, within) for part in value)
+    if isinstance(value, CodeType):
+        names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
+        return value.co_code, value.co_exceptiontable, value.co_argcount, names, _known(value.co_consts, within)
+    if isinstance(value, ModuleType) and value in MODULES:
+        return value.__name__
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc" and value.nbytes <= LARGEST:
+        return value.dtype.str, value.shape, value.strides, value.tobytes()
+    if isinstance(value, Dispatcher):
+        return _described(value, within)
+    names = [name for module in MODULES for name, other in vars(module).items() if other is value]
+    if not names:
+        raise TypeError
+    return names
 
 
 def _evaluation(residual: Callable[..., Any], has_parameters: bool) -> Any:
