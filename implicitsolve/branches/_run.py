@@ -64,8 +64,8 @@ class Run:
     def _event(self, name: str, function: Callable[[HostArray, float], float]) -> Callable[[Point], float]:
         def event(point: Point) -> float:
             value: Any = function(*self.path.system.parts(point.z))
-            if np.ndim(value) != 0:
-                raise TypeError(f"continuation: event {name!r} must return a number, got shape {np.shape(value)}")
+            if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "biuf":
+                raise TypeError(f"continuation: event {name!r} of `events` must return a number, got {value!r}")
             return float(value)
 
         return event

@@ -252,14 +252,14 @@ def long_krylov(b: Array) -> LGMRES:
     return LGMRES(restart=max(LGMRES().restart, min(LONGEST, columns)))
 
 
-def checked_wrt(problem: Problem, wrt: Collection[str] | None) -> frozenset[str] | None:
+def checked_wrt(problem: Problem, wrt: Any) -> frozenset[str] | None:
     """Raise unless `wrt` names parameters of the problem and their gradients are available."""
     if wrt is None:
         if problem.parameters and problem.parameter_vjp is None:
             raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")
         return None
-    if isinstance(wrt, str):
-        raise TypeError(f"pull_back: `wrt` must be a collection of names, got the string {wrt!r}")
+    if isinstance(wrt, str) or not (isinstance(wrt, Collection) and all(isinstance(name, str) for name in wrt)):
+        raise TypeError(f"pull_back: `wrt` must be a collection of names, got {wrt!r}")
     unknown = sorted(set(wrt) - set(problem.parameters or wrt))
     if unknown:
         raise ValueError(f"pull_back: `wrt` must name parameters of the problem, got {unknown}")

@@ -284,7 +284,7 @@ class _OneSystemLoop(OneSystem):
                 step -= mixture
             x = self.x + step
             self.promised += rest
-            F = self._evaluated(x)
+            F = self._evaluated(x) if np.isfinite(x).all() else np.full_like(x, np.nan)
             norm = self._norm(F)
         rejected, is_finite = not norm <= self.method.growth_limit * self.best_norm, math.isfinite(norm)
         moved = step

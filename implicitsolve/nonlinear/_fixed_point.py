@@ -7,7 +7,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, from_host, gather, norm_max, scatter
+from implicitsolve._namespace import Norms, array_namespace, from_host, gather, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.globalize._line_search import SearchResult
@@ -135,6 +135,15 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         F, self.newest = self.evaluator.trial(x)
         return F
 
+    def _evaluated(self, x: Array, is_due: bool) -> Array:
+        """The same, and NaN where x has overflowed: no function is called there."""
+        if isinstance(x, np.ndarray) and np.isfinite(x).all():
+            return self._evaluate(x, is_due)
+        xp = array_namespace(x)
+        is_point = xp.all(xp.isfinite(x), axis=1)[:, None]
+        F = self._evaluate(xp.where(is_point, x, self.state.x), is_due)
+        return xp.where(is_point, F, xp.full_like(F, xp.nan))
+
     def _image_step(self, state: FixedPointState, F: Array) -> Array:
         """M F."""
         with np.errstate(all="ignore"):
@@ -145,7 +154,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         due = self._is_due() & state.is_trusted & self.preconditioned
         with np.errstate(all="ignore"):
             step, x = self._trial()
-        F, old_F = self._evaluate(x, bool(due.any())), state.F
+        F, old_F = self._evaluated(x, bool(due.any())), state.F
         with np.errstate(all="ignore"):
             measured = self._measured(F, step, x, keeps_inverse=not due.any())
         norms, length = measured.two(0), state.damping

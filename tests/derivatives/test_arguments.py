@@ -136,8 +136,9 @@ def test_wrong_names_are_named():
     problem, solution = layer.solved()
     with pytest.raises(ValueError, match=r"`wrt` must name parameters of the problem, got \['X'\]"):
         pull_back(problem, solution, layer.cotangent, wrt=["A", "X"])
-    with pytest.raises(TypeError, match="`wrt` must be a collection of names"):
-        pull_back(problem, solution, layer.cotangent, wrt="A")
+    for wrt in ("A", 3, [3]):
+        with pytest.raises(TypeError, match="`wrt` must be a collection of names"):
+            pull_back(problem, solution, layer.cotangent, wrt=wrt)
 
 
 @pytest.mark.parametrize("c", np.linspace(0.5, 3, 20))

@@ -199,6 +199,22 @@ def test_divergence_is_a_status():
     assert root(expanding, np.zeros(2), method=Broyden()).success
 
 
+@every_method
+@pytest.mark.parametrize("systems", [0, 2])
+def test_no_residual_is_asked_where_a_step_overflows(method, systems):
+    """There it was 0."""
+
+    def F(x):
+        assert np.isfinite(x).all()
+        return np.where(np.abs(x) > 1e300, -1e308, -1e10 * x)
+
+    x0 = np.full((systems, 3) if systems else 3, 1.5e308)
+    with np.errstate(all="ignore"):
+        result = root(Problem(F, fixed_point=True, batch_ndim=int(systems > 0)), x0, method=method)
+    assert not np.any(result.success)
+    assert np.isfinite(result.x).all()
+
+
 @pytest.mark.parametrize("method", [Anderson(), Broyden()], ids=["anderson", "broyden"])
 def test_a_system_that_fails_ends_at_its_best_point(method):
     rootless = Problem(lambda x: 1 + x**2 + 0.1 * np.sin(40 * x), fixed_point=True)
