@@ -380,3 +380,15 @@ def check_kind(owner: str, name: str, part: Any, kind: str) -> None:
     """Raise unless a part of a solver's settings declares this `kind`."""
     if kind_of(part) != kind:
         raise TypeError(f'{owner}: `{name}` must be settings with `kind` "{kind}", got {part!r}')
+
+
+def check_generator(owner: str, rng: object) -> np.random.Generator:
+    """The caller's generator of random numbers, checked."""
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"{owner}: `rng` must be a numpy.random.Generator, got {type(rng).__name__}")
+    return rng
+
+
+def own_generator(owner: str, rng: object) -> np.random.Generator:
+    """The caller's generator; where there is none, one with the same seed in every call."""
+    return np.random.default_rng(0) if rng is None else check_generator(owner, rng)

@@ -131,6 +131,11 @@ MISTAKES = [
     (ims.distributed.from_local, {"comm": ims.distributed.Serial(), "local": [1.0], "axis": "x"}),
     (ims.distributed.from_local, {"comm": ims.distributed.Serial(), "local": [1.0], "counts": 1}),
     (ims.distributed.Counted, {"comm": object()}),
+    (ims.precondition.ILU, {"fill": "10"}),
+    (ims.precondition.ILU, {"drop_tolerance": None}),
+    (ims.adapters.initial_guess, {"problem": abs}),
+    (ims.diagnostics.contraction, {"problem": ims.Problem(abs, fixed_point=True), "x": [1.0], "rng": 0}),
+    (ims.testing.check_derivatives, {"problem": abs, "x": [1.0], "rng": "seed"}),
 ]
 
 

@@ -244,6 +244,6 @@ def initial_guess(problem: Problem, kind: str = "one-step", rng: np.random.Gener
     >>> initial_guess(layer, "random", rng).shape
     (3, 5, 4)
     """
-    if problem.initial_guess is None:
-        raise TypeError(f"initial_guess: `problem` {problem.name!r} has no initial guess")
+    if not isinstance(problem, Problem) or problem.initial_guess is None:
+        raise TypeError(f"initial_guess: `problem` must be a Problem with an initial guess, got {problem!r}")
     return problem.initial_guess(kind, rng)

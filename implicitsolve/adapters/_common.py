@@ -12,6 +12,7 @@ from array_api_compat import device
 
 from implicitsolve._namespace import array_namespace, copied, is_array, to_host, traits_of
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.stopping import check_generator
 
 Shapes: TypeAlias = Callable[[int, int], dict[str, tuple[int, ...]]]
 """Names and shapes of parameters for d inputs and k states of one position."""
@@ -110,13 +111,6 @@ def check_lengths(caller: str, lengths: Lengths, B: int, T: int, is_single: bool
         b = int(wrong[0])
         raise ValueError(f"{caller}: `lengths` must be from 1 to T = {T}, got {int(host[b])} for sequence {b}")
     return host.astype(np.intp)
-
-
-def check_generator(caller: str, rng: object) -> np.random.Generator:
-    """Check that `rng` is a NumPy generator."""
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"{caller}: `rng` must be a numpy.random.Generator, got {type(rng).__name__}")
-    return rng
 
 
 def check_size(caller: str, name: str, value: object) -> int:

@@ -18,7 +18,6 @@ from implicitsolve.adapters._common import (
     DType,
     Lengths,
     check_array,
-    check_generator,
     check_lengths,
     quiet,
     zeros,
@@ -28,6 +27,7 @@ from implicitsolve.adapters._rows import Rows, stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
 from implicitsolve.elimination import Coupling, Half, Halves
 from implicitsolve.solve import keep_heap
+from implicitsolve.stopping import check_generator
 
 
 def build(

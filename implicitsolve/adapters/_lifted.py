@@ -13,9 +13,10 @@ import numpy as np
 from implicitsolve import BlockBandedMatrix, LinearOperator, Problem
 from implicitsolve._namespace import array_namespace, copied, from_host, gather, is_array, to_host
 from implicitsolve._typing import Array, Indices
-from implicitsolve.adapters._common import ByFields, Matrix, check_array, check_generator, check_inputs, quiet, zeros
+from implicitsolve.adapters._common import ByFields, Matrix, check_array, check_inputs, quiet, zeros
 from implicitsolve.adapters._lifted_matrices import astype, check_matrix, entries, outer, times
 from implicitsolve.adapters.kernels import ACTIVATIONS, Activation, check_activation
+from implicitsolve.stopping import check_generator
 
 NARROW = 8  # unknowns in a level, on average, below which a sweep takes much longer than a product with A
 

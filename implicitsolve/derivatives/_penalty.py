@@ -15,7 +15,7 @@ from implicitsolve.derivatives._systems import gradients_of
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
-from implicitsolve.stopping import check_limit
+from implicitsolve.stopping import check_generator, check_limit
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -98,8 +98,7 @@ def jacobian_penalty(
     """
     if not isinstance(problem, Problem) or not problem.fixed_point:
         raise TypeError("jacobian_penalty: `problem` must be a Problem with `fixed_point`")
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"jacobian_penalty: `rng` must be a numpy.random.Generator, got {type(rng).__name__}")
+    check_generator("jacobian_penalty", rng)
     check_limit("jacobian_penalty", "samples", samples, least=1)
     x = as_inexact(result.x if isinstance(result, NonlinearResult) else result, "result")
     evaluator = Evaluator(problem, x)

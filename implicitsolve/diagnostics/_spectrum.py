@@ -12,7 +12,7 @@ from implicitsolve._namespace import array_namespace, eps, norm2, to_host
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._condition import System
 from implicitsolve.problem import Problem
-from implicitsolve.stopping import check_limit
+from implicitsolve.stopping import check_limit, own_generator
 
 VECTORS = 50  # products, as documented for `spectrum`
 NEW = 10  # rounding units of a product by which it must leave the space to count as a new direction
@@ -177,7 +177,7 @@ def contraction(
     1.0
     """
     part = System("contraction", problem, x, system)
-    rng = np.random.default_rng(0) if rng is None else rng
+    rng = own_generator("contraction", rng)
     radius = spectrum_of("contraction", part, vectors, rng).radius
     adjoint = part.adjoint()
     norm = None
@@ -197,7 +197,7 @@ def spectrum_of(
     caller: str, part: System, vectors: int | None = None, rng: np.random.Generator | None = None
 ) -> Spectrum:
     """`spectrum` of one prepared system."""
-    rng = np.random.default_rng(0) if rng is None else rng
+    rng = own_generator(caller, rng)
     columns = _columns(caller, part, vectors)
     H, is_whole = arnoldi(caller, lambda v: v - part.J.matvec(v), part, columns, rng)
     values, Y = np.linalg.eig(H[:-1])

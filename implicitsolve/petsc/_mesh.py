@@ -20,7 +20,7 @@ from implicitsolve.petsc._library import PETScMatrix, check_scalar, from_rows, p
 from implicitsolve.petsc._parts import PETScPreconditioner
 from implicitsolve.precondition._parts import takes_sparse
 from implicitsolve.problem import Problem
-from implicitsolve.stopping import check_limit
+from implicitsolve.stopping import check_flag, check_limit
 
 W_CYCLES = PETScPreconditioner(options={"pc_mg_cycle_type": "w"})
 
@@ -125,6 +125,8 @@ class Mesh:
         periodic: bool | Sequence[bool] = False,
         box: bool = False,
     ) -> None:
+        if not isinstance(shape, tuple | list):
+            raise TypeError(f"Mesh: `shape` must be a tuple of integers, got {shape!r}")
         shape = tuple(shape)
         if not 1 <= len(shape) <= 3:
             raise ValueError(f"Mesh: `shape` must have one, two or three axes, got {shape}")
@@ -132,8 +134,9 @@ class Mesh:
             check_limit("Mesh", "shape", points, least=1)
         check_limit("Mesh", "fields", fields, least=1)
         check_limit("Mesh", "width", width)
-        circles = (bool(periodic),) * len(shape) if isinstance(periodic, bool) else tuple(periodic)
-        if len(circles) != len(shape):
+        check_flag("Mesh", "box", box)
+        circles: Any = (periodic,) * len(shape) if isinstance(periodic, bool) else periodic
+        if not isinstance(circles, tuple | list) or len(circles) != len(shape):
             raise ValueError(f"Mesh: `periodic` must be one for each axis of {shape}, got {periodic!r}")
         library = petsc()
         kinds = [library.DM.BoundaryType.PERIODIC if circle else library.DM.BoundaryType.NONE for circle in circles]

@@ -17,7 +17,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import required
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.stopping import check_flag, check_limit
+from implicitsolve.stopping import check_flag, check_limit, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,8 @@ class ILU:
 
     def __post_init__(self) -> None:
         """Check the settings."""
+        check_number("ILU", "drop_tolerance", self.drop_tolerance)
+        check_number("ILU", "fill", self.fill)
         if not 0 <= self.drop_tolerance < 1:
             raise ValueError(f"ILU: `drop_tolerance` must be at least 0 and below 1, got {self.drop_tolerance}")
         if not self.fill >= 1:

@@ -12,6 +12,7 @@ from implicitsolve._typing import Array
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator, aslinearoperator
 from implicitsolve.problem import Problem
+from implicitsolve.stopping import own_generator
 
 
 def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | None = None) -> float:
@@ -39,7 +40,7 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
     True
     """
     A = aslinearoperator(A)
-    rng = np.random.default_rng(0) if rng is None else rng
+    rng = own_generator("dot_test", rng)
     like = np.zeros(1, dtype=np.result_type(host_dtype(A.dtype), np.float32)) if like is None else like
     v = normal(rng, A.batch_shape + A.in_shape, like)
     w = normal(rng, A.batch_shape + A.out_shape, like)
@@ -82,7 +83,7 @@ def taylor_test(
     (2.0, 1.0)
     """
     problem = problem if isinstance(problem, Problem) else Problem(problem)
-    rng = np.random.default_rng(0) if rng is None else rng
+    rng = own_generator("taylor_test", rng)
     x = as_inexact(x, "x")
     evaluator = Evaluator(problem, x)
     if not evaluator.has_exact_products:

@@ -27,6 +27,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
+from implicitsolve.stopping import own_generator
 from implicitsolve.testing._checks import random_like
 from implicitsolve.testing._product_tests import (
     ROUNDING,
@@ -145,7 +146,7 @@ def check_derivatives(
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"check_derivatives: `problem` must be a Problem, got {type(problem).__name__}")
-    rng = np.random.default_rng(0) if rng is None else rng
+    rng = own_generator("check_derivatives", rng)
     if x is None:
         if problem.initial_guess is None:
             raise TypeError("check_derivatives: `x` is needed, since the problem offers no initial guess")

@@ -15,6 +15,7 @@ from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._jacobian import jacobian
 from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
+from implicitsolve.stopping import own_generator
 from implicitsolve.testing._checks import random_like
 
 LENGTHS = 10.0 ** np.arange(2, -3, -1)  # of differences, in units of eps^(1/3)
@@ -267,7 +268,7 @@ def structure_test(problem: Problem, x: Array, *, rng: np.random.Generator | Non
     x = as_inexact(x, "x")
     check_whole("structure_test", x, "the functions of one rank's part")
     J = jacobian(problem, x)
-    point = Point(problem, x, np.random.default_rng(0) if rng is None else rng)
+    point = Point(problem, x, own_generator("structure_test", rng))
     return point.products("structure", J.flat()).measured
 
 

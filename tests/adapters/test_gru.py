@@ -303,7 +303,7 @@ def test_guesses_that_cannot_be():
         initial_guess(layer, "two-step")
     with pytest.raises(TypeError, match=r"`rng` must be a numpy.random.Generator, got NoneType"):
         initial_guess(layer, "random")
-    with pytest.raises(TypeError, match="`problem` 'cube' has no initial guess"):
+    with pytest.raises(TypeError, match="`problem` must be a Problem with an initial guess"):
         initial_guess(ims.Problem(lambda x: x**3, name="cube"))
 
 
