@@ -260,10 +260,7 @@ LARGEST_DENSE = 100  # unknowns up to which the factors of a dense matrix cost l
 class OfferedJacobians:
     """The assembler of `BlockLoop` from a function of the problem that returns matrices.
 
-    Attributes
-    ----------
-    structure : Sparse
-        The entries of all matrices so far. Of a dense array these are its nonzeros.
+    `structure` has the entries of all matrices so far. Of a dense array these are its nonzeros.
     """
 
     cost: int = 1

@@ -159,15 +159,9 @@ class PETScSystem:
 
 
 class Shell:
-    """The context of a matrix that has products alone.
+    """The context of a matrix that has products alone."""
 
-    Attributes
-    ----------
-    operator : LinearOperator
-        J on arrays (1, N), which `jacobian` sets.
-    """
-
-    operator: LinearOperator
+    operator: LinearOperator  # J on arrays (1, N), which `jacobian` sets
 
     def __init__(self, like: Array) -> None:
         self.like: Array = like

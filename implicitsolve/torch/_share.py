@@ -130,11 +130,6 @@ class Linearization:
     Products with the adjoint are what `torch.autograd.grad` computes. They are linear in w, so the gradient of
     ``<J^H w, v>`` with respect to w is J v: the reverse of the reverse. `torch.func.jvp` would go through F once more
     for each product, and `torch.func.linearize` traces F, which costs more than most solves.
-
-    Attributes
-    ----------
-    x, F : Tensor
-        Point and value.
     """
 
     def __init__(self, caller: str, function: Callable[[Tensor], Tensor], x: Tensor) -> None:
