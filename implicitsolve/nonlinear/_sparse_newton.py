@@ -281,7 +281,7 @@ class Parts:
         return BlockLoop(self, context, start, rows).run()
 
 
-class SparseJacobians:
+class SparseJacobians(JacobianAssembler):
     """The assembler of `BlockLoop` for a sparsity pattern.
 
     A pattern that misses entries in two assemblies is detected again, once, by `search`; a declared one, for which
@@ -383,11 +383,3 @@ class SparseJacobians:
             f"at least {rows.size} of {colors.size} rows of F change with "
             f"unknowns outside their pattern (row {row} with unknowns of color {color}: {columns})"
         )
-
-    def is_certain(self, rows: Indices) -> bool:
-        """Whether lengths of differences need no check."""
-        return True
-
-    def check(self, rows: Indices, newton_step: Array) -> HostArray:
-        """Which systems need another assembly."""
-        return np.zeros(rows.size, dtype=bool)
