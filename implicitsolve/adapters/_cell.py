@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
+import numpy as np
 from array_api_compat import device
 
-from implicitsolve._namespace import array_namespace
+from implicitsolve._namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._common import ByFields, DType
-from implicitsolve.adapters._rows import InputWeights, Run, affine_gradients, contiguous, each_times, joined, times
+from implicitsolve.adapters._rows import InputWeights, Run, affine_gradients, contiguous, joined, split
 
 Distances = tuple[int, ...] | None
 
@@ -96,6 +97,38 @@ class Cell(ByFields, ABC):
         """What calls a function of rows, perhaps on several threads."""
         return kernels.by_rows.select(self.weights, size=self.size)
 
+    @cached_property
+    def product(self) -> Any:
+        """The product of two matrices."""
+        return kernels.product.select(self.weights, size=self.factor_size)
+
+    def times(self, states: Array, weights: Array) -> Array:
+        """States (..., k) times weights (k, any). Solves often begin at zero, where there is nothing to multiply."""
+        shape = *states.shape[:-1], weights.shape[1]
+        if isinstance(states, np.ndarray) and states.size and not (states.item(states.size // 2) or states.any()):
+            return np.zeros(shape, states.dtype)
+        if len(shape) == 2:
+            return self.product(states, weights)
+        xp = array_namespace(states)
+        return xp.reshape(self.product(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
+
+    def each_times(self, states: Sequence[Array], weights: Array, merged: Callable[[], Array]) -> list[Array]:
+        """Each of the states times its own of the weights (m, k, k), which are side by side in ``merged()`` (k, m k).
+
+        Where all states are one array, a GPU takes them in one product, whose parts are views.
+        """
+        first, m = states[0], len(states)
+        if m > 1 and is_cupy_array(first) and all(state is first for state in states[1:]):
+            return split(self.times(first, merged()), m)
+        return [self.times(h, weights[j, ...]) for j, h in enumerate(states)]
+
+    def product_sum(self, stack: Array, weights: Array) -> Array:
+        """Sum of the products of the matrices of a stack (c, ..., k) with weights (c, k, k), in one product."""
+        xp, (c, *rows, k) = array_namespace(stack), stack.shape
+        axes = (*range(1, len(rows) + 1), 0, len(rows) + 1)
+        side_by_side = xp.reshape(xp.permute_dims(stack, axes), (*rows, c * k))
+        return self.times(side_by_side, xp.reshape(weights, (c * k, k)))
+
     def project(self, x: Array) -> tuple[Array, ...]:
         """All that is linear in the inputs x (n, d), bias included, in arrays with the rows on axis -2."""
         return (self.x.project(x),)
@@ -107,7 +140,7 @@ class Cell(ByFields, ABC):
     def products(self, states: Sequence[Array], extra: Array | None = None) -> list[Array]:
         """Each neighbour's state times its weights, plus its part of `extra` where there is one."""
         hidden = {id(state): self.hidden(state) for state in states}  # one view of one array
-        found = each_times([hidden[id(state)] for state in states], self.transposed, lambda: self.merged)
+        found = self.each_times([hidden[id(state)] for state in states], self.transposed, lambda: self.merged)
         if extra is not None:
             for j, product in enumerate(found[: extra.shape[0]]):
                 product += extra[j, ...]
@@ -188,7 +221,7 @@ class Cell(ByFields, ABC):
     def recurrent(self, states: Sequence[Array]) -> list[Array]:
         """What the weights, each times its own of these, add to each argument."""
         weights = array_namespace(self.weights).matrix_transpose(self.weights)
-        return [times(state, weights[j, ...]) for j, state in enumerate(states)]
+        return [self.times(state, weights[j, ...]) for j, state in enumerate(states)]
 
     def parameter_push(
         self,
@@ -358,4 +391,4 @@ class GatedCell(AffineCell):
 
     def _to_states(self, sums: Cotangents) -> list[Array]:
         """The products U_j^T times the cotangents of the switch's arguments."""
-        return [times(sums.arguments[j], self.Us[j, ...]) for j in range(len(self.offsets))]
+        return [self.times(sums.arguments[j], self.Us[j, ...]) for j in range(len(self.offsets))]

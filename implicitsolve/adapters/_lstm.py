@@ -20,7 +20,7 @@ from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell
 from implicitsolve.adapters._common import DType, Lengths, draw, read_parameters
 from implicitsolve.adapters._layer import build
-from implicitsolve.adapters._rows import across, along, identity, joined, product_sum, stacked, times
+from implicitsolve.adapters._rows import across, along, identity, joined, stacked
 
 
 def lstm_parameters(
@@ -218,7 +218,7 @@ class LSTMCell(GatedCell):
         return self.lstm.state(self._gate_products(hhat), x, chat, factors)
 
     def _gate_products(self, hhat: Array) -> Array:
-        return stacked(times(hhat, self.gates_transposed), self.factor_size)
+        return stacked(self.times(hhat, self.gates_transposed), self.factor_size)
 
     def push_mixture(
         self, arguments: list[Array], dneighbours: Sequence[Array], factors: Array, distances: Distances
@@ -234,7 +234,7 @@ class LSTMCell(GatedCell):
     def pull_sums(self, factors: Array, w: Array) -> Cotangents:
         mixing, gating = self.split(factors)
         gates, chat = self.lstm.pull_state(w, gating)
-        hhat = product_sum(gates, self.gates)
+        hhat = self.product_sum(gates, self.gates)
         switch = self.lstm.pull_mix(hhat, chat, mixing)
         return Cotangents([*switch, *(gates[j, ...] for j in range(4))], (hhat, chat))
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from array_api_compat import device
 
-from implicitsolve._namespace import array_namespace, from_host, is_cupy_array
+from implicitsolve._namespace import array_namespace, from_host
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._common import ByFields, zeros
@@ -90,28 +90,6 @@ def product(x: Array, y: Array) -> Array:
     return kernels.product.select(y, size=y.shape[1])(x, y)
 
 
-def times(states: Array, weights: Array) -> Array:
-    """States (..., k) times weights (k, any). Solves often begin at zero, where there is nothing to multiply."""
-    shape = *states.shape[:-1], weights.shape[1]
-    if isinstance(states, np.ndarray) and states.size and not (states.item(states.size // 2) or states.any()):
-        return np.zeros(shape, states.dtype)
-    if len(shape) == 2:
-        return product(states, weights)
-    xp = array_namespace(states)
-    return xp.reshape(product(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
-
-
-def each_times(states: Sequence[Array], weights: Array, merged: Callable[[], Array]) -> list[Array]:
-    """Each of the states times its own of the weights (m, k, k), which are side by side in ``merged()`` (k, m k).
-
-    Where all states are one array, a GPU takes them in one product, whose parts are views.
-    """
-    first, m = states[0], len(states)
-    if m > 1 and is_cupy_array(first) and all(state is first for state in states[1:]):
-        return split(times(first, merged()), m)
-    return [times(h, weights[j, ...]) for j, h in enumerate(states)]
-
-
 def split(y: Array, m: int) -> list[Array]:
     """Views of m blocks (..., k) side by side."""
     k = y.shape[-1] // m
@@ -122,13 +100,6 @@ def stacked(y: Array, k: int) -> Array:
     """Blocks (..., k) side by side in a matrix as a stack, perhaps a view."""
     xp, rows = array_namespace(y), y.ndim - 1
     return xp.permute_dims(xp.reshape(y, (*y.shape[:-1], -1, k)), (rows, *range(rows), rows + 1))
-
-
-def product_sum(stack: Array, weights: Array) -> Array:
-    """Sum of the products of the matrices of a stack (c, ..., k) with weights (c, k, k), in one product."""
-    xp, (c, *rows, k) = array_namespace(stack), stack.shape
-    axes = (*range(1, len(rows) + 1), 0, len(rows) + 1)
-    return times(xp.reshape(xp.permute_dims(stack, axes), (*rows, c * k)), xp.reshape(weights, (c * k, k)))
 
 
 def affine_gradients(sum_: Array, inputs: Array, state: Array, is_diagonal: bool) -> dict[str, Array]:

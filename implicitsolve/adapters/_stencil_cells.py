@@ -25,13 +25,10 @@ from implicitsolve.adapters._rows import (
     across,
     along,
     contiguous,
-    each_times,
     identity,
     joined,
     product,
-    product_sum,
     stacked,
-    times,
 )
 
 
@@ -114,8 +111,8 @@ class GRUCell(GatedCell):
 
     def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array = None) -> Array:
         (hhat,), (gates_T, U_T) = mixture, self.gates_transposed
-        keep, reset = self.gru.reset(stacked(times(hhat, gates_T), self.size), x[:2, ...], hhat, factors)
-        return self.gru.blend(times(reset, U_T), x[2, ...], keep, hhat, factors)
+        keep, reset = self.gru.reset(stacked(self.times(hhat, gates_T), self.size), x[:2, ...], hhat, factors)
+        return self.gru.blend(self.times(reset, U_T), x[2, ...], keep, hhat, factors)
 
     def push(
         self,
@@ -136,10 +133,10 @@ class GRUCell(GatedCell):
 
     def push_gates(self, dmixture: tuple[Array, ...], factors: Array, extra: Array | None) -> Array:
         (dhhat,), (gates_T, U_T) = dmixture, self.gates_transposed
-        gates = stacked(times(dhhat, gates_T), self.size)
+        gates = stacked(self.times(dhhat, gates_T), self.size)
         if extra is not None:
             gates += extra[:2, ...]
-        candidate = times(self.gru.push_reset(gates, dhhat, factors), U_T)
+        candidate = self.times(self.gru.push_reset(gates, dhhat, factors), U_T)
         if extra is not None:
             candidate += extra[2, ...]
         return self.gru.push_blend(candidate, gates, dhhat, factors)
@@ -157,8 +154,8 @@ class GRUCell(GatedCell):
             return Cotangents(arguments, neighbours=neighbours, joined=side_by_side)
         mixing, gating = self.split(factors)
         candidate = self.gru.pull_blend(w, gating)
-        hhat, gates = self.gru.pull_reset(times(candidate, self.U), w, gating)
-        hhat, arguments = self.mixer.pull(product_sum(gates, self.gates), hhat, mixing)
+        hhat, gates = self.gru.pull_reset(self.times(candidate, self.U), w, gating)
+        hhat, arguments = self.mixer.pull(self.product_sum(gates, self.gates), hhat, mixing)
         return Cotangents([*arguments, gates[0, ...], gates[1, ...], candidate], (hhat,))
 
     def gradients(
@@ -326,7 +323,7 @@ class RNNCell(Cell):
 
     def to_neighbours(self, factors: Array, sums: Cotangents) -> tuple[Array, ...]:
         (sum_,) = sums.arguments
-        return tuple(each_times([sum_] * len(self.offsets), self.weights, lambda: self.joined_weights))
+        return tuple(self.each_times([sum_] * len(self.offsets), self.weights, lambda: self.joined_weights))
 
     def states(self, neighbours: Sequence[Array], factors: Array) -> list[Array]:
         return list(neighbours)
