@@ -341,11 +341,11 @@ class OneRecyclingGMRES:
                 self.theta = _geometric_mean(np.diagonal(R).tolist())
             U, C = inverse.T.astype(C.dtype).dot(Z), C[:m]
             C[:], self.K[q : q + m] = C[::-1].copy(), (U - C / self.theta)[::-1]  # the last are kept longest
+        T, older = np.eye(q + m), self.C[:q]
+        if q:
+            T[:q, :q], T[q:, :q] = self.T, -C.dot(older.T).dot(self.T)
         dropped = max(0, q + m - keep)
-        kept, older = q - dropped, self.T[dropped:, dropped:]
-        self.held, self.T = kept + m, np.eye(kept + m)
-        if kept:
-            self.T[:kept, :kept], self.T[kept:, :kept] = older, -C.dot(self.C[dropped:q].T).dot(older)
+        self.held, self.T = q + m - dropped, T[dropped:, dropped:]
         if dropped:
             for rows in (self.C, self.K):
                 rows[: self.held] = rows[dropped : q + m]
