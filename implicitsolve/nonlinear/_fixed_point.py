@@ -142,7 +142,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         xp = array_namespace(x)
         is_point = xp.all(xp.isfinite(x), axis=1)[:, None]
         F = self._evaluate(xp.where(is_point, x, self.state.x), is_due)
-        return xp.where(is_point, F, xp.full_like(F, xp.nan))
+        return xp.where(is_point, F, np.nan * xp.ones_like(F))
 
     def _image_step(self, state: FixedPointState, F: Array) -> Array:
         """M F."""
