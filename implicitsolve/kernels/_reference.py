@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from scipy.linalg import lapack
 
 from implicitsolve._namespace import array_namespace, from_host, gather, host_dtype, is_complex, to_host
 from implicitsolve._typing import Array, HostArray, Indices
@@ -301,13 +302,15 @@ def _substitute_adjoint(U: list[dict[int, Array]], x: list[Array]) -> None:
 
 
 def _left_solve(D: Array, b: Array) -> Array:
-    """D^-1 b for batches of blocks; NaN where rounding makes a transposed D singular though D is not."""
+    """D^-1 b for batches of blocks; by the factors of D^H where rounding makes D singular though D^H is not."""
     xp = array_namespace(b)
     try:
         return b if 0 in b.shape else xp.linalg.solve(D, b)
     except np.linalg.LinAlgError:
         if math.prod(D.shape[:-2]) == 1:
-            return xp.full_like(b, np.nan)
+            getrf, getrs = lapack.get_lapack_funcs(("getrf", "getrs"), (D, b))
+            lu, pivots, _ = getrf(_adjoint(D.reshape(D.shape[-2:])))
+            return getrs(lu, pivots, b.reshape(b.shape[-2:]), trans=2)[0].reshape(b.shape)
         axis = 0 if D.shape[0] > 1 else 1
         parts = [(xp.take(D, i, axis=axis), xp.take(b, i, axis=axis)) for i in _singles(D, axis)]
         return xp.concat([_left_solve(*part) for part in parts], axis=axis)
