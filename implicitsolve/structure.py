@@ -209,8 +209,9 @@ class Detection(Shown):
     how : str
         "diagonals" or "bisection": which search found it; in the result of a solve also "declared", "jac" (the entries
         of the problem's own matrix), or "previous" (found by an earlier solve). Without a structure the reason:
-        "small", "dense", "identity": dense, but near I, "full": dense, with few large entries, "not finite", "raised",
-        "budget", "irregular": not on diagonals, or "contradiction": J d is not the measured change of F.
+        "small", "dense", "identity": dense, but near a multiple of I, "full": dense, with few large entries,
+        "not finite", "raised", "budget", "irregular": not on diagonals, or "contradiction": J d is not the measured
+        change of F.
     evaluations : int
         Residual evaluations that the search took.
     unknowns : int
@@ -226,6 +227,8 @@ class Detection(Shown):
     large : Sparse or None
         Where a full J has entries above a hundredth of its columns' largest, as a local operator with a mean or an
         integral added has: they make a preconditioner.
+    diagonal : float
+        Where J is near a multiple of I: the factor.
 
     Examples
     --------
@@ -244,6 +247,7 @@ class Detection(Shown):
     colors: HostArray | None = field(default=None, repr=False)
     likely: float = field(default=0.0, repr=False)
     large: Sparse | None = field(default=None, repr=False)
+    diagonal: float = field(default=1.0, repr=False)
 
     @property
     def reason(self) -> str:

@@ -81,8 +81,8 @@ def detect(
         return Detection(how="budget", evaluations=probe.evaluations, unknowns=n)
     except NotDiagonalError:
         return Detection(how="contradiction", evaluations=probe.evaluations, unknowns=n)
-    except NearIdentityError:
-        return Detection(how="identity", evaluations=probe.evaluations, unknowns=n)
+    except NearIdentityError as found:
+        return Detection(how="identity", evaluations=probe.evaluations, unknowns=n, diagonal=found.diagonal)
     except DenseError:
         return Detection(how="dense", evaluations=probe.evaluations, unknowns=n)
     except EvaluationError:

@@ -23,7 +23,7 @@ LARGE, MOST_LARGE = (
     1e-2,
     32,
 )  # entries of a full column over its largest, that may precondition, and how many there may be
-NEAR_IDENTITY = 0.25  # of a column's distance from that of I, up to which Anderson's method comes before Newton's
+NEAR_IDENTITY = 0.25  # norm of the rest of a column over one entry, up to which Anderson's method comes before Newton's
 REMAINDER = 0.1  # sum of the other entries over that of these, at most
 
 
@@ -39,7 +39,11 @@ class DenseError(Exception):
 
 
 class NearIdentityError(DenseError):
-    """It does, but is nearly that of I."""
+    """It does, but is nearly that of `diagonal` I."""
+
+    def __init__(self, diagonal: float) -> None:
+        super().__init__(diagonal)
+        self.diagonal: float = diagonal
 
 
 class Diagonals:
@@ -65,8 +69,7 @@ class Diagonals:
         F = self.probe.displaced(np.array([middle]))
         self.columns[middle] = self.probe.changed(F)
         if self.columns[middle].size > min(MOST_ROWS, max(8, n // 2)):
-            if self._is_near_identity(F, middle):
-                raise NearIdentityError
+            self._check_identity(F, middle)
             self.columns[middle], self.is_full = self._large(F), True
         self._find_fields(middle)
         second = self._place(0.31)
@@ -96,12 +99,14 @@ class Diagonals:
             raise DenseError
         return rows
 
-    def _is_near_identity(self, F: HostArray, column: int) -> bool:
-        """Whether the change of F differs little from that of the displaced unknown."""
-        h = self.probe.h[:, column]
+    def _check_identity(self, F: HostArray, column: int) -> None:
+        """Raise a NearIdentityError where all but one entry of a column are small."""
         rest = F - self.probe.F
-        rest[:, column] -= h
-        return bool((norm2(rest) <= NEAR_IDENTITY * np.abs(h)).all())
+        own = rest[:, column] / self.probe.h[:, column]
+        diagonal = float(np.median(own))
+        rest[:, column] = (own - diagonal) * self.probe.h[:, column]
+        if (norm2(rest) <= NEAR_IDENTITY * np.abs(diagonal * self.probe.h[:, column])).all() and diagonal != 0:
+            raise NearIdentityError(diagonal)
 
     def _place(self, part: float) -> int:
         """A column that far along every axis."""

@@ -299,7 +299,8 @@ class _OneSystemLoop(OneSystem):
             if not rejected:
                 self._renew()
             self.age = 0 if rejected else self.age + 1
-            self.damping = 0.5 * length if rejected else min(2 * length, self.method.damping)
+            whole = self.method.damping
+            self.damping = 0.5 * length if rejected else min(2 * length / whole, 1.0) * whole
             with np.errstate(all="ignore"):
                 self._learn(step, old_F, rejected)
             if float(self.measure[0]) < self.best_measure:
@@ -390,6 +391,12 @@ class BriefAnderson(Anderson):
 
 @dataclass(frozen=True, kw_only=True)
 class EagerAnderson(Anderson):
-    """Anderson's method, which mixes from the second step on: it saves evaluations where these take the time."""
+    """Anderson's method, which mixes from the second step on: it saves evaluations where these take the time.
+
+    For F = G(x) - x the damping is negative.
+    """
 
     contraction: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        """Check nothing: the settings are the library's."""

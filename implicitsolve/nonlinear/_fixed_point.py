@@ -183,7 +183,8 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         """Count a step, recover from rejected ones, and update the history and the best points."""
         state = self.state
         state.age = np.where(rejected, 0, state.age + 1)
-        state.damping = np.where(rejected, 0.5 * state.damping, np.minimum(2 * state.damping, self.method.damping))
+        whole = self.method.damping
+        state.damping = np.where(rejected, 0.5 * state.damping, np.minimum(2 * state.damping / whole, 1.0) * whole)
         with np.errstate(all="ignore"):
             self._learn(step, old_F, rejected)
         state.best_norms = np.where(self._note_best(), state.norms, state.best_norms)

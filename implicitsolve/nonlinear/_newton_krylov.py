@@ -184,14 +184,15 @@ def _failed(solution: Solution) -> Indices:
     return np.flatnonzero(failed & (solution.iterations > 0))
 
 
-MIXING = EagerAnderson(patience=5)
+IDLE_MIXING = 5  # steps in which Anderson's method, where it comes first, must halve ||F||
 GAINED = 0.01  # of ||F||: where Anderson's method has come so far before it failed, Newton's goes on from there
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixingFirst:
-    """Anderson's method, and `NewtonKrylov` where it fails: for J near I it takes 0.4 to 0.9 of the evaluations."""
+    """Anderson's method, then `NewtonKrylov` where it fails: 0.4 to 0.9 of the evaluations for J near `diagonal` I."""
 
+    diagonal: float
     kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
     eliminates = False
@@ -201,7 +202,7 @@ class MixingFirst:
         """Solve on arrays (B, N); see `NonlinearMethod`."""
         if context.evaluator.box is not None:
             return NewtonKrylov().solve(context, start, rows)
-        solution = MIXING.solve(context, start, rows)
+        solution = EagerAnderson(patience=IDLE_MIXING, damping=1 / self.diagonal).solve(context, start, rows)
         if (solution.status == Status.CONVERGED).all():
             return solution
         for method in (NewtonKrylov(), NewtonKrylov(line_search=Dogleg())):

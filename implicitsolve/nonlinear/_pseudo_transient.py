@@ -30,6 +30,7 @@ from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_number
+from implicitsolve.structure import Detection
 
 PATIENCE, STEPS = 100, 500  # steps without progress, since ||F|| may grow on the way, and steps at all
 SHORTER, TRIALS = 0.1, 6  # of a step to where F is not finite, and how often
@@ -246,7 +247,7 @@ class _Sparse(SparseNewton):
 
     clock: Any = None
 
-    def products(self, how: str = "") -> NewtonKrylov:
+    def products(self, found: Detection | None = None) -> NewtonKrylov:
         return _products(NewtonKrylov(), self.clock)
 
     def _solved(

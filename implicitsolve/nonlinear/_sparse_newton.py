@@ -162,7 +162,7 @@ class SparseNewton:
         if found.large is not None:
             return self._preconditioned(found.large, context, start, rows)
         if found.structure is None:
-            return self.products(found.how).solve(context, start, rows)
+            return self.products(found).solve(context, start, rows)
         search = None if found.how == "declared" else partial(self._search, bisection=found.how == "bisection")
         jacobians = SparseJacobians(evaluator, found, memory, context.previous.assembler, search)
         memory.detection = replace(memory.detection, colors=jacobians.colors)
@@ -197,9 +197,11 @@ class SparseNewton:
             inward=evaluator.inward,
         )
 
-    def products(self, how: str = "") -> NonlinearMethod:
-        """The method where J is not sparse, for which the detection gives this reason."""
-        return MixingFirst() if how == "identity" else NewtonKrylov()
+    def products(self, found: Detection | None = None) -> NonlinearMethod:
+        """The method where J is not sparse, which may be what the detection has found."""
+        if found is None or found.how != "identity":
+            return NewtonKrylov()
+        return MixingFirst(diagonal=found.diagonal)
 
     def _preconditioned(self, large: Sparse, context: SolveContext, start: Solution, rows: Indices | None) -> Solution:
         """Solve by products, preconditioned by the large entries of J, and without where that fails."""

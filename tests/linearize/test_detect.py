@@ -122,8 +122,9 @@ def test_cost_and_entries(problem, most, hides_axes):
 @pytest.mark.parametrize(
     ("name", "residual", "reason", "most"),
     [
-        ("mean", lambda x: 2 * x - np.cos(x).mean(axis=1, keepdims=True), "dense", 2),
+        ("mean", lambda x: 0.01 * x - np.cos(x).mean(axis=1, keepdims=True), "dense", 2),
         ("near the identity", lambda x: x - np.cos(x).mean(axis=1, keepdims=True), "identity", 2),
+        ("near a multiple of I", lambda x: np.cos(x).mean(axis=1, keepdims=True) - 3e5 * x, "identity", 2),
         ("fft", lambda x: x + 0.1 * np.fft.ifft(np.fft.fft(x) ** 2).real, "dense", 2),
         ("not finite", lambda x: np.log(-1 - x * x), "not finite", 4),
     ],

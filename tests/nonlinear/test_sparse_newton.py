@@ -421,3 +421,16 @@ def test_a_pattern_of_the_method_is_refused_for_arrays_that_have_no_sparse_facto
     strict = pytest.importorskip("array_api_strict")
     with pytest.raises(TypeError, match="sparse factors need arrays of NumPy or CuPy"):
         ims.root(lambda u: u**2 - 2, strict.ones(40), method=ims.SparseNewton(structure=ims.Grid(shape=(40,))))
+
+
+@pytest.mark.parametrize("factor", [1e-6, -1.0, 1e9])
+def test_a_factor_of_F_hid_that_J_is_near_the_identity(factor):
+    weights = np.random.default_rng(0).normal(size=(60, 60)) / 60
+
+    def residual(x):
+        return factor * (x - np.tanh(weights @ x + 1))
+
+    result = ims.root(residual, np.zeros(60), stop=ims.NonlinearStop(rtol=1e-10))
+    assert result.success
+    assert result.detection.how == "identity"
+    assert result.counts.residuals <= 15
