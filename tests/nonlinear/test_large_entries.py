@@ -47,7 +47,8 @@ def test_a_preconditioner_that_missed_a_field_was_kept_in_further_line_searches(
 def test_giving_up_a_preconditioner_is_not_reported_as_an_iteration_limit():
     def residual(u):  # J is infinite at the start
         with np.errstate(invalid="ignore"):
-            return 2 * np.sqrt(1 - u) + u.mean() - laplace(u) - np.linspace(0.1, 1, 200)
+            return 2 * np.sqrt(1 - u) + u.mean() - 100 * laplace(u) - np.linspace(0.1, 1, 200)
 
     result = ims.root(residual, np.ones(200))
+    assert result.detection.how == "full"
     assert result.status == ims.Status.LINE_SEARCH_FAILED
