@@ -391,10 +391,7 @@ class BriefAnderson(Anderson):
 
 @dataclass(frozen=True, kw_only=True)
 class EagerAnderson(Anderson):
-    """Anderson's method, which mixes from the second step on: it saves evaluations where these take the time.
-
-    For F = G(x) - x the damping is negative.
-    """
+    """Anderson's method, which mixes from the second step on; for F = G(x) - x its damping is negative."""
 
     contraction: ClassVar[float] = 0.0
 
