@@ -387,13 +387,3 @@ class BriefAnderson(Anderson):
         if _OneSystemLoop.applies(self, context, start.x):
             return _OneSystemLoop(self, context, start, is_retry=rows is not None).run()
         return _BriefLoop(self, context, start, rows).run()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EagerAnderson(Anderson):
-    """Anderson's method, which mixes from the second step on; for F = G(x) - x its damping is negative."""
-
-    contraction: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        """Check nothing: the settings are the library's."""

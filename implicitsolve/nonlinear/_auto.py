@@ -92,7 +92,7 @@ class Auto:
       matrix that `jac` returns (CuPy's as well), or detects diagonals and stencils in some ten evaluations. Graphs
       take 50 to 250 and are detected where `NewtonKrylov` needs more. `NewtonKrylov` follows if the Jacobian is dense,
       which takes two evaluations to see, and for systems on which the factored J fails; where a column of a dense one
-      is near that of I, `Anderson` comes first. Up to 100 unknowns both dense methods follow.
+      is near that of a multiple of I, `Anderson` comes first. Up to 100 unknowns both dense methods follow.
     - No structure otherwise, extended precision, or ``structure="none"``: `NewtonKrylov`; up to 100 unknowns, without
       `linearize`, both dense methods follow.
     - Blocks of k <= 64 unknowns and an assembly of at most 64 products, k (lower + upper + 1), or the problem's own
@@ -169,17 +169,13 @@ class Auto:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beyond:
+class Beyond(DenseNewton):
     """`DenseNewton` for single equations, from beyond a point where |F| is stationary: where a first attempt ended.
 
     The way from x0 to that point continues four times as far. Of 2,000 cubics with random coefficients, from x0 = 3,
     the first attempt solves 0.86, and this one 0.8 of the rest.
     """
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = True
-    eliminates = False
-    rdiff = None
     label = "DenseNewton from farther on"
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
@@ -190,7 +186,7 @@ class Beyond:
             farther = x + FARTHER * (x - x0 + np.copysign(1.0, x - x0))
         farther = np.where(np.isfinite(farther), farther, x0)
         start.x[rows] = farther if evaluator.box is None else evaluator.box.take(rows).clipped(farther)
-        return DENSE.solve(context, start, rows)
+        return super().solve(context, start, rows)
 
 
 def _reserve(evaluator: Evaluator, others: Sequence[NonlinearMethod]) -> tuple[NonlinearMethod | None, int]:

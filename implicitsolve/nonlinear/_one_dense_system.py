@@ -171,7 +171,7 @@ class OneDenseSystem(OneSystem):
                 break
             with np.errstate(all="ignore"):
                 is_wrong = self.steps.learn(slice(None), self._solved(self.F)[None, None]).any()
-            if not is_wrong or self.allowance.rest(self.evaluator.rows)[0] < self.size:
+            if not is_wrong or self.allowance.rest_of_one() < self.size:
                 break
 
     def _jacobian(self) -> HostArray:
@@ -203,7 +203,7 @@ class OneDenseSystem(OneSystem):
         if not has_changed.all():
             assembler, norms, F = self._general_assembler(), np.asarray([self.norm]), self.F[None]
             for c in np.flatnonzero(~has_changed).tolist():
-                if self.allowance.rest(self.evaluator.rows)[0] <= 0:
+                if self.allowance.rest_of_one() <= 0:
                     break
                 h = assembler.adjusted(
                     self.evaluator, self.x[None], F, norms, assembler.colors[0], c, h, values[c : c + 1]

@@ -281,7 +281,7 @@ class OneKrylovSystem(OneSystem):
             self.J = self._products()
         floor = 0.5 * target / measure if measure > target else 0.0
         self.eta = min(max(self.eta, floor), 0.9)
-        limit = max(LEAST_KRYLOV, int(self.allowance.rest(self.evaluator.rows)[0]))
+        limit = max(LEAST_KRYLOV, self.allowance.rest_of_one())
         solved = self.linear.direction(self.J, self.F, self.norm, self.eta, limit)
         if solved[1] <= self.eta * self.norm:
             self.allowance.note_solve(solved[3])

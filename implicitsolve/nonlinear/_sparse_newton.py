@@ -24,7 +24,7 @@ from implicitsolve.linearize._evaluator import Evaluator, Tally
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import OneFactoredSystem
-from implicitsolve.nonlinear._newton_krylov import MixingFirst, NewtonKrylov
+from implicitsolve.nonlinear._newton_krylov import IDLE_MIXING, MixingFirst, NewtonKrylov
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians, SparseInverses
 from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext, SolveMemory, retried, unsolved
 from implicitsolve.operators._sparse import SparseMatrix
@@ -53,7 +53,8 @@ class SparseNewton:
         Where J has entries. Default: what the problem declares; else it is detected at the start, by `budget`
         evaluations at most, unless the problem forbids that (``structure="none"``). Where none is found, the system is
         solved by `NewtonKrylov`, and so is one on which the factored J fails, also in a trust region (`Dogleg`). A full
-        J whose column is near that of I, as of integral equations of the second kind, is left to `Anderson` first.
+        J with a column near that of a multiple of I, as of integral equations of the second kind, is left to `Anderson`
+        first.
     budget : int, optional
         Evaluations for the detection. Default 400.
     bisection : bool or "late", optional
@@ -201,7 +202,7 @@ class SparseNewton:
         """The method where J is not sparse, which may be what the detection has found."""
         if found is None or found.how != "identity":
             return NewtonKrylov()
-        return MixingFirst(diagonal=found.diagonal)
+        return MixingFirst(patience=IDLE_MIXING, damping=1 / found.diagonal)
 
     def _preconditioned(self, large: Sparse, context: SolveContext, start: Solution, rows: Indices | None) -> Solution:
         """Solve by products, preconditioned by the large entries of J, and without where that fails."""

@@ -82,6 +82,11 @@ class Allowance:
         """All of the allowance, less what a last assembly takes."""
         return max(ALLOWANCE - self.assembly, ASSEMBLIES * max(self.assembly, self.linear)) - self.reserve
 
+    @property
+    def withheld(self) -> int:
+        """What a first attempt without progress has to leave."""
+        return self.most - self.most // IDLE_SHARE
+
     def note_solve(self, iterations: int) -> None:
         """Note what a linear solve took that was as accurate as asked."""
         if self.is_single and not self.is_retry:
@@ -96,21 +101,26 @@ class Allowance:
     def left(self, state: LoopState) -> HostArray:
         """What is left to systems that are limited; only a half of it in a first attempt without progress."""
         is_idle = (state.lowest > IDLE_PART * state.start_norms) | (state.since >= IDLE_STEPS)
-        return self.rest(state.rows) - np.where(is_idle & (not self.is_retry), self.most // IDLE_SHARE, 0)
+        return self.rest(state.rows) - self.withheld * (is_idle & (not self.is_retry))
 
     def rest(self, rows: Indices) -> HostArray:
-        """What is left to systems in all, less what a single one's step has taken so far: no stage of it takes more."""
+        """What is left to systems in all: no stage of a step takes more."""
+        if self.is_single:
+            return np.full(rows.size, self.rest_of_one())
         if not self.is_limited:
             return np.full(rows.size, UNLIMITED)
-        begun = self.tally.evaluations - self.tally.charged if self.is_single else 0
-        return np.where(self.exempt[rows], UNLIMITED, self.most - self.charged[rows] - begun)
+        return np.where(self.exempt[rows], UNLIMITED, self.most - self.charged[rows])
 
-    def left_of_one(self, lowest: float, start: float, since: int) -> int:
-        """The same for a single system: its smallest ||F||_2, that at its start, and its steps without progress."""
+    def rest_of_one(self) -> int:
+        """The same for a single system, less what its step has taken so far."""
         if not self.is_limited or self.exempt[0]:
             return UNLIMITED
+        return self.most - int(self.charged[0]) - (self.tally.evaluations - self.tally.charged)
+
+    def left_of_one(self, lowest: float, start: float, since: int) -> int:
+        """`left` for a single system: its smallest ||F||_2, that at its start, and its steps without progress."""
         is_idle = (lowest > IDLE_PART * start or since >= IDLE_STEPS) and not self.is_retry
-        return (self.most // IDLE_SHARE if is_idle else self.most) - int(self.charged[0])
+        return self.rest_of_one() - self.withheld * is_idle
 
     def charge(self, state: LoopState, details: dict[str, HostArray]) -> None:
         """Charge a step, described by what the trace notes of it, less what it has earned."""
