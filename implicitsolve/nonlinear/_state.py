@@ -120,7 +120,7 @@ class Allowance:
     def left_of_one(self, lowest: float, start: float, since: int) -> int:
         """`left` for a single system: its smallest ||F||_2, that at its start, and its steps without progress."""
         is_idle = (lowest > IDLE_PART * start or since >= IDLE_STEPS) and not self.is_retry
-        return self.rest_of_one() - self.withheld * is_idle
+        return self.rest_of_one() - (self.withheld if is_idle else 0)
 
     def charge(self, state: LoopState, details: dict[str, HostArray]) -> None:
         """Charge a step, described by what the trace notes of it, less what it has earned."""
