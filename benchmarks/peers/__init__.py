@@ -6,6 +6,10 @@ Compilation, set-up and a first call come before the measurement, for all. Then 
 ours, and medians are compared: of CPU seconds with one thread, of elapsed seconds with two. What a rival cannot do, and
 what is not installed, is a line of the table too.
 
+Freed memory stays with the process. By default glibc returns it at thresholds that depend on what ran earlier: the
+stacked `solve_banded` of W4 met 15,206 page faults a solve in a process of its own, and none beside other solvers.
+Those faults are the system's time, not the solver's, so nobody pays for them here.
+
 Usage, from the root of the repository (`requirements.txt` here names the rivals)::
 
     python -m benchmarks.peers --json peers1.json              # everything, one thread

@@ -1,10 +1,13 @@
-"""Limit all libraries to some threads. Nothing here may import NumPy."""
+"""Limit all libraries to some threads, and keep freed memory. Nothing here may import NumPy."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+KEPT = 1 << 30  # bytes
 VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -26,3 +29,11 @@ def limit(threads: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[-threads:])
+
+
+def keep_memory() -> None:
+    """Let glibc return freed memory to the system only beyond `KEPT`; other allocators stay as they are."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(TRIM_THRESHOLD, KEPT)
+        mallopt(MMAP_THRESHOLD, KEPT)
