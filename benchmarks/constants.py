@@ -99,8 +99,7 @@ def constants(only: str | None = None) -> list[Constant]:
     """The constants of the methods, with the comments beside them."""
     found: list[Constant] = []
     for folder in FOLDERS:
-        names = [m for m in _modules() if m.split(".")[1] == folder and (only is None or only in m)]
-        for module in names:
+        for module in (m for m in _modules() if m.split(".")[1] == folder):
             text = _source(module)
             comments = {
                 token.start[0]: token.string.lstrip("# ")
@@ -112,7 +111,8 @@ def constants(only: str | None = None) -> list[Constant]:
                     targets = [n for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)]
                     for target in targets:
                         value = getattr(importlib.import_module(module), target.id)
-                        if isinstance(value, int | float):
+                        is_sought = only is None or only in f"{module}.{target.id}"
+                        if is_sought and isinstance(value, int | float):
                             found.append(Constant(module, target.id, value, comments.get(node.lineno, "")))
     return found
 
@@ -189,7 +189,7 @@ of those that are published stand beside them in the code. This page is written 
 def main(arguments: list[str] | None = None) -> None:
     """Vary the constants, and print or write the table."""
     parser = argparse.ArgumentParser(description="Evaluations with each constant halved and doubled.")
-    parser.add_argument("--only", help="modules whose names contain this")
+    parser.add_argument("--only", help="constants whose names, after those of their modules, contain this")
     parser.add_argument("--write", type=Path, help="a page for the docs")
     options = parser.parse_args(arguments)
     cases = solves()

@@ -51,7 +51,6 @@ class LinearStop:
     max_iterations: int = 500
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if self.rtol is not None:
             check_tolerance("LinearStop", "rtol", self.rtol)
         check_tolerance("LinearStop", "atol", self.atol)
@@ -138,7 +137,6 @@ class NonlinearStop:
     norm: str | Callable[[Array], Any] = "max"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_tolerance("NonlinearStop", "atol", self.atol)
         if self.rtol is not None:
             check_tolerance("NonlinearStop", "rtol", self.rtol)
@@ -328,10 +326,19 @@ def check_tolerance(owner: str, name: str, value: float) -> None:
         raise ValueError(f"{owner}: `{name}` must be finite and not negative, got {value}")
 
 
-def check_number(owner: str, name: str, value: float) -> None:
-    """Raise unless `value` is a real number."""
+def check_number(owner: str, name: str, value: float, least: float | None = None) -> None:
+    """Raise unless `value` is a real number, of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
         raise TypeError(f"{owner}: `{name}` must be a real number, got {type(value).__name__}")
+    if least is not None and not value >= least:
+        raise ValueError(f"{owner}: `{name}` must be at least {least}, got {value}")
+
+
+def check_positive(owner: str, name: str, value: float) -> None:
+    """Raise unless 0 < value < infinity."""
+    check_number(owner, name, value)
+    if not 0 < value < math.inf:
+        raise ValueError(f"{owner}: `{name}` must be positive and finite, got {value}")
 
 
 def check_fraction(owner: str, name: str, value: float) -> None:
@@ -371,9 +378,7 @@ def check_flag(owner: str, name: str, value: bool) -> None:
 def check_rdiff(owner: str, value: float | None) -> None:
     """Raise unless a relative step of differences is None or positive."""
     if value is not None:
-        check_tolerance(owner, "rdiff", value)
-        if value == 0:
-            raise ValueError(f"{owner}: `rdiff` must be positive, got 0")
+        check_positive(owner, "rdiff", value)
 
 
 def check_kind(owner: str, name: str, part: Any, kind: str) -> None:

@@ -219,18 +219,15 @@ class MergedFactors:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return sum(part.nbytes for part in self.parts)
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
-        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
         x = array_namespace(b).empty_like(b)
         for part, place in zip(self.parts, self.places):
             scatter(x, place, part.solve(gather(b, place), adjoint))
         return x
 
     def take(self, indices: Indices) -> Factors:
-        """Return the factors of some systems."""
         owner = np.isin(indices, self.places[1])
         parts: list[Factors] = []
         places: list[Indices] = []
@@ -251,16 +248,13 @@ class Backwards:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return self.factors.nbytes
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
-        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
         xp = array_namespace(b)
         return xp.asarray(xp.flip(self.factors.solve(xp.flip(b, axis=1), adjoint), axis=1), copy=True)
 
     def take(self, indices: Indices) -> Factors:
-        """Return the factors of some systems."""
         return Backwards(self.factors.take(indices), self.length)
 
 

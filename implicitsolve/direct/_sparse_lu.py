@@ -17,6 +17,7 @@ from implicitsolve._namespace import array_namespace, is_complex, near_reciproca
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine
+from implicitsolve.krylov import LinearMethod
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import per_system, status_per_system
@@ -115,7 +116,6 @@ class _Band:
         self.order, self.kl, self.ku, self.nbytes = plan.order, plan.lower, plan.upper, ab.nbytes
 
     def solve(self, b: HostArray, trans: str) -> HostArray:
-        """Permute, substitute, permute back."""
         b = b if self.order is None else b[self.order]
         x, _ = self._gbtrs(self.factors, self.kl, self.ku, b, self.pivots, trans="NTH".index(trans))
         if self.order is None:
@@ -141,7 +141,6 @@ class _Dense:
         self.nbytes: int = array.nbytes
 
     def solve(self, b: HostArray, trans: str) -> HostArray:
-        """Substitute."""
         return self._getrs(self.factors, self.pivots, b, trans="NTH".index(trans))[0]
 
 
@@ -154,7 +153,6 @@ class _Scaled:
         self.is_complex: bool = engine.is_complex
 
     def solve(self, b: HostArray, trans: str) -> HostArray:
-        """Scale, solve, scale."""
         first, last = (self.rows, self.columns) if trans == "N" else (self.columns, self.rows)
         return (self.engine.solve((first * b.T).T, trans).T * last).T
 
@@ -187,7 +185,6 @@ class _SuperLU:
         self.nbytes, self.is_complex = int(self.lu.nnz) * (data.itemsize + 4), data.dtype.kind == "c"
 
     def solve(self, b: HostArray, trans: str) -> HostArray:
-        """Permute, substitute, permute back."""
         if self.order is None:
             return self.lu.solve(b, trans)
         permuted = np.empty_like(b)
@@ -202,7 +199,7 @@ def _superlu(A: Any, **options: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseLU:
+class SparseLU(LinearMethod):
     """Sparse LU factorization.
 
     Rows and columns of different sizes are scaled. A matrix with more than a quarter of all entries goes to LAPACK's LU
@@ -228,7 +225,6 @@ class SparseLU:
     """
 
     kind: ClassVar[str] = "direct"
-    may_transform: ClassVar[bool] = False
     partitioned: ClassVar[bool] = False
     takes_sparse: ClassVar[bool] = True
 

@@ -117,12 +117,10 @@ class EvenOdd:
 
     @property
     def axis(self) -> int:
-        """Axis of the blocks."""
         return self.whole.batch_ndim
 
     @property
     def halves(self) -> Halves:
-        """The functions of both halves."""
         return self.whole.halves  # type: ignore[return-value]
 
     @property

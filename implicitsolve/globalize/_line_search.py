@@ -25,7 +25,7 @@ PROMISING = 0.8  # of ||J^-1 F|| at the start: which that model must predict
 class Forcing(Protocol):
     """Chooses eta for each system of a batch."""
 
-    kind: ClassVar[str]  # "forcing"
+    kind: ClassVar[str] = "forcing"
 
     def first(self, systems: int) -> HostArray:
         """Eta of the first step."""
@@ -37,7 +37,7 @@ class Forcing(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantForcing:
+class ConstantForcing(Forcing):
     """The same eta in every step.
 
     Parameters
@@ -53,24 +53,20 @@ class ConstantForcing:
     1.414214
     """
 
-    kind: ClassVar[str] = "forcing"
     eta: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_fraction("ConstantForcing", "eta", self.eta)
 
     def first(self, systems: int) -> HostArray:
-        """Eta of the first step."""
         return np.full(systems, self.eta)
 
     def next(self, eta: HostArray, norms: HostArray, previous: HostArray) -> HostArray:
-        """Eta of a later step."""
         return np.full(eta.shape, self.eta)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EisenstatWalker:
+class EisenstatWalker(Forcing):
     """Choice 2 of Eisenstat and Walker: ``eta = gamma (||F|| / ||F_previous||)^alpha``.
 
     Parameters
@@ -100,14 +96,12 @@ class EisenstatWalker:
     1.414214
     """
 
-    kind: ClassVar[str] = "forcing"
     eta0: float = 0.1
     eta_max: float = 0.9
     gamma: float = 0.9
     alpha: float = 2.0
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         for name in ("eta0", "eta_max", "gamma"):
             check_fraction("EisenstatWalker", name, getattr(self, name))
         check_number("EisenstatWalker", "alpha", self.alpha)
@@ -115,11 +109,9 @@ class EisenstatWalker:
             raise ValueError(f"EisenstatWalker: `alpha` must lie in (1, 2], got {self.alpha}")
 
     def first(self, systems: int) -> HostArray:
-        """Eta of the first step."""
         return np.full(systems, min(self.eta0, self.eta_max))
 
     def next(self, eta: HostArray, norms: HostArray, previous: HostArray) -> HostArray:
-        """Eta after ||F|| went from `previous` to `norms` with `eta`."""
         with np.errstate(all="ignore"):
             choice, guard = self.gamma * (norms / previous) ** self.alpha, self.gamma * eta**self.alpha
             return np.fmin(np.maximum(choice, guard * (guard > 0.1)), self.eta_max)  # NaN gives way to eta_max
@@ -192,8 +184,8 @@ class SearchStart:
 class LineSearch(Protocol):
     """Frozen settings of a line search."""
 
-    kind: ClassVar[str]  # "line search"
-    needs_descent: ClassVar[bool]  # whether `search` uses the steepest descent of ||F + J s||
+    kind: ClassVar[str] = "line search"
+    needs_descent: ClassVar[bool] = False  # whether `search` uses the steepest descent of ||F + J s||
 
     def search(self, start: SearchStart) -> SearchResult:
         """Find the length of the step of each system, and evaluate F there."""
@@ -205,7 +197,7 @@ class LineSearch(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backtracking:
+class Backtracking(LineSearch):
     """Shorten the step until the residual, or the Newton correction, has become smaller.
 
     A length lam is accepted when ``||F(x + lam s)|| <= (1 - t lam (1 - eta)) ||F(x)||``, t = 1e-4 [1]_, or when
@@ -244,21 +236,14 @@ class Backtracking:
     ('CONVERGED', True)
     """
 
-    kind: ClassVar[str] = "line search"
-    needs_descent: ClassVar[bool] = False
-
     max_trials: int = 20
     growth_limit: float = 1e3
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit("Backtracking", "max_trials", self.max_trials)
-        check_number("Backtracking", "growth_limit", self.growth_limit)
-        if not self.growth_limit >= 1:
-            raise ValueError(f"Backtracking: `growth_limit` must be at least 1, got {self.growth_limit}")
+        check_number("Backtracking", "growth_limit", self.growth_limit, least=1)
 
     def search(self, start: SearchStart) -> SearchResult:
-        """Backtrack; see `LineSearch`."""
         found, norms = start.full_step(), start.norms
         eta = np.clip(start.linear_residual, 0.0, 1.0)
         # Of ||F||^2 / ||F(x)||^2 along the step, since GMRES leaves a residual orthogonal to J s.

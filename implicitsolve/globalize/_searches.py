@@ -24,6 +24,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._line_search import (
     SUFFICIENT_DECREASE,
     Backtracking,
+    LineSearch,
     SearchResult,
     SearchStart,
     squared_ratio,
@@ -42,7 +43,7 @@ REJECTED, LOST = 0.25, 0.1  # of a rejected step: the next radius, and where F w
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullStep:
+class FullStep(LineSearch):
     """No line search: every step is taken whole, as long as the residual is finite there.
 
     Examples
@@ -53,11 +54,7 @@ class FullStep:
     1.414214
     """
 
-    kind: ClassVar[str] = "line search"
-    needs_descent: ClassVar[bool] = False
-
     def search(self, start: SearchStart) -> SearchResult:
-        """Take the full step; see `LineSearch`."""
         found = start.full_step()
         found.accepted = found.finite.copy()
         return found.restored(start.x, start.F, start.norms)
@@ -67,7 +64,7 @@ class FullStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wolfe:
+class Wolfe(LineSearch):
     """Strong Wolfe conditions on ||F||^2 / 2 along the step, by bisection; for one system, not a batch.
 
     The derivative along the step is a difference, so that a trial may cost two residuals. Where no length meets the
@@ -90,17 +87,12 @@ class Wolfe:
     'CONVERGED'
     """
 
-    kind: ClassVar[str] = "line search"
-    needs_descent: ClassVar[bool] = False
-
     max_trials: int = 10
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit("Wolfe", "max_trials", self.max_trials)
 
     def search(self, start: SearchStart) -> SearchResult:
-        """Search; see `LineSearch`."""
         if start.norms.size != 1:
             raise ValueError('line_search="wolfe" works on one system; use "armijo" for a batch')
         found = start.full_step()
@@ -123,7 +115,6 @@ class Wolfe:
         return Backtracking().search(replace(start, whole=None))
 
     def cautious(self) -> Backtracking:
-        """Return plain backtracking."""
         return Backtracking()
 
     def _merit(self, norms: HostArray, first: HostArray) -> float:
@@ -137,7 +128,7 @@ class Wolfe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dogleg:
+class Dogleg(LineSearch):
     """Powell's dogleg in a trust region: steps bend from Newton's direction towards steepest descent as they shorten.
 
     A step s is accepted when ||F||^2 falls by at least 1e-4 of what ||F + J s||^2 predicts. The path leads from 0 to
@@ -176,13 +167,11 @@ class Dogleg:
     'CONVERGED'
     """
 
-    kind: ClassVar[str] = "line search"
     needs_descent: ClassVar[bool] = True
 
     max_trials: int = 20
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit("Dogleg", "max_trials", self.max_trials, least=1)
 
     def search(self, start: SearchStart) -> SearchResult:

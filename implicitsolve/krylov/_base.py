@@ -61,12 +61,15 @@ class LinearMethod(Protocol):
     """
 
     kind: ClassVar[str]
-    may_transform: ClassVar[bool]
-    partitioned: ClassVar[bool]
+    may_transform: ClassVar[bool] = False
+    partitioned: ClassVar[bool] = True
 
 
 class KrylovMethod(LinearMethod, Protocol):
     """Frozen settings of an iterative method that needs products with A alone."""
+
+    kind: ClassVar[str] = "krylov"
+    may_transform: ClassVar[bool] = True
 
     def solve(
         self,
@@ -132,7 +135,7 @@ def classify(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedInverse:
+class TruncatedInverse(KrylovMethod):
     """A^-1 b by the polynomial P_n(I - A) b = b + (I - A) b + ... + (I - A)^n b, with A near the identity.
 
     Parameters
@@ -168,15 +171,12 @@ class TruncatedInverse:
     (array([1.75, 1.75]), 'STOPPED')
     """
 
-    kind: ClassVar[str] = "krylov"
     may_transform: ClassVar[bool] = False
-    partitioned: ClassVar[bool] = True
 
     order: int = 1
     damping: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit("TruncatedInverse", "order", self.order)
         check_number("TruncatedInverse", "damping", self.damping)
         if not 0 < self.damping <= 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +12,14 @@ from implicitsolve._namespace import array_namespace, eps, from_host, gather, is
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels import Kernel
 from implicitsolve.kernels._vectors import vectors_like
-from implicitsolve.krylov._base import KrylovOutcome, classify, part_of, start, updated
+from implicitsolve.krylov._base import KrylovMethod, KrylovOutcome, classify, part_of, start, updated
 from implicitsolve.operators import LinearOperator
 
 MAX_RESTARTS = 20  # runs that did not halve the residual after which a system has broken down
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiCGSTAB:
+class BiCGSTAB(KrylovMethod):
     """Stabilized biconjugate gradients: short recurrences, two products an iteration.
 
     Notes
@@ -42,10 +42,6 @@ class BiCGSTAB:
     array([1., 1.])
     """
 
-    kind: ClassVar[str] = "krylov"
-    may_transform: ClassVar[bool] = True
-    partitioned: ClassVar[bool] = True
-
     def solve(
         self,
         A: LinearOperator,
@@ -58,7 +54,6 @@ class BiCGSTAB:
         confirm: bool = True,
         polish: bool = False,
     ) -> KrylovOutcome:
-        """Solve on arrays (B, N); see `KrylovMethod`."""
         size = b.shape[0]
         x, r, norms = start(A, b, x0)
         iterations, restarts = np.zeros(size, dtype=int), np.zeros(size, dtype=int)

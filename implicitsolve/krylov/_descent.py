@@ -37,7 +37,6 @@ class Descent:
         return cls(unit, size, 1 - linear_residual**2, np.full(size.shape, np.inf))
 
     def take(self, rows: Indices) -> Descent:
-        """The same of some systems."""
         return Descent(gather(self.unit, rows), self.length[rows], self.gain[rows], self.radius[rows])
 
 
@@ -57,7 +56,6 @@ class DescentCollector:
         self.norms, self.descent = norms, Descent(array_namespace(F).zeros_like(F), zeros, zeros.copy(), zeros + np.inf)
 
     def __call__(self, systems: Indices, V: Array, Z: Array, small: Hessenberg, columns: HostArray) -> None:
-        """See the bases of some systems."""
         m = small.columns
         used = np.arange(m)[None, :] < columns[:, None]
         H = np.where(used[:, None, :], small.H[:, : m + 1, :m], 0.0)

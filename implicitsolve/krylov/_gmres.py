@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from implicitsolve._namespace import Norms, array_namespace, from_host, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._arnoldi import Arnoldi
-from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, part_of, start, updated
+from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, part_of, start, updated
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 
@@ -18,7 +18,7 @@ MAX_IDLE = 10  # idle cycles in a row after which a system has stagnated; LGMRES
 
 
 @dataclass(frozen=True, kw_only=True)
-class GMRES:
+class GMRES(KrylovMethod):
     """Generalized minimal residual method, restarted, for each system of a batch.
 
     Parameters
@@ -47,14 +47,9 @@ class GMRES:
     array([1., 1.])
     """
 
-    kind: ClassVar[str] = "krylov"
-    may_transform: ClassVar[bool] = True
-    partitioned: ClassVar[bool] = True
-
     restart: int = 30
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit(type(self).__name__, "restart", self.restart, least=1)
 
     @property
@@ -155,7 +150,6 @@ class LGMRES(GMRES):
     outer_k: int = 3
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         check_limit("LGMRES", "outer_k", self.outer_k, least=0)
 

@@ -44,12 +44,7 @@ class RecyclingGMRES:
     """
 
     def __init__(
-        self,
-        size: int,
-        recycle: int,
-        systems: int,
-        space: RecycledSpace | None = None,
-        needs_descent: bool = False,
+        self, size: int, recycle: int, systems: int, space: RecycledSpace | None = None, needs_descent: bool = False
     ) -> None:
         self.sizes: HostArray = np.full(systems, size)
         self.recycle = recycle
@@ -141,7 +136,6 @@ class RecyclingGMRES:
         return SpaceCollector(F, keep, least=np.where(has_some | (length <= SMALL), least, EASY))
 
     def take(self, rows: Indices) -> RecyclingGMRES:
-        """Return the method of some systems."""
         part = copy.copy(self)
         part.sizes, part.grew = self.sizes[rows], self.grew[rows]
         part._space = None if self.space is None else self.space.take(rows)
@@ -149,7 +143,6 @@ class RecyclingGMRES:
         return part
 
     def concat(self, other: RecyclingGMRES, systems: int) -> RecyclingGMRES:
-        """Return the method of these systems and of others, which are at their start."""
         whole = copy.copy(self)
         whole.sizes = np.concatenate([self.sizes, other.sizes])
         whole.grew = np.concatenate([self.grew, other.grew])
@@ -235,7 +228,6 @@ class SpaceCollector:
         self.bases: list[tuple[Indices, Array, Array, Hessenberg, HostArray]] = []
 
     def __call__(self, systems: Indices, V: Array, Z: Array, small: Hessenberg, columns: HostArray) -> None:
-        """See the bases of some systems."""
         columns = np.where(columns > self.least[systems], columns, 0)
         if columns.any():
             self.bases.append((systems, V, Z, small, columns))

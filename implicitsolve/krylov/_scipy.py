@@ -12,14 +12,14 @@ import scipy.sparse.linalg as spla
 
 from implicitsolve._namespace import library, norm2
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.krylov._base import IDLE, KrylovOutcome, classify, start
+from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
 
 SCIPY_METHODS = ("bicg", "bicgstab", "cg", "cgs", "gcrotmk", "gmres", "lgmres", "minres", "qmr", "tfqmr")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScipyKrylov:
+class ScipyKrylov(KrylovMethod):
     """A method of `scipy.sparse.linalg`, such as TFQMR, CGS, MINRES or GCROT(m,k).
 
     Parameters
@@ -49,15 +49,12 @@ class ScipyKrylov:
     array([1., 1.])
     """
 
-    kind: ClassVar[str] = "krylov"
-    may_transform: ClassVar[bool] = True
     partitioned: ClassVar[bool] = False
 
     function: str | Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if not isinstance(self.options, Mapping):
             raise TypeError(f"ScipyKrylov: `options` must be a mapping, got {type(self.options).__name__}")
         if not callable(self.function) and self.function not in SCIPY_METHODS:
@@ -75,7 +72,6 @@ class ScipyKrylov:
         confirm: bool = True,
         polish: bool = False,
     ) -> KrylovOutcome:
-        """Solve on arrays (B, N); see `KrylovMethod`."""
         if not isinstance(b, np.ndarray):
             raise TypeError(f"ScipyKrylov works on NumPy arrays, got some of {library(b)}; use GMRES or BiCGSTAB")
         x, r, norms = start(A, b, x0)
@@ -140,12 +136,10 @@ class _System:
         self.scale, self.products = 0.0, 0
 
     def operator(self, function: Any) -> Any:
-        """SciPy's form of the operator."""
         _needs_adjoint(function, self.A, "operator")
         return spla.LinearOperator((self.size, self.size), self.matvec, self.rmatvec, dtype=self.dtype)
 
     def preconditioner(self, function: Any) -> Any:
-        """SciPy's form of the preconditioner."""
         _needs_adjoint(function, self.M, "preconditioner")
         return spla.LinearOperator((self.size, self.size), self.precondition, self.rprecondition, dtype=self.dtype)
 
@@ -161,15 +155,12 @@ class _System:
         return w / self.scale
 
     def rmatvec(self, w: Array) -> Array:
-        """A^H w / scale."""
         return self.A.rmatvec(w.reshape(1, -1))[0] / (self.scale or 1.0)
 
     def precondition(self, v: Array) -> Array:
-        """M v * scale."""
         return self.M.matvec(v.reshape(1, -1))[0] * (self.scale or 1.0)
 
     def rprecondition(self, w: Array) -> Array:
-        """M^H w * scale."""
         return self.M.rmatvec(w.reshape(1, -1))[0] * (self.scale or 1.0)
 
 

@@ -19,13 +19,9 @@ FEW_FIELDS = 12  # an axis of at most so many entries may count fields, of at mo
 MOST_OFFSETS = 64  # offsets of the columns of one field
 TOO_MANY = 0.25  # part of the rows that may change for no known reason
 CONSECUTIVE = 7  # neighbors that are displaced to find how many fields are interleaved
-LARGE, MOST_LARGE = (
-    1e-2,
-    32,
-)  # entries of a full column over its largest, that may precondition, and how many there may be
+LARGE, MOST_LARGE = 1e-2, 32  # over its largest entry, entries of a full column that precondition, and how many may
 NEAR_IDENTITY = 0.25  # norm of the rest of a column over one entry, up to which Anderson's method comes before Newton's
 REMAINDER = 0.1  # sum of the other entries over that of these, at most
-
 
 Offset = tuple[int, ...]
 

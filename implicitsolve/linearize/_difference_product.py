@@ -71,7 +71,6 @@ class Box:
         return cls(*sides)
 
     def take(self, rows: Indices) -> Box:
-        """The bounds of some systems."""
         return Box(gather(self.lower, rows), gather(self.upper, rows))
 
     def clipped(self, x: Array) -> Array:
@@ -227,11 +226,7 @@ def difference_product(
 
 
 def difference_product_of_one(
-    residual: Callable[[HostArray], HostArray],
-    length: DifferenceLength,
-    row: int,
-    x: HostArray,
-    F: HostArray,
+    residual: Callable[[HostArray], HostArray], length: DifferenceLength, row: int, x: HostArray, F: HostArray
 ) -> Callable[[HostArray], HostArray]:
     """The same for the only system, in vectors (N,)."""
     info, (low, high) = np.finfo(x.dtype), safe_range(numpy_namespace, x.dtype)

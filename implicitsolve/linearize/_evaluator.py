@@ -83,14 +83,7 @@ class Evaluator:
     taken from when at most the part `few` of the systems run.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        like: Array,
-        rdiff: float | None = None,
-        *,
-        few: float = FEW,
-    ) -> None:
+    def __init__(self, problem: Problem, like: Array, rdiff: float | None = None, *, few: float = FEW) -> None:
         if problem.batch_ndim > like.ndim:
             raise ValueError(f"`batch_ndim` is {problem.batch_ndim}, but x0 has only {like.ndim} axes")
         self.xp: Namespace = array_namespace(like)
@@ -266,7 +259,6 @@ class Evaluator:
         return entering.evaluated(x, jacobian=jacobian)
 
     def _linearize(self, x: Array) -> tuple[Any, Any]:
-        """What `linearize` returns."""
         if (kept := self._kept_at(x)) is not None:
             return kept
         self.tally.add("residuals")
@@ -288,7 +280,6 @@ class Evaluator:
         return value if problem.linearize is None else value[1]
 
     def _jac(self, x: Array) -> Any:
-        """What `jac` returns."""
         if (kept := self._kept_at(x)) is not None:
             return kept
         self.tally.add("linearizations")
@@ -391,7 +382,6 @@ class JacobianProducts(LinearOperator):
         self.dtype = x.dtype
 
     def matvec(self, v: Array) -> Array:
-        """Return J v for each system."""
         return self._matvec(v)
 
     def approximate_inverse(self) -> None:

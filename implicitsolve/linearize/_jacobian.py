@@ -210,7 +210,6 @@ class Scales:
         )
 
     def start(self, x0: Array) -> Array:
-        """The scaled start."""
         return _over(self.x, x0)
 
     def monitor(self, monitor: Monitor) -> Monitor:

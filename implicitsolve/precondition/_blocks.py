@@ -15,6 +15,7 @@ from implicitsolve.direct import BlockLU
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.precondition._parts import (
     Diagonals,
+    Preconditioner,
     Split,
     Triangle,
     block_diagonals,
@@ -30,7 +31,7 @@ from implicitsolve.stopping import check_flag, check_limit
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockJacobi:
+class BlockJacobi(Preconditioner):
     """D^-1: the inverses of the diagonal blocks.
 
     Notes
@@ -51,7 +52,6 @@ class BlockJacobi:
     array([0.5, 0.5, 0.5, 0.5])
     """
 
-    kind: ClassVar[str] = "preconditioner"
     partitioned: ClassVar[bool] = True
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
@@ -61,7 +61,7 @@ class BlockJacobi:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neumann:
+class Neumann(Preconditioner):
     """A truncated Neumann series, sum_(i <= n) (I - D^-1 A)^i D^-1.
 
     Parameters
@@ -96,14 +96,12 @@ class Neumann:
     array([1. , 1.5])
     """
 
-    kind: ClassVar[str] = "preconditioner"
     partitioned: ClassVar[bool] = True
 
     order: int = 1
     scaled: bool = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit("Neumann", "order", self.order)
         check_flag("Neumann", "scaled", self.scaled)
 
@@ -124,7 +122,7 @@ ORDERS = ("forward", "backward", "symmetric")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockGaussSeidel:
+class BlockGaussSeidel(Preconditioner):
     """Sweeps over the blocks, each solved for with its neighbours' newest values.
 
     With D, L and U the diagonal blocks and what is below and above them, one sweep applies (D + L)^-1 ("forward"),
@@ -167,14 +165,10 @@ class BlockGaussSeidel:
     array([1., 2., 3., 4.])
     """
 
-    kind: ClassVar[str] = "preconditioner"
-    partitioned: ClassVar[bool] = False
-
     sweeps: int = 1
     order: str = "symmetric"
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit("BlockGaussSeidel", "sweeps", self.sweeps, least=1)
         if self.order not in ORDERS:
             raise ValueError(f"BlockGaussSeidel: `order` must be one of {ORDERS}, got {self.order!r}")
@@ -202,7 +196,7 @@ def triangle(diagonals: Diagonals, D_inverse: Array, length: int, *, below: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockILU:
+class BlockILU(Preconditioner):
     """Incomplete block LU factorization without fill, ILU(0): blocks that are zero in A stay zero.
 
     For wide bands of which only a few block diagonals hold anything, such as a stencil in the plane whose points are
@@ -244,9 +238,6 @@ class BlockILU:
     >>> ims.linear_solve(A, b, method=ims.GMRES(), M=BlockILU().build(A)).iterations
     16
     """
-
-    kind: ClassVar[str] = "preconditioner"
-    partitioned: ClassVar[bool] = False
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return the inverse of the incomplete factorization of each system of A."""

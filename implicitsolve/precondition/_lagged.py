@@ -155,7 +155,6 @@ class Lagged:
     structure: BlockBanded | Sparse | Grid | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if not builds_inverse(self.preconditioner):
             expected = "BlockLU() or one of implicitsolve.precondition"
             raise TypeError(f"Lagged: `preconditioner` must be {expected}, got {self.preconditioner!r}")

@@ -25,8 +25,8 @@ Diagonals: TypeAlias = dict[int, Array]
 class Preconditioner(Protocol):
     """Frozen settings that make an approximate inverse of a matrix."""
 
-    kind: ClassVar[str]  # "preconditioner"; `DirectMethod` settings can take the place of these: see `build_inverse`
-    partitioned: ClassVar[bool]  # whether it takes matrices whose block rows are partitioned across ranks
+    kind: ClassVar[str] = "preconditioner"  # `DirectMethod` settings may take the place of these: see `build_inverse`
+    partitioned: ClassVar[bool] = False  # whether it takes matrices whose block rows are partitioned across ranks
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return an operator that approximates A^-1, with adjoint products."""
@@ -136,19 +136,16 @@ class Split:
         self._D = None if D_inverse is None else BlockBandedMatrix(D_inverse[:, :, None, :, :], lower=0, upper=0)
 
     def solve(self, b: Array) -> Array:
-        """Apply it."""
         x = b if self.lower is None else self.lower.solve(b)
         x = copied(x) if self._D is None else self._D.matvec(x)
         return x if self.upper is None else self.upper.solve(x)
 
     def solve_adjoint(self, b: Array) -> Array:
-        """Apply its adjoint."""
         x = b if self.upper is None else self.upper.solve(b, adjoint=True)
         x = copied(x) if self._D is None else self._D.rmatvec(x)
         return x if self.lower is None else self.lower.solve(x, adjoint=True)
 
     def take(self, indices: Indices) -> Split:
-        """Return those of some systems."""
         lower, upper = (None if part is None else part.take(indices) for part in (self.lower, self.upper))
         return Split(None if self.D_inverse is None else gather(self.D_inverse, indices), lower, upper)
 

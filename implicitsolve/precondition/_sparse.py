@@ -17,11 +17,12 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import required
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
+from implicitsolve.precondition._parts import Preconditioner
 from implicitsolve.stopping import check_flag, check_limit, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
-class ILU:
+class ILU(Preconditioner):
     """Incomplete LU factors with threshold, of a sparse or block-banded matrix, by SuperLU [1]_.
 
     For the J of a problem that declares `Sparse`, `Grid` or `BlockBanded`: ``NewtonKrylov(preconditioner=ILU())``.
@@ -70,18 +71,13 @@ class ILU:
     drop_tolerance: float = 1e-2
     fill: float = 4.0
 
-    kind: ClassVar[str] = "preconditioner"
-    partitioned: ClassVar[bool] = False
     takes_sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_number("ILU", "drop_tolerance", self.drop_tolerance)
-        check_number("ILU", "fill", self.fill)
+        check_number("ILU", "fill", self.fill, least=1)
         if not 0 <= self.drop_tolerance < 1:
             raise ValueError(f"ILU: `drop_tolerance` must be at least 0 and below 1, got {self.drop_tolerance}")
-        if not self.fill >= 1:
-            raise ValueError(f"ILU: `fill` must be at least 1, got {self.fill}")
 
     def build(self, A: Any) -> LinearOperator:
         """Return the inverse of the incomplete factors of each system of A."""
@@ -100,7 +96,7 @@ class ILU:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AMG:
+class AMG(Preconditioner):
     """One V-cycle of smoothed aggregation multigrid for a sparse or block-banded matrix, by pyamg [1]_ (extra ``amg``).
 
     For diffusion on large grids and meshes, where LU factors fill too much: the iterations of a Krylov method hardly
@@ -147,12 +143,9 @@ class AMG:
     fields_last: bool = False
     coarsest: int = 500
 
-    kind: ClassVar[str] = "preconditioner"
-    partitioned: ClassVar[bool] = False
     takes_sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit("AMG", "fields", self.fields, least=1)
         check_limit("AMG", "coarsest", self.coarsest, least=1)
         check_flag("AMG", "fields_last", self.fields_last)
