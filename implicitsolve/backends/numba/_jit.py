@@ -311,7 +311,7 @@ class InUsersFolder(_ByContent, UserWideCacheLocator):
     """In the user's cache folder."""
 
 
-class _Kept(FunctionCache):
+class Kept(FunctionCache):
     """Load machine code without what only compilation needs: Numba's tables of types and functions take 0.15 s.
 
     With a `key` the code of a user's function is found by that alone, and all of it is removed from time to time.
@@ -320,6 +320,7 @@ class _Kept(FunctionCache):
     def __init__(self, function: Any, key: str) -> None:
         super().__init__(function)
         self.key = key
+        self.failed = Path(self.cache_path) / f"{key}.nbn"  # is there where the function does not compile
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         rtsys.initialize(target_context)
@@ -346,7 +347,7 @@ def kept(function: Callable[..., Any], key: str = "") -> Any:
     own = ",".join(f"{locator.__module__}.{locator.__name__}" for locator in (InGivenFolder, InUsersFolder))
     config.CACHE_LOCATOR_CLASSES = own
     try:
-        return _Kept(function, key)
+        return Kept(function, key)
     except RuntimeError:
         return None
     finally:

@@ -26,7 +26,7 @@ from implicitsolve._namespace import is_array, library
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._blas import usable
-from implicitsolve.backends.numba._jit import inner, kept, share
+from implicitsolve.backends.numba._jit import Kept, inner, kept, share
 from implicitsolve.backends.numba._lanes import pointer_to_lanes
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
@@ -277,20 +277,30 @@ def _rows(parameters: HostArray | None, B: int, dtype: Any) -> HostArray:
 @functools.lru_cache(maxsize=64)
 def compiled(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
     """C function ``(x, p, out, n0, n1, q) -> 1``, or 0 where `residual` raised, for one dtype and number of axes."""
-    return _c_function(residual, has_parameters, inner(lambda pointer: pointer), char, ndim, "one")
+    function = _c_function(residual, has_parameters, inner(lambda pointer: pointer), char, ndim, "one")
+    function.compile()
+    return function
 
 
 @functools.lru_cache(maxsize=64)
 def compiled_for_lanes(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
     """The same for the numbers of all lanes, or None: a residual may do what `Lanes` do not, such as branch on x."""
-    try:
-        return _c_function(residual, has_parameters, pointer_to_lanes, char, ndim, "lanes")
-    except (NumbaError, NotImplementedError):
+    function = _c_function(residual, has_parameters, pointer_to_lanes, char, ndim, "lanes")
+    cache: Any = function._cache
+    if isinstance(cache, Kept) and cache.failed.exists():
         return None
+    try:
+        function.compile()
+    except (NumbaError, NotImplementedError):
+        if isinstance(cache, Kept):
+            with contextlib.suppress(OSError):
+                cache.failed.touch()
+        return None
+    return function
 
 
 def _c_function(residual: Any, has_parameters: bool, view: Any, char: str, ndim: int, kind: str) -> Any:
-    """Compile `residual` for what `view` makes of a pointer, or load it if its digest is on disk."""
+    """`residual` for what `view` makes of a pointer, to be compiled, or loaded if its digest is on disk."""
     evaluate = _evaluation(residual, has_parameters)
     pointer = types.CPointer(numba.from_dtype(np.dtype(char)))
     arguments = pointer, pointer, pointer, types.intp, types.intp, types.intp
@@ -305,7 +315,6 @@ def _c_function(residual: Any, has_parameters: bool, view: Any, char: str, ndim:
     with contextlib.suppress(TypeError, ValueError):
         key = repr((_described(residual), has_parameters, ndim, kind))
         function._cache = kept(wrapper, hashlib.sha256(key.encode()).hexdigest()) or function._cache
-    function.compile()
     return function
 
 

@@ -154,3 +154,18 @@ def test_a_residual_is_compiled_once_for_each_value_that_it_captures(tmp_path, m
         roots.append(float(newton_batch(function, np.zeros((1, 1))).x[0, 0]))
     assert hits == [0, 1, 0]
     assert roots == [1.0, 1.0, 2.0]
+
+
+def test_residuals_that_do_not_suit_lanes_were_tried_again_by_each_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.core.config, "CACHE_DIR", str(tmp_path))
+
+    def branching(x, out):
+        out[0] = x[0] - 1 if x[0] > 0 else -1.0
+
+    tried = []
+    compile_one = _newton.CFunc.compile
+    monkeypatch.setattr(_newton.CFunc, "compile", lambda self: (tried.append(self), compile_one(self)))
+    for _ in range(2):
+        _newton.compiled_for_lanes.cache_clear()
+        assert _newton.compiled_for_lanes(branching, "d", 1, False) is None
+    assert len(tried) == 1
