@@ -50,7 +50,9 @@ def test_a_row_does_not_depend_on_the_rows_beside_it():
 def test_nan_and_infinity_stay_in_their_row_as_in_numpy():
     x, y = np.ones((9, 4)), np.ones((4, 33))
     x[2, 1], x[5, 3] = np.nan, np.inf
-    np.testing.assert_array_equal(product(x, y), x @ y)
+    with np.errstate(invalid="ignore"):  # some BLAS kernels add up to inf - inf in padding
+        expected = x @ y
+    np.testing.assert_array_equal(product(x, y), expected)
 
 
 @pytest.fixture
