@@ -86,8 +86,7 @@ class Auto:
       rest, where Newton's method, tried in between, cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
       dense J (`DenseNewton`), then `NewtonKrylov` with two line searches (one within bounds), and last a trust region
-      for equations that are brought to one size at every step (`EquilibratedDogleg`), each for the systems on which
-      those before failed.
+      for equations brought to one size at every step (`EquilibratedDogleg`), each where those before have failed.
       For single equations `DenseNewton` is tried twice, the second time from beyond the point where it ended.
     - No structure and no `linearize`, on NumPy arrays with more unknowns: `SparseNewton`, which takes the sparse
       matrix that `jac` returns (CuPy's as well), or detects diagonals and stencils in some ten evaluations. Graphs
@@ -154,8 +153,7 @@ class Auto:
         if dense and evaluator.size <= MOST_DENSE:
             beyond: list[NonlinearMethod] = [Beyond()] if evaluator.size == 1 else []
             # Of 128 starts within bounds the dogleg last solves 124, the cautious search 112 with more evaluations.
-            cautious: list[NonlinearMethod] = [] if is_bounded else [CAUTIOUS]
-            return [*dense, *beyond, PRODUCTS, *cautious, *last]
+            return [*dense, *beyond, PRODUCTS, *([] if is_bounded else [CAUTIOUS]), *last]
         is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
         if is_factorable and SparseNewton.suits(context, x0):
             if problem.sparse_structure is not None or problem.structure == "detect":

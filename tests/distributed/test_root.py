@@ -96,12 +96,12 @@ class TestSameAsWithoutRanks:
     )
     @pytest.mark.parametrize("method", ["newton-krylov", "block-newton"])
     def test_other_chains(self, rng, method, options, size, batch):
-        chain = Chain(rng, batch=batch, **options)
+        chain = contracting(rng, batch=batch, **options)  # where J may be singular, rounding errors decide
         alone = ims.root(chain.whole(), chain.x0, method=method, stop=TIGHT)
         x, _, result = solved(chain, size, method, ("jvp", "vjp"))
-        np.testing.assert_array_equal(result.status, alone.status)
-        is_near = np.abs(x - alone.x) <= 1e-12 * np.abs(alone.x).max()
-        assert np.all(is_near | ~np.asarray(alone.success)[..., None, None])  # without a root rounding errors grow
+        assert np.all(alone.success)
+        assert np.all(result.success)
+        np.testing.assert_allclose(x, alone.x, rtol=1e-12, atol=1e-12 * np.abs(alone.x).max())
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -13,6 +13,7 @@ from implicitsolve.testing import burkardt_problems, classic_problems
 SMALL = [p for p in [*classic_problems(), *burkardt_problems()] if p.size <= 20]
 # Watson's functions of nine and more variables and Burkardt's Chebyquad depend on rounding.
 MORE = {"mgh06-watson-9", "burkardt-p06", "burkardt-p07"}
+UNSTEADY = ("watson", "chebyquad", "almost-linear", "p08")  # parts of the names of systems of which that holds too
 TIGHT = NonlinearStop(atol=1e-12)
 
 
@@ -34,11 +35,12 @@ def test_a_short_newton_step_leaves_the_trust_region_as_it_is(rng):
     assert result.nfev <= 38  # it took 50
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("offers_jac", [False, True])
 def test_a_system_alone_takes_the_steps_that_it_takes_in_a_batch(offers_jac):
     for problem in SMALL:
-        if problem.name in MORE or "watson" in problem.name or "chebyquad" in problem.name:
-            continue
+        if problem.name in MORE or any(name in problem.name for name in UNSTEADY):
+            continue  # their steps depend on rounding: J is nearly singular
 
         def rows(x, F=problem.residual):
             return np.stack([F(row) for row in x])

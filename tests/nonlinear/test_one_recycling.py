@@ -25,6 +25,13 @@ def both(one, batch, J, F, eta, limit=None):
     return found[0], outcome.x[0]
 
 
+def assert_near(found, expected):
+    """As vectors: rounding errors grow by the condition of J, which small entries feel most."""
+    rtol = 1e-6 if expected.dtype == np.float64 else 0.05
+    assert np.linalg.norm(found - expected) <= rtol * np.linalg.norm(expected)
+
+
+@pytest.mark.rounding
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("size", "recycle"), [(30, 200), (30, 10), (30, 0), (300, 200)])
 def test_directions_and_spaces_are_those_of_a_batch(size, recycle, dtype, rng, monkeypatch):
@@ -36,14 +43,13 @@ def test_directions_and_spaces_are_those_of_a_batch(size, recycle, dtype, rng, m
     for change in (0.0, 0.01, 0.02, 0.3):
         F, v = rng.standard_normal((2, size)).astype(dtype)
         steps = both(one, batch, (J + change * np.eye(size)).astype(dtype), F, 1e-3)
-        rough = {"rtol": 1e-6 if dtype == np.float64 else 0.05, "atol": 1e-6 if dtype == np.float64 else 1e-2}
-        np.testing.assert_allclose(*steps, **rough)
+        assert_near(*steps)
         assert (one.correction is None) == (batch.correction is None)
         assert (one.space is None) == (batch.space is None)
         if one.space is not None:
             assert one.space.held.sum() == batch.space.held.sum()
-            np.testing.assert_allclose(one.correction(v[None]), batch.space.matvec(v[None]), **rough)
-            np.testing.assert_allclose(one.space.matvec(v[None]), one.correction(v[None]), **rough)
+            assert_near(one.correction(v[None]), batch.space.matvec(v[None]))
+            assert_near(one.space.matvec(v[None]), one.correction(v[None]))
             one = OneRecyclingGMRES(60, recycle, one.space)  # as a later solve begins
             batch.sizes[:] = 60
 
