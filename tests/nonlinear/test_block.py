@@ -248,13 +248,14 @@ def test_powers_of_two_on_x_change_no_count(name, power, reuse):
     np.testing.assert_array_equal(scaled.x, base.x * unit)
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("power", [-70, -30, 30, 70])
 def test_powers_of_two_on_x_in_float32(power):
     unit, x0 = np.float32(2.0**power), np.full(20, 0.5, dtype=np.float32)
     base = run(bratu, x0, TRIDIAGONAL)
     scaled = run(lambda y: bratu(y / unit), x0 * unit, TRIDIAGONAL)
-    assert scaled.counts == base.counts
-    np.testing.assert_array_equal(scaled.x, base.x * unit)
+    assert scaled.counts == base.counts  # no decision changes; squares of 2^-70 are subnormal
+    np.testing.assert_array_max_ulp(scaled.x, base.x * unit, 2)
 
 
 def test_one_unknown_on_very_different_scales():
