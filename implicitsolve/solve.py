@@ -13,6 +13,7 @@ from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
 from implicitsolve.krylov import LGMRES, KrylovMethod
+from implicitsolve.krylov._base import with_idle_measured
 from implicitsolve.linearize._evaluator import FEW, Evaluator
 from implicitsolve.linearize._jacobian import Scales
 from implicitsolve.monitor import Monitor, silent
@@ -346,6 +347,7 @@ def linear_solve(
             M=None if inverse is None else guarded(inverse, "M"),
             x0=None if start is None else xp.astype(xp.reshape(start, shape), b.dtype),
         )
+        outcome = outcome if start is not None else with_idle_measured(outcome, counted, flat, target)
     is_state = tuple(b.shape) == operator.batch_shape + operator.out_shape
     return LinearResult(
         x=xp.reshape(outcome.x, operator.batch_shape + operator.in_shape if is_state else b.shape),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -143,7 +143,7 @@ class NonlinearStop:
         if self.max_iterations is not None:
             check_limit("NonlinearStop", "max_iterations", self.max_iterations)
         check_budget("NonlinearStop", self.max_evaluations, self.max_seconds)
-        if not callable(self.norm) and self.norm not in ("max", "2"):
+        if not callable(self.norm) and not is_one_of(self.norm, ("max", "2")):
             raise ValueError(f'NonlinearStop: `norm` must be "max", "2" or callable, got {self.norm!r}')
 
     def __str__(self) -> str:
@@ -373,6 +373,11 @@ def check_flag(owner: str, name: str, value: bool) -> None:
     """Raise unless `value` is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{owner}: `{name}` must be True or False, got {type(value).__name__}")
+
+
+def is_one_of(value: object, names: Collection[str]) -> bool:
+    """Whether `value` is a string among `names`; arrays, whose comparison is no bool, are not."""
+    return isinstance(value, str) and value in names
 
 
 def check_rdiff(owner: str, value: float | None) -> None:

@@ -162,3 +162,9 @@ def test_a_tolerance_given_alone_is_the_whole_rule():
     result = ims.root(lambda x: x**2 - 2, np.ones(3), stop=NonlinearStop(atol=1e-14))
     assert result.success
     assert np.max(np.abs(result.fun)) <= 1e-14
+
+
+@pytest.mark.parametrize("value", [np.ones(2), 2, None, ["max"]])
+def test_a_norm_that_is_no_name_is_reported_as_such(value):
+    with pytest.raises(ValueError, match="NonlinearStop: `norm` must be"):
+        NonlinearStop(norm=value)

@@ -246,4 +246,6 @@ def initial_guess(problem: Problem, kind: str = "one-step", rng: np.random.Gener
     """
     if not isinstance(problem, Problem) or problem.initial_guess is None:
         raise TypeError(f"initial_guess: `problem` must be a Problem with an initial guess, got {problem!r}")
+    if not isinstance(kind, str):
+        raise TypeError(f"initial_guess: `kind` must be a string, got {type(kind).__name__}")
     return problem.initial_guess(kind, rng)

@@ -99,7 +99,10 @@ def check_lengths(caller: str, lengths: Lengths, B: int, T: int, is_single: bool
     """Lengths of B sequences on the host, each from 1 to T; None means T for all. A single one has an integer."""
     if lengths is None:
         return np.full(B, T, dtype=np.intp)
-    host = to_host(lengths) if is_array(lengths) else np.asarray(lengths)
+    try:
+        host = to_host(lengths) if is_array(lengths) else np.asarray(lengths)
+    except ValueError as error:
+        raise ValueError(f"{caller}: `lengths` must be integers, one for each sequence: {error}") from None
     if host.dtype.kind not in "iu":
         raise TypeError(f"{caller}: `lengths` must be integers, got dtype {host.dtype}")
     expected = () if is_single else (B,)

@@ -21,6 +21,7 @@ from implicitsolve.adapters._common import (
 from implicitsolve.adapters._layer import build
 from implicitsolve.adapters._stencil_cells import NAMES, ElmanCell, RNNCell, shapes
 from implicitsolve.adapters.kernels import check_activation
+from implicitsolve.stopping import check_flag
 
 
 def rnn_parameters(
@@ -207,6 +208,7 @@ def elman_parameters(
     >>> elman_parameters(3, 2, rng=np.random.default_rng(0))["V"].shape
     (2, 3)
     """
+    check_flag("elman_parameters", "bias", bias)
     return draw("elman_parameters", lambda d, k: _elman_shapes(d, k, bias), d, k, scale, rng, dtype)
 
 

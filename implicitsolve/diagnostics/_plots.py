@@ -16,6 +16,7 @@ from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.errors import required
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
+from implicitsolve.stopping import is_one_of
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # Okabe and Ito: safe for the color-blind
 MARKERS = "osD^vP"
@@ -63,7 +64,7 @@ def plot_convergence(
     >>> ax.get_yscale(), ax.get_xlabel()
     ('log', 'step')
     """
-    if against not in ("steps", "products"):
+    if not is_one_of(against, ("steps", "products")):
         raise ValueError(f'plot_convergence: `against` must be "steps" or "products", got {against!r}')
     given: Any = result if isinstance(result, Mapping) and "native" not in result else {label or "": result}
     results = {str(name): _checked(one) for name, one in given.items()}

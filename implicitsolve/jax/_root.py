@@ -242,8 +242,9 @@ def root(
     Arrays on the CPU share their memory with NumPy, those on a CUDA device with CuPy.
 
     Derivatives of any order are by implicit differentiation, exact to the tolerances of the solves: one linear solve at
-    the root for each tangent or cotangent. Where that fails they are NaN. Tracers that the residual captures from its
-    scope are parameters like `args`, but such a residual is traced again in each call.
+    the root for each tangent or cotangent. Where that fails they are NaN. Where `success` is false they are those of
+    the linearization at x, without a warning: mask them with ``jnp.where(success, x, ...)``. Tracers that the residual
+    captures from its scope are parameters like `args`, but such a residual is traced again in each call.
 
     Examples
     --------

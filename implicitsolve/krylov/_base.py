@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -132,6 +132,20 @@ def classify(
     status[nonfinite | ~np.isfinite(norms)] = Status.NONFINITE
     status[np.isfinite(norms) & (norms <= target)] = Status.CONVERGED
     return status
+
+
+def with_idle_measured(outcome: KrylovOutcome, A: LinearOperator, b: Array, target: HostArray) -> KrylovOutcome:
+    """Measure where x = 0 was accepted without a product: where A has a NaN it solves nothing, not even b = 0."""
+    rows = np.flatnonzero((outcome.iterations == 0) & (outcome.status == Status.CONVERGED))
+    if not rows.size or 0 in b.shape:
+        return outcome
+    norms, status = outcome.residual_norm.copy(), outcome.status.copy()
+    with np.errstate(all="ignore"):
+        norms[rows] = norm2(part_of(b, rows) - A.take(rows).matvec(part_of(outcome.x, rows)))
+    status[rows] = classify(
+        norms[rows], target[rows], broken=norms[rows] > target[rows], nonfinite=np.isnan(norms[rows])
+    )
+    return replace(outcome, residual_norm=norms, status=status)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop, Tally, check_kind, check_limit, kind_of
+from implicitsolve.stopping import NonlinearStop, Tally, check_kind, check_limit, is_one_of, kind_of
 
 ANDERSON = Anderson()
 
@@ -113,7 +113,7 @@ class Preconditioned:
         if isinstance(inner, type) or not (offered == "nonlinear" or isinstance(inner, Problem) or callable(inner)):
             raise TypeError(f"Preconditioned: `inner` must be callable, a Problem or a nonlinear method, got {inner!r}")
         check_kind("Preconditioned", "outer", self.outer, "nonlinear")
-        if self.side not in ("left", "right"):
+        if not is_one_of(self.side, ("left", "right")):
             raise ValueError(f'Preconditioned: `side` must be "left" or "right", got {self.side!r}')
         check_limit("Preconditioned", "sweeps", self.sweeps, least=1)
 

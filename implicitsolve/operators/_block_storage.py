@@ -10,6 +10,7 @@ import scipy.sparse
 
 from implicitsolve._namespace import array_namespace, is_complex, to_host, traits_of
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.stopping import is_one_of
 from implicitsolve.structure import BlockBanded
 
 FEW_COLUMNS = 4  # with as many right-hand sides or more, products of dense blocks beat SciPy's loops (if k > 1)
@@ -191,7 +192,7 @@ def _swapped(x: Array, lead: int) -> Array:
 
 def to_sparse(blocks: Array, structure: BlockBanded, format: str) -> Any:
     """Return one system's matrix as a SciPy sparse array."""
-    if format not in ("bsr", "csr", "csc"):
+    if not is_one_of(format, ("bsr", "csr", "csc")):
         raise ValueError(f'to_sparse: `format` must be "bsr", "csr" or "csc", got {format!r}')
     if int(np.prod(blocks.shape[:-4])) != 1:
         raise ValueError(f"to_sparse: the matrix must be one system, got batch shape {tuple(blocks.shape[:-4])}")

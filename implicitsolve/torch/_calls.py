@@ -17,6 +17,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.solve import root
+from implicitsolve.stopping import is_one_of
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._options import SolveOptions
 from implicitsolve.torch._share import (
@@ -236,7 +237,7 @@ class ResidualCall(Call):
         structure: BlockBanded | None,
         products: str,
     ) -> None:
-        if products not in PRODUCTS:
+        if not is_one_of(products, PRODUCTS):
             raise ValueError(f"solve: `products` must be one of {PRODUCTS}, got {products!r}")
         super().__init__("solve", options, batch_ndim, structure)
         self.residual = residual

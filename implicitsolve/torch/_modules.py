@@ -11,6 +11,7 @@ from torch import Tensor
 
 import implicitsolve as ims
 from implicitsolve.adapters._equations import Recurrence
+from implicitsolve.stopping import is_one_of
 from implicitsolve.torch._layer import EQUATIONS, ImplicitLayer, LayerOptions
 from implicitsolve.torch._options import Start
 
@@ -331,7 +332,7 @@ class Elman(_Recurrent):
         super().__init__(d, k, sizes={"bias": bias}, settings={"activation": activation}, **options)
         if rho is not None and rho < 1:
             raise ValueError(f"Elman: `rho` must be at least 1, got {rho}")
-        if propagation not in ("full", "skipped"):
+        if not is_one_of(propagation, ("full", "skipped")):
             raise ValueError(f"Elman: `propagation` must be 'full' or 'skipped', got {propagation!r}")
         self.rho: int | None = rho
         self.propagation: str = propagation

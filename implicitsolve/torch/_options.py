@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from implicitsolve.stopping import LinearStop, NonlinearStop
+from implicitsolve.stopping import LinearStop, NonlinearStop, is_one_of
 
 ON_FAILURE = ("warn", "raise", "ignore")
 
@@ -71,7 +71,7 @@ class SolveOptions:
         for name, value, kind in given:
             if value is not None and not isinstance(value, kind):
                 raise TypeError(f"SolveOptions: `{name}` must be a {kind.__name__}, got {type(value).__name__}")
-        if self.on_failure not in ON_FAILURE:
+        if not is_one_of(self.on_failure, ON_FAILURE):
             raise ValueError(f"SolveOptions: `on_failure` must be one of {ON_FAILURE}, got {self.on_failure!r}")
 
     def report(self, caller: str, what: str, result: Any) -> None:

@@ -168,3 +168,9 @@ def test_parameters_are_uniform_and_the_same_in_both_precisions():
         assert one[name].dtype == np.float32
         np.testing.assert_array_equal(one[name], value.astype(np.float32))
     assert 0.049 < np.abs(other["W"]).max() <= 0.05
+
+
+@pytest.mark.parametrize("bias", ["no", None, 1.0, np.ones(2)])
+def test_a_bias_must_be_true_or_false(bias, rng):
+    with pytest.raises(TypeError, match="elman_parameters: `bias` must be True or False"):
+        elman_parameters(2, 3, bias=bias, rng=rng)

@@ -367,3 +367,9 @@ def test_threads_and_pickling():
         for i, task in enumerate(tasks):
             np.testing.assert_array_equal(task.result(), expected[i % 3])
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer)).residual(case.H), expected[0])
+
+
+def test_ragged_lengths_are_reported_by_name(rng):
+    params = ims.adapters.gru_parameters(2, 3, rng=rng)
+    with pytest.raises(ValueError, match="implicit_gru: `lengths` must be integers, one for each sequence"):
+        implicit_gru(params, rng.standard_normal((2, 4, 2)), lengths=[[1], [2, 3]])

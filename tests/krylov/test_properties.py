@@ -174,10 +174,18 @@ def test_zero_b_takes_no_iteration_beside_anything(systems, method):
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
-def test_zero_b_alone_takes_no_product(method):
-    result = ims.linear_solve(np.full((3, 3), np.nan), np.zeros(3), method=method)
-    assert (result.status, result.iterations, result.matvecs) == (Status.CONVERGED, 0, 0)
+def test_zero_b_alone_takes_one_product(method):
+    result = ims.linear_solve(np.eye(3), np.zeros(3), method=method)
+    assert (result.status, result.iterations, result.matvecs) == (Status.CONVERGED, 0, 1)
     np.testing.assert_array_equal(result.x, np.zeros(3))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize(("b", "rtol"), [(0.0, 1e-6), (1.0, 1.0)])
+def test_zero_is_no_solution_of_a_system_with_nan(method, b, rtol):
+    A = np.stack([np.diag([1.0, np.nan, 1.0]), np.eye(3)])
+    result = ims.linear_solve(A, np.full((2, 3), b), method=method, stop=LinearStop(rtol=rtol))
+    np.testing.assert_array_equal(result.status, [Status.NONFINITE, Status.CONVERGED])
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)

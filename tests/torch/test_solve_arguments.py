@@ -60,3 +60,9 @@ def test_unusable_starts(x0, message):
 def test_unusable_options(options, error, message):
     with pytest.raises(error, match=message):
         imt.solve(squares, torch.ones(2), torch.ones(2), **options)
+
+
+@pytest.mark.parametrize("name", ["products", "on_failure"])
+def test_an_array_is_no_name(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be one of"):
+        imt.solve(lambda x: x, torch.ones(2), **{name: np.ones(2)})

@@ -255,3 +255,19 @@ def test_first_call_with_a_warm_cache_is_quick():
         for _ in range(2)
     ]
     assert times[1] < 0.2
+
+
+@pytest.mark.parametrize("form", ["writes", "returns"])
+def test_complex_division_by_zero_is_not_finite_and_prints_nothing(form, capfd):
+    def writes(x, out):
+        for i in range(2):
+            out[i] = 1 / (x[i] - 1) + x[i]
+
+    def returns(x):
+        return 1 / (x - 1) + x
+
+    x0 = np.array([[1.0, 1.0], [0.2 + 0.7j, 0.2 + 0.7j]])
+    result = newton_batch({"writes": writes, "returns": returns}[form], x0)
+    np.testing.assert_array_equal(result.status, [Status.NONFINITE, Status.CONVERGED])
+    assert np.isnan(result.fun[0]).all()
+    assert "Exception" not in capfd.readouterr().err
