@@ -173,16 +173,14 @@ class NonlinearStop:
         """The same of F, the first array of `norms`."""
         if callable(self.norm):
             F = norms.arrays[0]
-            xp = array_namespace(F)
-            parts = (xp.reshape(copied(F[i, ...]), event_shape) for i in range(F.shape[0]))
+            parts = (array_namespace(F).reshape(copied(F[i, ...]), event_shape) for i in range(F.shape[0]))
             return np.asarray([_number(self.norm(part)) for part in parts])
         return norms.largest(0) if self.norm == "max" else norms.two(0)
 
     def target(self, first: HostArray, F: Array) -> HostArray:
         """Right-hand side of the inequality for systems that started at norm `first`."""
-        rtol = self.relative(eps(array_namespace(F), F.dtype))
         with np.errstate(invalid="ignore"):
-            scaled = rtol * first
+            scaled = self.relative(eps(array_namespace(F), F.dtype)) * first
         scaled[~np.isfinite(first)] = 0.0
         return np.maximum(self.atol, scaled)
 
@@ -201,9 +199,12 @@ class NonlinearStop:
 
 def _number(norm: Any) -> float:
     try:
-        return float(norm)
-    except TypeError:
+        value = float(norm)
+    except (TypeError, ValueError):
         raise TypeError(f"the norm of the stopping rule must return a real number, got {norm!r}") from None
+    if value < 0:
+        raise ValueError(f"the norm of the stopping rule must not be negative, got {value}")
+    return value
 
 
 def _relative(atol: float, rtol: float | None, default: float) -> float:

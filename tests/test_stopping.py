@@ -168,3 +168,8 @@ def test_a_tolerance_given_alone_is_the_whole_rule():
 def test_a_norm_that_is_no_name_is_reported_as_such(value):
     with pytest.raises(ValueError, match="NonlinearStop: `norm` must be"):
         NonlinearStop(norm=value)
+
+
+def test_a_negative_norm_is_no_convergence():
+    with pytest.raises(ValueError, match="norm of the stopping rule must not be negative"):
+        ims.root(lambda x: x**3 - 8, np.ones(3), stop=NonlinearStop(norm=lambda F: float(F.sum())))
