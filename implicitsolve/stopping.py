@@ -158,12 +158,9 @@ class NonlinearStop:
 
     def left(self, evaluations: int, seconds: float) -> NonlinearStop:
         """The same for the rest of a solve that has taken so much of what it may."""
-        most, until = self.max_evaluations, self.max_seconds
-        return replace(
-            self,
-            max_evaluations=None if most is None else max(1, most - evaluations),
-            max_seconds=None if until is None else max(0.0, until - seconds),
-        )
+        most = None if self.max_evaluations is None else max(1, self.max_evaluations - evaluations)
+        until = None if self.max_seconds is None else max(0.0, self.max_seconds - seconds)
+        return replace(self, max_evaluations=most, max_seconds=until)
 
     def measure(self, F: Array, event_shape: tuple[int, ...]) -> HostArray:
         """Norm of each row of F (B, N) on the host; a callable norm is called with rows in the shape of one system."""
@@ -209,9 +206,7 @@ def _number(norm: Any) -> float:
 
 def _relative(atol: float, rtol: float | None, default: float) -> float:
     """The relative tolerance: the default one only where no tolerance was given."""
-    if rtol is None:
-        return 0.0 if atol > 0 else default
-    return float(rtol)
+    return (0.0 if atol > 0 else default) if rtol is None else float(rtol)
 
 
 def _bound(atol: float, rtol: float | None, default: str, norm: str) -> str:

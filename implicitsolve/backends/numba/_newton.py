@@ -92,13 +92,13 @@ def newton_batch(
     The first call with a residual compiles it (half a second); the solver itself is compiled once for each dtype, in
     some four seconds. Both are kept on disk: ``python -m implicitsolve compile`` compiles the solver in advance. The
     code of a residual is found by its bytecode and by the values of all names in it, where these are numbers, arrays
-    below 1 MB, NumPy, math, and compiled functions of the same kind. What a user has added to Numba by
-    ``numba.extending`` is not seen. An exception raised in `residual` counts as a residual that is not finite.
+    below 1 MB, NumPy, math, and compiled functions of the same kind; what ``numba.extending`` adds is not seen. An
+    exception raised in `residual` counts as a residual that is not finite.
 
     `residual` is evaluated for sixteen systems at once where it consists of arithmetic, powers with numbers in the
     exponent and elementary functions on elements of x and p: ``out[i] = p[0] - np.exp(x[i])``. With branches on x, or
-    whole arrays in an expression, it is evaluated for one after the other, which takes twice as long (measured, with
-    16 unknowns). What is returned for a system does not depend on the others in the batch.
+    whole arrays in an expression, it is evaluated for one after the other, in twice the time. What is returned for a
+    system does not depend on the others.
 
     Memory beyond x and F, for each thread, in numbers: ``k^2 T (4 lower + 3 upper + 3) + 46 N``; in lanes, where it is
     at most 1 MiB, ``16 (k^2 T (lower + upper + 1) + 46 N)``.
@@ -262,16 +262,12 @@ def _rows(parameters: HostArray | None, B: int, dtype: Any) -> HostArray:
     if parameters is None:
         return np.zeros((B, 1), dtype)
     p = np.asarray(parameters)
-    if p.ndim == 1:
-        p = np.broadcast_to(p, (B, p.size))
+    p = np.broadcast_to(p, (B, p.size)) if p.ndim == 1 else p
     if p.ndim != 2 or p.shape[0] != B:
         raise ValueError(f"newton_batch: `parameters` must have shape ({B}, Q) or (Q,), got {p.shape}")
     if p.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         raise TypeError("newton_batch: `parameters` must be real for a real `x0`, got complex numbers")
     return usable(p.astype(dtype, order="C"))
-
-
-# The residual as a C function, which the compiled loops call
 
 
 @functools.lru_cache(maxsize=64)
@@ -327,15 +323,13 @@ def _c_function(residual: Any, has_parameters: bool, view: Any, char: str, ndim:
     return function
 
 
-# What is on disk for a residual: the machine code for all that it refers to, directly or not
-
 MODULES = (builtins, cmath, math, np)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 LARGEST = 10**6  # bytes of an array that Numba compiles in
 
 
 def _described(function: Any, within: tuple[Any, ...] = ()) -> Any:
-    """Code, options, defaults and what its names stand for; TypeError where it refers to what is not known here."""
+    """All that its machine code depends on; TypeError where it refers to what is not known here."""
     if function in within:
         return within.index(function)
     within += (function,)
@@ -351,8 +345,7 @@ def _described(function: Any, within: tuple[Any, ...] = ()) -> Any:
 
 
 def _names(code: CodeType) -> set[str]:
-    inner_codes = (value for value in code.co_consts if isinstance(value, CodeType))
-    return set(code.co_names).union(*map(_names, inner_codes))
+    return set(code.co_names).union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
 
 
 def _known(value: Any, within: tuple[Any, ...]) -> Any:
