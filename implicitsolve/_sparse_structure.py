@@ -246,7 +246,6 @@ class Grid(Shown):
     fields_last: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         shape: Any = self.shape
         if isinstance(shape, int | np.integer):
             shape = (shape,)

@@ -223,7 +223,8 @@ def solve_root(
         solution = replace(solution, status=solution.status + Status.CONVERGED, first_norm=none, target=none)
     else:
         context = SolveContext(evaluator, stop, monitor, scheduler, previous=known, memory=memory)
-        solver = Halved(method=solver) if solver.eliminates and Halved.suits(context) else solver
+        if problem.halves is not None and solver.eliminates and Halved.suits(context):
+            solver = Halved(method=solver)
         solution = solver.solve(context, solution)
     result = _result(solution, evaluator, memory)
     return result if scales is None else scales.expanded(result)

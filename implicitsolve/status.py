@@ -54,11 +54,7 @@ class Status(enum.IntEnum):
         "of ||F|| (start elsewhere). With finite-difference products, give `jvp` or `rdiff`. `max_evaluations` "
         "replaces the allowance of evaluations without progress.",
     )
-    DIVERGED = (
-        4,
-        "the residual or x grew without bound",
-        "Use a line search, or start closer to the solution.",
-    )
+    DIVERGED = (4, "the residual or x grew without bound", "Use a line search, or start closer to the solution.")
     LINE_SEARCH_FAILED = (
         5,
         "no step along the Newton direction reduced the residual",

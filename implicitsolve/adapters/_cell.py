@@ -99,7 +99,6 @@ class Cell(ByFields, ABC):
 
     @cached_property
     def product(self) -> Any:
-        """The product of two matrices."""
         return kernels.product.select(self.weights, size=self.factor_size)
 
     def times(self, states: Array, weights: Array) -> Array:
@@ -158,11 +157,7 @@ class Cell(ByFields, ABC):
 
     @abstractmethod
     def push(
-        self,
-        factors: Array,
-        dneighbours: Sequence[Array],
-        distances: Distances = None,
-        extra: Array | None = None,
+        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
     ) -> Array:
         """Change of f for changes of the neighbours, and `extra` ones of all arguments (blocks, n, k): a new array."""
 
@@ -370,11 +365,7 @@ class GatedCell(AffineCell):
         return self.gate(x[0][m:, ...], mixture, gating)
 
     def push(
-        self,
-        factors: Array,
-        dneighbours: Sequence[Array],
-        distances: Distances = None,
-        extra: Array | None = None,
+        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
     ) -> Array:
         m, (mixing, gating) = len(self.offsets), self.split(factors)
         dmixture = self.push_mixture(self.products(dneighbours, extra), dneighbours, mixing, distances)

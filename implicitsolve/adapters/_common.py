@@ -131,13 +131,7 @@ def check_size(caller: str, name: str, value: object) -> int:
 
 
 def draw(
-    caller: str,
-    shapes: Shapes,
-    d: object,
-    k: object,
-    scale: float,
-    rng: np.random.Generator,
-    dtype: DType,
+    caller: str, shapes: Shapes, d: object, k: object, scale: float, rng: np.random.Generator, dtype: DType
 ) -> dict[str, HostArray]:
     """Draw the parameters of these shapes uniformly from [-scale, scale], in order."""
     d, k = check_size(caller, "d", d), check_size(caller, "k", k)

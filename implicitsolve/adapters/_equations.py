@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from implicitsolve.adapters.kernels._gates import halves
+
 Array: TypeAlias = Any
 Arrays: TypeAlias = Mapping[str, Array]
 Neighbours: TypeAlias = Sequence[Array]
@@ -35,19 +37,16 @@ class Equations:
         return known[name](x)
 
     def implicit_gru(self, w: Arrays, x: Array, near: Neighbours) -> Array:
-        """That of `implicit_gru`."""
         arguments = [self._affine(w, gate, x, h) for gate, h in zip("pn", near, strict=True)]
         return self.gru(w, x, [self._mixed(arguments, near)])
 
     def stencil_gru(self, w: Arrays, x: Array, near: Neighbours) -> Array:
-        """That of `stencil_gru`."""
         switch = zip(w["Ws"], w["bs"], w["Us"], near, strict=True)
         arguments = [self.linear(x, W, b) + self.linear(h, U) for W, b, U, h in switch]
         return self.gru(w, x, [self._mixed(arguments, near)])
 
     def implicit_lstm(self, w: Arrays, x: Array, near: Neighbours) -> Array:
-        """That of `implicit_lstm`."""
-        hidden = [_halves(state)[0] for state in near]
+        hidden = [halves(state)[0] for state in near]
         arguments = [self._affine(w, gate, x, h) for gate, h in zip("pn", hidden, strict=True)]
         arguments = [self.xp.concatenate([a, a], axis=-1) for a in arguments]
         return self.lstm(w, x, [self._mixed(arguments, near)])
@@ -60,7 +59,7 @@ class Equations:
 
     def lstm(self, w: Arrays, x: Array, near: Neighbours) -> Array:
         """The state (h, c) of an LSTM with one previous state."""
-        h, c = _halves(near[0])
+        h, c = halves(near[0])
         i, f, o = (self.sigmoid(self._affine(w, gate, x, h)) for gate in "ifo")
         c = f * c + i * self.xp.tanh(self._affine(w, "g", x, h))
         return self.xp.concatenate([o * self.xp.tanh(c), c], axis=-1)
@@ -139,8 +138,3 @@ class Recurrence:
             found.append(self.equations.xp.broadcast_to(value, wanted))
         none = self.equations.zeros(states, wanted)
         return self.equations.xp.concatenate(found, axis=-1) if found else none
-
-
-def _halves(states: Array) -> tuple[Array, Array]:
-    k = states.shape[-1] // 2
-    return states[..., :k], states[..., k:]

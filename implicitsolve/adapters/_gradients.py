@@ -131,12 +131,7 @@ class Boundary:
     own: frozenset[str] = frozenset()  # names of those with one value per sequence; the others are shared by all
 
     def accept(
-        self,
-        caller: str,
-        given: Mapping[str, Array | None],
-        like: Array,
-        batch: tuple[int, ...],
-        stacked: bool,
+        self, caller: str, given: Mapping[str, Array | None], like: Array, batch: tuple[int, ...], stacked: bool
     ) -> tuple[Boundary, dict[str, Array]]:
         """Check the parts that are given, and copy them; the others are zeros that all sequences share.
 

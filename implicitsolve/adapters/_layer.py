@@ -13,15 +13,7 @@ from implicitsolve import BlockBanded, LinearOperator, Problem
 from implicitsolve._namespace import array_namespace, copied, from_host, gather
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cell
-from implicitsolve.adapters._common import (
-    ByFields,
-    DType,
-    Lengths,
-    check_array,
-    check_lengths,
-    quiet,
-    zeros,
-)
+from implicitsolve.adapters._common import ByFields, DType, Lengths, check_array, check_lengths, quiet, zeros
 from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients, direction, jacobian, one_step
 from implicitsolve.adapters._rows import Rows, stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
@@ -79,12 +71,10 @@ class Layer(ByFields):
 
     @property
     def cell(self) -> Cell:
-        """The function of one position."""
         return self.transition.cell
 
     @property
     def map(self) -> Map:
-        """The layout of the states."""
         return self.transition.map
 
     @property
@@ -94,12 +84,10 @@ class Layer(ByFields):
 
     @property
     def inputs(self) -> Array:
-        """Of the layer."""
         return self.parameters["inputs"]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a state."""
         return self.map.shape(self.rows)
 
     @property
@@ -109,7 +97,6 @@ class Layer(ByFields):
         return {name: value for name, value in self.parameters.items() if name not in others}
 
     def problem(self) -> Problem:
-        """The layer as a problem."""
         offsets = self.cell.offsets
         return Problem(
             self.residual,
@@ -143,7 +130,6 @@ class Layer(ByFields):
 
     @quiet
     def residual(self, H: Array) -> Array:
-        """H - F(H)."""
         whole = self.cell.recurrence("residual") if self.direction else None
         if whole is None:
             return self.transition.residual(self.check("x", H))
@@ -156,11 +142,9 @@ class Layer(ByFields):
         return difference(H, F), jacobian(derivative)
 
     def jvp(self, H: Array, v: Array) -> Array:
-        """J v."""
         return self.linearize(H)[1].matvec(v)
 
     def vjp(self, H: Array, w: Array) -> Array:
-        """J^T w."""
         return self.linearize(H)[1].rmatvec(w)
 
     def blocks(self, H: Array) -> Array:
@@ -181,11 +165,7 @@ class Layer(ByFields):
             Half(apply=partial(self.half, parity), linearize=partial(self.linearize_half, parity)) for parity in (0, 1)
         )
         return Halves(
-            eliminated=even,
-            kept=odd,
-            shape=self.shape,
-            nearly_diagonal=self.cell.is_nearly_diagonal,
-            pull=self.pull,
+            eliminated=even, kept=odd, shape=self.shape, nearly_diagonal=self.cell.is_nearly_diagonal, pull=self.pull
         )
 
     @quiet
@@ -206,7 +186,6 @@ class Layer(ByFields):
         return self._half(parity, other).apply(other)
 
     def linearize_half(self, parity: int, other: Array) -> tuple[Array, Coupling]:
-        """The same, and its derivative."""
         return self._half(parity, other).linearize(other)
 
     def _half(self, parity: int, other: Array) -> Transition:

@@ -12,11 +12,7 @@ from implicitsolve._typing import Array
 from implicitsolve.adapters._common import check_array, check_size
 from implicitsolve.adapters._lifted_matrices import LiftedMatrices, Places, matrices
 
-CHOICES = {
-    "format": ("sparse", "block-banded", "dense"),
-    "outputs": ("last", "all"),
-    "initial": ("zero", "input"),
-}
+CHOICES = {"format": ("sparse", "block-banded", "dense"), "outputs": ("last", "all"), "initial": ("zero", "input")}
 
 
 def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> LiftedMatrices:
@@ -81,14 +77,7 @@ def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> L
 
 
 def lifted_rnn(
-    W_H: Array,
-    W_I: Array,
-    W_O: Array,
-    T: int,
-    *,
-    outputs: str = "last",
-    initial: str = "zero",
-    format: str = "sparse",
+    W_H: Array, W_I: Array, W_O: Array, T: int, *, outputs: str = "last", initial: str = "zero", format: str = "sparse"
 ) -> LiftedMatrices:
     """Return T steps of a recurrent network h_t = phi(W_H h_{t-1} + W_I u_t), y_t = W_O h_t, as a lifted net.
 
@@ -155,15 +144,7 @@ def lifted_rnn(
 
 
 def lifted_birnn(
-    W_Hf: Array,
-    W_If: Array,
-    W_Of: Array,
-    W_Hb: Array,
-    W_Ib: Array,
-    W_Ob: Array,
-    T: int,
-    *,
-    format: str = "sparse",
+    W_Hf: Array, W_If: Array, W_Of: Array, W_Hb: Array, W_Ib: Array, W_Ob: Array, T: int, *, format: str = "sparse"
 ) -> LiftedMatrices:
     """Return T steps of a bidirectional recurrent network as a lifted net.
 

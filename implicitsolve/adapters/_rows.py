@@ -86,7 +86,6 @@ def joined(weights: Array) -> Array:
 
 
 def product(x: Array, y: Array) -> Array:
-    """Product of two matrices."""
     return kernels.product.select(y, size=y.shape[1])(x, y)
 
 
@@ -298,11 +297,7 @@ def stepwise(step: Callable[[tuple[Array, ...], tuple[Array, ...]], Array]) -> R
 
 
 def sweep(
-    run: Run,
-    x: tuple[Array, ...],
-    rows: Rows,
-    lags: tuple[int, ...],
-    starts: dict[int, Array],
+    run: Run, x: tuple[Array, ...], rows: Rows, lags: tuple[int, ...], starts: dict[int, Array]
 ) -> dict[int, Array]:
     """Run a recurrence from one end of every sequence, or from both at once, as one batch.
 

@@ -57,7 +57,6 @@ class GRUCell(GatedCell):
 
     @cached_property
     def U(self) -> Array:
-        """Of the candidate."""
         return self.weights[-1, ...]
 
     @cached_property
@@ -115,11 +114,7 @@ class GRUCell(GatedCell):
         return self.gru.blend(self.times(reset, U_T), x[2, ...], keep, hhat, factors)
 
     def push(
-        self,
-        factors: Array,
-        dneighbours: Sequence[Array],
-        distances: Distances = None,
-        extra: Array | None = None,
+        self, factors: Array, dneighbours: Sequence[Array], distances: Distances = None, extra: Array | None = None
     ) -> Array:
         whole = self.whole_for(factors) if extra is None else None
         if whole is not None:

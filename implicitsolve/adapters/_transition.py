@@ -128,7 +128,6 @@ class Transition(ByFields):
         return self.with_edges(self.map.neighbours(self.map.pack(self.map.source, states)))
 
     def values(self, neighbours: tuple[Array, ...]) -> Array:
-        """The function's rows."""
         return self.cell.value(self.x, neighbours)
 
     @cached_property
@@ -165,7 +164,6 @@ class Transition(ByFields):
 
     @quiet
     def linearize(self, states: Array) -> tuple[Array, Derivative]:
-        """The same, and its derivative."""
         cell, target = self.cell, self.map.target
         factors = cell.new_factors(target.count)
         F = self.each(lambda _, *at: cell.linearize(*at), states, factors)
@@ -174,13 +172,11 @@ class Transition(ByFields):
         return F, Derivative(cell, self.map, factors)
 
     def take(self, indices: Indices) -> Transition:
-        """The part of some sequences."""
         xp = array_namespace(self.x[0])
         part, present = self.map.take(indices, self.x[0])
         return Transition(self.cell, part, *self._rows(xp, present))
 
     def astype(self, dtype: DType) -> Transition:
-        """The same in another precision."""
         xp = array_namespace(self.x[0])
         x = tuple(xp.astype(block, dtype) for block in self.x)
         edges = tuple(None if edge is None else xp.astype(edge, dtype) for edge in self.edges)
@@ -226,7 +222,6 @@ class Derivative(ByFields):
 
     @quiet
     def matvec(self, v: Array) -> Array:
-        """Product with a direction of the source's states."""
         map, push, factors = self.map, self.cell.push, self.in_sequences
         if factors is None:
             dneighbours = map.neighbours(map.pack(map.source, v))
@@ -235,7 +230,6 @@ class Derivative(ByFields):
 
     @quiet
     def rmatvec(self, w: Array) -> Array:
-        """Adjoint product."""
         map, cell, factors = self.map, self.cell, self.in_sequences
         if factors is None:
             w = map.target.inner(map.pack(map.target, w))
@@ -243,12 +237,10 @@ class Derivative(ByFields):
         return map.unbatch(cell.pull_back(factors, map.batch(w), map.shifts, map.source.blocks))
 
     def take(self, indices: Indices) -> Derivative:
-        """The part of some sequences."""
         part, present = self.map.take(indices, self.factors)
         return replace(self, map=part, factors=array_namespace(self.factors).take(self.factors, present, axis=1))
 
     def astype(self, dtype: DType) -> Derivative:
-        """The same in another precision."""
         if self.factors.dtype == dtype:
             return self
         cast = array_namespace(self.factors).astype(self.of_rows(), dtype)

@@ -27,6 +27,7 @@ from implicitsolve.stopping import (
     check_flag,
     check_limit,
     check_number,
+    check_positive,
     check_tolerance,
 )
 
@@ -147,9 +148,7 @@ def continuation(
     """
     family = Family(problem, parameter)
     for name, value in (("step", step), ("max_step", max_step)):
-        check_number("continuation", name, value)
-        if not 0 < value < math.inf:
-            raise ValueError(f"continuation: `{name}` must be positive and finite, got {value}")
+        check_positive("continuation", name, value)
     check_limit("continuation", "max_points", max_points, least=1)
     check_budget("continuation", max_evaluations, None)
     check_tolerance("continuation", "atol", atol)

@@ -204,9 +204,7 @@ def is_operand(x: Any) -> bool:
     return isinstance(x, DistributedArray | Number)
 
 
-def aligned(
-    operands: Sequence[Any],
-) -> tuple[list[Any], int | None, Communicator | None, Runs]:
+def aligned(operands: Sequence[Any]) -> tuple[list[Any], int | None, Communicator | None, Runs]:
     """What each rank computes with: the operands' local parts, and how the broadcast result is split.
 
     The split axis is counted from the last (-1). Raises unless the operands are numbers, or distributed arrays that are

@@ -174,7 +174,6 @@ class PartitionedFactors:
         return self.subdomain.nbytes + (0 if self.between is None else self.between.nbytes)
 
     def take(self, indices: Indices) -> PartitionedFactors:
-        """Return the factors of some systems."""
         between = None if self.between is None else self.between.take(indices)
         parts = self.subdomain.take(indices), between, self.found[indices]
         return PartitionedFactors(self.comm, self.counts, self.bands, *parts)

@@ -83,7 +83,6 @@ class Subdomain:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return self.factors.nbytes + self.spikes.nbytes
 
     def take(self, indices: Indices) -> Subdomain:
@@ -186,7 +185,6 @@ class Interfaces:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return self.inverse.nbytes + sum(G.nbytes for G in self.mixtures or ())
 
     def take(self, indices: Indices) -> Interfaces:

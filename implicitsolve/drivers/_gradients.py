@@ -239,14 +239,12 @@ class _Adjoints:
 
 
 @dataclass(frozen=True)
-class _Refilled:
+class _Refilled(KrylovMethod):
     """Anderson's method for A x = b with A = I - G, in a batch of `capacity` systems that is refilled."""
 
     capacity: int
     monitor: Monitor
 
-    kind: ClassVar[str] = "krylov"
-    may_transform: ClassVar[bool] = True
     partitioned: ClassVar[bool] = False
 
     def solve(

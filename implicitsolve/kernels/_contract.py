@@ -69,11 +69,9 @@ class StoredFactors:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return sum(getattr(self, name).nbytes for name in self.axes)
 
     def take(self, indices: Indices) -> Any:
-        """Return the factors of some systems."""
         other = copy.copy(self)
         other.singular, other.growth = self.singular[indices], self.growth[indices]
         for name, axis in self.axes.items():

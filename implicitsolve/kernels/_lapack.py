@@ -47,15 +47,12 @@ class LapackFactors:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return sum(system.nbytes for system in self.systems)
 
     def take(self, indices: Indices) -> Factors:
-        """Return the factors of some systems."""
         return LapackFactors([self.systems[i] for i in indices])
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
-        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
         x = np.empty(b.shape, dtype=b.dtype)
         with np.errstate(all="ignore"):
             for i, system in enumerate(self.systems):
@@ -124,7 +121,6 @@ class BandSystem:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return sum(part.nbytes for part in self.parts)
 
     def solve(self, b: HostArray, adjoint: bool) -> HostArray:
@@ -209,7 +205,6 @@ class BlockSystem:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         blocks = sum(1 + len(step.below) + len(step.right) for step in self.steps)
         orders = sum(step.order.nbytes for step in self.steps if step.order is not None)
         return blocks * self.steps[0].LU.nbytes + orders if blocks else 0

@@ -43,16 +43,13 @@ class _Reference:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return sum(math.prod(x.shape) * host_dtype(x.dtype).itemsize for x in _leaves(self.parts))
 
     def take(self, indices: Indices) -> Factors:
-        """Return the factors of some systems."""
         parts = _mapped(lambda x: gather(x, indices), self.parts)
         return type(self)(parts, self.singular[indices], self.growth[indices])
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
-        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
         xp = array_namespace(b)
         if 0 in b.shape:
             return xp.zeros_like(b)
@@ -243,7 +240,6 @@ class _CyclicReduction(_Reference):
         return cls((levels, D), *watch.found())
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
-        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
         if 0 in b.shape:
             return array_namespace(b).zeros_like(b)
         levels, D = self.parts

@@ -31,7 +31,7 @@ from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, RUNNING, SINGULAR,
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
 from implicitsolve.nonlinear._one_dense_system import solved, times
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
-from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, retried, unsolved
+from implicitsolve.nonlinear._state import FixedPointMethod, NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.precondition._lagged import Lagged
 from implicitsolve.problem import LARGEST_BLOCK, favors_direct
 from implicitsolve.result import Solution
@@ -68,7 +68,7 @@ MOST_DENSE = 20  # unknowns up to which a dense J comes first: with more, Krylov
 
 
 @dataclass(frozen=True, kw_only=True)
-class Auto:
+class Auto(NonlinearMethod):
     """Choose by what the problem declares.
 
     Notes
@@ -102,13 +102,9 @@ class Auto:
     - Larger blocks: `NewtonKrylov` with products alone; a factorization would cost more than the whole solve.
     """
 
-    kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
-    eliminates = False  # but where it takes `Halved`
-    rdiff = None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         first, *others = self._methods(context, start.x)
         favored, reserve = _reserve(context.evaluator, others)
         sparing = replace(context, reserve=reserve) if reserve else context
@@ -180,7 +176,6 @@ class Beyond(DenseNewton):
     label = "DenseNewton from farther on"
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, 1), from beyond ``start.x``; see `NonlinearMethod`."""
         evaluator, rows = context.evaluator, np.arange(len(start.x)) if rows is None else rows
         x0, x = start.start[rows], start.x[rows]
         with np.errstate(over="ignore"):
@@ -228,7 +223,7 @@ LEAST_BLOCK = 64  # unknowns in a block from which on products in float32 take h
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedPrecision:
+class MixedPrecision(FixedPointMethod):
     """A method in float32 until rounding errors dominate, then Newton–Krylov with float32 products and float64 F.
 
     For fixed-point problems in float64 that offer `Problem.astype`. From where the first phase ends, one Newton step
@@ -240,11 +235,6 @@ class MixedPrecision:
     rough: NonlinearMethod = ANDERSON
     fine: NewtonKrylov = FINE
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates = True
-    rdiff = None
-
     @staticmethod
     def suits(context: SolveContext) -> bool:
         """Whether a problem offers what is needed, and is large enough for it to pay."""
@@ -255,7 +245,6 @@ class MixedPrecision:
         return is_double and is_large and evaluator.problem.astype is not None and not is_race
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         evaluator, stop = context.evaluator, context.stop
         precision = eps(evaluator.xp, evaluator.dtype)
         if rows is None and stop.relative(precision) > 0:
@@ -326,7 +315,6 @@ class EquilibratedDogleg(DenseNewton):
     """
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         return _EquilibratedLoop(self, context, start, rows).run()
 
 

@@ -18,14 +18,7 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, JacobianAssembler
-from implicitsolve.nonlinear._broyden import (
-    MAX_AGE,
-    MAX_ASSEMBLIES,
-    WholeSteps,
-    is_fast,
-    largest_ratio,
-    slowest_rate,
-)
+from implicitsolve.nonlinear._broyden import MAX_AGE, MAX_ASSEMBLIES, WholeSteps, is_fast, largest_ratio, slowest_rate
 from implicitsolve.nonlinear._loop import (
     BLOWN_UP,
     CONVERGED,
@@ -188,12 +181,10 @@ class Inverse:
         self.shape = 1, shape[1], shape[3], 1
 
     def matvec(self, F: Array) -> Array:
-        """J^-1 F."""
         with np.errstate(all="ignore"):
             return self.factors.solve(F.reshape(self.shape)).reshape(F.shape)
 
     def negative(self, F: Array) -> Array:
-        """-J^-1 F."""
         in_place = getattr(self.factors, "solve_in_place", None)
         if in_place is None:
             return -self.factors.solve(F.reshape(self.shape)).reshape(F.shape)
@@ -263,7 +254,6 @@ class BlockNewton:
     eliminates = False
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if self.reuse not in REUSES:
             raise ValueError(f"BlockNewton: `reuse` must be one of {REUSES}, got {self.reuse!r}")
         check_rdiff("BlockNewton", self.rdiff)
@@ -276,7 +266,6 @@ class BlockNewton:
         return Assembler(evaluator, self.rdiff, certifies=False)
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         problem = context.evaluator.problem
         if problem.block_structure is None:
             got = repr(problem.structure)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.linalg import blas
@@ -39,17 +39,11 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE
 from implicitsolve.kernels import rank_one
 from implicitsolve.kernels._vectors import vectors_like
-from implicitsolve.nonlinear._fixed_point import (
-    FixedPointLoop,
-    FixedPointState,
-    check_damping,
-    check_growth_limit,
-    scaled,
-)
-from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scaled
+from implicitsolve.nonlinear._state import FixedPointMethod, SolveContext
 from implicitsolve.operators._wrappers import kept
 from implicitsolve.result import Solution
-from implicitsolve.stopping import check_flag, check_limit
+from implicitsolve.stopping import check_flag, check_limit, check_number, check_positive
 
 DIGITS = 1.5  # decimal digits of ||F|| that a new Jacobian is expected to bring
 STALE_DECREASE = 0.9  # of ||F||: a step with a stale Jacobian that brings less is rejected, it may lead astray
@@ -176,7 +170,6 @@ class WholeSteps:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all steps."""
         self.steps: list[HostArray] = []  # since the factorization
         self.squares: list[float] = []  # s^T s of each
         self.general: BroydenInverse | None = None  # once a step was not whole
@@ -235,7 +228,7 @@ def _without(s: Array, where: HostArray) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broyden:
+class Broyden(FixedPointMethod):
     """Broyden's "good" method with limited memory, from J = I, for each system of a batch [1]_.
 
     Parameters
@@ -289,21 +282,14 @@ class Broyden:
     patience: int = 50
     preconditioned: bool = True
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates = True
-    rdiff = None
-
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit("Broyden", "memory", self.memory, least=1)
-        check_damping("Broyden", self.damping)
-        check_growth_limit("Broyden", self.growth_limit)
+        check_positive("Broyden", "damping", self.damping)
+        check_number("Broyden", "growth_limit", self.growth_limit, least=1)
         check_limit("Broyden", "patience", self.patience, least=1)
         check_flag("Broyden", "preconditioned", self.preconditioned)
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         return _BroydenLoop(self, context, start, rows).run()
 
 

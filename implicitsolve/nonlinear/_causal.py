@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -11,14 +10,14 @@ from implicitsolve._namespace import Norms, array_namespace, eps, norm2, to_host
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
-from implicitsolve.nonlinear._state import LoopState, SolveContext
+from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_number
 
 
 @dataclass(frozen=True)
-class Substitution:
+class Substitution(NonlinearMethod):
     """Solve a causal system, each of whose blocks depends on earlier ones only, in one sweep.
 
     Notes
@@ -37,13 +36,7 @@ class Substitution:
     array([1, 1, 1])
     """
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates = False
-    rdiff = None
-
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         if context.evaluator.problem.substitute is None:
             raise ValueError("Substitution: the problem must offer `substitute`, got None")
         return _SubstitutionLoop(self, context, start, rows).run()
@@ -72,7 +65,7 @@ NOISE = 64.0  # units in the last place of G(x): smaller elements of F are round
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalNewton:
+class CausalNewton(NonlinearMethod):
     """Newton's method for a causal system x = G(x), all of whose blocks are solved for at once.
 
     Each step linearizes G and applies the exact inverse of J = I - dG/dx, which the problem's J offers: a scan along
@@ -121,19 +114,12 @@ class CausalNewton:
 
     bound: float = 2.0
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates = False
-    rdiff = None
-
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_number("CausalNewton", "bound", self.bound)
         if not self.bound > 0:
             raise ValueError(f"CausalNewton: `bound` must be positive, got {self.bound}")
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         problem = context.evaluator.problem
         if problem.substitute is None or problem.linearize is None:
             raise ValueError("CausalNewton: the problem must offer `substitute` and `linearize`, got None")

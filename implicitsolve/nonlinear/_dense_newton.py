@@ -30,7 +30,7 @@ from implicitsolve.nonlinear._one_dense_system import (
     times,
 )
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
-from implicitsolve.nonlinear._state import LoopState, SolveContext
+from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import Solution
 from implicitsolve.structure import BlockBanded
@@ -40,7 +40,7 @@ MOST_ENTRIES = 2**25  # of the Jacobians of a batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseNewton:
+class DenseNewton(NonlinearMethod):
     """Powell's hybrid method, as MINPACK's hybrd, with a second test for steps and for all systems of a batch at once.
 
     J is assembled by N differences or products, corrected by Broyden's updates, and assembled again after two steps in
@@ -56,10 +56,7 @@ class DenseNewton:
            nonlinear algebraic equations", Gordon and Breach (1970) 87-114.
     """
 
-    kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
-    eliminates = False
-    rdiff = None
 
     @staticmethod
     def suits(context: SolveContext, x0: Array) -> bool:
@@ -70,7 +67,6 @@ class DenseNewton:
         return is_small and problem.linearize is None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         if OneDenseSystem.suits(context):
             return OneDenseSystem(context, start, is_retry=rows is not None).run()
         return DenseLoop(self, context, start, rows).run()

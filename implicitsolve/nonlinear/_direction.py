@@ -92,11 +92,9 @@ class FixedMethod:
         return self.krylov.solve(J, -F, target=eta * norms, max_iterations=most, M=M, confirm=False)
 
     def take(self, rows: Indices) -> FixedMethod:
-        """Return the method of some systems."""
         return self
 
     def concat(self, other: FixedMethod, systems: int) -> FixedMethod:
-        """Return the method of these systems and of others."""
         return self
 
 
@@ -145,11 +143,9 @@ class SinglePrecision:
         return replace(outcome, x=restored(outcome.x, norms, F), residual_norm=outcome.residual_norm * norms)
 
     def take(self, rows: Indices) -> SinglePrecision:
-        """Return the method of some systems."""
         return self._around(self.linear.take(rows))
 
     def concat(self, other: SinglePrecision, systems: int) -> SinglePrecision:
-        """Return the method of these systems and of others."""
         return self._around(self.linear.concat(other.linear, systems))
 
     def _around(self, linear: LinearSolver) -> SinglePrecision:
@@ -223,12 +219,7 @@ class OneRecyclingGMRES:
         return (lambda F: self._preconditioned(F[0])[None]) if self.held else None
 
     def direction(
-        self,
-        product: Callable[[HostArray], HostArray],
-        F: HostArray,
-        norm: float,
-        eta: float,
-        limit: int | None = None,
+        self, product: Callable[[HostArray], HostArray], F: HostArray, norm: float, eta: float, limit: int | None = None
     ) -> tuple[HostArray, float, int, int]:
         """Newton direction by at most `limit` products, the norm of F + J s, a status, and the number of products."""
         self._join()

@@ -13,11 +13,11 @@ from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._loop import CONVERGED, NONFINITE, RUNNING, STAGNATED, IterationLoop
-from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext, label
+from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, NonlinearMethod, SolveContext, label
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
-from implicitsolve.stopping import check_number
+from implicitsolve.stopping import check_positive
 
 REJECTIONS = 10  # in a row, each with half the damping of the one before, after which a system has failed
 
@@ -224,22 +224,8 @@ def scaled(damping: HostArray, step: Array) -> Array:
     return step if (damping == 1.0).all() else from_host(damping, step)[:, None] * step
 
 
-def check_damping(owner: str, damping: float) -> None:
-    """Raise unless a damping factor is positive and finite."""
-    check_number(owner, "damping", damping)
-    if not 0 < damping < np.inf:
-        raise ValueError(f"{owner}: `damping` must be positive and finite, got {damping}")
-
-
-def check_growth_limit(owner: str, growth_limit: float) -> None:
-    """Raise unless a growth factor is at least 1."""
-    check_number(owner, "growth_limit", growth_limit)
-    if not growth_limit >= 1:
-        raise ValueError(f"{owner}: `growth_limit` must be at least 1, got {growth_limit}")
-
-
 @dataclass(frozen=True, kw_only=True)
-class Picard:
+class Picard(FixedPointMethod):
     """Fixed-point iteration ``x <- x - damping F(x)``: for F(x) = x - G(x) without damping it is ``x <- G(x)``.
 
     It converges, linearly, from near a solution where I - damping J has its eigenvalues inside the unit circle.
@@ -279,16 +265,11 @@ class Picard:
 
     damping: float = 1.0
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates = True
-    rdiff = None
     patience = 50
     preconditioned = False
 
     def __post_init__(self) -> None:
-        """Check the settings."""
-        check_damping("Picard", self.damping)
+        check_positive("Picard", "damping", self.damping)
 
     @property
     def growth_limit(self) -> float:
@@ -296,7 +277,6 @@ class Picard:
         return np.inf
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         return _PicardLoop(self, context, start, rows).run()
 
 
@@ -316,23 +296,17 @@ class _PicardLoop(FixedPointLoop[FixedPointState]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Halved:
+class Halved(NonlinearMethod):
     """A method for half the blocks of a problem with `halves`, which determine the others; see `even_odd`."""
 
     method: NonlinearMethod
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates = False
-
     @property
     def rdiff(self) -> float | None:
-        """That of the method."""
         return self.method.rdiff
 
     @property
     def label(self) -> str:
-        """That of the method."""
         return label(self.method)
 
     @staticmethod
@@ -342,7 +316,6 @@ class Halved:
         return problem.halves is not None and problem.bounds is None and len(evaluator.event_shape) > 0
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         whole = context.evaluator
         x0 = whole.unflatten(start.start)
         reduced = EvenOdd.of(whole.problem, x0)

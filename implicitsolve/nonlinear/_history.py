@@ -227,7 +227,6 @@ class OneHistory:
         self.scale = math.ldexp(1.0, -exponent) if norm > 0 and abs(exponent) > PLAIN else 1.0
 
     def clear(self) -> None:
-        """Forget all columns."""
         self.seen, self.order = 0, []
 
     def append(self, dF: HostArray, dg: HostArray, F: HostArray) -> None:

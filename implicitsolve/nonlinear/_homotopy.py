@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -11,11 +10,11 @@ from implicitsolve._namespace import Norms, array_namespace, check_whole, from_h
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._arnoldi import Arnoldi, Cycle
 from implicitsolve.nonlinear._loop import ITERATION_LIMIT, STAGNATED, IterationLoop
-from implicitsolve.nonlinear._state import LoopState, SolveContext
+from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import bordered
 from implicitsolve.result import Solution
-from implicitsolve.stopping import check_limit, check_number
+from implicitsolve.stopping import check_fraction, check_limit
 
 ON_PATH = 1e-3  # distance from the path, over the step length, up to which a point is taken to be on it
 FAR = 0.5  # correction over step length beyond which the step was too long
@@ -30,7 +29,7 @@ END_ACCURACY = 1e-2  # of linear solves at tau = 1, where Newton's method is to 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Homotopy:
+class Homotopy(FixedPointMethod):
     """Follow the solutions of (1 - tau) (x - x0) + tau F(x) = 0 from tau = 0, where x = x0, to tau = 1.
 
     For a fixed-point problem F(x) = x - G(x) whose G maps some ball or box into itself, as the layers of bounded
@@ -79,22 +78,12 @@ class Homotopy:
     max_krylov: int = 200
     linear_rtol: float = 1e-3
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates = True
-    rdiff = None
-
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_limit("Homotopy", "max_krylov", self.max_krylov, least=1)
-        for name in ("first_step", "linear_rtol"):
-            value = getattr(self, name)
-            check_number("Homotopy", name, value)
-            if not 0 < value < 1:
-                raise ValueError(f"Homotopy: `{name}` must be between 0 and 1, got {value}")
+        check_fraction("Homotopy", "first_step", self.first_step)
+        check_fraction("Homotopy", "linear_rtol", self.linear_rtol)
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         check_whole("Homotopy", start.x, "NewtonKrylov or Anderson")
         return _HomotopyLoop(self, context, start, rows).run()
 

@@ -124,7 +124,6 @@ class NewtonKrylov:
     keeps_bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if self.max_krylov is not None:
             check_limit("NewtonKrylov", "max_krylov", self.max_krylov, least=1)
         check_limit("NewtonKrylov", "recycle", self.recycle)
@@ -148,7 +147,6 @@ class NewtonKrylov:
         return self.preconditioner is None and self.may_transform
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         is_retry = rows is not None  # after another method
         if OneKrylovSystem.applies(self, context, start.x):
             space = context.previous.space if self.recycle and not is_retry else None
@@ -185,7 +183,7 @@ def _failed(solution: Solution) -> Indices:
 
 
 IDLE_MIXING = 5  # steps in which Anderson's method, where it comes first, must halve ||F||
-GAINED = 0.01  # of ||F||: where Anderson's method has come so far before it failed, Newton's goes on from there
+GAINED = 0.01  # of ||F||: where Anderson's method has come so far before it failed, Newton's continues there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +199,6 @@ class MixingFirst(Anderson):
         """Check nothing: the settings are the library's."""
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         if context.evaluator.box is not None:
             return NewtonKrylov().solve(context, start, rows)
         solution = super().solve(context, start, rows)
@@ -328,7 +325,6 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         return replace(found, radius=self.state.radius)
 
     def _jacobian(self) -> LinearOperator:
-        """J(x) of the running systems."""
         state = self.state
         if state.J is None:
             state.J = self.evaluator.jacobian(state.x, state.F)

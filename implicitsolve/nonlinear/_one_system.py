@@ -123,7 +123,6 @@ class OneSystem:
         raise NotImplementedError
 
     def _evaluated(self, x: HostArray) -> HostArray:
-        """F(x)."""
         return self.evaluator.residual_of_one(x)
 
     def _accept(self, x: HostArray, F: HostArray, norm: float) -> None:

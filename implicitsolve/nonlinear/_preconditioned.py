@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,7 +26,7 @@ ANDERSON = Anderson()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preconditioned:
+class Preconditioned(NonlinearMethod):
     """Precondition nonlinearly: an inner solver M maps x to a better point M(x), and an outer method accelerates it.
 
     From the left, the outer method solves ``x - M(x) = 0`` [1]_; from the right, ``F(M(y)) = 0``, and x is M(y). With
@@ -103,12 +103,7 @@ class Preconditioned:
     side: Literal["left", "right"] = "left"
     sweeps: int = 1
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates = False
-
     def __post_init__(self) -> None:
-        """Check the settings."""
         inner, offered = self.inner, kind_of(self.inner)
         if isinstance(inner, type) or not (offered == "nonlinear" or isinstance(inner, Problem) or callable(inner)):
             raise TypeError(f"Preconditioned: `inner` must be callable, a Problem or a nonlinear method, got {inner!r}")
@@ -119,11 +114,9 @@ class Preconditioned:
 
     @property
     def rdiff(self) -> float | None:
-        """Relative step of difference products."""
         return self.outer.rdiff
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         return _Solve(self, context, start, rows).run()
 
 

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import (
-    array_namespace,
-    as_inexact,
-    copied,
-    from_host,
-    gather,
-    norm2,
-    scatter,
-    to_host,
-)
+from implicitsolve._namespace import array_namespace, as_inexact, copied, from_host, gather, norm2, scatter, to_host
 from implicitsolve._typing import Array, Indices
 from implicitsolve.globalize._line_search import ConstantForcing, SearchResult, SearchStart
 from implicitsolve.globalize._searches import FullStep
@@ -25,11 +16,11 @@ from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._newton_krylov import KrylovLoop, NewtonKrylov
 from implicitsolve.nonlinear._sparse_newton import Parts, SparseNewton
-from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.result import Solution
-from implicitsolve.stopping import check_number
+from implicitsolve.stopping import check_number, check_positive
 from implicitsolve.structure import Detection
 
 PATIENCE, STEPS = 100, 500  # steps without progress, since ||F|| may grow on the way, and steps at all
@@ -39,7 +30,7 @@ LINEAR, SHRINKAGE = 0.5, 0.5  # part of ||F|| by which it may differ from F + J 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoTransient:
+class PseudoTransient(NonlinearMethod):
     """Pseudo-transient continuation: follow V dx/dt = +F(x) or -F(x) to its steady state, a root of F.
 
     Each step solves ``(J - sign V / delta) s = -F``, an implicit Euler step of length delta, without a line search.
@@ -93,31 +84,20 @@ class PseudoTransient:
     increment: float = 2.0
     newton: NewtonKrylov | SparseNewton | BlockNewton | None = None
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates = False
-
     def __post_init__(self) -> None:
-        """Check the settings."""
         if self.sign not in (None, 1, -1):
             raise ValueError(f"PseudoTransient: `sign` must be None, 1 or -1, got {self.sign!r}")
-        for name in ("first_step", "increment"):
-            check_number("PseudoTransient", name, getattr(self, name))
-        if not self.first_step > 0:
-            raise ValueError(f"PseudoTransient: `first_step` must be positive, got {self.first_step}")
-        if not self.increment >= 1:
-            raise ValueError(f"PseudoTransient: `increment` must be at least 1, got {self.increment}")
+        check_positive("PseudoTransient", "first_step", self.first_step)
+        check_number("PseudoTransient", "increment", self.increment, least=1)
         if not isinstance(self.newton, NewtonKrylov | SparseNewton | BlockNewton | None):
             expected = "NewtonKrylov(), SparseNewton(), BlockNewton() or None"
             raise TypeError(f"PseudoTransient: `newton` must be {expected}, got {self.newton!r}")
 
     @property
     def rdiff(self) -> float | None:
-        """Relative step of difference products."""
         return self.newton.rdiff if isinstance(self.newton, NewtonKrylov) else None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         evaluator, newton = context.evaluator, self.newton
         clock = _Clock(self, evaluator, start.x)
         if newton is None:
@@ -195,7 +175,6 @@ class _Finite(FullStep):
     """Whole steps, shortened where F is not finite."""
 
     def search(self, start: SearchStart) -> SearchResult:
-        """Take the step; see `LineSearch`."""
         found = start.full_step()
         for _ in range(TRIALS):
             if found.finite.all():

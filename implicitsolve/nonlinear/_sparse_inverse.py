@@ -141,7 +141,6 @@ class _Iterative:
         self._scaled.data *= self._scale if is_full else np.repeat(self._scale, np.diff(structure.indptr))
 
     def matvec(self, F: Array) -> Array:
-        """J^-1 F for F (1, N)."""
         owner = self._owner
         if self._factors is None:
             y, iterations = bicgstab(self._scaled, F[0], owner.limit(), owner.eta(F[0]))
@@ -156,7 +155,6 @@ class _Iterative:
         return self._factors.matvec(F)
 
     def negative(self, F: Array) -> Array:
-        """-J^-1 F."""
         return -self.matvec(F)
 
     def __copy__(self) -> _Iterative:
@@ -214,13 +212,7 @@ class _KrylovInverse(LinearOperator):
 
     def __init__(self, J: SparseMatrix, M: LinearOperator, owner: SparseInverses, factors: Any = None) -> None:
         self._J, self._M, self._owner, self._factors = J, M, owner, factors
-        super().__init__(
-            self._solved,
-            in_shape=J.in_shape,
-            batch_shape=J.batch_shape,
-            dtype=J.dtype,
-            take=self._taken,
-        )
+        super().__init__(self._solved, in_shape=J.in_shape, batch_shape=J.batch_shape, dtype=J.dtype, take=self._taken)
 
     def _taken(self, rows: Indices) -> _KrylovInverse:
         J: Any = self._J.take(rows)
@@ -250,7 +242,6 @@ class _KrylovInverse(LinearOperator):
         return bool((np.linalg.norm(b - self._J.matvec(x), axis=1) <= 2 * target).all())
 
     def negative(self, F: Array) -> Array:
-        """-J^-1 F for F (B, N)."""
         return -self.matvec(F)
 
 
@@ -288,7 +279,6 @@ class OfferedJacobians:
         return n > LARGEST_DENSE and self.structure.nnz > DENSE * n * n
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
-        """J(x) for x (b, N)."""
         J = evaluator.matrix(x)
         evaluator.as_operator(J, self.name)  # raises where its shape is wrong
         if not _is_matrix(J):
@@ -302,11 +292,9 @@ class OfferedJacobians:
         return SparseMatrix(evaluator.selected(data), self.structure)
 
     def is_certain(self, rows: Indices) -> bool:
-        """Whether no length of a difference was guessed."""
         return True
 
     def check(self, rows: Indices, newton_step: Array) -> HostArray:
-        """Which systems need another assembly."""
         return np.zeros(rows.size, dtype=bool)
 
     def _entries(self, J: Any) -> Array:

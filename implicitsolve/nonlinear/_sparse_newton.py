@@ -44,7 +44,7 @@ LASTING = ("dense", "identity", "full", "budget", "contradiction", "irregular")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseNewton:
+class SparseNewton(NonlinearMethod):
     """Newton's method with a sparse J: assembled by coloring, factored, and reused while convergence is good.
 
     Parameters
@@ -106,13 +106,9 @@ class SparseNewton:
     bisection: bool | Literal["late"] = True
     line_search: LineSearch = Backtracking()
     factor: DirectMethod | None = None
-    kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
-    eliminates = False
-    rdiff = None
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if self.factor is not None and not takes_sparse(self.factor, "direct"):
             raise TypeError(
                 f"SparseNewton: `factor` must be a direct method for sparse matrices, as PETScLU(), got {self.factor!r}"
@@ -132,7 +128,6 @@ class SparseNewton:
         return is_whole and context.scheduler is None and evaluator.size >= LEAST_UNKNOWNS
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         evaluator, memory = context.evaluator, context.memory
         problem, is_on_host = evaluator.problem, isinstance(start.x, np.ndarray)
         is_declared = problem.sparse_structure is not None or problem.structure == "detect"
@@ -260,7 +255,7 @@ class _Rental:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Parts(NonlinearMethod):
     """The settings of `BlockLoop` with a sparse J."""
 
     line_search: LineSearch
@@ -268,17 +263,12 @@ class Parts:
     factor: SparseInverses | DirectMethod
     reuse: str = "broyden"
     label: ClassVar[str] = "SparseNewton"
-    kind: ClassVar[str] = "nonlinear"
     keeps_bounds: ClassVar[bool] = True
-    eliminates = False
-    rdiff = None
 
     def assembler(self, evaluator: Evaluator) -> JacobianAssembler:
-        """J by colors, or from the problem's own function."""
         return self.jacobians
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (B, N); see `NonlinearMethod`."""
         if OneFactoredSystem.applies(self, context, start.x):
             return OneFactoredSystem(self, context, start, is_retry=rows is not None).run()
         return BlockLoop(self, context, start, rows).run()
@@ -320,11 +310,9 @@ class SparseJacobians(JacobianAssembler):
 
     @property
     def cost(self) -> int:
-        """Evaluations of an assembly."""
         return int(self.colors.max()) + 1
 
     def assemble(self, evaluator: Evaluator, x: Array, F: Array) -> SparseMatrix:
-        """J(x) for x (b, N), where F is F(x)."""
         first, self._first = self._first, None
         if first is not None and first.shape[0] == x.shape[0]:
             return SparseMatrix(from_host(first, x), self._found.structure)  # type: ignore[arg-type]

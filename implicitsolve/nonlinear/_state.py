@@ -295,17 +295,30 @@ class SolveContext:
 class NonlinearMethod(Protocol):
     """Frozen settings of a nonlinear solver, for arrays (B, N)."""
 
-    kind: ClassVar[str]  # "nonlinear"
-    keeps_bounds: ClassVar[bool]  # whether no evaluation violates the bounds of a problem
+    kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = False  # whether no evaluation violates the bounds of a problem
 
     @property
-    def eliminates(self) -> bool: ...  # whether every second block of a problem with `halves` may be, before the solve
+    def eliminates(self) -> bool:
+        """Whether every second block of a problem with `halves` may be eliminated before the solve."""
+        return False
+
     @property
-    def rdiff(self) -> float | None: ...  # relative step of difference products; None for the default
+    def rdiff(self) -> float | None:
+        """Relative step of difference products; None for the default."""
+        return None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         """Solve the systems `rows`, all by default, from ``start.x``; return `start` with them at their end."""
         ...
+
+
+class FixedPointMethod(NonlinearMethod, Protocol):
+    """Settings of a method for fixed-point problems, of which it may solve for half of the blocks."""
+
+    @property
+    def eliminates(self) -> bool:
+        return True
 
 
 def unsolved(context: SolveContext, solution: Solution) -> HostArray:

@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg
 
-from implicitsolve._namespace import (
-    array_namespace,
-    gather,
-    host_dtype,
-    is_array,
-    scatter,
-    zero_vectors,
-)
+from implicitsolve._namespace import array_namespace, gather, host_dtype, is_array, scatter, zero_vectors
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._arguments import (
     as_number,

@@ -10,8 +10,10 @@ import numpy as np
 
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import BackendUnavailable
+from implicitsolve.krylov import LinearMethod
 from implicitsolve.operators import LinearOperator
 from implicitsolve.petsc._library import array_like, checked_options, local_rows, matrices, petsc, product, with_options
+from implicitsolve.precondition._parts import Preconditioner
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_limit
@@ -20,7 +22,7 @@ PARALLEL = ("mumps", "superlu_dist")  # direct solvers for matrices on several r
 
 
 @dataclass(frozen=True, kw_only=True)
-class PETScLU:
+class PETScLU(LinearMethod):
     """A direct solver of PETSc's: its own LU, or MUMPS or SuperLU_DIST where PETSc was built with them.
 
     It takes the place of `BlockLU`: ``BlockNewton(factor=...)``, ``SparseNewton(factor=...)``,
@@ -64,12 +66,9 @@ class PETScLU:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     kind: ClassVar[str] = "direct"
-    may_transform: ClassVar[bool] = False
-    partitioned: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         checked_options("PETScLU", self.options)
 
     def factor(self, A: Any, *, overwrite: bool = False) -> PETScInverse:
@@ -93,7 +92,7 @@ class PETScLU:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PETScPreconditioner:
+class PETScPreconditioner(Preconditioner):
     """A preconditioner of PETSc's: algebraic multigrid, additive Schwarz, incomplete LU, and every other `PC`.
 
     It takes the place of `BlockILU` and the others: ``NewtonKrylov(preconditioner=...)``, `Lagged`, and the `M` of
@@ -141,12 +140,10 @@ class PETScPreconditioner:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     fields: int = 1
 
-    kind: ClassVar[str] = "preconditioner"
     partitioned: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         checked_options("PETScPreconditioner", self.options)
         check_limit("PETScPreconditioner", "fields", self.fields, least=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from implicitsolve._namespace import Norms, eps
 from implicitsolve._typing import Array, Indices
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
 from implicitsolve.petsc._library import callers_errors, checked_options, communicator_of, petsc, with_options
 from implicitsolve.petsc._system import PETScSystem
 from implicitsolve.result import NewtonStep, Solution
@@ -46,7 +46,7 @@ LINEAR = {  # the same of a linear solve
 
 
 @dataclass(frozen=True)
-class PETScSNES:
+class PETScSNES(NonlinearMethod):
     """A nonlinear method that passes one system to PETSc's `SNES`, on one process or on the ranks of x0.
 
     Parameters
@@ -91,20 +91,13 @@ class PETScSNES:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     assemble: bool = field(default=True, kw_only=True)
 
-    kind: ClassVar[str] = "nonlinear"
-    keeps_bounds: ClassVar[bool] = False
-    eliminates: ClassVar[bool] = False
-    rdiff: ClassVar[float | None] = None
-
     def __post_init__(self) -> None:
-        """Check the settings."""
         check_flag("PETScSNES", "assemble", self.assemble)
         taken = sorted(set(TAKEN) & {name.lstrip("-") for name in checked_options("PETScSNES", self.options)})
         if taken:
             raise ValueError(f"PETScSNES: `options` must leave {', '.join(taken)} to `stop`")
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        """Solve on arrays (1, N); see `NonlinearMethod`."""
         systems = context.evaluator.rows.size
         if systems != 1 or context.scheduler is not None:
             raise ValueError(f"PETScSNES: the problem must be one system, got a batch of {systems}")

@@ -127,11 +127,7 @@ def solve(
 
 
 def jacobian_penalty(
-    residual: Callable[..., Tensor],
-    x: Tensor,
-    *args: Any,
-    samples: int = 1,
-    generator: torch.Generator | None = None,
+    residual: Callable[..., Tensor], x: Tensor, *args: Any, samples: int = 1, generator: torch.Generator | None = None
 ) -> Tensor:
     """Estimate ``||dG/dx||_F^2 / N``, the mean over the systems of x = G(x), for the loss of a training step.
 

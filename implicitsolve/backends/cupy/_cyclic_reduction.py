@@ -195,11 +195,9 @@ class LargeBlockFactors(Factors):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return self.found.nbytes + sum(x.nbytes for level in self.levels for x in level.arrays().values())
 
     def take(self, indices: Indices) -> LargeBlockFactors:
-        """Return the factors of some systems."""
         other = super().take(indices)
         other.levels = [level.take(cupy.asarray(indices)) for level in self.levels]
         return other

@@ -34,12 +34,7 @@ def _launch(function: str, shape: tuple[int, ...], given: tuple[Any, ...], made:
     chains = made[0].size // T if T else 0
     arrays = (*(cupy.ascontiguousarray(x) for x in given), *made)
     launch(
-        "tridiagonal.cu",
-        function,
-        made[0].dtype.char,
-        (-(-chains // THREADS),),
-        (THREADS,),
-        (*arrays, chains, T, k),
+        "tridiagonal.cu", function, made[0].dtype.char, (-(-chains // THREADS),), (THREADS,), (*arrays, chains, T, k)
     )
 
 

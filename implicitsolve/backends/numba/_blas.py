@@ -34,7 +34,6 @@ class Batch(StoredFactors):
     """Factors of a batch of NumPy systems, which solve in place."""
 
     def solve(self, b: HostArray, adjoint: bool = False) -> HostArray:
-        """Return A^-1 b or A^-H b for b (B, T, k, K)."""
         x = np.array(b, order="C")
         self.solve_in_place(x, adjoint)
         return x
@@ -146,7 +145,6 @@ def divide(calls, block, pivots, x, adjoint):
 
 @inner
 def exchange(x, i, p):
-    """Exchange two rows."""
     if i != p:
         for j in span(x.shape[1]):
             x[i, j], x[p, j] = x[p, j], x[i, j]

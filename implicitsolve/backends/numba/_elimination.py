@@ -259,7 +259,6 @@ def _copy_row(A, F, reach, t, lower, k):
 
 @inner
 def copy_block(A, F, t, j, k):
-    """Copy one block."""
     for r in span(k):
         for c in span(k):
             F[t, j, r, c] = A[t, j, r, c]
