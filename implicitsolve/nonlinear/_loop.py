@@ -64,7 +64,8 @@ class IterationLoop(Generic[State]):
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
             rows = self.scheduler.begin(rows)
-        self.state: State = self._started(rows, solution.x if rows.size == solution.status.size else None)
+        x = solution.x if rows.size == solution.status.size else None
+        self.state: State = self._started(rows, x, F=context.first)
         self.allowance = Allowance(
             solution, self.whole.tally, is_retry=self.is_retry, is_limited=self.LIMITED, reserve=context.reserve
         )
@@ -135,12 +136,12 @@ class IterationLoop(Generic[State]):
         self.state.status[:] = tally.ended
         return None
 
-    def _started(self, rows: Indices, x: Array | None = None, entering: Entering | None = None) -> State:
+    def _started(self, rows: Indices, x: Array | None = None, *, F: Any = None, J: Any = None) -> State:
         """The record of systems that start at ``solution.x``, which is `x` if they are all; `evaluator` is theirs."""
         stop, solution = self.stop, self.solution
         self.evaluator: Evaluator = self.whole if x is not None else self.whole.take(rows, solution.x)
         x = gather(solution.x, rows) if x is None else x
-        F, J = self._first_residual(x) if entering is None else self._known(entering.F, entering.J)
+        F, J = self._first_residual(x) if F is None else self._known(F, J)
         measured = Norms(F)
         norms, measure = measured.two(0), self._measured_by_stop(measured, x, rows)
         first = solution.first_norm[rows]  # known if this solve continues another one
@@ -191,7 +192,7 @@ class IterationLoop(Generic[State]):
     def _join(self, entering: Entering, age: int) -> None:
         """Take up systems whose x0 has been evaluated, or is now."""
         running, self.entering, self.evaluator.entering = self.state.rows.size, None, None
-        new = self._started(entering.rows, entering=None if entering.F is None else entering)
+        new = self._started(entering.rows, F=entering.F, J=entering.J)
         new.limit += age
         self.state = self.state.concat(new, running) if running else new
         self.evaluator = self.whole.take(self.state.rows, self.solution.x)

@@ -66,7 +66,7 @@ class OneSystem:
         self.stop, self.monitor, self.memory = stop, context.monitor, context.memory
         self.unit, self.safe = eps(numpy_namespace, x.dtype), safe_range(numpy_namespace, x.dtype)
         self.patience = self.PATIENCE
-        self.x, self.F = x, self._evaluated(x)
+        self.x, self.F = x, self._evaluated(x) if context.first is None else context.first[0]
         self.norm = self.start_norm = self.least = self.lowest = self._norm(self.F)
         self.measure = self._measured(self.F, self.norm)
         first = solution.first_norm  # known if this solve continues another one

@@ -142,7 +142,11 @@ class SparseNewton(NonlinearMethod):
         if offered is not None:
             memory.detection = Detection(structure=offered.structure, how="jac", evaluations=0, unknowns=evaluator.size)
             return self._solved(offered, context, start, rows)
-        found = self._found(evaluator, start.x, context.previous.detection)
+        if rows is None and context.scheduler is None and context.truth is None and problem.linearize is None:
+            context = replace(context, first=evaluator.residual(start.x))
+        found = None
+        if context.first is None or not _holds(context, start.x):
+            found = self._found(evaluator, start.x, context.previous.detection)
         if found is None:
             return self.products().solve(context, start, rows)
         memory.detection = found if found.values is None else replace(found, values=None)
@@ -152,7 +156,7 @@ class SparseNewton(NonlinearMethod):
             rows = rows[context.stop.remaining(1, start.iterations[rows]) > 0]
             if not rows.size:
                 return start
-            start.status[rows] = Status.RUNNING
+            start.status[rows], context = Status.RUNNING, replace(context, first=None)
             first, found = found, self._detected(evaluator, start.x, "only")
             memory.detection = replace(found, values=None, evaluations=first.evaluations + found.evaluations)
         if found.large is not None:
@@ -231,6 +235,13 @@ class SparseNewton(NonlinearMethod):
                 break
             solution = retried(method, context, solution, again)
         return solution
+
+
+def _holds(context: SolveContext, x: Array) -> bool:
+    """Whether x, where F is known, solves all systems."""
+    stop, F = context.stop, context.first
+    norms = stop.measure(F, context.evaluator.event_shape)
+    return bool(stop.holds(norms, stop.target(norms, F), x, None).all())
 
 
 class _Rental:

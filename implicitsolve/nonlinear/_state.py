@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -288,6 +288,7 @@ class SolveContext:
     reserve: int = 0  # evaluations of each system's allowance that are left to later methods
     leave: Callable[[LoopState], bool] | None = None  # whether all running systems end, with ITERATION_LIMIT
     truth: Callable[[Array, Indices], HostArray] | None = None  # norms of the caller's F, where another F is solved
+    first: Array | None = None  # F at the start, where it is known
     previous: SolveMemory = field(default_factory=SolveMemory)  # what an earlier solve left; never written
     memory: SolveMemory = field(default_factory=SolveMemory)  # what this one leaves
 
@@ -344,7 +345,7 @@ def retried(
         again = first.copy() if continues else first.restarted(rows)
         iteration = first.steps[-1].iteration if first.steps else 0
         reasons = first.status[rows].view(StatusArray)
-        found = method.solve(context, again, rows)
+        found = method.solve(replace(context, first=None), again, rows)
         status = found.status[rows].view(StatusArray)
         retry = Retry(method=label(method), iteration=iteration, systems=rows, reasons=reasons, status=status)
         found.retries.insert(len(first.retries), retry)  # before those within it

@@ -13,6 +13,7 @@ from implicitsolve.nonlinear import Auto
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.testing import classic_problems
 from tests.helpers.lines import bratu
+from tests.helpers.physical import robertson_reactor
 
 TRIDIAGONAL = BlockBanded(1, 1)
 
@@ -481,6 +482,15 @@ def test_preconditioners_of_some_systems_of_a_batch_were_indexed_beyond_their_nu
     method = NewtonKrylov(preconditioner=ims.BlockLU())
     found = root(Problem(residual, batch_ndim=1, structure=BlockBanded(1, 1)), np.zeros((5, 30)), method=method)
     assert found.success.tolist() == [True, False, True, False, False]
+
+
+def test_no_step_of_the_hybrid_method_on_robertson_s_kinetics_led_to_products():
+    together = Problem(lambda x: np.stack(list(map(robertson_reactor, x))), batch_ndim=1)
+    stop, x0 = NonlinearStop(atol=1e-12), np.array([1.0, 0.0, 0.0])
+    alone = root(robertson_reactor, x0, stop=stop)
+    assert alone.success
+    assert alone.counts.residuals <= 300
+    assert root(together, np.stack([x0, alone.x]), stop=stop).success.all()
 
 
 def test_a_batch_with_slow_systems_is_not_solved_twice():

@@ -72,6 +72,18 @@ def test_wrong_patterns_never_make_a_false_root(pattern, warns):
         solved(planes.bratu(1, 100), SparseNewton(structure=Sparse(pattern)))
 
 
+@pytest.mark.parametrize("shape", [(100,), (3, 100)])
+def test_a_structure_was_detected_where_x0_is_a_solution(shape):
+    def F(x):
+        return x - np.roll(x, 1, axis=-1) + x**3
+
+    problem = ims.Problem(F, batch_ndim=len(shape) - 1)
+    result = ims.root(problem, np.full(shape, 1e-12), stop=ims.NonlinearStop(atol=1e-8))
+    assert np.all(result.success)
+    assert result.counts.residuals == 1
+    assert np.all(result.iterations == 0)
+
+
 def test_dense_problems_cost_two_evaluations_more():
     problem = lines.h_equation(200)
     plain = solved(problem, ims.NewtonKrylov()).counts.residuals
