@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
@@ -140,11 +141,12 @@ class Allowance:
             left = np.fmin(state.measure / state.best_measure, state.norms / state.lowest)
         earned = PER_PROGRESS * (left < PROGRESS)
         if np.max(cost) > PER_PROGRESS or spent.max() > 0:  # else a large reduction earns no more than a small one
-            is_clear = left < CLEAR
+            is_clear, is_new = left < CLEAR, left < RENEWAL
             if self.earlier is not None:
                 is_clear &= state.measure < self.earlier[rows]
+                is_new &= state.measure < RENEWAL * self.earlier[rows]
             earned = np.maximum(earned, np.maximum(cost, PER_PROGRESS) * is_clear)
-            spent -= np.maximum(spent, 0) * (is_clear & (left < RENEWAL))
+            spent -= np.maximum(spent, 0) * is_new
         spent += cost - earned
         if not is_whole:
             self.charged[rows] = spent
@@ -154,10 +156,10 @@ class Allowance:
         cost = self.tally.charge()
         if not self.is_charged:
             return
-        is_first = self.earlier is None or measure < self.earlier[0]
-        if is_first and (measure < RENEWAL * best or norm < RENEWAL * lowest):
+        earlier = math.inf if self.earlier is None else float(self.earlier[0])
+        if measure < RENEWAL * earlier and (measure < RENEWAL * best or norm < RENEWAL * lowest):
             self.charged[0] = min(self.charged[0], 0)
-        if is_first and (measure < CLEAR * best or norm < CLEAR * lowest):
+        if measure < earlier and (measure < CLEAR * best or norm < CLEAR * lowest):
             cost -= max(cost, PER_PROGRESS)
         elif measure < PROGRESS * best or norm < PROGRESS * lowest:
             cost -= PER_PROGRESS
