@@ -106,9 +106,9 @@ class NonlinearStop:
 
     Without `max_evaluations`, each step is charged to the allowance with the evaluations that it took. It earns 20
     where it reduced the norm of the stopping rule or ||F||_2 to 0.99 of the least since x0, and all that it took where
-    it reduced one of them to a half; after a step to a tenth the allowance begins again. In a further attempt these are
-    parts of what those before had reached, too. So systems without a root take some 500 evaluations, 20 for each step
-    with progress, and what steps that halved ||F|| took beyond. A linear solve takes no more than is left, or 20.
+    it reduced one of them to a half; after a step to a tenth the allowance begins again. A further attempt has to come
+    below what those before had reached, or a tenth of it. So systems without a root take some 500 evaluations, 20 for
+    each step with progress, and what steps that halved ||F|| took beyond. A linear solve takes what is left, or 20.
 
     Where J, or a linear solve of a first attempt without J, takes more than 100 evaluations, the allowance is four
     times that; a first attempt ends at half of it if it has not reduced ||F|| to 0.9, or has made no progress for three

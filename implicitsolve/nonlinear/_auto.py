@@ -325,8 +325,7 @@ class EquilibratedDogleg(DenseNewton):
 class Unmoved(EquilibratedDogleg):
     """`EquilibratedDogleg` for systems in which Powell's hybrid method has accepted no step.
 
-    Its ball is round in x, and shrinks to the size of the smallest unknown: Robertson's kinetics in a reactor from
-    (1, 0, 0) take 190 evaluations in place of 690, and of 55 failures of the hybrid method two have not moved.
+    Robertson's kinetics in a reactor from (1, 0, 0) take 190 evaluations in place of 690.
     """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
@@ -156,7 +155,7 @@ class Allowance:
         cost = self.tally.charge()
         if not self.is_charged:
             return
-        earlier = math.inf if self.earlier is None else float(self.earlier[0])
+        earlier = np.inf if self.earlier is None else self.earlier[0]
         if measure < RENEWAL * earlier and (measure < RENEWAL * best or norm < RENEWAL * lowest):
             self.charged[0] = min(self.charged[0], 0)
         if measure < earlier and (measure < CLEAR * best or norm < CLEAR * lowest):
