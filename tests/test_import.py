@@ -14,16 +14,17 @@ import pytest
 import implicitsolve
 
 OPTIONAL = ["numba", "cupy", "torch", "jax", "matplotlib", "tqdm", "pooch", "array_api_strict", "hypothesis", "pytest"]
-MOST_SECONDS = 0.15  # 0.07 measured; the least of the runs counts, which other work on the machine does not raise
+MOST = 0.5  # of what NumPy and SciPy take; 0.19 to 0.27 measured, in one process, where the machine's speed cancels
 RUNS = 3
 ROOT = Path(__file__).parent.parent
 
 TIME_THE_IMPORT = """
 import time
-import numpy, scipy.linalg, scipy.optimize
 start = time.process_time()
+import numpy, scipy.linalg, scipy.optimize
+between = time.process_time()
 import implicitsolve
-print(time.process_time() - start)
+print((time.process_time() - between) / (between - start))
 """
 
 
@@ -40,11 +41,11 @@ def test_import_loads_no_optional_package():
     assert [name for name in OPTIONAL if name in loaded] == []
 
 
-def test_import_takes_under_150_ms_more_than_numpy_and_scipy(tmp_path):
+def test_import_takes_at_most_half_of_what_numpy_and_scipy_take(tmp_path):
     # Processor time: what the import costs, whatever else the machine is doing; from bytecode, as installed packages.
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    _, *seconds = (float(run_python(TIME_THE_IMPORT, **compiled)) for _ in range(RUNS + 1))
-    assert min(seconds) < MOST_SECONDS, seconds
+    _, *ratios = (float(run_python(TIME_THE_IMPORT, **compiled)) for _ in range(RUNS + 1))
+    assert min(ratios) < MOST, ratios
 
 
 def test_import_prints_nothing():
