@@ -41,10 +41,14 @@ def test_products_agree_with_numpy_for_any_sizes_and_layouts(sizes, dtype, layou
     np.testing.assert_allclose(found, x @ y, rtol=0, atol=inner * np.finfo(dtype).eps)
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it():
+@pytest.mark.parametrize("rows", [30, 2 * _product.PANEL, 2 * _product.PANEL + 3])
+@pytest.mark.parametrize("inner", [25, _product.SMALL // 8 // 40 + 1])
+def test_a_row_does_not_depend_on_the_rows_beside_it(rows, inner):
     rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((30, 25)), rng.standard_normal((25, 40))
-    assert (product(x, y)[3:20] == product(x[3:20], y)).all()
+    x, y = rng.standard_normal((rows, inner)), rng.standard_normal((inner, 40))
+    found = product(x, y)
+    np.testing.assert_allclose(found, x @ y, atol=1e-12 * inner)
+    assert (found[3:20] == product(x[3:20], y)).all()
 
 
 def test_nan_and_infinity_stay_in_their_row_as_in_numpy():
