@@ -170,6 +170,20 @@ def test_a_norm_that_is_no_name_is_reported_as_such(value):
         NonlinearStop(norm=value)
 
 
+@pytest.mark.parametrize("method", ["auto", "newton-krylov", "anderson", "block-newton"])
+@pytest.mark.parametrize("batch_ndim", [0, 1])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_norm_that_is_no_number_where_F_is_zero_was_convergence(method, batch_ndim, value):
+    def norm(F):
+        return np.abs(F).max() if F.any() else value
+
+    problem = ims.Problem(lambda x: x - 3.0, structure=ims.BlockBanded(0, 0), batch_ndim=batch_ndim)
+    x0 = np.zeros((2, 3))[0 if batch_ndim == 0 else slice(None)]
+    for start in (x0, x0 + 3.0):
+        result = ims.root(problem, start, method=method, stop=NonlinearStop(norm=norm, rtol=1e-12))
+        assert not np.any(np.asarray(result.success) & ~np.isfinite(result.residual_norm))
+
+
 def test_a_negative_norm_is_no_convergence():
     with pytest.raises(ValueError, match="norm of the stopping rule must not be negative"):
         ims.root(lambda x: x**3 - 8, np.ones(3), stop=NonlinearStop(norm=lambda F: float(F.sum())))

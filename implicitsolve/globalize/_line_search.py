@@ -168,7 +168,7 @@ class SearchStart:
         if self.whole is not None:
             return self.whole
         new_x = self.evaluator.moved(self.x, self.step)
-        F, J = self.evaluator.trial(new_x)
+        F, J = self.evaluator.attempt(new_x, self.x)
         measured = Norms(F, self.step, new_x)
         norms = measured.two(0)
         finite = np.isfinite(norms)
@@ -177,7 +177,8 @@ class SearchStart:
     def try_length(self, found: SearchResult, length: HostArray) -> None:
         """Evaluate F at that part of the step, for all systems."""
         found.x = self.evaluator.moved(self.x, self.step, length)
-        found.F, found.jacobian, found.measured = self.evaluator.residual(found.x), None, None
+        found.F, found.jacobian = self.evaluator.attempt(found.x, self.x, jacobian=False)
+        found.measured = None
         found.norms = norm2(found.F)
 
 

@@ -246,6 +246,15 @@ class Evaluator:
             return self._with_entering(x, jacobian=True)
         return (self.residual(x), None) if self.problem.linearize is None else self._linearized(x)
 
+    def attempt(self, x: Array, inside: Array, *, jacobian: bool = True) -> tuple[Array, LinearOperator | None]:
+        """`trial`, or F alone, with NaN for F where x has overflowed: no function is called there, but at `inside`."""
+        evaluate: Any = self.trial if jacobian else lambda x: (self.residual(x), None)
+        if isinstance(x, np.ndarray) and np.isfinite(x).all():
+            return evaluate(x)
+        is_point = self.xp.all(self.xp.isfinite(x), axis=1)[:, None]
+        F, J = evaluate(self.xp.where(is_point, x, inside))
+        return self.xp.where(is_point, F, np.nan * self.xp.ones_like(F)), J
+
     def _linearized(self, x: Array) -> tuple[Array, LinearOperator]:
         """F(x) and J(x) of a problem with `linearize`."""
         F, J = self._linearize(x)

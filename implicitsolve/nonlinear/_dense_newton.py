@@ -182,7 +182,7 @@ class DenseLoop(IterationLoop[DenseState]):
     def _evaluated(self, step: Array) -> Norms:
         """F at the trial points, the steps and these points."""
         x = self.evaluator.moved(self.state.x, step)
-        return Norms(self.evaluator.residual(x), step, x)
+        return Norms(self.evaluator.attempt(x, self.state.x, jacobian=False)[0], step, x)
 
     def _tested(
         self,

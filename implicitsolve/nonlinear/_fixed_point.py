@@ -7,7 +7,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, from_host, gather, norm_max, scatter
+from implicitsolve._namespace import Norms, from_host, gather, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.globalize._line_search import SearchResult
@@ -104,7 +104,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
     # Steps
 
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
-        return self._evaluate(x, self.preconditioned), None
+        return self._evaluated(x, x, self.preconditioned), None
 
     def _known(self, F: Array, J: LinearOperator | None) -> tuple[Array, LinearOperator | None]:
         self.newest = J
@@ -128,21 +128,11 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         self._renew(extended, extended.is_trusted)
         return self._with_history(extended)
 
-    def _evaluate(self, x: Array, is_due: bool) -> Array:
+    def _evaluated(self, x: Array, inside: Array, is_due: bool) -> Array:
         """F(x), and M there if it is due."""
-        if not is_due:
-            return self.evaluator.residual(x)
-        F, self.newest = self.evaluator.trial(x)
+        F, J = self.evaluator.attempt(x, inside, jacobian=is_due)
+        self.newest = J if is_due else self.newest
         return F
-
-    def _evaluated(self, x: Array, is_due: bool) -> Array:
-        """The same, and NaN where x has overflowed: no function is called there."""
-        if isinstance(x, np.ndarray) and np.isfinite(x).all():
-            return self._evaluate(x, is_due)
-        xp = array_namespace(x)
-        is_point = xp.all(xp.isfinite(x), axis=1)[:, None]
-        F = self._evaluate(xp.where(is_point, x, self.state.x), is_due)
-        return xp.where(is_point, F, np.nan * xp.ones_like(F))
 
     def _image_step(self, state: FixedPointState, F: Array) -> Array:
         """M F."""
@@ -154,7 +144,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
         due = self._is_due() & state.is_trusted & self.preconditioned
         with np.errstate(all="ignore"):
             step, x = self._trial()
-        F, old_F = self._evaluated(x, bool(due.any())), state.F
+        F, old_F = self._evaluated(x, state.x, bool(due.any())), state.F
         with np.errstate(all="ignore"):
             measured = self._measured(F, step, x, keeps_inverse=not due.any())
         norms, length = measured.two(0), state.damping

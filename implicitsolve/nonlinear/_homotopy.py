@@ -155,7 +155,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
             self.evaluator.length.follow(self.evaluator.rows, norm2(state.x))
         with np.errstate(all="ignore"):
             iterations = self._advance()
-            state.F, state.J = self.evaluator.trial(state.x)
+            state.F, state.J = self.evaluator.attempt(state.x, state.at)
             measured = Norms(state.F)
             state.norms = measured.two(0)
             state.measure = self._measured_by_stop(measured, state.x, state.rows)

@@ -280,8 +280,8 @@ class IterationLoop(Generic[State]):
         rows = np.flatnonzero(held)
         if rows.size:
             status[rows] = CONVERGED
-            lost = rows[~np.isfinite(self._largest(x, rows))]
-            status[lost], measure[lost] = NONFINITE, np.nan  # whatever F returns there
+            lost = rows[~(np.isfinite(self._largest(x, rows)) & np.isfinite(measure[rows]))]
+            status[lost], measure[lost] = NONFINITE, np.nan  # whatever F, or a caller's norm, returns there
 
     def _largest(self, x: Array, rows: Indices) -> HostArray:
         """max|x| of some systems, which on a device came with the norms of the last step."""

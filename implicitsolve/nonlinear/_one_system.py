@@ -135,7 +135,7 @@ class OneSystem:
         moved = None if moved is None else moved[None]
         if self.norm == 0 or self.stop.holds(self.measure, self.target, self.x[None], moved)[0]:
             self.status = CONVERGED
-            if not np.isfinite(self.x).all():  # whatever F returns there
+            if not (np.isfinite(self.x).all() and np.isfinite(self.measure[0])):  # whatever F returns there
                 self.status, self.measure = NONFINITE, np.full(1, np.nan)
 
     def _note_progress(self) -> None:

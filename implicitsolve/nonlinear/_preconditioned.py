@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, copied, from_host, gather, scatter
+from implicitsolve._namespace import array_namespace, copied, from_host, gather, norm_max, scatter
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._checks import checked_array
 from implicitsolve.linearize._evaluator import Evaluator
@@ -20,7 +21,7 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.problem import Problem
 from implicitsolve.result import Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import NonlinearStop, Tally, check_kind, check_limit, is_one_of, kind_of
+from implicitsolve.stopping import LimitReached, NonlinearStop, Tally, check_kind, check_limit, is_one_of, kind_of
 
 ANDERSON = Anderson()
 
@@ -64,8 +65,8 @@ class Preconditioned(NonlinearMethod):
     does too), else differences, which an inner solver's own tolerance limits: solve it accurately, or raise ``rdiff``
     of the outer method. Inner systems without `Problem.take` are evaluated with the whole batch to the end.
 
-    Cost: one residual of F for each outer step from the left, two more for the whole solve, and one for each step shown
-    to a monitor. `result.counts` counts each evaluation of M as a residual, and the residuals of an inner method too.
+    Cost: one residual of F for each outer step from the left, one for the start, and one for each step shown to a
+    monitor. `result.counts` counts each evaluation of M as a residual, and the residuals of an inner method too.
 
     References
     ----------
@@ -133,6 +134,8 @@ class _Solve:
         self.inner = self._evaluator(self.displacement)
         self.part: Evaluator = self.whole
         self.part_rows: Indices = self.whole.rows
+        self.x0, self.x, self.F = start.x, copied(start.x), copied(start.F)  # the best points so far, and F there
+        self.norm: HostArray = np.full(start.status.size, np.nan)
 
     def _evaluator(self, problem: Problem) -> Evaluator:
         like = self.whole.unflatten(self.start.x)
@@ -141,15 +144,14 @@ class _Solve:
         return evaluator
 
     def run(self) -> Solution:
-        """Solve, and test F where that ended."""
-        x0, F0, norm0 = gather(self.start.x, self.systems), None, None
-        outer = self.inner
+        """Solve within the limits, and test F at the best of the points where it was evaluated."""
+        start, rows, stop, outer = self.start, self.systems, self.context.stop, self.inner
+        F = self._residual(gather(self.x0, rows), rows)
+        self.note(gather(self.x0, rows), F, rows)
+        start.first_norm[rows] = np.where(np.isnan(start.first_norm[rows]), self.norm[rows], start.first_norm[rows])
+        start.target[rows] = stop.target(start.first_norm[rows], F)
         if not self.is_left:
-            F0 = self._residual(x0, self.systems)
-            norm0 = self.context.stop.measure(F0, self.whole.event_shape)
-            first = self.start.first_norm[self.systems]
-            self.start.first_norm[self.systems] = np.where(np.isnan(first), norm0, first)
-            outer = self._evaluator(_composed(self.whole.problem, self.displacement))
+            outer = self._evaluator(_composed(self.whole.problem, self.displacement, self.note, self.whole.rows))
         context = replace(
             self.context,
             evaluator=outer,
@@ -158,9 +160,20 @@ class _Solve:
             memory=SolveMemory(declared=outer.problem.structure),
             truth=self._truth if self.is_left else None,
         )
-        solution = self.method.outer.solve(context, self.start, self.rows)
-        self._measure_ends(solution, x0, F0, norm0)
+        solution = start
+        with suppress(LimitReached):  # which a method raises only where it starts
+            solution = self.whole.tally.enforced(self.method.outer.solve, context, start, self.rows)
+        self._end(solution)
         return solution
+
+    def note(self, x: Array, F: Array, rows: Indices) -> HostArray:
+        """Keep the best points of some systems by the norm of the caller's F, and return that norm."""
+        norm = np.where(np.isfinite(norm_max(x)), self.context.stop.measure(F, self.whole.event_shape), np.nan)
+        better = np.flatnonzero((norm < self.norm[rows]) | np.isnan(self.norm[rows]))
+        scatter(self.x, rows[better], gather(x, better))
+        scatter(self.F, rows[better], gather(F, better))
+        self.norm[rows[better]] = norm[better]
+        return norm
 
     def _residual(self, x: Array, rows: Indices) -> Array:
         """The caller's F for some systems."""
@@ -170,26 +183,20 @@ class _Solve:
 
     def _truth(self, x: Array, rows: Indices) -> HostArray:
         """Norms of the caller's F."""
-        return self.context.stop.measure(self._residual(x, rows), self.whole.event_shape)
+        return self.norm[rows] if x is self.x0 else self.note(x, self._residual(x, rows), rows)
 
     def _moved(self, x: Array, rows: Indices) -> Array:
         """M(x) where the outer method iterates on y, x where it iterates on x."""
         return x if self.is_left else x - self.inner.take(rows, self.start.start).residual(x)
 
-    def _measure_ends(self, solution: Solution, x0: Array, F0: Array | None, norm0: HostArray | None) -> None:
-        """Evaluate F where systems ended, which alone determines which have converged."""
-        rows, stop = self.systems, self.context.stop
-        x = self._moved(gather(solution.x, rows), rows)
-        F = self._residual(x, rows)
-        norm = stop.measure(F, self.whole.event_shape)
-        if F0 is not None and norm0 is not None:
-            worse = np.flatnonzero(~(norm <= norm0))
-            scatter(x, worse, gather(x0, worse))
-            scatter(F, worse, gather(F0, worse))
-            norm[worse] = norm0[worse]
-        holds = stop.holds(norm, solution.target[rows], x, None) | (norm == 0)
-        claimed = np.where(solution.status[rows] == CONVERGED, int(Status.STAGNATED), solution.status[rows])
-        solution.status[rows], solution.norm[rows] = np.where(holds, CONVERGED, claimed), norm
+    def _end(self, solution: Solution) -> None:
+        """Put the systems at the best of their points; F there alone determines which have converged."""
+        rows, ended = self.systems, self.whole.tally.ended
+        x, F, norm, status = gather(self.x, rows), gather(self.F, rows), self.norm[rows], solution.status[rows]
+        holds = self.context.stop.holds(norm, solution.target[rows], x, None) | (norm == 0)
+        failed = np.where(status == CONVERGED, int(Status.STAGNATED), status)
+        failed[failed == Status.RUNNING] = Status.RUNNING if ended is None else ended
+        solution.status[rows], solution.norm[rows] = np.where(holds, CONVERGED, failed), norm
         solution.x, solution.F = copied(solution.x), copied(solution.F)
         scatter(solution.x, rows, x)
         scatter(solution.F, rows, F)
@@ -243,24 +250,36 @@ def _swept(inner: NonlinearMethod, sweeps: int, problem: Problem, tally: Tally, 
     evaluator.tally = tally
     stop = _Sweeps(rtol=0.0, max_iterations=sweeps)
     end = inner.solve(SolveContext(evaluator, stop), Solution.at(evaluator.flatten(x)))
+    if tally.ended is not None:  # before the sweeps did
+        raise LimitReached
     lost = np.where(np.isfinite(end.norm), 0.0, np.nan)
     return evaluator.unflatten(end.x + from_host(lost, end.x)[:, None])
 
 
-def _composed(problem: Problem, displacement: Problem) -> Problem:
-    """F(M(y)) = 0, with M(y) = y - displacement(y)."""
+def _composed(
+    problem: Problem, displacement: Problem, note: Callable[[Array, Array, Indices], Any], rows: Indices
+) -> Problem:
+    """F(M(y)) = 0, with M(y) = y - displacement(y), for systems `rows`; `note` is told of M(y) and F there."""
+
+    def noted(x: Array, F: Any) -> Array:
+        xp, flat = array_namespace(x), (rows.size, -1)
+        F = xp.reshape(checked_array(F, "residual", xp, x.dtype, tuple(x.shape)), x.shape)
+        note(xp.reshape(x, flat), xp.reshape(F, flat), rows)
+        return F
 
     def residual(y: Array) -> Array:
-        return problem.residual(y - array_namespace(y).reshape(displacement.residual(copied(y)), y.shape))
+        x = y - array_namespace(y).reshape(displacement.residual(copied(y)), y.shape)
+        return noted(x, problem.residual(copied(x)))
 
     def linearize(y: Array) -> tuple[Array, LinearOperator]:
         batch_shape = tuple(y.shape[: problem.batch_ndim])
         step, D = _linearized(displacement, y)
         F, J = _linearized(problem, y - step)
-        return F, _chained(J, D, batch_shape)
+        return noted(y - step, F), _chained(J, D, batch_shape)
 
     def take(indices: Indices) -> Problem:
-        return _composed(problem.take(indices), displacement.take(indices))  # type: ignore[misc]
+        takes: Any = problem.take, displacement.take
+        return _composed(takes[0](indices), takes[1](indices), note, rows[indices])
 
     takes = None if problem.take is None or displacement.take is None else take
     is_exact = all(part.linearize or part.jac or part.jvp for part in (problem, displacement))

@@ -102,6 +102,18 @@ def test_steps_are_shortened_to_where_the_residual_is_finite():
     np.testing.assert_allclose(result.x, 1.0)
 
 
+@pytest.mark.parametrize("newton", [None, ims.NewtonKrylov()])
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_the_residual_was_called_where_x_had_overflowed(newton, shape):
+    def F(x):
+        assert np.isfinite(x).all()
+        return np.log(np.abs(x) + 1e-300) + 800.0
+
+    problem = Problem(F, batch_ndim=len(shape) - 1)
+    result = root(problem, np.full(shape, -1e300), method=PseudoTransient(sign=1, newton=newton))
+    assert not np.any(result.success)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -93,7 +93,7 @@ def newton_batch(
     some four seconds. Both are kept on disk: ``python -m implicitsolve compile`` compiles the solver in advance. The
     code of a residual is found by its bytecode and by the values of all names in it, where these are numbers, arrays
     below 1 MB, NumPy, math, and compiled functions of the same kind; what ``numba.extending`` adds is not seen. An
-    exception raised in `residual` counts as a residual that is not finite.
+    exception raised in `residual` counts as a residual that is not finite. It is raised here if none is finite at x0.
 
     `residual` is evaluated for sixteen systems at once where it consists of arithmetic, powers with numbers in the
     exponent and elementary functions on elements of x and p: ``out[i] = p[0] - np.exp(x[i])``. With branches on x, or
@@ -125,6 +125,8 @@ def newton_batch(
     if N and B:
         solver.solve_in_lanes()
         solver.solve_others(np.flatnonzero(solver.status == Status.RUNNING))
+        if np.isnan(solver.norms[:, 1]).all():  # which is a mistake, if it is an exception
+            _evaluation(residual, parameters is not None)(x[0], solver.p[0], np.empty_like(x[0]))
     else:
         compiled(*solver.form)  # raises where it cannot
         solver.status[:] = Status.CONVERGED
@@ -302,23 +304,21 @@ def _c_function(residual: Any, has_parameters: bool, view: Any, char: str, ndim:
     arguments = pointer, pointer, pointer, types.intp, types.intp, types.intp
     shape_of = inner(lambda n0, n1: (n0,)) if ndim == 1 else inner(lambda n0, n1: (n0, n1))
 
-    def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
+    @inner
+    def plain(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
         shape = shape_of(n0, n1)
         evaluate(carray(view(x), shape), carray(view(p), (q,)), carray(view(out), shape))
         return 1
 
-    if char in "FD":  # division by zero raises there, and what leaves a C function is printed; costs 0.4 of real ones
-        plain = inner(wrapper)
-
-        def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
-            try:
-                return plain(x, p, out, n0, n1, q)
-            except Exception:  # noqa: BLE001 - Numba knows no other
-                return 0
+    def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
+        try:
+            return plain(x, p, out, n0, n1, q)
+        except Exception:  # noqa: BLE001 - Numba knows no other; what leaves a C function is printed
+            return 0
 
     function: Any = CFunc(wrapper, (arguments, types.intc), {}, {})
     with contextlib.suppress(TypeError, ValueError):
-        key = repr((_described(residual), has_parameters, ndim, kind))
+        key = repr((_described(residual), has_parameters, ndim, kind, "quiet"))
         function._cache = kept(wrapper, hashlib.sha256(key.encode()).hexdigest()) or function._cache
     return function
 

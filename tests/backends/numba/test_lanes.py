@@ -250,8 +250,8 @@ def test_a_step_that_must_be_shortened(monkeypatch):
     np.testing.assert_allclose(result.x[result.success], expected.x[result.success], atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # how Numba reports it
-def test_an_exception_in_one_system():
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_exception_in_one_system_was_printed():
     def positive(x, p, out):
         if p[0] < 0:
             raise ValueError("negative")
@@ -260,6 +260,17 @@ def test_an_exception_in_one_system():
     result = newton_batch(positive, np.ones((3, 1)), np.asarray([[4.0], [-4.0], [9.0]]))
     assert result.status.tolist() == [Status.CONVERGED, Status.NONFINITE, Status.CONVERGED]
     np.testing.assert_allclose(result.x[::2, 0], [2.0, 3.0], rtol=1e-7)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_mistake_of_the_residual_was_printed_for_each_system():
+    def of_two(x):
+        if x.shape[0] != 2:
+            raise ValueError("there are two unknowns")
+        return x * x - 1.0
+
+    with pytest.raises(ValueError, match="there are two unknowns"):
+        newton_batch(of_two, np.ones((2, 3)))
 
 
 def test_limits_hold_in_lanes(rng):
