@@ -28,7 +28,7 @@ def compiled_quickly():
 
 
 @pytest.fixture(autouse=True)
-def double(request):
+def precision(request):
     """Double precision, but where a test is marked as of single precision."""
     with jax.enable_x64("single" not in request.node.name):
         yield

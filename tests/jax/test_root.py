@@ -22,7 +22,7 @@ EXACT = {"stop": ims.NonlinearStop(rtol=1e-13), "adjoint_stop": ims.LinearStop(r
 
 
 @pytest.fixture(autouse=True)
-def double(request):
+def precision(request):
     """Double precision, but where a test is marked as of single precision."""
     with jax.enable_x64("single" not in request.node.name):
         yield
