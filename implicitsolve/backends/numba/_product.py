@@ -25,9 +25,7 @@ from implicitsolve.backends.numba._jit import _intrinsic, kernel, llvm, share, s
 
 ROWS, REGISTERS = 8, 3  # of a tile: its 24 sums, a row of y and an entry of x take 28 of the 32 registers
 PANEL = 256  # rows that are multiplied by all columns before the next ones, and so read from memory once,
-SMALL = (
-    2**18
-)  # bytes of y up to which this is done: 0.7 of the time of 20,000 x 100 x 100; for larger y's 1.06
+SMALL = 2**18  # bytes of y up to which this is done: 0.7 of the time of 20,000 x 100 x 100; for larger y's 1.06
 SPEED = 20  # multiplications in the time of one operation of scalar code
 HAS_AVX512 = bool(binding.get_host_cpu_features().get("avx512f"))
 
