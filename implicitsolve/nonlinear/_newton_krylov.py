@@ -276,8 +276,6 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         outcome = state.linear.direction(A, state.F, state.norms, eta, M, limit)
         state.since = state.since - state.linear.grew  # a larger space may solve what this one could not
         linear_residual = outcome.residual_norm / np.where(state.norms > 0, state.norms, 1.0)
-        if linear_residual[0] <= eta[0]:
-            self.allowance.note_solve(int(outcome.iterations[0]))
         previous, direction, remaining = state.norms, outcome.x, linear_residual
         if evaluator.box is not None:
             kept, iterations = kept_part(state.norms, state.start_norms), self.method.max_krylov or MAX_KRYLOV
@@ -291,6 +289,9 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         )
         size = norm_max(direction) if found.measured is None else found.measured.largest(1)
         found.accepted &= size > 0  # a zero step is none, though ||F|| has not grown
+        if state.rows.size == 1:
+            length = float(found.length[0] * found.accepted[0])
+            self.allowance.note_solve(int(outcome.iterations[0]), bool(linear_residual[0] <= eta[0]), length)
         if found.accepted.any():
             state.J = found.jacobian
         measured = None if isinstance(state.x, np.ndarray) else found.measured

@@ -250,6 +250,8 @@ class OneKrylovSystem(OneSystem):
         if self.iteration >= self.last:
             self.status = ITERATION_LIMIT
         is_accepted = found is not None and bool(found.accepted[0])
+        length = float(found.length[0]) if found is not None and is_accepted else 0.0
+        self.allowance.note_solve(iterations, linear_residual <= self.eta, length)
         if found is not None and is_accepted:
             traced["step_length"] = found.length
             self._move(found, step)
@@ -282,8 +284,6 @@ class OneKrylovSystem(OneSystem):
         self.eta = min(max(self.eta, floor), 0.9)
         limit = max(LEAST_KRYLOV, self.allowance.rest_of_one())
         solved = self.linear.direction(self.J, self.F, self.norm, self.eta, limit)
-        if solved[1] <= self.eta * self.norm:
-            self.allowance.note_solve(solved[3])
         self.since -= int(self.linear.grew)  # a larger space may solve what this one could not
         return solved
 

@@ -30,6 +30,8 @@ LITTLE = 0.02  # the same from which on another attempt is not worth its evaluat
 PROGRESS, CLEAR = 0.99, 0.5  # parts of the least norm: a step earns PER_PROGRESS evaluations, and all it took
 RENEWAL = 0.1  # part of the least norm: after such a step an allowance begins again
 ASSEMBLIES = 4  # of J that an allowance covers at least
+USED_PART = 0.1  # of a step, accepted, from which on its linear solve counts as needed
+WORTHWHILE = 0.75  # part of the iterations of a linear solve that was not accurate, from which on another is worth it
 IDLE_PART, IDLE_SHARE = 0.9, 2  # part to which a first attempt has to reduce ||F|| in the allowance over 2,
 IDLE_STEPS = 3  # ... where it may not go on after as many steps without progress
 ENDS = (Status.STAGNATED, Status.LINE_SEARCH_FAILED)  # of systems whose F may have met its rounding error
@@ -74,6 +76,7 @@ class Allowance:
         self.earlier: HostArray | None = solution.norm.copy() if is_retry else None  # where others ended
         self.assembly: int = 0  # evaluations that an assembly of J takes,
         self.linear: int = 0  # ... and a linear solve by products alone, in a first attempt at a single system
+        self.lacking: float = 0.0  # below which another linear solve would not be accurate either
         self.exempt: HostArray = np.zeros(self.charged.size, dtype=bool)  # systems whose progress ||F|| does not show
         self.charged += tally.charge() * (self.is_charged and self.is_single)
 
@@ -87,9 +90,11 @@ class Allowance:
         """What a first attempt without progress has to leave."""
         return self.most - self.most // IDLE_SHARE
 
-    def note_solve(self, iterations: int) -> None:
-        """Note what a linear solve took that was as accurate as asked."""
-        if self.is_single and not self.is_retry:
+    def note_solve(self, iterations: int, is_accurate: bool, length: float) -> None:
+        """Note a linear solve of a single system by products, and the part of its step that was accepted."""
+        if is_accurate or self.rest_of_one() > 0:  # else the allowance ended it
+            self.lacking = 0.0 if is_accurate else WORTHWHILE * iterations
+        if is_accurate and self.is_single and not self.is_retry and length >= USED_PART:
             self.linear = max(self.linear, iterations)
 
     def is_spent(self, state: LoopState) -> HostArray | bool:
@@ -158,11 +163,14 @@ class Allowance:
         earlier = np.inf if self.earlier is None else self.earlier[0]
         if measure < RENEWAL * earlier and (measure < RENEWAL * best or norm < RENEWAL * lowest):
             self.charged[0] = min(self.charged[0], 0)
-        if measure < earlier and (measure < CLEAR * best or norm < CLEAR * lowest):
+        has_halved = measure < CLEAR * best or norm < CLEAR * lowest
+        if has_halved and measure < earlier:
             cost -= max(cost, PER_PROGRESS)
         elif measure < PROGRESS * best or norm < PROGRESS * lowest:
             cost -= PER_PROGRESS
         self.charged[0] += cost
+        if not has_halved and self.rest_of_one() < self.lacking:
+            self.charged[0] = max(self.charged[0], self.most)
 
 
 @dataclass
