@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "of a batch counts once, and so does a step. Written by `python -m benchmarks.hopeless`.",
             table(rootless, is_limited=True),
             "## Layers with large weights",
-            "Bounded maps, which have a fixed point, but one that is hard to find.",
+            "Bounded maps, which have a fixed point. `Homotopy` follows its path for at most 2000 steps, at no charge.",
             table(layers),
             "## Hard systems with roots",
             table(control),

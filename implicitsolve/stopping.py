@@ -110,13 +110,13 @@ class NonlinearStop:
     below what those before had reached, or a tenth of it. So systems without a root take some 500 evaluations, 20 for
     each step with progress, and what steps that halved ||F|| took beyond. A linear solve takes what is left, or 20.
 
-    Where J, or a linear solve of a first attempt without J, takes more than 100 evaluations, the allowance is four
-    times that; a first attempt ends at half of it if it has not reduced ||F|| to 0.9, or has made no progress for three
-    steps. In a batch, a system is charged its residuals, Krylov iterations and assemblies. Fixed-point methods, of one
-    evaluation a step, and homotopies near x0 (see `Homotopy`) have limits of steps alone, but what the former take
-    without progress is not left to later methods. "auto" keeps half of the allowance of a fixed-point problem for its
-    last method. Limits of steps alone hold for pseudo-transient continuation, and for a dense J whose equations differ
-    in units.
+    Where J takes more than 100 evaluations, or a linear solve by products of whose step a tenth was accepted, in a
+    first attempt, the allowance is four times that. A first attempt ends at half of it if it has not reduced ||F|| to
+    0.9, or has made no progress for three steps. A system ends where less is left than three quarters of what a linear
+    solve has just taken in vain. In a batch, a system is charged its residuals, Krylov iterations and assemblies.
+    Fixed-point methods, of one evaluation a step, homotopies near x0 (see `Homotopy`), pseudo-transient continuation,
+    and a dense J whose equations differ in units have limits of steps alone. What the first take without progress is
+    not left to later methods. "auto" keeps half of the allowance of a fixed-point problem for its last method.
 
     Examples
     --------

@@ -19,10 +19,11 @@ HEAD = """# Performance
 
 The cost of solves, first in counts (exact, the same on every machine) and then in time, and the cost of the same solves
 in other packages. All numbers of a table are from one run on one machine; ratios are more meaningful than times.
-Separate pages: [residual evaluations against SciPy](against_scipy.md),
+Separate pages: [evaluations against SciPy](against_scipy.md),
 [time of the drop-in](drop_in_times.md), [small systems](small_systems.md),
 [the Brusselator in the plane](brusselator.md),
-[robustness](robustness.md), [the methods' constants](constants.md), [methods for fixed points](fixed_points.md),
+[robustness](robustness.md), [systems without roots](hopeless.md), [the methods' constants](constants.md),
+[methods for fixed points](fixed_points.md),
 [block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [counts by commit](trend.md),
 [a GPU](../how_to/gpu.md#figures), [many ranks](../how_to/mpi.md#scaling).
 
@@ -63,6 +64,7 @@ drop_in_times
 small_systems
 brusselator
 robustness
+hopeless
 constants
 fixed_points
 block_lu
