@@ -310,8 +310,9 @@ def _krylov_method(method: Any, maxiter: int, outer_k: int, options: dict[str, A
         if method not in SCIPY_METHODS:
             known = sorted({*own, *SCIPY_METHODS})
             raise ValueError(f"newton_krylov: `method` must be one of {known} or callable, got {method!r}")
-    elif not callable(method):
-        raise TypeError(f"newton_krylov: `method` must be a name, a function or a Krylov method, got {method!r}")
+    elif not callable(method) or isinstance(method, type):
+        got = f"the class: write {method.__name__}()" if isinstance(method, type) else repr(method)
+        raise TypeError(f"newton_krylov: `method` must be a name, a function or a Krylov method, got {got}")
     return ScipyKrylov(function=method, options=_scipy_options(method, maxiter, outer_k, given))
 
 

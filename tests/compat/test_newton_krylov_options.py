@@ -191,6 +191,11 @@ def test_inner_options(method, options):
     assert F.norm(newton_krylov(F, ZERO, method=method, f_tol=1e-8, **options)) <= 1e-8
 
 
+def test_a_class_in_place_of_settings_was_called_with_the_options_of_scipy():
+    with pytest.raises(TypeError, match=r"`method` must be .* got the class: write LGMRES\(\)"):
+        newton_krylov(lambda x: x - 1, np.zeros(2), method=ims.LGMRES)
+
+
 def test_inner_option_of_another_method_warns_as_in_scipy():
     with pytest.warns(UserWarning, match=re.escape("Option 'inner_restart' is invalid for the inner method: tfqmr")):
         newton_krylov(Counted(), ZERO, method="tfqmr", inner_restart=3)

@@ -124,7 +124,9 @@ def newton_batch(
     solver = _Solver(residual, x, _rows(parameters, B, x.dtype), parameters is not None, structure, stop)
     if N and B:
         solver.solve_in_lanes()
-        solver.solve_others(np.flatnonzero(solver.status == Status.RUNNING))
+        worse = solver.norms[:, 0] > solver.norms[:, 1]  # than x0: in lanes the last point is kept, here the best
+        solver.x[worse] = np.reshape(x0, solver.x.shape)[worse]
+        solver.solve_others(np.flatnonzero(worse | (solver.status == Status.RUNNING)))
         if np.isnan(solver.norms[:, 1]).all():  # which is a mistake, if it is an exception
             _evaluation(residual, parameters is not None)(x[0], solver.p[0], np.empty_like(x[0]))
     else:
@@ -304,17 +306,13 @@ def _c_function(residual: Any, has_parameters: bool, view: Any, char: str, ndim:
     arguments = pointer, pointer, pointer, types.intp, types.intp, types.intp
     shape_of = inner(lambda n0, n1: (n0,)) if ndim == 1 else inner(lambda n0, n1: (n0, n1))
 
-    @inner
-    def plain(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
-        shape = shape_of(n0, n1)
-        evaluate(carray(view(x), shape), carray(view(p), (q,)), carray(view(out), shape))
-        return 1
-
     def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
+        shape = shape_of(n0, n1)
         try:
-            return plain(x, p, out, n0, n1, q)
+            evaluate(carray(view(x), shape), carray(view(p), (q,)), carray(view(out), shape))
         except Exception:  # noqa: BLE001 - Numba knows no other; what leaves a C function is printed
             return 0
+        return 1
 
     function: Any = CFunc(wrapper, (arguments, types.intc), {}, {})
     with contextlib.suppress(TypeError, ValueError):

@@ -273,6 +273,19 @@ def test_a_mistake_of_the_residual_was_printed_for_each_system():
         newton_batch(of_two, np.ones((2, 3)))
 
 
+def test_a_failed_system_ended_at_a_point_worse_than_x0(rng):
+    def coupled(x, p, out):
+        for i in range(x.shape[0]):
+            out[i] = x[i] * x[i] - p[0] + p[1] * x[i - 1]
+
+    x0, p = rng.standard_normal((60, 3)), rng.standard_normal((60, 2))
+    for limit in (1, 2, 50):
+        result = newton_batch(coupled, x0, p, stop=NonlinearStop(max_iterations=limit, rtol=1e-12))
+        assert not result.success.all()
+        assert (result.residual_norm <= result.initial_norm).all()
+        assert (result.iterations <= limit).all()
+
+
 def test_limits_hold_in_lanes(rng):
     x0, p = reactions(30, rng)
     needed = newton_batch(reaction, x0, p, structure=CELLS).iterations
