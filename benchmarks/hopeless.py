@@ -60,7 +60,7 @@ class Watch:
         moved = np.reshape(x, self.start.shape) - self.start
         tau = np.vecdot(moved, moved - F) / np.vecdot(moved - F, moved - F)
         distance = np.linalg.norm(moved + tau[:, None] * (F - moved), axis=1)
-        is_near = np.linalg.norm(moved, axis=1) <= FARTHEST * first
+        is_near = np.linalg.norm(moved, axis=1) <= FARTHEST * np.maximum(first, np.linalg.norm(self.start, axis=1))
         length = step.step_length if step.step_length.size == first.size else 0
         self.norms.append((step.iteration, both, bool((is_near & (distance <= ON_PATH * length * first)).any())))
 

@@ -23,7 +23,7 @@ GROWTH = np.asarray([2.0, 2.0, 1.0, 0.7])  # of the step length after 0, 1, 2, 3
 ALIGNED = 0.8  # cosine between the path's directions at two points, below which the second one may be of another path
 CORRECTIONS = 6  # of one predicted point
 SHORTEST = 1e-5  # step that ends the attempt: of 414 paths to solutions none took one below 7e-4
-FARTHEST = 10.0  # distance from x0, over ||F(x0)||, beyond which a path is taken to go to infinity
+FARTHEST = 10.0  # distance from x0, over ||F(x0)|| or ||x0||, beyond which a path is taken to go to infinity
 BEYOND = -0.1  # the path starts at tau = 0 and does not come back
 END_ACCURACY = 1e-2  # of linear solves at tau = 1, where Newton's method is to converge
 
@@ -55,8 +55,8 @@ class Homotopy(FixedPointMethod):
     each go their own way. A system that fails ends at the best of its points.
 
     Where G does not map such a set into itself, and F has no root, the path goes to infinity: no farther from x0 than
-    10 ||F(x0)||, its points are charged nothing of a system's allowance (`NonlinearStop`), and beyond the attempt has
-    spent it. Paths of bounded maps stayed within 4 ||F(x0)||.
+    10 ||F(x0)|| or 10 ||x0||, its points are charged nothing of a system's allowance (`NonlinearStop`), and beyond the
+    attempt has spent it. Paths of bounded maps from x0 = 0 stayed within 4 ||F(x0)||.
 
     Memory per system: the Krylov space and six vectors.
 
@@ -187,7 +187,7 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         is_lost = ~(is_taken | is_corrected)
         state.length = np.where(is_lost, 0.5 * state.length, state.length)
         self._predict(is_taken | is_lost)
-        is_near = norm2(state.at - state.anchor) <= FARTHEST * state.unit
+        is_near = norm2(state.at - state.anchor) <= FARTHEST * np.maximum(state.unit, norm2(state.anchor))
         self.solution.charged[state.rows] = np.where(is_near, state.charged, self.allowance.most)
         return cycle.columns
 

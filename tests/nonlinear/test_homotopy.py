@@ -120,6 +120,12 @@ def test_bounded_maps_are_solved_from_inside(seed, n, gain):
     assert result.success.all() or gain == 6.0
 
 
+def test_a_path_from_a_start_where_F_is_small_is_not_given_up():
+    """|F(x0)| is 0.026 at x0 = -0.87, near a minimum of |F|, and the root 72 times as far away: the path was left."""
+    problem = recurrent(np, 50505237, 2, 1, 2.0)
+    assert root(problem, np.asarray([[-0.86844742], [-0.37534099]]), method=Homotopy()).success.all()
+
+
 # Whatever the units, the batch, the library
 
 
