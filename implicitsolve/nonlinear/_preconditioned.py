@@ -261,21 +261,21 @@ def _composed(
 ) -> Problem:
     """F(M(y)) = 0, with M(y) = y - displacement(y), for systems `rows`; `note` is told of M(y) and F there."""
 
-    def noted(x: Array, F: Any) -> Array:
-        xp, flat = array_namespace(x), (rows.size, -1)
-        F = xp.reshape(checked_array(F, "residual", xp, x.dtype, tuple(x.shape)), x.shape)
-        note(xp.reshape(x, flat), xp.reshape(F, flat), rows)
-        return F
-
     def residual(y: Array) -> Array:
         x = y - array_namespace(y).reshape(displacement.residual(copied(y)), y.shape)
-        return noted(x, problem.residual(copied(x)))
+        part = Evaluator(problem, y)
+        flat = part.flatten(x)
+        F = part.attempt(flat, part.flatten(y), jacobian=False)[0]
+        note(flat, F, rows)
+        return part.unflatten(F)
 
     def linearize(y: Array) -> tuple[Array, LinearOperator]:
         batch_shape = tuple(y.shape[: problem.batch_ndim])
-        step, D = _linearized(displacement, y)
-        F, J = _linearized(problem, y - step)
-        return noted(y - step, F), _chained(J, D, batch_shape)
+        step, D = _linearized(displacement, y, y)
+        F, J = _linearized(problem, y - step, y)
+        flat = partial(array_namespace(y).reshape, shape=(rows.size, -1))
+        note(flat(y - step), flat(F), rows)
+        return F, _chained(J, D, batch_shape)
 
     def take(indices: Indices) -> Problem:
         takes: Any = problem.take, displacement.take
@@ -287,11 +287,15 @@ def _composed(
     return Problem(residual, linearize=offered, batch_ndim=problem.batch_ndim, take=takes)
 
 
-def _linearized(problem: Problem, x: Array) -> tuple[Array, LinearOperator]:
-    """F(x) and J(x), on arrays (B, N)."""
+def _linearized(problem: Problem, x: Array, inside: Array) -> tuple[Array, LinearOperator]:
+    """F(x) and J(x), on arrays (B, N); where x has overflowed NaN, and J at `inside`."""
     evaluator = Evaluator(problem, x)
-    F, J = evaluator.trial(evaluator.flatten(x))
-    return evaluator.unflatten(F), evaluator.jacobian(evaluator.flatten(x), F) if J is None else J
+    x, inside = evaluator.flatten(x), evaluator.flatten(inside)
+    F, J = evaluator.attempt(x, inside)
+    if J is None:
+        xp = evaluator.xp
+        J = evaluator.jacobian(xp.where(xp.isfinite(x), x, inside), F)
+    return evaluator.unflatten(F), J
 
 
 def _chained(J: LinearOperator, D: LinearOperator, batch_shape: tuple[int, ...]) -> LinearOperator:

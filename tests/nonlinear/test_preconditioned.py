@@ -216,6 +216,19 @@ def test_gradients_are_those_of_the_problem(side):
     np.testing.assert_allclose(*gradients, rtol=1e-6)
 
 
+@pytest.mark.parametrize("offered", [{}, {"jvp": jvp}])
+def test_the_residual_was_called_where_the_inner_solver_had_overflowed(offered):
+    def finite(x):
+        assert np.isfinite(x).all()
+        return F(x)
+
+    inner = ims.Problem(lambda x: np.where(np.abs(x) > 0, np.inf, -1.0), **({"jvp": lambda x, v: v} if offered else {}))
+    method = Preconditioned(inner=inner, outer=ims.NewtonKrylov(), side="right")
+    result = ims.root(ims.Problem(finite, **offered), np.zeros(4), method=method)
+    assert not result.success
+    assert result.residual_norm <= 1.0
+
+
 def test_an_inner_solver_may_overwrite_its_argument():
     def in_place(x):
         x[...] = jacobi(x)
