@@ -97,8 +97,8 @@ def newton_batch(
 
     `residual` is evaluated for sixteen systems at once where it consists of arithmetic, powers with numbers in the
     exponent and elementary functions on elements of x and p: ``out[i] = p[0] - np.exp(x[i])``. With branches on x, or
-    whole arrays in an expression, it is evaluated for one after the other, in twice the time. What is returned for a
-    system does not depend on the others.
+    whole arrays in an expression, it is evaluated for one after the other, in twice the time. Where a system ends does
+    not depend on the others; where `BlockNewton` solves it again, that holds up to rounding.
 
     Memory beyond x and F, for each thread, in numbers: ``k^2 T (4 lower + 3 upper + 3) + 46 N``; in lanes, where it is
     at most 1 MiB, ``16 (k^2 T (lower + upper + 1) + 46 N)``.
