@@ -2,8 +2,8 @@
 
 Usage::
 
-    python benchmarks/small_systems.py
-    python benchmarks/small_systems.py --write docs/performance/small_systems.md
+    python -m benchmarks.small_systems
+    python -m benchmarks.small_systems --write docs/performance/small_systems.md
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import scipy.optimize
 
 import implicitsolve as ims
+from benchmarks.peers._run import processor
 from implicitsolve.testing import GalleryProblem, burkardt_problems, classic_problems
 
 REPEATS = 5
@@ -135,7 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = [
         "# Small systems",
         "Systems of at most 20 unknowns, with default options and without anything declared. Made by\n"
-        "`python benchmarks/small_systems.py`; times are the shortest of five in one run, on one thread.",
+        "`python -m benchmarks.small_systems`; times are the shortest of five in one run, on one thread of\n"
+        f"{processor()}.",
         "## Evaluations to max|F| <= 1e-8",
         "\n".join(table_of_counts()),
         counts_nearby(),
