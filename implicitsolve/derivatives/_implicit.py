@@ -22,12 +22,13 @@ from implicitsolve.derivatives._systems import (
     checked_wrt,
     gradients_of,
     long_krylov,
+    marked_singular,
 )
 from implicitsolve.direct import BlockLU, DirectMethod, Factored, solve_factored
 from implicitsolve.direct._sparse_lu import SparseLU
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.linearize._evaluator import Evaluator, JacobianProducts
 from implicitsolve.linearize._sparse_assemble import sparse_jacobian
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
@@ -60,7 +61,8 @@ def pull_back(
     problem : Problem
         Needs `vjp`, `linearize` or `jac` (with adjoint products), or `structure`, or a `result` whose solve has
         detected the sparsity of J, and `parameter_vjp` if it has parameters. With a structure and nothing but the
-        residual, J is assembled from central differences, and the gradients are accurate to about eps^(2/3).
+        residual, J is assembled from central differences, and the gradients are accurate to about eps^(2/3) times its
+        condition number; where that leaves no digit the status is SINGULAR.
     result : NonlinearResult or array_like
         What `root` returned, or a solution.
     cotangent : array_like
@@ -272,7 +274,8 @@ class _Point:
             start, known = by_substitution(A, b, stop)
             if known is not None:
                 return known
-        return linear_solve(A, b, method=long_krylov(b) if method is None else method, M=M, x0=start, stop=stop)
+        linear = linear_solve(A, b, method=long_krylov(b) if method is None else method, M=M, x0=start, stop=stop)
+        return self._marked(linear, A, b)
 
     def _shaped(self, result: LinearResult) -> LinearResult:
         """A result on arrays (B, N) in the problem's shapes."""
@@ -366,7 +369,13 @@ class _Point:
         is_own = self._own_product is not None and not self._has_own_matrix
         A = self.evaluator.jacobian(self.flat, None) if is_own else J
         outcome = solve_factored(A, inverse, b, stop, adjoint=self.needs_adjoint)
-        return LinearResult(**vars(outcome), matvecs=int(outcome.iterations.max(initial=0)))
+        linear = LinearResult(**vars(outcome), matvecs=int(outcome.iterations.max(initial=0)))
+        return self._marked(linear, A, b)
+
+    def _marked(self, linear: LinearResult, A: LinearOperator, b: Array) -> LinearResult:
+        """The result of a solve with A, SINGULAR where A was assembled from differences that do not determine it."""
+        is_exact = self._own_product is not None or self.evaluator.has_exact_products
+        return linear if is_exact or isinstance(A, JacobianProducts) else marked_singular(linear, A, b)
 
     def _preconditioner(self, M: Any) -> LinearOperator | None:
         """M on arrays (B, N); settings are built from the assembled J, and transposed for J^H."""

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, as_inexact, norm2
+from implicitsolve._namespace import Norms, array_namespace, as_inexact, eps, from_host, norm2
 from implicitsolve._summary import derivative_summary
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import BASIS_MEMORY
+from implicitsolve.linearize._difference_steps import weights
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._auto import LEAST_BLOCK
 from implicitsolve.nonlinear._direction import normalized, restored
@@ -90,6 +91,7 @@ class TangentResult(Ending):
 LONGEST = 200  # vectors of the default Krylov space of one system
 ROUNDS = 4  # Krylov solves, each followed by a product that measures the residual
 LEAST_SINGLE = 5e-7  # of ||b||, to which float32 solves: 4 units of roundoff
+DROWNED = 0.05  # bound of the errors of differences over ||b||; those measured are a sixth of it
 CAREFUL = 0.5  # fraction of the target of a further solve, after rounding errors made a recurrence too optimistic
 
 
@@ -243,6 +245,21 @@ def by_substitution(A: LinearOperator, b: Array, stop: LinearStop) -> tuple[Arra
         return (x, None) if np.isfinite(norms).all() else (None, None)
     status, once = np.full(norms.shape, int(Status.CONVERGED)), np.ones(norms.shape, dtype=int)
     return x, LinearResult(x=x, status=status, residual_norm=norms, target=target, iterations=once, matvecs=1)
+
+
+def marked_singular(linear: LinearResult, J: LinearOperator, b: Array) -> LinearResult:
+    """The result, SINGULAR where J, assembled from differences, is singular within their errors.
+
+    They change J x by about eps^(2/3) ||J|| ||x||, which must be less than ||b||. ||J|| is the root mean square of its
+    singular values, estimated by one product with random signs.
+    """
+    xp, N = array_namespace(b), b.shape[1]
+    signs = from_host(np.sign(weights(N, 1)[:, 0]), b)
+    with np.errstate(all="ignore"):
+        size = norm2(J.matvec(xp.zeros_like(b) + signs)) / math.sqrt(max(N, 1))
+        lost = eps(xp, b.dtype) ** (2 / 3) * size * norm2(linear.x) >= DROWNED * norm2(b)
+    lost &= np.isin(linear.status, (Status.CONVERGED, Status.STAGNATED)) & (norm2(b) > 0)
+    return replace(linear, status=np.where(lost, int(Status.SINGULAR), linear.status)) if lost.any() else linear
 
 
 def long_krylov(b: Array) -> LGMRES:
