@@ -1,8 +1,11 @@
 """How much there is to read: the package's size, and the way of one solve through it.
 
-Counted are the Python files below ``implicitsolve`` and their lines, the modules at its root, the files longer than 400
-lines, module-level numeric constants, annotations ``: Any``, and calls of `getattr` and `hasattr`. A walk is a second,
-warm solve under `sys.setprofile`: the files of the package that it enters, its functions and its Python calls.
+Counted are the Python files below ``implicitsolve`` and their lines, the lines of the tests, the modules at the root, the
+longest file, the longest function (without its docstring), the largest cyclomatic complexity, how many of each exceed
+the limits, module-level numeric constants, annotations ``: Any``, and calls of `getattr` and `hasattr`. Complexity is
+McCabe's: one more than the branches, loops, comprehensions, handlers, cases, conditional expressions, and further
+operands of `and` and `or`. A walk is a second, warm solve under `sys.setprofile`: the files of the package that it
+enters, its functions and its Python calls.
 
 Each figure is compared with ``structure.json``. One with a limit fails above it; while the stored value is above the
 limit, the figure may not grow. One without a limit may exceed the stored value by 2 %, and by 2. Less always passes.
@@ -12,6 +15,7 @@ Usage::
     python benchmarks/structure.py           # table on the terminal; exit status 1 where a figure fails
     python benchmarks/structure.py --write   # store the figures of this tree
     python benchmarks/structure.py --walk newton_krylov         # that walk, function by function
+    python benchmarks/structure.py --above   # each file and function above its limit
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ from implicitsolve.adapters import implicit_gru
 
 PACKAGE = Path(ims.__file__).parent
 STORED = Path(__file__).with_name("structure.json")
-LONG = 400  # lines
+TESTS = Path(__file__).parent.parent / "tests"
+LIMITS = {"file": 350, "function": 60, "complexity": 15}  # lines, lines, decisions and one
 SLACK = 0.02
 
 
@@ -66,18 +71,66 @@ def constants(tree: ast.Module) -> Iterator[str]:
                 yield from (name.id for name in names if isinstance(name, ast.Name))
 
 
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Qualified names and definitions of all functions, nested ones too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + node.name, node
+        named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        yield from functions(node, f"{prefix}{node.name}." if named else prefix)
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its decorators and docstring."""
+    first = function.body[0]
+    lines = function.end_lineno - function.lineno + 1
+    return lines - (first.end_lineno - first.lineno + 1) if ast.get_docstring(function, clean=False) else lines
+
+
+def complexity(function: ast.AST) -> int:
+    """McCabe's cyclomatic complexity; what is defined inside counts too."""
+    decisions = ast.If | ast.IfExp | ast.For | ast.While | ast.comprehension | ast.ExceptHandler | ast.match_case
+    nodes = list(ast.walk(function))
+    operands = sum(len(node.values) - 1 for node in nodes if isinstance(node, ast.BoolOp))
+    return 1 + operands + sum(isinstance(node, decisions) for node in nodes)
+
+
+def measures() -> dict[str, dict[str, int]]:
+    """Lines of each file, lines and complexity of each function."""
+    found: dict[str, dict[str, int]] = {kind: {} for kind in LIMITS}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        file, text = str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8")
+        found["file"][file] = len(text.splitlines())
+        for name, function in functions(ast.parse(text)):
+            found["function"][f"{file}: {name}"] = length(function)
+            found["complexity"][f"{file}: {name}"] = complexity(function)
+    return found
+
+
+def above(found: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """What exceeds its limit, largest first."""
+    return {
+        kind: {name: size for name, size in sorted(sizes.items(), key=lambda item: -item[1]) if size > LIMITS[kind]}
+        for kind, sizes in found.items()
+    }
+
+
 def sizes() -> dict[str, int]:
     """Figures of the source files."""
     sources = {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
-    lengths = {path: len(text.splitlines()) for path, text in sources.items()}
+    lines = sum(len(text.splitlines()) for text in sources.values())
+    tests = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in TESTS.rglob("*.py"))
     trees = [ast.parse(text) for text in sources.values()]
     calls = [node.func for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     names = [node.id for node in calls if isinstance(node, ast.Name)]
+    found = measures()
     return {
-        "lines": sum(lengths.values()),
+        "lines": lines,
+        "lines of tests": tests,
         "files": len(sources),
         "modules at the root": sum(path.parent == PACKAGE for path in sources),
-        f"files over {LONG} lines": sum(length > LONG for length in lengths.values()),
+        **{f"largest {kind}": max(values.values()) for kind, values in found.items()},
+        **{f"above {LIMITS[kind]}: {kind}": len(values) for kind, values in above(found).items()},
         "numeric constants": sum(1 for tree in trees for _ in constants(tree)),
         ": Any": sum(text.count(": Any") for text in sources.values()),
         "getattr and hasattr": sum(name in ("getattr", "hasattr") for name in names),
@@ -205,7 +258,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Figures of the package's size and of the way of one solve.")
     parser.add_argument("--write", action="store_true", help="store the figures of this tree")
     parser.add_argument("--walk", choices=WALKS, help="print one walk alone, function by function")
+    parser.add_argument("--above", action="store_true", help="print the files and functions above their limits")
     options = parser.parse_args(arguments)
+    if options.above:
+        for kind, values in above(measures()).items():
+            print(*(f"{size:5d}  {kind}  {name}" for name, size in values.items()), sep="\n")
+        return 0
     if options.walk:
         for (file, name), count in walk(WALKS[options.walk]).functions.items():
             print(f"{count:5d}  {file}: {name}")

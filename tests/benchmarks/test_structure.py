@@ -25,6 +25,23 @@ def test_numbers_at_the_top_of_a_module_are_constants():
     assert list(structure.constants(ast.parse(source))) == ["A", "B", "C", "D", "G", "H"]
 
 
+SOURCE = """
+class A:
+    def f(self, x):
+        \'\'\'Two
+        lines.\'\'\'
+        def inner(y):
+            return y if y and x or not y else 0
+        return [inner(y) for y in x]
+"""
+
+
+def test_functions_are_measured_without_their_docstrings():
+    found = dict(structure.functions(ast.parse(SOURCE)))
+    assert {name: structure.length(node) for name, node in found.items()} == {"A.f": 4, "A.f.inner": 2}
+    assert {name: structure.complexity(node) for name, node in found.items()} == {"A.f": 5, "A.f.inner": 4}
+
+
 def test_a_figure_above_its_limit_may_not_grow():
     assert structure.most(120, 100) == 120
     assert structure.most(80, 100) == 100
