@@ -1,11 +1,11 @@
 """How much there is to read: the package's size, and the way of one solve through it.
 
-Counted are the Python files below ``implicitsolve`` and their lines, the lines of the tests, the modules at the root, the
-longest file, the longest function (without its docstring), the largest cyclomatic complexity, how many of each exceed
-the limits, module-level numeric constants, annotations ``: Any``, and calls of `getattr` and `hasattr`. Complexity is
-McCabe's: one more than the branches, loops, comprehensions, handlers, cases, conditional expressions, and further
-operands of `and` and `or`. A walk is a second, warm solve under `sys.setprofile`: the files of the package that it
-enters, its functions and its Python calls.
+Counted are the Python files below ``implicitsolve`` and their lines, the lines of the tests, the modules at the root,
+the longest file, the longest function (without its docstring), the largest cyclomatic complexity, how many of each
+exceed the limits, module-level numeric constants, annotations ``: Any``, and calls of `getattr` and `hasattr`.
+Complexity is McCabe's: one more than the branches, loops, comprehensions, handlers, cases, conditional expressions, and
+further operands of `and` and `or`. A walk is a second, warm solve under `sys.setprofile`: the files of the package that
+it enters, its functions and its Python calls.
 
 Each figure is compared with ``structure.json``. One with a limit fails above it; while the stored value is above the
 limit, the figure may not grow. One without a limit may exceed the stored value by 2 %, and by 2. Less always passes.
