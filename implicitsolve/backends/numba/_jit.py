@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import logging
 import math
+import operator
 import os
 import re
 import shutil
@@ -203,7 +204,8 @@ def share(
 
     Each thread gets `pieces` slices, more than one where the cost of items may vary widely. Results do not depend on
     the number of threads, since no item depends on another. NUMBA_NUM_THREADS and `most` limit them, the calling one
-    included; what a slice calls uses its thread alone.
+    included; what a slice calls uses its thread alone. Of exceptions, that of the first slice is raised: threads
+    take slices in order, and finish what they took.
     """
     threads = int(min(getattr(config, "NUMBA_NUM_THREADS", 1), items, most)) if operations >= LEAST else 1
     if threads <= 1 or getattr(_part, "is_running", False):
@@ -212,22 +214,23 @@ def share(
     count = min(items, threads * pieces)
     edges = [items * i // count for i in range(count + 1)]
     waiting, found = enumerate(itertools.pairwise(edges)), [None] * count
+    errors: list[tuple[int, BaseException]] = []
 
     def run() -> None:
         _part.is_running = True
-        try:
-            for i, edge in waiting:
+        for i, edge in waiting:
+            try:
                 found[i] = function(slice(*edge))
-        finally:
-            _part.is_running = False
+            except BaseException as error:  # noqa: BLE001 - the calling thread raises it
+                errors.append((i, error))
+                break
+        _part.is_running = False
 
     others = [_pool(threads - 1).submit(run) for _ in range(threads - 1)]
-    try:
-        run()
-    finally:
-        wait(others)
-    for other in others:
-        other.result()
+    run()
+    wait(others)
+    if errors:
+        raise min(errors, key=operator.itemgetter(0))[1]
     return found
 
 

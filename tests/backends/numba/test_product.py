@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 
 import numpy as np
@@ -95,12 +96,19 @@ def test_slices_that_share_again_stay_on_their_thread(two_threads):
     assert found == [[slice(0, 8)], [slice(0, 8)]]
 
 
-def test_an_error_in_a_slice_is_raised(two_threads):
-    def fail(part):
-        raise ValueError(f"{part.start}")
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_the_error_of_a_later_slice_was_raised(two_threads, pieces):
+    later_failed = threading.Event()
 
-    with pytest.raises(ValueError, match="0"):
-        _jit.share(fail, 2, math.inf)
+    def fail(part):
+        if part.start == 0:
+            later_failed.wait(1.0)
+        else:
+            later_failed.set()
+        raise ValueError(f"slice {part.start}")
+
+    with pytest.raises(ValueError, match="slice 0"):
+        _jit.share(fail, 8, math.inf, pieces)
 
 
 @pytest.mark.parametrize(("setting", "most"), [("1", 1), ("4", 4), ("", math.inf), ("4,2", math.inf)])
