@@ -5,9 +5,9 @@ in a counter of this script's own, and what is reported as max|F| is evaluated h
 
 Usage::
 
-    python benchmarks/against_scipy.py                          # everything, table on the terminal
-    python benchmarks/against_scipy.py --only scipy --set pde   # one solver, one set
-    python benchmarks/against_scipy.py --write docs/performance/against_scipy.md --json counts.json
+    python -m benchmarks.against_scipy                          # everything, table on the terminal
+    python -m benchmarks.against_scipy --only scipy --set pde   # one solver, one set
+    python -m benchmarks.against_scipy --write docs/performance/against_scipy.md --json counts.json
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from implicitsolve.testing._gallery import burkardt_problems, classic_problems, pde_gallery
-from implicitsolve.testing._problem_set import GalleryProblem
+from benchmarks.benchmarks.problems import GalleryProblem, burkardt_problems, classic_problems, pde_gallery
 
 SETS = {"classic": "Moré, Garbow and Hillstrom", "burkardt": "Burkardt, TEST_NONLIN", "pde": "PDE gallery"}
 SCIPY, WOLFE, OURS = "scipy", "scipy-wolfe", "ours"
@@ -244,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the counts there as JSON")
     options = parser.parse_args(arguments)
     rows = measure(options.set or list(SETS), options.size, options.only, options.budget)
-    command = ["python benchmarks/against_scipy.py", *(f"--set {name}" for name in options.set or [])]
+    command = ["python -m benchmarks.against_scipy", *(f"--set {name}" for name in options.set or [])]
     command += [f"--size {options.size}"] + ([f"--only {options.only}"] if options.only else [])
     page = report(rows, " ".join(command))
     print(page)

@@ -32,11 +32,11 @@ from typing import Any
 import numpy as np
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import burkardt_problems, classic_problems, pde_gallery
 from benchmarks.robustness import started
 from benchmarks.sparse_problems import sparse_gallery
 from benchmarks.structure import is_number
 from implicitsolve.adapters import gru_parameters, implicit_gru
-from implicitsolve.testing import burkardt_problems, classic_problems, pde_gallery
 
 FOLDERS = ("globalize", "krylov", "linearize", "nonlinear", "precondition", "problem", "stopping")
 FACTORS = (0.5, 2.0)

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import implicitsolve
+from benchmarks.benchmarks.problems import GalleryProblem, burkardt_problems, classic_problems, pde_gallery
 from benchmarks.pde import RIVALS, rival, run
 from benchmarks.peers._run import processor
-from implicitsolve.testing import GalleryProblem, burkardt_problems, classic_problems, pde_gallery
 
 LARGE = 500  # unknowns from which a ratio of time shows the method, and not the start of a solve
 SHORT = 4  # times as many runs of smaller problems, so that the interpreter has warmed up for both sides

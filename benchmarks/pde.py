@@ -27,9 +27,9 @@ import numpy as np
 import scipy.optimize
 
 import implicitsolve
+from benchmarks.benchmarks.problems import GalleryProblem
 from benchmarks.sparse_problems import sparse_gallery
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
-from implicitsolve.testing._problem_set import GalleryProblem
 
 RIVALS = [(method, search) for method in ("lgmres", "gmres", "bicgstab") for search in ("armijo", "wolfe")]
 

@@ -24,8 +24,8 @@ import numpy as np
 import scipy.optimize
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import GalleryProblem, burkardt_problems, classic_problems, pde_gallery
 from benchmarks.sparse_problems import sparse_gallery
-from implicitsolve.testing import GalleryProblem, burkardt_problems, classic_problems, pde_gallery
 
 EVALUATIONS = 20_000
 PEERS = ("hybr", "lm", "krylov")

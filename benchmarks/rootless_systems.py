@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import classic_problems, pde_gallery
 from benchmarks.robustness import started
 from benchmarks.sparse_problems import lines, planes
-from implicitsolve.testing import classic_problems, pde_gallery
 
 Residual = Callable[[Any], Any]
 

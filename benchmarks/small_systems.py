@@ -20,8 +20,8 @@ import numpy as np
 import scipy.optimize
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import GalleryProblem, burkardt_problems, classic_problems
 from benchmarks.peers._run import processor
-from implicitsolve.testing import GalleryProblem, burkardt_problems, classic_problems
 
 REPEATS, LEAST = 5, 1.0  # runs, and seconds of them
 STARTS = 100

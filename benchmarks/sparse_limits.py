@@ -21,9 +21,9 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import GalleryProblem
 from benchmarks.brusselator import seconds
 from benchmarks.sparse_problems import lines, networks, planes
-from implicitsolve.testing import GalleryProblem
 
 REPEATS = 5
 ORDERINGS = ("COLAMD", "MMD_AT_PLUS_A")

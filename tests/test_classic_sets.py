@@ -10,8 +10,8 @@ import pytest
 import scipy.optimize
 from array_api_compat import array_namespace
 
+from benchmarks.benchmarks.problems import burkardt_problems, classic_problems, pde_gallery
 from implicitsolve import newton_krylov, root
-from implicitsolve.testing import burkardt_problems, classic_problems, pde_gallery
 
 CLASSIC, BURKARDT, PDE = classic_problems(), burkardt_problems(), pde_gallery("small")
 SMALL = [*CLASSIC, *BURKARDT]

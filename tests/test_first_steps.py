@@ -283,7 +283,6 @@ def shown() -> dict[str, Any]:
         "detection": ims.detect_structure(lambda x: x - np.roll(x, 1) ** 2, np.ones(50)),
         "solved": ims.drivers.Solved(index=0, x=one.x, status=one.status, residual_norm=0.0, iterations=1),
         "penalty": ims.derivatives.JacobianPenalty(value=1.0, gradients={"a": np.ones(500)}, cotangent=np.ones(500)),
-        "gallery": ims.testing.get("burgers"),
         "band": ims.BlockBanded(1, 1),
         "grid": ims.Grid(shape=(20, 20)),
         "sparse": ims.Sparse(np.eye(500)),

@@ -12,8 +12,8 @@ import pytest
 import scipy.sparse.linalg as spla
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import get
 from implicitsolve import NewtonKrylov, NonlinearStop, Problem, Status, newton_krylov, root
-from implicitsolve.testing import get
 
 
 def no_root(x):

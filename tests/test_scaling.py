@@ -7,8 +7,8 @@ import functools
 import numpy as np
 import pytest
 
+from benchmarks.benchmarks.problems import everything
 from implicitsolve import BlockBanded, NonlinearStop, Problem, Sparse, jacobian, newton_krylov, root
-from implicitsolve.testing._gallery import everything
 
 pytestmark = pytest.mark.rounding
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import implicitsolve as ims
-from implicitsolve.testing import get
 
+from .problems import get
 from .tools import CPU, transfers, unit
 from .workloads import ImplicitGRU
 

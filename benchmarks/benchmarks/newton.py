@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import implicitsolve as ims
-from implicitsolve.testing import GalleryProblem, burkardt_problems, classic_problems, pde_gallery
 
+from .problems import GalleryProblem, burkardt_problems, classic_problems, pde_gallery
 from .tools import CPU, transfers, unit
 
 PDES = {entry.name: entry for entry in pde_gallery("medium")}

@@ -97,8 +97,8 @@ def krylov(results: Results) -> str:
     return table(header, rows, texts=2) if rows else ""
 
 
-NEWTON = """`root` with its defaults and exact products, where the problem of `implicitsolve.testing` has them; to
-1e-8 relative to the initial residual for differential equations, to an absolute 1e-8 for the classic sets."""
+NEWTON = """`root` with its defaults and exact products, where the problem has them; to 1e-8 relative to the initial
+residual for differential equations, to an absolute 1e-8 for the classic sets."""
 
 
 def newton(results: Results) -> str:

@@ -1,6 +1,6 @@
 """Systems with sparse Jacobians that declare nothing: residuals as callers bring them.
 
-Unlike the entries of `implicitsolve.testing.pde_gallery` these are plain NumPy functions, as cheap as NumPy makes them,
+Unlike the entries of `benchmarks.benchmarks.problems` these are plain NumPy functions, as cheap as NumPy makes them,
 so that elapsed times show what a solver itself takes.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.benchmarks.problems import GalleryProblem as SparseProblem
 from benchmarks.sparse_problems import lines, networks, planes
-from implicitsolve.testing import GalleryProblem as SparseProblem
 
 
 def sparse_gallery(size: str = "small") -> list[SparseProblem]:

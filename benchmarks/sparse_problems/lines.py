@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.benchmarks.problems import GalleryProblem as SparseProblem
 from implicitsolve._typing import HostArray
-from implicitsolve.testing import GalleryProblem as SparseProblem
 
 RTOL = 1e-8
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse
 
+from benchmarks.benchmarks.problems import GalleryProblem as SparseProblem
 from implicitsolve._typing import HostArray
-from implicitsolve.testing import GalleryProblem as SparseProblem
 
 RTOL = 1e-8
 # The IEEE 14-bus test case: demand (MW, Mvar) of each bus; generators with MW, volts; lines with r, x, charging, tap.

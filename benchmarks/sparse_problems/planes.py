@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.benchmarks.problems import GalleryProblem as SparseProblem
 from implicitsolve._typing import HostArray
-from implicitsolve.testing import GalleryProblem as SparseProblem
 
 RTOL = 1e-8
 

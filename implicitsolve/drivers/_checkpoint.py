@@ -245,9 +245,9 @@ def checkpointed(
     -----
     Each leg is a `root` from the point where the last one ended. What a method carries from step to step (recycled
     Krylov spaces, a factored J and its updates, forcing terms, histories, counters of stagnation) is reset, so that the
-    solve takes other steps than without a file, usually more. The driven cavity of `testing.get("driven-cavity",
-    "medium")`, 1922 unknowns, takes `NewtonKrylov` to 1e-10 in 6 steps and 327 products or residuals; in legs of 5, 2
-    and 1 steps it takes 8, 14 and 14 steps, and 436, 664 and 817 products.
+    solve takes other steps than without a file, usually more. The flow in a driven cavity, with
+    1922 unknowns, takes `NewtonKrylov` to 1e-10 in 6 steps and 327 products or residuals; in legs of 5, 2 and 1 steps
+    it takes 8, 14 and 14 steps, and 436, 664 and 817 products.
 
     Systems of a batch that have ended do not change; with `take` they cost nothing. A file holds the bits of x and
     F(x); it is written under another name, and replaces the old one when it is complete. Ranks keep the last two.

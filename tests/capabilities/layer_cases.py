@@ -147,16 +147,6 @@ def structure_test(on: Library) -> Outcome:
     yield testing.structure_test(chain.problem("blocks"), chain.x0 + 0.3) < 10 * on.eps ** (2 / 3)
 
 
-def residuals(problems: Any) -> Case:
-    """Residuals at the standard starts."""
-
-    def case(on: Library) -> Outcome:
-        for problem in problems():
-            yield problem.residual(on.array(problem.x0.copy()))
-
-    return case
-
-
 CASES: dict[str, Case] = {
     **{f"adapters.{name}": layers(name) for name in ("implicit_gru", "stencil_gru", "implicit_rnn", "implicit_lstm")},
     "adapters.elman": layers("elman"),
@@ -187,8 +177,4 @@ CASES: dict[str, Case] = {
     "testing.dot_test": dot_test,
     "testing.taylor_test": taylor_test,
     "testing.structure_test": structure_test,
-    "testing.get": residuals(lambda: [testing.get("bratu-1d")]),
-    "testing.pde_gallery": residuals(testing.pde_gallery),
-    "testing.classic_problems": residuals(testing.classic_problems),
-    "testing.burkardt_problems": residuals(testing.burkardt_problems),
 }

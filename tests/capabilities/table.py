@@ -52,7 +52,6 @@ PLAIN = Row(cupy=YES, split=NONE)
 LAYER = Row(numba=KERNELS, split=OWN_PART, complex=REAL)
 LIFTED = Row(cupy=YES, split=NONE, complex=REAL)
 DRAWN = Row(cupy=YES, split=NONE, complex=REAL)
-GALLERY = Row(cupy=YES, split=NONE, complex=NONE)
 METHOD, ADJOINT = "`solve(method=...)`", "`solve(adjoint_method=...)`"
 
 TABLE: dict[str, dict[str, Row]] = {
@@ -147,12 +146,11 @@ TABLE: dict[str, dict[str, Row]] = {
             for name in ("gru", "stencil_gru", "rnn", "lstm", "elman", "diagonal_gru", "diagonal_lstm")
         },
     },
-    "Checks and test problems": {
+    "Checks": {
         "testing.dense": PLAIN,
         "testing.dot_test": Row(cupy=YES, split=UNLIKE),
         "testing.taylor_test": Row(),
         "testing.structure_test": Row(split=CHECKED),
-        **{f"testing.{name}": GALLERY for name in ("get", "pde_gallery", "classic_problems", "burkardt_problems")},
     },
 }
 ROWS = {name: row for rows in TABLE.values() for name, row in rows.items()}
@@ -209,7 +207,6 @@ DATA = {
     "adapters.WellPosedness",
     "testing.Check",
     "testing.DerivativeReport",
-    "testing.GalleryProblem",
     "distributed.MPI",
     "distributed.Communicator",
     "distributed.Counted",

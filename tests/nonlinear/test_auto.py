@@ -7,11 +7,11 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import classic_problems
 from implicitsolve import BlockBanded, BlockNewton, NewtonKrylov, NonlinearStop, Problem, Status, newton_krylov, root
 from implicitsolve.adapters import gru_parameters, implicit_gru, implicit_rnn, rnn_parameters
 from implicitsolve.nonlinear import Auto
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
-from implicitsolve.testing import classic_problems
 from tests.helpers.lines import bratu
 from tests.helpers.physical import robertson_reactor
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+from benchmarks.benchmarks.problems import burkardt_problems, classic_problems
 from implicitsolve import NonlinearStop, Problem, Status, newton_krylov, root
 from implicitsolve.nonlinear._dense_newton import DenseNewton
-from implicitsolve.testing import burkardt_problems, classic_problems
 
 SMALL = [p for p in [*classic_problems(), *burkardt_problems()] if p.size <= 20]
 # Watson's functions of nine and more variables and Burkardt's Chebyquad depend on rounding.

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import get
 from implicitsolve import NonlinearStop, Problem, Status, root
 from implicitsolve.nonlinear._auto import EquilibratedDogleg
-from implicitsolve.testing import get
 
 METHOD, STOP, FIVE = EquilibratedDogleg(), NonlinearStop(atol=1e-8), get("mgh07-chebyquad-5")
 

@@ -9,9 +9,9 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import get
 from benchmarks.sparse_problems import lines, networks, planes
 from implicitsolve import Grid, NewtonKrylov, Sparse, SparseNewton
-from implicitsolve.testing import get
 
 
 def solved(problem, method, **declared):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
+from benchmarks.benchmarks.problems import classic_problems, pde_gallery
 from implicitsolve.testing import check_derivatives
 
 
@@ -346,7 +347,7 @@ def test_every_layer_passes(rng, name, dtype):
     check_derivatives(layer, x).raise_if_wrong()
 
 
-@pytest.mark.parametrize("entry", ims.testing.pde_gallery() + ims.testing.classic_problems(), ids=str)
+@pytest.mark.parametrize("entry", pde_gallery() + classic_problems(), ids=str)
 def test_every_problem_of_the_gallery_passes(rng, entry):
     size = np.abs(entry.x0).max() or 1.0
     x = entry.x0 + 0.01 * size * rng.standard_normal(entry.x0.shape)

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from implicitsolve._typing import Array, HostArray, Residual
-from implicitsolve.testing._problem_set import GalleryProblem, counting, like, with_ends
+from .differential import h_equation
+from .problem import Array, GalleryProblem, HostArray, Residual, counting, like, with_ends
 
 MGH = "Moré, Garbow & Hillstrom (1981)"
 BURKARDT = "Burkardt, TEST_NONLIN"
@@ -221,13 +221,6 @@ def boggs(x: Array) -> Array:
     return _system(x, x[0] ** 2 - x[1] + 1.0, x[0] - array_namespace(x).cos(0.5 * math.pi * x[1]))
 
 
-def chandrasekhar_10(x: Array) -> Array:
-    """The H-equation with c = 0.9 by the midpoint rule on as many points as x has."""
-    n = x.shape[0]
-    mu = (np.arange(n) + 0.5) / n
-    return x - 1.0 / (1.0 - like(x, 0.9 / (2 * n) * mu[:, None] / (mu[:, None] + mu)) @ x)
-
-
 # -- the two sets ----------------------------------------------------------------------------------------------
 
 
@@ -265,15 +258,7 @@ def _chebyshev_root(n: int) -> HostArray:
 def classic_problems() -> list[GalleryProblem]:
     """The fourteen square systems of Moré, Garbow & Hillstrom (1981), some in several sizes: 20 entries.
 
-    Returns
-    -------
-    list of GalleryProblem
-        In the order of MINPACK's tests, named ``mgh01-rosenbrock`` to ``mgh14-broyden-banded``.
-
-    Examples
-    --------
-    >>> [p.name for p in classic_problems()][:2]
-    ['mgh01-rosenbrock', 'mgh02-powell-singular']
+    They are in the order of MINPACK's tests, named ``mgh01-rosenbrock`` to ``mgh14-broyden-banded``.
     """
 
     def entry(name: str, residual: Residual, x0: Any, **more: Any) -> GalleryProblem:
@@ -311,16 +296,6 @@ def burkardt_problems() -> list[GalleryProblem]:
     """The 23 problems of Burkardt's TEST_NONLIN with its starts, named ``burkardt-p01`` to ``burkardt-p23``.
 
     Sizes are those of its driver: the fixed size where a problem has one (9 for Chebyquad), 10 otherwise.
-
-    Returns
-    -------
-    list of GalleryProblem
-        In order.
-
-    Examples
-    --------
-    >>> [p.size for p in burkardt_problems()]
-    [10, 4, 2, 4, 3, 10, 9, 10, 10, 10, 10, 10, 10, 10, 4, 9, 2, 2, 2, 1, 2, 2, 10]
     """
     n, cheb = 10, 9
     table: list[tuple[str, Residual, Any, Any]] = [
@@ -346,7 +321,7 @@ def burkardt_problems() -> list[GalleryProblem]:
         ("Scalar x (x - 5)^2", scalar_20, [1.0], [5.0]),
         ("Freudenstein-Roth", freudenstein_roth, [0.5, -2.0], [5.0, 4.0]),
         ("Boggs", boggs, [1.0, 0.0], [0.0, 1.0]),
-        ("Chandrasekhar", chandrasekhar_10, np.ones(n), None),
+        ("Chandrasekhar", h_equation(n, 0.9).residual, np.ones(n), None),
     ]
     digits = {3: 1e-6, 7: ROUNDED_ROOT}
     return [

@@ -8,15 +8,14 @@ entries mention it. Proposed tolerances are relative to the residual at the star
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from implicitsolve._typing import Array, HostArray
-from implicitsolve.testing._classic import burkardt_problems, classic_problems
-from implicitsolve.testing._problem_set import (
+from .problem import (
+    Array,
     GalleryProblem,
+    HostArray,
     central_difference,
     framed,
     like,
@@ -317,25 +316,8 @@ _SIZES = {  # points per axis: bratu 1, 2, 3; convection-diffusion; cavity; H; B
 def pde_gallery(size: str = "small") -> list[GalleryProblem]:
     """Bratu, convection-diffusion, driven cavity, H-equation, Burgers, Brusselator, business cycle and two BVPs.
 
-    Parameters
-    ----------
-    size : {"small", "medium"}, optional
-        "small" has 50 to 343 unknowns, for tests, "medium" 127 to 2197, for benchmarks.
-
-    Returns
-    -------
-    list of GalleryProblem
-        With exact products, and known roots where there are any.
-
-    Raises
-    ------
-    ValueError
-        For another size.
-
-    Examples
-    --------
-    >>> max(p.size for p in pde_gallery("small"))
-    343
+    All have exact products, and known roots where there are any. The size is "small", 50 to 343 unknowns, for tests, or
+    "medium", 127 to 2197, for benchmarks.
     """
     if size not in _SIZES:
         raise ValueError(f'pde_gallery: `size` must be "small" or "medium", got {size!r}')
@@ -353,40 +335,3 @@ def pde_gallery(size: str = "small") -> list[GalleryProblem]:
         troesch(tr, 3.0),
         pendulum(pe),
     ]
-
-
-def everything(size: str = "small") -> list[GalleryProblem]:
-    """All three sets: classic, Burkardt's, and `pde_gallery` in the given size."""
-    return [*classic_problems(), *burkardt_problems(), *pde_gallery(size)]
-
-
-def get(name: str, size: str = "small") -> GalleryProblem:
-    """Find the gallery problem of a name.
-
-    Parameters
-    ----------
-    name : str
-        For example ``"mgh04-wood"``, ``"burkardt-p21"``, ``"bratu-2d"``.
-    size : {"small", "medium"}, optional
-        As of `pde_gallery`.
-
-    Returns
-    -------
-    GalleryProblem
-        The problem.
-
-    Raises
-    ------
-    KeyError
-        No such name; the message lists those there are.
-
-    Examples
-    --------
-    >>> get("bratu-2d").x0.shape
-    (15, 15)
-    """
-    problems: Sequence[GalleryProblem] = everything(size)
-    for problem in problems:
-        if problem.name == name:
-            return problem
-    raise KeyError(f"no gallery problem {name!r}; there are {', '.join(p.name for p in problems)}")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from array_api_compat import array_namespace, device
+from numpy.typing import NDArray
 
-from implicitsolve._summary import Shown
-from implicitsolve._typing import Array, HostArray, Product, Residual
+Array: TypeAlias = Any
+HostArray: TypeAlias = NDArray[Any]
+Residual: TypeAlias = Callable[[Array], Array]
+Product: TypeAlias = Callable[[Array, Array], Array]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class GalleryProblem(Shown):
+class GalleryProblem:
     """A nonlinear system with its standard start and what is known about its root.
 
     Parameters
@@ -34,13 +39,6 @@ class GalleryProblem(Shown):
         Stopping tolerance proposed for benchmarks, relative to max|F(x0)|; None proposes an absolute 1e-8.
     title, source, note : str, optional
         For tables: the usual name, where the definition comes from, scaling or a peculiarity.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> p = GalleryProblem(name="square root", residual=lambda x: x * x - 2.0, x0=np.ones(1))
-    >>> p.size, p.residual(p.x0)
-    (1, array([-1.]))
     """
 
     name: str
@@ -72,7 +70,7 @@ class GalleryProblem(Shown):
             return 1e-8
         return self.rtol * float(np.max(np.abs(self.residual(self.x0.copy()))))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.name
 
 

@@ -9,23 +9,25 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from implicitsolve.testing._gallery import (
+from benchmarks.benchmarks.problems import (
+    GalleryProblem,
+    burkardt_problems,
+    classic_problems,
+    everything,
+    get,
+    pde_gallery,
+)
+from benchmarks.benchmarks.problems.differential import (
     bratu,
     brusselator,
     burgers,
-    burkardt_problems,
-    classic_problems,
     convection_diffusion,
     driven_cavity,
-    everything,
-    get,
     h_equation,
-    pde_gallery,
     pendulum,
     real_business_cycle,
     troesch,
 )
-from implicitsolve.testing._problem_set import GalleryProblem
 
 ALL = everything("small")
 every_problem = pytest.mark.parametrize("problem", ALL, ids=str)
