@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, norm_max
+from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._arrays.norms import norm_max
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.status import Status
 from implicitsolve.stopping import Counts

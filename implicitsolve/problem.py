@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from implicitsolve._namespace import is_array, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import is_array
 from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, Indices, Product, Residual
 from implicitsolve.operators import LinearOperator

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, copied, gather, scatter
+from implicitsolve._arrays.host import gather, scatter
+from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._summary import Shown, facts, summary
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import NoConvergence
@@ -152,7 +153,7 @@ class Solution:
         counts = np.zeros(B, dtype=int)
         return cls(
             start=x0,
-            x=copied(x0),
+            x=copy_array(x0),
             F=array_namespace(x0).zeros_like(x0),
             status=counts,
             norm=np.zeros(B),
@@ -166,15 +167,15 @@ class Solution:
 
     def copy(self) -> Solution:
         """A copy that shares no array with this one but the start."""
-        arrays = {name: copied(part) for name, part in vars(self).items() if name not in ("start", "steps", "retries")}
+        arrays = {name: copy_array(x) for name, x in vars(self).items() if name not in ("start", "steps", "retries")}
         return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
 
     def astype(self, dtype: Any) -> Solution:
         """The same in another precision."""
         other = self.copy()
         with np.errstate(over="ignore"):
-            parts = self.start, self.x, self.F
-            other.start, other.x, other.F = (array_namespace(part).astype(part, dtype) for part in parts)
+            xp, arrays = array_namespace(self.x), (self.start, self.x, self.F)
+            other.start, other.x, other.F = (xp.astype(x, dtype) for x in arrays)
         return other
 
     def restarted(self, rows: Indices) -> Solution:

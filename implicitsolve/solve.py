@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, is_array, is_complex, norm2
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array, is_complex
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored

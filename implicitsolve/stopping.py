@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, copied, eps
+from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
+from implicitsolve._arrays.norms import Norms
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.status import Status
 
@@ -170,7 +171,7 @@ class NonlinearStop:
         """The same of F, the first array of `norms`."""
         if callable(self.norm):
             F = norms.arrays[0]
-            parts = (array_namespace(F).reshape(copied(F[i, ...]), event_shape) for i in range(F.shape[0]))
+            parts = (array_namespace(F).reshape(copy_array(F[i, ...]), event_shape) for i in range(F.shape[0]))
             return np.asarray([_number(self.norm(part)) for part in parts])
         return norms.largest(0) if self.norm == "max" else norms.two(0)
 

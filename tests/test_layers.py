@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 # The way of a solve. Folders on one line are siblings in no order of their own, which still may not form a circle.
 CORE = """
 _typing
-_namespace
+_arrays
 status errors
 stopping
 _summary
@@ -64,7 +64,7 @@ DEPENDENCIES = frozenset({"numpy", "scipy", "array_api_compat"})
 ON_DEMAND = {
     "implicitsolve.diagnostics._plots": frozenset({"matplotlib"}),
 }
-ASKS_FOR_THE_LIBRARY = "implicitsolve._namespace"
+ASKS_FOR_THE_LIBRARY = "implicitsolve._arrays.namespace"
 # Imports that close a circle. The aim is an empty set; each entry says how it will go.
 CLOSES_A_CIRCLE = {
     # The operands of A + B and A @ B are converted to a LinearOperator: inside a function until it is called.
@@ -191,7 +191,7 @@ def test_plug_ins_do_not_import_one_another():
 
 def test_adapters_import_public_names_and_words_for_arrays_alone():
     def is_wrong(item: Import) -> bool:
-        if folder(item.module) != "adapters" or folder(item.target) in ("adapters", "_namespace", "_typing"):
+        if folder(item.module) != "adapters" or folder(item.target) in ("adapters", "_arrays", "_typing"):
             return False
         return any(part.startswith("_") for part in [*item.target.split("."), item.name or ""])
 

@@ -10,7 +10,7 @@ import scipy.sparse.linalg as spla
 
 import implicitsolve as ims
 from implicitsolve import GMRES, LinearOperator, LinearResult, LinearStop, Status
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 
 
 def system(rng: np.random.Generator, n: int = 5) -> tuple[np.ndarray, np.ndarray]:

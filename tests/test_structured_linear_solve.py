@@ -7,7 +7,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, LinearStop, Status, linear_solve, precondition
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.precondition._parts import build_inverse
 
 METHODS = [BlockLU(), BlockLU(pivoting="band"), BlockLU(refine=1), CyclicReduction()]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import Problem, aslinearoperator
-from implicitsolve._namespace import array_namespace, copied, is_array
+from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters._common import check_array, check_no_grad, check_size, quiet
 
@@ -78,9 +78,9 @@ def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array = None) -> 
     if not is_array(x):
         raise TypeError(f"{caller}: `x0` must be an array, got {type(x).__name__}")
     check_no_grad(caller, "x0", x)
-    iterates = [copied(x)]
+    iterates = [copy_array(x)]
     for _ in range(rho):
-        iterates.append(_difference(iterates[-1], problem.residual(copied(iterates[-1]))))
+        iterates.append(_difference(iterates[-1], problem.residual(copy_array(iterates[-1]))))
     return ApproximateFixedPoint(problem=problem, iterates=tuple(iterates))
 
 
@@ -152,12 +152,12 @@ class ApproximateFixedPoint:
             raise TypeError(f"{caller}: the problem needs `parameter_vjp`")
         lam = check_array(caller, "cotangent", cotangent, tuple(self.x.shape), self.x, "x")
         states = self.iterates[-2::-1]
-        total = {name: -value for name, value in of_parameters(copied(states[0]), copied(lam)).items()}
+        total = {name: -value for name, value in of_parameters(copy_array(states[0]), copy_array(lam)).items()}
         if propagation == FULL and self.rho > 1:
             adjoint = _adjoint(caller, self.problem)
             for after, state in pairwise(states):
-                lam = _difference(lam, adjoint(copied(after), copied(lam)))
-                for name, value in of_parameters(copied(state), copied(lam)).items():
+                lam = _difference(lam, adjoint(copy_array(after), copy_array(lam)))
+                for name, value in of_parameters(copy_array(state), copy_array(lam)).items():
                     total[name] = total[name] - value
         return ApproximateGradients(gradients=total, propagation=propagation)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from array_api_compat import device
 
-from implicitsolve._namespace import array_namespace, is_cupy_array
+from implicitsolve._arrays.namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._common import ByFields, DType

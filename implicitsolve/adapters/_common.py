@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from array_api_compat import device
 
-from implicitsolve._namespace import array_namespace, copied, is_array, to_host, traits_of
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
+from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.stopping import check_generator
 
@@ -157,7 +159,7 @@ def read_parameters(caller: str, params: object, inputs: Array, shapes: Shapes, 
         raise ValueError(f"{caller}: `{size}` must have shape {shape} with k at least 1, got {tuple(value.shape)}")
     expected = shapes(d, value.shape[-1]).items()
     checked = {name: check_array(caller, name, given[name], shape, inputs) for name, shape in expected}
-    return {name: copied(value) for name, value in checked.items()}
+    return {name: copy_array(value) for name, value in checked.items()}
 
 
 def zeros(shape: tuple[int, ...], like: Array) -> Array:

@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from implicitsolve import LinearOperator
-from implicitsolve._namespace import array_namespace, copied, from_host
+from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cotangents
 from implicitsolve.adapters._common import check_array, quiet, zeros
@@ -117,7 +118,7 @@ def one_step(transition: Transition, starts: dict[int, Array]) -> Array:
     packed = {way: rows.pack(run) for way, run in runs.items()}
     near = tuple(rows.shifted(packed[direction((offset,))], offset) for offset in cell.offsets)
     values = map.unpack(rows, transition.values(transition.with_edges(near)))
-    return copied(values)
+    return copy_array(values)
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Boundary:
             found = tuple(getattr(value, "shape", ()))
             near = [item for item in known if len(item[0]) == len(found)] or known
             shape, is_own = next((item for item in near if item[0] == found), near[0])
-            arrays[name] = copied(check_array(caller, name, value, shape, like))
+            arrays[name] = copy_array(check_array(caller, name, value, shape, like))
             own |= {name} if is_own else set()
         return replace(self, own=frozenset(own)), arrays
 
@@ -197,7 +198,7 @@ class Boundary:
         gradients = {}
         for i, name in enumerate(self.names):
             part = total[:, :, i * k : (i + 1) * k]
-            part = copied(part) if name in self.own else xp.sum(part, axis=0)
+            part = copy_array(part) if name in self.own else xp.sum(part, axis=0)
             gradients[name] = xp.reshape(part, parameters[name].shape)
         return gradients
 

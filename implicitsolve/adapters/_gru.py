@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import Problem
-from implicitsolve._namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.adapters._common import DType, Lengths, check_array, draw, read_parameters
 from implicitsolve.adapters._layer import Layer, build

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import Problem, pull_back
-from implicitsolve._namespace import array_namespace, from_host, to_host
+from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._approximate import FULL, approximate_fixed_point
 from implicitsolve.adapters._common import check_array, check_inputs, check_names, check_size, zeros

@@ -10,7 +10,8 @@ import numpy as np
 from array_api_compat import device
 
 from implicitsolve import BlockBanded, LinearOperator, Problem
-from implicitsolve._namespace import array_namespace, copied, from_host, gather
+from implicitsolve._arrays.host import from_host, gather
+from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import ByFields, DType, Lengths, check_array, check_lengths, quiet, zeros
@@ -45,7 +46,7 @@ def build(
     B, T = (1, inputs.shape[0]) if is_single else inputs.shape[:2]
     lower, upper = max(0, -min(cell.offsets)), max(0, *cell.offsets)
     rows = Rows.of(check_lengths(caller, lengths, B, T, is_single), T, max(lower, upper), inputs)
-    parameters = dict(parameters) | {"inputs": copied(inputs)}
+    parameters = dict(parameters) | {"inputs": copy_array(inputs)}
     sides: list[Boundary] = []
     for side, depth, given in ((-1, lower, before), (1, upper, after)):
         if given:
@@ -272,7 +273,7 @@ class Layer(ByFields):
         values = np.zeros((self.rows.count, self.cell.size))
         values[positions] = rng.uniform(-1.0, 1.0, (len(positions), self.cell.size))
         states = self.map.unpack(self.rows, from_host(values, self.inputs))
-        return copied(states)
+        return copy_array(states)
 
     @property
     def direction(self) -> int:

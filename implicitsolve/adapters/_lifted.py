@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from implicitsolve import BlockBandedMatrix, LinearOperator, Problem
-from implicitsolve._namespace import array_namespace, copied, from_host, gather, is_array, to_host
+from implicitsolve._arrays.host import from_host, gather, to_host
+from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._common import ByFields, Matrix, check_array, check_inputs, quiet, zeros
 from implicitsolve.adapters._lifted_matrices import astype, check_matrix, entries, outer, times
@@ -102,7 +103,7 @@ def lifted_net(A: Matrix, B: Matrix, inputs: Array, *, activation: str = "tanh")
     B = check_matrix("lifted_net", "B", B, (A.shape[0], inputs.shape[-1]), inputs)
     with np.errstate(over="ignore", invalid="ignore"):
         constant = times(B, inputs)
-    return _Net(A, B, copied(inputs), constant, activation, sweep_of(A, inputs)).problem()
+    return _Net(A, B, copy_array(inputs), constant, activation, sweep_of(A, inputs)).problem()
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +216,7 @@ class _Net:
         if kind in ("zeros", "default"):
             return zeros(shape, self.constant)
         if kind == "one-step":
-            return copied(self.phi.value(self.constant))
+            return copy_array(self.phi.value(self.constant))
         if kind == "random":
             return from_host(check_generator("initial_guess", rng).uniform(-1.0, 1.0, shape), self.constant)
         raise ValueError(f"initial_guess: `kind` must be 'zeros', 'one-step' or 'random', got {kind!r}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, copied, is_array
+from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters._common import check_array, check_size
 from implicitsolve.adapters._lifted_matrices import LiftedMatrices, Places, matrices
@@ -231,7 +231,7 @@ def _checked(caller: str, weights: dict[str, Array], format: str) -> dict[str, A
             raise ValueError(f"{caller}: `{name}` must be a matrix, not empty, got shape {tuple(value.shape)}")
     if format == "sparse" and not isinstance(like, np.ndarray):
         raise TypeError(f'{caller}: `format` must be "block-banded" or "dense", since the weights are no NumPy arrays')
-    return {name: copied(value) for name, value in weights.items()}
+    return {name: copy_array(value) for name, value in weights.items()}
 
 
 def _check_sizes(caller: str, weights: dict[str, Array], recurrent: str, inputs: str, outputs: str) -> int:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from implicitsolve import BlockBandedMatrix
-from implicitsolve._namespace import array_namespace, copied, from_host, to_host
+from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.adapters._common import Matrix, check_array, quiet, zeros
 
@@ -230,7 +231,7 @@ def check_matrix(
         check_array(caller, f"{name}.blocks", value.blocks, None, like)
         if value.batch_shape:
             raise ValueError(f"{caller}: `{name}` must be one matrix, got batch shape {value.batch_shape}")
-        value = inside(copied(value.blocks), value)
+        value = inside(copy_array(value.blocks), value)
     elif scipy.sparse.issparse(value):
         if not isinstance(like, np.ndarray):
             raise TypeError(f"{caller}: `{name}` must not be sparse, since the inputs are no NumPy array")
@@ -245,7 +246,7 @@ def check_matrix(
         value = found
     else:
         check_array(caller, name, value, None, like)
-        value = copied(value) if copy else value
+        value = copy_array(value) if copy else value
     got = tuple(value.shape)
     if len(got) != 2 or 0 in got or any(size not in (None, found) for size, found in zip(shape, got)):
         expected = ", ".join(axis if size is None else str(size) for axis, size in zip("mn", shape))

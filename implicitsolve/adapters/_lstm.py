@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicitsolve import Problem
-from implicitsolve._namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cotangents, Distances, GatedCell

@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from array_api_compat import device
 
-from implicitsolve._namespace import array_namespace, from_host
+from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._common import ByFields, zeros

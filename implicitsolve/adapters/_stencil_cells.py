@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
-from implicitsolve._namespace import array_namespace, is_cupy_array
+from implicitsolve._arrays.namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._cell import Cell, Cotangents, Distances, GatedCell

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import device
 
-from implicitsolve._namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, Indices, Namespace
 from implicitsolve.adapters._cell import Cell
 from implicitsolve.adapters._common import ByFields, DType, quiet, zeros

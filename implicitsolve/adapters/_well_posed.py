@@ -11,7 +11,7 @@ import scipy.sparse
 from scipy.sparse.csgraph import connected_components
 
 from implicitsolve import BlockBandedMatrix
-from implicitsolve._namespace import array_namespace, copied, is_array
+from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
 from implicitsolve._typing import Array
 from implicitsolve.adapters._common import Matrix, quiet
 from implicitsolve.adapters._lifted_matrices import check_matrix
@@ -195,7 +195,7 @@ def _project_banded(A: BlockBandedMatrix, kappa: float) -> BlockBandedMatrix:
     xp, (T, width, k, _) = array_namespace(A.blocks), A.blocks.shape
     rows = xp.reshape(xp.permute_dims(A.blocks, (0, 2, 1, 3)), (T * k, width * k))
     blocks = xp.permute_dims(xp.reshape(_project_rows(rows, kappa), (T, k, width, k)), (0, 2, 1, 3))
-    return BlockBandedMatrix(copied(blocks), lower=A.lower, upper=A.upper, periodic=A.periodic)
+    return BlockBandedMatrix(copy_array(blocks), lower=A.lower, upper=A.upper, periodic=A.periodic)
 
 
 @quiet

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.csgraph
 
-from implicitsolve._namespace import as_inexact
+from implicitsolve._arrays.namespace import as_inexact
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.direct._sparse_lu import SparseFactorization, SparseLU, SparsePlan

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse.linalg as spla
 from scipy.optimize import OptimizeResult
 
-from implicitsolve._namespace import array_namespace, as_inexact
+from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._scipy_keywords import DROP_IN_REPLACEMENTS
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import NoConvergence

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, is_complex, norm2
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_complex
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array
 from implicitsolve.derivatives._systems import (
     AdjointResult,

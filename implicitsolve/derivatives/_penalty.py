@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, eps, from_host, norm2
+from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._systems import gradients_of

@@ -9,7 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, as_inexact, eps, from_host, norm2
+from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
+from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._summary import derivative_summary
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import as_inexact, check_whole, from_host, gather, norm2, to_host
+from implicitsolve._arrays.host import from_host, gather, to_host
+from implicitsolve._arrays.namespace import as_inexact
+from implicitsolve._arrays.norms import norm2
+from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import native
 from implicitsolve.direct import BlockLU

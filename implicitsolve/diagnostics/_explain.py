@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, check_whole, eps, gather, to_host
+from implicitsolve._arrays.host import gather, to_host
+from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._arrays.traits import check_whole
 from implicitsolve._summary import WIDTH, flat, named, worst_first
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from implicitsolve._namespace import as_inexact, eps, norm2, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import as_inexact, eps
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._condition import DENSE, Condition, System, condition_of
 from implicitsolve.diagnostics._spectrum import spectrum_of

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, norm2, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._condition import System
 from implicitsolve.problem import Problem

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, check_whole, gather, host_dtype, scatter, traits_of
+from implicitsolve._arrays.host import gather, scatter
+from implicitsolve._arrays.namespace import array_namespace, host_dtype
+from implicitsolve._arrays.traits import check_whole, traits_of
 from implicitsolve._typing import Array, Indices
 from implicitsolve.direct._factorization import GROWTH_LIMIT, BlockSettings, Factorization, Layout
 from implicitsolve.kernels import Factors, block_lu, cyclic_reduction, favors_band, is_compiled, narrow_lu

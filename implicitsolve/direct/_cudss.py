@@ -9,16 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from implicitsolve._namespace import (
-    array_namespace,
-    device,
-    from_host,
-    gather,
-    is_complex,
-    is_cupy_array,
-    near_reciprocals,
-    to_host,
-)
+from implicitsolve._arrays.host import from_host, gather, to_host
+from implicitsolve._arrays.namespace import array_namespace, device, is_complex, is_cupy_array, near_reciprocals
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array
 from implicitsolve.errors import BackendUnavailable

@@ -13,7 +13,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, is_array, is_complex, norm2
+from implicitsolve._arrays.host import from_host, gather
+from implicitsolve._arrays.namespace import array_namespace, is_array, is_complex
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import BACKENDS, Factors, StoredFactors
 from implicitsolve.krylov import KrylovOutcome, LinearMethod

@@ -13,7 +13,7 @@ import scipy.sparse
 import scipy.sparse.csgraph
 import scipy.sparse.linalg
 
-from implicitsolve._namespace import array_namespace, is_complex, near_reciprocals
+from implicitsolve._arrays.namespace import array_namespace, is_complex, near_reciprocals
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct._cudss import CuDSSPlan, Engine

@@ -7,7 +7,7 @@ take the same decisions.
 
 from __future__ import annotations
 
-from implicitsolve._namespace import ArrayTraits, declare_arrays
+from implicitsolve._arrays.traits import ArrayTraits, declare_arrays
 from implicitsolve.distributed import _functions as _functions  # the namespace of DistributedArray
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator, Counted, Serial, threads

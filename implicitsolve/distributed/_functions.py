@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import numpy_namespace
+from implicitsolve._arrays.namespace import numpy_namespace
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray, aligned, elementwise, is_operand, replicate, run_of
 from implicitsolve.distributed._layout import completed, repartitioned

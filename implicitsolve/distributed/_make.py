@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import is_array, library
+from implicitsolve._arrays.namespace import is_array, library
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray
 from implicitsolve.distributed._communicator import Communicator, check_communicator

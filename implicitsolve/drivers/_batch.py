@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, gather
+from implicitsolve._arrays.host import gather
+from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._dispatch import Chunk, Dispatch, Pool, Task

@@ -13,18 +13,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from implicitsolve._namespace import (
-    array_namespace,
-    as_inexact,
-    eps,
-    from_host,
-    gather,
-    is_array,
-    norm_max,
-    scatter,
-    to_host,
-    traits_of,
-)
+from implicitsolve._arrays.host import from_host, gather, scatter, to_host
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps, is_array
+from implicitsolve._arrays.norms import norm_max
+from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._batch import selected, unknown
 from implicitsolve.linearize._evaluator import Evaluator

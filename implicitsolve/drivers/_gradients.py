@@ -9,7 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, gather, norm_max, scatter, traits_of
+from implicitsolve._arrays.host import gather, scatter
+from implicitsolve._arrays.namespace import array_namespace, as_inexact
+from implicitsolve._arrays.norms import norm_max
+from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.derivatives import AdjointResult, pull_back
 from implicitsolve.derivatives._systems import long_krylov

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact
+from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._summary import Shown
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.drivers._batch import concatenated, selected

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.monitor import Monitor, mapped

@@ -8,7 +8,9 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, from_host, gather, norm2, scatter, to_host
+from implicitsolve._arrays.host import from_host, gather, scatter, to_host
+from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator

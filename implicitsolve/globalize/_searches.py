@@ -19,7 +19,9 @@ from typing import ClassVar
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from implicitsolve._namespace import array_namespace, eps, from_host, gather, near_reciprocals, norm2, scatter, to_host
+from implicitsolve._arrays.host import from_host, gather, scatter, to_host
+from implicitsolve._arrays.namespace import array_namespace, eps, near_reciprocals
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._line_search import (
     SUFFICIENT_DECREASE,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from implicitsolve._namespace import traits_of
+from implicitsolve._arrays.traits import traits_of
 from implicitsolve.kernels import _lapack, _reference, _scalar_tridiagonal, _vectors
 from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel, StoredFactors
 from implicitsolve.kernels._vectors import vectors

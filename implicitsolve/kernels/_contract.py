@@ -13,7 +13,9 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, is_cupy_array, traits_of
+from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.namespace import array_namespace, is_cupy_array
+from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import BackendUnavailable
 

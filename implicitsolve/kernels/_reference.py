@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
-from implicitsolve._namespace import array_namespace, from_host, gather, host_dtype, is_complex, to_host
+from implicitsolve._arrays.host import from_host, gather, to_host
+from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._contract import Factors
 

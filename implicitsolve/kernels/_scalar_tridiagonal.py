@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import get_lapack_funcs
 
-from implicitsolve._namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, HostArray
 
 LEAST_PIVOT = 0.1  # of a matrix I - A with A near a contraction; smaller ones would blow up what they were to damp

@@ -8,15 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import (
-    Norms,
-    array_namespace,
-    empty_vectors,
-    from_host,
-    is_complex,
-    numpy_namespace,
-    safe_range,
-)
+from implicitsolve._arrays.host import empty_vectors, from_host
+from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace, safe_range
+from implicitsolve._arrays.norms import Norms
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._contract import Kernel
 

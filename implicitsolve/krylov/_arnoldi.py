@@ -10,18 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.linalg.lapack import dtrtrs
 
-from implicitsolve._namespace import (
-    array_namespace,
-    clear,
-    eps,
-    from_host,
-    gather,
-    is_complex,
-    norm2,
-    safe_range,
-    scatter,
-    to_host,
-)
+from implicitsolve._arrays.host import clear, from_host, gather, scatter, to_host
+from implicitsolve._arrays.namespace import array_namespace, eps, is_complex, safe_range
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import resized, room, vectors_like
 from implicitsolve.krylov._base import ApproximateInverse, classify, part_of

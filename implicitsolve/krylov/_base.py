@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, gather, norm2, scatter
+from implicitsolve._arrays.host import gather, scatter
+from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status

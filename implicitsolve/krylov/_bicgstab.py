@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, from_host, gather, is_safe, norm2, scatter, to_host
+from implicitsolve._arrays.host import from_host, gather, scatter, to_host
+from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._arrays.norms import is_safe, norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels import Kernel
 from implicitsolve.kernels._vectors import vectors_like

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host, gather, norm2, scatter
+from implicitsolve._arrays.host import from_host, gather, scatter
+from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._arnoldi import Hessenberg
 

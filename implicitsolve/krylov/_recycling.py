@@ -9,16 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import (
-    array_namespace,
-    from_host,
-    gather,
-    is_complex,
-    numpy_namespace,
-    scatter,
-    to_host,
-    zero_vectors,
-)
+from implicitsolve._arrays.host import from_host, gather, scatter, to_host, zero_vectors
+from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse.linalg as spla
 
-from implicitsolve._namespace import library, norm2
+from implicitsolve._arrays.namespace import library
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator

@@ -18,18 +18,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import (
-    array_namespace,
-    eps,
-    from_host,
-    gather,
-    is_array,
-    is_complex,
-    norm2,
-    scatter,
-    takes_indices,
-    to_host,
-)
+from implicitsolve._arrays.host import from_host, gather, scatter, takes_indices, to_host
+from implicitsolve._arrays.namespace import array_namespace, eps, is_array, is_complex
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._difference_steps import (
     LEAST_CHANGE,

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import from_host, norm2
+from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._coloring import full_rows, greedy_colors

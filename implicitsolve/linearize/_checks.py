@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import (
+from implicitsolve._arrays.namespace import (
     array_namespace,
     as_inexact,
     check_tensor,

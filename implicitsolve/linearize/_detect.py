@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, from_host, to_host
+from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import (

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from implicitsolve._namespace import norm2
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
 from implicitsolve.linearize._bisection import Entries, Probe

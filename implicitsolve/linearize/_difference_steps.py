@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, from_host, norm2, numpy_namespace, to_host
+from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.namespace import array_namespace, eps, numpy_namespace
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import Kernel
 from implicitsolve.linearize._evaluator import Evaluator

@@ -17,16 +17,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import (
-    array_namespace,
-    copied,
-    from_host,
-    gather,
-    numpy_namespace,
-    scatter,
-    sent,
-    traits_of,
-)
+from implicitsolve._arrays.host import from_host, gather, scatter, send_indices
+from implicitsolve._arrays.namespace import array_namespace, copy_array, numpy_namespace
+from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
 from implicitsolve.linearize._checks import (
     checked_array,
@@ -144,7 +137,7 @@ class Evaluator:
         if (has_own or self.problem.take is not None) and len(systems) <= self.few * self.flat_shape[0]:
             return self.chosen(indices)
         part = self._of(indices)
-        part.systems, part.places = systems, sent(systems, x)
+        part.systems, part.places = systems, send_indices(systems, x)
         if self.systems is None:
             part.background = self.xp.asarray(x, copy=True)
         return part
@@ -224,7 +217,7 @@ class Evaluator:
         self.tally.add("residuals")
         is_own = self.problem.pure or self.systems is not None  # rows of what F returned are a copy
         F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
-        return copied(F) if keep and not is_own else F
+        return copy_array(F) if keep and not is_own else F
 
     def residual_of_one(self, x: HostArray, *, keep: bool = True) -> HostArray:
         """The same for the only system, without bounds, as NumPy arrays (N,)."""
@@ -238,7 +231,7 @@ class Evaluator:
         """The solution of a causal problem, for about the work of a residual."""
         self.tally.add("residuals")
         x = self._returned(self.problem.substitute(), "substitute")  # type: ignore[misc]
-        return x if self.problem.pure else copied(x)
+        return x if self.problem.pure else copy_array(x)
 
     def trial(self, x: Array) -> tuple[Array, LinearOperator | None]:
         """F(x), and J(x) where the problem computes both at once."""
@@ -259,7 +252,7 @@ class Evaluator:
         """F(x) and J(x) of a problem with `linearize`."""
         F, J = self._linearize(x)
         F = self._returned(F, "linearize")
-        return F if self.problem.pure else copied(F), self.as_operator(J, "linearize")
+        return F if self.problem.pure else copy_array(F), self.as_operator(J, "linearize")
 
     def _with_entering(self, x: Array, *, jacobian: bool) -> tuple[Array, LinearOperator | None]:
         """Evaluate x together with the systems that enter."""
@@ -285,7 +278,7 @@ class Evaluator:
             return self._from_blocks(problem.blocks(self._argument(x, copy=True)))
         value = self._jac(x) if problem.linearize is None else self._linearize(x)
         if keep:
-            self._kept = copied(x), value
+            self._kept = copy_array(x), value
         return value if problem.linearize is None else value[1]
 
     def _jac(self, x: Array) -> Any:
@@ -333,7 +326,7 @@ class Evaluator:
             full = self.xp.asarray(self.background, copy=True)
             scatter(full, self.places, x)
             return self.unflatten(full)
-        return self.xp.reshape(copied(x) if copy and not self.problem.pure else x, self.shape)
+        return self.xp.reshape(copy_array(x) if copy and not self.problem.pure else x, self.shape)
 
     def _returned(self, value: Any, name: str) -> Array:
         """Check what a user's function returned; give it as (b, N) in the state's dtype."""

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import array_namespace, as_inexact, check_whole, from_host, is_array
+from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array
+from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._checks import checked_array, checked_jacobian

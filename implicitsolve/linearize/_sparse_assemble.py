@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, device, eps, from_host, norm2, takes_indices, to_host
+from implicitsolve._arrays.host import from_host, takes_indices, to_host
+from implicitsolve._arrays.namespace import array_namespace, device, eps
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.linearize._bisection import Flat

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, eps, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._arrays.norms import Norms
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._evaluator import Entering
 from implicitsolve.nonlinear._fixed_point import REJECTIONS, FixedPointLoop, FixedPointState, scaled

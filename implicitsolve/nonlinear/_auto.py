@@ -10,7 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, gather, host_dtype, norm2, numpy_namespace, scatter
+from implicitsolve._arrays.host import gather, scatter
+from implicitsolve._arrays.namespace import array_namespace, eps, host_dtype, numpy_namespace
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking

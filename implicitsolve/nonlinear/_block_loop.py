@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, eps, gather, norm_max, scatter, to_host
+from implicitsolve._arrays.host import gather, scatter, to_host
+from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._arrays.norms import Norms, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._factorization import BlockSettings
 from implicitsolve.globalize._line_search import SearchResult, SearchStart

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import norm_max
+from implicitsolve._arrays.norms import norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.globalize._line_search import Backtracking, LineSearch

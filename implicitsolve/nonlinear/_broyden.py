@@ -25,16 +25,9 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
-from implicitsolve._namespace import (
-    Norms,
-    array_namespace,
-    from_host,
-    is_safe,
-    norm_max,
-    numpy_namespace,
-    safe_range,
-    to_host,
-)
+from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.namespace import array_namespace, numpy_namespace, safe_range
+from implicitsolve._arrays.norms import Norms, is_safe, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE
 from implicitsolve.kernels import rank_one

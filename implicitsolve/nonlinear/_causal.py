@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, eps, norm2, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, eps, norm2, numpy_namespace
+from implicitsolve._arrays.namespace import eps, numpy_namespace
+from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult
 from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, dogleg, first_radius, kept_part, least_squares_step

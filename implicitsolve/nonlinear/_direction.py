@@ -10,16 +10,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 from scipy.linalg.lapack import dtrtri, dtrtrs
 
-from implicitsolve._namespace import (
-    array_namespace,
-    eps,
-    from_host,
-    gather,
-    is_complex,
-    norm2,
-    numpy_namespace,
-    safe_range,
-)
+from implicitsolve._arrays.host import from_host, gather
+from implicitsolve._arrays.namespace import array_namespace, eps, is_complex, numpy_namespace, safe_range
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import Correction
 from implicitsolve.kernels._vectors import CANCELS

@@ -7,7 +7,8 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, from_host, gather, norm_max, scatter
+from implicitsolve._arrays.host import from_host, gather, scatter
+from implicitsolve._arrays.norms import Norms, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.globalize._line_search import SearchResult

@@ -9,17 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
-from implicitsolve._namespace import (
-    array_namespace,
-    clear,
-    empty_vectors,
-    from_host,
-    gather,
-    is_complex,
-    scatter,
-    to_host,
-    zero_vectors,
-)
+from implicitsolve._arrays.host import clear, empty_vectors, from_host, gather, scatter, to_host, zero_vectors
+from implicitsolve._arrays.namespace import array_namespace, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.linearize._evaluator import FEW

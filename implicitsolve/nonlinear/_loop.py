@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, array_namespace, copied, eps, gather, merged, norm_max, scatter
+from implicitsolve._arrays.host import gather, merge_rows, scatter
+from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
+from implicitsolve._arrays.norms import Norms, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.linearize._evaluator import Entering, Evaluator
@@ -39,8 +41,7 @@ class IterationLoop(Generic[State]):
     """One solve by an iterative method. `state` holds the systems that iterate.
 
     A method is a subclass: `_extended` adds its fields to the record of systems that start, and `_step` finds their
-    next iterates. All per-system data are in that record, which is compacted, or enlarged by systems that
-    are admitted, as a whole.
+    next iterates. All per-system data are in that record, which is compacted, or enlarged, as a whole.
     """
 
     ADMITS: ClassVar[float | None] = None  # ratio of idle to used slots at which waiting systems are admitted
@@ -209,7 +210,7 @@ class IterationLoop(Generic[State]):
         with np.errstate(all="ignore"):
             moved, measured, is_whole = direction, found.measured, found.length == 1.0
             if not is_whole.all():
-                moved = merged(is_whole, direction, found.x - state.x)
+                moved = merge_rows(is_whole, direction, found.x - state.x)
                 measured = None
             self.measured = measured = Norms(found.F, moved, found.x) if measured is None else measured
             is_still = ~(found.norms < HALVED * state.norms)
@@ -323,8 +324,8 @@ class IterationLoop(Generic[State]):
         if is_better.all():
             state.best_x, state.best_F, state.best_measure = state.x, state.F, state.measure
         elif is_better.any():
-            state.best_x = merged(is_better, state.x, state.best_x)
-            state.best_F = merged(is_better, state.F, state.best_F)
+            state.best_x = merge_rows(is_better, state.x, state.best_x)
+            state.best_F = merge_rows(is_better, state.F, state.best_F)
             state.best_measure = np.fmin(state.measure, state.best_measure)
         return is_better
 
@@ -337,7 +338,7 @@ class IterationLoop(Generic[State]):
         if failed.all():
             state.x, state.F, state.measure = state.best_x, state.best_F, state.best_measure
         elif failed.any():
-            state.x, state.F = merged(failed, state.best_x, state.x), merged(failed, state.best_F, state.F)
+            state.x, state.F = merge_rows(failed, state.best_x, state.x), merge_rows(failed, state.best_F, state.F)
             state.measure = np.where(failed, state.best_measure, state.measure)
 
     def _compact(self) -> None:
@@ -353,7 +354,7 @@ class IterationLoop(Generic[State]):
             solution.x, solution.F = state.x, state.F
         else:
             if solution.x is state.x or solution.x is state.best_x:
-                solution.x = copied(solution.x)
+                solution.x = copy_array(solution.x)
             scatter(solution.x, rows, gather(state.x, ended))
             scatter(solution.F, rows, gather(state.F, ended))
         solution.status[rows], solution.norm[rows] = state.status[ended], state.measure[ended]

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import eps, is_complex, norm2, norm_max
+from implicitsolve._arrays.namespace import eps, is_complex
+from implicitsolve._arrays.norms import norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import (
     Backtracking,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
-from implicitsolve._namespace import near_reciprocals
+from implicitsolve._arrays.namespace import near_reciprocals
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH
 from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, first_radius

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, eps, norm2, numpy_namespace, safe_range
+from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range
+from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import (
     SUFFICIENT_DECREASE,

@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, copied, from_host, gather, norm_max, scatter
+from implicitsolve._arrays.host import from_host, gather, scatter
+from implicitsolve._arrays.namespace import array_namespace, copy_array
+from implicitsolve._arrays.norms import norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._checks import checked_array
 from implicitsolve.linearize._evaluator import Evaluator
@@ -134,7 +136,11 @@ class _Solve:
         self.inner = self._evaluator(self.displacement)
         self.part: Evaluator = self.whole
         self.part_rows: Indices = self.whole.rows
-        self.x0, self.x, self.F = start.x, copied(start.x), copied(start.F)  # the best points so far, and F there
+        self.x0, self.x, self.F = (
+            start.x,
+            copy_array(start.x),
+            copy_array(start.F),
+        )  # the best points so far, and F there
         self.norm: HostArray = np.full(start.status.size, np.nan)
 
     def _evaluator(self, problem: Problem) -> Evaluator:
@@ -197,7 +203,7 @@ class _Solve:
         failed = np.where(status == CONVERGED, int(Status.STAGNATED), status)
         failed[failed == Status.RUNNING] = Status.RUNNING if ended is None else ended
         solution.status[rows], solution.norm[rows] = np.where(holds, CONVERGED, failed), norm
-        solution.x, solution.F = copied(solution.x), copied(solution.F)
+        solution.x, solution.F = copy_array(solution.x), copy_array(solution.F)
         scatter(solution.x, rows, x)
         scatter(solution.F, rows, F)
 
@@ -226,7 +232,7 @@ def _displacement(method: Preconditioned, problem: Problem, tally: Tally) -> Pro
 
     def residual(x: Array) -> Array:
         xp, shape = array_namespace(x), tuple(x.shape)
-        return x - xp.reshape(checked_array(move(copied(x)), "inner", xp, x.dtype, shape), shape)
+        return x - xp.reshape(checked_array(move(copy_array(x)), "inner", xp, x.dtype, shape), shape)
 
     def take(indices: Indices) -> Problem:
         return _displacement(method, problem.take(indices), tally)  # type: ignore[misc]
@@ -262,7 +268,7 @@ def _composed(
     """F(M(y)) = 0, with M(y) = y - displacement(y), for systems `rows`; `note` is told of M(y) and F there."""
 
     def residual(y: Array) -> Array:
-        x = y - array_namespace(y).reshape(displacement.residual(copied(y)), y.shape)
+        x = y - array_namespace(y).reshape(displacement.residual(copy_array(y)), y.shape)
         part = Evaluator(problem, y)
         flat = part.flatten(x)
         F = part.attempt(flat, part.flatten(y), jacobian=False)[0]

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, copied, from_host, gather, norm2, scatter, to_host
+from implicitsolve._arrays.host import from_host, gather, scatter, to_host
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, copy_array
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, Indices
 from implicitsolve.globalize._line_search import ConstantForcing, SearchResult, SearchStart
 from implicitsolve.globalize._searches import FullStep
@@ -114,7 +116,7 @@ class _Clock:
 
     def __init__(self, method: PseudoTransient, evaluator: Evaluator, x0: Array) -> None:
         systems = x0.shape[0]
-        self.method, self.x = method, copied(x0)
+        self.method, self.x = method, copy_array(x0)
         self.delta, self.norms = np.full(systems, np.nan), np.full(systems, np.nan)
         self.sign = np.ones(systems) * (method.sign or np.nan)
         self.mass: Array = 1.0

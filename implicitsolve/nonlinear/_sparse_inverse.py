@@ -14,7 +14,8 @@ import numpy as np
 import scipy.sparse
 from scipy.linalg import blas
 
-from implicitsolve._namespace import array_namespace, device, from_host, to_host
+from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.namespace import array_namespace, device
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._cudss import CuDSSPlan

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from implicitsolve._namespace import from_host, is_cupy_array, takes_indices
+from implicitsolve._arrays.host import from_host, takes_indices
+from implicitsolve._arrays.namespace import is_cupy_array
 from implicitsolve._sparse_structure import Grid, Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import DirectMethod

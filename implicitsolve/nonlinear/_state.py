@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, eps, gather, norm2
+from implicitsolve._arrays.host import gather
+from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.krylov._recycling import RecycledSpace

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, host_dtype, is_array, is_complex
+from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_array, is_complex
 from implicitsolve._typing import Array
 
 Matvec: TypeAlias = Callable[[Array], Array]

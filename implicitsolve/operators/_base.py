@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg
 
-from implicitsolve._namespace import array_namespace, gather, host_dtype, is_array, scatter, zero_vectors
+from implicitsolve._arrays.host import gather, scatter, zero_vectors
+from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._arguments import (
     as_number,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, as_inexact, gather, host_dtype, is_array
+from implicitsolve._arrays.host import gather
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, host_dtype, is_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators import _block_storage as storage
 from implicitsolve.operators._arguments import as_number

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import array_namespace, is_complex, to_host, traits_of
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import array_namespace, is_complex
+from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.stopping import is_one_of
 from implicitsolve.structure import BlockBanded

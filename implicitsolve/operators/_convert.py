@@ -11,7 +11,8 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from implicitsolve._namespace import array_namespace, as_inexact, gather, is_array, is_complex
+from implicitsolve._arrays.host import gather
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array, is_complex
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._base import LinearOperator
 

@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._namespace import array_namespace, as_inexact, device, from_host, gather, is_complex, to_host
+from implicitsolve._arrays.host import from_host, gather, to_host
+from implicitsolve._arrays.namespace import array_namespace, as_inexact, device, is_complex
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.operators._base import LinearOperator

@@ -9,7 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, check_tensor, gather, is_array, is_complex, scatter
+from implicitsolve._arrays.host import gather, scatter
+from implicitsolve._arrays.namespace import array_namespace, check_tensor, is_array, is_complex
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._base import LinearOperator, then
 

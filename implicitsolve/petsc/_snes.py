@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import Norms, eps
+from implicitsolve._arrays.namespace import eps
+from implicitsolve._arrays.norms import Norms
 from implicitsolve._typing import Array, Indices
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._loop import IterationLoop

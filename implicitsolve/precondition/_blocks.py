@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, gather, scatter, to_host
+from implicitsolve._arrays.host import gather, scatter, to_host
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array
 from implicitsolve.direct import BlockLU
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator

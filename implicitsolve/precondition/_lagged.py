@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, copied, gather, scatter
+from implicitsolve._arrays.host import gather, scatter
+from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import DirectMethod, Factorization
 from implicitsolve.linearize._assemble import Assembler
@@ -43,7 +44,7 @@ class BatchedInverse:
 
     def matvec(self, F: Array) -> Array:
         """A^-1 F for F (b, N)."""
-        return self._applied(lambda inverse, F: inverse.matvec(F), F, copied)
+        return self._applied(lambda inverse, F: inverse.matvec(F), F, copy_array)
 
     def negative(self, F: Array) -> Array:
         """-A^-1 F for F (b, N), a new array, where every system has a factorization."""

@@ -11,7 +11,9 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from implicitsolve._namespace import array_namespace, check_whole, copied, gather, is_complex, scatter, to_host
+from implicitsolve._arrays.host import gather, scatter, to_host
+from implicitsolve._arrays.namespace import array_namespace, copy_array, is_complex
+from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import scalar_tridiagonal
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
@@ -137,12 +139,12 @@ class Split:
 
     def solve(self, b: Array) -> Array:
         x = b if self.lower is None else self.lower.solve(b)
-        x = copied(x) if self._D is None else self._D.matvec(x)
+        x = copy_array(x) if self._D is None else self._D.matvec(x)
         return x if self.upper is None else self.upper.solve(x)
 
     def solve_adjoint(self, b: Array) -> Array:
         x = b if self.upper is None else self.upper.solve(b, adjoint=True)
-        x = copied(x) if self._D is None else self._D.rmatvec(x)
+        x = copy_array(x) if self._D is None else self._D.rmatvec(x)
         return x if self.lower is None else self.lower.solve(x, adjoint=True)
 
     def take(self, indices: Indices) -> Split:

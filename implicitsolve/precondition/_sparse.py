@@ -12,7 +12,8 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from implicitsolve._namespace import check_whole, from_host, to_host
+from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import required
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator

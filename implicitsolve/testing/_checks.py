@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._namespace import as_inexact, eps, from_host, host_dtype, is_complex, norm2, to_host
+from implicitsolve._arrays.host import from_host, to_host
+from implicitsolve._arrays.namespace import as_inexact, eps, host_dtype, is_complex
+from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator, aslinearoperator

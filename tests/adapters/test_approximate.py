@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.adapters import approximate_fixed_point, elman, elman_parameters, gru_parameters, implicit_gru
 from tests.adapters.layers import make
 from tests.adapters.test_elman import LENGTHS, backpropagate, close, draw, loop

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.adapters._diagonal import DiagonalGRUCell, DiagonalLSTMCell
 from implicitsolve.adapters._lstm import LSTMCell
 from implicitsolve.adapters._stencil_cells import ElmanCell, RNNCell, StencilGRUCell

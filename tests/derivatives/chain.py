@@ -14,7 +14,7 @@ from implicitsolve import (
     push_forward,
     root,
 )
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 
 SOLVED, EXACT = NonlinearStop(rtol=1e-13), LinearStop(rtol=1e-12)
 LAYOUTS = [

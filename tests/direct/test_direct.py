@@ -9,7 +9,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, LinearOperator, Status
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 
 METHODS = [BlockLU(), BlockLU(pivoting="block"), BlockLU(pivoting="band"), CyclicReduction()]
 

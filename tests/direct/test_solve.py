@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, LinearOperator, LinearStop, Status
-from implicitsolve._namespace import norm2, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.norms import norm2
 from implicitsolve.direct._factorization import MOST_REFINEMENTS, solve_factored
 
 

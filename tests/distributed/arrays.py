@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from implicitsolve._namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve.distributed import DistributedArray, replicated, split, threads
 from tests.distributed.systems import same_on_all
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from implicitsolve._namespace import empty_vectors, is_array, norm2, norm_max, to_host, zero_vectors
+from implicitsolve._arrays.host import empty_vectors, to_host, zero_vectors
+from implicitsolve._arrays.namespace import is_array
+from implicitsolve._arrays.norms import norm2, norm_max
 from implicitsolve.distributed import Counted, Serial, from_local, replicated, split, threads
 from tests.distributed.arrays import SIZES, namespace, on_ranks
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from implicitsolve import BlockBandedMatrix
-from implicitsolve._namespace import host_dtype, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import host_dtype
 from implicitsolve.kernels import block_lu, cyclic_reduction
 
 block_lu.load("numba")

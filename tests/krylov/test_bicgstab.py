@@ -8,7 +8,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import BiCGSTAB, LinearOperator, LinearStop, Status
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 
 
 def textbook(A: np.ndarray, b: np.ndarray, steps: int, M: np.ndarray | None = None) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 
 import implicitsolve as ims
 from implicitsolve import GMRES, LGMRES, BiCGSTAB, LinearOperator, LinearStop, Status, aslinearoperator
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.krylov._arnoldi import Arnoldi
 from tests.krylov.systems import FAMILY, KINDS, norms_of, product, systems
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import GMRES, LGMRES, BiCGSTAB, LinearOperator, LinearStop, ScipyKrylov, Status
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 
 pytestmark = pytest.mark.rounding
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockBandedMatrix, LinearOperator, Problem
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from implicitsolve import BlockBanded, Problem
-from implicitsolve._namespace import array_namespace, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import Groups, pattern_of
 from implicitsolve.linearize._evaluator import Evaluator

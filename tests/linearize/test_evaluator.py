@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
 from implicitsolve import LinearOperator, Problem, aslinearoperator
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.result import Counts
 

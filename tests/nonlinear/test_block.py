@@ -8,7 +8,7 @@ from array_api_compat import array_namespace
 
 import implicitsolve as ims
 from implicitsolve import BlockBanded, BlockLU, BlockNewton, CyclicReduction, NonlinearStop, Problem, Status, root
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from tests.helpers.lines import bratu, bratu_blocks, brusselator, brusselator_start, framed
 from tests.nonlinear.chains import DIAGONAL, MODES, PROBLEMS, TRIDIAGONAL, every_mode, run, true_norm
 

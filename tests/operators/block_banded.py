@@ -9,7 +9,7 @@ import array_api_strict
 import numpy as np
 from hypothesis import strategies as st
 
-from implicitsolve._namespace import from_host
+from implicitsolve._arrays.host import from_host
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.structure import BlockBanded
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import LinearOperator
-from implicitsolve._namespace import array_namespace, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.namespace import array_namespace
 
 # Small integers make every sum and product exact in float32 and float64 alike: equality needs no tolerance.
 INTEGERS = (-3, 4)

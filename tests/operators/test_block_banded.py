@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from implicitsolve import GMRES, LinearOperator, aslinearoperator, linear_solve
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.structure import BlockBanded
 from tests.operators.block_banded import COMPLEX, LIBRARIES, REALS, SEEDS, Case, cases, integers, with_garbage

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.structure import BlockBanded
 from tests.operators.block_banded import LIBRARIES, SEEDS, cases, integers

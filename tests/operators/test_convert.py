@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import LinearOperator, aslinearoperator
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 

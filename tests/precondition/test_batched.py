@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import BlockBandedMatrix, BlockLU
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.precondition._lagged import BatchedInverse
 
 

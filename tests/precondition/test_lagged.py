@@ -17,7 +17,7 @@ from implicitsolve import (
     precondition,
     root,
 )
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.precondition._lagged import lagged
 from tests.helpers.lines import bratu

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from implicitsolve import GMRES, LinearStop, linear_solve
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.precondition import BlockGaussSeidel, BlockILU, BlockJacobi, Neumann
 from implicitsolve.structure import BlockBanded

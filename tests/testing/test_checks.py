@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import LinearOperator, aslinearoperator
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.testing import dense, dot_test, taylor_test
 
 SCALES = [1e-300, 1e-150, 1.0, 1e150, 1e300]

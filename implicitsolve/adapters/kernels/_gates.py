@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from implicitsolve._namespace import array_namespace
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array
 
 

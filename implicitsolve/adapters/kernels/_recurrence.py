@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from implicitsolve._namespace import array_namespace, from_host
+from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters.kernels._gates import GRU, gate, near, total
 

@@ -22,7 +22,7 @@ from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 
-from implicitsolve._namespace import is_array, library
+from implicitsolve._arrays.namespace import is_array, library
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._blas import usable

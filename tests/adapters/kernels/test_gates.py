@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.adapters import kernels
 
 N, K = 3, 37  # positions, and numbers of each: no multiple of a vector's length

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import BlockBandedMatrix, BlockLU
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.kernels import block_lu, cyclic_reduction
 
 

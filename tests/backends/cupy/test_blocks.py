@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from implicitsolve import BlockLU
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.kernels import block_lu, favors_band
 from tests.backends.cupy.block_systems import (
     Case,

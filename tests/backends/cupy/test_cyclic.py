@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicitsolve import CyclicReduction
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from tests.backends.cupy.block_systems import Case, Contract, check, check_the_way_over_the_band
 
 pytestmark = pytest.mark.gpu

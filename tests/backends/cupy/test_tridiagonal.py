@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from implicitsolve._namespace import to_host
+from implicitsolve._arrays.host import to_host
 from implicitsolve.kernels import scalar_tridiagonal
 from implicitsolve.linearize._difference_steps import place_colors
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from implicitsolve._namespace import norm2, norm_max, to_host
+from implicitsolve._arrays.host import to_host
+from implicitsolve._arrays.norms import norm2, norm_max
 from implicitsolve.kernels import rank_one, vectors
 from implicitsolve.krylov._bicgstab import bicgstab
 

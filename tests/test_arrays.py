@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from implicitsolve import _namespace as ns
+from implicitsolve._arrays.host import empty_vectors, from_host, gather, scatter, to_host, zero_vectors
+from implicitsolve._arrays.namespace import (
+    array_namespace,
+    as_inexact,
+    eps,
+    host_dtype,
+    is_array,
+    is_complex,
+    real_dtype,
+)
+from implicitsolve._arrays.norms import is_safe, norm2, norm_max
 
 # --------------------------------------------------------------------------------------------------------------- norms
 
@@ -30,14 +40,14 @@ def test_norms_neither_overflow_nor_underflow(rows, power, is_complex):
     given = x * (1 + 1j) if is_complex else x
     factor = math.sqrt(2) if is_complex else 1.0
     expected = np.asarray([np.ldexp(exact_norm(row) * factor, power) for row in rows])
-    np.testing.assert_allclose(ns.norm2(given), expected, rtol=1e-14)
+    np.testing.assert_allclose(norm2(given), expected, rtol=1e-14)
     largest = np.abs(rows).max(axis=1, initial=0.0) * factor
-    np.testing.assert_allclose(ns.norm_max(given), np.ldexp(largest, power), rtol=1e-15)
+    np.testing.assert_allclose(norm_max(given), np.ldexp(largest, power), rtol=1e-15)
 
 
 @given(rows=rows, power=st.integers(-900, 900))
 def test_powers_of_two_scale_norms_exactly(rows, power):
-    np.testing.assert_array_equal(ns.norm2(np.ldexp(rows, power)), np.ldexp(ns.norm2(rows), power))
+    np.testing.assert_array_equal(norm2(np.ldexp(rows, power)), np.ldexp(norm2(rows), power))
 
 
 @pytest.mark.parametrize("power", [-100, -70, 0, 70, 100])
@@ -45,7 +55,7 @@ def test_norms_in_every_dtype(xp, any_dtype, rng, power):
     values = rng.uniform(0.1, 1, (4, 9)) * (1 + 1j if xp.isdtype(any_dtype, "complex floating") else 1)
     x = xp.asarray(values * 2.0**power, dtype=any_dtype)
     tolerance = 1e-6 if xp.finfo(any_dtype).bits == 32 else 1e-14
-    for norm, expected in ((ns.norm2, np.linalg.norm(values, axis=1)), (ns.norm_max, np.abs(values).max(axis=1))):
+    for norm, expected in ((norm2, np.linalg.norm(values, axis=1)), (norm_max, np.abs(values).max(axis=1))):
         measured = norm(x)
         assert isinstance(measured, np.ndarray)
         assert measured.dtype == np.float64
@@ -54,26 +64,26 @@ def test_norms_in_every_dtype(xp, any_dtype, rng, power):
 
 def test_norms_of_rows_that_are_not_finite(xp):
     x = xp.asarray([[1.0, math.nan], [math.inf, 1.0], [-math.inf, math.nan], [3.0, 4.0], [0.0, 0.0]])
-    np.testing.assert_array_equal(ns.norm2(x), [math.nan, math.inf, math.nan, 5.0, 0.0])
-    np.testing.assert_array_equal(ns.norm_max(x), [math.nan, math.inf, math.nan, 4.0, 0.0])
+    np.testing.assert_array_equal(norm2(x), [math.nan, math.inf, math.nan, 5.0, 0.0])
+    np.testing.assert_array_equal(norm_max(x), [math.nan, math.inf, math.nan, 4.0, 0.0])
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
 def test_norms_of_nothing(xp, shape):
-    for norm in (ns.norm2, ns.norm_max):
+    for norm in (norm2, norm_max):
         np.testing.assert_array_equal(norm(xp.zeros(shape)), np.zeros(shape[0]))
 
 
 def test_a_row_of_extremes_beside_ordinary_rows():
     x = np.asarray([[1e300, 1e300], [1e-320, 0.0], [3.0, 4.0], [1e308, 1e308]])
-    np.testing.assert_allclose(ns.norm2(x), [math.sqrt(2) * 1e300, 1e-320, 5.0, math.sqrt(2) * 1e308], rtol=1e-12)
+    np.testing.assert_allclose(norm2(x), [math.sqrt(2) * 1e300, 1e-320, 5.0, math.sqrt(2) * 1e308], rtol=1e-12)
 
 
 def test_what_is_called_safe_is_safe():
     for dtype in (np.float32, np.float64):
         info = np.finfo(dtype)
         norms = np.asarray([0.0, float(info.tiny), 1e-6, 1.0, 1e6, float(info.max)])
-        safe = ns.is_safe(norms, ns.array_namespace(np.zeros(1)), dtype)
+        safe = is_safe(norms, array_namespace(np.zeros(1)), dtype)
         assert safe.tolist() == [False, False, True, True, True, False]
 
 
@@ -82,44 +92,44 @@ def test_what_is_called_safe_is_safe():
 
 def test_numbers_go_to_the_host_and_back(xp, any_dtype):
     like = xp.zeros((1, 1), dtype=any_dtype)
-    host = ns.to_host(like)
+    host = to_host(like)
     assert isinstance(host, np.ndarray)
-    real = ns.from_host(np.asarray([1.5, 2.5]), like)
-    assert real.dtype == ns.real_dtype(xp, any_dtype)
-    np.testing.assert_array_equal(ns.to_host(real), [1.5, 2.5])
-    counts = ns.from_host(np.asarray([3, 1]), like)
+    real = from_host(np.asarray([1.5, 2.5]), like)
+    assert real.dtype == real_dtype(xp, any_dtype)
+    np.testing.assert_array_equal(to_host(real), [1.5, 2.5])
+    counts = from_host(np.asarray([3, 1]), like)
     assert xp.isdtype(counts.dtype, "integral")
-    mask = ns.from_host(np.asarray([True, False]), like)
+    mask = from_host(np.asarray([True, False]), like)
     assert xp.isdtype(mask.dtype, "bool")
     if xp.isdtype(any_dtype, "complex floating"):
-        assert ns.from_host(np.asarray([1j]), like).dtype == any_dtype
+        assert from_host(np.asarray([1j]), like).dtype == any_dtype
     (real * like)  # of the same library
 
 
 def test_rows_are_taken_and_put_back(xp, rng):
     values = rng.standard_normal((5, 3))
     x, indices = xp.asarray(values), np.asarray([4, 0])
-    some = ns.gather(x, indices)
-    np.testing.assert_array_equal(ns.to_host(some), values[[4, 0]])
+    some = gather(x, indices)
+    np.testing.assert_array_equal(to_host(some), values[[4, 0]])
     whole = xp.zeros((5, 3))
-    ns.scatter(whole, indices, some)
+    scatter(whole, indices, some)
     expected = np.zeros((5, 3))
     expected[[4, 0]] = values[[4, 0]]
-    np.testing.assert_array_equal(ns.to_host(whole), expected)
+    np.testing.assert_array_equal(to_host(whole), expected)
     some[0, 0] = 7.0  # a copy
     assert float(x[4, 0]) == values[4, 0]
     nothing = np.asarray([], dtype=int)
-    ns.scatter(whole, nothing, ns.gather(x, nothing))
-    np.testing.assert_array_equal(ns.to_host(whole), expected)
+    scatter(whole, nothing, gather(x, nothing))
+    np.testing.assert_array_equal(to_host(whole), expected)
 
 
 def test_rows_of_more_axes(xp, rng):
     values = rng.standard_normal((4, 2, 3))
-    taken = ns.gather(xp.asarray(values), np.asarray([2, 1]))
-    np.testing.assert_array_equal(ns.to_host(taken), values[[2, 1]])
+    taken = gather(xp.asarray(values), np.asarray([2, 1]))
+    np.testing.assert_array_equal(to_host(taken), values[[2, 1]])
     whole = xp.asarray(np.zeros((4, 2, 3)))
-    ns.scatter(whole, np.asarray([3, 0]), taken)
-    np.testing.assert_array_equal(ns.to_host(whole)[[3, 0]], values[[2, 1]])
+    scatter(whole, np.asarray([3, 0]), taken)
+    np.testing.assert_array_equal(to_host(whole)[[3, 0]], values[[2, 1]])
 
 
 # ------------------------------------------------------------------------------------------------------------- dtypes
@@ -128,20 +138,20 @@ def test_rows_of_more_axes(xp, rng):
 @pytest.mark.parametrize("name", ["float32", "float64", "complex64", "complex128", "int64", "bool"])
 def test_the_host_s_dtype_of_the_same_name(xp, name):
     dtype = getattr(xp, name, None) or xp.bool
-    assert ns.host_dtype(dtype) == np.dtype(name)
-    assert ns.host_dtype(np.dtype(name)) == np.dtype(name)
+    assert host_dtype(dtype) == np.dtype(name)
+    assert host_dtype(np.dtype(name)) == np.dtype(name)
 
 
 def test_precision_and_kind(xp, any_dtype):
     x = xp.zeros(2, dtype=any_dtype)
-    assert ns.eps(xp, any_dtype) == (2**-23 if xp.finfo(any_dtype).bits == 32 else 2**-52)
-    assert ns.is_complex(x) == ("complex" in str(any_dtype))
-    assert ns.is_array(x)
+    assert eps(xp, any_dtype) == (2**-23 if xp.finfo(any_dtype).bits == 32 else 2**-52)
+    assert is_complex(x) == ("complex" in str(any_dtype))
+    assert is_array(x)
 
 
 @pytest.mark.parametrize("x", [[1.0], 3, None, "x", (1, 2)], ids=str)
 def test_what_is_no_array(x):
-    assert not ns.is_array(x)
+    assert not is_array(x)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +170,15 @@ def test_what_is_no_array(x):
     ids=["list", "number", "tuple", "bool", "int8", "uint64", "float16", "float32", "complex64"],
 )
 def test_numbers_become_inexact(x, dtype):
-    converted = ns.as_inexact(x, "x")
+    converted = as_inexact(x, "x")
     assert converted.dtype == dtype
     np.testing.assert_array_equal(converted, np.asarray(x))
 
 
 def test_arrays_keep_their_library_and_floats_are_not_copied(xp):
     x = xp.asarray([1.0, 2.0])
-    assert ns.as_inexact(x, "x") is x
-    whole = ns.as_inexact(xp.asarray([1, 2]), "x")
+    assert as_inexact(x, "x") is x
+    whole = as_inexact(xp.asarray([1, 2]), "x")
     assert whole.dtype == xp.float64
     assert type(whole) is type(x)
 
@@ -187,19 +197,19 @@ def test_arrays_keep_their_library_and_floats_are_not_copied(xp):
 )
 def test_what_is_not_numbers_is_refused_by_name(x, error, words):
     with pytest.raises(error) as caught:
-        ns.as_inexact(x, "start")
+        as_inexact(x, "start")
     for word in words:
         assert word in str(caught.value)
 
 
 def test_two_libraries_have_no_common_one():
-    assert ns.array_namespace(array_api_strict.zeros(1)) is array_api_strict
+    assert array_namespace(array_api_strict.zeros(1)) is array_api_strict
     with pytest.raises(TypeError):
-        ns.array_namespace(np.zeros(1), array_api_strict.zeros(1))
+        array_namespace(np.zeros(1), array_api_strict.zeros(1))
 
 
 def test_room_for_vectors_beside_others(any_dtype, xp):
     like = xp.ones((2, 5), dtype=any_dtype)
-    for room in (ns.empty_vectors(like, 3, 4), ns.zero_vectors(like, 3, 4)):
+    for room in (empty_vectors(like, 3, 4), zero_vectors(like, 3, 4)):
         assert (tuple(room.shape), room.dtype, type(room)) == ((3, 4, 5), like.dtype, type(like))
     assert not bool(xp.any(room != 0))

@@ -1,0 +1,112 @@
+"""Between a library, or its device, and the host: short arrays, and rows by host index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._arrays.namespace import array_namespace, device, is_cupy_array, is_numpy_array, real_dtype
+from implicitsolve._arrays.traits import traits_of
+from implicitsolve._typing import Array, HostArray, Indices
+
+FEW_ROWS = 4  # rows up to which `clear` writes one by one: a transfer of indices to a device costs a few launches
+
+
+def to_host(x: Array) -> HostArray:
+    """Copy a short array to NumPy. On a GPU each call is one transfer, and synchronizes with the device."""
+    if isinstance(x, np.ndarray):
+        return x
+    if is_cupy_array(x):
+        return x.get()
+    return np.asarray(x) if isinstance(x, np.generic) else np.from_dlpack(x)
+
+
+def from_host(values: HostArray, like: Array) -> Array:
+    """Bring short host values to the library, device and dtype of `like` (its real dtype for real values)."""
+    is_count = values.dtype.kind in "iub"
+    if isinstance(like, np.ndarray):
+        if is_count or values.dtype == like.dtype:
+            return values
+        return values.astype(like.dtype if values.dtype.kind == "c" else np.finfo(like.dtype).dtype, copy=False)
+    xp = array_namespace(like)
+    if is_count:
+        return xp.asarray(values, device=device(like))
+    dtype = like.dtype
+    if values.dtype.kind != "c" and xp.isdtype(dtype, "complex floating"):
+        dtype = real_dtype(xp, dtype)
+    return xp.asarray(values, dtype=dtype, device=device(like))
+
+
+def empty_vectors(like: Array, *axes: int) -> Array:
+    """Return an uninitialized array (*axes, N) for vectors like those of `like` (..., N)."""
+    own = traits_of(like).empty_vectors
+    if own is not None:
+        return own(like, axes)
+    return array_namespace(like).empty((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
+
+
+def zero_vectors(like: Array, *axes: int) -> Array:
+    """Return the same, filled with zeros."""
+    if traits_of(like).empty_vectors is None:
+        return array_namespace(like).zeros((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
+    vectors = empty_vectors(like, *axes)
+    vectors[...] = 0.0
+    return vectors
+
+
+def gather(x: Array, indices: Indices) -> Array:
+    """Return a copy of the rows of `x` at host indices, or at indices from `send_indices`."""
+    xp = array_namespace(x)
+    if not isinstance(indices, np.ndarray):
+        return xp.take(x, indices, axis=0)
+    if _is_all(indices, x):
+        return xp.asarray(x, copy=True)
+    return xp.take(x, from_host(indices, x), axis=0)
+
+
+def scatter(x: Array, indices: Any, rows: Array) -> None:
+    """Write `rows` into `x` at host indices, or at indices from `send_indices`, in place."""
+    if isinstance(indices, np.ndarray) and _is_all(indices, x):
+        x[...] = rows
+    elif takes_indices(x):
+        x[indices] = rows
+    else:
+        for row, index in enumerate(indices):
+            x[int(index), ...] = rows[row, ...]
+
+
+def send_indices(indices: Indices, like: Array) -> Any:
+    """Move host indices to the device of `like`, for repeated use in `gather` and `scatter`."""
+    return from_host(indices, like) if takes_indices(like) else indices
+
+
+def takes_indices(x: Array) -> bool:
+    """Whether ``x[:, indices] = rows`` works, which the standard does not require."""
+    return bool(is_numpy_array(x) or is_cupy_array(x))
+
+
+def _is_all(indices: Indices, x: Array) -> bool:
+    """Whether indices are all rows of a device array in order, so that no transfer is needed."""
+    if isinstance(x, np.ndarray):
+        return False
+    return indices.size == x.shape[0] and bool((indices == np.arange(indices.size)).all())
+
+
+def merge_rows(where: HostArray, x: Array, y: Array) -> Array:
+    """Return rows of x (b, N) where that holds, and of y elsewhere."""
+    if not isinstance(x, np.ndarray):
+        return array_namespace(x).where(from_host(where, x)[:, None], x, y)
+    rows, other = np.flatnonzero(~where), x.copy()
+    other[rows] = y[rows]
+    return other
+
+
+def clear(x: Array, where: HostArray) -> None:
+    """Write zeros into some rows of `x`, in place; a few of them one by one, without a transfer of indices."""
+    rows = np.flatnonzero(where)
+    if rows.size > FEW_ROWS and takes_indices(x):
+        x[from_host(rows, x)] = 0.0
+    else:
+        for row in rows.tolist():
+            x[row, ...] = 0.0
