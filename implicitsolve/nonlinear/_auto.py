@@ -5,33 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter
-from implicitsolve._arrays.namespace import array_namespace, eps, host_dtype, numpy_namespace
-from implicitsolve._arrays.norms import norm2
+from implicitsolve._arrays.namespace import array_namespace, eps, host_dtype
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU
 from implicitsolve.globalize import Backtracking
-from implicitsolve.globalize._line_search import ConstantForcing, squared_ratio
-from implicitsolve.globalize._searches import ACCEPTED, GOOD, next_radius, trust_step
-from implicitsolve.krylov._descent import Descent
+from implicitsolve.globalize._line_search import ConstantForcing
 from implicitsolve.linearize._detect import SMALLEST_GRAPH
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import mapped
 from implicitsolve.nonlinear._anderson import Anderson, BriefAnderson
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._causal import Substitution
-from implicitsolve.nonlinear._dense_newton import DenseLoop, DenseNewton, trial_points
+from implicitsolve.nonlinear._dense_newton import DenseNewton
 from implicitsolve.nonlinear._direction import LEAST_ETA
 from implicitsolve.nonlinear._fixed_point import Halved
 from implicitsolve.nonlinear._homotopy import Homotopy
-from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED
 from implicitsolve.nonlinear._newton_krylov import NewtonKrylov
-from implicitsolve.nonlinear._one_dense_system import solved, times
 from implicitsolve.nonlinear._sparse_newton import SparseNewton
 from implicitsolve.nonlinear._state import FixedPointMethod, NonlinearMethod, SolveContext, retried, unsolved
 from implicitsolve.precondition._lagged import Lagged
@@ -55,7 +49,7 @@ WHOLE_STEPS = {
     backend: WholeNewton(factor=BlockLU(backend=backend), line_search=Backtracking(max_trials=0))
     for backend in ("lapack", "reference")
 }
-BLOCKS, DENSE = BlockNewton(), DenseNewton()
+BLOCKS, DENSE, EQUILIBRATED = BlockNewton(), DenseNewton(), DenseNewton(equilibrated=True)
 NEWTON_STEPS = 4.5  # of a solve by `WHOLE_STEPS`, as on most layers
 PASS, PASS_UNKNOWN = 200.0, 0.04  # us of a step, and for each unknown, of Anderson's method or of Newton's
 FACTORS, FACTORS_SYSTEM = 320.0, 38.0  # us that J, its factors and solves with them take besides in 1.5 assemblies,
@@ -88,7 +82,7 @@ class Auto(NonlinearMethod):
       rest, where Newton's method, tried in between, cost more than it saved.
     - No structure, and at most 20 unknowns, real NumPy numbers, in a batch or not: Powell's hybrid method with a
       dense J (`DenseNewton`), then `NewtonKrylov` with two line searches (one within bounds), and last a trust region
-      for equations brought to one size at every step (`EquilibratedDogleg`), each where those before have failed.
+      for equations brought to one size at every step (`DenseNewton.equilibrated`), each where those before have failed.
       Where the hybrid method has taken no step, that trust region comes second.
       For single equations `DenseNewton` is tried twice, the second time from beyond the point where it ended.
     - No structure and no `linearize`, on NumPy arrays with more unknowns: `SparseNewton`, which takes the sparse
@@ -150,10 +144,10 @@ class Auto(NonlinearMethod):
             return [*methods, PRODUCTS]
         is_dense = problem.structure in (None, "none") and DenseNewton.suits(context, x0)
         dense: list[NonlinearMethod] = [DENSE] if is_dense else []
-        last: list[NonlinearMethod] = [EquilibratedDogleg()] if is_dense else []
+        last: list[NonlinearMethod] = [EQUILIBRATED] if is_dense else []
         if dense and evaluator.size <= MOST_DENSE:
             beyond: list[NonlinearMethod] = [Beyond()] if evaluator.size == 1 else []
-            unmoved: list[NonlinearMethod] = [Unmoved()] if last and not beyond else []
+            unmoved: list[NonlinearMethod] = [Unmoved(equilibrated=True)] if last and not beyond else []
             # Of 128 starts within bounds the dogleg last solves 124, the cautious search 112 with more evaluations.
             return [*dense, *beyond, *unmoved, PRODUCTS, *([] if is_bounded else [CAUTIOUS]), *last]
         is_factorable = host_dtype(evaluator.dtype).char in "fdFD"
@@ -171,6 +165,13 @@ class Auto(NonlinearMethod):
         return [BLOCKS, PRODUCTS]
 
 
+class Unmoved(DenseNewton):
+    """`DenseNewton.equilibrated` for systems in which Powell's hybrid method has accepted no step.
+
+    Robertson's kinetics in a reactor from (1, 0, 0) take 190 evaluations in place of 690.
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class Beyond(DenseNewton):
     """`DenseNewton` for single equations, from beyond a point where |F| is stationary: where a first attempt ended.
@@ -179,7 +180,9 @@ class Beyond(DenseNewton):
     the first attempt solves 0.86, and this one 0.8 of the rest.
     """
 
-    label = "DenseNewton from farther on"
+    @property
+    def label(self) -> str:
+        return "DenseNewton from farther on"
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         evaluator, rows = context.evaluator, np.arange(len(start.x)) if rows is None else rows
@@ -303,89 +306,3 @@ class _RoughStop(NonlinearStop):
 def _rough(stop: NonlinearStop, precision: float, event_shape: tuple[int, ...]) -> NonlinearStop:
     rtol, limit = stop.relative(precision), stop.max_iterations
     return _RoughStop(atol=stop.atol, rtol=rtol, max_iterations=limit, norm=stop.norm, event_shape=event_shape)
-
-
-MOST_CENTRAL = 20  # unknowns up to which J comes from central differences
-LEAST_ENTRY = 1e-3  # of the largest |x|: what the length of a difference is relative to, at least
-IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce the scaled ||F||^2 by less, after which a system has stagnated
-
-
-@dataclass(frozen=True, kw_only=True)
-class EquilibratedDogleg(DenseNewton):
-    """The dogleg on R F, where R brings the rows of J(x) to one size, with a new J at every accepted point.
-
-    ||R F|| does not depend on the units of the equations: far from a root one of them may exceed the others by many
-    powers of ten, as the highest of Chebyshev's polynomials does, and a step that reduces ||F|| then follows that one
-    alone. The first radius is ||x0||, since such starts are far off. Up to 20 unknowns J comes from central
-    differences: the error of one-sided ones exceeds the smallest singular values of Watson's problem.
-    """
-
-    def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        return _EquilibratedLoop(self, context, start, rows).run()
-
-
-class Unmoved(EquilibratedDogleg):
-    """`EquilibratedDogleg` for systems in which Powell's hybrid method has accepted no step.
-
-    Robertson's kinetics in a reactor from (1, 0, 0) take 190 evaluations in place of 690.
-    """
-
-
-class _EquilibratedLoop(DenseLoop):
-    """Steps in a trust region whose ball is that of x, and whose model that of R F."""
-
-    NEW_BEST = 0.99
-    STEPS = 200
-
-    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        state, fresh = self.state, self._assembled()
-        with np.errstate(all="ignore"):
-            largest = np.abs(state.J).max(axis=2)  # not rounded to powers of 2: ||R F|| is compared from step to step
-            R = 1 / np.where(largest > 0, largest, 1.0)
-            J, F = state.J * R[:, :, None], state.F * R
-            newton, norms, x_norms = -solved(J, F), norm2(F), norm2(state.x)
-            size = norm2(newton)
-            if self.is_first:
-                state.radius = np.where(x_norms > 0, np.fmin(size, x_norms), size)
-                self.is_first = False
-            descent = Descent.of(partial(times, J), partial(times, np.swapaxes(J, 1, 2)), F)
-            step, gain = trust_step(descent, newton, state.radius, np.zeros(size.shape))
-            if self.evaluator.box is not None:
-                step, _ = self._bounded(self.evaluator.box, step, np.zeros(0, dtype=int))
-                gain = np.maximum(1 - squared_ratio(norm2(F + times(J, step)), norms), 0.0)
-            measured = self._evaluated(step)
-            found = trial_points(measured, measured.two(0))
-            reduction = 1 - squared_ratio(norm2(found.F * R), norms)
-            length, ratio = norm2(step), np.where(found.finite, reduction / gain, -np.inf)
-            state.radius = next_radius(state.radius, length, ratio)
-            found.accepted = ratio >= ACCEPTED
-            found.length = np.where(found.accepted, 1.0, 0.0)
-            moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
-            is_idle = (reduction < IDLE) & ~((ratio >= GOOD) & (length < size))  # a short step as predicted is none
-            state.idle = np.where(is_idle, state.idle + found.accepted, 0)
-            failed = np.where(state.idle < IDLE_STEPS, RUNNING, STAGNATED)
-            precision = eps(numpy_namespace, state.x.dtype)
-            failed[~found.accepted & (length <= precision * x_norms)] = LINE_SEARCH_FAILED
-            failed[~(length > 0)] = SINGULAR
-            self._update_status(found.accepted, moved, is_still, is_last, failed)
-            state.is_stale = found.accepted
-            return {"step_length": np.where(found.accepted, length / size, 0.0), "factorized": fresh}
-
-    def _assemble(self, rows: Indices) -> None:
-        part, x, F = self._part(rows)
-        is_exact = part.has_exact_products or x.shape[1] > MOST_CENTRAL
-        self.state.J[rows] = self._jacobian(part, x, F) if is_exact else _central(part, x)
-
-
-def _central(part: Evaluator, x: HostArray) -> HostArray:
-    """J(x) by central differences."""
-    typical = np.abs(x).max(axis=1, keepdims=True)
-    typical = np.maximum(np.abs(x), LEAST_ENTRY * np.where(typical > 0, typical, 1.0))
-    h, J = eps(numpy_namespace, x.dtype) ** (1 / 3) * typical, np.empty((*x.shape, x.shape[1]), dtype=x.dtype)
-    for j in range(x.shape[1]):
-        step = np.zeros_like(x)
-        step[:, j] = h[:, j]
-        ahead, behind = part.moved(x, step), part.moved(x, -step)
-        with np.errstate(all="ignore"):
-            J[:, :, j] = (part.residual(ahead) - part.residual(behind)) / (ahead - behind)[:, j : j + 1]
-    return J

@@ -11,14 +11,24 @@ import numpy as np
 from implicitsolve._arrays.namespace import eps, numpy_namespace
 from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult
-from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, dogleg, first_radius, kept_part, least_squares_step
+from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult, squared_ratio
+from implicitsolve.globalize._searches import (
+    ACCEPTED,
+    GOOD,
+    POOR,
+    dogleg,
+    first_radius,
+    kept_part,
+    least_squares_step,
+    next_radius,
+    trust_step,
+)
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._loop import HALVED, RUNNING, SINGULAR, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import HALVED, LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._one_dense_system import (
     GROWN,
     IDLE,
@@ -38,6 +48,8 @@ from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 100  # of a system
 MOST_ENTRIES = 2**25  # of the Jacobians of a batch
+MOST_CENTRAL = 20  # unknowns up to which J of equilibrated equations comes from central differences
+LEAST_ENTRY = 1e-3  # of the largest |x|: what the length of such a difference is relative to, at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +63,29 @@ class DenseNewton(NonlinearMethod):
     (`Backtracking`). Over the problems of Moré, Garbow and Hillstrom, and Burkardt, it takes 0.59 of hybrd's
     evaluations.
 
+    Parameters
+    ----------
+    equilibrated : bool, optional
+        Take the dogleg on R F, where R brings the rows of J(x) to one size, with a new J at every accepted point.
+        ||R F|| does not depend on the units of the equations: far from a root one of them may exceed the others by many
+        powers of ten, as the highest of Chebyshev's polynomials does, and a step that reduces ||F|| then follows that
+        one alone. The first radius is ||x0||, since such starts are far off. Up to 20 unknowns J comes from central
+        differences: the error of one-sided ones exceeds the smallest singular values of Watson's problem.
+
     References
     ----------
     .. [1] M. J. D. Powell, "A hybrid method for nonlinear equations", in P. Rabinowitz (ed.), "Numerical methods for
            nonlinear algebraic equations", Gordon and Breach (1970) 87-114.
     """
 
+    equilibrated: bool = False
+
     keeps_bounds: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        """The name in the list of retries."""
+        return "DenseNewton, equilibrated" if self.equilibrated else "DenseNewton"
 
     @staticmethod
     def suits(context: SolveContext, x0: Array) -> bool:
@@ -68,6 +96,8 @@ class DenseNewton(NonlinearMethod):
         return is_small and problem.linearize is None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
+        if self.equilibrated:
+            return EquilibratedLoop(self, context, start, rows).run()
         if OneDenseSystem.suits(context):
             return OneDenseSystem(context, start, is_retry=rows is not None).run()
         return DenseLoop(self, context, start, rows).run()
@@ -281,6 +311,66 @@ class DenseLoop(IterationLoop[DenseState]):
         if self.offered is not None:
             return np.array(self.offered.assemble(part, x, F).todense())
         return self.assembler.assemble(part, x, F).blocks[:, 0, 0]
+
+
+class EquilibratedLoop(DenseLoop):
+    """Steps in a trust region whose ball is that of x, and whose model that of R F."""
+
+    NEW_BEST = 0.99
+    STEPS = 200
+
+    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
+        state, fresh = self.state, self._assembled()
+        with np.errstate(all="ignore"):
+            largest = np.abs(state.J).max(axis=2)  # not rounded to powers of 2: ||R F|| is compared from step to step
+            R = 1 / np.where(largest > 0, largest, 1.0)
+            J, F = state.J * R[:, :, None], state.F * R
+            newton, norms, x_norms = -solved(J, F), norm2(F), norm2(state.x)
+            size = norm2(newton)
+            if self.is_first:
+                state.radius = np.where(x_norms > 0, np.fmin(size, x_norms), size)
+                self.is_first = False
+            descent = Descent.of(partial(times, J), partial(times, np.swapaxes(J, 1, 2)), F)
+            step, gain = trust_step(descent, newton, state.radius, np.zeros(size.shape))
+            if self.evaluator.box is not None:
+                step, _ = self._bounded(self.evaluator.box, step, np.zeros(0, dtype=int))
+                gain = np.maximum(1 - squared_ratio(norm2(F + times(J, step)), norms), 0.0)
+            measured = self._evaluated(step)
+            found = trial_points(measured, measured.two(0))
+            reduction = 1 - squared_ratio(norm2(found.F * R), norms)
+            length, ratio = norm2(step), np.where(found.finite, reduction / gain, -np.inf)
+            state.radius = next_radius(state.radius, length, ratio)
+            found.accepted = ratio >= ACCEPTED
+            found.length = np.where(found.accepted, 1.0, 0.0)
+            moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
+            is_idle = (reduction < IDLE) & ~((ratio >= GOOD) & (length < size))  # a short step as predicted is none
+            state.idle = np.where(is_idle, state.idle + found.accepted, 0)
+            failed = np.where(state.idle < IDLE_STEPS, RUNNING, STAGNATED)
+            precision = eps(numpy_namespace, state.x.dtype)
+            failed[~found.accepted & (length <= precision * x_norms)] = LINE_SEARCH_FAILED
+            failed[~(length > 0)] = SINGULAR
+            self._update_status(found.accepted, moved, is_still, is_last, failed)
+            state.is_stale = found.accepted
+            return {"step_length": np.where(found.accepted, length / size, 0.0), "factorized": fresh}
+
+    def _assemble(self, rows: Indices) -> None:
+        part, x, F = self._part(rows)
+        is_exact = part.has_exact_products or x.shape[1] > MOST_CENTRAL
+        self.state.J[rows] = self._jacobian(part, x, F) if is_exact else central_differences(part, x)
+
+
+def central_differences(part: Evaluator, x: HostArray) -> HostArray:
+    """J(x) by central differences."""
+    typical = np.abs(x).max(axis=1, keepdims=True)
+    typical = np.maximum(np.abs(x), LEAST_ENTRY * np.where(typical > 0, typical, 1.0))
+    h, J = eps(numpy_namespace, x.dtype) ** (1 / 3) * typical, np.empty((*x.shape, x.shape[1]), dtype=x.dtype)
+    for j in range(x.shape[1]):
+        step = np.zeros_like(x)
+        step[:, j] = h[:, j]
+        ahead, behind = part.moved(x, step), part.moved(x, -step)
+        with np.errstate(all="ignore"):
+            J[:, :, j] = (part.residual(ahead) - part.residual(behind)) / (ahead - behind)[:, j : j + 1]
+    return J
 
 
 def trial_points(measured: Norms, norms: HostArray) -> SearchResult:

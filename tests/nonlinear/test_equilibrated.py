@@ -1,4 +1,4 @@
-"""EquilibratedDogleg: far starts, the units of single equations, batches, and problems without a root."""
+"""DenseNewton on equilibrated equations: far starts, units of single equations, batches, and no root."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import implicitsolve as ims
 from benchmarks.benchmarks.problems import get
 from implicitsolve import NonlinearStop, Problem, Status, root
-from implicitsolve.nonlinear._auto import EquilibratedDogleg
+from implicitsolve.nonlinear._dense_newton import DenseNewton
 
-METHOD, STOP, FIVE = EquilibratedDogleg(), NonlinearStop(atol=1e-8), get("mgh07-chebyquad-5")
+METHOD, STOP, FIVE = DenseNewton(equilibrated=True), NonlinearStop(atol=1e-8), get("mgh07-chebyquad-5")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_radius_of_zero_divides_nothing():
 def test_every_attempt_keeps_its_reason():
     both = Problem(lambda x: x**2 + np.array([[1.0], [-1.0]]), batch_ndim=1)
     result = root(both, np.array([[3.0], [3.0]]))
-    assert [retry.method for retry in result.retries][-1] == "EquilibratedDogleg"
+    assert [retry.method for retry in result.retries][-1] == "DenseNewton, equilibrated"
     assert all(retry.systems.tolist() == [0] for retry in result.retries)
     assert all((retry.status != Status.CONVERGED).all() for retry in result.retries)
     assert all(str(retry) in result.summary() for retry in result.retries)
