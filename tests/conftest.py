@@ -15,7 +15,7 @@ import hypothesis
 import numpy as np
 import pytest
 
-collect_ignore = ["adapters/lattices"]  # a program that needs PocketSphinx and OpenFst
+collect_ignore = ["examples/word_lattices/files"]  # a program that needs PocketSphinx and OpenFst
 
 USES_DOUBLE = os.environ.get("IMPLICITSOLVE_CUPY") == "double"
 if USES_DOUBLE:  # in CuPy's place before anything imports it

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from _lattices.language_model import ElmanLanguageModel
+from _lattices.lattice import Arc, Hypothesis, Lattice
 from _tagging.files import DATA_VARIABLE, SHARED_DATA
 from benchmarks.experiments._run import command, write_json
 from benchmarks.experiments._text import Text
-from implicitsolve.adapters import Arc, ElmanLanguageModel, Hypothesis, Lattice
 
 
 def around(line: Sequence[str], words: Sequence[str], alternatives: int, rng: np.random.Generator) -> Lattice:

@@ -15,8 +15,6 @@ from implicitsolve.adapters._diagonal import (
     diagonal_lstm_parameters,
 )
 from implicitsolve.adapters._gru import gru_parameters, gru_switch, implicit_gru, stencil_gru, stencil_gru_parameters
-from implicitsolve.adapters._language_model import ElmanLanguageModel
-from implicitsolve.adapters._lattice import Arc, Hypothesis, Lattice
 from implicitsolve.adapters._lifted import lifted_net
 from implicitsolve.adapters._lifted_builders import (
     lifted_birnn,
@@ -33,10 +31,6 @@ from implicitsolve.adapters._well_posed import WellPosedness, project_well_posed
 __all__ = [
     "ApproximateFixedPoint",
     "ApproximateGradients",
-    "Arc",
-    "ElmanLanguageModel",
-    "Hypothesis",
-    "Lattice",
     "LiftedMatrices",
     "WellPosedness",
     "approximate_fixed_point",

@@ -7,13 +7,13 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch
 
+from _lattices.language_model import ElmanLanguageModel
 from benchmarks.experiments._layers import LAYERS, of_equal_size, parameters_of
 from benchmarks.experiments._run import Checkpoints, write_figure
 from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text
 from benchmarks.experiments.language import LanguageModel
 from benchmarks.experiments.lattice import around, by_enumeration
 from benchmarks.experiments.sentiment import batches, generated, read_documents, read_folder
-from implicitsolve.adapters import ElmanLanguageModel
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -69,18 +69,6 @@ def approximate_fixed_point(on: Library) -> Outcome:
     yield from (gradients[name] for name in sorted(gradients))
 
 
-def language_model(on: Library) -> Outcome:
-    words, rng = ["<s>", "</s>", "<unk>", "a", "b"], np.random.default_rng(12)
-    drawn = adapters.ElmanLanguageModel.parameters(len(words), D, K, scale=0.3, rng=rng)
-    model = adapters.ElmanLanguageModel({name: on.array(value) for name, value in drawn.items()}, words)
-    value, gradients = model.loss([["a", "b", "a"], []], rho=2)
-    lattice = adapters.Lattice([adapters.Arc(0, 1, "a"), adapters.Arc(0, 1, "b"), adapters.Arc(1, 2, "b")], 0, 2)
-    (rescored,) = model.rescore([lattice], 1)
-    yield value
-    yield from (gradients[name] for name in sorted(gradients))
-    yield from (arc.language for arc in rescored.arcs)
-
-
 # Lifted nets
 
 
@@ -156,7 +144,6 @@ CASES: dict[str, Case] = {
     "adapters.initial_guess": initial_guess,
     "adapters.gru_switch": gru_switch,
     "adapters.approximate_fixed_point": approximate_fixed_point,
-    "adapters.ElmanLanguageModel": language_model,
     "adapters.lifted_feedforward": built("lifted_feedforward", (4, D), (4, 4), (3, 4), format="dense"),
     "adapters.lifted_rnn": built("lifted_rnn", (4, 4), (4, D), (3, 4), format="block-banded"),
     "adapters.lifted_birnn": built(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import implicitsolve as ims
 from implicitsolve import distributed
 from implicitsolve.distributed import Serial, threads
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SIZES = [1, 3]
 
 
@@ -24,7 +22,6 @@ def script(monkeypatch):
         raise ImportError("no MPI here")
 
     monkeypatch.setattr(distributed, "MPI", without_mpi)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
     return importlib.import_module
 
 

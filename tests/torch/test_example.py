@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -13,15 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 @pytest.fixture(scope="module")
-def main() -> Iterator[ModuleType]:
+def main() -> ModuleType:
     """The script as a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLES))
-        yield import_module("torch_training")
+    return import_module("torch_training")
 
 
 def log_odds(main, seen, t):

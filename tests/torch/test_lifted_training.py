@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -12,16 +10,13 @@ import pytest
 
 pytest.importorskip("torch", exc_type=ImportError)
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ["feed-forward", "recurrent", "bidirectional", "implicit"]
 
 
 @pytest.fixture(scope="module")
-def main() -> Iterator[ModuleType]:
+def main() -> ModuleType:
     """The script as a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLES))
-        yield import_module("lifted_training")
+    return import_module("lifted_training")
 
 
 @pytest.mark.parametrize("name", NAMES)

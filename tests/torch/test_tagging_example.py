@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,15 +11,12 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 from tests.examples.pos_tagging.treebanks import sentence
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 def test_explicit_and_implicit_layers_learn_the_tags(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
     for part, count in (("train", 60), ("dev", 12)):
         text = "".join(sentence(rng) for _ in range(count))
         (tmp_path / f"{part}.conllu").write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(EXAMPLES))
     main = import_module("torch_tagging")
     monkeypatch.setattr(main, "WORDS", 40)
     arguments = ["--data", str(tmp_path), "--state", "8", "--epochs", "2", "--layers", "GRU", "implicit-GRU"]

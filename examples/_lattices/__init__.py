@@ -1,0 +1,1 @@
+"""Word lattices and their files, and a recurrent language model that rescores them."""
