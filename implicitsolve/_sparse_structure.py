@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._summary import Shown
+from implicitsolve._summary import Representation
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.stopping import check_flag, check_limit
 
 
-class Sparse(Shown):
+class Sparse(Representation):
     """A sparse matrix of which only the places of its entries are known.
 
     Parameters
@@ -73,7 +73,7 @@ class Sparse(Shown):
         for array in (self.indptr, self.indices):
             array.flags.writeable = False
 
-    def _facts(self) -> dict[str, str]:
+    def _entries(self) -> dict[str, str]:
         most = int(self.row_counts.max(initial=0))
         return {"unknowns": f"{self.unknowns}", "entries": f"{self.nnz}", "in a row": f"at most {most}"}
 
@@ -214,7 +214,7 @@ def _coordinates(pattern: Any, unknowns: int | None) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid(Shown):
+class Grid(Representation):
     """A stencil on a grid: each point is coupled to a few points near it, all fields with each other.
 
     Parameters

@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import is_array
-from implicitsolve._summary import Shown
+from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, Indices, Product, Residual
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_flag, check_limit
@@ -23,8 +23,8 @@ MOST_PRODUCTS = 64  # of one assembly, for which direct solves are the first cho
 LARGEST_BLOCK = 64  # the same, of a block that is factorized
 
 
-@dataclass(frozen=True, repr=False)
-class Problem(Shown):
+@dataclass(frozen=True, repr=False, eq=False)
+class Problem(Representation):
     """A system F(x) = 0, or a batch of independent ones, by the functions that define it.
 
     Only `residual` is needed. Every other function saves work or makes a new question answerable.

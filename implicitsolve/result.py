@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array
-from implicitsolve._summary import Shown, facts, summary
+from implicitsolve._summary import Representation, format_arrays, list_entries, summarize
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
@@ -21,7 +21,7 @@ from implicitsolve.structure import Detection
 NOTHING, NO_COUNTS, NOWHERE = np.zeros(0), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)  # shared, read-only
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class NewtonStep:
     """One attempt of a Newton step, for the systems that were still running.
 
@@ -93,7 +93,7 @@ class NewtonStep:
         ) + (f"; J: {self.sparsity}" if self.sparsity else "")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Retry:
     """A further attempt at systems on which all methods before it had failed, from x0.
 
@@ -208,7 +208,7 @@ def status_per_system(codes: HostArray, batch_shape: tuple[int, ...]) -> Any:
     return codes.reshape(batch_shape) if batch_shape else Status(int(codes.reshape(-1)[0]))
 
 
-class Ending(Shown):
+class Ending(Representation):
     """What results have in common: one status, or one for each system of a batch."""
 
     status: Any
@@ -223,12 +223,17 @@ class Ending(Shown):
         """Raise: a result of a failed solve is a result too."""
         raise TypeError(f"a {type(self).__name__} has no truth value: use `result.success`, or np.all(result.success)")
 
-    def _facts(self) -> dict[str, str]:
-        return facts(self)
+    def _entries(self) -> dict[str, str]:
+        return list_entries(self)
 
     def __repr__(self) -> str:
         """How it ended, and what is known of it, in a line."""
-        return f"<{type(self).__name__}: {', '.join(f'{name} {value}' for name, value in self._facts().items())}>"
+        return f"<{type(self).__name__}: {', '.join(f'{name} {value}' for name, value in self._entries().items())}>"
+
+    def __str__(self) -> str:
+        """The same, and below it x and F, of at most ten numbers each."""
+        arrays = {name: getattr(self, part) for name, part in {"x": "x", "F": "fun"}.items() if hasattr(self, part)}
+        return repr(self) + format_arrays(**arrays)
 
     @property
     def success(self) -> Any:
@@ -258,7 +263,7 @@ class Ending(Shown):
         return self
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class LinearResult(Ending):
     """Result of `linear_solve`.
 
@@ -288,10 +293,10 @@ class LinearResult(Ending):
     def summary(self) -> str:
         """Return a table of the solve; see `NonlinearResult.summary`."""
         numbers = {"norm(b - A x)": self.residual_norm, "target": self.target, "iterations": self.iterations}
-        return summary(type(self).__name__, self.x, self.status, numbers, [("products", str(self.matvecs))])
+        return summarize(type(self).__name__, self.x, self.status, numbers, [("products", str(self.matvecs))])
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class NonlinearResult(Ending):
     """Result of `root`.
 
@@ -342,9 +347,9 @@ class NonlinearResult(Ending):
     counts: Counts
     steps: tuple[NewtonStep, ...] = field(repr=False, default=())
     target: Any = math.nan
-    retries: tuple[Retry, ...] = field(repr=False, compare=False, default=())
-    detection: Detection | None = field(repr=False, compare=False, default=None)
-    _memory: Any = field(repr=False, compare=False, default=None)  # a `SolveMemory`
+    retries: tuple[Retry, ...] = field(repr=False, default=())
+    detection: Detection | None = field(repr=False, default=None)
+    _memory: Any = field(repr=False, default=None)  # a `SolveMemory`
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what a later solve may start from: factors do not pickle."""
@@ -371,13 +376,13 @@ class NonlinearResult(Ending):
         >>> print(ims.root(problem, np.array(1.5), method="newton-krylov").summary())
         NonlinearResult: CONVERGED: the stopping criterion is met at the returned x, evaluated there
         <BLANKLINE>
-        norm(F)  4.51e-12
-        target   3.73e-09
-        at x0    0.25
-        steps    3
-        Krylov   3
-        calls    4 residuals, 3 jvps, 0 vjps, 3 linearizations
-        x        float64 ()
+        norm(F)         4.51e-12
+        target          3.73e-09
+        at x0           0.25
+        accepted steps  3
+        Krylov          3
+        calls           4 residuals, 3 jvps, 0 vjps, 3 linearizations
+        x               float64 ()
         <BLANKLINE>
         step   norm(F)  length       eta  linear  Krylov  calls
         0         0.25                                        1
@@ -389,13 +394,13 @@ class NonlinearResult(Ending):
             "norm(F)": self.residual_norm,
             "target": self.target,
             "at x0": self.initial_norm,
-            "steps": self.iterations,
+            "accepted steps": self.iterations,
             "Krylov": self.krylov_iterations,
         }
-        known = [("calls", str(self.counts))]
-        known += [] if self.detection is None else [("J", str(self.detection))]
-        known += [("then", str(retry)) for retry in self.retries]
-        return summary(type(self).__name__, self.x, self.status, numbers, known, self.steps)
+        entries = [("calls", str(self.counts))]
+        entries += [] if self.detection is None else [("J", str(self.detection))]
+        entries += [("then", str(retry)) for retry in self.retries]
+        return summarize(type(self).__name__, self.x, self.status, numbers, entries, self.steps)
 
     def _norms(self) -> list[float]:
         return [step.worst for step in self.steps]

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from implicitsolve._sparse_structure import Grid, Sparse
-from implicitsolve._summary import Shown
+from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.stopping import check_limit
 
@@ -17,7 +17,7 @@ __all__ = ["BlockBanded", "Coupling", "Detection", "Grid", "Half", "Halves", "Sp
 
 
 @dataclass(frozen=True)
-class BlockBanded(Shown):
+class BlockBanded(Representation):
     """A block-banded matrix: T blocks of k unknowns, each coupled to a few blocks before and after it.
 
     Parameters
@@ -199,7 +199,7 @@ class Halves:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Detection(Shown):
+class Detection(Representation):
     """What a search for sparsity has found.
 
     Attributes
@@ -254,7 +254,7 @@ class Detection(Shown):
         """Why there is no structure, in words; empty if there is one."""
         return "" if self.structure is not None else REASONS[self.how]
 
-    def _facts(self) -> dict[str, str]:
+    def _entries(self) -> dict[str, str]:
         return {"unknowns": f"{self.unknowns}", "J": f"{self}"}
 
     def __repr__(self) -> str:

@@ -260,3 +260,32 @@ def test_the_targets_of_a_race_and_of_a_batch_in_chunks():
             ims.drivers.solve_batch(problem, x0, executor=executor, chunks=2).target, expected
         )
     np.testing.assert_array_equal(ims.drivers.race(problem, [x0, 2 * x0]).target, expected)
+
+
+def test_problems_and_results_are_compared_by_identity():
+    """A comparison of their arrays is none, and neither had a hash."""
+    problem = ims.Problem(lambda x: x**2 - 2, bounds=(np.zeros(2), np.ones(2) * 3), x_scale=np.ones(2))
+    result = ims.root(problem, np.ones(2))
+    linear = ims.linear_solve(np.eye(2), np.ones(2))
+    for one in (problem, result, linear, result.steps[0]):
+        assert one == one
+        assert one != dataclasses.replace(one)
+        assert len({one, one, dataclasses.replace(one)}) == 2
+
+
+def test_printing_a_result_shows_few_unknowns_and_never_many():
+    F = lambda x: x**2 - 2  # noqa: E731
+    few, many = ims.root(F, np.ones(10)), ims.root(F, np.ones(11))
+    lines = str(few).splitlines()
+    assert lines[0] == repr(few)
+    assert [line.split(" = ")[0] for line in lines if " = " in line] == ["x", "F"]
+    assert "1.41421356" in str(few)
+    assert str(many) == repr(many)
+    assert str(ims.root(F, 1.0)).splitlines()[1].startswith("x = 1.414213")
+    assert "x = [0.5 0.5]" in str(ims.linear_solve(2 * np.eye(2), np.ones(2)))
+
+
+def test_a_summary_counts_accepted_steps_beside_the_tried_ones_of_its_table():
+    result = ims.root(lambda x: np.abs(x) + 1, np.array([1.0, 3.0]))
+    assert result.steps[-1].iteration > result.iterations
+    assert f"accepted steps  {result.iterations}" in result.summary()

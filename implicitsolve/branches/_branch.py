@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._summary import Shown, table
+from implicitsolve._summary import Representation, format_table
 from implicitsolve._typing import HostArray
 from implicitsolve.drivers._checkpoint import flat, nested
 from implicitsolve.result import Counts
@@ -20,7 +20,7 @@ ROWS = 20  # of a summary
 MARKS = {"fold": "o", "branch point": "s", "hopf": "D"}
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class SpecialPoint:
     """A point of a branch at which something happens.
 
@@ -55,8 +55,8 @@ class SpecialPoint:
         return f"<{self.kind} at {self.lam:.10g}>"
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Branch(Shown):
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Branch(Representation):
     """Solutions of F(x, lam) = 0 along a curve, in its order.
 
     Attributes
@@ -115,31 +115,31 @@ class Branch(Shown):
         """The special points of one kind, such as "fold"."""
         return [point for point in self.special if point.kind == kind]
 
-    def _facts(self) -> dict[str, str]:
-        facts = {"status": self.status.name, "points": str(len(self))}
+    def _entries(self) -> dict[str, str]:
+        entries = {"status": self.status.name, "points": str(len(self))}
         if len(self):
-            facts[self.parameter] = f"{self.lam[0]:.6g} to {self.lam[-1]:.6g}"
-            facts["max|F|"] = f"{self.residual_norm.max():.2g}"
+            entries[self.parameter] = f"{self.lam[0]:.6g} to {self.lam[-1]:.6g}"
+            entries["max|F|"] = f"{self.residual_norm.max():.2g}"
         for kind in dict.fromkeys(point.kind for point in self.special):
-            facts[kind] = ", ".join(f"{point.lam:.8g}" for point in self.of_kind(kind))
-        facts["calls"] = f"{self.counts.residuals} residuals, {self.counts.jvps} jvps"
-        return facts
+            entries[kind] = ", ".join(f"{point.lam:.8g}" for point in self.of_kind(kind))
+        entries["calls"] = f"{self.counts.residuals} residuals, {self.counts.jvps} jvps"
+        return entries
 
     def __repr__(self) -> str:
         """How it ended, and what it passes, in a line."""
-        return f"<Branch: {', '.join(f'{name} {value}' for name, value in self._facts().items())}>"
+        return f"<Branch: {', '.join(f'{name} {value}' for name, value in self._entries().items())}>"
 
     def summary(self) -> str:
         """Return a table of the branch: how it ended, special points, and some of its points."""
-        facts = [[name, value] for name, value in self._facts().items() if name != "status"]
-        parts = [f"Branch: {self.message}", "", table([], facts), ""]
+        entries = [[name, value] for name, value in self._entries().items() if name != "status"]
+        parts = [f"Branch: {self.message}", "", format_table([], entries), ""]
         places = np.unique(np.linspace(0, max(0, len(self) - 1), min(ROWS, len(self))).astype(int))
         flat = self.x.reshape(len(self), int(np.prod(self.x.shape[1:])))
         rows = [
             [str(i), f"{self.lam[i]:.6g}", f"{np.abs(flat[i]).max(initial=0.0):.6g}", f"{self.residual_norm[i]:.2g}"]
             for i in places
         ]
-        return "\n".join([*parts, table(["point", self.parameter, "max|x|", "max|F|"], rows)])
+        return "\n".join([*parts, format_table(["point", self.parameter, "max|x|", "max|F|"], rows)])
 
     def plot(self, measure: Callable[[HostArray], float] | None = None, *, ax: Any = None) -> Any:
         """Plot the bifurcation diagram.

@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
 from implicitsolve._arrays.norms import norm2
-from implicitsolve._summary import Shown
+from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._systems import gradients_of
 from implicitsolve.linearize._evaluator import Evaluator
@@ -20,8 +20,8 @@ from implicitsolve.result import NonlinearResult
 from implicitsolve.stopping import check_generator, check_limit
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class JacobianPenalty(Shown):
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class JacobianPenalty(Representation):
     """Value and derivatives of `jacobian_penalty`.
 
     Attributes

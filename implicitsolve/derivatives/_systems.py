@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
 from implicitsolve._arrays.norms import Norms, norm2
-from implicitsolve._summary import derivative_summary
+from implicitsolve._summary import summarize_derivative
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
@@ -29,7 +29,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class AdjointResult(Ending):
     """Result of `pull_back`.
 
@@ -57,11 +57,11 @@ class AdjointResult(Ending):
 
     def summary(self) -> str:
         """Return what is known of the derivative, and of its linear solve, as a table."""
-        head = derivative_summary(type(self).__name__, self.status, str(self.counts), self.gradients)
+        head = summarize_derivative(type(self).__name__, self.status, str(self.counts), self.gradients)
         return head + self.linear.summary()
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class TangentResult(Ending):
     """Result of `push_forward`.
 
@@ -86,7 +86,7 @@ class TangentResult(Ending):
 
     def summary(self) -> str:
         """Return what is known of the derivative, and of its linear solve, as a table."""
-        head = derivative_summary(type(self).__name__, self.status, str(self.counts), {})
+        head = summarize_derivative(type(self).__name__, self.status, str(self.counts), {})
         return head + self.linear.summary()
 
 

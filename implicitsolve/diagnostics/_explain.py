@@ -13,7 +13,7 @@ import numpy as np
 from implicitsolve._arrays.host import gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._arrays.traits import check_whole
-from implicitsolve._summary import WIDTH, flat, named, worst_first
+from implicitsolve._summary import WIDTH, order_by_distance, per_system
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
 from implicitsolve.diagnostics._causes import cause_of, linear_cause
@@ -64,7 +64,7 @@ class Finding:
     @property
     def _title(self) -> str:
         """Status and systems."""
-        names = [str(named(index)) for index in self.systems[:SHOWN] if index]
+        names = [str(index[0] if len(index) == 1 else index) for index in self.systems[:SHOWN] if index]
         more = f" and {len(self.systems) - SHOWN} more" if len(self.systems) > SHOWN else ""
         systems = f", system{'s' * (len(self.systems) > 1)} {', '.join(names)}{more}" if names else ""
         return f"{self.status.name}{systems}"
@@ -163,7 +163,7 @@ def explain(result: Any, problem: Problem | Any = None) -> Explanation:
 def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
     status = np.asarray(result.status)
     codes = status.reshape(-1)
-    order = worst_first(codes, flat(result.residual_norm, status), flat(result.target, status))
+    order = order_by_distance(codes, per_system(result.residual_norm, status), per_system(result.target, status))
     findings: list[Finding] = []
     kinds: dict[int, str] = {}
     for code in [*sorted(set(codes.tolist()) - {int(Status.CONVERGED)}), int(Status.CONVERGED)]:
@@ -176,7 +176,7 @@ def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
             findings += _grouped(Status(code), cases, rows, status.shape)
     notes: list[str] = []
     asked = order[~np.isin(codes[order], (Status.LOST, Status.CANCELLED, *STOPPED))]
-    finite = asked[np.isfinite(flat(result.residual_norm, status)[asked])]
+    finite = asked[np.isfinite(per_system(result.residual_norm, status)[asked])]
     if problem is not None and asked.size:
         row = int((finite if finite.size else asked)[0])
         more, notes = _probed(result, problem, row, status, kinds.get(row, ""))
@@ -214,7 +214,7 @@ def _cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int
     shape = np.shape(result.status)
     x, F = (_rows(part, rows, len(shape)) for part in (result.x, result.fun))
     known = (result.residual_norm, result.initial_norm, result.target)
-    norm, first, target = (flat(part, result.status).tolist() for part in known)
+    norm, first, target = (per_system(part, result.status).tolist() for part in known)
     precision = eps(array_namespace(result.x), result.x.dtype)
     exact = result.counts.jvps > 0
     return {
@@ -281,12 +281,12 @@ def _probed(
     problem = problem if isinstance(problem, Problem) else Problem(problem)
     (index,) = _indices([row], status.shape)
     ended = Status(int(status.reshape(-1)[row]))
-    norm = float(flat(result.residual_norm, status)[row])
+    norm = float(per_system(result.residual_norm, status)[row])
     found = probe(problem, result.x, index or None, ended, kind, norm)
     findings = [Finding(ended, (index,), what, "at x", advice) for what, advice in found.remarks]
     notes = found.notes
     if notes and status.ndim:
-        notes = [f"Of system {named(index)}:", *notes]
+        notes = [f"Of system {(index[0] if len(index) == 1 else index)}:", *notes]
     return findings, notes
 
 
@@ -296,9 +296,13 @@ def _probed(
 def _of_linear(result: LinearResult | AdjointResult | TangentResult) -> Explanation:
     linear = result if isinstance(result, LinearResult) else result.linear
     status = np.asarray(result.status)
-    codes, norms, target = status.reshape(-1), flat(linear.residual_norm, status), flat(linear.target, status)
-    iterations = flat(linear.iterations, status)
-    order = worst_first(codes, norms, target)
+    codes, norms, target = (
+        status.reshape(-1),
+        per_system(linear.residual_norm, status),
+        per_system(linear.target, status),
+    )
+    iterations = per_system(linear.iterations, status)
+    order = order_by_distance(codes, norms, target)
     findings: list[Finding] = []
     for code in sorted(set(codes.tolist()) - {int(Status.CONVERGED)}):
         rows = order[codes[order] == code].tolist()

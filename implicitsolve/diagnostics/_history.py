@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._summary import flat
+from implicitsolve._summary import per_system
 from implicitsolve._typing import HostArray
 from implicitsolve.errors import NoConvergence
 from implicitsolve.result import NewtonStep, NonlinearResult
@@ -97,7 +97,7 @@ def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
     result's norm.
     """
     size, index_of = np.asarray(result.status).size, {row: place for place, row in enumerate(rows)}
-    final, first = (flat(part, result.status) for part in (result.residual_norm, result.initial_norm))
+    final, first = (per_system(part, result.status) for part in (result.residual_norm, result.initial_norm))
     known: list[dict[int, list[History]]] = [{} for _ in rows]
     for step in result.steps:
         for place in np.flatnonzero(np.isin(step.systems % size, list(index_of))).tolist():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._summary import where
+from implicitsolve._summary import index_of
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import ENDED_WELL, History, histories, native
 from implicitsolve.diagnostics._page import assembled, magnitudes, pattern_of, shade
@@ -298,7 +298,7 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
     failed = np.flatnonzero(~np.isin(status, ENDED_WELL))
     for i, row in enumerate(failed[:FAILED].tolist()):
         alone = norms_of(histories(result, [row]), length)[drawn, 0]
-        index = where(row, np.shape(result.status))
+        index = index_of(row, np.shape(result.status))
         text = f"{own}{index}: {Status(int(status[row])).name}"
         more = failed.size - FAILED
         text += f" (and {more} more failed)" if i == FAILED - 1 and more > 0 else ""

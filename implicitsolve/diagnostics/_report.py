@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from implicitsolve import _report as command
-from implicitsolve._summary import batch_tables, facts, flat, named, number, step_table, where, worst_first
+from implicitsolve._summary import (
+    batch_tables,
+    format_number,
+    index_of,
+    list_entries,
+    order_by_distance,
+    per_system,
+    step_table,
+)
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics import _page
 from implicitsolve.diagnostics._condition import System
@@ -92,7 +100,7 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
         if problem is not None and math.prod(result.x.shape):
             sections["Spectrum of J"] = _spectrum(result, problem)
     sections |= {"Work": _work(result), "Environment": _environment()}
-    known, environment = facts(result), command.versions(())
+    known, environment = list_entries(result), command.versions(())
     kind = f"{type(result).__name__}, {next(known[name] for name in UNKNOWNS if name in known)}"
     text = page(kind, explanation.summary, _head(result), sections, environment["implicitsolve"])
     Path(path).write_text(text, encoding="utf-8", newline="\n")
@@ -109,7 +117,7 @@ def _head(result: Any) -> str:
     for code, n in zip(codes.tolist(), counts.tolist()):
         kind, share = "good" if code in ENDED_WELL else "bad", f" {n}" if np.ndim(result.status) else ""
         chips += f'<li class="{kind}">{Status(code).name}{share}</li>'
-    known = facts(result)
+    known = list_entries(result)
     calls = [part.partition(" ") for part in known.pop("calls", "").split(", ")]
     known |= {name: text for text, _, name in calls if text not in ("", "0")}
     tiles = ""
@@ -131,7 +139,7 @@ def _findings(explanation: Explanation) -> str:
 def _finding(finding: Finding) -> str:
     text = "".join(f"<p>{escape(part)}</p>" for part in finding._parts)
     if len(finding.systems) > SHOWN:
-        text += details("All of these systems", scrolled("Systems", ", ".join(str(named(i)) for i in finding.systems)))
+        text += details("All of these systems", scrolled("Systems", ", ".join(str(i) for i in finding.systems)))
     kind = "warning" if finding.status in ENDED_WELL else "failure"
     return f'<article class="{kind}"><h3>{escape(finding._title)}</h3>{text}</article>'
 
@@ -165,7 +173,7 @@ def _convergence(result: NonlinearResult) -> str:
 
 def _curves(result: NonlinearResult, rows: list[int], logs: HostArray, failed: list[int]) -> str:
     """The figure: `logs` are the exponents (steps, systems) of some systems; those that failed are drawn singly."""
-    status, targets = np.asarray(result.status), flat(result.target, result.status)
+    status, targets = np.asarray(result.status), per_system(result.target, result.status)
     target = np.log10(np.unique(targets[np.isfinite(targets) & (targets > 0)])).tolist()
     known = [*logs[np.isfinite(logs)].tolist(), *target]
     low, high, last = math.floor(min(known)), math.ceil(max(known)), len(logs) - 1
@@ -199,12 +207,12 @@ def _draw_systems(
     status, legend = np.asarray(result.status), list[str]()
     ordinary = "curve thin" if status.ndim else "curve"
     for row in rows:
-        name = f"system {where(row, status.shape)}: {Status(int(status.flat[row])).name}" if status.ndim else "norm"
+        name = f"system {index_of(row, status.shape)}: {Status(int(status.flat[row])).name}" if status.ndim else "norm"
         kind, dash = ("failed", DASHES[failed.index(row) % len(DASHES)]) if row in failed else (ordinary, "")
         exponents = np.log10(norms_of(histories(result, [row]), length, pad=False)[:, 0]).tolist()
         axes.line(range(length), exponents, kind, name, dash)
         if not status.ndim:
-            names = [f"step {step}: {number(10**value)}" for step, value in enumerate(exponents)]
+            names = [f"step {step}: {format_number(10**value)}" for step, value in enumerate(exponents)]
             axes.dots(range(length), exponents, ["dot failure" if failed else "dot"] * length, names)
         elif row in failed:
             legend.append(f"{_page.key(kind, dash)}{escape(name)}")
@@ -234,8 +242,8 @@ def _structure(result: NonlinearResult, problem: Problem | None) -> str:
 
 def _spectrum(result: NonlinearResult, problem: Problem) -> str:
     """Eigenvalues of J in the complex plane, for the system that is farthest from its target."""
-    status, norms = np.asarray(result.status), flat(result.residual_norm, result.status)
-    order = worst_first(status.reshape(-1), norms, flat(result.target, status))
+    status, norms = np.asarray(result.status), per_system(result.residual_norm, result.status)
+    order = order_by_distance(status.reshape(-1), norms, per_system(result.target, status))
     row = int(next((i for i in order if np.isfinite(norms[i])), order[0]))
     index = tuple(int(i) for i in np.unravel_index(row, status.shape))
     part = System("report", problem, result.x, index or None)
@@ -251,8 +259,8 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
         axes.line((1 + np.cos(turn)).tolist(), np.sin(turn).tolist(), "circle", "|λ - 1| = 1")
     axes.dots(values.real.tolist(), values.imag.tolist(), kinds, [f"{value:.4g}" for value in values.tolist()])
     kind = ("eigenvalue" if found.exact else "Ritz value") + "s" * (values.size > 1)
-    moduli = f"moduli from {number(np.abs(values).min().item())} to {number(np.abs(values).max().item())}"
-    caption = f"{values.size} {kind} of J at x{f' of system {named(index)}' if index else ''}, {moduli}."
+    moduli = f"moduli from {format_number(np.abs(values).min().item())} to {format_number(np.abs(values).max().item())}"
+    caption = f"{values.size} {kind} of J at x{f' of system {index}' if index else ''}, {moduli}."
     legend = [f"{_page.key('dot')}accurate", f"{_page.key('ring')}not yet accurate"] if "ring" in kinds else []
     if problem.fixed_point:
         legend.append(f"{_page.key('circle')}Picard's iteration converges if all lie inside")

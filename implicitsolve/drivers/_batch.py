@@ -13,7 +13,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
-from implicitsolve._summary import Shown
+from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._dispatch import Chunk, Dispatch, Pool, Task
 from implicitsolve.problem import Problem, chosen, own_start
@@ -28,7 +28,7 @@ PER_SYSTEM = "status", "residual_norm", "initial_norm", "target", "iterations", 
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LostChunk(Shown):
+class LostChunk(Representation):
     """Systems whose worker died.
 
     Attributes
@@ -43,7 +43,7 @@ class LostChunk(Shown):
     error: Exception
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class BatchResult(NonlinearResult):
     """Result of `solve_batch`: that of `root` for the whole batch.
 

@@ -32,7 +32,7 @@ FAILED = ("leave out", "count")
 ANDERSON = Anderson()
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class StreamGradients(Ending):
     """Result of `stream_gradients`.
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
-from implicitsolve._summary import Shown
+from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.drivers._batch import concatenated, selected
 from implicitsolve.linearize._evaluator import Evaluator
@@ -106,8 +106,8 @@ def solve_stream(
     return solve_root(problem, x0, solver, stop, monitor, Scheduler(capacity=int(batch_size)))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Solved(Shown):
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Solved(Representation):
     """One sequence of `solve_sequences`.
 
     Attributes
@@ -234,7 +234,7 @@ def _buckets(lengths: HostArray, size: int) -> list[list[int]]:
     return buckets
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class RaceResult(NonlinearResult):
     """Result of `race`: that of `root`, with what the winners found.
 
