@@ -153,30 +153,6 @@ def test_nothing_to_solve(xp, batch, n, x0):
 # -------------------------------------------------------------------------------------------------------- truth, limits
 
 
-def test_the_residual_norm_is_a_fresh_one(rng):
-    A, b = system(rng, 30)
-    A = A @ np.diag(np.logspace(0, 6, 30))
-    for limit in range(0, 40, 7):
-        result = ims.linear_solve(A, b, stop=LinearStop(rtol=1e-9, max_iterations=limit))
-        measured = np.linalg.norm(b - A @ result.x)
-        assert result.residual_norm == pytest.approx(measured, rel=1e-10)
-        assert result.success == (measured <= 1e-9 * np.linalg.norm(b))
-        assert result.iterations <= limit
-
-
-def test_tolerances_are_what_they_say(rng):
-    A, b = system(rng, 20)
-    loose = ims.linear_solve(A, b, stop=LinearStop(rtol=1e-2))
-    tight = ims.linear_solve(A, b, stop=LinearStop(rtol=1e-12))
-    assert loose.iterations < tight.iterations
-    norm = float(np.linalg.norm(b))
-    absolute = ims.linear_solve(A, b, stop=LinearStop(rtol=0, atol=1e-2 * norm))
-    assert absolute.iterations == loose.iterations
-    nothing = ims.linear_solve(A, b, stop=LinearStop(atol=2 * norm))
-    assert (nothing.status, nothing.iterations, nothing.matvecs) == (Status.CONVERGED, 0, 1)
-    assert nothing.residual_norm == pytest.approx(norm)
-
-
 def test_a_limit_of_zero_measures_the_start(rng):
     A, b = system(rng)
     x0 = np.ones(5)
@@ -184,21 +160,6 @@ def test_a_limit_of_zero_measures_the_start(rng):
     assert (result.status, result.iterations, result.matvecs) == (Status.ITERATION_LIMIT, 0, 1)
     np.testing.assert_array_equal(result.x, x0)
     assert result.residual_norm == pytest.approx(np.linalg.norm(b - A @ x0))
-
-
-def test_a_good_start_saves_iterations_and_scales_the_tolerance_by_b_not_by_the_residual(rng):
-    A, b = system(rng, 30)
-    near = np.linalg.solve(A, b) * (1 + 1e-4)
-    stop = LinearStop(rtol=1e-6)
-    assert ims.linear_solve(A, b, x0=near, stop=stop).iterations < ims.linear_solve(A, b, stop=stop).iterations - 3
-
-
-def test_a_zero_right_hand_side_is_solved_by_zero_wherever_it_starts(rng):
-    A, b = system(rng)
-    result = ims.linear_solve(np.stack([A, A]), np.stack([0 * b, b]), x0=np.ones((2, 5)))
-    assert result.success.all()
-    assert result.iterations[0] == 0
-    np.testing.assert_array_equal(result.x[0], np.zeros(5))
 
 
 def test_the_default_is_lgmres_to_one_in_a_million(rng):

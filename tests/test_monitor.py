@@ -112,18 +112,6 @@ def test_table_writes_a_head_and_one_row_a_step():
     assert len(rows[-1].split()) == 6
 
 
-def test_table_writes_to_standard_output_of_the_moment(capsys):
-    show = monitor.table()
-    ims.root(problem(), X0, monitor=show)
-    assert "norm(F)" in capsys.readouterr().out
-
-
-def test_table_shows_a_start_that_is_not_finite():
-    stream = io.StringIO()
-    ims.root(ims.Problem(lambda x: x * np.nan), np.ones(2), monitor=monitor.table(stream))
-    assert "nan" in stream.getvalue()
-
-
 def test_combine_calls_all_in_order():
     calls = []
     both = monitor.combine(lambda *a: calls.append("first"), lambda *a: calls.append("second"))
@@ -182,13 +170,6 @@ def test_progress_bar_does_not_call_a_solve_that_fails_complete():
     nothing = io.StringIO()
     ims.root(ims.Problem(lambda x: x * np.nan), np.ones(2), monitor=monitor.progress_bar(nothing))
     assert re.search(r" 0 %  step 0, norm nan", nothing.getvalue())
-
-
-def test_progress_bar_goes_to_standard_error_of_the_moment(capsys):
-    ims.root(problem(), X0, monitor=monitor.progress_bar())
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "100 %" in err
 
 
 def test_progress_bar_shows_steps_without_a_target():

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve.adapters._gradients import direction
+from tests.adapters.cases import CAUSAL
 from tests.adapters.layers import ADAPTERS, Case, make, rnn_adapter, stencil_adapter
-from tests.helpers.compare import host
+from tests.helpers.compare import close
 
-CAUSAL = [name for name, adapter in ADAPTERS.items() if min(adapter.offsets) > 0 or max(adapter.offsets) < 0]
 MORE = {"stencil +2": stencil_adapter(2), "stencil -3 -1": stencil_adapter(-3, -1), "rnn 3": rnn_adapter(3, 0, "tanh")}
 SIZES: dict[str, dict[str, Any]] = {
     "T1": {"T": 1, "lengths": None},
@@ -23,13 +21,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "ragged": {"T": 6, "lengths": (4, 1, 6)},
     "short": {"T": 6, "lengths": (2, 1, 1)},
 }
-
-
-def close(actual, expected, tolerance=1e-11):
-    actual, expected = host(actual), host(expected)
-    assert actual.shape == expected.shape
-    bound = tolerance * max(1.0, np.abs(expected).max(initial=0.0))
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
 
 
 @pytest.fixture(params=[*CAUSAL, *MORE])
@@ -60,27 +51,6 @@ def test_it_is_the_dense_inverse(case, rng):
     np.testing.assert_array_equal(b, before)
 
 
-def test_it_undoes_the_products(case, rng):
-    J = case.layer().linearize(case.H)[1]
-    M = J.approximate_inverse()
-    b = rng.standard_normal(case.H.shape)
-    for product, back in ((J.matvec, M.matvec), (J.rmatvec, M.rmatvec)):
-        close(back(product(b)), b)
-        close(product(back(b)), b)
-
-
-@given(st.integers(0, 2**32 - 1), st.sampled_from(CAUSAL), st.integers(1, 7), st.integers(1, 4), st.data())
-def test_the_adjoint_identity(seed, name, T, B, data):
-    lengths = data.draw(st.none() | st.lists(st.integers(1, T), min_size=B, max_size=B))
-    scale = data.draw(st.sampled_from([0.3, 1.0, 3.0]))
-    case = make(name, seed=seed, B=B, T=T, k=2, lengths=lengths, scale=scale)
-    M = case.layer().linearize(case.H)[1].approximate_inverse()
-    v, w = np.random.default_rng(seed).standard_normal((2, *case.H.shape))
-    left, right = w * M.matvec(v), M.rmatvec(w) * v
-    size = max(1.0, np.abs(left).sum(), np.abs(right).sum(), np.abs(M.matvec(np.abs(v))).max() ** 2)
-    assert abs(left.sum() - right.sum()) <= 1e-12 * size
-
-
 def test_one_sequence_alone(name, rng):
     for T in (1, 2, 5):
         case = make(name, B=1, T=T, lengths=None, scale=0.8)
@@ -97,7 +67,7 @@ def test_one_sequence_alone(name, rng):
 # Ragged batches
 
 
-@pytest.mark.parametrize("garbage", [0.0, 1.0, 1e300, np.nan, np.inf])
+@pytest.mark.parametrize("garbage", [1e300, np.nan])
 def test_padding_is_the_identity(name, garbage, rng):
     case = make(name, **SIZES["ragged"], scale=0.8)
     M = case.layer().linearize(case.H)[1].approximate_inverse()
@@ -107,17 +77,6 @@ def test_padding_is_the_identity(name, garbage, rng):
     for product in (M.matvec, M.rmatvec):
         expected = np.where(valid, product(np.where(valid, b, 0.0)), garbage)
         np.testing.assert_array_equal(product(dirty), expected)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_sequences_stay_apart(name, bad, rng):
-    case = make(name, **SIZES["ragged"], scale=0.8)
-    M = case.layer().linearize(case.H)[1].approximate_inverse()
-    b = rng.standard_normal(case.H.shape)
-    dirty = b.copy()
-    dirty[1, 0] = bad  # a sequence of one position, between others
-    for product in (M.matvec, M.rmatvec):
-        np.testing.assert_array_equal(product(dirty)[[0, 2]], product(b)[[0, 2]])
 
 
 def test_information_flows_in_one_direction_only(name, rng):
@@ -170,15 +129,6 @@ def test_every_library_and_dtype(name, xp, dtype, rng):
         close(x, expected.matvec(b), 256 * float(xp.finfo(xp.float32).eps))
 
 
-def test_large_weights_give_no_warning(name, rng):
-    for scale in (1e2, 1e8):
-        case = make(name, **SIZES["ragged"], scale=scale)
-        M = case.layer().linearize(case.H)[1].approximate_inverse()
-        b = rng.standard_normal(case.H.shape)
-        M.matvec(b)
-        M.rmatvec(b)
-
-
 # Who uses it
 
 
@@ -211,14 +161,3 @@ def test_only_causal_layers_offer_it():
         has_inverse = case.layer().linearize(case.H)[1].approximate_inverse() is not None
         assert has_inverse == (key in CAUSAL)
         assert (direction(adapter.offsets) != 0) == (key in CAUSAL)
-
-
-def test_directions():
-    assert [direction(shifts) for shifts in ((-1,), (-3, -1), (2,), (1, 4), (-1, 1), (-2, 3, 1))] == [
-        1,
-        1,
-        -1,
-        -1,
-        0,
-        0,
-    ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -107,70 +105,3 @@ def test_long_sequences_in_single_precision(rng):
 
 
 # Arguments
-
-
-def wrong(**changes):
-    """Arguments of elman with something changed: a parameter, or a keyword."""
-    rng = np.random.default_rng(0)
-    params = elman_parameters(2, 3, rng=rng)
-    arguments: dict[str, Any] = {"inputs": rng.standard_normal((4, 5, 2))}
-    for name, value in changes.items():
-        (params if name in (*params, "U") else arguments)[name] = value
-    if "drop" in arguments:
-        del params[arguments.pop("drop")]
-    return {"params": params} | arguments
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"drop": "V"}, ValueError, "`params` lacks V; expected W, V, b"),
-        ({"U": np.zeros((3, 3))}, ValueError, "`params` has unknown U"),
-        ({"params": None}, TypeError, "`params` must be a mapping of names to arrays, got NoneType"),
-        ({"W": np.zeros(())}, ValueError, r"`W` must have shape \(k, k\) with k at least 1, got \(\)"),
-        ({"W": np.zeros((3, 0))}, ValueError, r"`W` must have shape \(k, k\) with k at least 1, got \(3, 0\)"),
-        ({"W": np.zeros((2, 3))}, ValueError, r"`W` must have shape \(3, 3\), got \(2, 3\)"),
-        ({"b": None}, TypeError, "`b` must be an array, got NoneType"),
-        ({"V": np.zeros((3, 2), np.float32)}, TypeError, "`V` must have the dtype of the inputs, float64"),
-        ({"inputs": np.zeros((4, 0, 2))}, ValueError, r"none of them 0, got \(4, 0, 2\)"),
-        ({"inputs": [[1.0]]}, TypeError, "`inputs` must be an array, got list"),
-        ({"lengths": [1, 2, 3, 0]}, ValueError, "`lengths` must be from 1 to T = 5, got 0 for sequence 3"),
-        ({"h0": np.zeros((3, 3))}, ValueError, r"`h0` must have shape \(4, 3\), got \(3, 3\)"),
-        ({"activation": "softmax"}, ValueError, "`activation` must be one of 'tanh', 'logistic', 'relu'"),
-    ],
-)
-def test_mistakes_are_named(changes, error, message):
-    with pytest.raises(error, match=f"elman: .*{message}"):
-        elman(**wrong(**changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"d": 0}, ValueError, "`d` must be at least 1, got 0"),
-        ({"k": 2.0}, TypeError, "`k` must be an integer, got float"),
-        ({"scale": -1.0}, ValueError, "`scale` must be finite and not negative, got -1.0"),
-        ({"rng": 0}, TypeError, r"`rng` must be a numpy.random.Generator, got int"),
-        ({"dtype": "int32"}, TypeError, "`dtype` must be float32 or float64, got int32"),
-    ],
-)
-def test_mistakes_in_parameters_are_named(changes, error, message):
-    arguments = {"d": 2, "k": 3, "rng": np.random.default_rng(0)} | changes
-    with pytest.raises(error, match=f"elman_parameters: {message}"):
-        elman_parameters(**arguments)
-
-
-def test_parameters_are_uniform_and_the_same_in_both_precisions():
-    one, other = (elman_parameters(5, 20, rng=np.random.default_rng(3), dtype=t) for t in ("f4", "f8"))
-    assert set(one) == {"W", "V", "b"}
-    assert set(elman_parameters(2, 2, bias=False, rng=np.random.default_rng(0))) == {"W", "V"}
-    for name, value in other.items():
-        assert one[name].dtype == np.float32
-        np.testing.assert_array_equal(one[name], value.astype(np.float32))
-    assert 0.049 < np.abs(other["W"]).max() <= 0.05
-
-
-@pytest.mark.parametrize("bias", ["no", None, 1.0, np.ones(2)])
-def test_a_bias_must_be_true_or_false(bias, rng):
-    with pytest.raises(TypeError, match="elman_parameters: `bias` must be True or False"):
-        elman_parameters(2, 3, bias=bias, rng=rng)

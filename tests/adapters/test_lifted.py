@@ -97,28 +97,6 @@ def test_gradients_have_the_pattern_of_the_parameters_even_where_it_holds_zeros(
     assert np.count_nonzero(gradient.data) == A.nnz
 
 
-def test_many_entries_are_summed_in_parts(rng):
-    n = 700
-    A, inputs, x = rng.uniform(-1, 1, (n, n)) / n, rng.standard_normal((2, 1)), rng.standard_normal((2, n))
-    B = rng.standard_normal((n, 1))
-    expected = lifted_net(A, B, inputs).parameter_vjp(x, x)["A"]
-    close(lifted_net(scipy.sparse.csr_array(A), B, inputs).parameter_vjp(x, x)["A"], expected)
-
-
-@pytest.mark.parametrize("periodic", [False, True])
-def test_products_of_bands_are_the_same_however_large_blocks_are(periodic, monkeypatch, rng):
-    blocks = rng.standard_normal((T, 4, K, K))
-    blocks[:, 1] = 0.0
-    A = ims.BlockBandedMatrix(blocks, lower=2, upper=1, periodic=periodic)
-    x, B, u = rng.standard_normal((BATCH, N)), rng.standard_normal((N, P)), rng.standard_normal((BATCH, P))
-    expected = lifted_net(A.todense(), B, u)
-    for few in (0, N * N):
-        monkeypatch.setattr(_lifted_matrices, "FEW", few)
-        net = lifted_net(A, B, u)
-        close(net.residual(x), expected.residual(x))
-        close(net.vjp(x, x), expected.vjp(x, x))
-
-
 @pytest.mark.parametrize("name", ["bsr", "oblong", "large"])
 def test_products_of_blocks_are_the_same_however_large_they_are(case, name, monkeypatch, rng):
     parts, x = case
@@ -194,15 +172,6 @@ def test_every_library_and_dtype(case, name, xp, dtype):
     assert gradient.dtype == dtype
     if name == "banded":
         close(gradient, banded(host_net.parameter_vjp(x, x)["A"]).todense(), tolerance)
-
-
-def test_sparse_float32_stays_float32(case, form):
-    parts, x = case
-    parts = {name: value.astype(np.float32) for name, value in parts.items()}
-    net = lifted_net(form(parts["A"]), scipy.sparse.csr_array(parts["B"]), parts["inputs"])
-    x = x.astype(np.float32)
-    results = [net.residual(x), net.jvp(x, x), net.vjp(x, x), *net.parameter_vjp(x, x).values()]
-    assert {np.dtype(result.dtype) for result in results} == {np.dtype(np.float32)}
 
 
 def test_one_system_is_a_batch_of_one(case, form):

@@ -6,8 +6,6 @@ import array_api_strict
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given
-from hypothesis import strategies as st
 
 from implicitsolve.adapters import _lifted, lifted_net
 from tests.adapters.lifted import ACTIVATIONS, BATCH, FORMS, K, N, P, T, banded, close
@@ -103,15 +101,3 @@ def test_substitution_in_another_library(name, rng):
     other = xp.asarray(A) if name == "dense" else banded(xp.asarray(A))
     x = lifted_net(other, xp.asarray(B), xp.asarray(u)).substitute()
     close(x, lifted_net(A, B, u).substitute(), 1e-15)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.floats(0, 1))
-def test_properties_order(seed, n, density):
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(n)
-    A = (strictly_lower(rng, n) * (rng.random((n, n)) < density))[np.ix_(order, order)]
-    pattern = scipy.sparse.csr_array(A)
-    found = _lifted.topological_order(pattern).tolist()
-    assert sorted(found) == list(range(n))
-    for place, i in enumerate(found):
-        assert set(np.flatnonzero(A[i])) <= set(found[:place])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -107,65 +105,6 @@ def test_the_box_is_invariant(seed, scale):
     assert np.abs(F[..., 4:]).max() <= bound_c * (1 + 1e-15)
 
 
-@pytest.mark.parametrize("size", [1e2, 1e8])
-def test_saturated(size, dtype, xp, rng):
-    params, x, edges = draw(rng, scale=size)
-    cast = {name: xp.asarray(value, dtype=dtype) for name, value in params.items()}
-    given_edges = {name: xp.asarray(1e6 * value, dtype=dtype) for name, value in edges.items()}
-    layer = implicit_lstm(cast, xp.asarray(x, dtype=dtype), **given_edges)
-    H = xp.asarray(1e3 * rng.uniform(-1, 1, (3, 5, 8)), dtype=dtype)
-    F, J = layer.linearize(H)
-    for value in (F, J.matvec(H), J.rmatvec(H), layer.blocks(H), *layer.parameter_vjp(H, H).values()):
-        assert value.dtype == dtype
-        assert bool(xp.all(xp.isfinite(value)))
-
-
-def test_solves_in_single_precision(rng):
-    params, x, _ = draw(rng, scale=0.3)
-    exact = ims.root(implicit_lstm(params, x), method="newton-krylov", stop=STOP).x
-    single = {name: value.astype(np.float32) for name, value in params.items()}
-    result = ims.root(implicit_lstm(single, x.astype(np.float32)), method="newton-krylov")
-    assert result.success.all()
-    assert result.x.dtype == np.float32
-    np.testing.assert_allclose(result.x, exact, atol=1e-4)
-
-
-# Arguments
-
-
-def wrong(**changes):
-    """Arguments of implicit_lstm with something changed: a parameter, or a keyword."""
-    rng = np.random.default_rng(0)
-    params = lstm_parameters(2, 3, rng=rng)
-    arguments: dict[str, Any] = {"inputs": rng.standard_normal((4, 5, 2))}
-    for name, value in changes.items():
-        (params if name in params or name == "Wx" else arguments)[name] = value
-    if "drop" in arguments:
-        del params[arguments.pop("drop")]
-    return {"params": params} | arguments
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"drop": "Uf"}, ValueError, "`params` lacks Uf; expected Wi, Ui, bi, Wf"),
-        ({"Wx": np.zeros((3, 2))}, ValueError, "`params` has unknown Wx"),
-        ({"bi": np.zeros(())}, ValueError, r"`bi` must have shape \(k,\) with k at least 1, got \(\)"),
-        ({"bi": np.zeros((2, 3))}, ValueError, r"`bi` must have shape \(3,\), got \(2, 3\)"),
-        ({"Ug": np.zeros((3, 6))}, ValueError, r"`Ug` must have shape \(3, 3\), got \(3, 6\)"),
-        ({"Wo": np.zeros((3, 2), np.float32)}, TypeError, "`Wo` must have the dtype of the inputs, float64"),
-        ({"inputs": np.zeros((4, 0, 2))}, ValueError, r"none of them 0, got \(4, 0, 2\)"),
-        ({"lengths": [1, 2, 3, 0]}, ValueError, "`lengths` must be from 1 to T = 5, got 0 for sequence 3"),
-        ({"cs": np.zeros(6)}, ValueError, r"`cs` must have shape \(3,\), got \(6,\)"),
-        ({"ce": np.zeros((3, 3))}, ValueError, r"`ce` must have shape \(4, 3\), got \(3, 3\)"),
-        ({"he": 0.0}, TypeError, "`he` must be an array, got float"),
-    ],
-)
-def test_mistakes_are_named(changes, error, message):
-    with pytest.raises(error, match=f"implicit_lstm: .*{message}"):
-        implicit_lstm(**wrong(**changes))
-
-
 def test_boundary_states_may_be_given_in_part(rng):
     params, x, edges = draw(rng)
     H = rng.uniform(-1, 1, (3, 5, 8))
@@ -175,28 +114,3 @@ def test_boundary_states_may_be_given_in_part(rng):
     np.testing.assert_array_equal(layer.residual(H), full.residual(H))
     shapes = {name: gradient.shape for name, gradient in layer.parameter_vjp(H, H).items() if name in EDGES}
     assert shapes == {"hs": (4,), "cs": (3, 4), "he": (4,), "ce": (4,)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"d": 0}, ValueError, "`d` must be at least 1, got 0"),
-        ({"k": "3"}, TypeError, "`k` must be an integer, got str"),
-        ({"scale": np.nan}, ValueError, "`scale` must be finite and not negative, got nan"),
-        ({"rng": 0}, TypeError, r"`rng` must be a numpy.random.Generator, got int"),
-        ({"dtype": "int32"}, TypeError, "`dtype` must be float32 or float64, got int32"),
-    ],
-)
-def test_mistakes_in_parameters_are_named(changes, error, message):
-    arguments = {"d": 2, "k": 3, "rng": np.random.default_rng(0)} | changes
-    with pytest.raises(error, match=f"lstm_parameters: {message}"):
-        lstm_parameters(**arguments)
-
-
-def test_parameters_are_uniform_and_the_same_in_both_precisions():
-    one, other = (lstm_parameters(5, 20, scale=0.3, rng=np.random.default_rng(3), dtype=t) for t in ("f4", "f8"))
-    assert sorted(one) == sorted(kind + which for kind in "WUb" for which in "ifogpn")
-    for name, value in other.items():
-        assert one[name].dtype == np.float32
-        np.testing.assert_array_equal(one[name], value.astype(np.float32))
-    assert 0.29 < np.abs(other["Uf"]).max() <= 0.3

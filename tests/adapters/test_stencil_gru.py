@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -101,66 +99,3 @@ def test_the_box_is_invariant(seed, offsets, scale):
 
 
 # Arguments
-
-
-def wrong(**changes):
-    """Arguments of stencil_gru with something changed: a parameter, or a keyword."""
-    rng = np.random.default_rng(0)
-    params = stencil_gru_parameters(2, 3, offsets=(-2, 1), rng=rng)
-    arguments: dict[str, Any] = {"inputs": rng.standard_normal((4, 5, 2)), "offsets": (-2, 1)}
-    for name, value in changes.items():
-        (params if name in params or name == "Wx" else arguments)[name] = value
-    if "drop" in arguments:
-        del params[arguments.pop("drop")]
-    return {"params": params} | arguments
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"drop": "Us"}, ValueError, "`params` lacks Us; expected Ws, Us, bs"),
-        ({"Wx": np.zeros((3, 2))}, ValueError, "`params` has unknown Wx"),
-        ({"b": np.zeros(0)}, ValueError, r"`b` must have shape \(k,\) with k at least 1, got \(0,\)"),
-        ({"Ws": np.zeros((3, 3, 2))}, ValueError, r"`Ws` must have shape \(2, 3, 2\), got \(3, 3, 2\)"),
-        ({"bs": np.zeros(3)}, ValueError, r"`bs` must have shape \(2, 3\), got \(3,\)"),
-        ({"U": np.zeros((3, 3), np.float32)}, TypeError, "`U` must have the dtype of the inputs"),
-        ({"offsets": (-1, 0)}, ValueError, r"`offsets` must be distinct and not 0, at least one, got \(-1, 0\)"),
-        ({"offsets": (1, 1)}, ValueError, "`offsets` must be distinct"),
-        ({"offsets": ()}, ValueError, "at least one"),
-        ({"offsets": (1.0, -1.0)}, TypeError, r"`offsets` must be a sequence of integers, got \(1.0, -1.0\)"),
-        ({"offsets": 1}, TypeError, "`offsets` must be a sequence of integers, got 1"),
-        ({"offsets": (-2, -1, 1)}, ValueError, r"`Ws` must have shape \(3, 3, 2\), got \(2, 3, 2\)"),
-        ({"inputs": np.zeros((0, 2))}, ValueError, r"none of them 0, got \(0, 2\)"),
-        ({"lengths": [0, 1, 1, 1]}, ValueError, "`lengths` must be from 1 to T = 5, got 0 for sequence 0"),
-        ({"hs": np.zeros(3)}, ValueError, r"`hs` must have shape \(2, 3\), got \(3,\)"),
-        ({"he": np.zeros((2, 3))}, ValueError, r"`he` must have shape .*, got \(2, 3\)"),
-    ],
-)
-def test_mistakes_are_named(changes, error, message):
-    with pytest.raises(error, match=f"stencil_gru: .*{message}"):
-        stencil_gru(**wrong(**changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"d": 0}, ValueError, "`d` must be at least 1, got 0"),
-        ({"offsets": [0]}, ValueError, "`offsets` must be distinct and not 0"),
-        ({"scale": -1.0}, ValueError, "`scale` must be finite and not negative, got -1.0"),
-        ({"rng": 0}, TypeError, r"`rng` must be a numpy.random.Generator, got int"),
-        ({"dtype": complex}, TypeError, "`dtype` must be float32 or float64"),
-    ],
-)
-def test_mistakes_in_parameters_are_named(changes, error, message):
-    arguments = {"d": 2, "k": 3, "rng": np.random.default_rng(0)} | changes
-    with pytest.raises(error, match=f"stencil_gru_parameters: {message}"):
-        stencil_gru_parameters(**arguments)
-
-
-def test_parameters_are_uniform_and_the_same_in_both_precisions():
-    one, other = (stencil_gru_parameters(5, 20, scale=0.3, rng=np.random.default_rng(3), dtype=t) for t in ("f4", "f8"))
-    assert set(one) == {*GATES, "Ws", "Us", "bs"}
-    for name, value in other.items():
-        assert one[name].dtype == np.float32
-        np.testing.assert_array_equal(one[name], value.astype(np.float32))
-    assert 0.29 < np.abs(other["Us"]).max() <= 0.3

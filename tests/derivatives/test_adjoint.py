@@ -127,16 +127,6 @@ def test_every_library_and_dtype(xp, any_dtype):
     assert float(xp.max(xp.abs(rest))) <= 1e-5 * float(xp.linalg.vector_norm(layer.cotangent))
 
 
-def test_single_precision_with_a_harder_system():
-    """The default tolerance can be reached in float32 where the condition number is about a hundred."""
-    rng = np.random.default_rng(0)
-    Q, _ = np.linalg.qr(rng.standard_normal((20, 20)))
-    A = (Q * np.geomspace(1, 100, 20) @ Q.T).astype(np.float32)
-    problem = Problem(lambda x: A @ x - 1, jvp=lambda x, v: A @ v, vjp=lambda x, w: A.T @ w)
-    result = pull_back(problem, np.zeros(20, dtype=np.float32), rng.standard_normal(20).astype(np.float32))
-    assert result.success
-
-
 # -- what ends how ---------------------------------------------------------------------------------------------
 
 
@@ -198,13 +188,6 @@ def test_neighbours_do_not_matter():
     np.testing.assert_allclose(result.adjoint[[0, 1, 3]], expected[[0, 1, 3]], rtol=1e-9)
 
 
-def test_singular_adjoint_is_reported():
-    problem = Problem(lambda x: 0 * x, vjp=lambda x, w: 0 * w)
-    result = pull_back(problem, np.zeros(3), np.ones(3))
-    assert not result.success
-    assert result.status in (Status.BREAKDOWN, Status.SINGULAR, Status.LINEAR_SOLVE_FAILED)
-
-
 def test_limit_of_the_linear_solve():
     layer = Layer(n=30)
     problem, solution = layer.solved()
@@ -233,16 +216,6 @@ def test_zero_cotangent_costs_one_product():
     assert not result.adjoint.any()
 
 
-@pytest.mark.parametrize("scale", [1e-150, 1e150])
-def test_huge_cotangents(scale):
-    layer = Layer()
-    problem, solution = layer.solved()
-    plain = pull_back(problem, solution, layer.cotangent)
-    result = pull_back(problem, solution, scale * layer.cotangent)
-    assert result.success
-    np.testing.assert_allclose(result.adjoint / scale, plain.adjoint, rtol=1e-10)
-
-
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
 def test_shapes_are_kept(shape):
     problem = Problem(
@@ -268,12 +241,6 @@ def test_nothing_to_differentiate():
         assert result.adjoint.shape == shape
         assert np.all(result.success)
     assert pull_back(Problem(lambda x: x, vjp=lambda x, w: w), np.zeros(0), np.zeros(0)).success
-
-
-def test_without_parameters_the_adjoint_is_the_answer():
-    result = pull_back(Problem(lambda x: x, vjp=lambda x, w: 2 * w), np.zeros(2), np.ones(2))
-    assert result.gradients == {}
-    np.testing.assert_allclose(result.adjoint, 0.5)
 
 
 # -- options ---------------------------------------------------------------------------------------------------
@@ -310,16 +277,6 @@ def test_preconditioner_and_start(make):
     assert again.linear.iterations == 0
     M = make(np.linalg.inv(layer.jacobian(solution.x)))
     assert push_forward(problem, solution, layer.tangents, M=M, stop=EXACT).linear.iterations <= 2
-
-
-@pytest.mark.parametrize("batch", [(3,), (2, 2)], ids=str)
-def test_preconditioner_of_a_batch(batch):
-    layer = Layer(batch=batch)
-    problem, solution = layer.solved()
-    M = np.conj(np.swapaxes(np.linalg.inv(layer.jacobian(solution.x)), -1, -2))
-    result = pull_back(problem, solution, layer.cotangent, M=M, stop=EXACT)
-    assert np.all(result.success)
-    assert np.max(result.linear.iterations) <= 2
 
 
 def test_counts_and_the_linear_result():

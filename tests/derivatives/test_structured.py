@@ -80,24 +80,6 @@ def test_preconditioners_are_built_and_used_transposed(M, batch, source):
             assert np.max(result.linear.iterations) <= 3
 
 
-def test_one_preconditioner_for_the_whole_batch_as_an_operator():
-    family = Chain(*LAYOUTS[0], (3,))
-    solution = family.solution()
-    inverse = np.linalg.inv(family.host_A)
-    back = pull_back(family.problem("vjp"), solution, family.cotangent, M=inverse.T, method=ims.GMRES(), stop=EXACT)
-    assert back.success.all()
-    np.testing.assert_allclose(back.adjoint, family.expected(solution.x)[0], atol=1e-9)
-
-
-def test_a_start_for_the_adjoint():
-    family = Chain(*LAYOUTS[0])
-    solution = family.solution()
-    exact = pull_back(family.problem("vjp"), solution, family.cotangent, method=ims.GMRES(), stop=LinearStop(rtol=1e-8))
-    again = pull_back(family.problem("vjp"), solution, family.cotangent, x0=exact.adjoint, stop=LinearStop(rtol=1e-7))
-    assert again.linear.iterations == 0
-    np.testing.assert_array_equal(again.adjoint, exact.adjoint)
-
-
 # -- against differences of the solution -----------------------------------------------------------------------
 
 
@@ -251,13 +233,6 @@ def test_a_singular_system_is_named_and_its_neighbours_are_right():
     back = pull_back(problem, np.ones((3, 4)), np.ones((3, 4)))
     np.testing.assert_array_equal(back.status, [Status.CONVERGED, Status.SINGULAR, Status.CONVERGED])
     np.testing.assert_allclose(back.adjoint[[0, 2]], np.asarray([[0.5] * 4, [1 / 3] * 4]))
-
-
-def test_a_cotangent_of_zero():
-    family = Chain(*LAYOUTS[0])
-    back = pull_back(family.problem(), family.solution(), 0 * family.cotangent)
-    assert back.success
-    np.testing.assert_array_equal(back.adjoint, 0.0)
 
 
 # -- arguments -------------------------------------------------------------------------------------------------

@@ -71,17 +71,6 @@ def test_properties_chunks_are_root_of_their_systems(threads, size, chunks, is_s
     assert sorted({s for step in result.steps for s in step.systems.tolist()}) == list(range(size))
 
 
-def test_two_batch_axes_keep_their_shape(threads):
-    c = np.arange(1.0, 13.0).reshape(3, 4, 1)
-
-    def flat(c):
-        return ims.Problem(lambda x: x**3 - c, batch_ndim=1, take=lambda rows: flat(c[rows]))
-
-    problem = ims.Problem(lambda x: x**3 - c, batch_ndim=2, take=lambda rows: flat(c.reshape(12, 1)[rows]))
-    whole = ims.root(problem, np.ones((3, 4, 1)))
-    agree(ims.drivers.solve_batch(problem, np.ones((3, 4, 1)), executor=threads, chunks=5), whole)
-
-
 def test_the_library_and_dtype_stay(threads, xp, dtype):
     def problem(c):
         return ims.Problem(
@@ -93,15 +82,6 @@ def test_the_library_and_dtype_stay(threads, xp, dtype):
     assert type(result.x) is type(c)
     assert result.x.dtype == dtype
     assert result.success.all()
-
-
-def test_counts_are_those_of_all_chunks():
-    problem = Cubes(numbers(6)).problem()
-    result = ims.drivers.solve_batch(problem, np.ones((6, 1)), executor=Here(), chunks=2)
-    halves = [ims.root(problem.take(rows), np.ones((3, 1))) for rows in (np.arange(3), np.arange(3, 6))]
-    assert result.counts == halves[0].counts + halves[1].counts
-    assert [step.systems.tolist() for step in result.steps[:1]] == [[0, 1, 2]]
-    assert result.steps[-1].systems.max() == 5
 
 
 def test_a_layer_in_processes_is_root_bitwise(rng):
@@ -116,31 +96,6 @@ def test_a_layer_in_processes_is_root_bitwise(rng):
     np.testing.assert_allclose(result.x, np.concatenate([chunk.x for chunk in chunks]), rtol=0, atol=1e-12)
     assert result.success.all()
     assert seen == [(2, 6), (4, 6), (6, 6)]
-
-
-def test_an_empty_batch_needs_no_worker():
-    result = ims.drivers.solve_batch(Cubes(numbers(0)).problem(), np.ones((0, 1)), executor=Here(BaseException(), {0}))
-    assert result.x.shape == (0, 1)
-    assert result.message == "the batch is empty"
-
-
-def test_more_chunks_than_systems_are_one_for_each():
-    executor = Here()
-    assert ims.drivers.solve_batch(
-        Cubes(numbers(3)).problem(), np.ones((3, 1)), executor=executor, chunks=9
-    ).success.all()
-    assert executor.calls == 3
-
-
-def test_systems_that_fail_have_their_status(threads):
-    def squares(c):
-        return ims.Problem(lambda x: x**2 - c, batch_ndim=1, take=lambda rows: squares(c[rows]))
-
-    c = np.asarray([[4.0], [-1.0], [9.0]])
-    result = ims.drivers.solve_batch(squares(c), np.ones((3, 1)), executor=threads, chunks=3)
-    np.testing.assert_array_equal(result.success, [True, False, True])
-    with pytest.raises(ims.NoConvergence, match="1 of 3 systems"):
-        result.raise_for_status()
 
 
 # -------------------------------------------------------------------------------------------- a function as the problem
@@ -211,16 +166,6 @@ def test_a_pool_that_does_not_tell_its_size_is_handed_so_many_chunks():
         )
         assert result.success.all()
         assert handed == expected
-
-
-def test_whatever_submits_is_an_executor(threads):
-    class Submitting:
-        def submit(self, fn, /, *args):
-            return threads.submit(fn, *args)
-
-    assert ims.drivers.solve_batch(
-        Cubes(numbers(4)).problem(), np.ones((4, 1)), executor=Submitting(), chunks=2
-    ).success.all()
 
 
 def test_a_process_that_dies_once_loses_nothing(tmp_path):

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import Status, distributed
-from implicitsolve.drivers._checkpoint import described
 from tests.distributed.systems import Chain
 
 FIELDS = "x", "fun", "status", "residual_norm", "initial_norm", "iterations", "krylov_iterations"
@@ -175,12 +174,6 @@ def test_a_higher_limit_goes_on(tmp_path):
     assert 6 < last.iterations <= 50
 
 
-def test_no_steps_measure_the_start(tmp_path):
-    stop = ims.NonlinearStop(max_iterations=0)
-    result = ims.drivers.checkpointed(lambda x: x**3 - 8, np.full(1, 3.0), tmp_path / "file", stop=stop)
-    assert (result.status, result.residual_norm, result.x[0]) == (Status.ITERATION_LIMIT, 19.0, 3.0)
-
-
 @pytest.mark.parametrize("take", [True, False])
 def test_systems_that_have_ended_stay_as_they_are(tmp_path, take):
     c = np.asarray([[8.0], [1e9], [27.0]])
@@ -225,18 +218,7 @@ def test_libraries_and_dtypes_come_back(tmp_path, xp, dtype):
     assert result.success
 
 
-def test_an_empty_batch_has_no_legs(tmp_path):
-    result = ims.drivers.checkpointed(cubes(np.zeros((0, 2))), np.zeros((0, 2)), tmp_path / "file")
-    assert result.x.shape == (0, 2)
-    assert result.success.shape == (0,)
-
-
 # ---------------------------------------------------------------------------------------------------------------- files
-
-
-def test_nothing_is_left_but_the_file(tmp_path):
-    ims.drivers.checkpointed(lambda x: x**3 - 8, np.full(1, 3.0), tmp_path / "file")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_write_that_fails_leaves_the_last_file(tmp_path, monkeypatch):
@@ -290,19 +272,6 @@ def test_what_is_no_checkpoint_is_left_alone(tmp_path, content):
     with pytest.raises(ValueError, match="is no checkpoint"):
         ims.drivers.checkpointed(lambda x: x**3 - 8, np.ones(1), tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == content
-
-
-def test_another_npz_is_no_checkpoint(tmp_path):
-    np.savez(tmp_path / "file.npz", x=np.ones(1))
-    with pytest.raises(ValueError, match="is no checkpoint"):
-        ims.drivers.checkpointed(lambda x: x**3 - 8, np.ones(1), tmp_path / "file.npz")
-
-
-def test_settings_read_the_same_in_every_process():
-    method = ims.NewtonKrylov(preconditioner=ims.Lagged(preconditioner=ims.BlockLU()))
-    assert "0x" not in described((method, dies_at, {"a": np.ones(2)}, ims.BlockBanded(1, 1), object()))
-    assert described(np.ones(2)) != described(np.zeros(2))
-    assert described(np.ones(2)) != described(np.ones(2, dtype=np.float32))
 
 
 BAD = {

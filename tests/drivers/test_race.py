@@ -11,7 +11,6 @@ import pytest
 import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru
 from implicitsolve.drivers._stream import RaceResult, race
-from tests.adapters.layers import ADAPTERS, make
 
 NEWTON = ims.NewtonKrylov()
 TIGHT = ims.NonlinearStop(atol=1e-10, rtol=0.0)
@@ -62,26 +61,6 @@ def test_the_start_that_needs_fewer_steps_wins_for_each_system() -> None:
         np.testing.assert_array_equal(getattr(result, name), getattr(alone, name))
 
 
-def test_of_equals_the_earlier_start_wins() -> None:
-    start = column(1.0, 2.0)
-    result = race(Squares(column(2.0, 2.0)).problem(), [start, start.copy(), start + 0.0], method=NEWTON)
-    assert result.winner.tolist() == [0, 0]
-
-
-def test_a_former_solution_wins_at_once() -> None:
-    squares = Squares(column(2.0, 3.0))
-    solution = ims.root(squares.problem(), column(1.0, 1.0), method=NEWTON).x
-    result = race(squares.problem(), [column(1.0, 1.0), solution], method=NEWTON)
-    assert result.winner.tolist() == [1, 1]
-    assert result.iterations.tolist() == [0, 0]
-    assert len(result.steps) == 1
-
-
-def test_roots_may_differ_and_the_winner_tells_which_it_is() -> None:
-    result = race(Squares(column(4.0)).problem(), [column(-30.0), column(2.5)], method=NEWTON)
-    assert (result.winner.item(), round(result.x.item(), 6)) == (1, 2.0)
-
-
 def test_names_are_the_problems_own_guesses(rng: np.random.Generator) -> None:
     problem = layer(rng, lengths=[7, 1, 4, 5])
     state = rng.bit_generator.state
@@ -130,12 +109,6 @@ def test_a_start_that_is_not_finite_loses_and_moves_no_tolerance() -> None:
     assert result.winner.tolist() == [1, 0]
     np.testing.assert_array_equal(result.initial_norm, [5.0, 5.0])
     assert (result.residual_norm <= 1.5e-8 * 5.0).all()
-
-
-def test_no_finite_start_has_a_status() -> None:
-    result = race(Squares(column(4.0, 4.0)).problem(), [column(np.nan, 1.0), column(np.inf, np.nan)], method=NEWTON)
-    assert result.winner.tolist() == [-1, 0]
-    assert result.status.tolist() == [ims.Status.NONFINITE, ims.Status.CONVERGED]
 
 
 def test_a_bad_start_does_not_loosen_the_tolerance_of_the_first() -> None:
@@ -198,18 +171,6 @@ def test_a_system_does_not_depend_on_its_neighbours(rng: np.random.Generator) ->
 # Shapes and libraries
 
 
-@pytest.mark.parametrize("name", sorted(ADAPTERS))
-def test_every_adapter_repeats_its_sequences(name: str, rng: np.random.Generator) -> None:
-    case = make(name)
-    problem = case.layer()
-    H = problem.initial_guess("random", rng)  # type: ignore[misc]
-    rows = np.asarray([1, 0, 1, 1, 0])
-    repeated = problem.take(rows)  # type: ignore[misc]
-    np.testing.assert_allclose(repeated.residual(H[rows]), problem.residual(H)[rows], atol=1e-13)
-    J = repeated.linearize(H[rows])[1]  # type: ignore[misc]
-    np.testing.assert_allclose(J.matvec(H[rows]), problem.jvp(H, H)[rows], atol=1e-13)  # type: ignore[misc]
-
-
 def test_libraries_and_dtypes(xp: ModuleType, dtype: Any) -> None:
     c = xp.asarray([[2.0], [9.0]], dtype=dtype)
 
@@ -229,31 +190,12 @@ def test_libraries_and_dtypes(xp: ModuleType, dtype: Any) -> None:
     assert all(bool(xp.all(one == other)) for one, other in zip(starts, kept))
 
 
-def test_a_batch_may_have_several_axes(rng: np.random.Generator) -> None:
-    c = 1.0 + rng.random((2, 3, 1))
-
-    def problem(c: Any, batch_ndim: int) -> ims.Problem:
-        def take(rows: Any) -> ims.Problem:
-            return problem(c.reshape(-1, 1)[rows], 1)
-
-        return ims.Problem(lambda x: x * x - c, batch_ndim=batch_ndim, take=take)
-
-    result = race(problem(c, 2), [np.full((2, 3, 1), 300.0), np.ones((2, 3, 1))], method=NEWTON, stop=TIGHT)
-    assert (result.winner == np.ones((2, 3))).all()
-    np.testing.assert_allclose(result.x, np.sqrt(c), atol=1e-6)
-
-
 @pytest.mark.parametrize("size", [(0, 3), (2, 0)])
 def test_nothing_to_solve(size: tuple[int, int]) -> None:
     problem = ims.Problem(lambda x: x, batch_ndim=1, take=lambda rows: problem)
     result = race(problem, [np.ones(size), np.ones(size)])
     assert result.x.shape == size
     assert result.winner.tolist() == [0] * size[0]
-
-
-def test_sequences_of_one_position(rng: np.random.Generator) -> None:
-    result = race(layer(rng, T=1), ["one-step", "random"], rng=rng)
-    assert result.success.all()
 
 
 def test_gradients_flow_through_the_winners(rng: np.random.Generator) -> None:
@@ -292,13 +234,6 @@ def test_a_batch_without_take_tries_whole_batches_in_turn() -> None:
     assert result.winner.tolist() == [1, 0]
     np.testing.assert_allclose(result.x, column(2.0, 3.0))
     np.testing.assert_array_equal(result.initial_norm, [5.0, 5.0])
-
-
-def test_one_sequence(rng: np.random.Generator) -> None:
-    problem = implicit_gru(gru_parameters(3, 5, rng=rng), rng.standard_normal((7, 3)))
-    result = race(problem, ["one-step", "random"], rng=rng)
-    assert (result.winner, result.x.shape) == (0, (7, 5))
-    np.testing.assert_array_equal(result.x, ims.root(problem, problem.initial_guess("one-step", None)).x)  # type: ignore[misc]
 
 
 # The monitor, and arguments

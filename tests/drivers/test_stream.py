@@ -84,24 +84,6 @@ def test_every_system_takes_the_steps_it_takes_alone(batch_size: int, rng: np.ra
         assert alone.initial_norm[0] == result.initial_norm[b]
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        ims.NewtonKrylov(recycle=0),
-        ims.NewtonKrylov(krylov=ims.BiCGSTAB(), max_krylov=40),
-        ims.NewtonKrylov(preconditioner=ims.Lagged(preconditioner=ims.BlockLU())),
-    ],
-    ids=["no recycling", "BiCGSTAB", "lagged"],
-)
-def test_settings_of_newton_krylov(method: Any, rng: np.random.Generator) -> None:
-    problem = layer(rng, scale=2.0)
-    result = solve_stream(problem, batch_size=4, method=method, stop=TIGHT)
-    whole = ims.root(problem, method=method, stop=TIGHT)
-    assert whole.success.all()
-    assert result.success.all()
-    np.testing.assert_allclose(result.x, whole.x, atol=1e-8)
-
-
 def test_recycled_spaces_of_systems_that_come_late(rng: np.random.Generator) -> None:
     A = np.eye(30) + 0.1 * rng.standard_normal((12, 30, 30))
 
@@ -203,14 +185,6 @@ def test_places_that_become_free_are_taken(rng: np.random.Generator) -> None:
     assert joined.counts.residuals < 0.8 * static.counts.residuals
 
 
-def test_few_systems_do_not_hold_up_a_batch() -> None:
-    rate = np.full((120, 1), 0.1)
-    rate[::10] = 0.75
-    joined, static = picard(rate), picard(rate, StaticPicard())
-    np.testing.assert_array_equal(joined.x, static.x)
-    assert joined.counts.residuals < 0.4 * static.counts.residuals
-
-
 def mean_width(result: Any, batch_size: int) -> float:
     """Part of the slots that were in use while systems waited."""
     return float(np.mean([s.systems.size + s.started for s in result.steps[1:] if s.waiting])) / batch_size
@@ -244,14 +218,6 @@ def test_systems_that_start_take_no_calls_of_their_own(method: str, rng: np.rand
     steps = len(result.steps) - 1
     assert sum(step.started for step in result.steps) == 40 - 8
     assert result.counts.residuals == 1 + steps + 1  # the first eight, and the blocks that were eliminated
-
-
-def test_limits_count_each_systems_own_steps() -> None:
-    rate = np.asarray([0.3, 0.9, 0.3, 0.3, 0.9, 0.3])[:, None]
-    stop = ims.NonlinearStop(atol=1e-10, rtol=0.0, max_iterations=25)
-    result = picard(rate, capacity=2, stop=stop)
-    assert result.status.tolist() == [1, 2, 1, 1, 2, 1]
-    assert result.iterations.tolist() == [20, 25, 20, 20, 25, 20]
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 4])
@@ -402,12 +368,6 @@ def test_sequences_are_read_as_needed(rng: np.random.Generator) -> None:
     first = next(stream)
     assert read == list(range(6))
     assert sorted([first.index, *(one.index for one in stream)]) == list(range(30))
-
-
-def test_no_sequences(rng: np.random.Generator) -> None:
-    sentences = Sentences(rng, 0)
-    assert list(solve_sequences(sentences.build, [], batch_size=2)) == []
-    assert sentences.lengths == []
 
 
 def test_failed_sequences_are_reported() -> None:

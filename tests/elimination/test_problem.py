@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve.elimination._even_odd import merge, split
-from implicitsolve.status import Status
 from tests.adapters.layers import Case, make
 from tests.elimination.layers import SIZES, TIGHT, case_of
 from tests.helpers.compare import close
@@ -199,30 +198,6 @@ def test_take_is_the_half_of_some_sequences(name, rng):
             close(one.astype(np.float32).matvec(v[indices].astype(np.float32)), J.matvec(v)[indices], 1e-5)
 
 
-def test_one_sequence_alone(name, rng):
-    for T in (1, 2, 5, 6):
-        case = case_of(name, "T1", B=1, T=T)
-        params = {key: case.P[key] for key in case.weights}
-        edges = {key: case.P[key][0] for key in case.adapter.boundaries(1)}
-        alone = case.adapter.build(params, case.P["inputs"][0], **edges, **case.adapter.options)
-        half = ims.elimination.even_odd(alone)
-        assert (half.batch_ndim, half.take) == (0, None)
-        kept = case.H[0, 1::2]
-        S, _ = schur(on_expanded(case, case.layer())[0])
-        v = rng.standard_normal(kept.shape)
-        J = half.linearize(kept)[1]
-        close(J.matvec(v).ravel(), S @ v.ravel())
-        close(J.rmatvec(v).ravel(), S.T @ v.ravel())
-        assert ims.elimination.expand(alone, kept).shape == case.H[0].shape
-        result, full = (
-            ims.root(one, method="newton-krylov", stop=TIGHT) for one in (alone, replace(alone, halves=None))
-        )
-        assert result.status is Status.CONVERGED
-        assert isinstance(result.residual_norm, float)
-        close(result.x, full.x, 1e-9)
-        assert result.fun.shape == case.H[0].shape
-
-
 # Blocks of states
 
 
@@ -240,18 +215,6 @@ def test_split_and_merge_are_inverse(data):
     assert not np.shares_memory(again, x)
 
 
-def test_expand_round_trip(case):
-    layer = case.layer()
-    kept = case.H[:, 1::2]
-    before = kept.copy()
-    x = ims.elimination.expand(layer, kept)
-    np.testing.assert_array_equal(x[:, 1::2], kept)
-    np.testing.assert_array_equal(ims.elimination.expand(layer, x[:, 1::2]), x)
-    x += 1.0
-    np.testing.assert_array_equal(kept, before)
-    assert x.shape == case.H.shape
-
-
 def test_only_problems_with_halves_are_halved():
     layer = make("elman").layer()
     for function in (
@@ -267,12 +230,6 @@ def test_only_problems_with_halves_are_halved():
         ims.elimination.even_odd(ims.elimination.even_odd(make().layer()))
     with pytest.raises(TypeError, match="`halves` must be a Halves"):
         ims.Problem(lambda x: x, halves=(1, 2))  # type: ignore[arg-type]
-
-
-def test_a_state_of_the_wrong_size_is_refused():
-    half = ims.elimination.even_odd(make(T=4, lengths=None).layer())
-    with pytest.raises(ValueError, match="`other` must have shape"):
-        half.residual(np.zeros((3, 3, 3)))
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 3), (3, 6, 3), (3, 3, 3), (3, 7, 3), (2, 5, 3), (3, 5, 2), (5, 3), (3, 15)])

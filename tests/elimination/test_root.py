@@ -138,24 +138,6 @@ def test_a_batch_is_its_sequences():
             assert getattr(alone, name)[0] == getattr(result, name)[b]
 
 
-def test_systems_that_end_at_different_steps_need_no_evaluation_at_the_end():
-    case = case_of("implicit_gru", "odd")
-    case.P["inputs"][1] *= 1e-3
-    result = ims.root(case.layer(), method="anderson", stop=TIGHT)
-    assert np.unique(result.iterations).size > 1
-    assert result.counts.residuals == result.steps[-1].counts.residuals
-    check_result(case.layer(), result)
-
-
-def test_what_has_converged_at_the_start_takes_no_step():
-    layer = case_of("implicit_gru", "odd").layer()
-    solved = ims.root(layer, stop=TIGHT)
-    again = ims.root(layer, solved.x, stop=ims.NonlinearStop(atol=1e-9, rtol=0.0))
-    assert again.success.all()
-    assert (again.iterations == 0).all()
-    check_result(layer, again, 1e-9)
-
-
 @pytest.mark.parametrize("limit", [0, 1])
 def test_systems_that_did_not_converge_are_reported(limit):
     layer = case_of("implicit_gru", "odd", scale=2.0).layer()
@@ -212,15 +194,6 @@ def test_monitors_see_whole_states(size):
         np.testing.assert_allclose(F, layer.residual(x), rtol=0, atol=1e-14)
         np.testing.assert_array_equal(step.residual_norm, np.abs(F[step.systems]).max(axis=(1, 2)))
         x[...] = F[...] = np.nan  # copies
-
-
-def test_a_monitor_of_one_sequence():
-    case = case_of("implicit_gru", "odd", B=1)
-    params = {key: case.P[key] for key in case.weights}
-    alone = ims.adapters.implicit_gru(params, case.P["inputs"][0])
-    shapes = []
-    ims.root(alone, method="newton-krylov", monitor=lambda step, x, F: shapes.append((x.shape, F.shape)))
-    assert set(shapes) == {((5, 3), (5, 3))}
 
 
 # Counts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -146,16 +145,6 @@ def test_seconds_limit_the_training(main: ModuleType, capsys: pytest.CaptureFixt
     assert "law of v: sphere, dimension 3, norm 1;" in capsys.readouterr().out
 
 
-def test_without_matplotlib_the_figure_is_skipped(
-    main: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    figure = tmp_path / "walk.png"
-    assert main.main(["--steps", "1", *SMALL, "--figure", str(figure)]) == 0
-    assert "figure skipped: matplotlib is not installed" in capsys.readouterr().out
-    assert not figure.exists()
-
-
 def test_unsolved_walks_are_reported(
     main: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,14 +154,6 @@ def test_unsolved_walks_are_reported(
     out = capsys.readouterr().out
     assert "NOT CONVERGED: 8 walks (left out)" in out
     assert "NOT CONVERGED: 3" in out  # of 40 test walks: a start may be the solution where a walk has one step
-
-
-@pytest.mark.parametrize("option", ["--seconds", "--bias", "--norm", "--dimension", "--steps", "--rate"])
-def test_wrong_options_end_with_status_2(main: ModuleType, capsys: pytest.CaptureFixture[str], option: str) -> None:
-    with pytest.raises(SystemExit) as ending:
-        main.main([option, "-1"])
-    assert ending.value.code == 2
-    assert option in capsys.readouterr().err
 
 
 def test_a_folder_that_is_missing_is_noticed_before_training(

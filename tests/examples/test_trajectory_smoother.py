@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -101,20 +100,3 @@ def test_command_line_repeats_itself(main: ModuleType, capsys: pytest.CaptureFix
     assert figure.read_bytes().startswith(b"\x89PNG")
     again, first = (main.Flight.draw(20, np.random.default_rng(5)).truth for _ in range(2))
     np.testing.assert_array_equal(again, first)
-
-
-def test_without_matplotlib_the_figure_is_skipped(
-    main: ModuleType, solved: tuple[Any, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert main.save_figure(tmp_path / "x.png", *solved) == "figure skipped: matplotlib is not installed"
-
-
-@pytest.mark.parametrize("arguments", [["--steps", "3"], ["--seed", "-1"], ["--figure", "no/such/x.png"]])
-def test_wrong_options_end_with_status_2(
-    main: ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    with pytest.raises(SystemExit) as ending:
-        main.main(arguments)
-    assert ending.value.code == 2
-    assert arguments[0] in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,20 +75,3 @@ def test_command_line(main: ModuleType, capsys: pytest.CaptureFixture[str], tmp_
     assert out.count("CONVERGED") == 6
     assert "Burgers, epsilon 0.01" in out
     assert figure.read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib_the_figure_is_skipped(
-    main: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert main.save_figure(tmp_path / "bvp.png", []) == "figure skipped: matplotlib is not installed"
-
-
-@pytest.mark.parametrize("arguments", [["--intervals", "1"], ["--epsilon", "nan"], ["--figure", "no/such/x.png"]])
-def test_wrong_options_end_with_status_2(
-    main: ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    with pytest.raises(SystemExit) as ending:
-        main.main(arguments)
-    assert ending.value.code == 2
-    assert arguments[0] in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What GMRES and LGMRES cost: products, memory, transfers, and what a polish saves."""
+"""What Krylov methods cost: products, memory, transfers, and what a polish saves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve import GMRES, LGMRES, LinearOperator, LinearStop
+from implicitsolve import GMRES, LGMRES, BiCGSTAB, LinearOperator, LinearStop, ScipyKrylov
 from tests.krylov.systems import FAMILY, norms_of, product, systems
 
 
@@ -34,11 +34,13 @@ def test_without_confirmation_no_product_is_spent_on_residuals(rng, family):
     np.testing.assert_allclose(outcome.residual_norm, norms_of(b - product(A, outcome.x)), rtol=1e-6)
 
 
-def test_systems_that_have_finished_are_not_multiplied(rng):
+@pytest.mark.parametrize(
+    "method", [GMRES(restart=40), LGMRES(restart=40), BiCGSTAB(), ScipyKrylov(function="gmres")], ids=str
+)
+def test_systems_that_have_finished_are_not_multiplied(method, rng):
     n, batch = 40, 10
     A = np.repeat(np.eye(n)[None], batch, axis=0)
     A[3] = np.diag(np.linspace(1, 50, n))
-    b = rng.standard_normal((batch, n))
     rows = []
 
     def operator(matrices):
@@ -50,14 +52,11 @@ def test_systems_that_have_finished_are_not_multiplied(rng):
             matvec, in_shape=n, batch_shape=(len(matrices),), take=lambda indices: operator(matrices[indices])
         )
 
-    for family in FAMILY:
-        rows.clear()
-        result = ims.linear_solve(operator(A), b, method=family(restart=40), stop=LinearStop(rtol=1e-10))
-        assert result.success.all()
-        assert (np.delete(result.iterations, 3) == 1).all()
-        assert result.iterations[3] > 20
-        assert rows[0] == batch
-        assert sum(rows) <= 2 * batch + result.matvecs  # the first, the last, and one row in each of the others
+    result = ims.linear_solve(operator(A), rng.standard_normal((batch, n)), method=method)
+    assert result.success.all()
+    assert (np.delete(result.iterations, 3) <= 2).all()
+    assert result.iterations[3] > 8
+    assert sum(rows) <= 4 * batch + result.matvecs  # the first step and the last product; one row in the others
 
 
 @pytest.mark.parametrize(("with_M", "vectors"), [(False, 1), (True, 2)])
@@ -95,42 +94,17 @@ class Transfers:
         return wrapper
 
 
-@pytest.mark.parametrize("family", FAMILY)
-def test_one_transfer_to_the_host_an_iteration(monkeypatch, family):
+@pytest.mark.parametrize("method", [GMRES(restart=12), LGMRES(restart=12), BiCGSTAB()], ids=str)
+def test_one_transfer_to_the_host_an_iteration(monkeypatch, method):
     xp = array_api_strict
     d = xp.linspace(1, 40, 60)
     A = LinearOperator(lambda v: d * v, in_shape=60, dtype=xp.float64)
     b = xp.ones(60)
     transfers = Transfers(monkeypatch)
-    result = ims.linear_solve(A, b, method=family(restart=12), stop=LinearStop(rtol=1e-12, max_iterations=48))
-    assert result.iterations > 30
-    cycles = result.matvecs - result.iterations
+    result = ims.linear_solve(A, b, method=method, stop=LinearStop(rtol=1e-12, max_iterations=48))
+    assert result.iterations > 15
+    cycles = 1 if isinstance(method, BiCGSTAB) else result.matvecs - result.iterations
     assert transfers.count <= result.iterations + 2 * cycles + 4
-
-
-@pytest.mark.parametrize("family", FAMILY)
-@pytest.mark.parametrize("with_M", [False, True])
-def test_a_basis_that_grows_is_the_same(monkeypatch, rng, family, with_M):
-    n = 90
-    d = np.stack([np.linspace(1, 1 + 10.0**p, n) for p in (0, 2, 4)])
-
-    def diagonal(d):
-        take = lambda rows: diagonal(d[rows])  # noqa: E731
-        return LinearOperator(lambda v: d * v, in_shape=n, batch_shape=(len(d),), take=take)
-
-    A, M = diagonal(d), diagonal(np.ones((3, n))) if with_M else None
-    b = rng.standard_normal((3, n))
-
-    def solved():
-        return ims.linear_solve(A, b, M=M, method=family(restart=n), stop=LinearStop(rtol=1e-11))
-
-    grown = solved()
-    monkeypatch.setattr("implicitsolve.krylov._arnoldi.FIRST_COLUMNS", n)
-    expected = solved()
-    assert grown.success.all()
-    assert grown.iterations.max() > 40
-    np.testing.assert_array_equal(grown.iterations, expected.iterations)
-    np.testing.assert_allclose(grown.x, expected.x, rtol=1e-12)
 
 
 def near_identity(rng, size: int, n: int, norm: float) -> np.ndarray:

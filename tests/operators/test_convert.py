@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
-from hypothesis import given
-from hypothesis import strategies as st
 
 from implicitsolve import LinearOperator, aslinearoperator
 from implicitsolve._arrays.host import to_host
@@ -90,11 +88,6 @@ def test_arrays_with_a_batch_of_any_library_and_dtype(xp, any_dtype, rng, batch)
         np.testing.assert_array_equal(to_host(part @ xp.asarray(rows)), expected)
 
 
-def test_ours_is_returned_as_it_is():
-    A = LinearOperator(lambda v: v, in_shape=2)
-    assert aslinearoperator(A) is A
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_nothing_is_copied(dtype):
     M = np.ones((400, 400), dtype)
@@ -146,27 +139,10 @@ def test_to_scipy_is_the_block_diagonal_matrix(rng, batch, dtype):
     np.testing.assert_array_equal(whole.T @ np.eye(expected.shape[0]), expected.T)
 
 
-@given(seed=st.integers(0, 2**20), is_complex=st.booleans(), shape=st.tuples(st.integers(1, 4), st.integers(1, 4)))
-def test_round_trip_through_scipy(seed, is_complex, shape):
-    M = matrix(np.random.default_rng(seed), shape, np.complex128 if is_complex else np.float64)
-    back = aslinearoperator(aslinearoperator(M).to_scipy())
-    np.testing.assert_array_equal(dense_of(back), M)
-    np.testing.assert_array_equal(dense_of(back.H), M.conj().T)
-    np.testing.assert_array_equal(dense_of(aslinearoperator(sp.csr_array(M)) + back), 2 * M)
-
-
 def test_states_become_flat_vectors(rng):
     A = LinearOperator(lambda v: v.T * 2, lambda w: w.T * 2, in_shape=(2, 3), out_shape=(3, 2))
     v = rng.standard_normal(6)
     np.testing.assert_array_equal(A.to_scipy() @ v, 2 * v.reshape(2, 3).T.reshape(-1))
-
-
-def test_scipy_s_own_solver_takes_it(rng):
-    M = rng.standard_normal((6, 6)) + 6 * np.eye(6)
-    b = rng.standard_normal(6)
-    x, info = spla.gmres(aslinearoperator(M).to_scipy(), b, rtol=1e-12)
-    assert info == 0
-    np.testing.assert_allclose(x, np.linalg.solve(M, b), rtol=1e-9)
 
 
 def test_an_operator_with_a_dtype_of_another_library_converts(xp):

@@ -223,36 +223,6 @@ def test_an_inverse_on_offer_may_work_in_place(hands_out):
     np.testing.assert_array_equal(first, 2.0)
 
 
-# Stacks
-
-
-@pytest.mark.parametrize("event", [(4,), (2, 2)], ids=str)
-def test_stacks_offer_what_all_parts_offer(event, xp, rng):
-    parts = [Matrices.random(rng, (size,), event, xp, xp.float64) for size in (2, 1, 3)]
-    A = stacked([part.operator() for part in parts])
-    inverses = np.concatenate([host(part.inverses) for part in parts])
-    matrices = np.concatenate([host(part.A) for part in parts])
-    close(dense(A, xp), matrices, 0)
-    close(dense(A.H, xp), np.swapaxes(matrices, -1, -2), 0)
-    close(dense(A.approximate_inverse(), xp), inverses, 0)
-    close(dense(A.astype(xp.float32), xp), matrices, 1e-5)
-    assert A.astype(xp.float32).dtype == xp.float32
-    for indices in ([5, 0, 3], [4, 4, 1], [2], [0, 1, 2, 3, 4, 5]):
-        some = A.take(np.asarray(indices))
-        close(dense(some, xp), matrices[indices], 0)
-        close(dense(some.approximate_inverse(), xp), inverses[indices], 0)
-        close(dense(some.astype(xp.float32).approximate_inverse(), xp), inverses[indices], 1e-4)
-
-
-def test_a_stack_offers_nothing_that_a_part_lacks(rng):
-    plain = LinearOperator(lambda v: v, in_shape=4, batch_shape=(2,))
-    A = stacked([Matrices.random(rng, (2,)).operator(), plain])
-    assert A.approximate_inverse() is None
-    assert A.astype(np.float32).dtype == np.float64
-    with pytest.raises(TypeError, match="rmatvec"):
-        A.rmatvec(np.ones((4, 4)))
-
-
 # Who takes the inverse
 
 

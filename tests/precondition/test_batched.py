@@ -27,21 +27,6 @@ def applied(pieces, size):
     return z[:, 0]
 
 
-def test_a_system_without_an_inverse_is_left_as_it_is():
-    pieces = BatchedInverse()
-    np.testing.assert_array_equal(applied(pieces, 3), 1.0)
-    pieces.replace(np.asarray([2]), inverse_of([4]))
-    np.testing.assert_array_equal(applied(pieces, 3), [1, 1, 0.25])
-
-
-def test_the_argument_is_not_changed():
-    pieces = BatchedInverse()
-    pieces.replace(np.asarray([0]), inverse_of([2]))
-    F = np.ones((2, 2))
-    pieces.matvec(F)
-    np.testing.assert_array_equal(F, 1.0)
-
-
 def closed_up_to(pieces, expected, rows):
     """Some systems, where the last of them fill the places of those that are left out."""
     gaps = np.setdiff1d(np.arange(rows.size), rows)
@@ -77,23 +62,6 @@ def test_any_sequence_of_replacements_and_choices(size, steps):
             pieces.replace(rows, inverse_of(values))
             expected[rows] = 1 / values
         np.testing.assert_array_equal(applied(pieces, expected.size), expected)
-
-
-@pytest.mark.parametrize("indices", [[2, 0, 1], [1, 0], [2], [2, 1]])
-def test_take_in_any_order(indices):
-    pieces = BatchedInverse()
-    pieces.replace(np.arange(3), inverse_of([1, 2, 4]))
-    np.testing.assert_array_equal(
-        applied(pieces.take(np.asarray(indices)), len(indices)), 1 / np.asarray([1.0, 2, 4])[indices]
-    )
-
-
-def test_take_leaves_the_first_as_it_was():
-    pieces = BatchedInverse()
-    pieces.replace(np.arange(3), inverse_of([1, 2, 4]))
-    pieces.replace(np.asarray([1]), inverse_of([8]))
-    pieces.take(np.asarray([0, 1])).replace(np.asarray([0]), inverse_of([16]))
-    np.testing.assert_array_equal(applied(pieces, 3), [1, 0.125, 0.25])
 
 
 def test_replaced_factors_are_let_go():

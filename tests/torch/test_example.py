@@ -56,11 +56,3 @@ def test_training_learns(main, capsys, monkeypatch):
     assert "10 steps of 8 sequences" in capsys.readouterr().out
     assert errors["implicit GRU"] < errors["the sign of what is seen"]
     assert errors["Bayes smoother (both sides)"] < errors["Bayes filter (past alone)"]
-
-
-@pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--state", "0"], ["--rate", "-1"]])
-def test_wrong_options_end_with_status_2(main, capsys, arguments):
-    with pytest.raises(SystemExit) as ending:
-        main.main(arguments)
-    assert ending.value.code == 2
-    assert arguments[0] in capsys.readouterr().err

@@ -49,9 +49,3 @@ def test_the_command_line_prints_equal_errors(main: ModuleType, monkeypatch, cap
     assert list(errors) == NAMES
     assert all(lifted == ordinary for lifted, ordinary in errors.values())
     assert "gradients differ by" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("wrong", [["--steps", "0"], ["--rate", "-1"]])
-def test_wrong_options_end_the_program(main: ModuleType, wrong: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main.main(wrong)

@@ -29,16 +29,6 @@ def test_failure_warns_by_default():
     assert layer.U.grad.isfinite().all()
 
 
-def test_failure_raises_on_request():
-    with pytest.raises(ims.NoConvergence):
-        stuck("raise")(torch.ones(B, T, D))
-
-
-def test_failure_is_ignored_on_request():
-    _, result = stuck("ignore")(torch.ones(B, T, D), return_result=True)
-    assert not result.success.any()
-
-
 def test_failure_of_the_adjoint():
     never = imt.SolveOptions(adjoint_stop=ims.LinearStop(max_iterations=0), adjoint_method=ims.GMRES())
     layer = imt.ImplicitGRU(D, K, solve_options=never, generator=generator(0), scale=1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib import import_module
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,10 +153,3 @@ def test_wrong_arguments_are_named():
         make("GRU")(normal(T, B, D), normal(1, B, 5))
     with pytest.raises(ValueError, match=r"LSTM: `hx` must have 2 tensor"):
         make("LSTM")(normal(T, B, D), [normal(1, B, H)])
-
-
-def test_half_precision_stacks():
-    module = imt.LSTM(D, H, dtype=torch.bfloat16, bidirectional=True)
-    output, (h, c) = module(torch.ones(T, B, D, dtype=torch.bfloat16), 2 * [torch.ones(2, B, H, dtype=torch.bfloat16)])
-    assert {output.dtype, h.dtype, c.dtype} == {torch.bfloat16}
-    assert np.isfinite(output.detach().float().numpy()).all()

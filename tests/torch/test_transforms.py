@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 imt = import_module("implicitsolve.torch")
 
 from tests.torch.test_modules import CASES, B, K, call, functional  # noqa: E402
-from tests.torch.test_modules import EXACT as MODULES_EXACT  # noqa: E402
 from tests.torch.test_modules import arguments as arguments  # noqa: E402
 from tests.torch.test_modules import case as case  # noqa: E402
 from tests.torch.test_modules import module as module  # noqa: E402
@@ -70,12 +69,6 @@ def test_second_derivatives_of_modules(case, module, arguments):
         torch.testing.assert_close(h, (above - below) / 2e-4, rtol=1e-5, atol=1e-7)
 
 
-def test_second_derivatives_by_gradgradcheck():
-    layer = imt.ImplicitGRU(1, 1, solve_options=MODULES_EXACT, scale=1.0, dtype=torch.float64)
-    inputs = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
-    torch.autograd.gradgradcheck(lambda u, U: torch.func.functional_call(layer, {"U": U}, (u,)), (inputs, layer.U))
-
-
 def test_padding_that_is_not_a_number_does_not_reach_second_derivatives():
     layer = imt.ImplicitGRU(2, K, dtype=torch.float64)
     inputs = torch.ones(1, 4, 2, dtype=torch.float64)
@@ -127,11 +120,6 @@ def test_a_batch_has_a_status_for_each_system():
     x = torch.func.vmap(one)(a)
     assert results[0].success.tolist() == [True, False, True]
     torch.testing.assert_close(x[[0, 2]], torch.tensor([2.0, 3.0], dtype=torch.float64))
-
-
-def test_a_batch_of_starts(b):
-    x = torch.func.vmap(lambda x0: imt.solve(contraction, x0, torch.eye(2, dtype=x0.dtype), b[0], **EXACT))(b)
-    torch.testing.assert_close(x, x[:1].expand_as(x), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("jacobian", [torch.func.jacrev, torch.func.jacfwd])

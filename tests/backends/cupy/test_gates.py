@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicitsolve.adapters import kernels
-from tests.backends.cupy.close import close, flat
+from tests.backends.cupy.close import close
 
 pytestmark = pytest.mark.gpu
 
@@ -205,82 +205,6 @@ def test_neighbours_in_their_own_places(numbers, places):
     check(numbers, "rnn", "value", "tanh", products, x[0], FACTORS, distances, factors=(1, *own))
     check(numbers, "rnn", "push", products, mixing[:1], distances)
     check(numbers, "rnn", "gather", sent, distances, other)
-
-
-def test_products_are_derivatives(device, rng):
-    """Of a mixture of three, a GRU, an LSTM and an RNN: differences of the values, and adjoints."""
-    n, k, step = 3, 5, 1e-6
-    like = device.zeros(1, dtype=device.float64)
-    mixture, gru, lstm, rnn = (
-        getattr(kernels, name).select(like, size=k) for name in ("mixture", "gru", "lstm", "rnn")
-    )
-
-    def random(*shape):
-        return device.asarray(rng.standard_normal(shape))
-
-    def differences(function, *pairs):
-        above, below = (function(*(x + way * step * dx for x, dx in pairs)) for way in (1, -1))
-        return [(one - other) / (2 * step) for one, other in zip(flat(above), flat(below))]
-
-    def compare(found, expected):
-        for one, other in zip(flat(found), expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-8 * max(1.0, np.abs(other).max()))
-
-    def copies(stack):
-        return [stack[j, ...] + 0.0 for j in range(stack.shape[0])]
-
-    def inner(*pairs):
-        return sum(float((x * y).sum()) for x, y in pairs)
-
-    a, h, da, dh, zero = random(3, n, k), random(3, n, k), random(3, n, k), random(3, n, k), device.zeros((4, n, k))
-    factors = device.zeros((5, n, k))
-    mixture.value(copies(a), zero[:3, ...], copies(h), factors)
-    push = mixture.push(copies(da), copies(dh), factors)
-    compare([push], differences(lambda a, h: mixture.value(copies(a), zero[:3, ...], copies(h)), (a, da), (h, dh)))
-    w = random(n, k)
-    hhat, arguments = mixture.pull(w + 0.0, zero[0, ...], factors)
-    shares = mixture.share(copies(zero[:3, ...]), hhat, factors)
-    assert inner(*zip(arguments, copies(da)), *zip(shares, copies(dh))) == pytest.approx(inner((w, push)), rel=1e-12)
-
-    def unit(y, hhat, candidate, factors=None):
-        keep, reset = gru.reset(y + 0.0, zero[:2, ...], hhat, factors)
-        return [reset, gru.blend(candidate + 0.0, zero[0, ...], keep, hhat, factors)]
-
-    y, dy, dreset, w2 = a[:2, ...], da[:2, ...], dh[1, ...], random(n, k)
-    unit(y, h[0, ...], h[1, ...], factors)
-    gates = dy + 0.0
-    found = [gru.push_reset(gates, dh[0, ...], factors), gru.push_blend(dreset + 0.0, gates, dh[0, ...], factors)]
-    compare(found, differences(unit, (y, dy), (h[0, ...], dh[0, ...]), (h[1, ...], dreset)))
-    candidate = gru.pull_blend(w, factors)
-    hhat, gates = gru.pull_reset(w2 + 0.0, w, factors)
-    pulled = inner((candidate, dreset), (hhat, dh[0, ...]), (gates, dy))
-    assert pulled == pytest.approx(inner((w2, found[0]), (w, found[1])), rel=1e-12)
-
-    y, dy, s, ds = random(4, n, k), random(4, n, k), random(2, n, 2 * k), random(2, n, 2 * k)
-    mixing, gating = device.zeros((5, n, k)), device.zeros((6, n, k))
-
-    def mix(a, s, factors=None):
-        return lstm.mix(copies(a), zero[:2, ...], copies(s), factors)
-
-    chat = mix(a[:2, ...], s, mixing)[1]
-    dhats = lstm.push_mix(copies(da[:2, ...]), copies(ds), mixing)
-    compare(dhats, differences(mix, (a[:2, ...], da[:2, ...]), (s, ds)))
-    hhat_bar, chat_bar = random(n, k), random(n, k)
-    switch = lstm.pull_mix(hhat_bar, chat_bar, mixing)
-    shares = lstm.share(copies(zero[:2, ...]), hhat_bar, chat_bar, mixing)
-    pulled = inner(*zip(switch, copies(da[:2, ...])), *zip(shares, copies(ds)))
-    assert pulled == pytest.approx(inner(*zip((hhat_bar, chat_bar), dhats)), rel=1e-12)
-    lstm.state(y + 0.0, zero, chat, gating)
-    dstate = lstm.push_state(dy + 0.0, dhats[1], gating)
-    compare([dstate], differences(lambda y, c: lstm.state(y + 0.0, zero, c), (y, dy), (chat, dhats[1])))
-    w = random(n, 2 * k)
-    arguments, carried = lstm.pull_state(w, gating)
-    assert inner((arguments, dy), (carried, dhats[1])) == pytest.approx(inner((w, dstate)), rel=1e-12)
-
-    for activation in ("tanh", "logistic", "relu", "identity"):
-        rnn.value(activation, copies(a), zero[0, ...], factors[:1, ...])
-        found = differences(lambda a, phi=activation: rnn.value(phi, copies(a), zero[0, ...]), (a, da))
-        compare([rnn.push(copies(da), factors[:1, ...])], found)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

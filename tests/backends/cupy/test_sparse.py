@@ -198,12 +198,6 @@ def test_a_pattern_is_analyzed_once_and_every_solver_freed(cudss, double, xp):
     assert cudss.alive[0] == before
 
 
-def test_the_same_solve_twice_is_bitwise_the_same(cudss, xp):
-    problem = ims.Problem(bratu, structure=GRID)
-    first, second = (ims.root(problem, xp.zeros((N, N))).x.get() for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-
-
 @pytest.mark.parametrize("has_diagonal", [True, False])
 def test_pseudo_transient_steps_are_factorized_on_the_device(cudss, xp, has_diagonal):
     rows, columns = GRID.sparse.indices, GRID.sparse.columns
@@ -253,14 +247,6 @@ def test_singular_systems_of_a_batch_are_told(cudss, xp, size):
     assert np.isnan(x[1:]).all()
 
 
-def test_the_diagonal_is_matched_where_the_pattern_has_none(cudss, double, xp):
-    swapped = ims.Sparse((np.arange(20), np.arange(20) ^ 1))
-    plan = CuDSSPlan(SparseMatrix(xp.ones(20), swapped))
-    assert plan.matches
-    x = SparseLU().factor(SparseMatrix(xp.full(20, 2.0), swapped), plan).solve(xp.arange(20.0))
-    np.testing.assert_allclose(x.get(), (np.arange(20) ^ 1) / 2)
-
-
 def test_the_diagonal_is_matched_after_it_was_zero(cudss, xp):
     """Of two systems the second one has zeros on the diagonal, as a saddle point has."""
     pairs = np.arange(20) ^ 1
@@ -285,12 +271,6 @@ def test_krylov_methods_follow_where_cudss_fails(cudss, double, xp, method):
     cudss.reset()
     assert result.success
     assert result.krylov_iterations > 0
-
-
-def test_a_singular_jacobian_ends_as_on_the_host(cudss, xp):
-    problem = ims.Problem(lambda u: 1.0 + 0.0 * u, structure=GRID)
-    statuses = [ims.root(problem, library.zeros((N, N)), method="sparse-newton").status for library in (np, xp)]
-    assert statuses[0] == statuses[1]
 
 
 # -- refusals ------------------------------------------------------------------------------------------------------

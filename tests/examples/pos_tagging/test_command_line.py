@@ -158,19 +158,6 @@ def test_user_errors_are_one_line(
         assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--epochs", "-1"], ["--epochs", "0"], ["--rate", "nan"], ["--dropout", "1"], ["--state", "x"], ["--start", "no"]],
-)
-def test_wrong_options_end_with_status_2(
-    main: ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    with pytest.raises(SystemExit) as ending:
-        main.main(arguments)
-    assert ending.value.code == 2
-    assert arguments[0] in capsys.readouterr().err
-
-
 def test_data_is_found_by_variable_or_downloaded(
     main: ModuleType,
     parts: dict[str, ModuleType],
