@@ -1,7 +1,8 @@
-"""Newton–Krylov solvers for nonlinear systems, one or a batch, on NumPy and CuPy arrays.
+"""Solves nonlinear systems F(x) = 0, one or a batch, detects their sparsity, and differentiates their solutions.
 
-`newton_krylov` takes the place of SciPy's. The native entries are `root`, `linear_solve`, `pull_back` and
-`push_forward`. Layers, diagnostics, drivers of many solves and the rest are in subpackages, loaded on first use.
+By Newton's method, on NumPy and CuPy arrays: `newton_krylov` takes the place of SciPy's, and the native entries are
+`root`, `linear_solve`, `pull_back` and `push_forward`. Layers, diagnostics, drivers of many solves and the rest are in
+subpackages, loaded on first use.
 """
 
 from __future__ import annotations
