@@ -90,14 +90,16 @@ def test_a_solve_without_time_ends_at_x0(name):
 
 
 def test_the_time_limit_holds_within_a_krylov_space():
+    calls = []
+
     def slow(x):
-        time.sleep(0.005)
+        calls.append(1)
+        time.sleep(0.005)  # or longer on a busy machine: then there are fewer calls
         return steep(x)
 
-    begin = time.perf_counter()
     result = ims.root(slow, np.zeros(40), method="newton-krylov", stop=NonlinearStop(max_seconds=0.1, rtol=1e-14))
     assert result.status is Status.TIME_LIMIT
-    assert time.perf_counter() - begin < 2
+    assert len(calls) <= 0.1 / 0.005 + SLACK
 
 
 def test_the_drop_in_has_the_same_limits():

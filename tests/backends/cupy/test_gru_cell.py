@@ -9,7 +9,6 @@ import implicitsolve as ims
 from implicitsolve import adapters
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters._stencil_cells import StencilGRUCell
-from tests.adapters.layers import derivative
 
 pytestmark = pytest.mark.gpu
 
@@ -85,12 +84,6 @@ def test_all_functions_are_those_of_numpy(sizes, offsets, dtype, device, rng):
 def test_large_states(size, dtype, device, rng):
     """Slices of different lengths, and more shared memory than blocks have by default."""
     both = Both(device, rng, (-1, 1), 1, 5, size, dtype, lambda *shape: rng.uniform(-1, 1, shape) / np.sqrt(size))
-    both.check(both.everything)
-
-
-@pytest.mark.parametrize("offsets", [(-3, 2), (2, 5), (3,)])
-def test_neighbours_stand_at_any_distance(offsets, device, rng):
-    both = Both(device, rng, offsets, 2, 4, 3)
     both.check(both.everything)
 
 
@@ -192,40 +185,6 @@ def layers(xp, rng, B, T, k, dtype="float64", scale=0.5, **options):
         inputs = A.pop("inputs")
         found.append(adapters.implicit_gru(A, inputs, lengths=options.get("lengths"), **edges))
     return found
-
-
-def test_adjoints_and_second_order(device, rng):
-    _, layer = layers(device, rng, 2, 5, 4)
-    H, v, w = (device.asarray(rng.standard_normal((2, 5, 4))) for _ in range(3))
-    halves = layer.halves
-    for function, x, dx, cotangent in (
-        (layer.linearize, H, v, w),
-        (halves.eliminated.linearize, H[:, 1::2], v[:, 1::2], w[:, ::2]),
-        (halves.kept.linearize, H[:, ::2], v[:, ::2], w[:, 1::2]),
-    ):
-        value, J = function(x)
-        Jv, Jw = J.matvec(dx), J.rmatvec(cotangent)
-        assert float((Jv * cotangent).sum()) == pytest.approx(float((Jw * dx).sum()), rel=1e-12)
-        errors = [float(abs(function(x + step * dx)[0] - value - step * Jv).max()) for step in (1e-2, 1e-3)]
-        assert 80 < errors[0] / errors[1] < 125
-
-
-@pytest.mark.parametrize("T", [1, 2, 5, 6])
-def test_diagonals_of_the_halves(T, device, rng):
-    """Zero where there is no neighbour."""
-    H = rng.uniform(-1, 1, (2, T, 4))
-    theirs, ours = layers(device, rng, 2, T, 4)
-    for half, other in (("eliminated", H[:, 1::2]), ("kept", H[:, ::2])):
-        if T > 1:
-            couplings = [
-                getattr(layer.halves, half).linearize(xp.asarray(other))[1]
-                for layer, xp in ((ours, device), (theirs, np))
-            ]
-            for one, expected in zip(*(coupling.diagonals() for coupling in couplings), strict=True):
-                np.testing.assert_allclose(one.get(), expected, rtol=0, atol=1e-13)
-    whole = [derivative(layer, xp.asarray(H)) for layer, xp in ((ours, device), (theirs, np))]
-    for one, expected in zip(*(coupling.diagonals() for coupling in whole), strict=True):
-        np.testing.assert_allclose(one.get(), expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
