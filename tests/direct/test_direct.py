@@ -7,8 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
-import implicitsolve as ims
-from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, LinearOperator, Status
+from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, Status
 from implicitsolve._arrays.host import to_host
 
 METHODS = [BlockLU(), BlockLU(pivoting="block"), BlockLU(pivoting="band"), CyclicReduction()]
@@ -67,25 +66,6 @@ class TestFactorization:
         assert inverse.matmat(X[..., :0]).shape == (3, 10, 0)
         with pytest.raises(ValueError, match="columns"):
             inverse.matmat(X[0])
-
-    def test_is_an_operator(self, method, rng):
-        A = tridiagonal(rng, 4, 3, 1, 1)
-        inverse = method.factor(A)
-        assert isinstance(inverse, LinearOperator)
-        np.testing.assert_allclose((inverse @ A) @ np.ones(4), np.ones(4))
-        np.testing.assert_allclose(inverse.H.matvec(A.H @ np.ones(4)), np.ones(4))
-
-    def test_is_an_operator_for_a_krylov_method(self, method, rng):
-        A = tridiagonal(rng, 8, 3, 2, 2)
-        inverse, x = method.factor(A), rng.normal(size=(8, 2))
-        assert inverse.approximate_inverse() is None
-        result = ims.linear_solve(inverse, x, stop=ims.LinearStop(rtol=1e-12)).raise_for_status()
-        np.testing.assert_allclose(result.x, A @ x, rtol=1e-9)
-
-    def test_preconditions_a_krylov_method_in_one_iteration(self, method, rng):
-        A = tridiagonal(rng, 2, 50, 3, 2, 2)
-        result = ims.linear_solve(A, np.ones((2, 50, 2)), M=method.factor(A), method=ims.GMRES())
-        assert (result.iterations == 1).all()
 
     def test_complex_right_hand_sides_of_a_real_matrix(self, method, rng):
         A = tridiagonal(rng, 5, 3, 2, 2)
@@ -272,14 +252,6 @@ class TestMemory:
         np.testing.assert_allclose(got, x, atol=1e-9)
         assert len(made) == 1 or not is_easy
 
-    @pytest.mark.parametrize(("lower", "upper"), [(0, 2), (2, 0), (0, 0)])
-    def test_triangular_in_place(self, lower, upper, rng):
-        blocks = dominant(rng, 2, 5, lower + upper + 1, 24, 24, lower=lower)
-        A = BlockBandedMatrix(blocks, lower=lower, upper=upper)
-        expected = BlockLU(backend="lapack").factor(A).solve(np.ones((2, 5, 24)))
-        actual = BlockLU(backend="lapack").factor(A, overwrite=True).solve(np.ones((2, 5, 24)))
-        np.testing.assert_array_equal(actual, expected)
-
     def test_read_only_blocks_are_copied(self, rng):
         blocks = dominant(rng, 20, 3, 3, 3)
         blocks.flags.writeable = False
@@ -301,10 +273,6 @@ class TestSettings:
             owner(refine=-1)
         with pytest.raises(TypeError, match="BlockBandedMatrix"):
             owner().factor(np.eye(3))
-
-    @pytest.mark.parametrize("owner", [BlockLU, CyclicReduction])
-    def test_a_limit_of_one_allows_no_growth(self, owner):
-        assert owner(growth_limit=1).growth_limit == 1
 
     def test_cyclic_reduction_cannot_pivot_over_the_band(self):
         with pytest.raises(ValueError, match="pivoting"):

@@ -19,7 +19,10 @@ METHODS = [
     BlockLU(pivoting="band", backend="reference"),
     CyclicReduction(backend="reference"),
 ]
-COMPILED = [BlockLU(backend="numba")]
+COMPILED = [
+    BlockLU(backend="numba"),
+    BlockLU(pivoting="band", backend="numba"),
+]
 KINDS = ["random", "dominant", "graded rows", "graded blocks", "tiny diagonal", "singular diagonal", "nearly singular"]
 BOUND = 30
 
