@@ -51,19 +51,6 @@ def test_it_is_the_dense_inverse(case, rng):
     np.testing.assert_array_equal(b, before)
 
 
-def test_one_sequence_alone(name, rng):
-    for T in (1, 2, 5):
-        case = make(name, B=1, T=T, lengths=None, scale=0.8)
-        params = {key: case.P[key] for key in case.weights}
-        edges = {key: case.P[key][0] for key in case.adapter.boundaries(1)}
-        alone = case.adapter.build(params, case.P["inputs"][0], **edges, **case.adapter.options)
-        M = alone.linearize(case.H[0])[1].approximate_inverse()
-        assert M.batch_shape == ()
-        J, b = case.jacobian(), rng.standard_normal(case.H[0].shape)
-        close(M.matvec(b).ravel(), np.linalg.solve(J, b.ravel()))
-        close(M.rmatvec(b).ravel(), np.linalg.solve(J.T, b.ravel()))
-
-
 # Ragged batches
 
 

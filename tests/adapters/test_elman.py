@@ -83,25 +83,4 @@ def test_n_iterations_make_the_first_n_states_exact(rng):
         assert n == 8 or np.abs(H[:, n] - exact[:, n]).max() > 1e-6
 
 
-def test_a_declared_structure(rng):
-    params, x, h0 = draw(rng)
-    network = elman(params, x, lengths=LENGTHS, h0=h0)
-    assert network.structure == ims.BlockBanded(1, 0, 4)
-    assert network.fixed_point
-    assert network.halves is None
-    H = rng.standard_normal((3, 6, 4))
-    blocks = network.blocks(H)
-    assert blocks.shape == (3, 6, 2, 4, 4)
-    np.testing.assert_array_equal(blocks[:, :, 1], np.broadcast_to(np.eye(4), (3, 6, 4, 4)))
-
-
-def test_long_sequences_in_single_precision(rng):
-    params, x, h0 = draw(rng, B=2, T=500, scale=0.4)
-    cast = {name: value.astype(np.float32) for name, value in params.items()}
-    network = elman(cast, x.astype(np.float32), h0=h0.astype(np.float32))
-    H = network.substitute()
-    assert H.dtype == np.float32
-    np.testing.assert_allclose(H, loop(params, x, h0, [500, 500]), atol=1e-4)
-
-
 # Arguments

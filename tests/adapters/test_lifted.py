@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 
 import implicitsolve as ims
-from implicitsolve.adapters import _lifted_matrices, initial_guess, lifted_net
+from implicitsolve.adapters import initial_guess, lifted_net
 from implicitsolve.testing import dot_test, structure_test, taylor_test
 from tests.adapters.lifted import (
     ACTIVATIONS,
@@ -97,24 +97,6 @@ def test_gradients_have_the_pattern_of_the_parameters_even_where_it_holds_zeros(
     assert np.count_nonzero(gradient.data) == A.nnz
 
 
-@pytest.mark.parametrize("name", ["bsr", "oblong", "large"])
-def test_products_of_blocks_are_the_same_however_large_they_are(case, name, monkeypatch, rng):
-    parts, x = case
-    full = rng.standard_normal((N, N))  # several blocks in a row and in a column
-    net = lifted_net(FORMS[name](full), FORMS["dense"](parts["B"]), parts["inputs"])
-    expected = lifted_net(full, parts["B"], parts["inputs"])
-    for few in (0, N * N):
-        monkeypatch.setattr(_lifted_matrices, "FEW", few)
-        close(net.residual(x), expected.residual(x))
-        close(net.jvp(x, x), expected.jvp(x, x))
-        close(net.vjp(x, x), expected.vjp(x, x))
-    some = FORMS[name](np.where(np.arange(N)[:, None] < 6, full, 0.0))  # block rows without a block
-    close(
-        lifted_net(some, parts["B"], parts["inputs"]).vjp(x, x),
-        lifted_net(dense(some), *list(parts.values())[1:]).vjp(x, x),
-    )
-
-
 def test_blocks_are_those_of_the_jacobian(case, activation):
     parts, x = case
     net = lifted_net(banded(parts["A"]), parts["B"], parts["inputs"], activation=activation)
@@ -174,21 +156,6 @@ def test_every_library_and_dtype(case, name, xp, dtype):
         close(gradient, banded(host_net.parameter_vjp(x, x)["A"]).todense(), tolerance)
 
 
-def test_one_system_is_a_batch_of_one(case, form):
-    parts, x = case
-    A, B = form(parts["A"]), scipy.sparse.csr_array(parts["B"])
-    net = lifted_net(A, B, parts["inputs"][:1])
-    single = lifted_net(A, B, parts["inputs"][0])
-    assert (net.batch_ndim, single.batch_ndim) == (1, 0)
-    for function in ("residual", "jvp", "vjp"):
-        arguments = [x] if function == "residual" else [x, x[::-1]]
-        one = getattr(single, function)(*(a[0] for a in arguments))
-        np.testing.assert_array_equal(one, getattr(net, function)(*(a[:1] for a in arguments))[0])
-    gradients = single.parameter_vjp(x[0], x[1])
-    assert gradients["inputs"].shape == (P,)
-    np.testing.assert_array_equal(dense(gradients["A"]), dense(net.parameter_vjp(x[:1], x[1:2])["A"]))
-
-
 def test_some_systems_of_a_batch(case, form):
     parts, x = case
     net = lifted_net(form(parts["A"]), parts["B"], parts["inputs"])
@@ -197,12 +164,6 @@ def test_some_systems_of_a_batch(case, form):
     close(part.residual(x[kept]), net.residual(x)[kept])
     close(net.linearize(x)[1].take(kept).matvec(x[kept]), net.jvp(x, x)[kept])
     np.testing.assert_array_equal(part.parameters["inputs"], parts["inputs"][kept])
-
-
-def test_relu_has_slope_zero_at_zero():
-    net = lifted_net(np.ones((2, 2)), np.array([[-2.0], [1.0]]), np.ones(1), activation="relu")
-    at = np.ones(2)  # A x + B u = (0, 3)
-    np.testing.assert_array_equal(net.jvp(at, np.array([1.0, 0.0])), [1.0, -1.0])
 
 
 def test_far_out_every_activation_has_its_limit(activation):

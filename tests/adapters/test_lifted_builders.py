@@ -186,33 +186,6 @@ def test_birnn(format, m, activation, rng):
         close(actual.weights[name], gradient)
 
 
-def test_h0_of_the_logistic_is_one_half(rng):
-    A, B, C = lifted_rnn(*(rng.uniform(-1, 1, shape) for shape in ((K, K), (K, D), (Q, K))), T)
-    x = lifted_net(A, B, lifted_inputs(rng.standard_normal((T, D))), activation="logistic").substitute()
-    np.testing.assert_array_equal(x[-K:], 0.5)
-    assert C.shape == (Q, (T + 1) * K)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_root_finds_the_same_solution(format, rng):
-    weights = (rng.uniform(-0.7, 0.7, shape) for shape in ((K, K), (K, D), (Q, K)))
-    A, B, _ = lifted_rnn(*weights, T, format=format)
-    problem = lifted_net(A, B, lifted_inputs(rng.standard_normal((BATCH, T, D))))
-    result = ims.root(problem, stop=ims.NonlinearStop(atol=1e-13, rtol=0.0))
-    assert result.success.all()
-    close(result.x, problem.substitute(), 1e-12)
-
-
-def test_one_sequence_is_a_batch_of_one(rng):
-    weights = [rng.uniform(-0.7, 0.7, shape) for shape in ((K, K), (K, D), (Q, K))]
-    net = lifted_rnn(*weights, T, outputs="all")
-    u, g = lifted_inputs(rng.standard_normal((1, T, D))), rng.standard_normal((1, T * Q))
-    batch, single = solved(net, u, "tanh", g), solved(net, u[0], "tanh", g[0])
-    close(single.outputs, batch.outputs[0])
-    for name in batch.weights:
-        close(single.weights[name], batch.weights[name])
-
-
 @pytest.mark.parametrize("format", ["block-banded", "dense"])
 def test_another_library(format, rng):
     xp: Any = array_api_strict

@@ -53,29 +53,6 @@ def test_with_the_switch_shut_it_is_the_ordinary_lstm(side, rng):
         np.testing.assert_allclose(result.x[b, :n], ordinary(params, x[b, :n], h, c, order), atol=1e-13)
 
 
-def test_gradients_are_those_of_the_ordinary_lstm(rng):
-    """With s = 1, by differences of the ordinary LSTM's own loop."""
-    params, x, edges = draw(rng)
-    shut = one_sided(params, "p")
-    layer = implicit_lstm(shut, x, **edges)
-    result = ims.root(layer, stop=STOP)
-    w = rng.standard_normal(result.x.shape)
-    gradients = ims.pull_back(layer, result, w, stop=ims.LinearStop(rtol=1e-13)).gradients
-    direction = {name: rng.standard_normal(value.shape) for name, value in params.items() if name[1] in "ifog"}
-
-    def loss(step):
-        P = shut | {name: shut[name] + step * value for name, value in direction.items()}
-        states = [ordinary(P, x[b], edges["hs"][b], edges["cs"][b], range(5)) for b in range(3)]
-        return (w * np.stack(states)).sum()
-
-    h = 1e-3
-    differences = [loss(i * h) - loss(-i * h) for i in (1, 2, 3)]
-    slope = (45 * differences[0] - 9 * differences[1] + differences[2]) / (60 * h)
-    assert slope == pytest.approx(sum((gradients[name] * value).sum() for name, value in direction.items()), rel=1e-9)
-    assert not gradients["he"].any()
-    assert not gradients["ce"].any()
-
-
 def test_time_reversed(rng):
     params, x, edges = draw(rng)
     H = rng.uniform(-1, 1, (3, 5, 8))

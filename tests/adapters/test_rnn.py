@@ -41,16 +41,6 @@ def test_without_later_neighbours_it_is_the_elman_network(rng):
     assert mine["he"].shape == (0, 4)
 
 
-def test_a_stencil_may_be_wider_than_it_needs_to_be(rng):
-    params, x, H = draw(rng)
-    edges = {name: rng.standard_normal((3, 4)) for name in ("hs", "he")}
-    none = np.zeros((2, 4, 4))
-    wide = params | {"P": np.concatenate([params["P"], none]), "N": np.concatenate([params["N"], none[:1]])}
-    given = {"hs": edges["hs"], "he": edges["he"][:2]}
-    narrow = implicit_rnn(params, x, hs=edges["hs"][:1], he=edges["he"][:1])
-    np.testing.assert_allclose(implicit_rnn(wide, x, **given).residual(H), narrow.residual(H), atol=1e-15)
-
-
 @pytest.mark.parametrize(("lower", "upper"), [(1, 1), (2, 1), (0, 3)])
 def test_time_reversed(lower, upper, rng):
     params, x, H = draw(rng, lower, upper)

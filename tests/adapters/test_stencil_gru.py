@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import implicitsolve as ims
 from implicitsolve.adapters import gru_parameters, implicit_gru, stencil_gru, stencil_gru_parameters
 from tests.adapters.layers import gates
 
@@ -45,15 +44,6 @@ def test_nearest_neighbours_are_the_implicit_gru(offsets, order, scale, rng):
     for name, value in (as_stencil(theirs, order) | {name: theirs[name] for name in (*edges, "inputs")}).items():
         np.testing.assert_allclose(mine[name], value, **close | {"atol": 1e-12 * scale})
     np.testing.assert_allclose(layer.initial_guess("one-step", None), gru.initial_guess("one-step", None), **close)
-
-
-def test_and_so_is_its_solution(rng):
-    params, x = gru_parameters(2, 4, scale=0.5, rng=rng), rng.standard_normal((3, 6, 2))
-    problems = implicit_gru(params, x), stencil_gru(as_stencil(params), x, offsets=(-1, 1))
-    one, other = (ims.root(problem, stop=ims.NonlinearStop(atol=1e-13, rtol=0.0)) for problem in problems)
-    assert one.success.all()
-    assert other.success.all()
-    np.testing.assert_allclose(one.x, other.x, atol=1e-12)
 
 
 @pytest.mark.parametrize("offset", [-1, 1, -2])
