@@ -13,8 +13,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._arrays.norms import norm_max
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.kernels._norms import norm_max
 from implicitsolve.status import Status
 from implicitsolve.stopping import Counts
 

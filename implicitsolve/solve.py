@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array, is_complex
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.krylov._base import with_idle_measured
 from implicitsolve.linearize._evaluator import FEW, Evaluator

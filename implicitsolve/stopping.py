@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
-from implicitsolve._arrays.norms import Norms
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.kernels._norms import Norms
 from implicitsolve.status import Status
 
 Result = TypeVar("Result")

@@ -17,7 +17,7 @@ from implicitsolve._arrays.namespace import (
     as_inexact,
     real_dtype,
 )
-from implicitsolve._arrays.norms import norm2, norm_max
+from implicitsolve.kernels._norms import norm2, norm_max
 
 # --------------------------------------------------------------------------------------------------------------- norms
 

@@ -23,13 +23,13 @@ CORE = """
 _typing
 _arrays
 status errors
+kernels
 stopping
 _summary
 _sparse_structure
 structure
 result
 monitor
-kernels
 operators
 problem _scipy_keywords
 linearize
@@ -71,10 +71,7 @@ CLOSES_A_CIRCLE = {
     ("implicitsolve.operators._base", "implicitsolve.operators._convert"),
 }
 # Imports against the order, as (folder, folder). The aim is an empty set.
-AGAINST_THE_ORDER = {
-    ("kernels", "_heap"),
-    ("solve", "_heap"),
-}
+AGAINST_THE_ORDER: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True)

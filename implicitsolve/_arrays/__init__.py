@@ -1,1 +1,1 @@
-"""Arrays of any library: their namespaces and dtypes, transfers to the host, rows by index, and norms."""
+"""Arrays of any library: their namespaces and dtypes, transfers to the host, and rows by index."""

@@ -18,7 +18,7 @@ from array_api_compat import is_numpy_array as is_numpy_array
 from array_api_compat import is_torch_array as is_torch_array
 from array_api_compat import numpy as _numpy
 
-from implicitsolve._typing import Array, Namespace
+from implicitsolve._typing import Array, HostArray, Namespace
 
 numpy_namespace: Namespace = _numpy
 _known: dict[type, Namespace] = {}
@@ -87,6 +87,12 @@ def safe_range(xp: Namespace, dtype: Any) -> tuple[float, float]:
     info = xp.finfo(dtype)
     low = math.sqrt(float(info.smallest_normal)) / float(info.eps)
     return low, math.sqrt(float(info.max)) * float(info.eps)
+
+
+def is_safe(norms: HostArray, xp: Namespace, dtype: Any) -> HostArray:
+    """Where a norm from a plain sum of squares is accurate: no square overflows or underflows."""
+    low, high = safe_range(xp, dtype)
+    return (norms > low) & (norms < high)
 
 
 def copy_array(x: Array) -> Array:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_complex
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array
 from implicitsolve.derivatives._systems import (
     AdjointResult,
@@ -27,6 +26,7 @@ from implicitsolve.derivatives._systems import (
 )
 from implicitsolve.direct import BlockLU, DirectMethod, Factored, solve_factored
 from implicitsolve.direct._sparse_lu import SparseLU
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator, JacobianProducts

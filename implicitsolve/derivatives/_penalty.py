@@ -10,10 +10,10 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives._systems import gradients_of
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult

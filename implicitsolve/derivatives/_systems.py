@@ -11,10 +11,10 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
-from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._summary import summarize_derivative
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split
+from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import BASIS_MEMORY
 from implicitsolve.linearize._difference_steps import weights

@@ -12,12 +12,12 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import as_inexact
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._history import native
 from implicitsolve.direct import BlockLU
 from implicitsolve.direct._sparse_lu import SparseLU
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import sparse_jacobian

@@ -9,10 +9,10 @@ import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import as_inexact, eps
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._condition import DENSE, Condition, System, condition_of
 from implicitsolve.diagnostics._spectrum import spectrum_of
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
 from implicitsolve.testing import check_derivatives

@@ -10,9 +10,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.diagnostics._condition import System
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit, own_generator
 

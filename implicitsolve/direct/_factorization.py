@@ -15,9 +15,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather
 from implicitsolve._arrays.namespace import array_namespace, is_array, is_complex
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import BACKENDS, Factors, StoredFactors
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import KrylovOutcome, LinearMethod
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.result import per_system, status_per_system

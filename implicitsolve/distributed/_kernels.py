@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import numpy_namespace, safe_range
-from implicitsolve._arrays.norms import is_safe
+from implicitsolve._arrays.namespace import is_safe, numpy_namespace, safe_range
 from implicitsolve._typing import HostArray
 from implicitsolve.distributed._array import DistributedArray, replicate
 from implicitsolve.distributed._communicator import Communicator, has_neighbours

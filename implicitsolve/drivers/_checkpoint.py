@@ -15,10 +15,10 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps, is_array
-from implicitsolve._arrays.norms import norm_max
 from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._batch import selected, unknown
+from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import Anderson, Auto, Broyden, Homotopy, NewtonKrylov, Picard

@@ -11,12 +11,12 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
-from implicitsolve._arrays.norms import norm_max
 from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.derivatives import AdjointResult, pull_back
 from implicitsolve.derivatives._systems import long_krylov
 from implicitsolve.drivers._stream import solve_stream
+from implicitsolve.kernels._norms import norm_max
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.monitor import Monitor, silent
 from implicitsolve.nonlinear import Anderson

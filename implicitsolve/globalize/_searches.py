@@ -21,7 +21,6 @@ from scipy.optimize import lsq_linear
 
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps, near_reciprocals
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._line_search import (
     SUFFICIENT_DECREASE,
@@ -31,6 +30,7 @@ from implicitsolve.globalize._line_search import (
     SearchStart,
     squared_ratio,
 )
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import GMRES
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator

@@ -10,7 +10,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import empty_vectors, from_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace, safe_range
-from implicitsolve._arrays.norms import Norms
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._contract import Kernel
 
@@ -243,7 +242,6 @@ class Row(Vectors):
 
 
 vectors: Kernel = Kernel("vectors", Vectors)
-Norms.kernel = vectors
 
 
 def vectors_like(x: Array) -> Any:

@@ -12,8 +12,8 @@ from scipy.linalg.lapack import dtrtrs
 
 from implicitsolve._arrays.host import clear, from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps, is_complex, safe_range
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.kernels._vectors import resized, room, vectors_like
 from implicitsolve.krylov._base import ApproximateInverse, classify, part_of
 from implicitsolve.operators import LinearOperator

@@ -9,8 +9,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 from implicitsolve.stopping import check_limit, check_number

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
-from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._arrays.norms import is_safe, norm2
+from implicitsolve._arrays.namespace import array_namespace, eps, is_safe
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels import Kernel
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.krylov._base import KrylovMethod, KrylovOutcome, classify, part_of, start, updated
 from implicitsolve.operators import LinearOperator

@@ -9,8 +9,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov._arnoldi import Hessenberg
 
 

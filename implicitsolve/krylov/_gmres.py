@@ -9,8 +9,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, scatter
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._arrays.norms import Norms
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import Norms
 from implicitsolve.krylov._arnoldi import Arnoldi
 from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, part_of, start, updated
 from implicitsolve.operators import LinearOperator

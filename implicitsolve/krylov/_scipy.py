@@ -11,8 +11,8 @@ import numpy as np
 import scipy.sparse.linalg as spla
 
 from implicitsolve._arrays.namespace import library
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov._base import IDLE, KrylovMethod, KrylovOutcome, classify, start
 from implicitsolve.operators import LinearOperator
 

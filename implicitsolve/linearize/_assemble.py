@@ -20,8 +20,8 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host, gather, scatter, takes_indices, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps, is_array, is_complex
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._difference_steps import (
     LEAST_CHANGE,
     MAX_ADJUSTMENTS,

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.host import from_host
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._coloring import full_rows, greedy_colors
 
 Flat = Callable[[Array], Array]

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._sparse_structure import Sparse, compressed
 from implicitsolve._typing import HostArray
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._bisection import Entries, Probe
 from implicitsolve.linearize._coloring import color_columns
 

@@ -25,9 +25,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace, safe_range
-from implicitsolve._arrays.norms import norm2, norm_max
 from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.kernels._vectors import Row, vectors_like
 from implicitsolve.problem import spread
 

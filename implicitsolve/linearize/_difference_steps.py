@@ -14,9 +14,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps, numpy_namespace
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import Kernel
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.structure import BlockBanded
 

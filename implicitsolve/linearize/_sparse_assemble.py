@@ -12,9 +12,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, takes_indices, to_host
 from implicitsolve._arrays.namespace import array_namespace, device, eps
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._bisection import Flat
 from implicitsolve.linearize._coloring import Coloring, color_columns
 from implicitsolve.linearize._detect import MISMATCH, detect, random_direction, wrong_rows

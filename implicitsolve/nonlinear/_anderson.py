@@ -10,8 +10,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._arrays.norms import Norms
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import Norms
 from implicitsolve.linearize._evaluator import Entering
 from implicitsolve.nonlinear._fixed_point import REJECTIONS, FixedPointLoop, FixedPointState, scaled
 from implicitsolve.nonlinear._history import FIRST_COLUMNS, History, OneHistory

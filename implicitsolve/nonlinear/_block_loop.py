@@ -10,11 +10,11 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._arrays.norms import Norms, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._factorization import BlockSettings
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.globalize._searches import kept_part
+from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._broyden import (

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._arrays.norms import norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
 from implicitsolve.kernels import Factors
+from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator

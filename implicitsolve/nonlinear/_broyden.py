@@ -26,11 +26,11 @@ import numpy as np
 from scipy.linalg import blas
 
 from implicitsolve._arrays.host import from_host, to_host
-from implicitsolve._arrays.namespace import array_namespace, numpy_namespace, safe_range
-from implicitsolve._arrays.norms import Norms, is_safe, norm_max
+from implicitsolve._arrays.namespace import array_namespace, is_safe, numpy_namespace, safe_range
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE
 from implicitsolve.kernels import rank_one
+from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.nonlinear._fixed_point import FixedPointLoop, FixedPointState, scaled
 from implicitsolve.nonlinear._state import FixedPointMethod, SolveContext

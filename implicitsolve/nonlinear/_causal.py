@@ -8,9 +8,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
+from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext
 from implicitsolve.operators import LinearOperator

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from implicitsolve._arrays.namespace import eps, numpy_namespace
-from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult, squared_ratio
 from implicitsolve.globalize._searches import (
@@ -23,6 +22,7 @@ from implicitsolve.globalize._searches import (
     next_radius,
     trust_step,
 )
+from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_product import Box

@@ -12,9 +12,9 @@ from scipy.linalg.lapack import dtrtri, dtrtrs
 
 from implicitsolve._arrays.host import from_host, gather
 from implicitsolve._arrays.namespace import array_namespace, eps, is_complex, numpy_namespace, safe_range
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import Correction
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.kernels._vectors import CANCELS
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._recycling import (

@@ -8,10 +8,10 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter
-from implicitsolve._arrays.norms import Norms, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.globalize._line_search import SearchResult
+from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._loop import CONVERGED, NONFINITE, RUNNING, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, NonlinearMethod, SolveContext, label

@@ -8,9 +8,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov._arnoldi import Arnoldi, Cycle
 from implicitsolve.nonlinear._loop import ITERATION_LIMIT, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, SolveContext

@@ -9,9 +9,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, merge_rows, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
-from implicitsolve._arrays.norms import Norms, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
+from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.linearize._evaluator import Entering, Evaluator
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from implicitsolve._arrays.namespace import eps, is_complex
-from implicitsolve._arrays.norms import norm2, norm_max
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import (
     Backtracking,
@@ -19,6 +18,7 @@ from implicitsolve.globalize._line_search import (
     SearchStart,
 )
 from implicitsolve.globalize._searches import Dogleg, bounded_direction, kept_part
+from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range
-from implicitsolve._arrays.norms import Norms, norm2
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import (
     SUFFICIENT_DECREASE,
@@ -24,6 +23,7 @@ from implicitsolve.globalize._line_search import (
     SearchStart,
 )
 from implicitsolve.kernels._lapack import IAMAX
+from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._broyden import DOT

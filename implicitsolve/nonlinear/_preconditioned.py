@@ -12,8 +12,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array
-from implicitsolve._arrays.norms import norm_max
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._checks import checked_array
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.monitor import Monitor, mapped

@@ -9,10 +9,10 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, copy_array
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array, Indices
 from implicitsolve.globalize._line_search import ConstantForcing, SearchResult, SearchStart
 from implicitsolve.globalize._searches import FullStep
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._block_newton import BlockNewton

@@ -10,9 +10,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov._recycling import RecycledSpace
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import eps
-from implicitsolve._arrays.norms import Norms
 from implicitsolve._typing import Array, Indices
+from implicitsolve.kernels._norms import Norms
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext

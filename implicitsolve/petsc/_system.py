@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import as_inexact
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler

@@ -9,8 +9,8 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import as_inexact, eps, host_dtype, is_complex
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._typing import Array
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator, aslinearoperator
 from implicitsolve.problem import Problem

@@ -12,10 +12,10 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array, is_complex
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination._even_odd import even_odd, merge, split
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.problem import Problem

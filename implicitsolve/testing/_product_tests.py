@@ -10,9 +10,9 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import as_inexact, eps, is_complex
-from implicitsolve._arrays.norms import norm2
 from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._jacobian import jacobian

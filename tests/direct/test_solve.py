@@ -7,8 +7,8 @@ import pytest
 
 from implicitsolve import BlockBandedMatrix, BlockLU, CyclicReduction, LinearOperator, LinearStop, Status
 from implicitsolve._arrays.host import to_host
-from implicitsolve._arrays.norms import norm2
 from implicitsolve.direct._factorization import MOST_REFINEMENTS, solve_factored
+from implicitsolve.kernels._norms import norm2
 
 
 def matrix(rng, *batch, T=8, k=2, dtype=np.float64, xp=np):

@@ -5,8 +5,8 @@ import pytest
 
 from implicitsolve._arrays.host import empty_vectors, to_host, zero_vectors
 from implicitsolve._arrays.namespace import is_array
-from implicitsolve._arrays.norms import norm2, norm_max
 from implicitsolve.distributed import Counted, Serial, from_local, replicated, split, threads
+from implicitsolve.kernels._norms import norm2, norm_max
 from tests.distributed.arrays import SIZES, namespace, on_ranks
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicitsolve import GMRES, EisenstatWalker, NewtonKrylov, NonlinearStop, Problem, Status, aslinearoperator, root
-from implicitsolve._arrays.norms import norm2
+from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import _recycling
 
 pytestmark = pytest.mark.rounding

@@ -10,8 +10,7 @@ import cupy
 import numpy as np
 
 from implicitsolve import kernels
-from implicitsolve._arrays.namespace import array_namespace, safe_range
-from implicitsolve._arrays.norms import is_safe
+from implicitsolve._arrays.namespace import array_namespace, is_safe, safe_range
 from implicitsolve.backends.cupy._module import MOST_GRID, THREADS, WARP, dense, is_real, launch, strides
 from implicitsolve.krylov._bicgstab import bicgstab
 from implicitsolve.linearize._difference_steps import place_colors as colors

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from implicitsolve._arrays.host import to_host
-from implicitsolve._arrays.norms import norm2, norm_max
 from implicitsolve.kernels import rank_one, vectors
+from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.krylov._bicgstab import bicgstab
 
 pytestmark = pytest.mark.gpu

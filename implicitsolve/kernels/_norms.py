@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
 
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, to_host
-from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace, safe_range
-from implicitsolve._typing import Array, HostArray, Indices, Namespace
+from implicitsolve._arrays.namespace import array_namespace, is_complex, is_safe, numpy_namespace, safe_range
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._vectors import vectors
 
 SHORT_ROW = 256  # entries; norm_max of rows of 16 takes a quarter of the time by one flat reduction
 
@@ -69,8 +69,6 @@ class Norms:
     is computed when needed.
     """
 
-    kernel: ClassVar[Any]  # `kernels.vectors`, set there: the kernels import this module
-
     def __init__(self, *arrays: Array, numbers: HostArray | None = None) -> None:
         self.arrays = arrays
         self._numbers = numbers  # what `_measured` returns
@@ -99,7 +97,7 @@ class Norms:
                 self._numbers = np.zeros((x.shape[0], 2 * len(self.arrays)))
             else:
                 with np.errstate(all="ignore"):
-                    work = self.kernel.select(x, size=x.shape[1])
+                    work = vectors.select(x, size=x.shape[1])
                     self._numbers = to_host(work.measure(self.arrays)).astype(np.float64)
         return self._numbers
 
@@ -114,9 +112,3 @@ def _squares(x: Array) -> HostArray:
     xp = array_namespace(x)
     squares = xp.vecdot(x, x)
     return to_host(xp.real(squares) if is_complex(x) else squares).astype(np.float64)
-
-
-def is_safe(norms: HostArray, xp: Namespace, dtype: Any) -> HostArray:
-    """Where a norm from a plain sum of squares is accurate: no square overflows or underflows."""
-    low, high = safe_range(xp, dtype)
-    return (norms > low) & (norms < high)
