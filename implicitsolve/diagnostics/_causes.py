@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from implicitsolve.derivatives import AdjointResult
-from implicitsolve.diagnostics._history import LINEAR_ADVICE, STOPPED, Case, Cause, faster, place, slowness
+from implicitsolve.derivatives import AdjointResult, TangentResult
+from implicitsolve.diagnostics._history import STOPPED, Case, show_entry
 from implicitsolve.result import LinearResult
 from implicitsolve.status import Status
 
@@ -19,179 +19,135 @@ FLAT = 0.8  # factor of a step that is no progress
 FAST = 0.2  # factor of a step that ends a solve soon, if it is half the one before
 SOON = 5  # steps that a fast solve may still need
 FOREVER = 10_000  # more steps than anyone would wait for
-STILL = 1e-8  # step length with which x hardly moves
+SHORT = 0.5  # median step length below which J may not be the derivative of F
+STEADY = 0.25  # spread of the last factors, relative to their mean
+SLOW = 0.9  # factor of a fixed-point step that other methods beat
+POWER = 0.015  # distance to (1 - 1/m)^m, the factor of ||F|| by which Newton's steps reduce a power m
+POOR = 0.3  # linear residual from which on a direction is a poor one
+MANY = 100  # Krylov iterations of one step that ask for a preconditioner
+NEAR = 1e-6  # reduction of ||F|| below which Newton's method near a nonsingular root takes full steps
+CLOSE = 10  # residual over target that a few more iterations may close
 AT_ROUNDING = Status.ITERATION_LIMIT, Status.STAGNATED, Status.LINE_SEARCH_FAILED  # how a norm of rounding error ends
+PRECONDITION = (
+    "Precondition (`preconditioner=`, or declare a `structure`, which gives one), or enlarge the space: "
+    "NewtonKrylov(max_krylov=...), or `restart` of your own method."
+)
+ELSEWHERE = "Start elsewhere, or race() several initial guesses."
+CHECK = "explain(result, problem) finds out which."
 
 
-def cause_of(case: Case) -> Cause:
-    """The cause for a system that has failed."""
+@dataclass(frozen=True)
+class Cause:
+    """What happened, and what to try; causes with the same key are reported together."""
+
+    key: str
+    what: str
+    advice: str
+
+
+def find_cause(case: Case) -> Cause | None:
+    """Why a system has failed, or what looks suspicious in one that has converged."""
+    if case.status == Status.CONVERGED:
+        return _suspicion(case)
     if case.status in STOPPED:
         return Cause("stopped", "It was stopped as requested: this is not a failure.", "")
-    rounded = _rounding(case) if case.status in AT_ROUNDING else None
-    return rounded or CAUSES.get(case.status, _described)(case)
-
-
-def _described(case: Case) -> Cause:
     message = case.status.message
-    return Cause(case.status.name, f"{message[0].upper()}{message[1:]}.", case.status.hint)
+    other = Cause(case.status.name, f"{message[0].upper()}{message[1:]}.", case.status.hint)
+    rule = CAUSES.get(case.status)
+    return (_rounding(case) if case.status in AT_ROUNDING else None) or (rule(case) if rule else other)
 
 
 def _nonfinite(case: Case) -> Cause:
+    bad = ~np.isfinite(case.F)
     if not np.isfinite(case.x).all():
-        entry = place(case.x, ~np.isfinite(case.x))
+        entry = show_entry(case.x, ~np.isfinite(case.x))
         return Cause("x", f"x0 itself is not finite: {entry}.", "Start at finite numbers.")
-    if not np.isfinite(case.F).all() and not case.history.steps:
-        bad = ~np.isfinite(case.F)
-        at = place(case.F, bad)
+    if bad.any():
         here = f", where x is {case.x[bad].flat[0]:.4g}" if case.x.shape == case.F.shape else ""
-        what = f"F is not finite at the start: {int(bad.sum())} of {bad.size} entries, the first {at}{here}."
-        return Cause("start", what, "Start inside the domain of the residual, or extend it there.")
-    if not np.isfinite(case.F).all():
-        return Cause("end", f"F is not finite: {place(case.F, ~np.isfinite(case.F))}.", "Check the residual there.")
-    accepted = int((case.history.part("step_length") > 0).sum())
-    after = f" and after {accepted} step{'s' * (accepted > 1)}" if accepted else ""
-    what = (
-        f"F was finite at x0{after}, then not finite at any trial point of the next step, down to the shortest; the "
-        f"entries of x, the last iterate, lie between {np.real(case.x).min():.4g} and {np.real(case.x).max():.4g}."
-    )
-    return Cause(
-        "later",
-        what,
+        start = "at the start" if not case.history.steps else "at x"
+        what = f"F is not finite {start}: {int(bad.sum())} of {bad.size} entries, the first"
+        advice = "Start inside the domain of the residual, or extend it there."
+        return Cause("start", f"{what} {show_entry(case.F, bad)}{here}.", advice)
+    what = "F was finite up to x, the last iterate, but at no trial point of the next step, down to the shortest."
+    advice = (
         "Solve for a variable that cannot leave the domain of the residual (log x for positive x), start closer to the "
-        "solution, or look for an overflow in the residual at x.",
+        "solution, or look for an overflow in the residual at x."
     )
+    return Cause("later", what, advice)
 
 
 def _iteration_limit(case: Case) -> Cause:
-    history = case.history
+    history, rate, slow = case.history, case.history.rate, _slowness(case)
     if not history.steps:
         return Cause("none", "No step was allowed.", "NonlinearStop(max_iterations=...) of at least 1.")
-    rate, ratios, slow = history.rate, history.ratios, slowness(case)
-    more = _more_steps(case, rate)
+    is_falling = case.target > 0 and 0 < rate < 1 and case.norm > case.target
+    more = math.ceil(math.log(case.target / case.norm) / math.log(rate)) if is_falling else 0
     if not rate < 1 or more > FOREVER:
-        if slow:
-            return slow
-        best = int(np.nanargmin(history.norms))
-        what = (
-            f"norm(F) hardly falls any further: {case.norm:.3g} after {history.steps} steps{case.aim}; the least was "
-        )
-        return Cause("no progress", f"{what}{history.norms[best]:.3g}, after step {best}.", _another_method(case))
+        what = f"norm(F) hardly falls any further: {case.aim} after {history.steps} steps."
+        return slow or Cause("no progress", what, _another_method(case))
+    ratios = history.ratios
     if ratios[-1] < FAST and (ratios.size == 1 or ratios[-1] < 0.5 * ratios[-2]):
-        what = (
-            f"The solve was converging fast when it ended: the last step reduced norm(F) by {ratios[-1]:.2g}{case.aim}."
-        )
-        return Cause("fast", what, f"NonlinearStop(max_iterations={history.steps + SOON}): a few more steps suffice.")
-    what = f"Over the last steps norm(F) fell by a factor of {rate:.4g} per step, to {case.norm:.3g}{case.aim}."
-    advice = "NonlinearStop(max_iterations=...) of a larger value"
-    if more:
-        what += f" At that rate {more} more steps reach it."
-        advice = f"NonlinearStop(max_iterations={math.ceil(1.1 * (history.steps + more))})"
+        what = f"The solve was converging fast when it ended: the last step reduced norm(F) by {ratios[-1]:.2g}"
+        advice = f"NonlinearStop(max_iterations={history.steps + SOON}): a few more steps suffice."
+        return Cause("fast", f"{what}, to {case.aim}.", advice)
+    what = f"Over the last steps norm(F) fell by a factor of {rate:.4g} per step, to {case.aim}."
+    limit = math.ceil(1.1 * (history.steps + more)) if more else "..."
+    advice = f"NonlinearStop(max_iterations={limit})"
+    what += f" At that rate {more} more steps reach it." if more else ""
     if slow:
         return Cause(f"slow: {slow.key}", f"{what} {slow.what}", f"{slow.advice} Or {advice}.")
-    return Cause("slow", what, f"{advice}, or {faster(case)}.")
+    return Cause("slow", what, f"{advice}, or {_faster(case)}.")
 
 
-def _stagnated(case: Case) -> Cause:
-    history = case.history
-    lengths = history.part("step_length")
+def _stuck(case: Case) -> Cause:
+    """No further progress, for whatever reason the method has stopped."""
+    history, steps = case.history, f"{case.history.steps} step{'s' * (case.history.steps != 1)}"
     if history.kind == "homotopy":
-        what = f"The path from x0 was lost: its step length fell to {lengths[-1]:.2g}."
+        what = f"The path from x0 was lost: its step length fell to {history.part('step_length')[-1]:.2g}."
         return Cause("path", what, "Homotopy(first_step=0.05, forcing=1e-5), a larger `max_krylov`, or another x0.")
-    if history.kind in ("krylov", "block") and lengths.size and lengths[-1] < STILL:
-        return _edge(case, lengths[-1])
-    slow = slowness(case)
-    if slow:
-        return slow
     if history.kind == "fixed point":
-        back = int((lengths[-10:] == 0).sum())
-        what = f"The iteration does not converge: norm(F) is {case.norm:.3g} after {history.steps} steps{case.aim}"
-        what += f", and {back} of the last {min(10, lengths.size)} steps were rejected." if back else "."
+        what = f"The iteration does not converge: norm(F) is {case.aim} after {steps}."
         return Cause("iteration", what, _another_method(case))
-    what = f"norm(F), {case.norm:.3g}{case.aim}, no longer falls, and F is not rounding error: x may be a "
-    advice = f"{_another_method(case)} `explain(result, problem)` tests whether x is a stationary point."
-    return Cause("minimum", what + "local minimum of ||F||, or J may be singular there.", advice)
-
-
-def _edge(case: Case, length: float) -> Cause:
-    """Steps so short that x does not move, though they are accepted."""
-    what = (
-        f"norm(F), {case.norm:.3g}{case.aim}, is reduced only by steps that are too short to move x: the last was "
-        f"{length:.1g} of the direction."
+    limited = _limited(case) if history.kind == "krylov" else None
+    what = f"norm(F) no longer falls: {case.aim} after {steps}"
+    if limited:
+        return Cause("linear", f"{what}. {limited.what}", limited.advice)
+    wrong = ", or J may not be the derivative of F" if case.has_products else ""
+    found = (
+        "x may be a minimum of ||F|| that is not a root, as beyond a fold; F may have a kink or the edge of its domain"
     )
-    advice = (
-        "Check whether F is finite, and continuous, just beyond x: x may lie at the edge of its domain. Otherwise x "
-        "may be a local minimum of ||F||, or J may not be the derivative of F: explain(result, problem) tests both."
-    )
-    return Cause("edge", what, advice)
+    advice = f"{CHECK} {ELSEWHERE}"
+    return Cause("stuck", f"{what}, along any direction that was tried. {found} just beyond x{wrong}.", advice)
 
 
 def _diverged(case: Case) -> Cause:
-    history, rate = case.history, case.history.rate
+    history = case.history
     what = f"norm(F) grew from {case.first:.3g} to {history.norms[-1]:.3g} in {history.steps} steps, "
-    what += f"by a factor of {rate:.3g} per step."
+    what += f"by a factor of {history.rate:.3g} per step."
     if history.kind == "fixed point":
         return Cause("iteration", f"{what} x - F(x) is not a contraction there.", _another_method(case))
-    lengths = history.part("step_length")
-    if (lengths == 1).all():
+    if (history.part("step_length") == 1).all():
         advice = "NewtonKrylov(line_search=Backtracking()), if it was switched off, or start closer to the solution."
         return Cause("whole steps", f"{what} All steps were full steps.", advice)
     return Cause("steps", what, "Backtracking(growth_limit=1), which lets no step increase ||F||, or start elsewhere.")
 
 
-def _line_search(case: Case) -> Cause:
-    history = case.history
-    linear = history.part("linear_residual")
-    solved = f" though the linear system was solved to {linear[-1]:.2g}" if linear.size and linear[-1] < 0.5 else ""
-    what = f"At step {history.steps} no step along the direction reduced norm(F), {case.norm:.3g}{case.aim},{solved}."
-    slow = slowness(case)
-    if slow and slow.key == "short":
-        return Cause("short", f"{what} {slow.what}", slow.advice)
-    advice = (
-        "Check the derivatives: check_derivatives(problem, result.x), or explain(result, problem). If they are right "
-        "x is near a kink, or J is nearly singular: start elsewhere, or Homotopy() for a fixed-point problem."
-    )
-    if linear.size and not linear[-1] < 0.5:
-        what += f" The linear solve reached only {linear[-1]:.2g}, so that the direction is poor."
-        advice = LINEAR_ADVICE
-    return Cause("direction", what.replace(",.", "."), advice)
-
-
 def _linear_solve(case: Case) -> Cause:
-    history = case.history
-    reached, requested, spent = (
-        float(history.part(name)[-1]) if history.steps else math.nan
-        for name in ("linear_residual", "forcing", "krylov_iterations")
-    )
+    names = "linear_residual", "krylov_iterations", "forcing"
+    known = [case.history.part(name)[-1] if case.history.steps else math.nan for name in names]
     what = (
-        f"At step {history.steps} the linear solve made no progress: its relative residual is {reached:.3g} after "
-        f"{spent:.0f} iterations, tolerance {requested:.2g}."
+        f"At step {case.history.steps} the linear solve made no progress: its relative residual is {known[0]:.3g} "
+        f"after {known[1]:.0f} iterations, tolerance {known[2]:.2g}."
     )
-    return Cause("linear", what, f"{LINEAR_ADVICE} If J is singular at x there may be no solution: start elsewhere.")
+    return Cause("linear", what, f"{PRECONDITION} If J is singular at x there may be no solution: start elsewhere.")
 
 
 def _singular(case: Case) -> Cause:
-    still = int((case.F == 0).sum())
-    what = f"J is singular to working precision at step {case.history.steps}, where norm(F) is {case.norm:.3g}."
-    if 0 < still < case.F.size:
-        what += f" {still} of {case.F.size} entries of F are exactly 0."
-    advice = (
-        "Start elsewhere, or check that the residual depends on every unknown: explain(result, problem) tests this."
+    what = (
+        f"J was singular to working precision on the way, to step {case.history.steps}: a minimum of ||F|| that is not"
     )
-    return Cause("singular", what, advice)
-
-
-CAUSES: dict[Status, Callable[[Case], Cause]] = {
-    Status.NONFINITE: _nonfinite,
-    Status.ITERATION_LIMIT: _iteration_limit,
-    Status.STAGNATED: _stagnated,
-    Status.DIVERGED: _diverged,
-    Status.LINE_SEARCH_FAILED: _line_search,
-    Status.LINEAR_SOLVE_FAILED: _linear_solve,
-    Status.SINGULAR: _singular,
-}
-
-
-# ---------------------------------------------------------------------------------------------------------------- parts
+    advice = f"Start elsewhere, or remove what is undetermined. {CHECK}"
+    return Cause("singular", f"{what} a root, or an unknown without equation. norm(F) is {case.aim}.", advice)
 
 
 def _rounding(case: Case) -> Cause | None:
@@ -200,46 +156,136 @@ def _rounding(case: Case) -> Cause | None:
     recent = np.asarray(history.norms[-4:])
     ended = case.status is not Status.ITERATION_LIMIT  # a step after the last one reduced the norm no further
     is_flat = ended or recent.size < 2 or not recent[-1] < FLAT * recent[:-1].min()
-    is_small = case.reduction < case.precision**ROUNDED
     size = float(np.abs(case.x).max(initial=0.0))
     is_difference = history.kind in ("fixed point", "homotopy")
     units = case.norm / (case.precision * size) if size and is_difference else math.inf
-    if not (is_flat and history.steps and (is_small or units < FEW_UNITS)) or case.target > case.norm:
+    is_small = case.reduction < case.precision**ROUNDED or units < FEW_UNITS
+    if not (is_flat and history.steps and is_small) or case.target > case.norm:
         return None
-    holds = 10.0 ** math.floor(math.log10(best)) if best > 0 else 0.0
-    holds *= math.ceil(2 * best / holds) if holds else 0.0
-    what = f"norm(F) fell from {case.first:.3g} to {best:.3g} and no further"
-    what += f", which is {units:.2g} units of roundoff of max|x|" if units < FEW_UNITS else ""
-    what += f"{case.aim}: the target seems to lie below the rounding error of F."
-    advice = f"NonlinearStop(atol={holds:.1g}) would be met."
-    if case.precision > 1e-10:
-        advice += " Or solve in float64."
+    what = f"norm(F) fell from {case.first:.3g} to {case.aim} and no further: the target seems to lie below the "
+    advice = f"NonlinearStop(atol={round_up(2 * best):.1g}) would be met."
+    advice += " Or solve in float64." if case.precision > 1e-10 else ""
     if not case.has_products and history.kind == "krylov":
         advice += " Or give `jvp`: products are finite differences here, whose error is larger."
-    return Cause("rounding", what, advice)
+    return Cause("rounding", f"{what}rounding error of F.", advice)
 
 
-def _more_steps(case: Case, rate: float) -> int:
-    """Steps to the target at a steady rate; 0 if that is not known."""
-    if not (case.target > 0 and 0 < rate < 1 and case.norm > case.target):
-        return 0
-    return math.ceil(math.log(case.target / case.norm) / math.log(rate))
+CAUSES: dict[Status, Callable[[Case], Cause]] = {
+    Status.NONFINITE: _nonfinite,
+    Status.ITERATION_LIMIT: _iteration_limit,
+    Status.STAGNATED: _stuck,
+    Status.LINE_SEARCH_FAILED: _stuck,
+    Status.DIVERGED: _diverged,
+    Status.LINEAR_SOLVE_FAILED: _linear_solve,
+    Status.SINGULAR: _singular,
+}
+
+
+def round_up(value: float) -> float:
+    """The next number of one digit."""
+    unit = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
+    return unit * math.ceil(value / unit)
 
 
 def _another_method(case: Case) -> str:
     if case.history.kind == "fixed point":
         return 'method="newton-krylov", Homotopy() from another x0, or a smaller `damping`.'
-    return "Start elsewhere, race() several initial guesses, or Homotopy() for a fixed-point problem."
+    return f"{ELSEWHERE} Homotopy() suits fixed-point problems."
 
 
-CLOSE = 10  # residual over target that a few more iterations may close
+def _faster(case: Case) -> str:
+    if case.history.kind == "fixed point":
+        return 'method="newton-krylov", or Anderson() instead of Picard(): fewer steps where an iteration is slow'
+    return "start closer to the solution"
 
 
-def linear_cause(status: Status, norm: float, target: float, iterations: float, result: Any) -> tuple[str, str]:
+# ------------------------------------------------------------------------------------------------- slow Newton steps
+
+
+def _slowness(case: Case) -> Cause | None:
+    """Why Newton's method is slow; None where it is not, or the steps do not show it."""
+    kind, lengths = case.history.kind, case.history.part("step_length")[-10:]
+    if kind not in ("krylov", "block"):
+        return None
+    limited = _limited(case) if kind == "krylov" else None
+    if limited or not (lengths.size >= 3 and np.median(lengths) <= SHORT):
+        return limited or _linear_convergence(case)
+    what = f"The line search shortens nearly every step: the median length of the last {lengths.size} is "
+    advice = f"x0 may be far from any solution, or F have a kink, or J be wrong. {CHECK}"
+    return Cause("short", f"{what}{np.median(lengths):.2g}.", advice)
+
+
+def _limited(case: Case) -> Cause | None:
+    """Linear solves that end at their limit."""
+    history = case.history
+    reached, requested = history.part("linear_residual"), history.part("forcing")
+    missed = (history.part("linear_status") == Status.ITERATION_LIMIT) & (reached > np.maximum(requested, POOR))
+    last = missed[-5:]
+    if not (last.size and last.sum() > last.size / 2):
+        return None
+    step = int(np.flatnonzero(missed)[-1])
+    what = (
+        f"{int(missed.sum())} of {history.steps} linear solves ended at their limit: step {step + 1} reached the "
+        f"relative residual {reached[step]:.2g} in {history.part('krylov_iterations')[step]:.0f} iterations, where "
+        f"the tolerance was {requested[step]:.2g}."
+    )
+    return Cause("linear", what, PRECONDITION)
+
+
+def _linear_convergence(case: Case) -> Cause | None:
+    """Whole Newton steps that reduce F by the same factor each time."""
+    history, tail = case.history, case.history.tail
+    if tail.size < 3 or history.steps < 4:
+        return None
+    rate = float(np.exp(np.log(tail).mean()))
+    if not (rate > 0.05 and np.ptp(tail) <= STEADY * min(rate, 1 - rate)):
+        return None
+    linear = float(np.median(history.part("linear_residual")[-tail.size :])) if history.kind == "krylov" else 0.0
+    if linear > 0.1 * rate:
+        what = f"Full steps reduce norm(F) by only {rate:.2g}, since the linear solves stop at {linear:.2g}."
+        cause = Cause("forcing", what, "NewtonKrylov(forcing=ConstantForcing(eta=0.01)).")
+        return cause if linear > 0.5 * rate else None
+    what = f"The last {tail.size} full steps all reduced norm(F) by about {rate:.2g}: "
+    order = next((m for m in (2, 3, 4) if abs((1 - 1 / m) ** m - rate) < POWER), 0)
+    if order:
+        what += f"J is singular at the solution, as at a root of multiplicity {order}, or x is still far from it and F "
+        what += f"grows there like the power {order}."
+        return Cause("power", what, "Reformulate the equations so that J is nonsingular, or accept the rate.")
+    what += "J is not the derivative of F, or x is still far from the solution, and F grows there exponentially."
+    return Cause("inexact", what, CHECK)
+
+
+def _suspicion(case: Case) -> Cause | None:
+    """What looks suspicious in a system that has converged."""
+    history, spent = case.history, case.history.part("krylov_iterations")
+    if history.kind in ("krylov", "block"):
+        last = history.part("step_length")[-4:]
+        is_short = last.size == 4 and np.median(last) <= SHORT and last[-1] < 1 and case.reduction < NEAR
+        found = _linear_convergence(case)
+        if found is None and is_short:
+            what = f"The line search shortened the last steps (median {np.median(last):.2g}), though norm(F) was small."
+            return Cause("short", what, f"J may be wrong, or F have a kink at x. {CHECK}")
+        if found is None and spent.size and np.nanmax(spent, initial=0) > MANY:
+            what = f"Step {int(np.nanargmax(spent)) + 1} took {np.nanmax(spent):.0f} Krylov iterations."
+            return Cause("products", what, "Precondition, or declare a `structure`.")
+        return found
+    if history.kind == "fixed point" and history.steps >= 10 and history.rate > SLOW:
+        what = f"norm(F) fell by a factor of only {history.rate:.3g} per step, in {history.steps} steps."
+        return Cause("slow", what, f"{_faster(case)}.")
+    if history.steps == 0 and case.norm > 0:
+        return Cause("start", f"x0 already met the target: norm(F) is {case.aim}.", "Is it small enough?")
+    return None
+
+
+# -------------------------------------------------------------------------------------------------------- linear solves
+
+
+def find_linear_cause(
+    status: Status, norm: float, target: float, iterations: float, result: LinearResult | AdjointResult | TangentResult
+) -> tuple[str, str]:
     """What happened, and what to try, for the system that is farthest from its target."""
-    matrix, transposed = "A" if isinstance(result, LinearResult) else "J", ""
-    if isinstance(result, AdjointResult):
-        matrix, transposed = "J^H", " An operator `M` must approximate J^-H here."
+    matrix = "A" if isinstance(result, LinearResult) else "J^H" if isinstance(result, AdjointResult) else "J"
+    transposed = " An operator `M` must approximate J^-H here." if matrix == "J^H" else ""
     requested = "" if math.isnan(target) else f", target {target:.3g}"
     reached = f"||b - {matrix} x|| is {norm:.3g} after {iterations:.0f} iteration{'s' * (iterations != 1)}{requested}."
     if status == Status.FORWARD_NOT_CONVERGED:

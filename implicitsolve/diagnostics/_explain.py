@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,16 +16,17 @@ from implicitsolve._arrays.traits import check_whole
 from implicitsolve._summary import WIDTH, order_by_distance, per_system
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
-from implicitsolve.diagnostics._causes import cause_of, linear_cause
-from implicitsolve.diagnostics._history import ENDED_WELL, STOPPED, Case, Cause, histories, largest, native, warning_of
-from implicitsolve.diagnostics._probe import probe
+from implicitsolve.diagnostics._causes import CHECK, Cause, find_cause, find_linear_cause
+from implicitsolve.diagnostics._checks import examine
+from implicitsolve.diagnostics._history import ENDED_WELL, STOPPED, Case, read_histories
+from implicitsolve.diagnostics._system import System, unwrap
 from implicitsolve.drivers._batch import BatchResult
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
 
-LOOKED_AT = 200  # systems of each status, the worst ones
-SHOWN = 6  # indices of systems in the text
+MOST_EXAMINED = 200  # systems of each status, the worst ones
+MOST_NAMED = 6  # systems in the text
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,8 +65,8 @@ class Finding:
     @property
     def _title(self) -> str:
         """Status and systems."""
-        names = [str(index[0] if len(index) == 1 else index) for index in self.systems[:SHOWN] if index]
-        more = f" and {len(self.systems) - SHOWN} more" if len(self.systems) > SHOWN else ""
+        names = [str(index[0] if len(index) == 1 else index) for index in self.systems[:MOST_NAMED] if index]
+        more = f" and {len(self.systems) - MOST_NAMED} more" if len(self.systems) > MOST_NAMED else ""
         systems = f", system{'s' * (len(self.systems) > 1)} {', '.join(names)}{more}" if names else ""
         return f"{self.status.name}{systems}"
 
@@ -102,7 +103,7 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(result: Any, problem: Problem | Any = None) -> Explanation:
+def explain(result: Any, problem: Problem | Callable[[Array], Array] | None = None) -> Explanation:
     """Find out what failed, where, and what to try.
 
     Parameters
@@ -111,8 +112,8 @@ def explain(result: Any, problem: Problem | Any = None) -> Explanation:
         What `root`, `solve_batch`, `race`, `linear_solve`, `pull_back`, `push_forward`, or `newton_krylov` with
         ``full_output=True`` returned; or the exception that one of them raised.
     problem : Problem or callable, optional
-        What `root` solved. Then derivatives are checked at x, for the system that is farthest from its target, and the
-        condition of J, the rounding error of F, and whether x is a stationary point of ||F||.
+        What `root` solved. Then the system that is farthest from its target is examined at x: its derivatives, the
+        rounding error of F, the condition of J, and whether x is a minimum of ||F|| that is not a root.
 
     Returns
     -------
@@ -146,7 +147,7 @@ def explain(result: Any, problem: Problem | Any = None) -> Explanation:
       Where: step 0, entry of F [1] = nan.
       Try: Start inside the domain of the residual, or extend it there.
     """
-    result = native(result)
+    result = unwrap(result)
     if isinstance(result, NonlinearResult):
         check_whole("explain", result.x, "`result.summary()`")
         return _of_nonlinear(result, problem)
@@ -159,28 +160,34 @@ def explain(result: Any, problem: Problem | Any = None) -> Explanation:
 
 # ------------------------------------------------------------------------------------------------------------ nonlinear
 
+Group: TypeAlias = tuple[Status, Cause, list[int], str]  # a cause, the systems that have it, and where
+
 
 def _of_nonlinear(result: NonlinearResult, problem: Any) -> Explanation:
     status = np.asarray(result.status)
-    codes = status.reshape(-1)
+    codes, shape = status.reshape(-1), status.shape
     order = order_by_distance(codes, per_system(result.residual_norm, status), per_system(result.target, status))
+    groups: list[Group] = []
     findings: list[Finding] = []
-    kinds: dict[int, str] = {}
+    cases: dict[int, Case] = {}
     for code in [*sorted(set(codes.tolist()) - {int(Status.CONVERGED)}), int(Status.CONVERGED)]:
         rows = order[codes[order] == code]
         if code in (Status.LOST, Status.CANCELLED):
-            findings += _unsolved(result, Status(code), rows, status.shape)
+            findings += _unsolved(result, Status(code), rows, shape)
         elif rows.size:
-            cases = _cases(result, Status(code), rows[:LOOKED_AT])
-            kinds |= {row: case.history.kind for row, case in cases.items()}
-            findings += _grouped(Status(code), cases, rows, status.shape)
+            some = _read_cases(result, Status(code), rows[:MOST_EXAMINED])
+            groups += _group(Status(code), some, rows)
+            cases |= some
     notes: list[str] = []
-    asked = order[~np.isin(codes[order], (Status.LOST, Status.CANCELLED, *STOPPED))]
-    finite = asked[np.isfinite(per_system(result.residual_norm, status)[asked])]
-    if problem is not None and asked.size:
-        row = int((finite if finite.size else asked)[0])
-        more, notes = _probed(result, problem, row, status, kinds.get(row, ""))
-        findings = more + findings
+    finite = [row for row in order.tolist() if row in cases and cases[row].status not in STOPPED]
+    finite = [row for row in finite if np.isfinite(cases[row].norm)] or finite
+    if problem is not None and finite:
+        notes = _examine(result, problem, finite[0], cases[finite[0]], groups)
+    findings += [
+        Finding(code, _indices(rows, shape), cause.what, where, cause.advice)
+        for code, cause, rows, where in groups
+        if rows
+    ]
     return Explanation(_headline(status), tuple(findings), (*notes, *_sparsity(result)))
 
 
@@ -209,49 +216,50 @@ def _headline(status: HostArray) -> str:
     return f"{failed} of {status.size} systems did not converge{f', {asked}' if stopped else ''}."
 
 
-def _cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int, Case]:
+def _read_cases(result: NonlinearResult, status: Status, rows: HostArray) -> dict[int, Case]:
     """The records of some systems of the flattened batch."""
-    shape = np.shape(result.status)
-    x, F = (_rows(part, rows, len(shape)) for part in (result.x, result.fun))
+    ndim = np.ndim(result.status)
+
+    def select(x: Array) -> HostArray:
+        return to_host(gather(array_namespace(x).reshape(x, (math.prod(x.shape[:ndim]), *x.shape[ndim:])), rows))
+
+    x, F = select(result.x), select(result.fun)
     known = (result.residual_norm, result.initial_norm, result.target)
-    norm, first, target = (per_system(part, result.status).tolist() for part in known)
-    precision = eps(array_namespace(result.x), result.x.dtype)
-    exact = result.counts.jvps > 0
+    norms, firsts, targets = (per_system(part, result.status).tolist() for part in known)
+    precision, exact = eps(array_namespace(result.x), result.x.dtype), result.counts.jvps > 0
     return {
-        row: Case(status, history, x[i], F[i], norm[row], first[row], target[row], precision, exact)
-        for i, (row, history) in enumerate(zip(rows.tolist(), histories(result, rows.tolist())))
+        row: Case(status, history, x[i], F[i], norms[row], firsts[row], targets[row], precision, exact)
+        for i, (row, history) in enumerate(zip(rows.tolist(), read_histories(result, rows.tolist())))
     }
 
 
-def _rows(x: Array, rows: HostArray, batch_ndim: int) -> HostArray:
-    """Some systems of x, on the host."""
-    systems = array_namespace(x).reshape(x, (math.prod(x.shape[:batch_ndim]), *x.shape[batch_ndim:]))
-    return to_host(gather(systems, rows))
-
-
-def _grouped(status: Status, cases: dict[int, Case], rows: HostArray, shape: tuple[int, ...]) -> list[Finding]:
-    """A finding for each cause; systems beyond those examined make one more."""
-    groups: dict[str, tuple[Cause, list[int]]] = {}
+def _group(status: Status, cases: dict[int, Case], rows: HostArray) -> list[Group]:
+    """The systems of each cause; those beyond the examined ones are one more."""
+    groups: dict[str, Group] = {}
     for row, case in cases.items():
-        cause = warning_of(case) if status == Status.CONVERGED else cause_of(case)
+        cause = find_cause(case)
         if cause is not None:
-            groups.setdefault(cause.key, (cause, []))[1].append(row)
-    findings = [
-        Finding(status, _indices(members, shape), cause.what, _where(cases[members[0]]), cause.advice)
-        for cause, members in groups.values()
-    ]
-    rest = rows[LOOKED_AT:].tolist()
+            groups.setdefault(cause.key, (status, cause, [], case.place))[2].append(row)
+    rest = rows[MOST_EXAMINED:].tolist()
     if rest and status != Status.CONVERGED:
         what = f"These {len(rest)} have the same status and are closer to their targets; they were not examined."
-        findings.append(Finding(status, _indices(rest, shape), what, "", "As above."))
-    return findings
+        groups["rest"] = status, Cause("rest", what, "As above."), rest, ""
+    return list(groups.values())
 
 
-def _where(case: Case) -> str:
-    if case.status == Status.CONVERGED or case.status in STOPPED:
-        return ""
-    bad = not np.isfinite(case.F).all()
-    return f"step {case.history.steps}, {'entry' if bad else 'largest entry'} of F {largest(case.F)}"
+def _examine(result: NonlinearResult, problem: Any, row: int, case: Case, groups: list[Group]) -> list[str]:
+    """Check one system with the problem: what is found replaces what its steps say. Return notes."""
+    (index,) = _indices([row], np.shape(result.status))
+    system = System("explain", problem, result, index or None)
+    cause, notes = examine(system, case.status, case.history.kind, case.norm)
+    if cause is not None:
+        for _, _, rows, _ in groups:
+            rows[:] = [other for other in rows if other != row]
+        groups.insert(0, (case.status, cause, [row], case.place or "at x"))
+    for i, (status, said, rows, where) in enumerate(groups):
+        if rows == [row]:
+            groups[i] = status, replace(said, advice=said.advice.replace(CHECK, "").strip()), rows, where
+    return [f"Of system {index[0] if len(index) == 1 else index}:", *notes] if notes and index else notes
 
 
 def _indices(rows: list[int], shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -260,34 +268,18 @@ def _indices(rows: list[int], shape: tuple[int, ...]) -> tuple[tuple[int, ...], 
 
 def _unsolved(result: NonlinearResult, status: Status, rows: HostArray, shape: tuple[int, ...]) -> Iterator[Finding]:
     """Systems of `solve_batch` that were not solved."""
-    if status == Status.CANCELLED and rows.size:
+    systems, chunks = _indices(rows.tolist(), shape), result.lost if isinstance(result, BatchResult) else ()
+    if not rows.size:
+        return
+    if status == Status.CANCELLED:
         what = "`cancel` was set before these systems were started; x is their initial guess."
-        yield Finding(status, _indices(rows.tolist(), shape), what, "", "Solve them again: problem.take(indices).")
-    if status == Status.LOST and rows.size:
-        known = result.lost if isinstance(result, BatchResult) else ()
-        for chunk in known:
-            systems = _indices(chunk.systems.tolist(), shape)
-            what = f"The worker of these systems was lost: {type(chunk.error).__name__}: {chunk.error}"
-            advice = "More memory for each worker, or smaller `chunks`; a residual in compiled code may have crashed."
-            yield Finding(status, systems, what, "", advice)
-        if not known:
-            yield Finding(status, _indices(rows.tolist(), shape), f"{status.message}.", "", status.hint)
-
-
-def _probed(
-    result: NonlinearResult, problem: Any, row: int, status: HostArray, kind: str
-) -> tuple[list[Finding], list[str]]:
-    """Checks of one system with the problem."""
-    problem = problem if isinstance(problem, Problem) else Problem(problem)
-    (index,) = _indices([row], status.shape)
-    ended = Status(int(status.reshape(-1)[row]))
-    norm = float(per_system(result.residual_norm, status)[row])
-    found = probe(problem, result.x, index or None, ended, kind, norm)
-    findings = [Finding(ended, (index,), what, "at x", advice) for what, advice in found.remarks]
-    notes = found.notes
-    if notes and status.ndim:
-        notes = [f"Of system {(index[0] if len(index) == 1 else index)}:", *notes]
-    return findings, notes
+        yield Finding(status, systems, what, "", "Solve them again: problem.take(indices).")
+    elif not chunks:
+        yield Finding(status, systems, f"{status.message}.", "", status.hint)
+    for chunk in chunks if status == Status.LOST else ():
+        what = f"The worker of these systems was lost: {type(chunk.error).__name__}: {chunk.error}"
+        advice = "More memory for each worker, or smaller `chunks`; a residual in compiled code may have crashed."
+        yield Finding(status, _indices(chunk.systems.tolist(), shape), what, "", advice)
 
 
 # --------------------------------------------------------------------------------------------------------------- linear
@@ -296,17 +288,13 @@ def _probed(
 def _of_linear(result: LinearResult | AdjointResult | TangentResult) -> Explanation:
     linear = result if isinstance(result, LinearResult) else result.linear
     status = np.asarray(result.status)
-    codes, norms, target = (
-        status.reshape(-1),
-        per_system(linear.residual_norm, status),
-        per_system(linear.target, status),
-    )
-    iterations = per_system(linear.iterations, status)
+    parts = (linear.residual_norm, linear.target, linear.iterations)
+    codes, norms, target, iterations = status.reshape(-1), *(per_system(part, status) for part in parts)
     order = order_by_distance(codes, norms, target)
     findings: list[Finding] = []
     for code in sorted(set(codes.tolist()) - {int(Status.CONVERGED)}):
         rows = order[codes[order] == code].tolist()
         norm, aim, spent = (part[rows[0]].item() for part in (norms, target, iterations))
-        what, advice = linear_cause(Status(code), norm, aim, spent, result)
+        what, advice = find_linear_cause(Status(code), norm, aim, spent, result)
         findings.append(Finding(Status(code), _indices(rows, status.shape), what, "", advice))
     return Explanation(_headline(status), tuple(findings))

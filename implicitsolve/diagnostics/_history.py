@@ -1,17 +1,15 @@
-"""The recorded steps of one system, and the causes found in them."""
+"""The recorded steps of one system."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from implicitsolve._summary import per_system
 from implicitsolve._typing import HostArray
-from implicitsolve.errors import NoConvergence
 from implicitsolve.result import NewtonStep, NonlinearResult
 from implicitsolve.status import Status
 
@@ -54,11 +52,8 @@ class History:
     def kind(self) -> str:
         """Which family of methods took the last step, by what it recorded."""
         last = {name for name, values in self.parts.items() if values and np.isfinite(values[-1])}
-        if "forcing" in last:
-            return "krylov"
-        if "factorized" in last:
-            return "block"
-        return "homotopy" if "krylov_iterations" in last else "fixed point" if last else ""
+        families = {"forcing": "krylov", "factorized": "block", "krylov_iterations": "homotopy"}
+        return next((family for name, family in families.items() if name in last), "fixed point" if last else "")
 
     @property
     def ratios(self) -> HostArray:
@@ -71,9 +66,8 @@ class History:
     def rate(self) -> float:
         """Mean factor of a step over the last half of the steps, at most `WINDOW`; NaN if that is not known."""
         count = min(WINDOW, max(1, self.steps // 2))
-        norms = np.asarray(self.norms)
-        first, last = (norms[-1 - count], norms[-1]) if self.steps else (np.nan, np.nan)
-        return float((last / first) ** (1 / count)) if first > 0 and np.isfinite(last) else float("nan")
+        first, last = (self.norms[-1 - count], self.norms[-1]) if self.steps else (math.nan, math.nan)
+        return float((last / first) ** (1 / count)) if first > 0 and math.isfinite(last) else math.nan
 
     @property
     def tail(self) -> HostArray:
@@ -84,13 +78,7 @@ class History:
         return ratios[ratios.size - min(count, 4) :]
 
 
-def native(result: Any) -> Any:
-    """The native result of what a solve returned, or the exception that it raised."""
-    result = result.result if isinstance(result, NoConvergence) else result
-    return getattr(result, "native", result)
-
-
-def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
+def read_histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
     """The solve that led to the result, for some systems of the flattened batch.
 
     A race, or a method that restarts, leaves several for each system: taken is the last one with the
@@ -115,7 +103,16 @@ def histories(result: NonlinearResult, rows: Sequence[int]) -> list[History]:
     return chosen
 
 
-@dataclass(frozen=True)
+def tabulate_norms(histories: Sequence[History], length: int, *, pad: bool = True) -> HostArray:
+    """Norms (steps, systems); a system that has ended keeps its last one, and what is not positive is not drawn."""
+    table = np.full((length, len(histories)), np.nan)
+    for column, history in enumerate(histories):
+        used = history.norms[:length]
+        table[:, column] = [*used, *[used[-1] if pad else math.nan] * (length - len(used))]
+    return np.where(np.isfinite(table) & (table > 0), table, np.nan)
+
+
+@dataclass(frozen=True, eq=False)
 class Case:
     """One system, on the host."""
 
@@ -136,161 +133,22 @@ class Case:
 
     @property
     def aim(self) -> str:
-        """The target in words, where it is known."""
-        return "" if math.isnan(self.target) else f", target {self.target:.3g}"
+        """Norm and target in words."""
+        return f"{self.norm:.3g}" + ("" if math.isnan(self.target) else f" (target {self.target:.3g})")
+
+    @property
+    def place(self) -> str:
+        """The step, and the largest entry of F, or the first that is not finite."""
+        if self.status in ENDED_WELL or not self.F.size:
+            return ""
+        finite = np.isfinite(self.F)
+        sizes = np.where(finite, np.abs(self.F), -1.0)
+        name, where = ("largest entry", sizes == sizes.max()) if finite.all() else ("entry", ~finite)
+        return f"step {self.history.steps}, {name} of F {show_entry(self.F, where)}"
 
 
-@dataclass(frozen=True)
-class Cause:
-    """What happened, and what to try; causes with the same key are reported together."""
-
-    key: str
-    what: str
-    advice: str
-
-
-def place(values: HostArray, where: HostArray) -> str:
+def show_entry(values: HostArray, where: HostArray) -> str:
     """The first entry of an array where something holds, with its value."""
     index = tuple(int(i) for i in np.argwhere(where)[0])
     name = f"[{', '.join(map(str, index))}] = " if index else ""
     return f"{name}{values[index]:.4g}"
-
-
-def largest(values: HostArray) -> str:
-    """The largest entry of an array, or the first that is not finite."""
-    if not values.size:
-        return ""
-    finite = np.isfinite(values)
-    magnitudes = np.where(finite, np.abs(values), -1.0)
-    return place(values, ~finite if not finite.all() else magnitudes == magnitudes.max())
-
-
-SHORT = 0.5  # median step length below which J may not be the derivative of F
-STEADY = 0.25  # spread of the last factors, relative to their mean
-SLOW = 0.9  # factor of a fixed-point step that other methods beat
-ACCURATE = 0.1  # linear residual, over the factor of the step, up to which it is not what slows the step down
-POWER = 0.015  # distance to (1 - 1/m)^m, the factor of ||F|| by which Newton's steps reduce a power m
-POOR = 0.3  # linear residual from which on a direction is a poor one
-MANY = 100  # Krylov iterations of one step that ask for a preconditioner
-NEAR = 1e-6  # reduction of ||F|| below which Newton's method near a nonsingular root takes full steps
-LAST = 4  # steps there
-
-LINEAR_ADVICE = (
-    "Precondition (`preconditioner=`, or declare a `structure`, which gives one), or enlarge the space: "
-    "NewtonKrylov(max_krylov=...), or `restart` of your own method."
-)
-
-
-def slowness(case: Case) -> Cause | None:
-    """Why Newton's method is slow; None where it is not, or the steps do not show it."""
-    history = case.history
-    if history.kind == "krylov":
-        return _limited(case) or _short(case) or _only_linear(case)
-    return _short(case) or _only_linear(case) if history.kind == "block" else None
-
-
-def _limited(case: Case) -> Cause | None:
-    """Linear solves that end at their limit."""
-    history = case.history
-    reached, requested = history.part("linear_residual"), history.part("forcing")
-    missed = (history.part("linear_status") == Status.ITERATION_LIMIT) & (reached > np.maximum(requested, POOR))
-    last = missed[-5:]
-    if not (last.size and last.sum() > last.size / 2):
-        return None
-    step = int(np.flatnonzero(missed)[-1])
-    what = (
-        f"{int(missed.sum())} of {history.steps} linear solves ended at their limit: step {step + 1} reached the "
-        f"relative residual {reached[step]:.2g} in {history.part('krylov_iterations')[step]:.0f} iterations, where "
-        f"the tolerance was {requested[step]:.2g}."
-    )
-    return Cause("linear", what, LINEAR_ADVICE)
-
-
-def _short(case: Case) -> Cause | None:
-    """Steps that the line search always shortens."""
-    lengths = case.history.part("step_length")[-10:]
-    if lengths.size < 3 or not np.median(lengths) <= SHORT:
-        return None
-    what = (
-        f"The line search shortens nearly every step: the median length of the last {lengths.size} is "
-        f"{np.median(lengths):.2g}."
-    )
-    advice = (
-        "F may have a kink or the edge of its domain just beyond x, x0 may be far from any solution, or J may be "
-        "wrong: run check_derivatives(problem, result.x)."
-    )
-    return Cause("short", what, advice)
-
-
-def _only_linear(case: Case) -> Cause | None:
-    """Whole Newton steps that reduce F by the same factor each time, though linear solves are accurate."""
-    history, tail = case.history, case.history.tail
-    if tail.size < 3 or history.steps < 4:
-        return None
-    rate = float(np.exp(np.log(tail).mean()))
-    if not (rate > 0.05 and np.ptp(tail) <= STEADY * min(rate, 1 - rate)):
-        return None
-    linear = float(np.median(history.part("linear_residual")[-tail.size :])) if history.kind == "krylov" else 0.0
-    if linear <= ACCURATE * rate:
-        return _steady(case, tail.size, rate)
-    what = f"Full steps reduce norm(F) by only {rate:.2g}, since the linear solves stop at {linear:.2g}."
-    cause = Cause("forcing", what, "NewtonKrylov(forcing=ConstantForcing(eta=0.01)).")
-    return cause if linear > SHORT * rate else None
-
-
-def _steady(case: Case, steps: int, rate: float) -> Cause:
-    """What makes accurate Newton steps reduce F by the same factor each time."""
-    order = next((m for m in (2, 3, 4) if abs((1 - 1 / m) ** m - rate) < POWER), 0)
-    what = (
-        f"The last {steps} full steps all reduced norm(F) by about {rate:.2g}, where Newton's method near a "
-        "nonsingular root converges superlinearly: "
-    )
-    if order:
-        what += f"J is singular at the solution, as at a root of multiplicity {order}, or x is still far from it and F "
-        what += f"grows there like the power {order}."
-        advice = "Reformulate the equations so that J is nonsingular, or accept the rate."
-    else:
-        what += "J is not the derivative of F, or x is still far from the solution, and F grows there exponentially."
-        advice = "check_derivatives(problem, result.x), or explain(result, problem), tests whether J is right."
-    if case.status == Status.CONVERGED:
-        advice += " If x is far: a smaller `rtol`."
-    return Cause("power" if order else "inexact", what, advice)
-
-
-def _short_to_the_end(case: Case) -> Cause | None:
-    """Steps that are shortened though the norm is small already: not the way to a solution, but the arrival there."""
-    last = case.history.part("step_length")[-LAST:]
-    is_short = last.size == LAST and bool(np.median(last) <= SHORT) and bool(last[-1] < 1)
-    if not (is_short and case.reduction < NEAR):
-        return None
-    what = f"The line search shortened the last steps (median {np.median(last):.2g}), though norm(F) was small."
-    advice = (
-        "J may be wrong: run check_derivatives(problem, result.x). Otherwise F may have a kink at x, or x may lie near "
-        "the edge of its domain."
-    )
-    return Cause("short", what, advice)
-
-
-def faster(case: Case) -> str:
-    """What may need fewer steps."""
-    if case.history.kind == "fixed point":
-        return 'method="newton-krylov", or Anderson() instead of Picard(): fewer steps where an iteration is slow'
-    return "start closer to the solution"
-
-
-def warning_of(case: Case) -> Cause | None:
-    """What looks suspicious in a system that has converged."""
-    history = case.history
-    if history.kind in ("krylov", "block"):
-        found = _only_linear(case) or _short_to_the_end(case)
-        spent = history.part("krylov_iterations")
-        if found is None and spent.size and np.nanmax(spent, initial=0) > MANY:
-            what = f"Step {int(np.nanargmax(spent)) + 1} took {np.nanmax(spent):.0f} Krylov iterations."
-            return Cause("products", what, "Precondition, or declare a `structure`.")
-        return found
-    if history.kind == "fixed point" and history.steps >= 10 and history.rate > SLOW:
-        what = f"norm(F) fell by a factor of only {history.rate:.3g} per step, in {history.steps} steps."
-        return Cause("slow", what, f"{faster(case)}.")
-    if history.steps == 0 and case.norm > 0:
-        return Cause("start", f"x0 already met the target{case.aim.replace(', target', ' of')}.", "Is it small enough?")
-    return None

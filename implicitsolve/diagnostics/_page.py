@@ -13,8 +13,7 @@ import numpy as np
 
 from implicitsolve._summary import Table
 from implicitsolve._typing import HostArray
-from implicitsolve.diagnostics._condition import position
-from implicitsolve.diagnostics._history import native
+from implicitsolve.diagnostics._system import row_of, unwrap
 from implicitsolve.linearize._jacobian import jacobian
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._sparse import SparseMatrix
@@ -51,7 +50,7 @@ class Pattern(NamedTuple):
 
 def pattern_of(caller: str, given: Any, unknowns: int | None = None) -> Pattern:
     """The pattern of a structure, of what a search has found, or of what a solve has used."""
-    found: Any = native(given)
+    found: Any = unwrap(given)
     found = found.sparse if isinstance(found, Grid) else found
     if isinstance(found, BlockBanded):
         if unknowns is None:
@@ -77,9 +76,9 @@ def shade(table: HostArray) -> HostArray:
 
 def assembled(caller: str, problem: Any, x: Any, system: Any) -> Any:
     """J of one system at x, as a SciPy sparse array."""
-    x = native(x)
+    x = unwrap(x)
     J = jacobian(problem, x.x if isinstance(x, NonlinearResult) else x)
-    row = position(caller, system, J.batch_shape)
+    row = row_of(caller, system, J.batch_shape)
     if isinstance(J, SparseMatrix):
         return J.to_sparse(system=row)
     return (J.take(np.array([row])) if J.batch_shape else J).to_sparse("csr")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from implicitsolve._summary import index_of
-from implicitsolve._typing import Array, HostArray
-from implicitsolve.diagnostics._history import ENDED_WELL, History, histories, native
+from implicitsolve._typing import Array
+from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
 from implicitsolve.diagnostics._page import assembled, magnitudes, pattern_of, shade
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
+from implicitsolve.diagnostics._system import unwrap
 from implicitsolve.errors import required
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
@@ -268,7 +268,7 @@ def _axes(caller: str, ax: Any) -> Any:
 
 def _checked(result: Any) -> NonlinearResult:
     """The native result of what `root` returned or raised."""
-    result = native(result)
+    result = unwrap(result)
     if not isinstance(result, NonlinearResult):
         raise TypeError(f"plot_convergence: `result` must be the result of `root`, got {type(result).__name__}")
     return result
@@ -280,9 +280,9 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
     chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, LOOKED_AT)).astype(int))
     if not status.size:
         return
-    shown = histories(result, chosen.tolist())
+    shown = read_histories(result, chosen.tolist())
     longest = max(shown, key=lambda history: history.steps)
-    norms = norms_of(shown, len(longest.norms))
+    norms = tabulate_norms(shown, len(longest.norms))
     at = np.asarray(longest.spent) if against == "products" else np.arange(norms.shape[0])
     every = max(1, norms.shape[0] // 12)
     options: dict[str, Any] = {"color": color, "marker": marker, "markersize": 4, "markevery": every, "linewidth": 1.5}
@@ -297,21 +297,12 @@ def _draw(ax: Any, result: NonlinearResult, name: str, against: str, color: str,
     ax.plot(at, middle, label=f"{own}median of {status.size}, min to max", **options)
     failed = np.flatnonzero(~np.isin(status, ENDED_WELL))
     for i, row in enumerate(failed[:FAILED].tolist()):
-        alone = norms_of(histories(result, [row]), length)[drawn, 0]
+        alone = tabulate_norms(read_histories(result, [row]), length)[drawn, 0]
         index = index_of(row, np.shape(result.status))
         text = f"{own}{index}: {Status(int(status[row])).name}"
         more = failed.size - FAILED
         text += f" (and {more} more failed)" if i == FAILED - 1 and more > 0 else ""
         ax.plot(at, alone, color="black", linewidth=1, linestyle=(0, (1 + i, 1)), label=text)
-
-
-def norms_of(shown: list[History], length: int, *, pad: bool = True) -> HostArray:
-    """Norms (steps, systems); a system that has ended keeps its last one, and what is not positive is not drawn."""
-    table = np.full((length, len(shown)), np.nan)
-    for column, history in enumerate(shown):
-        used = history.norms[:length]
-        table[:, column] = [*used, *[used[-1] if pad else math.nan] * (length - len(used))]
-    return np.where(np.isfinite(table) & (table > 0), table, np.nan)
 
 
 def _draw_target(ax: Any, results: list[NonlinearResult]) -> None:

@@ -23,12 +23,12 @@ from implicitsolve._summary import (
 )
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics import _page
-from implicitsolve.diagnostics._condition import System
-from implicitsolve.diagnostics._explain import SHOWN, Explanation, Finding, explain
-from implicitsolve.diagnostics._history import ENDED_WELL, histories, native
+from implicitsolve.diagnostics._explain import MOST_NAMED, Explanation, Finding, explain
+from implicitsolve.diagnostics._history import ENDED_WELL, read_histories, tabulate_norms
 from implicitsolve.diagnostics._page import details, figure, page, pattern_of, scrolled, shade, table
-from implicitsolve.diagnostics._plots import FAILED, LOOKED_AT, norms_of
-from implicitsolve.diagnostics._spectrum import spectrum_of
+from implicitsolve.diagnostics._plots import FAILED, LOOKED_AT
+from implicitsolve.diagnostics._spectrum import compute_spectrum
+from implicitsolve.diagnostics._system import System, unwrap
 from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
@@ -89,7 +89,7 @@ def report(result: Any, path: str | os.PathLike[str], *, problem: Any = None) ->
     ...     "The solve converged." in page.read_text(encoding="utf-8")
     True
     """
-    result = native(result)
+    result = unwrap(result)
     explanation = explain(result, problem)
     sections = {"Findings": _findings(explanation)}
     if isinstance(result, NonlinearResult):
@@ -138,7 +138,7 @@ def _findings(explanation: Explanation) -> str:
 
 def _finding(finding: Finding) -> str:
     text = "".join(f"<p>{escape(part)}</p>" for part in finding._parts)
-    if len(finding.systems) > SHOWN:
+    if len(finding.systems) > MOST_NAMED:
         text += details("All of these systems", scrolled("Systems", ", ".join(str(i) for i in finding.systems)))
     kind = "warning" if finding.status in ENDED_WELL else "failure"
     return f'<article class="{kind}"><h3>{escape(finding._title)}</h3>{text}</article>'
@@ -152,8 +152,8 @@ def _convergence(result: NonlinearResult) -> str:
     chosen = np.unique(np.linspace(0, status.size - 1, min(status.size, LOOKED_AT)).astype(int))
     failed = np.flatnonzero(~np.isin(status.reshape(-1), ENDED_WELL))[: FAILED if status.size > CURVES else None]
     rows = np.union1d(chosen, failed).tolist()
-    shown = histories(result, rows)
-    norms = norms_of(shown, max(len(history.norms) for history in shown))
+    shown = read_histories(result, rows)
+    norms = tabulate_norms(shown, max(len(history.norms) for history in shown))
     parts = ["<p>No norm is positive and finite.</p>"]
     if not np.isnan(norms).all():
         parts = [_curves(result, rows, np.log10(norms), failed.tolist())]
@@ -209,7 +209,7 @@ def _draw_systems(
     for row in rows:
         name = f"system {index_of(row, status.shape)}: {Status(int(status.flat[row])).name}" if status.ndim else "norm"
         kind, dash = ("failed", DASHES[failed.index(row) % len(DASHES)]) if row in failed else (ordinary, "")
-        exponents = np.log10(norms_of(histories(result, [row]), length, pad=False)[:, 0]).tolist()
+        exponents = np.log10(tabulate_norms(read_histories(result, [row]), length, pad=False)[:, 0]).tolist()
         axes.line(range(length), exponents, kind, name, dash)
         if not status.ndim:
             names = [f"step {step}: {format_number(10**value)}" for step, value in enumerate(exponents)]
@@ -248,7 +248,7 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
     index = tuple(int(i) for i in np.unravel_index(row, status.shape))
     part = System("report", problem, result.x, index or None)
     try:
-        found = spectrum_of("report", part)
+        found = compute_spectrum(part)
     except ValueError:
         return "<p>The spectrum was not computed: a product with J is not finite.</p>"
     values: Any = 1 - found.values

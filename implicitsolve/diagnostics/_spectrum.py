@@ -11,10 +11,11 @@ import numpy as np
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray
-from implicitsolve.diagnostics._condition import System
+from implicitsolve.diagnostics._system import System
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.problem import Problem
 from implicitsolve.stopping import check_limit, own_generator
+from implicitsolve.testing._checks import normal
 
 VECTORS = 50  # products, as documented for `spectrum`
 NEW = 10  # rounding units of a product by which it must leave the space to count as a new direction
@@ -136,8 +137,7 @@ def spectrum(
     >>> found.values.real.round(6), found.exact
     (array([ 0.5 , -0.25]), True)
     """
-    part = System("spectrum", problem, x, system)
-    return spectrum_of("spectrum", part, vectors, rng)
+    return compute_spectrum(System("spectrum", problem, x, system), vectors, rng)
 
 
 def contraction(
@@ -178,74 +178,70 @@ def contraction(
     >>> round(ims.diagnostics.contraction(lambda x: x - 0.1 * x, np.ones(4)).steps_per_digit, 6)
     1.0
     """
-    part = System("contraction", problem, x, system)
+    chosen = System("contraction", problem, x, system)
     rng = own_generator("contraction", rng)
-    radius = spectrum_of("contraction", part, vectors, rng).radius
-    adjoint = part.adjoint()
-    norm = None
+    radius = compute_spectrum(chosen, vectors, rng).radius
+    adjoint, norm = chosen.adjoint, None
     if adjoint is not None:
 
         def gram(v: Array) -> Array:
-            w = v - part.J.matvec(v)
+            w = v - chosen.J.matvec(v)
             return w - adjoint.matvec(w)
 
-        H, _ = arnoldi("contraction", gram, part, _columns("contraction", part, vectors), rng)
+        H, _ = _arnoldi(gram, chosen, _columns(chosen, vectors), rng)
         norm = math.sqrt(float(np.linalg.eigvalsh(0.5 * (H[:-1] + H[:-1].conj().T)).max(initial=0.0)))
     digit = -math.log10(radius) if radius > 0 else math.inf
     return Contraction(radius, norm, 1 / digit if digit > 0 else math.inf)
 
 
-def spectrum_of(
-    caller: str, part: System, vectors: int | None = None, rng: np.random.Generator | None = None
-) -> Spectrum:
+def compute_spectrum(system: System, vectors: int | None = None, rng: np.random.Generator | None = None) -> Spectrum:
     """`spectrum` of one prepared system."""
-    rng = own_generator(caller, rng)
-    columns = _columns(caller, part, vectors)
-    H, is_whole = arnoldi(caller, lambda v: v - part.J.matvec(v), part, columns, rng)
+    rng = own_generator(system.caller, rng)
+    H, is_whole = _arnoldi(lambda v: v - system.J.matvec(v), system, _columns(system, vectors), rng)
     values, Y = np.linalg.eig(H[:-1])
-    errors = np.zeros(columns) if is_whole else np.abs(H[-1, -1] * Y[-1])
+    errors = np.zeros(len(values)) if is_whole else np.abs(H[-1, -1] * Y[-1])
     order = np.argsort(-np.abs(values), kind="stable")
     return Spectrum(values[order].astype(complex), errors[order], is_whole)
 
 
-def _columns(caller: str, part: System, vectors: int | None) -> int:
+def _columns(system: System, vectors: int | None) -> int:
     if vectors is not None:
-        check_limit(caller, "vectors", vectors, least=1)
-    if not part.size:
-        raise ValueError(f"{caller}: `x` must hold at least one unknown, got none")
-    return min(VECTORS if vectors is None else int(vectors), part.size)
+        check_limit(system.caller, "vectors", vectors, least=1)
+    if not system.size:
+        raise ValueError(f"{system.caller}: `x` must hold at least one unknown, got none")
+    return min(VECTORS if vectors is None else int(vectors), system.size)
 
 
-def arnoldi(
-    caller: str, product: Callable[[Array], Array], part: System, columns: int, rng: np.random.Generator
+def _arnoldi(
+    product: Callable[[Array], Array], system: System, columns: int, rng: np.random.Generator
 ) -> tuple[HostArray, bool]:
     """The Hessenberg matrix (m + 1, m) of a map on (1, N) in an orthonormal basis, and whether m = N.
 
     The library's own process, in `krylov`, leaves out what a linear solve does not need, and with it eigenvalues.
     """
-    v = part.random(rng)
-    xp = array_namespace(v)
+    shape = tuple(system.x.shape)
+    v = normal(rng, shape, system.x)
     basis = [v / float(norm2(v)[0])]
     H = np.zeros((columns + 1, columns), dtype=np.result_type(to_host(v[:, :0]).dtype, np.float64))
     for j in range(columns):
         w = product(basis[j])
         size = float(norm2(w)[0])
         if not np.isfinite(size):
-            raise ValueError(f"{caller}: a product with J is not finite; choose another `x`")
-        H[: j + 1, j], w = _orthogonal(basis, w)
+            raise ValueError(f"{system.caller}: a product with J is not finite; choose another `x`")
+        H[: j + 1, j], w = _orthogonalize(basis, w)
         length = float(norm2(w)[0])
-        if j + 1 == part.size:
+        if j + 1 == system.size:
             return H, True
-        if length > NEW * eps(xp, v.dtype) * size:
+        if length > NEW * eps(system.xp, v.dtype) * size:
             H[j + 1, j] = length
         else:  # the space is invariant
-            _, w = _orthogonal(basis, part.random(rng))
+            _, w = _orthogonalize(basis, normal(rng, shape, system.x))
             length = float(norm2(w)[0])
         basis.append(w / length)
     return H, False
 
 
-def _orthogonal(basis: list[Array], w: Array) -> tuple[HostArray, Array]:
+def _orthogonalize(basis: list[Array], w: Array) -> tuple[HostArray, Array]:
     """Parts of w along orthonormal vectors, and the rest: Gram and Schmidt, twice."""
     xp = array_namespace(w)
     V = xp.concat(basis, axis=0)

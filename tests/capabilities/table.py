@@ -116,10 +116,10 @@ TABLE: dict[str, dict[str, Row]] = {
     },
     "Diagnostics": {
         "testing.check_derivatives": Row(split=CHECKED),
-        "diagnostics.condition": Row(numba=KERNELS, split=CHECKED),
+        "diagnostics.condition": Row(split=CHECKED),
         "diagnostics.contraction": Row(split=CHECKED),
         "diagnostics.spectrum": Row(split=CHECKED),
-        "diagnostics.explain": Row(numba=KERNELS, split=SUMMARY),
+        "diagnostics.explain": Row(split=SUMMARY),
     },
     "Layers": {
         "adapters.implicit_gru": replace(LAYER, bridge="`ImplicitGRU`"),

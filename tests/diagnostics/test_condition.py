@@ -86,7 +86,18 @@ def test_the_system_of_a_batch():
 
 def test_many_unknowns_need_adjoint_products():
     with pytest.raises(TypeError, match=r"501 unknowns, and needs `vjp`.*`structure`"):
-        ims.diagnostics.condition(lambda x: 2 * x, np.ones(501))
+        ims.diagnostics.condition(ims.Problem(lambda x: 2 * x, structure="none"), np.ones(501))
+
+
+def test_a_large_problem_without_structure_is_assembled_from_what_a_search_finds():
+    def residual(x):
+        return 3 * x - np.roll(x, 1) + 0.1 * x**2
+
+    x = np.full(2000, 0.5)
+    J = np.diag(3 + 0.2 * x[:600]) - np.roll(np.eye(600), 1, axis=0)  # the same columns
+    found = ims.diagnostics.condition(residual, x)
+    assert found.norm == pytest.approx(np.linalg.norm(J, 1), rel=1e-6)
+    assert found.number == pytest.approx(np.linalg.cond(J, 1), rel=0.1)
 
 
 def test_the_global_random_state_is_unchanged():
