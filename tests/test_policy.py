@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import implicitsolve as ims
 from implicitsolve import LinearStop, NonlinearStop, Problem, Status, root
 from implicitsolve.kernels import _contract
+from implicitsolve.nonlinear._dense_newton import DenseNewton
 
 pytestmark = pytest.mark.rounding
 
@@ -31,6 +32,9 @@ METHODS = {
     "gmres": ims.NewtonKrylov(krylov=ims.GMRES(restart=10)),
     "bicgstab": ims.NewtonKrylov(krylov=ims.BiCGSTAB()),
     "block-newton": "block-newton",
+    "sparse-newton": "sparse-newton",
+    "dense-newton": DenseNewton(),
+    "pseudo-transient": "pseudo-transient",
     "picard": "picard",
     "anderson": "anderson",
     "broyden": "broyden",
