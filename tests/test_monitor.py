@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -78,14 +77,6 @@ def test_nothing_is_printed_without_a_monitor(capsys):
     ims.root(problem(), X0, monitor=monitor.silent)
     ims.root(ims.Problem(lambda x: x**2 + 1), 1.0)
     assert capsys.readouterr() == ("", "")
-
-
-def test_collect_is_a_list_of_steps():
-    trace = monitor.collect()
-    result = ims.root(problem(), X0, monitor=trace)
-    assert isinstance(trace, list)
-    assert tuple(trace) == result.steps
-    assert trace[-1].worst == result.residual_norm
 
 
 def test_log_to_writes_one_line_a_step(caplog):
@@ -201,17 +192,6 @@ def test_progress_bar_of_a_continuation_is_the_way_of_the_parameter():
     )
     assert "100 %" in circle.getvalue().splitlines()[-1]  # of the points
     assert len(ended) == 10
-
-
-def test_progress_bar_counts_the_systems_of_solve_batch():
-    def batch(rows):
-        return ims.Problem(lambda x: x**2 - 2, batch_ndim=1, take=lambda indices: batch(rows[indices]))
-
-    stream = io.StringIO()
-    bar = monitor.progress_bar(stream, label="batch")
-    with ThreadPoolExecutor(1) as executor:
-        ims.drivers.solve_batch(batch(np.arange(20)), np.ones((20, 1)), executor=executor, progress=bar.count)
-    assert stream.getvalue().splitlines()[-1] == f"batch [{20 * '#'}] 100 %  20 of 20 systems"
 
 
 @pytest.mark.parametrize("batch_ndim", [0, 1])

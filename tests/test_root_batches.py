@@ -141,22 +141,6 @@ def test_a_system_goes_as_it_does_alone(method, with_take):
         alike(together, i, root(system.alone(i), x0[:1], method=method, stop=TIGHT))
 
 
-@pytest.mark.parametrize("with_take", [False, True])
-def test_batches_permute(with_take, rng):
-    systems = 6
-    system, order = Bent(np, systems), rng.permutation(systems)
-    x0 = rng.standard_normal((systems, N))
-    plain = root(system.problem(with_take=with_take), x0, stop=TIGHT)
-    permuted = root(
-        system.problem(with_take=with_take, A=system.A[order], b=system.b[order], c=system.c[order]),
-        x0[order],
-        stop=TIGHT,
-    )
-    np.testing.assert_allclose(permuted.x, plain.x[order], rtol=1e-12, atol=1e-12)
-    np.testing.assert_array_equal(permuted.iterations, plain.iterations[order])
-    np.testing.assert_array_equal(permuted.krylov_iterations, plain.krylov_iterations[order])
-
-
 HOPELESS = {
     "no root": lambda x: x**2 + 1 + 0.1 * x[..., ::-1],
     "no root, exactly singular": lambda x: 0 * x + 1,

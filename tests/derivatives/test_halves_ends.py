@@ -57,53 +57,6 @@ def test_a_forward_solve_that_failed_is_reported(rng):
     assert pull_back(layer, result.x, cotangent).success.all()
 
 
-def test_counts_are_those_of_the_products(rng):
-    layer, result, _ = solved(make("implicit_gru", T=5, lengths=None, scale=0.8))
-    assert layer.halves is not None
-    calls: dict[str, int] = dict.fromkeys(("push", "pull", "linearize"), 0)
-
-    class Coupling:
-        def __init__(self, coupling: Any) -> None:
-            self.coupling = coupling
-
-        def __getattr__(self, key: str) -> Any:
-            function = getattr(self.coupling, key)
-            return (lambda *what: Coupling(function(*what))) if key in ("take", "astype") else function
-
-        def matvec(self, v):
-            calls["push"] += 1
-            return self.coupling.matvec(v)
-
-        def rmatvec(self, w):
-            calls["pull"] += 1
-            return self.coupling.rmatvec(w)
-
-    def counting(half):
-        def linearize(other):
-            calls["linearize"] += 1
-            value, coupling = half.linearize(other)
-            return value, Coupling(coupling)
-
-        return ims.elimination.Half(apply=half.apply, linearize=linearize)
-
-    halves = ims.elimination.Halves(eliminated=counting(layer.halves.eliminated), kept=counting(layer.halves.kept))
-    counted = replace(layer, halves=halves, linearize=None, jvp=None, vjp=None, blocks=None)
-    cotangent = rng.standard_normal(result.x.shape)
-    back = pull_back(counted, result, cotangent, stop=EXACT)
-    assert (calls["push"], calls["linearize"]) == (0, 2)
-    assert calls["pull"] == 2 * back.linear.matvecs - 1  # with half a product before and one after the solve
-    assert back.counts.linearizations == back.counts.residuals == 1
-    calls.update(push=0, pull=0, linearize=0)
-    forward = push_forward(counted, result, {"b": np.ones(3)}, stop=EXACT)
-    assert (calls["pull"], calls["linearize"]) == (0, 2)
-    assert calls["push"] == 2 * forward.linear.matvecs - 1
-    calls.update(push=0, pull=0, linearize=0)
-    again = pull_back(counted, result, cotangent, x0=back.adjoint, stop=EXACT)
-    assert again.success.all()
-    assert (again.linear.iterations == 0).all()
-    assert calls["pull"] == 2 == 2 * again.linear.matvecs
-
-
 # What is asked for, and what is claimed
 
 
@@ -192,22 +145,6 @@ def test_a_claim_that_the_product_refutes_is_not_believed(name, rng):
         assert (back.status == Status.STAGNATED).all()
         norms = np.linalg.norm(cotangent.reshape(3, -1), axis=1)
         assert (back.linear.residual_norm > 1e-9 * norms).all()
-
-
-def test_what_a_half_remembers_is_its_own(name, rng):
-    case = make(name, T=6, lengths=None, scale=0.8)
-    layer, clean = case.layer(), case.layer()
-    kept, other = case.H[:, 1::2], rng.standard_normal(case.H[:, 1::2].shape)
-    for x in (kept, kept, other, kept):
-        expected, derivative = clean.halves.eliminated.linearize(x.copy())
-        argument = x.copy()
-        value = layer.halves.eliminated.apply(argument)
-        np.testing.assert_array_equal(value, expected)
-        argument[...], value[...] = 7.0, 7.0
-        value, mine = layer.halves.eliminated.linearize(x)
-        np.testing.assert_array_equal(value, expected)
-        np.testing.assert_array_equal(mine.matvec(other), derivative.matvec(other))
-        value[...] = 7.0
 
 
 @pytest.mark.parametrize(("rtol", "size"), [(1e-6, 1.0), (1e-12, 1.0), (1e-6, 1e200), (1e-6, 1e-200)])

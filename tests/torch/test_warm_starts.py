@@ -115,25 +115,6 @@ def test_other_padding(inputs, padded):
     assert result.initial_norm.max() <= 1e-9
 
 
-def test_one_sequence_alone(inputs):
-    layer, starts = made(), imt.WarmStarts()
-    states, *_ = step(layer, inputs[0], starts["mine"], LENGTHS[0])
-    again, result, _ = step(layer, inputs[0], starts["mine"], LENGTHS[0])
-    assert np.max(result.iterations) == 0
-    torch.testing.assert_close(again, states)
-    starts.clear()
-    assert len(starts) == 0
-    assert step(layer, inputs[0], starts["mine"], LENGTHS[0])[1].iterations > 0
-
-
-def test_the_lifted_net():
-    net = imt.LiftedNet(4, D, dtype=torch.float64, solve_options=OPTIONS)
-    starts, u = imt.WarmStarts(), torch.ones(B, D, dtype=torch.float64)
-    net(u, x0=starts[range(B)]).sum().backward()
-    _, result = net(u, x0=starts[range(B)], return_result=True)
-    assert result.initial_norm.max() <= 1e-9
-
-
 def test_a_direct_adjoint_takes_no_start(inputs):
     options = imt.SolveOptions(adjoint_method=ims.BlockLU())
     layer, starts = made(solve_options=options), imt.WarmStarts()
@@ -151,13 +132,6 @@ def test_only_what_was_solved_is_kept(inputs):
     step(made(solve_options=options), inputs, starts[range(B)])
     assert len(starts) == 0
     assert not starts.adjoints
-
-
-def test_what_is_kept_is_no_view(inputs):
-    layer, starts = made(), imt.WarmStarts()
-    states, *_ = step(layer, inputs, starts[range(B)])
-    states += 100.0
-    assert step(layer, inputs, starts[range(B)])[1].iterations.max() == 0
 
 
 @pytest.mark.parametrize("keys", [range(2), range(4), "one"])
