@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,15 +30,9 @@ from implicitsolve.kernels._contract import INSTALL, PLUG_INS
 
 Section: TypeAlias = dict[str, str]
 
-OPTIONAL = ("numba", "cupy", "torch", "mpi4py", "matplotlib")
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMBA_NUM_THREADS",
-)
+OPTIONAL = ("numba", "cupy", "torch", "jax", "mpi4py", "matplotlib")
+LIBRARIES = "OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA"  # each with a variable that limits its threads
+THREAD_VARIABLES = (*(f"{name}_NUM_THREADS" for name in LIBRARIES), "VECLIB_MAXIMUM_THREADS")
 # Queried in a subprocess: an MPI library that does not find its parts may end the process.
 MPI_LIBRARY = """
 import mpi4py
@@ -213,10 +207,10 @@ def parts() -> dict[str, Callable[[], None]]:
     return {
         "newton_krylov against a dense Newton method": against_dense,
         "batch, a status for each system": batch,
-        "implicit GRU against its equations": layer_equations,
         "implicit GRU, adjoint and gradients": layer_gradients,
         **{f"block LU by {name} against dense": partial(block_lu, name) for name in backends},
         **({"gradients in torch": torch_gradient} if is_installed("torch") else {}),
+        **({"gradients in JAX": jax_gradient} if is_installed("jax") else {}),
     }
 
 
@@ -259,29 +253,20 @@ def batch() -> None:
         raise AssertionError(f"the status of a residual without value is {result.status[2]}")
 
 
-def layer_equations() -> None:
-    """The equations of the layer, written out in NumPy, at its solution."""
-    params, inputs = _layer()
-    states = ims.root(ims.adapters.implicit_gru(params, inputs), stop=TIGHT).raise_for_status().x
-    agree("h", states, _gru(params, inputs, states), 1e-11)
-
-
 def layer_gradients() -> None:
     """<J v, w> = <v, J^H w>, and a gradient against central differences of solutions."""
-    params, inputs = _layer()
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(0)  # as many states as make Numba's kernels pay
+    params, inputs = ims.adapters.gru_parameters(4, 32, scale=0.3, rng=rng), rng.standard_normal((3, 5, 4))
     cotangent, direction = rng.standard_normal((3, 5, 32)), rng.standard_normal(inputs.shape)
 
-    def solved(inputs: HostArray) -> tuple[Any, ims.NonlinearResult]:
-        layer = ims.adapters.implicit_gru(params, inputs)
+    def solve(step: float) -> tuple[ims.Problem, ims.NonlinearResult]:
+        layer = ims.adapters.implicit_gru(params, inputs + step * direction)
         return layer, ims.root(layer, stop=TIGHT).raise_for_status()
 
-    layer, result = solved(inputs)
-    _, J = layer.linearize(result.x)
-    agree("the adjoint", ims.testing.dot_test(J), 0.0, 1e-12)
+    layer, result = solve(0.0)
+    agree("the adjoint", ims.testing.dot_test(ims.jacobian(layer, result.x)), 0.0, 1e-12)
     reverse = ims.pull_back(layer, result, cotangent, stop=ims.LinearStop(rtol=1e-10)).raise_for_status()
-    after, before = (solved(inputs + h * direction)[1].x for h in (1e-4, -1e-4))
-    expected = np.sum(cotangent * (after - before)) / 2e-4
+    expected = np.sum(cotangent * (solve(1e-4)[1].x - solve(-1e-4)[1].x)) / 2e-4
     agree("the gradient", np.sum(reverse.gradients["inputs"] * direction) / expected, 1.0, 1e-5)
 
 
@@ -310,27 +295,12 @@ def torch_gradient() -> None:
     agree("the gradient", a.grad.item(), 0.25, 1e-6)
 
 
-def _layer() -> tuple[dict[str, HostArray], HostArray]:
-    """Parameters and inputs; as many states as make Numba's kernels pay."""
-    rng = np.random.default_rng(0)
-    return ims.adapters.gru_parameters(4, 32, scale=0.3, rng=rng), rng.standard_normal((3, 5, 4))
-
-
-def _gru(params: Mapping[str, HostArray], x: HostArray, h: HostArray) -> HostArray:
-    """The right-hand side of the implicit GRU."""
-
-    def gate(name: str, state: HostArray) -> HostArray:
-        return x @ params[f"W{name}"].T + state @ params[f"U{name}"].T + params[f"b{name}"]
-
-    def sigma(a: HostArray) -> HostArray:
-        return 1 / (1 + np.exp(-a))
-
-    padded = np.pad(h, ((0, 0), (1, 1), (0, 0)))
-    p, q = padded[:, :-2], padded[:, 2:]
-    a, c = sigma(gate("p", p)), sigma(gate("n", q))
-    mixed = (a * p + c * q) / (a + c)
-    z, r = sigma(gate("z", mixed)), sigma(gate("r", mixed))
-    return (1 - z) * mixed + z * np.tanh(gate("", r * mixed))
+def jax_gradient() -> None:
+    """d sqrt(a) / da at 4, in JAX's default precision."""
+    jax: Any = importlib.import_module("jax")
+    bridge: Any = importlib.import_module("implicitsolve.jax")
+    gradient = jax.grad(lambda a: bridge.root(lambda x, a: x**2 - a, a, a).x)(4.0)
+    agree("the gradient", gradient, 0.25, 1e-4)
 
 
 # ------------------------------------------------------------------------------------------------------------- compile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from implicitsolve.diagnostics._page import assembled, magnitudes, pattern_of, s
 from implicitsolve.diagnostics._spectrum import Spectrum, spectrum
 from implicitsolve.diagnostics._system import unwrap
 from implicitsolve.errors import required
+from implicitsolve.problem import Problem
 from implicitsolve.result import NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import is_one_of
@@ -47,6 +48,7 @@ def plot_convergence(
         The norm on a logarithmic axis. The target is a dashed line, where it is known and the same for all systems in
         the plot up to a factor of 10, else a band. A batch is drawn as its median, with a band from the smallest norm
         to the largest; up to five systems that failed are drawn singly. A system that has ended keeps its last norm.
+        Curves of several calls with the same axes have different colors and markers.
 
     Raises
     ------
@@ -71,7 +73,8 @@ def plot_convergence(
     if not results:
         raise ValueError("plot_convergence: `result` must hold at least one result, got none")
     ax = _axes("plot_convergence", ax)
-    for i, (name, one) in enumerate(results.items()):
+    drawn = sum(line.get_marker() in MARKERS for line in ax.get_lines())  # of earlier calls with the same axes
+    for i, (name, one) in enumerate(results.items(), drawn):
         _draw(ax, one, name, against, COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)])
     _draw_target(ax, list(results.values()))
     ax.set_yscale("log")
@@ -83,13 +86,15 @@ def plot_convergence(
     return ax
 
 
-def plot_spectrum(problem: Any, x: Array = None, *, ax: Any = None, **options: Any) -> Any:
-    """Plot Ritz values of I - J in the complex plane, with the unit circle.
+def plot_spectrum(
+    problem: Problem | Callable[[Array], Array] | Spectrum, x: Array = None, *, ax: Any = None, **options: Any
+) -> Any:
+    """Plot Ritz values of J in the complex plane; for a fixed-point problem those of I - J, with the unit circle.
 
     Parameters
     ----------
     problem : Problem, callable or Spectrum
-        What `spectrum` takes, or what it returned.
+        What `spectrum` takes, or what it returned: that is drawn as it is, the values of I - J.
     x : array_like or NonlinearResult, optional
         Where; needed unless `problem` is a Spectrum.
     ax : matplotlib.axes.Axes, optional
@@ -114,35 +119,38 @@ def plot_spectrum(problem: Any, x: Array = None, *, ax: Any = None, **options: A
     >>> import numpy as np
     >>> import implicitsolve as ims
     >>> G = np.array([[0.0, 0.5], [-0.5, 0.0]])
-    >>> ax = ims.diagnostics.plot_spectrum(lambda x: x - x @ G.T, np.zeros(2))
-    >>> ax.get_xlabel()
-    'real part'
+    >>> ims.diagnostics.plot_spectrum(lambda x: x - x @ G.T, np.zeros(2)).get_title()
+    '2 eigenvalues of J: moduli 1.12 to 1.12'
+    >>> problem = ims.Problem(lambda x: x - x @ G.T, fixed_point=True)
+    >>> ims.diagnostics.plot_spectrum(problem, np.zeros(2)).get_title()
+    'I - J: spectral radius 0.5'
     """
-    if isinstance(problem, Spectrum):
-        if x is not None or options:
-            raise TypeError("plot_spectrum: a Spectrum takes neither `x` nor options of `spectrum`")
-        found = problem
-    elif x is None:
+    if not isinstance(problem, Spectrum) and x is None:
         raise TypeError("plot_spectrum: `x` is needed, unless `problem` is a Spectrum")
-    else:
-        found = spectrum(problem, x, **options)
+    if isinstance(problem, Spectrum) and (x is not None or options):
+        raise TypeError("plot_spectrum: a Spectrum takes neither `x` nor options of `spectrum`")
+    found = problem if isinstance(problem, Spectrum) else spectrum(problem, x, **options)
+    is_map = isinstance(problem, Spectrum) or (isinstance(problem, Problem) and problem.fixed_point)
+    values, kind = found.values if is_map else 1 - found.values, "eigenvalues" if found.exact else "Ritz values"
     ax = _axes("plot_spectrum", ax)
-    angles = np.linspace(0, 2 * np.pi, 361)
-    ax.plot(np.cos(angles), np.sin(angles), color="0.5", linewidth=1, label="unit circle")
-    is_good = found.errors <= 0.01 * found.radius
-    kinds = {"eigenvalues" if found.exact else "Ritz values": is_good, "Ritz values, not yet accurate": ~is_good}
-    for (name, chosen), fill in zip(kinds.items(), (COLORS[0], "none")):
+    title = f"I - J: spectral radius {'' if found.exact else 'about '}{found.radius:.3g}"
+    if is_map:
+        angles = np.linspace(0, 2 * np.pi, 361)
+        ax.plot(np.cos(angles), np.sin(angles), color="0.5", linewidth=1, label="unit circle")
+    else:
+        moduli = np.abs(values)
+        title = f"{values.size} {kind} of J: moduli {moduli.min():.3g} to {moduli.max():.3g}"
+    is_good = found.errors <= 0.01 * np.abs(values).max(initial=0.0)
+    for name, chosen, fill in ((kind, is_good, COLORS[0]), ("Ritz values, not yet accurate", ~is_good, "none")):
         if chosen.any():
-            values = found.values[chosen]
-            ax.scatter(
-                np.real(values), np.imag(values), s=24, facecolors=fill, edgecolors=COLORS[0], label=name, zorder=3
-            )
-    ax.axhline(0, color="0.85", linewidth=0.8, zorder=0)
-    ax.axvline(0, color="0.85", linewidth=0.8, zorder=0)
+            x, y = np.real(values[chosen]), np.imag(values[chosen])
+            ax.scatter(x, y, s=24, facecolors=fill, edgecolors=COLORS[0], label=name, zorder=3)
+    for line in (ax.axhline, ax.axvline):
+        line(0, color="0.85", linewidth=0.8, zorder=0)
     ax.set_aspect("equal", adjustable="datalim")
     ax.set_xlabel("real part")
     ax.set_ylabel("imaginary part")
-    ax.set_title(f"I - J: spectral radius {'' if found.exact else 'about '}{found.radius:.3g}")
+    ax.set_title(title)
     ax.legend(loc="upper right", fontsize="small")
     return ax
 
@@ -309,9 +317,12 @@ def _draw_target(ax: Any, results: list[NonlinearResult]) -> None:
     """The target of all systems: a dashed line, or a band."""
     targets = np.concatenate([np.reshape(np.asarray(result.target, dtype=float), -1) for result in results])
     targets = targets[np.isfinite(targets) & (targets > 0)]
+    known = ax.get_legend_handles_labels()[1]
     if not targets.size:
         return
     if targets.max() > 10 * targets.min():
-        ax.axhspan(targets.min(), targets.max(), color="0.9", zorder=0, label="targets")
+        label = None if "targets" in known else "targets"
+        ax.axhspan(targets.min(), targets.max(), color="0.9", zorder=0, label=label)
     else:
-        ax.axhline(float(np.median(targets)), color="0.4", linestyle="--", linewidth=1, label="target")
+        label = None if "target" in known else "target"
+        ax.axhline(float(np.median(targets)), color="0.4", linestyle="--", linewidth=1, label=label)

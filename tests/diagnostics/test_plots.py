@@ -68,6 +68,26 @@ def test_several_results_have_their_labels_and_differ_without_color():
     assert first.get_marker() != second.get_marker()
 
 
+def test_curves_of_several_calls_share_axes_without_sharing_a_color_or_the_target():
+    ax = ims.diagnostics.plot_convergence(one(), label="a")
+    ims.diagnostics.plot_convergence(squares([2.0, 3.0]), ax=ax, label="b")
+    ims.diagnostics.plot_convergence({"c": one(), "d": one()}, ax=ax)
+    curves = [line for line in ax.get_lines() if line.get_marker() != "None"]
+    assert len({line.get_color() for line in curves}) == len({line.get_marker() for line in curves}) == 4
+    assert labels(ax).count("target") == 1
+
+
+def test_a_spectrum_is_that_of_j_unless_the_problem_is_a_fixed_point():
+    A = np.diag([3.0, 5.0])
+    ax = ims.diagnostics.plot_spectrum(lambda x: A @ x, np.zeros(2))
+    np.testing.assert_allclose(np.sort(ax.collections[0].get_offsets()[:, 0]), [3, 5], rtol=1e-6)
+    assert "unit circle" not in labels(ax)
+    assert ax.get_title() == "2 eigenvalues of J: moduli 3 to 5"
+    ax = ims.diagnostics.plot_spectrum(ims.Problem(lambda x: A @ x, fixed_point=True), np.zeros(2))
+    np.testing.assert_allclose(np.sort(ax.collections[0].get_offsets()[:, 0]), [-4, -2], rtol=1e-6)
+    assert "unit circle" in labels(ax)
+
+
 def test_a_batch_is_a_median_a_band_and_those_that_failed():
     result = squares([2.0, 3.0, -1.0, 5.0])
     ax = ims.diagnostics.plot_convergence(result)
