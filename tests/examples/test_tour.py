@@ -23,7 +23,7 @@ def test_small_tour(main: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixt
     main.main(["--cells", "12", "--nodes", "100", "--planets", "50", "--figure", str(figure)])
     out = capsys.readouterr().out
     assert "50 of 50 solved" in out
-    assert out.count(" ms ") >= 6
+    assert out.count("time in ms") == 2
     by_adjoint, by_differences = (float(part.split()[-1]) for part in out.split(" by ")[:2])
     assert by_adjoint == pytest.approx(by_differences, rel=1e-6)
     assert figure.stat().st_size > 1000
