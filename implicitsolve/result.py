@@ -390,17 +390,20 @@ class NonlinearResult(Ending):
         2     6.01e-06       1  0.000694       0       1      2
         3     4.51e-12       1   0.00031       0       1      2
         """
-        numbers = {
+        entries = [("calls", str(self.counts))]
+        entries += [] if self.detection is None else [("J", str(self.detection))]
+        entries += [("then", str(retry)) for retry in self.retries]
+        return summarize(type(self).__name__, self.x, self.status, self._numbers(), entries, self.steps)
+
+    def _numbers(self) -> dict[str, Any]:
+        """Norms and counts of each system, by their names in tables."""
+        return {
             "norm(F)": self.residual_norm,
             "target": self.target,
             "at x0": self.initial_norm,
             "accepted steps": self.iterations,
             "Krylov": self.krylov_iterations,
         }
-        entries = [("calls", str(self.counts))]
-        entries += [] if self.detection is None else [("J", str(self.detection))]
-        entries += [("then", str(retry)) for retry in self.retries]
-        return summarize(type(self).__name__, self.x, self.status, numbers, entries, self.steps)
 
     def _norms(self) -> list[float]:
         return [step.worst for step in self.steps]

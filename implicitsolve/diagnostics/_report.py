@@ -158,8 +158,7 @@ def _convergence(result: NonlinearResult) -> str:
     if not np.isnan(norms).all():
         parts = [_curves(result, rows, np.log10(norms), failed.tolist())]
     if status.ndim:
-        known = {"norm(F)": result.residual_norm, "target": result.target, "at x0": result.initial_norm}
-        tables = batch_tables(status, known | {"steps": result.iterations, "Krylov": result.krylov_iterations}, ROWS)
+        tables = batch_tables(status, result._numbers(), ROWS)
         parts.append(table("Quantiles over the systems", tables["quantiles"]))
         header, lines = tables["systems"]
         name = "Every system, the worst first" if status.size <= ROWS else f"The {ROWS} worst systems"
@@ -246,9 +245,9 @@ def _spectrum(result: NonlinearResult, problem: Problem) -> str:
     order = order_by_distance(status.reshape(-1), norms, per_system(result.target, status))
     row = int(next((i for i in order if np.isfinite(norms[i])), order[0]))
     index = tuple(int(i) for i in np.unravel_index(row, status.shape))
-    part = System("report", problem, result.x, index or None)
+    system = System("report", problem, result.x, index or None)
     try:
-        found = compute_spectrum(part)
+        found = compute_spectrum(system)
     except ValueError:
         return "<p>The spectrum was not computed: a product with J is not finite.</p>"
     values: Any = 1 - found.values
@@ -271,19 +270,18 @@ def _work(result: Any) -> str:
     """What the solve took."""
     rows: dict[str, Any] = {}
     if not isinstance(result, LinearResult):
+        names = "calls of the residual", "products J v", "products with the adjoint", "linearizations"
         calls = result.counts
-        rows = {"calls of the residual": calls.residuals, "products J v": calls.jvps}
-        rows |= {"products with the adjoint": calls.vjps, "linearizations": calls.linearizations}
+        rows = dict(zip(names, (calls.residuals, calls.jvps, calls.vjps, calls.linearizations)))
     if isinstance(result, NonlinearResult):
-        factorized = [step.factorized.sum() for step in result.steps if step.factorized.size]
-        rows |= {"factorizations": sum(factorized)} if factorized else {}
-        rows |= {"Krylov iterations": np.sum(result.krylov_iterations), "steps": np.sum(result.iterations)}
+        rows["factorizations"] = sum(step.factorized.sum() for step in result.steps)
+        rows |= {"Krylov iterations": np.sum(result.krylov_iterations), "accepted steps": np.sum(result.iterations)}
     else:
         linear = result if isinstance(result, LinearResult) else result.linear
         rows |= {"products of the linear solve": linear.matvecs, "Krylov iterations": np.sum(linear.iterations)}
     what = "A call, a product and a linearization cover the whole batch; the other counts are sums over its systems."
     note = f"<p>{what}</p>" if np.ndim(result.status) else ""
-    return note + table("What the solve took", ([], [[name, str(n)] for name, n in rows.items()]), "text")
+    return note + table("What the solve took", ([], [[name, str(n)] for name, n in rows.items() if n]), "text")
 
 
 def _environment() -> str:
