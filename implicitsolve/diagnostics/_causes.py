@@ -147,7 +147,7 @@ def _singular(case: Case) -> Cause:
         f"J was singular to working precision on the way, to step {case.history.steps}: a minimum of ||F|| that is not"
     )
     advice = f"Start elsewhere, or remove what is undetermined. {CHECK}"
-    return Cause("singular", f"{what} not a root, or an unknown without equation. norm(F) is {case.aim}.", advice)
+    return Cause("singular", f"{what} a root, or an unknown without equation. norm(F) is {case.aim}.", advice)
 
 
 def _rounding(case: Case) -> Cause | None:

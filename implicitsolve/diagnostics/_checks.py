@@ -11,6 +11,7 @@ from implicitsolve._arrays.namespace import eps
 from implicitsolve._typing import HostArray
 from implicitsolve.diagnostics._causes import ELSEWHERE, Cause, round_up
 from implicitsolve.diagnostics._condition import Condition, measure_condition
+from implicitsolve.diagnostics._history import Case
 from implicitsolve.diagnostics._spectrum import compute_spectrum
 from implicitsolve.diagnostics._system import DENSE, System
 from implicitsolve.kernels._norms import norm2
@@ -18,9 +19,10 @@ from implicitsolve.status import Status
 from implicitsolve.testing import check_derivatives
 
 NOISE = 0.1  # change of F between neighbouring numbers, over F, from which on F is rounding error
+REDUCED = 1e-3  # norm over that at x0, above which a norm of rounding error is no success of a kind
 TOUCHING = 1e-9  # distance of an unknown from a bound, over max|x|, up to which it counts as being there
 LENGTHS = 10.0 ** -np.arange(14)  # of trial steps, over Newton's
-BLOCKED = 0.01  # share of ||F|| that no trial step removes where x is as good as a minimum of it
+BLOCKED = 0.05  # share of ||F|| that no trial step removes where x is as good as a minimum of it
 ROUNDING = 1000  # units from which on a change is none of rounding
 SMOOTH = 1.5  # order in the length of a step from which on a change of ||F|| is a curve and no kink
 ISOLATED = 10  # the second smallest singular value over the smallest, where one direction alone is singular
@@ -30,8 +32,9 @@ FOLD = (
 )
 
 
-def examine(system: System, status: Status, kind: str, norm: float) -> tuple[Cause | None, list[str]]:
-    """The cause that is found at x, where F has this norm in the stopping rule, and notes."""
+def examine(system: System, case: Case) -> tuple[Cause | None, list[str]]:
+    """The cause that is found at x, and notes."""
+    status = case.status
     if not (np.isfinite(norm2(system.x)).all() and np.isfinite(norm2(system.F)).all()):
         return None, ["F(x) is not finite there, so that derivatives could not be checked."]
     notes: list[str] = []
@@ -39,9 +42,9 @@ def examine(system: System, status: Status, kind: str, norm: float) -> tuple[Cau
     if cause or status == Status.DIVERGED:  # far from any solution, where other checks mean little
         return cause, notes
     if status != Status.CONVERGED:
-        cause = (_bounds(system) if status == Status.STATIONARY_ON_BOUND else None) or _noise(system, norm)
+        cause = (_bounds(system) if status == Status.STATIONARY_ON_BOUND else None) or _noise(system, case)
     cause = cause or _jacobian(system, status, notes)
-    if kind == "fixed point" and status != Status.CONVERGED:
+    if case.history.kind == "fixed point" and status != Status.CONVERGED:
         notes.append(_radius(system))
     return cause, notes
 
@@ -78,15 +81,19 @@ def _bounds(system: System) -> Cause | None:
     return Cause("bounds", what, advice) if touches.any() else None
 
 
-def _noise(system: System, norm: float) -> Cause | None:
+def _noise(system: System, case: Case) -> Cause | None:
     """Whether F is as large as its change between neighbouring floating-point numbers."""
     xp, unit = system.xp, eps(system.xp, system.x.dtype)
     sign = xp.asarray(1 - 2 * (np.arange(system.size) % 2), dtype=system.x.dtype, device=system.x.device)
     change, size = (float(norm2(v)[0]) for v in (system.residual(system.x * (1 + unit * sign)) - system.F, system.F))
     if not (size > 0 and change >= NOISE * size):
         return None
-    what = f"F(x) is rounding error: it changes by {change / size:.2g} of its norm when x does by one unit roundoff."
-    return Cause("noise", what, f"NonlinearStop(atol={round_up(2 * norm):.1g}) would be met.")
+    changes = f"it changes by {change / size:.2g} of its norm when x does by one unit roundoff."
+    if case.reduction < REDUCED:
+        advice = f"NonlinearStop(atol={round_up(2 * case.norm):.1g}) would be met."
+        return Cause("noise", f"F(x) is rounding error: {changes}", advice)
+    what = f"x has run away, to max|x| = {np.abs(case.x).max():.2g}, where F is not small but rounding error: {changes}"
+    return Cause("far", what, f"{ELSEWHERE} Or `bounds`.")
 
 
 def _jacobian(system: System, status: Status, notes: list[str]) -> Cause | None:
@@ -100,9 +107,12 @@ def _jacobian(system: System, status: Status, notes: list[str]) -> Cause | None:
         why = "a linear solve with it did not end" if math.isfinite(known.norm) else "J is not finite at x"
         notes.append(f"The condition of J was not estimated: {why}.")
         return None
-    if not known.number < 0.1 / eps(system.xp, system.x.dtype):
-        return _singular(system, status)
+    unit, is_exact = eps(system.xp, system.x.dtype), system.evaluator.has_exact_products
+    if not known.number < 0.1 / unit:
+        return _singular(system, status, 0.1 / unit)
     cause = None if status == Status.CONVERGED else _descent(system, known)
+    if cause is None and status != Status.CONVERGED and not is_exact and known.number > unit**-0.5:
+        return _singular(system, status, unit**-0.5)  # which is as much as differences show
     if cause is None:
         notes.append(f"The condition number of J at x is {known.number:.2g}.")
     if status == Status.CONVERGED and math.isfinite(known.error):
@@ -127,12 +137,14 @@ def _descent(system: System, known: Condition) -> Cause | None:
     most = max(1 - float(np.nanmin(ahead)), 0.0)
     if most > BLOCKED:
         return None
-    bend = np.abs(ahead + behind - 2)  # falls like the square of the length where F is smooth, else like the length
-    seen = np.flatnonzero(np.isfinite(bend) & (bend > ROUNDING * unit))
+    with np.errstate(all="ignore"):
+        bend = np.abs(ahead**2 + behind**2 - 2)  # of the order of the length's square where F is smooth, else of it
+    length = float(norm2(system.x)[0])
+    rounding = unit * (1 + (length + LENGTHS * known.error) * known.norm / size)
+    seen = np.flatnonzero(np.isfinite(bend) & (bend > ROUNDING * rounding))
     if seen.size > 1 and math.log10(bend[seen[-2]] / bend[seen[-1]]) < SMOOTH * (seen[-1] - seen[-2]):
         what = "F has a kink or a jump at x: no step along Newton's, however short, reduces ||F|| as J predicts."
         return Cause("kink", what, f"Smooth F there. {ELSEWHERE}")
-    length = float(norm2(system.x)[0])
     share = f" by more than {100 * most:.1g} %" if most > unit**0.5 else ""
     what = (
         "x is close to a minimum of ||F|| that is not a root: J is nearly singular there, so that a Newton step has "
@@ -143,10 +155,10 @@ def _descent(system: System, known: Condition) -> Cause | None:
     return Cause("minimum", what, FOLD if is_isolated else ELSEWHERE)
 
 
-def _singular(system: System, status: Status) -> Cause:
+def _singular(system: System, status: Status, limit: float) -> Cause:
     """Whether a J with a large condition number is singular, or only badly scaled."""
     scaled = _scaled_condition(system) if system.size <= DENSE else math.inf
-    if scaled < 0.1 / eps(system.xp, system.x.dtype):
+    if scaled < limit:
         what = f"J is badly scaled at x: with rows and columns of size 1 its condition number is {scaled:.2g}."
         return Cause("scale", what, '`x_scale="auto"` and `f_scale="auto"`, or units in which all are of size 1.')
     advice = "Remove what is undetermined: x is not the only solution, and has no derivative."

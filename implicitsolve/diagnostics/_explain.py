@@ -251,7 +251,7 @@ def _examine(result: NonlinearResult, problem: Any, row: int, case: Case, groups
     """Check one system with the problem: what is found replaces what its steps say. Return notes."""
     (index,) = _indices([row], np.shape(result.status))
     system = System("explain", problem, result, index or None)
-    cause, notes = examine(system, case.status, case.history.kind, case.norm)
+    cause, notes = examine(system, case)
     if cause is not None:
         for _, _, rows, _ in groups:
             rows[:] = [other for other in rows if other != row]

@@ -537,6 +537,23 @@ def test_other_libraries(xp, dtype):
     assert "the sign is wrong" in ims.diagnostics.explain(result, problem).findings[0].what
 
 
+def test_x_that_has_run_away_is_no_rounding_error_to_be_accepted():
+    with np.errstate(all="ignore"):
+        F = lambda x: x * np.cos(1e3 * x) / (1e-3 + x**2) ** 0.5 + 1.5  # noqa: E731
+        result = ims.root(F, np.full(4, 1e13), method="newton-krylov")
+        assert not result.success
+        assert "atol" not in str(ims.diagnostics.explain(result, F))
+
+
+def test_differences_of_a_singular_matrix_are_called_singular():
+    A = np.random.default_rng(0).standard_normal((12, 11)) @ np.random.default_rng(1).standard_normal((11, 12))
+    F = lambda x: A @ x - np.arange(12.0)  # noqa: E731
+    result = ims.root(F, np.ones(12))
+    assert not result.success
+    assert "minimum of ||F||" in str(found := ims.diagnostics.explain(result, F)) or "J is singular" in str(found)
+    assert "badly scaled" not in str(found)
+
+
 def test_a_right_pattern_is_no_mistake_where_j_vanishes():
     """F curves more than J d along any d: by one-sided differences that looked like missing entries."""
     problem = ims.Problem(lambda u: u**2 + 1, structure=ims.Grid(shape=(6, 6)))
