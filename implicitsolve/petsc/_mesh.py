@@ -1,11 +1,9 @@
-"""A grid whose points are partitioned across ranks in all directions, by PETSc's DMDA, and problems on it."""
+"""A grid whose points are partitioned across the ranks of MPI in all directions, by PETSc's DMDA."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,59 +11,12 @@ import scipy.sparse
 
 from implicitsolve._sparse_structure import Grid, Sparse
 from implicitsolve._typing import HostArray
-from implicitsolve.distributed import Communicator, DistributedArray, from_local
-from implicitsolve.distributed._system import LocalSystem
+from implicitsolve.errors import required
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
-from implicitsolve.petsc._library import PETScMatrix, check_scalar, from_rows, petsc, petsc_communicator
-from implicitsolve.petsc._parts import PETScPreconditioner
-from implicitsolve.precondition._parts import takes_sparse
-from implicitsolve.problem import Problem
+from implicitsolve.petsc._library import check_scalar, petsc
+from implicitsolve.petsc._mesh_problem import MeshProblem
+from implicitsolve.petsc._patch import Patch
 from implicitsolve.stopping import check_flag, check_limit
-
-W_CYCLES = PETScPreconditioner(options={"pc_mg_cycle_type": "w"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patch:
-    """Which points of a grid a rank owns, and how many around them its functions get, along each axis.
-
-    Attributes
-    ----------
-    first, stop : tuple of int
-        Its points are first, ..., stop - 1 along each axis.
-    before, after : tuple of int
-        Points of the neighbours on either side: 0 beyond the ends, unless an axis is periodic.
-    shape : tuple of int
-        Points of all ranks.
-
-    Examples
-    --------
-    >>> from implicitsolve.petsc import Patch
-    >>> patch = Patch(first=(0, 4), stop=(8, 8), before=(0, 1), after=(0, 0), shape=(8, 8))
-    >>> patch.own, patch.own_shape, patch.seen_shape
-    ((slice(0, 8, None), slice(1, 5, None)), (8, 4), (8, 5))
-    """
-
-    first: tuple[int, ...]
-    stop: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    shape: tuple[int, ...]
-
-    @property
-    def own_shape(self) -> tuple[int, ...]:
-        """Number of points that the rank owns along each axis."""
-        return tuple(stop - first for first, stop in zip(self.first, self.stop))
-
-    @property
-    def own(self) -> tuple[slice, ...]:
-        """Their place in the argument of its functions."""
-        return tuple(slice(before, before + count) for before, count in zip(self.before, self.own_shape))
-
-    @property
-    def seen_shape(self) -> tuple[int, ...]:
-        """Number of points of that argument along each axis."""
-        return tuple(b + count + a for b, count, a in zip(self.before, self.own_shape, self.after))
 
 
 class Mesh:
@@ -73,8 +24,6 @@ class Mesh:
 
     Parameters
     ----------
-    comm : Communicator
-        `distributed.MPI` or `distributed.Serial`.
     shape : tuple of int
         Points along each of one, two or three axes.
     fields : int, optional
@@ -85,74 +34,77 @@ class Mesh:
         Whether an axis is a circle. Default False.
     box : bool, optional
         Whether the equations reach to diagonal neighbours too; without that these are not exchanged. Default False.
+    comm : petsc4py or mpi4py communicator, optional
+        The ranks. Default: all processes of the run; without ``mpiexec`` that is one, and needs no mpi4py.
 
     Attributes
     ----------
+    comm : petsc4py.PETSc.Comm
+        The ranks; `rank` and `size` are this one's number and how many there are.
     patch : Patch
         This rank's points.
     colors : int
         Calls of a local function that an assembly of J takes.
 
+    Raises
+    ------
+    BackendUnavailable
+        If petsc4py is missing, or mpi4py where there are several ranks.
+
     Notes
     -----
-    A state is a `DistributedArray` of shape ``(N,)``: each rank's run are the unknowns of its patch. `array`, `local`
-    and `gathered` convert. PETSc's DMDA chooses the patches and exchanges halos, one message to each neighbour.
+    A state is a NumPy array ``(*patch.own_shape, fields)`` of this rank's points. PETSc's DMDA chooses the patches and
+    exchanges halos, one message to each neighbour.
 
     Examples
     --------
     >>> import numpy as np
-    >>> import implicitsolve as ims
-    >>> from implicitsolve import distributed
     >>> from implicitsolve.petsc import Mesh
     >>> def bratu(patch, u):
     ...     p = np.pad(u[..., 0], [(1 - b, 1 - a) for b, a in zip(patch.before, patch.after)])
     ...     neighbors = p[2:, 1:-1] + p[:-2, 1:-1] + p[1:-1, 2:] + p[1:-1, :-2]
     ...     own = p[1:-1, 1:-1]
     ...     return (4 * own - neighbors - 5 * np.exp(own) / 65**2)[..., None]
-    >>> mesh = Mesh(distributed.Serial(), (64, 64))
-    >>> result = ims.root(mesh.problem(bratu), mesh.zeros())
+    >>> mesh = Mesh((64, 64))
+    >>> result = mesh.problem(bratu).root(mesh.zeros())
     >>> result.success, mesh.gathered(result.x).shape, float(mesh.gathered(result.x).max().round(4))
     (True, (64, 64, 1), 0.5566)
     """
 
     def __init__(
         self,
-        comm: Communicator,
         shape: Sequence[int],
         *,
         fields: int = 1,
         width: int = 1,
         periodic: bool | Sequence[bool] = False,
         box: bool = False,
+        comm: Any = None,
     ) -> None:
-        if not isinstance(shape, tuple | list):
-            raise TypeError(f"Mesh: `shape` must be a tuple of integers, got {shape!r}")
-        shape = tuple(shape)
-        if not 1 <= len(shape) <= 3:
-            raise ValueError(f"Mesh: `shape` must have one, two or three axes, got {shape}")
-        for points in shape:
-            check_limit("Mesh", "shape", points, least=1)
+        circles = _checked(shape, periodic)
         check_limit("Mesh", "fields", fields, least=1)
         check_limit("Mesh", "width", width)
         check_flag("Mesh", "box", box)
-        circles: Any = (periodic,) * len(shape) if isinstance(periodic, bool) else periodic
-        if not isinstance(circles, tuple | list) or len(circles) != len(shape):
-            raise ValueError(f"Mesh: `periodic` must be one for each axis of {shape}, got {periodic!r}")
         library = petsc()
         kinds = [library.DM.BoundaryType.PERIODIC if circle else library.DM.BoundaryType.NONE for circle in circles]
         kind = library.DMDA.StencilType.BOX if box else library.DMDA.StencilType.STAR
-        self.comm: Communicator = comm
+        self.comm: Any = library.COMM_WORLD if comm is None else library.Comm(comm)
+        self.rank: int = self.comm.getRank()
+        self.size: int = self.comm.getSize()
         self.fields: int = fields
         self.width: int = width
         self.box: bool = box
+        self._mpi: Any = None
+        if self.size > 1:
+            self._mpi = required("mpi4py.MPI", "Mesh needs mpi4py on several ranks: pip install mpi4py")
         self.da: Any = library.DMDA().create(
             dim=len(shape),
             dof=fields,
-            sizes=shape[::-1],  # PETSc's first axis is contiguous, NumPy's last
+            sizes=tuple(shape)[::-1],  # PETSc's first axis is contiguous, NumPy's last
             boundary_type=kinds[::-1],
             stencil_type=kind,
             stencil_width=width,
-            comm=petsc_communicator(comm),
+            comm=self.comm,
         )
         first, count = (tuple(part)[::-1] for part in self.da.getCorners())
         ghost_first, ghost_count = (tuple(part)[::-1] for part in self.da.getGhostCorners())
@@ -161,11 +113,15 @@ class Mesh:
             stop=tuple(f + c for f, c in zip(first, count)),
             before=tuple(f - g for f, g in zip(first, ghost_first)),
             after=tuple(g + gc - f - c for f, c, g, gc in zip(first, count, ghost_first, ghost_count)),
-            shape=shape,
+            shape=tuple(shape),
         )
         self._global, self._ghosted = self.da.createGlobalVec(), self.da.createLocalVec()
-        self._counts = from_local(comm, np.zeros(math.prod(count) * fields), axis=0).counts
         self._assembler: SparseAssembler | None = None
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """Shape of a state on this rank, ``(*patch.own_shape, fields)``."""
+        return (*self.patch.own_shape, self.fields)
 
     @property
     def colors(self) -> int:
@@ -174,32 +130,19 @@ class Mesh:
 
     # States
 
-    def array(self, local: Any) -> DistributedArray:
-        """A state from this rank's points, ``(*patch.own_shape, fields)``."""
-        local = np.asarray(local, dtype=np.result_type(np.asarray(local).dtype, np.float64))
-        check_scalar("Mesh", local.dtype)
-        expected = (*self.patch.own_shape, self.fields)
-        if local.shape != expected:
-            raise ValueError(f"Mesh.array: `local` must have shape {expected} on this rank, got {local.shape}")
-        return from_local(self.comm, local.reshape(-1).copy(), axis=0, counts=self._counts)
-
-    def zeros(self) -> DistributedArray:
+    def zeros(self) -> HostArray:
         """A state of zeros."""
-        return self.array(np.zeros((*self.patch.own_shape, self.fields)))
+        return np.zeros(self.state_shape)
 
-    def split(self, whole: Any) -> DistributedArray:
-        """A state from the whole, ``(*shape, fields)``, that every rank has."""
+    def split(self, whole: Any) -> HostArray:
+        """Take this rank's points of the whole, ``(*shape, fields)``, that every rank has."""
         places = tuple(slice(first, stop) for first, stop in zip(self.patch.first, self.patch.stop))
-        return self.array(np.asarray(whole)[places])
+        return np.array(np.asarray(whole)[places])
 
-    def local(self, x: DistributedArray) -> HostArray:
-        """Return this rank's points of a state, ``(*patch.own_shape, fields)``: a view."""
-        return x.local.reshape(*self.patch.own_shape, self.fields)
-
-    def gathered(self, x: DistributedArray) -> HostArray:
+    def gathered(self, x: HostArray) -> HostArray:
         """The whole of a state on every rank, ``(*shape, fields)``."""
         natural = self.da.createNaturalVec()
-        self._global.setArray(x.local)
+        self._global.setArray(self.flat("gathered", x))
         self.da.globalToNatural(self._global, natural)
         scatter, whole = petsc().Scatter.toAll(natural)
         scatter.scatter(natural, whole)
@@ -208,6 +151,29 @@ class Mesh:
             part.destroy()
         return values
 
+    def with_halo(self, x: HostArray) -> HostArray:
+        """A state at the own points and those around them, ``(*patch.seen_shape, fields)``."""
+        self._global.setArray(self.flat("with_halo", x))
+        self.da.globalToLocal(self._global, self._ghosted)
+        return self._ghosted.getArray().copy().reshape(*self.patch.seen_shape, self.fields)
+
+    def total(self, values: Any) -> HostArray:
+        """The sum over the ranks of an array that each of them has, on every rank. One collective."""
+        values = np.array(values, order="C")
+        if self._mpi is None:
+            return values
+        total = np.empty_like(values)
+        self.comm.tompi4py().Allreduce(values, total, op=self._mpi.SUM)
+        return total
+
+    def flat(self, name: str, x: Any) -> HostArray:
+        """A state as PETSc's vectors have it; raise unless it is one."""
+        x = np.asarray(x)
+        check_scalar(f"Mesh: `{name}`", x.dtype)
+        if x.shape != self.state_shape:
+            raise ValueError(f"Mesh: `{name}` needs a state of shape {self.state_shape} on this rank, got {x.shape}")
+        return x.reshape(-1)
+
     # Problems
 
     def problem(
@@ -215,12 +181,13 @@ class Mesh:
         residual: Callable[..., Any],
         *,
         jvp: Callable[..., Any] | None = None,
+        linearize: Callable[..., Any] | None = None,
         inverse: Any = None,
         parameters: Mapping[str, Any] | None = None,
         parameter_jvp: Callable[..., Any] | None = None,
         parameter_vjp: Callable[..., Any] | None = None,
         name: str = "",
-    ) -> Problem:
+    ) -> MeshProblem:
         """Make a problem on the grid, from functions that each rank calls on its own points.
 
         Parameters
@@ -231,43 +198,79 @@ class Mesh:
         jvp : callable, optional
             ``jvp(patch, x, v)`` returns J v at the own points; v has the shape of x. Without it J is assembled from
             differences of the residual.
+        linearize : callable, optional
+            ``linearize(patch, x)`` returns ``(F, product)`` with ``product(v)`` = J v: what all products at x share is
+            computed once. It is preferred to `jvp`.
         inverse : PETScPreconditioner or PETScLU, optional
-            What Krylov methods use with the assembled J. Default: W-cycles of PETSc's algebraic multigrid, whose
-            iterations grow less with the grid than those of V-cycles: for a Brusselator of 64^2 points 11 in place of
-            12, of 512^2 points 13 in place of 17. hypre's multigrid takes 7 for both.
-        parameters, parameter_jvp, parameter_vjp : optional
-            As of `distributed.problem`.
+            What PETSc's Krylov method uses with the assembled J. Default: for one axis `PETScLU`, where PETSc has one
+            for so many ranks. Else W-cycles of PETSc's algebraic multigrid, whose iterations grow less with the grid
+            than those of V-cycles: for a Brusselator of 64^2 points 11 in place of 12, of 512^2 points 13 in place of
+            17. hypre's multigrid takes 7 for both.
+        parameters : mapping of str to array, optional
+            What the residual depends on in addition to x, the same on all ranks.
+        parameter_jvp : callable, optional
+            ``parameter_jvp(patch, x, tangents)`` returns (dF/dtheta) dtheta at the own points.
+        parameter_vjp : callable, optional
+            ``parameter_vjp(patch, x, w)`` returns (dF/dtheta)^H w by what the own points contribute, as a mapping.
+            These are summed over the ranks.
         name : str, optional
-            What traces call it.
+            What `repr` calls it.
 
         Returns
         -------
-        Problem
-            For `root`, `pull_back` and `push_forward` on states of this mesh. J is assembled at every Newton step, each
-            rank its own rows by `colors` calls of its own function, without messages; `Counts` has them as one
-            linearization.
+        MeshProblem
+            Its `root`, `pull_back` and `push_forward` are those of the package, by PETSc.
 
         Raises
         ------
         TypeError
             If a function is not callable, or `inverse` is no settings of PETSc's.
-        """
-        inverse = W_CYCLES if inverse is None else inverse
-        if not takes_sparse(inverse):
-            raise TypeError(f"Mesh.problem: `inverse` must be PETScPreconditioner() or PETScLU(), got {inverse!r}")
-        given = {"residual": residual, "jvp": jvp, "parameter_jvp": parameter_jvp, "parameter_vjp": parameter_vjp}
-        system = _MeshSystem(self, given, parameters, inverse)
-        return Problem(
-            system.residual,
-            jac=system.jacobian,
-            structure="none",
-            parameters=parameters,
-            **system.parameter_products(),
-            pure=True,
-            name=name,
-        )
 
-    # The pattern of J
+        Notes
+        -----
+        J is assembled at every Newton step, each rank its own rows by `colors` calls of its own function, without
+        messages; `Counts` has them as one linearization.
+
+        An exception that one of these functions raises on one of several ranks is printed, and ends all ranks.
+        """
+        functions = {
+            "residual": residual,
+            "jvp": jvp,
+            "linearize": linearize,
+            "parameter_jvp": parameter_jvp,
+            "parameter_vjp": parameter_vjp,
+        }
+        return MeshProblem(self, functions, inverse, parameters, name)
+
+    # The rows of J
+
+    def rows(self, x: HostArray, product: Callable[[HostArray], HostArray]) -> Any:
+        """The own rows of J at x, with halo, from products J v at the own points; SciPy's CSR, in PETSc's order."""
+        flat = x.reshape(1, -1)
+        A = self._coloring().products(lambda v: self._square(product(v.reshape(x.shape).copy())), flat)
+        return self._own_rows(A)
+
+    def difference_rows(self, x: HostArray, residual: Callable[[HostArray], HostArray]) -> Any:
+        """The same from differences of the residual at the own points."""
+        flat = x.reshape(1, -1)
+        F = self._square(residual(x.copy()))
+        A = self._coloring().differences(lambda y: self._square(residual(y.reshape(x.shape).copy())), flat, F)
+        return self._own_rows(A)
+
+    def _square(self, own: HostArray) -> HostArray:
+        """Values at the own points, in the place of those that the functions get, with zeros around them."""
+        rows = np.zeros((1, int(np.prod(self.patch.seen_shape)) * self.fields), dtype=own.dtype)
+        rows[0, self._own_places()] = own.reshape(-1)
+        return rows
+
+    def _own_rows(self, A: Any) -> Any:
+        """The own rows of a square matrix on the points that the functions get."""
+        own = self._own_places()
+        place = np.full(A.structure.unknowns, -1)
+        place[own] = np.arange(own.size)
+        columns = self.da.getLGMap().getIndices()[A.structure.columns]
+        entries = A.data[0], (place[A.structure.indices], columns)
+        return scipy.sparse.csr_array(entries, shape=(own.size, self._global.getSize()))
 
     def _own_places(self) -> HostArray:
         """The own unknowns among those that the functions get."""
@@ -303,53 +306,15 @@ class Mesh:
         return (np.asarray(points)[..., None] * self.fields + np.arange(self.fields)).reshape(-1)
 
 
-class _MeshSystem(LocalSystem):
-    """F and J on the states of a mesh."""
-
-    def __init__(
-        self, mesh: Mesh, given: Mapping[str, Any], parameters: Mapping[str, Any] | None, inverse: Any
-    ) -> None:
-        super().__init__("Mesh.problem", mesh.comm, mesh.patch, 0, given, parameters)
-        self.mesh = mesh
-        self.inverse = inverse
-
-    def with_halo(self, x: DistributedArray) -> HostArray:
-        """A state at the own points and those around them. One message to each neighbour."""
-        mesh = self.mesh
-        if not isinstance(x, DistributedArray) or x.ndim != 1 or not mesh._counts.is_same(x.counts):
-            raise ValueError(f"a problem on a mesh needs states of `Mesh.array`, split by {mesh._counts}, got {x!r}")
-        mesh._global.setArray(x.local)
-        mesh.da.globalToLocal(mesh._global, mesh._ghosted)
-        return mesh._ghosted.getArray().copy().reshape(*mesh.patch.seen_shape, mesh.fields)
-
-    def whole(self, local: HostArray) -> DistributedArray:
-        """A state from the own points, of any shape."""
-        return DistributedArray(local.reshape(-1), 0, self.comm, self.mesh._counts)
-
-    def own_shape(self, with_halo: HostArray) -> tuple[int, ...]:
-        """Shape of the own points."""
-        return (*self.mesh.patch.own_shape, self.mesh.fields)
-
-    def jacobian(self, x: DistributedArray) -> PETScMatrix:
-        """J(x), assembled by colors. One message to each neighbour, and those that build the matrix."""
-        mesh, with_halo = self.mesh, self.with_halo(x)
-        shape, own, assembler = self.own_shape(with_halo), mesh._own_places(), mesh._coloring()
-        flat = with_halo.reshape(1, -1)
-
-        def square(name: str, *arguments: HostArray) -> HostArray:
-            rows = np.zeros_like(flat)
-            copies = (part.reshape(with_halo.shape).copy() for part in arguments)
-            rows[0, own] = self.array(name, shape, *copies).reshape(-1)
-            return rows
-
-        if self.has("jvp"):
-            A = assembler.products(lambda v: square("jvp", flat, v), flat)
-        else:
-            A = assembler.differences(lambda y: square("residual", y), flat, square("residual", flat))
-        place = np.full(flat.size, -1)
-        place[own] = np.arange(own.size)
-        columns = mesh.da.getLGMap().getIndices()[A.structure.columns]
-        entries = A.data[0], (place[A.structure.indices], columns)
-        rows = scipy.sparse.csr_array(entries, shape=(own.size, x.size))
-        mat = from_rows(rows, mesh.da.getComm(), mesh.fields)
-        return PETScMatrix(mat, mesh.zeros(), inverse=self.inverse)
+def _checked(shape: Any, periodic: Any) -> Any:
+    """Which axes are circles; raise unless the shape is that of a grid, and there is one answer for each axis."""
+    if not isinstance(shape, tuple | list):
+        raise TypeError(f"Mesh: `shape` must be a tuple of integers, got {shape!r}")
+    if not 1 <= len(shape) <= 3:
+        raise ValueError(f"Mesh: `shape` must have one, two or three axes, got {shape}")
+    for points in shape:
+        check_limit("Mesh", "shape", points, least=1)
+    circles: Any = (periodic,) * len(shape) if isinstance(periodic, bool) else periodic
+    if not isinstance(circles, tuple | list) or len(circles) != len(shape):
+        raise ValueError(f"Mesh: `periodic` must be one for each axis of {tuple(shape)}, got {periodic!r}")
+    return circles

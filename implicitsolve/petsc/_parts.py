@@ -12,7 +12,7 @@ from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import BackendUnavailable
 from implicitsolve.krylov import LinearMethod
 from implicitsolve.operators import LinearOperator
-from implicitsolve.petsc._library import array_like, checked_options, local_rows, matrices, petsc, product, with_options
+from implicitsolve.petsc._library import checked_options, matrices, petsc, product, with_options
 from implicitsolve.precondition._parts import Preconditioner
 from implicitsolve.result import per_system, status_per_system
 from implicitsolve.status import Status
@@ -32,7 +32,7 @@ class PETScLU(LinearMethod):
     ----------
     package : str, optional
         PETSc's name: "mumps", "superlu_dist", "petsc", ... The default "auto" is the first of MUMPS and SuperLU_DIST
-        that this PETSc has, since these factor matrices on several ranks too, and else "petsc", for one rank.
+        that this PETSc has, since these factor the matrices of a `Mesh` on several ranks too, and else "petsc".
     options : mapping, optional
         PETSc's options by their names, such as ``{"mat_mumps_icntl_14": 50}``. Default: none.
 
@@ -45,9 +45,9 @@ class PETScLU(LinearMethod):
 
     Notes
     -----
-    It factors a `BlockBandedMatrix`, also one whose block rows are partitioned across ranks, a sparse matrix
-    (`SparseNewton`'s, SciPy's), and a `PETScMatrix`. Systems of a batch are factored one after the other. Zeros inside
-    blocks are not passed on. Work and fill are those of sparse LU with nested dissection or minimum degree.
+    It factors a `BlockBandedMatrix` and a sparse matrix (`SparseNewton`'s, SciPy's); with ``Mesh.problem(inverse=...)``
+    the J of all ranks. Systems of a batch are factored one after the other. Zeros inside blocks are not passed on. Work
+    and fill are those of sparse LU with nested dissection or minimum degree.
 
     Examples
     --------
@@ -74,21 +74,30 @@ class PETScLU(LinearMethod):
     def factor(self, A: Any, *, overwrite: bool = False) -> PETScInverse:
         """Factor each system of A; a singular one gets a status and does not raise. `overwrite` saves nothing here."""
         mats = matrices("PETScLU", A)
-        package = self._package(mats[0].getComm().getSize())
-        return inverse("PETScLU", A, mats, "lu", self.options, lambda pc: pc.setFactorSolverType(package))
+        return inverse("PETScLU", A, mats, "lu", self.options, lambda pc: pc.setFactorSolverType(self.package_for(1)))
 
-    def _package(self, ranks: int) -> str:
+    def pc_options(self, ranks: int) -> dict[str, Any]:
+        """The same as PETSc's options."""
+        return {"pc_type": "lu", "pc_factor_mat_solver_type": self.package_for(ranks), **self.options}
+
+    def package_for(self, ranks: int) -> str:
         """The direct solver; raise if this PETSc does not have it."""
-        has = petsc().Sys.hasExternalPackage
-        known = [*(name for name in PARALLEL if has(name)), *(["petsc"] if ranks == 1 else [])]
+        known = self.packages(ranks)
         if self.package == "auto" and known:
             return known[0]
-        if self.package in known or (self.package not in (*PARALLEL, "auto", "petsc") and has(self.package)):
+        is_other = self.package not in (*PARALLEL, "auto", "petsc") and petsc().Sys.hasExternalPackage(self.package)
+        if self.package in known or is_other:
             return self.package
         raise BackendUnavailable(
             f"PETScLU: this PETSc has no direct solver {self.package!r} for {ranks} ranks, but {known}: configure it "
             "with --download-mumps --download-scalapack"
         )
+
+    @staticmethod
+    def packages(ranks: int) -> list[str]:
+        """The direct solvers of this PETSc for matrices on so many ranks, the preferred one first."""
+        has = petsc().Sys.hasExternalPackage
+        return [*(name for name in PARALLEL if has(name)), *(["petsc"] if ranks == 1 else [])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +149,6 @@ class PETScPreconditioner(Preconditioner):
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     fields: int = 1
 
-    partitioned: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -149,10 +157,19 @@ class PETScPreconditioner(Preconditioner):
 
     def build(self, A: Any) -> PETScInverse:
         """Return the approximate inverse of each system of A."""
-        if self.type == "hypre" and not petsc().Sys.hasExternalPackage("hypre"):
-            raise BackendUnavailable("PETScPreconditioner: this PETSc was built without hypre: use type='gamg'")
+        self._check_type()
         owner = "PETScPreconditioner"
         return inverse(owner, A, matrices(owner, A, self.fields), self.type, self.options)
+
+    def pc_options(self, ranks: int) -> dict[str, Any]:
+        """The same as PETSc's options."""
+        self._check_type()
+        return {"pc_type": self.type, **self.options}
+
+    def _check_type(self) -> None:
+        """Raise if this PETSc does not have that type."""
+        if self.type == "hypre" and not petsc().Sys.hasExternalPackage("hypre"):
+            raise BackendUnavailable("PETScPreconditioner: this PETSc was built without hypre: use type='gamg'")
 
 
 def inverse(
@@ -164,11 +181,9 @@ def inverse(
     prepare: Callable[[Any], None] = lambda pc: None,
 ) -> PETScInverse:
     """The inverse of each system by a `PC` of that kind."""
-    library = petsc()
-    library.garbage_cleanup(mats[0].getComm())  # what ranks have dropped since, at a point that all of them pass
     solvers: list[Solver] = []
     for mat in mats:
-        ksp = library.KSP().create(comm=mat.getComm())
+        ksp = petsc().KSP().create(comm=mat.getComm())
         ksp.setOperators(mat)
         ksp.setType("preonly")
         ksp.pc.setType(kind)
@@ -176,14 +191,15 @@ def inverse(
         vectors = mat.createVecs()
         vectors[0].set(0.0)
         mat.mult(*vectors)
-        is_finite = bool(np.isfinite(vectors[1].sum()))  # of all entries times 0: NaN on all ranks if one is not finite
+        is_finite = bool(np.isfinite(vectors[1].sum()))  # of all entries times 0: NaN if one is not finite
 
-        def configure(prefix: str, ksp: Any = ksp, is_finite: bool = is_finite) -> None:
+        def configure(prefix: str, ksp: Any = ksp, is_finite: bool = is_finite) -> bool:
             ksp.setOptionsPrefix(prefix)
             ksp.setFromOptions()
             if is_finite:
                 ksp.setUp()
                 ksp.setUpOnBlocks()
+            return is_finite
 
         with_options(owner, options, configure)
         solvers.append(Solver(ksp, vectors, is_finite and ksp.pc.getFailedReason() == 0))
@@ -249,5 +265,8 @@ class PETScInverse(LinearOperator):
 
 def _each(solvers: Sequence[Solver], name: str, b: Array) -> Array:
     """Solve for each system's right-hand side."""
-    rows = local_rows(b, len(solvers))
-    return array_like(b, np.stack([solver.solve(row, name) for solver, row in zip(solvers, rows)])) if solvers else b
+    if not solvers:
+        return b
+    rows = b.reshape(len(solvers), -1)
+    solved = np.stack([solver.solve(row, name) for solver, row in zip(solvers, rows)])
+    return solved.reshape(b.shape).astype(b.dtype, copy=False)

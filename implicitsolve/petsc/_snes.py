@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import eps
-from implicitsolve._typing import Array, Indices
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
-from implicitsolve.petsc._library import callers_errors, checked_options, communicator_of, petsc, with_options
+from implicitsolve.petsc._library import callers_errors, checked_options, petsc, with_options
 from implicitsolve.petsc._system import PETScSystem
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import LimitReached, check_flag
+from implicitsolve.stopping import Counts, LimitReached, check_flag
 
 MOST = 2**31 - 2  # evaluations: PETSc's own limit, beside that of `stop`
 TAKEN = ("snes_atol", "snes_rtol", "snes_stol", "snes_max_it", "snes_max_funcs", "snes_convergence_test")
-OURS = {  # how a failed solve of PETSc ended, by the names of SNESConvergedReason
+FAILURES = {  # how a failed solve of PETSc ended, by the names of SNESConvergedReason
     "DIVERGED_FUNCTION_DOMAIN": Status.NONFINITE,
     "DIVERGED_FUNCTION_NANORINF": Status.NONFINITE,
     "DIVERGED_FNORM_NAN": Status.NONFINITE,
@@ -33,7 +33,6 @@ OURS = {  # how a failed solve of PETSc ended, by the names of SNESConvergedReas
     "DIVERGED_LINE_SEARCH": Status.LINE_SEARCH_FAILED,
     "DIVERGED_MAX_IT": Status.ITERATION_LIMIT,
     "DIVERGED_DTOL": Status.DIVERGED,
-    "SINGULAR": Status.SINGULAR,
 }
 LINEAR = {  # the same of a linear solve
     "DIVERGED_MAX_IT": Status.ITERATION_LIMIT,
@@ -48,18 +47,21 @@ LINEAR = {  # the same of a linear solve
 
 @dataclass(frozen=True)
 class PETScSNES(NonlinearMethod):
-    """A nonlinear method that passes one system to PETSc's `SNES`, on one process or on the ranks of x0.
+    """A nonlinear method that passes one system to PETSc's `SNES`.
+
+    ``root(problem, x0, method=PETScSNES(options))`` solves on one process, ``Mesh.problem(...).root(x0, method=...)``
+    on many.
 
     Parameters
     ----------
     options : mapping, optional
         PETSc's options by their names, such as ``{"snes_type": "newtontr", "ksp_type": "bcgs", "pc_type": "gamg"}``.
-        Default: none, which is Newton's method with a cubic line search, GMRES(30) to 1e-5, and incomplete LU (block
-        Jacobi of it on several ranks).
+        Default: none, which is Newton's method with a cubic line search, GMRES(30) to 1e-5, and incomplete LU; for a
+        `Mesh` the `inverse` of its problem.
     assemble : bool, optional
-        Whether J is assembled where the problem declares its structure or offers matrices: by colors, on every rank its
-        own rows. Without that J is a shell matrix with the problem's products, or differences, and the default has no
-        preconditioner. Default True.
+        Whether J is assembled where the problem declares its structure or offers matrices. Without that J is a shell
+        matrix with the problem's products, or differences, and the default has no preconditioner. Default True; the J
+        of a `Mesh` is always assembled.
 
     Raises
     ------
@@ -119,10 +121,10 @@ class _Solve:
     def run(self) -> Solution:
         """Solve, and measure F at the end."""
         tally, solution = self.evaluator.tally, self.solution
-        reason = "DIVERGED_MAX_IT"
+        status = Status.ITERATION_LIMIT
         with suppress(LimitReached):
-            reason = tally.enforced(self._solved)
-        status = tally.ended or self.ended or OURS.get(reason, Status.STAGNATED)
+            status = tally.enforced(self._solved)
+        status = tally.ended or self.ended or status
         if tally.ended is None:  # what PETSc returns may be no point at which it evaluated F
             self._measure(self.x, self.evaluator.residual(self.x))
         measure, solution.x, solution.F = self.best
@@ -131,12 +133,10 @@ class _Solve:
         solution.status[0] = Status.CONVERGED if held[0] or measure == 0 else status
         return solution
 
-    def _solved(self) -> str:
-        """Have PETSc solve; return the name of its reason."""
-        library = petsc()
-        library.garbage_cleanup(communicator_of(self.solution.x))
+    def _solved(self) -> Status:
+        """Have PETSc solve; return how it ended where the stopping rule does not hold."""
         system = self.system = PETScSystem(self.evaluator, self.solution.x, assemble=self.method.assemble)
-        snes = library.SNES().create(comm=system.comm)
+        snes = petsc().SNES().create(comm=system.comm)
         system.attach(snes)
         limit = int(self.stop.remaining(IterationLoop.STEPS, self.solution.iterations)[0])
         snes.setTolerances(max_it=max(limit, 0))
@@ -146,17 +146,16 @@ class _Solve:
             snes.ksp.pc.setType("none")
         x = system.x.copy()
 
-        def configured(prefix: str) -> None:
+        def configured(prefix: str) -> bool:
             snes.setOptionsPrefix(prefix)
             snes.setFromOptions()
             with callers_errors():
                 snes.solve(None, x)
+            return snes.getLinearSolveIterations() > 0
 
         with_options("PETScSNES", self.method.options, configured)
         self.x = system.array(x)
-        reason = _name(library.SNES.ConvergedReason, snes.getConvergedReason())
-        linear = LINEAR.get(_name(library.KSP.ConvergedReason, snes.ksp.getConvergedReason()))
-        return "SINGULAR" if reason == "DIVERGED_LINEAR_SOLVE" and linear is Status.SINGULAR else reason
+        return ending(snes)
 
     def _test(self, snes: Any, iteration: int, norms: tuple[float, float, float]) -> Any:
         """Decide by the stopping rule whether the solve ends; PETSc's convergence test, called once in every step."""
@@ -193,31 +192,49 @@ class _Solve:
     def _record(self, snes: Any, iteration: int, measure: float) -> None:
         """Add a step to the trace and pass it to the monitor."""
         solution, context = self.solution, self.context
-        total = snes.getLinearSolveIterations()
-        status = LINEAR.get(_name(petsc().KSP.ConvergedReason, snes.ksp.getConvergedReason()), Status.CONVERGED)
-        details: dict[str, Any] = {
-            "krylov_iterations": np.asarray([total - int(solution.krylov_iterations[0])]),
-            "linear_status": np.asarray([int(status)]),
-        }
-        solution.iterations[0], solution.krylov_iterations[0] = iteration, total
-        step = NewtonStep(
-            iteration=iteration,
-            systems=self.evaluator.rows.copy(),
-            residual_norm=np.asarray([measure]),
-            target=solution.target.copy(),
-            running=1,
-            counts=self.evaluator.tally.counts(),
-            **details if iteration else {},
+        step = step_of(
+            snes, iteration, measure, solution.target, int(solution.krylov_iterations[0]), self.evaluator.tally.counts()
         )
+        solution.iterations[0], solution.krylov_iterations[0] = iteration, snes.getLinearSolveIterations()
         solution.steps.append(step)
         if context.monitor is not silent:
             unflatten = self.evaluator.unflatten
             answer = context.monitor(step, unflatten(self.x), unflatten(self.F))
-            if self.evaluator.tally.agreed(ends_solve(answer)):
+            if ends_solve(answer):
                 self.ended = Status.STOPPED_BY_MONITOR
+
+
+def ending(snes: Any) -> Status:
+    """How PETSc's solve ended, where the stopping rule does not hold."""
+    reason = _name(petsc().SNES.ConvergedReason, snes.getConvergedReason())
+    is_singular = reason == "DIVERGED_LINEAR_SOLVE" and linear_ending(snes.ksp) is Status.SINGULAR
+    return Status.SINGULAR if is_singular else FAILURES.get(reason, Status.STAGNATED)
+
+
+def linear_ending(ksp: Any) -> Status:
+    """How PETSc's linear solve ended."""
+    reason = _name(petsc().KSP.ConvergedReason, ksp.getConvergedReason())
+    return LINEAR.get(reason, Status.CONVERGED)
+
+
+def step_of(snes: Any, iteration: int, measure: float, target: HostArray, before: int, counts: Counts) -> NewtonStep:
+    """The step that PETSc has just taken; `before` are the Krylov iterations until then."""
+    details: dict[str, Any] = {
+        "krylov_iterations": np.asarray([snes.getLinearSolveIterations() - before]),
+        "linear_status": np.asarray([int(linear_ending(snes.ksp))]),
+    }
+    return NewtonStep(
+        iteration=iteration,
+        systems=np.zeros(1, dtype=np.intp),
+        residual_norm=np.asarray([measure]),
+        target=target.copy(),
+        running=1,
+        counts=counts,
+        **details if iteration else {},
+    )
 
 
 def _name(reasons: Any, code: int) -> str:
     """Name of a reason; of several for one code the one that is known here."""
     names = [name for name in dir(reasons) if not name.startswith("_") and getattr(reasons, name) == code]
-    return next((name for name in names if name in OURS or name in LINEAR), names[0] if names else "")
+    return next((name for name in names if name in FAILURES or name in LINEAR), names[0] if names else "")

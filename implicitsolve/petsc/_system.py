@@ -14,20 +14,8 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
-from implicitsolve.operators import BlockBandedMatrix, LinearOperator
-from implicitsolve.operators._sparse import SparseMatrix
-from implicitsolve.petsc._library import (
-    PETScMatrix,
-    array_like,
-    band_rows,
-    check_scalar,
-    communicator_of,
-    entries,
-    from_rows,
-    local_rows,
-    petsc,
-    sparse_rows,
-)
+from implicitsolve.operators import LinearOperator
+from implicitsolve.petsc._library import check_scalar, fill, from_rows, petsc, rows_of
 from implicitsolve.problem import Problem
 
 KEEP_F = ("newtonls", "newtontr")  # types of SNES whose function vector is F(x) where J(x) is requested
@@ -40,8 +28,8 @@ def to_petsc(problem: Problem, x0: Any, *, assemble: bool = True) -> PETScSystem
     ----------
     problem : Problem or callable
         One system; a callable is taken as its residual. Its bounds and scales are not passed on.
-    x0 : array_like or DistributedArray
-        Start, of the problem's shape. Where it is partitioned across ranks, vectors and matrices are in the same way.
+    x0 : array_like
+        Start, of the problem's shape.
     assemble : bool, optional
         Whether J is an assembled matrix where the problem declares its structure, or offers matrices; with False it is
         a shell matrix with the problem's products, and its adjoint products where it has some. Default True.
@@ -86,7 +74,7 @@ class PETScSystem:
     Attributes
     ----------
     comm : petsc4py.PETSc.Comm
-        The ranks.
+        This process alone. For several ranks there is `Mesh`.
     x, F : petsc4py.PETSc.Vec
         The start, and a vector for F.
     J : petsc4py.PETSc.Mat
@@ -98,24 +86,22 @@ class PETScSystem:
     def __init__(self, evaluator: Evaluator, x: Array, *, assemble: bool = True) -> None:
         check_scalar("implicitsolve.petsc", x.dtype)
         self.evaluator: Evaluator = evaluator
-        self.like: Array = x
-        self.comm: Any = communicator_of(x)
-        local = local_rows(x, 1).size
-        self.sizes: tuple[int, int] = local, x.shape[1]
-        self.x: Any = petsc().Vec().createMPI(self.sizes, comm=self.comm)
-        self.x.setArray(local_rows(x, 1)[0])
+        self.dtype: Any = x.dtype
+        self.comm: Any = petsc().COMM_SELF
+        self.x: Any = petsc().Vec().createSeq(x.shape[1], comm=self.comm)
+        self.x.setArray(x[0])
         self.F: Any = self.x.duplicate()
         self._assembled = assembler_of(evaluator, x) if assemble else None
         self.is_assembled: bool = self._assembled is not None
-        self._shell = Shell(x)
+        self._shell = Shell(x.dtype)
         self._start: Any = self.x.copy()
         self._known: dict[str, Any] = {}  # F and J at x0, which gave the matrix its pattern, for the first request
         if self._assembled is not None:
             F = None if evaluator.has_exact_products else evaluator.residual(x)
             self._known = {"F": F, "J": self._assembled(evaluator, x, F)}
-            self.J: Any = new_matrix(self._known["J"])
+            self.J: Any = from_rows(rows_of(self._known["J"], zeros=True), self.comm)
         else:
-            self.J = petsc().Mat().createPython((self.sizes, self.sizes), context=self._shell, comm=self.comm)
+            self.J = petsc().Mat().createPython((x.shape[1], x.shape[1]), context=self._shell, comm=self.comm)
             self.J.setUp()
 
     def attach(self, snes: Any) -> None:
@@ -124,8 +110,8 @@ class PETScSystem:
         snes.setJacobian(self.jacobian, self.J)
 
     def array(self, vec: Any) -> Array:
-        """A vector as an array (1, N), as x0 is partitioned."""
-        return array_like(self.like, vec.getArray(readonly=True).copy()[None])
+        """A vector as an array (1, N)."""
+        return vec.getArray(readonly=True)[None].astype(self.dtype)
 
     def state(self, vec: Any) -> Array:
         """A vector as an array of the problem's shape."""
@@ -134,7 +120,7 @@ class PETScSystem:
     def function(self, snes: Any, x: Any, F: Any) -> None:
         """Compute F(x); the function of `SNESSetFunction`."""
         known = self._known_at(x, "F")
-        F.setArray(local_rows(self.evaluator.residual(self.array(x)) if known is None else known, 1)[0])
+        F.setArray((self.evaluator.residual(self.array(x)) if known is None else known)[0])
 
     def jacobian(self, snes: Any, x: Any, J: Any, P: Any) -> None:
         """Compute J(x); the function of `SNESSetJacobian`."""
@@ -146,7 +132,7 @@ class PETScSystem:
                 is_known = snes.getType() in KEEP_F
                 F = self.array(snes.getFunction()[0]) if is_known else evaluator.residual(point)
             if self._assembled is not None:
-                fill(P, self._assembled(evaluator, point, F))
+                fill(P, rows_of(self._assembled(evaluator, point, F), zeros=True))
             else:
                 evaluator.length.follow(evaluator.rows, norm2(point))
                 self._shell.operator = evaluator.jacobian(point, F)
@@ -164,8 +150,8 @@ class Shell:
 
     operator: LinearOperator  # J on arrays (1, N), which `jacobian` sets
 
-    def __init__(self, like: Array) -> None:
-        self.like: Array = like
+    def __init__(self, dtype: Any) -> None:
+        self.dtype: Any = dtype
 
     def mult(self, mat: Any, v: Any, w: Any) -> None:
         """W = J v."""
@@ -176,7 +162,7 @@ class Shell:
         w.setArray(np.conj(self._product(self.operator.rmatvec, np.conj(v.getArray(readonly=True)))))
 
     def _product(self, product: Any, v: Any) -> Any:
-        return local_rows(product(array_like(self.like, v.copy()[None])), 1)[0]
+        return product(v[None].astype(self.dtype))[0]
 
 
 def assembler_of(evaluator: Evaluator, x: Array) -> Callable[..., Any] | None:
@@ -184,32 +170,7 @@ def assembler_of(evaluator: Evaluator, x: Array) -> Callable[..., Any] | None:
     problem = evaluator.problem
     if problem.block_structure is not None:
         return Assembler(evaluator).assemble
-    if evaluator.is_partitioned:
-        return None if problem.jac is None else lambda evaluator, x, F: evaluator.matrix(x)
     offered = OfferedJacobians.of(evaluator, x)
     if offered is None and problem.sparse_structure is not None:
         return SparseAssembler(problem.sparse_structure.sparse).assemble
     return None if offered is None else offered.assemble
-
-
-def new_matrix(A: Any) -> Any:
-    """A PETSc matrix with the pattern and the entries of an assembled J."""
-    if isinstance(A, PETScMatrix):
-        return A.mat.copy()
-    return from_rows(rows_of(A), communicator_of(A.blocks if isinstance(A, BlockBandedMatrix) else None))
-
-
-def fill(mat: Any, A: Any) -> None:
-    """Put the entries of an assembled J into a matrix."""
-    if isinstance(A, PETScMatrix):
-        A.mat.copy(mat, structure=petsc().Mat.Structure.SAME_NONZERO_PATTERN)
-        return
-    mat.setOption(petsc().Mat.Option.NEW_NONZERO_ALLOCATION_ERR, False)
-    mat.zeroEntries()
-    mat.setValuesCSR(*entries(rows_of(A)))
-    mat.assemble()
-
-
-def rows_of(A: BlockBandedMatrix | SparseMatrix) -> Any:
-    """Rows on this rank, zeros of the pattern included."""
-    return band_rows(A, zeros=True) if isinstance(A, BlockBandedMatrix) else sparse_rows(A)

@@ -5,36 +5,40 @@ from __future__ import annotations
 import numpy as np
 
 import implicitsolve as ims
-from implicitsolve import distributed
-
-
-def bratu_line(part, u):
-    """u'' + 3 exp(u) = 0 with u = 0 at both ends, on a rank's points with those around them."""
-    u = np.pad(u, ((1 - part.before, 1 - part.after), (0, 0)))
-    return u[2:] - 2 * u[1:-1] + u[:-2] + 3 * np.exp(u[1:-1]) / (part.length + 1) ** 2
-
-
-def line(comm, length=200):
-    """Bratu's problem on a line, and its start."""
-    a = np.asarray([3.0])
-    problem = distributed.problem(
-        comm,
-        lambda part, u: bratu_line(part, u) + (a[0] - 3.0) * np.exp(u[part.own]) / (part.length + 1) ** 2,
-        length=length,
-        parameters={"a": a},
-        parameter_vjp=lambda part, u, w: {
-            "a": np.sum(w * np.exp(u[part.own]), keepdims=True)[0] / (part.length + 1) ** 2
-        },
-        parameter_jvp=lambda part, u, t: t["a"][0] * np.exp(u[part.own]) / (part.length + 1) ** 2,
-    )
-    return problem, distributed.split(comm, np.zeros((length, 1)), axis=0)
-
+from implicitsolve.petsc import Mesh
 
 A, B, ALPHA = 3.4, 1.0, 10.0
+STOP = {"grid": ims.NonlinearStop(rtol=1e-13), "line": ims.NonlinearStop(rtol=1e-11)}
 
 
-def brusselator(mesh, dt=np.inf, old=None):
-    """The steady Brusselator on a torus, of NonlinearSolve.jl, or a step of implicit Euler."""
+def padded(patch, u):
+    """The points of a line with those around them, and zeros beyond both ends."""
+    return np.pad(u, ((1 - patch.before[0], 1 - patch.after[0]), (0, 0)))
+
+
+def line(length=200, **settings):
+    """Bratu's problem u'' + a exp(u) = 0 on a line, with u = 0 at both ends: its mesh and its functions."""
+    a = np.asarray([3.0])
+    h2 = (length + 1) ** -2
+
+    def residual(patch, u):
+        u = padded(patch, u)
+        return u[2:] - 2 * u[1:-1] + u[:-2] + a[0] * np.exp(u[1:-1]) * h2
+
+    mesh = Mesh((length,))
+    problem = mesh.problem(
+        residual,
+        parameters={"a": a},
+        parameter_vjp=lambda patch, u, w: {"a": np.sum(w * np.exp(u[patch.own])).reshape(1) * h2},
+        parameter_jvp=lambda patch, u, t: t["a"][0] * np.exp(u[patch.own]) * h2,
+        name="Bratu",
+        **settings,
+    )
+    return mesh, problem
+
+
+def brusselator(mesh):
+    """The steady Brusselator on a torus, of NonlinearSolve.jl."""
     n = mesh.patch.shape[0]
     x, y = np.meshgrid(*(np.arange(f, s) / n for f, s in zip(mesh.patch.first, mesh.patch.stop)), indexing="ij")
     source = np.where((x - 0.3) ** 2 + (y - 0.6) ** 2 <= 0.01, 5.0, 0.0)
@@ -62,27 +66,20 @@ def brusselator(mesh, dt=np.inf, old=None):
         F[..., 1] += A * du - change
         return F / n**2
 
-    return residual, jvp, mesh.array(start)
+    return residual, jvp, start
 
 
-STOP = {"grid": ims.NonlinearStop(rtol=1e-13), "line": ims.NonlinearStop(rtol=1e-11)}
-
-
-def layers(comm, length, width=1e-3):
+def layers(length, width=1e-3):
     """-width^2 u'' + u + u^3 = 2 with u = 0 at both ends: boundary layers, and a condition that 10^6 points allow."""
     c = (width * (length + 1)) ** 2
 
-    def padded(part, u):
-        return np.pad(u, ((1 - part.before, 1 - part.after), (0, 0)))
-
-    def residual(part, u):
-        p = padded(part, u)
+    def residual(patch, u):
+        p = padded(patch, u)
         return c * (2 * p[1:-1] - p[2:] - p[:-2]) + p[1:-1] + p[1:-1] ** 3 - 2
 
-    def jvp(part, u, v):
-        p = padded(part, v)
-        return c * (2 * p[1:-1] - p[2:] - p[:-2]) + (1 + 3 * u[part.own] ** 2) * p[1:-1]
+    def jvp(patch, u, v):
+        p = padded(patch, v)
+        return c * (2 * p[1:-1] - p[2:] - p[:-2]) + (1 + 3 * u[patch.own] ** 2) * p[1:-1]
 
-    counts = distributed.layout(length, comm.size)
-    x0 = distributed.from_local(comm, np.ones((counts[comm.rank], 1)), axis=0, counts=counts)
-    return distributed.problem(comm, residual, jvp=jvp, length=length), x0
+    mesh = Mesh((length,))
+    return mesh, mesh.problem(residual, jvp=jvp)

@@ -146,7 +146,7 @@ def test_mistakes_raise():
         PETScPreconditioner(options={"pc_gamg_limit": 0.1}).build(A)
     with pytest.raises(TypeError, match="`options` must be a mapping"):
         PETScLU(options=["pc_type"])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="`A` must be a BlockBandedMatrix, a sparse matrix"):
+    with pytest.raises(TypeError, match="`A` must be a BlockBandedMatrix or a sparse matrix"):
         PETScLU().factor(np.eye(3))
     with pytest.raises(ims.errors.BackendUnavailable, match="no direct solver 'umfpuck'"):
         PETScLU(package="umfpuck").factor(A)

@@ -1,0 +1,166 @@
+"""Solves of a problem on a mesh by PETSc, nonlinear and linear, whose ends are measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from implicitsolve._typing import HostArray
+from implicitsolve.petsc._library import callers_errors, empty_matrix, fill, petsc, with_options
+from implicitsolve.petsc._snes import MOST, PETScSNES, ending, linear_ending, step_of
+from implicitsolve.result import LinearResult, NewtonStep, NonlinearResult
+from implicitsolve.status import Status
+from implicitsolve.stopping import Counts, LinearStop, NonlinearStop
+
+if TYPE_CHECKING:
+    from implicitsolve.petsc._mesh_problem import MeshProblem
+
+STEPS = 100  # of Newton's method, where `stop` has no limit
+ROUNDS = 3  # Krylov solves, each followed by a product that measures the residual
+EPS = float(np.finfo(np.float64).eps)
+
+
+class MeshSolve:
+    """One solve by `SNES`, and what is known of the iterates."""
+
+    def __init__(self, problem: MeshProblem, method: PETScSNES, stop: NonlinearStop) -> None:
+        if callable(stop.norm) or stop.max_evaluations is not None or stop.max_seconds is not None:
+            raise ValueError(
+                "Mesh: `stop` may have atol, rtol, max_iterations and the norm 'max' or '2': these are for all ranks"
+            )
+        self.problem, self.mesh, self.method, self.stop = problem, problem.mesh, method, stop
+        self.residuals = self.linearizations = self.krylov = self.iterations = 0
+        self.first = self.target = np.nan
+        self.ended: Status | None = None  # by this library's own rules
+        self.steps: list[NewtonStep] = []
+
+    def run(self, x0: Any) -> NonlinearResult:
+        """Solve, and measure F at the end."""
+        mesh, library = self.mesh, petsc()
+        library.garbage_cleanup(mesh.comm)
+        x = mesh.da.createGlobalVec()
+        x.setArray(mesh.flat("root", x0))
+        F, snes = x.duplicate(), library.SNES().create(comm=mesh.comm)
+        J = empty_matrix((x.getLocalSize(), x.getSize()), mesh.comm, mesh.fields)
+        snes.setFunction(self._function, F)
+        snes.setJacobian(self._jacobian, J)
+        most = STEPS if self.stop.max_iterations is None else self.stop.max_iterations
+        snes.setTolerances(max_it=most)
+        snes.setMaxFunctionEvaluations(MOST)
+        snes.setConvergenceTest(self._test)
+
+        def configured(prefix: str) -> bool:
+            snes.setOptionsPrefix(prefix)
+            snes.setFromOptions()
+            with callers_errors():
+                snes.solve(None, x)
+            return snes.getLinearSolveIterations() > 0
+
+        with_options("Mesh", self.problem.linear_options() | dict(self.method.options), configured)
+        self._function(snes, x, F)  # what PETSc returns may be no point at which it evaluated F
+        measure = self._measure(F)
+        holds = measure <= self.target
+        return NonlinearResult(
+            x=self._state(x),
+            fun=self._state(F),
+            status=Status.CONVERGED if holds else self.ended or ending(snes),
+            residual_norm=measure,
+            initial_norm=self.first,
+            target=self.target,
+            iterations=self.iterations,
+            krylov_iterations=self.krylov,
+            counts=self._counts(),
+            steps=tuple(self.steps),
+        )
+
+    def _function(self, snes: Any, x: Any, F: Any) -> None:
+        """Compute F(x)."""
+        self.residuals += 1
+        F.setArray(self.problem.residual(self._state(x)).reshape(-1))
+
+    def _jacobian(self, snes: Any, x: Any, J: Any, P: Any) -> None:
+        """Compute J(x)."""
+        fill(P, self.problem.rows(self._state(x)))
+        self.linearizations += 1
+
+    def _state(self, vec: Any) -> HostArray:
+        """A vector as an array of this rank's points."""
+        return vec.getArray(readonly=True).copy().reshape(self.mesh.state_shape)
+
+    def _measure(self, F: Any) -> float:
+        """Norm of F in the norm of the stopping rule."""
+        two = F.norm()  # PETSc's maximum may leave out NaN
+        if not np.isfinite(two) or self.stop.norm == "2":
+            return float(two)
+        return float(F.norm(petsc().NormType.NORM_INFINITY))
+
+    def _counts(self) -> Counts:
+        return Counts(residuals=self.residuals, linearizations=self.linearizations)
+
+    def _test(self, snes: Any, iteration: int, norms: tuple[float, float, float]) -> Any:
+        """Decide by the stopping rule whether the solve ends; PETSc's convergence test, called once in every step."""
+        reasons = petsc().SNES.ConvergedReason
+        measure = self._measure(snes.getFunction()[0])
+        if iteration == 0:
+            self.first = measure
+            relative = self.stop.relative(EPS) * measure if np.isfinite(measure) else 0.0
+            self.target = max(self.stop.atol, relative)
+        target = np.asarray([self.target])
+        self.steps.append(step_of(snes, iteration, measure, target, self.krylov, self._counts()))
+        self.iterations, self.krylov = iteration, snes.getLinearSolveIterations()
+        if measure <= self.target:
+            return reasons.CONVERGED_FNORM_ABS
+        size, moved, _ = norms
+        if not np.isfinite(measure):
+            self.ended = Status.NONFINITE
+        elif iteration and moved <= EPS * size:
+            self.ended = Status.STAGNATED
+        return reasons.ITERATING if self.ended is None else reasons.DIVERGED_LOCAL_MIN
+
+
+def linear_solve(
+    problem: MeshProblem, x: HostArray, b: Any, name: str, stop: LinearStop, *, adjoint: bool
+) -> LinearResult:
+    """Solve J(x) y = b, or J(x)^H y = b, at the points of this rank."""
+    mesh, library = problem.mesh, petsc()
+    right = np.array(mesh.flat(name, b), dtype=library.ScalarType)
+    library.garbage_cleanup(mesh.comm)
+    J = problem.jacobian(x)
+    ksp = library.KSP().create(comm=mesh.comm)
+    ksp.setOperators(J)
+    y, rhs = J.createVecs()
+    rhs.setArray(np.conj(right) if adjoint else right)
+    target = float(stop.target(np.asarray([rhs.norm()]), right)[0])
+    ksp.setTolerances(rtol=0.0, atol=target, max_it=stop.max_iterations)
+    apply, solve = (J.multTranspose, ksp.solveTranspose) if adjoint else (J.mult, ksp.solve)
+    residual, iterations, left = rhs.duplicate(), 0, np.inf
+
+    def configured(prefix: str) -> bool:
+        ksp.setOptionsPrefix(prefix)
+        ksp.setFromOptions()
+        solve(rhs, y)
+        return ksp.getIterationNumber() > 0
+
+    with_options("Mesh", problem.linear_options(), configured)
+    for rounds in range(1, ROUNDS + 1):
+        iterations += ksp.getIterationNumber()
+        apply(y, residual)
+        residual.aypx(-1.0, rhs)
+        left = float(residual.norm())
+        if left <= target or linear_ending(ksp) is not Status.CONVERGED or rounds == ROUNDS:
+            break
+        ksp.setInitialGuessNonzero(True)
+        solve(rhs, y)
+    failure = linear_ending(ksp)
+    if failure is Status.CONVERGED:
+        failure = Status.STAGNATED
+    values = y.getArray().copy().reshape(mesh.state_shape)
+    return LinearResult(
+        x=np.conj(values) if adjoint else values,
+        status=Status.CONVERGED if left <= target else failure,
+        residual_norm=left,
+        target=target,
+        iterations=iterations,
+        matvecs=iterations + rounds,
+    )
