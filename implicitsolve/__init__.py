@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         derivatives,
         diagnostics,
         direct,
-        distributed,
         drivers,
         elimination,
         precondition,
@@ -111,7 +110,6 @@ __all__ = [
     "detect_structure",
     "diagnostics",
     "direct",
-    "distributed",
     "drivers",
     "elimination",
     "jacobian",
@@ -127,7 +125,7 @@ __all__ = [
 ]
 
 # Loaded on first use: what most solves do without, and the packages around the core, which imports none of them.
-_PACKAGES = ("adapters", "branches", "diagnostics", "distributed", "drivers", "testing")
+_PACKAGES = ("adapters", "branches", "diagnostics", "drivers", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -24,7 +24,7 @@ class Monitor(Protocol):
     """What a solver calls: once before the first step (`step.iteration` 0), then after each step.
 
     `x` and `F` are copies. A monitor that returns True ends the solve: systems that still run are STOPPED_BY_MONITOR,
-    at the best of their points, and no other method is tried; ranks end together when one of them returns True. Other
+    at the best of their points, and no other method is tried. Other
     values have no effect. An exception raised here ends the solve and reaches its caller unchanged.
 
     Examples

@@ -206,7 +206,7 @@ def solve_root(
         raise ValueError(f'root: {type(solver).__name__} cannot keep `bounds`: take NewtonKrylov() or method="auto"')
     if scheduler is not None and any(isinstance(scale, str) for scale in (problem.x_scale, problem.f_scale)):
         raise ValueError('`x_scale` and `f_scale` must be numbers here, the same from every start, got "auto"')
-    tally = Tally(stop.max_evaluations, stop.max_seconds, x0)
+    tally = Tally(stop.max_evaluations, stop.max_seconds)
     has_scales = problem.x_scale is not None or problem.f_scale is not None
     scales = Scales.of(problem, x0, tally) if has_scales else None
     tally.charge()

@@ -91,7 +91,7 @@ class NonlinearStop:
         Notes).
     max_seconds : float, optional
         Limit of time by the clock, tested before each evaluation and each step. With it results depend on the speed of
-        the machine. Ranks end together, at the cost of a reduction before each evaluation. Default: none.
+        the machine. Default: none.
     norm : {"max", "2"} or callable, optional
         Norm of one system's F. The default "max" is max|F|, which does not grow with the number of unknowns. A callable
         maps an array of one system's shape to a number.
@@ -263,16 +263,15 @@ class LimitReached(Exception):  # noqa: N818 (a condition: it ends the step of a
 class Tally:
     """Running counts of calls, shared by an evaluator and its subsets, and what ends the solve that makes them.
 
-    The limits are those of `NonlinearStop`, seconds from now on; where `like` is partitioned, ranks decide together.
+    The limits are those of `NonlinearStop`, seconds from now on.
     """
 
-    def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None, like: Any = None) -> None:
+    def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None) -> None:
         self.residuals = self.jvps = self.vjps = self.linearizations = 0
         self.charged: int = 0  # evaluations that have been charged to a system, or to none
         self.most = max_evaluations
         self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
         self.ended: Status | None = None  # why systems that still run are given up
-        self._comm: Any = getattr(like, "comm", None)
         self._is_enforced = False
 
     def add(self, kind: str) -> None:
@@ -299,13 +298,9 @@ class Tally:
         """Whether the solve has to end; `ended` is why."""
         if self.ended is None and self.most is not None and self.evaluations >= self.most:
             self.ended = Status.EVALUATION_LIMIT
-        if self.ended is None and self.until is not None and self.agreed(time.monotonic() >= self.until):
+        if self.ended is None and self.until is not None and time.monotonic() >= self.until:
             self.ended = Status.TIME_LIMIT
         return self.ended is not None
-
-    def agreed(self, decision: bool) -> bool:
-        """Whether any rank has decided so."""
-        return decision if self._comm is None else bool(self._comm.allreduce(np.asarray(int(decision)), "max"))
 
     def enforced(self, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
         """Call a function whose evaluations respect the limits: LimitReached ends it."""

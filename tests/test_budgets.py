@@ -12,8 +12,6 @@ from scipy.optimize import NoConvergence
 import implicitsolve as ims
 from benchmarks.sparse_problems import lines
 from implicitsolve import NonlinearStop, Problem, Status
-from implicitsolve.distributed import threads
-from tests.distributed.systems import Chain
 
 RNG = np.random.default_rng(20)
 STEEP = RNG.standard_normal((40, 40)) / 6
@@ -163,32 +161,6 @@ def test_a_checkpointed_solve_counts_the_calls_of_all_legs(tmp_path):
         stop=NonlinearStop(rtol=1e-14, max_evaluations=1000),
     )
     assert ample.success
-
-
-@pytest.mark.parametrize("limits", [{"max_seconds": 100.0}, {"max_seconds": 0.0}, {"max_evaluations": 5}])
-def test_ranks_end_together(rng, limits):
-    """Also where the clock of one of them is ahead."""
-    chain = Chain(rng)
-
-    def program(comm):
-        mine = limits if comm.rank == 0 or limits.get("max_seconds") != 100.0 else {"max_seconds": 0.0}
-        stop = NonlinearStop(rtol=1e-14, **mine)
-        return ims.root(chain.problem(comm), chain.split(comm), method="newton-krylov", stop=stop).status
-
-    expected = Status.EVALUATION_LIMIT if "max_evaluations" in limits else Status.TIME_LIMIT
-    assert threads(2, program) == [expected] * 2
-
-
-def test_ranks_end_together_where_one_monitor_does(rng):
-    chain = Chain(rng)
-
-    def program(comm):
-        def last(step, x, F):
-            return comm.rank == 1 and step.iteration == 1
-
-        return ims.root(chain.problem(comm), chain.split(comm), method="newton-krylov", monitor=last).status
-
-    assert threads(2, program) == [Status.STOPPED_BY_MONITOR] * 2
 
 
 def test_a_system_whose_largest_residual_falls_late_is_not_given_up():

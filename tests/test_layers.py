@@ -50,12 +50,11 @@ PLUG_INS = {
     "adapters": (),
     "branches": ("diagnostics",),  # their pictures
     "backends": ("adapters",),  # the kernels that it declares
-    "distributed": (),
     "testing": (),
     "diagnostics": ("testing",),
     "torch": ("adapters",),  # their equations
     "jax": ("adapters",),
-    "petsc": ("distributed",),
+    "petsc": (),
 }
 FRONT = ("__main__", "_report")  # the command, which tries every part; nothing imports it
 # Folders that import an optional package, and packages that a module imports inside a function, when asked for.

@@ -22,7 +22,6 @@ class MinimalResidual:
 
     kind: ClassVar[str] = "krylov"
     may_transform: ClassVar[bool] = True
-    partitioned: ClassVar[bool] = False
 
     def solve(self, A, b, *, target, max_iterations, M=None, x0=None, confirm=True, polish=False):
         x, r, norms = start(A, b, x0)

@@ -21,7 +21,7 @@ NOT_TESTS = [
     "tests/test_import.py",
     "tests/compat/test_scipy_suite.py",
 ]  # they run other processes
-NOT_TESTS += [f"implicitsolve/{name}" for name in ("torch", "distributed", "backends", "adapters", "testing")]
+NOT_TESTS += [f"implicitsolve/{name}" for name in ("torch", "backends", "adapters", "testing")]
 OPTIONS = ["-q", "-s", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:cov", "-o", "timeout=20"]
 # Tests of what is declared: they execute few lines of what they test, or those of many files.
 DECLARED = ("tests/test_settings.py", "tests/test_documented_numbers.py", "tests/test_solve.py")

@@ -25,7 +25,7 @@ Separate pages: [evaluations against SciPy](against_scipy.md),
 [robustness](robustness.md), [systems without roots](hopeless.md), [the methods' constants](constants.md),
 [methods for fixed points](fixed_points.md),
 [block LU against LAPACK](block_lu.md), [products of a layer](adapters.md), [counts by commit](trend.md),
-[a GPU](../how_to/gpu.md#figures), [many ranks](../how_to/mpi.md#scaling).
+[a GPU](../how_to/gpu.md#figures), [many ranks](../how_to/cluster.md#measured).
 
 {about}
 

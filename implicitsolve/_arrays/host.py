@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, device, is_cupy_array, is_numpy_array, real_dtype
-from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 
 FEW_ROWS = 4  # rows up to which `clear` writes one by one: a transfer of indices to a device costs a few launches
@@ -40,19 +39,12 @@ def from_host(values: HostArray, like: Array) -> Array:
 
 def empty_vectors(like: Array, *axes: int) -> Array:
     """Return an uninitialized array (*axes, N) for vectors like those of `like` (..., N)."""
-    own = traits_of(like).empty_vectors
-    if own is not None:
-        return own(like, axes)
     return array_namespace(like).empty((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
 
 
 def zero_vectors(like: Array, *axes: int) -> Array:
     """Return the same, filled with zeros."""
-    if traits_of(like).empty_vectors is None:
-        return array_namespace(like).zeros((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
-    vectors = empty_vectors(like, *axes)
-    vectors[...] = 0.0
-    return vectors
+    return array_namespace(like).zeros((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
 
 
 def gather(x: Array, indices: Indices) -> Array:

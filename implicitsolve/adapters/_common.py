@@ -12,7 +12,6 @@ from array_api_compat import device
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
-from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.stopping import check_generator
 
@@ -62,11 +61,6 @@ def check_inputs(caller: str, inputs: Array, sample: str = "T, d") -> None:
         shapes = f"(B, {sample}) or ({sample}{',' * (ndim == 1)})"
         raise ValueError(f"{caller}: `inputs` must have shape {shapes}, none of them 0, got {inputs.shape}")
     xp = array_namespace(inputs)
-    if traits_of(inputs).is_partitioned:
-        raise TypeError(
-            f"{caller}: `inputs` must not be partitioned across ranks: build the layer of each rank's positions, and "
-            f"pass its functions to implicitsolve.distributed.problem"
-        )
     if inputs.dtype not in (xp.float32, xp.float64):
         raise TypeError(f"{caller}: `inputs` must have dtype float32 or float64, got {inputs.dtype}")
 

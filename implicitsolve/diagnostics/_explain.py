@@ -12,7 +12,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._arrays.traits import check_whole
 from implicitsolve._summary import WIDTH, order_by_distance, per_system
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
@@ -149,7 +148,6 @@ def explain(result: Any, problem: Problem | Callable[[Array], Array] | None = No
     """
     result = unwrap(result)
     if isinstance(result, NonlinearResult):
-        check_whole("explain", result.x, "`result.summary()`")
         return _of_nonlinear(result, problem)
     if not isinstance(result, LinearResult | AdjointResult | TangentResult):
         raise TypeError(f"explain: `result` must be the result of a solve, got {type(result).__name__}")

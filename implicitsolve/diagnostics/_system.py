@@ -10,7 +10,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import as_inexact
-from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU
 from implicitsolve.direct._sparse_lu import SparseLU
@@ -59,7 +58,6 @@ class System:
         given = unwrap(x)
         self.detection = given.detection if isinstance(given, NonlinearResult) else None
         x = as_inexact(given.x if isinstance(given, NonlinearResult) else given, "x")
-        check_whole(caller, x, "the functions of one rank's part")
         self.given = x
         whole = Evaluator(problem, x)
         row = np.asarray([row_of(caller, index, whole.batch_shape)])

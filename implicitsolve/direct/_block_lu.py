@@ -10,7 +10,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, host_dtype
-from implicitsolve._arrays.traits import check_whole, traits_of
 from implicitsolve._typing import Array, Indices
 from implicitsolve.direct._factorization import GROWTH_LIMIT, BlockSettings, Factorization, Layout
 from implicitsolve.kernels import Factors, block_lu, cyclic_reduction, favors_band, is_compiled, narrow_lu
@@ -121,9 +120,6 @@ class BlockLU(BlockSettings):
         check_matrix("BlockLU", A)
         if overwrite and self.refine:
             raise ValueError("BlockLU.factor: `overwrite` must be False for `refine` > 0, which needs A")
-        own = traits_of(A.blocks).block_lu
-        if own is not None:
-            return own(self).factor(A)
         layout = Layout.banded(A)
         factors = self.factors(layout.blocks(A), layout.lower, layout.upper, overwrite=overwrite)
         return Factorization(A, factors, layout, refine=self.refine, overwritten=overwrite)
@@ -308,13 +304,11 @@ class CyclicReduction(BlockSettings):
     array([1., 1., 1., 1.])
     """
 
-    partitioned: ClassVar[bool] = False
     _PIVOTING: ClassVar[tuple[str, ...]] = ("auto", "block")
 
     def factor(self, A: BlockBandedMatrix, *, overwrite: bool = False) -> Factorization:
         """Factor A: a status for each system, and no exception for a singular one. `overwrite` saves nothing here."""
         check_matrix("CyclicReduction", A)
-        check_whole("CyclicReduction", A.blocks, "BlockLU")
         layout = Layout.tridiagonal(A)
         blocks = layout.blocks(A)
         sizes = kernel_sizes(blocks, 1, 1) | {"backend": self.backend}

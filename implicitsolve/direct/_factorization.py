@@ -191,7 +191,7 @@ class Factorization(LinearOperator):
     ) -> None:
         layout = Layout.banded(A) if layout is None else layout
         kept = None if overwritten else A
-        like = A.blocks[..., :0] * 1  # a copy, along an axis that no rank splits
+        like = A.blocks[..., :0] * 1  # no entries: it tells the library, the dtype and the device
         self._begin(_Inverse(kept, A.batch_shape, A.in_shape, like, factors, layout, refine))
 
     def _begin(self, inverse: _Inverse) -> None:  # which holds no reference to this object: no circle

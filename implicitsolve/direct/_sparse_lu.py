@@ -225,7 +225,6 @@ class SparseLU(LinearMethod):
     """
 
     kind: ClassVar[str] = "direct"
-    partitioned: ClassVar[bool] = False
     takes_sparse: ClassVar[bool] = True
 
     @staticmethod

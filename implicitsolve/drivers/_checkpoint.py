@@ -15,7 +15,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps, is_array
-from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._batch import selected, unknown
 from implicitsolve.kernels._norms import norm_max
@@ -42,59 +41,27 @@ class Record:
 
 
 class CheckpointFile:
-    """The file of a solve, or of one rank of a distributed one.
-
-    Every rank writes its own file after the same legs. A rank that dies while others write is one leg behind: ranks
-    keep the previous file too.
-    """
+    """The file of a solve."""
 
     def __init__(self, path: Any, like: Array, settings: Mapping[str, str]) -> None:
         self.like, self.settings = like, {"format": "3", **settings}
-        self.comm: Any = like.comm if traits_of(like).is_partitioned else None
-        name = os.fspath(path)
-        if self.comm is not None:
-            name += f".rank{self.comm.rank:03d}-of-{self.comm.size:03d}"
-        self.path, self.previous = Path(name), Path(name + ".previous")
+        self.path = Path(os.fspath(path))
         if not self.path.parent.is_dir():
-            raise ValueError(f"checkpointed: `path` must be in a folder that exists, got {name!r}")
+            raise ValueError(f"checkpointed: `path` must be in a folder that exists, got {str(self.path)!r}")
 
     def write(self, record: Record) -> None:
         """Replace the old file by a complete new one: whenever the process ends, one of them exists."""
         unfinished = Path(f"{self.path}.unfinished")
         with unfinished.open("wb") as file:
-            states: dict[str, Any] = {"ends.x": stored(record.ends.x), "ends.fun": stored(record.ends.fun)}
+            states: dict[str, Any] = {"ends.x": to_host(record.ends.x), "ends.fun": to_host(record.ends.fun)}
             np.savez(file, **flat(vars(record) | {"settings": self.settings}) | states)
             file.flush()
             os.fsync(file.fileno())
-        if self.comm is not None and self.path.exists():
-            self.path.replace(self.previous)
         unfinished.replace(self.path)
 
     def read(self) -> Record | None:
-        """The record to resume from; None if there is none. All ranks return the same leg, or raise an error."""
-        if self.comm is None:
-            return self._loaded(self.path)
-        records, trouble = dict[int, Record](), None
-        try:
-            loaded = [self._loaded(path) for path in (self.path, self.previous)]
-            records = {record.legs: record for record in loaded if record is not None}
-        except ValueError as error:
-            trouble = error
-        known = sorted(records) if trouble is None else [-1]
-        legs = [set(part.tolist()) for part in self.comm.allgather(np.array(known, dtype=np.int64))]
-        if trouble is not None:
-            raise trouble
-        if {-1} in legs:
-            raise ValueError("checkpointed: the file of another rank is from a different solve")
-        common, last = set.intersection(*legs), max(set.union({0}, *legs))
-        if not common and last > 1:  # after the first leg a rank may have no file
-            raise ValueError(
-                f"checkpointed: the ranks' files are inconsistent: {str(self.path)!r} ends after leg "
-                f"{max(records, default=0)}, others after leg {last}. Restore them all, or delete them all"
-            )
-        return records[max(common)] if common else None
-
-    def _loaded(self, path: Path) -> Record | None:
+        """The record to resume from; None if there is none."""
+        path = self.path
         if not path.exists():
             return None
         try:
@@ -105,8 +72,7 @@ class CheckpointFile:
         except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise ValueError(f"checkpointed: the file {str(path)!r} is no checkpoint: {error}") from error
         self._compare(path, settings)
-        like, is_whole = self.like, self.comm is None
-        states = {name: from_host(ends[name], like) if is_whole else like.like(ends[name]) for name in ("x", "fun")}
+        states = {name: from_host(ends[name], self.like) for name in ("x", "fun")}
         return replace(record, ends=replace(record.ends, **states))
 
     def _compare(self, path: Path, settings: Mapping[str, str]) -> None:
@@ -148,14 +114,9 @@ def nested(file: Mapping[str, HostArray]) -> dict[str, Any]:
     return found
 
 
-def stored(x: Array) -> HostArray:
-    """The part of an array in this process, on the host."""
-    return x.local if traits_of(x).is_partitioned else to_host(x)
-
-
 def digest(x: Array) -> str:
     """Dtype, shape and hash of an array."""
-    values = np.ascontiguousarray(stored(x))
+    values = np.ascontiguousarray(to_host(x))
     return f"{values.dtype}{list(values.shape)} {hashlib.sha256(values.data).hexdigest()[:16]}"
 
 
@@ -203,7 +164,7 @@ def checkpointed(
     x0 : array_like or None
         As of `root`, and the same at every call. None is the problem's own initial guess.
     path : str or path
-        The file, in a folder that exists. With distributed arrays each rank writes its own, ``path.rank000-of-004``.
+        The file, in a folder that exists.
     every : int, optional
         Steps of a leg. Default 10, after which most solves have ended.
     method : optional
@@ -296,7 +257,6 @@ class _Legs:
             "stop": described(replace(stop, max_iterations=None, max_evaluations=None, max_seconds=None)),
             "x0": digest(x0),
             "parameters": described(problem.parameters),
-            "layout": str(x0.counts) if traits_of(x0).is_partitioned else "None",
         }
         self.file = CheckpointFile(path, self.x0, settings)
 

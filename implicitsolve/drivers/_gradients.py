@@ -11,7 +11,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
-from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.derivatives import AdjointResult, pull_back
 from implicitsolve.derivatives._systems import long_krylov
@@ -148,10 +147,6 @@ def stream_gradients(
     """
     if failed not in FAILED:
         raise ValueError(f"stream_gradients: `failed` must be one of {FAILED}, got {failed!r}")
-    if traits_of(x0).is_partitioned:
-        raise TypeError(
-            "stream_gradients: `x0` must not be partitioned across ranks: use `solve_stream` and `pull_back`"
-        )
     solution = solve_stream(problem, x0, batch_size=batch_size, method=method, stop=stop, monitor=monitor)
     xp, axes = array_namespace(solution.x), problem.batch_ndim
     event = tuple(solution.x.shape[axes:])
@@ -247,8 +242,6 @@ class _Refilled(KrylovMethod):
 
     capacity: int
     monitor: Monitor
-
-    partitioned: ClassVar[bool] = False
 
     def solve(
         self,

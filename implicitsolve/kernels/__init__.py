@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from implicitsolve._arrays.traits import traits_of
 from implicitsolve.kernels import _lapack, _reference, _scalar_tridiagonal, _vectors
 from implicitsolve.kernels._contract import BACKENDS, Factors, Kernel, StoredFactors
 from implicitsolve.kernels._vectors import vectors
@@ -45,7 +44,6 @@ __all__ = [
     "narrow_lu",
     "rank_one",
     "scalar_tridiagonal",
-    "traits_of",
     "vectors",
 ]
 

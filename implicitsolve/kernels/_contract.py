@@ -15,7 +15,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, is_cupy_array
-from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.errors import BackendUnavailable
 
@@ -25,7 +24,7 @@ Supports: TypeAlias = Callable[..., bool]
 REFERENCE = "reference"
 PLUG_INS = {"numba": "implicitsolve.backends.numba", "cupy": "implicitsolve.backends.cupy"}
 INSTALL = {"numba": "pip install 'implicitsolve[numba]'", "cupy": "pip install 'implicitsolve[cuda13]'"}
-BACKENDS = ("auto", REFERENCE, "lapack", "distributed", *PLUG_INS)
+BACKENDS = ("auto", REFERENCE, "lapack", *PLUG_INS)
 
 
 class Factors(Protocol):
@@ -216,7 +215,7 @@ class Kernel:
         others = [name for name in reversed(self.implementations) if name not in BACKENDS]
         if isinstance(like, np.ndarray):
             return (*others, "numba", "lapack")
-        return (*others, "cupy") if is_cupy_array(like) else (*others, *traits_of(like).kernels)
+        return (*others, "cupy") if is_cupy_array(like) else tuple(others)
 
 
 _broken: set[str] = set()  # backends whose import has failed

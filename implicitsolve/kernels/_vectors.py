@@ -53,7 +53,7 @@ class Vectors:
 
     @staticmethod
     def dots(*pairs: tuple[Array, Array]) -> list[Array]:
-        """<a, b> of several pairs, as columns: one message between ranks."""
+        """<a, b> of several pairs, as columns."""
         return [Vectors.dot(a, b) for a, b in pairs]
 
     @staticmethod

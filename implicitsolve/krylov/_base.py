@@ -58,13 +58,10 @@ class LinearMethod(Protocol):
     may_transform : bool
         Whether an equivalent system may be solved instead: preconditioned by the approximate inverse that A offers, or
         reduced by even-odd elimination.
-    partitioned : bool
-        Whether it takes arrays that are partitioned across ranks.
     """
 
     kind: ClassVar[str]
     may_transform: ClassVar[bool] = False
-    partitioned: ClassVar[bool] = True
 
 
 class KrylovMethod(LinearMethod, Protocol):

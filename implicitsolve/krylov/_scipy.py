@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg as spla
@@ -49,8 +49,6 @@ class ScipyKrylov(KrylovMethod):
     >>> ims.linear_solve(A, b, method=ims.ScipyKrylov(function="minres")).x.round(9)
     array([1., 1.])
     """
-
-    partitioned: ClassVar[bool] = False
 
     function: str | Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -25,7 +25,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace, safe_range
-from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.kernels._vectors import Row, vectors_like
@@ -47,9 +46,8 @@ class Box:
     @classmethod
     def of(cls, bounds: tuple[Any, Any], x0: Array, flat_shape: tuple[int, int]) -> Box:
         """The bounds of a problem on its states; x0 must lie between them."""
-        if is_complex(x0) or traits_of(x0).is_partitioned:
-            what = "complex numbers" if is_complex(x0) else "an array that is partitioned across ranks"
-            raise TypeError(f"`bounds` need a real x0 on one device, got {what}")
+        if is_complex(x0):
+            raise TypeError("`bounds` need a real x0, got complex numbers")
         xp = array_namespace(x0)
         whole = (from_host(spread("bounds", side, tuple(x0.shape)), x0) for side in bounds)
         flat, *sides = (xp.reshape(part, flat_shape) for part in (x0, *whole))

@@ -19,7 +19,6 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host, gather, scatter, send_indices
 from implicitsolve._arrays.namespace import array_namespace, copy_array, numpy_namespace
-from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray, Indices, Namespace
 from implicitsolve.linearize._checks import (
     checked_array,
@@ -102,10 +101,6 @@ class Evaluator:
         self.few: float = few
         self.entering: Entering | None = None  # until the next evaluation of F
         self._kept: tuple[Array, Any] | None = None  # x, and what `jac` or `linearize` returned there
-        self.is_partitioned: bool = traits_of(like).is_partitioned  # across ranks; no arrays (B, N + 1) exist then
-        if self.is_partitioned and (problem.sparse_structure is not None or problem.structure == "detect"):
-            message = "the problem must declare its `structure` as BlockBanded where x0 is partitioned across ranks"
-            raise NotImplementedError(f"{message}, got {problem.structure!r}")
 
     def _set_batch(self, batch_shape: tuple[int, ...]) -> None:
         """Evaluate a problem whose functions take that batch."""

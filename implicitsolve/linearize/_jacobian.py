@@ -14,7 +14,6 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array
-from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._checks import checked_array, checked_jacobian
@@ -121,7 +120,7 @@ def detect_structure(problem: Problem | Any, x0: Any, *, budget: int = BUDGET, b
     Raises
     ------
     TypeError
-        If x0 is partitioned across ranks, or `problem` no Problem and not callable.
+        If `problem` is no Problem and not callable.
 
     Notes
     -----
@@ -146,7 +145,6 @@ def detect_structure(problem: Problem | Any, x0: Any, *, budget: int = BUDGET, b
     check_limit("detect_structure", "budget", budget, least=1)
     check_flag("detect_structure", "bisection", bisection)
     x0 = as_inexact(x0, "x0")
-    check_whole("detect_structure", x0, "a declared BlockBanded structure")
     evaluator = Evaluator(problem, x0)
 
     def residual(x: Array) -> Array:
@@ -170,7 +168,6 @@ class Scales:
     @classmethod
     def of(cls, problem: Problem, x0: Array, tally: Tally) -> Scales:
         """The scales that a problem declares; "auto" ones come from J at x0."""
-        check_whole("root with `x_scale`, `f_scale`", x0, "units in which the numbers are near 1")
         plain = replace(problem, x_scale=None, f_scale=None)
         declared = {"x_scale": problem.x_scale, "f_scale": problem.f_scale}
         seeks_x, seeks_F = (isinstance(scale, str) for scale in declared.values())

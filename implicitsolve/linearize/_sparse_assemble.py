@@ -217,7 +217,7 @@ def sparse_jacobian(
     d.
     """
     problem = evaluator.problem
-    if not takes_indices(x) or evaluator.is_partitioned:
+    if not takes_indices(x):
         return None
     xp = evaluator.xp
 

@@ -126,7 +126,7 @@ class Auto(NonlinearMethod):
         if problem.substitute is not None and not is_bounded:
             return [Substitution(), PRODUCTS]
         if problem.fixed_point and not is_bounded:
-            methods: list[NonlinearMethod] = [Anderson()] if evaluator.is_partitioned else [Anderson(), Homotopy()]
+            methods: list[NonlinearMethod] = [Anderson(), Homotopy()]
             steps = _steps_of_newton(context, x0)
             if Halved.suits(context):
                 if evaluator.flat_shape[0] > 1 or steps > AT_ONCE:

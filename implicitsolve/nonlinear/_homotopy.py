@@ -8,7 +8,6 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov._arnoldi import Arnoldi, Cycle
@@ -87,7 +86,6 @@ class Homotopy(FixedPointMethod):
         check_fraction("Homotopy", "linear_rtol", self.linear_rtol)
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        check_whole("Homotopy", start.x, "NewtonKrylov or Anderson")
         return _HomotopyLoop(self, context, start, rows).run()
 
 

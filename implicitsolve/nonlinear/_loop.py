@@ -397,5 +397,5 @@ class IterationLoop(Generic[State]):
         if self.monitor is not silent:
             x, F = self._whole_batch()
             answer = self.monitor(step, self.whole.unflatten(x), self.whole.unflatten(F))
-            if self.whole.tally.agreed(ends_solve(answer)):
+            if ends_solve(answer):
                 self.whole.tally.ended = Status.STOPPED_BY_MONITOR

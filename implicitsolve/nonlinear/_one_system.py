@@ -170,7 +170,7 @@ class OneSystem:
         self.solution.steps.append(step)
         if self.monitor is not silent:
             x, F = (self.evaluator.unflatten(part[None].copy()) for part in (self.x, self.F))
-            if tally.agreed(ends_solve(self.monitor(step, x, F))):
+            if ends_solve(self.monitor(step, x, F)):
                 tally.ended = Status.STOPPED_BY_MONITOR
 
     def _search(

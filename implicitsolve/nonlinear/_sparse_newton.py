@@ -125,8 +125,7 @@ class SparseNewton(NonlinearMethod):
     def suits(context: SolveContext, x0: Array) -> bool:
         """Whether the method applies: NumPy or CuPy arrays of one solve, and more than a few unknowns."""
         evaluator = context.evaluator
-        is_whole = takes_indices(x0) and not evaluator.is_partitioned
-        return is_whole and context.scheduler is None and evaluator.size >= LEAST_UNKNOWNS
+        return takes_indices(x0) and context.scheduler is None and evaluator.size >= LEAST_UNKNOWNS
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
         evaluator, memory = context.evaluator, context.memory

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg
 
-from implicitsolve._arrays.host import gather, scatter, zero_vectors
+from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._arguments import (
@@ -349,7 +349,7 @@ def embedded(A: LinearOperator, indices: Indices) -> LinearOperator:
         def padded_product(v: Array) -> Array:
             xp = array_namespace(v)
             shape = size, *expected
-            padded = zero_vectors(v, *shape[:-1]) if expected else xp.zeros(shape, dtype=v.dtype, device=v.device)
+            padded = xp.zeros(shape, dtype=v.dtype, device=v.device)
             scatter(padded, indices, v)
             out = product(xp.reshape(padded, A.batch_shape + expected))
             out = xp.reshape(out, (size, *out.shape[len(A.batch_shape) :]))

@@ -10,7 +10,6 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex
-from implicitsolve._arrays.traits import traits_of
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.stopping import is_one_of
 from implicitsolve.structure import BlockBanded
@@ -33,9 +32,6 @@ def spans(length: int, offset: int, periodic: bool) -> Iterator[tuple[slice, sli
 
 def transposed(blocks: Array, lower: int, periodic: bool, *, conjugate: bool) -> Array:
     """Blocks of the transpose or the adjoint: lower and upper block diagonals are exchanged."""
-    own = traits_of(blocks).band_transposed
-    if own is not None:
-        return own(blocks, lower, periodic, conjugate=conjugate)
     xp = array_namespace(blocks)
     length, width = blocks.shape[-4:-2]
     out = xp.zeros_like(blocks)
@@ -55,8 +51,6 @@ class Products:
         self.blocks = blocks
         self.lower = lower
         self.periodic = periodic
-        own = traits_of(blocks).band_products
-        self._own: Any = None if own is None else own(blocks, lower, periodic)
         self._sparse: Any = None
         self._adjoint: Products | None = None
 
@@ -66,7 +60,7 @@ class Products:
             if self._sparse is None:
                 self._sparse = _block_diagonal_sparse(self.blocks, self.lower, self.periodic)
             return _sparse_times(self._sparse, x)
-        return self._by_diagonals(x, adjoint=False) if self._own is None else self._own.times(x)
+        return self._by_diagonals(x, adjoint=False)
 
     def adjoint_times(self, x: Array) -> Array:
         """Return A^H x."""
@@ -76,7 +70,7 @@ class Products:
                 adjoint = transposed(self.blocks, self.lower, self.periodic, conjugate=True)
                 self._adjoint = Products(adjoint, upper, self.periodic)
             return self._adjoint.times(x)
-        return self._by_diagonals(x, adjoint=True) if self._own is None else self._own.adjoint_times(x)
+        return self._by_diagonals(x, adjoint=True)
 
     def _by_diagonals(self, x: Array, *, adjoint: bool) -> Array:
         """A x or A^H x, a batched product of dense blocks for each block diagonal."""

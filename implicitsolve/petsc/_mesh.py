@@ -1,25 +1,15 @@
-"""A grid whose points are partitioned across the ranks of MPI in all directions, by PETSc's DMDA."""
+"""A grid whose points are partitioned across the ranks of MPI in all directions, and problems on it."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import scipy.sparse
-
-from implicitsolve._sparse_structure import Grid, Sparse
-from implicitsolve._typing import HostArray
-from implicitsolve.errors import required
-from implicitsolve.linearize._sparse_assemble import SparseAssembler
-from implicitsolve.petsc._library import check_scalar, petsc
+from implicitsolve.petsc._mesh_points import MeshPoints
 from implicitsolve.petsc._mesh_problem import MeshProblem
-from implicitsolve.petsc._patch import Patch
-from implicitsolve.stopping import check_flag, check_limit
 
 
-class Mesh:
+class Mesh(MeshPoints):
     """A grid of points with some unknowns at each, partitioned across ranks in all directions.
 
     Parameters
@@ -70,111 +60,6 @@ class Mesh:
     >>> result.success, mesh.gathered(result.x).shape, float(mesh.gathered(result.x).max().round(4))
     (True, (64, 64, 1), 0.5566)
     """
-
-    def __init__(
-        self,
-        shape: Sequence[int],
-        *,
-        fields: int = 1,
-        width: int = 1,
-        periodic: bool | Sequence[bool] = False,
-        box: bool = False,
-        comm: Any = None,
-    ) -> None:
-        circles = _checked(shape, periodic)
-        check_limit("Mesh", "fields", fields, least=1)
-        check_limit("Mesh", "width", width)
-        check_flag("Mesh", "box", box)
-        library = petsc()
-        kinds = [library.DM.BoundaryType.PERIODIC if circle else library.DM.BoundaryType.NONE for circle in circles]
-        kind = library.DMDA.StencilType.BOX if box else library.DMDA.StencilType.STAR
-        self.comm: Any = library.COMM_WORLD if comm is None else library.Comm(comm)
-        self.rank: int = self.comm.getRank()
-        self.size: int = self.comm.getSize()
-        self.fields: int = fields
-        self.width: int = width
-        self.box: bool = box
-        self._mpi: Any = None
-        if self.size > 1:
-            self._mpi = required("mpi4py.MPI", "Mesh needs mpi4py on several ranks: pip install mpi4py")
-        self.da: Any = library.DMDA().create(
-            dim=len(shape),
-            dof=fields,
-            sizes=tuple(shape)[::-1],  # PETSc's first axis is contiguous, NumPy's last
-            boundary_type=kinds[::-1],
-            stencil_type=kind,
-            stencil_width=width,
-            comm=self.comm,
-        )
-        first, count = (tuple(part)[::-1] for part in self.da.getCorners())
-        ghost_first, ghost_count = (tuple(part)[::-1] for part in self.da.getGhostCorners())
-        self.patch: Patch = Patch(
-            first=first,
-            stop=tuple(f + c for f, c in zip(first, count)),
-            before=tuple(f - g for f, g in zip(first, ghost_first)),
-            after=tuple(g + gc - f - c for f, c, g, gc in zip(first, count, ghost_first, ghost_count)),
-            shape=tuple(shape),
-        )
-        self._global, self._ghosted = self.da.createGlobalVec(), self.da.createLocalVec()
-        self._assembler: SparseAssembler | None = None
-
-    @property
-    def state_shape(self) -> tuple[int, ...]:
-        """Shape of a state on this rank, ``(*patch.own_shape, fields)``."""
-        return (*self.patch.own_shape, self.fields)
-
-    @property
-    def colors(self) -> int:
-        """Calls of a local function that an assembly of J takes."""
-        return self._coloring().cost
-
-    # States
-
-    def zeros(self) -> HostArray:
-        """A state of zeros."""
-        return np.zeros(self.state_shape)
-
-    def split(self, whole: Any) -> HostArray:
-        """Take this rank's points of the whole, ``(*shape, fields)``, that every rank has."""
-        places = tuple(slice(first, stop) for first, stop in zip(self.patch.first, self.patch.stop))
-        return np.array(np.asarray(whole)[places])
-
-    def gathered(self, x: HostArray) -> HostArray:
-        """The whole of a state on every rank, ``(*shape, fields)``."""
-        natural = self.da.createNaturalVec()
-        self._global.setArray(self.flat("gathered", x))
-        self.da.globalToNatural(self._global, natural)
-        scatter, whole = petsc().Scatter.toAll(natural)
-        scatter.scatter(natural, whole)
-        values = whole.getArray().copy().reshape(*self.patch.shape, self.fields)
-        for part in (natural, scatter, whole):
-            part.destroy()
-        return values
-
-    def with_halo(self, x: HostArray) -> HostArray:
-        """A state at the own points and those around them, ``(*patch.seen_shape, fields)``."""
-        self._global.setArray(self.flat("with_halo", x))
-        self.da.globalToLocal(self._global, self._ghosted)
-        return self._ghosted.getArray().copy().reshape(*self.patch.seen_shape, self.fields)
-
-    def total(self, values: Any) -> HostArray:
-        """The sum over the ranks of an array that each of them has, on every rank. One collective."""
-        values = np.array(values, order="C")
-        if self._mpi is None:
-            return values
-        total = np.empty_like(values)
-        self.comm.tompi4py().Allreduce(values, total, op=self._mpi.SUM)
-        return total
-
-    def flat(self, name: str, x: Any) -> HostArray:
-        """A state as PETSc's vectors have it; raise unless it is one."""
-        x = np.asarray(x)
-        check_scalar(f"Mesh: `{name}`", x.dtype)
-        if x.shape != self.state_shape:
-            raise ValueError(f"Mesh: `{name}` needs a state of shape {self.state_shape} on this rank, got {x.shape}")
-        return x.reshape(-1)
-
-    # Problems
 
     def problem(
         self,
@@ -241,80 +126,3 @@ class Mesh:
             "parameter_vjp": parameter_vjp,
         }
         return MeshProblem(self, functions, inverse, parameters, name)
-
-    # The rows of J
-
-    def rows(self, x: HostArray, product: Callable[[HostArray], HostArray]) -> Any:
-        """The own rows of J at x, with halo, from products J v at the own points; SciPy's CSR, in PETSc's order."""
-        flat = x.reshape(1, -1)
-        A = self._coloring().products(lambda v: self._square(product(v.reshape(x.shape).copy())), flat)
-        return self._own_rows(A)
-
-    def difference_rows(self, x: HostArray, residual: Callable[[HostArray], HostArray]) -> Any:
-        """The same from differences of the residual at the own points."""
-        flat = x.reshape(1, -1)
-        F = self._square(residual(x.copy()))
-        A = self._coloring().differences(lambda y: self._square(residual(y.reshape(x.shape).copy())), flat, F)
-        return self._own_rows(A)
-
-    def _square(self, own: HostArray) -> HostArray:
-        """Values at the own points, in the place of those that the functions get, with zeros around them."""
-        rows = np.zeros((1, int(np.prod(self.patch.seen_shape)) * self.fields), dtype=own.dtype)
-        rows[0, self._own_places()] = own.reshape(-1)
-        return rows
-
-    def _own_rows(self, A: Any) -> Any:
-        """The own rows of a square matrix on the points that the functions get."""
-        own = self._own_places()
-        place = np.full(A.structure.unknowns, -1)
-        place[own] = np.arange(own.size)
-        columns = self.da.getLGMap().getIndices()[A.structure.columns]
-        entries = A.data[0], (place[A.structure.indices], columns)
-        return scipy.sparse.csr_array(entries, shape=(own.size, self._global.getSize()))
-
-    def _own_places(self) -> HostArray:
-        """The own unknowns among those that the functions get."""
-        seen = np.arange(int(np.prod(self.patch.seen_shape)) * self.fields).reshape(*self.patch.seen_shape, self.fields)
-        return seen[self.patch.own].reshape(-1)
-
-    def _coloring(self) -> SparseAssembler:
-        """The assembler of the own rows, as a square matrix on the points that the functions get."""
-        if self._assembler is None:
-            pattern = self._grid().sparse
-            own = np.isin(pattern.indices, self._own_places())
-            pattern = Sparse((pattern.indices[own], pattern.columns[own]), unknowns=pattern.unknowns)
-            self._assembler = SparseAssembler(pattern, colors=self._colors())
-        return self._assembler
-
-    def _grid(self) -> Grid:
-        """The stencil on the points that the functions get."""
-        reach: Any = self.width
-        if self.box:
-            reach = list(itertools.product(range(-self.width, self.width + 1), repeat=len(self.patch.shape)))
-        return Grid(shape=self.patch.seen_shape, stencil=reach, fields=self.fields, fields_last=True)
-
-    def _colors(self) -> HostArray | None:
-        """Colors in closed form, as few as possible: of boxes, and of stars of width 1; else None."""
-        axes = np.indices(self.patch.seen_shape)
-        if self.box or len(self.patch.shape) == 1:
-            n = 2 * self.width + 1
-            points = sum((axis % n) * n**d for d, axis in enumerate(axes))
-        elif self.width == 1:
-            points = sum((d + 1) * axis for d, axis in enumerate(axes)) % (2 * len(axes) + 1)
-        else:
-            return None
-        return (np.asarray(points)[..., None] * self.fields + np.arange(self.fields)).reshape(-1)
-
-
-def _checked(shape: Any, periodic: Any) -> Any:
-    """Which axes are circles; raise unless the shape is that of a grid, and there is one answer for each axis."""
-    if not isinstance(shape, tuple | list):
-        raise TypeError(f"Mesh: `shape` must be a tuple of integers, got {shape!r}")
-    if not 1 <= len(shape) <= 3:
-        raise ValueError(f"Mesh: `shape` must have one, two or three axes, got {shape}")
-    for points in shape:
-        check_limit("Mesh", "shape", points, least=1)
-    circles: Any = (periodic,) * len(shape) if isinstance(periodic, bool) else periodic
-    if not isinstance(circles, tuple | list) or len(circles) != len(shape):
-        raise ValueError(f"Mesh: `periodic` must be one for each axis of {tuple(shape)}, got {periodic!r}")
-    return circles

@@ -1,33 +1,25 @@
-"""A problem on a mesh: the caller's functions of one rank's points, and its solution and derivatives by PETSc."""
+"""A problem on a mesh: its solution and derivatives by PETSc."""
 
 from __future__ import annotations
 
-import sys
-import traceback
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 
 from implicitsolve._typing import HostArray
 from implicitsolve.derivatives import AdjointResult, TangentResult
 from implicitsolve.derivatives._systems import gradients_of
-from implicitsolve.petsc._library import from_rows, petsc
+from implicitsolve.petsc._mesh_functions import MeshFunctions
 from implicitsolve.petsc._mesh_solve import MeshSolve, linear_solve
-from implicitsolve.petsc._parts import PETScLU, PETScPreconditioner
 from implicitsolve.petsc._snes import PETScSNES
+from implicitsolve.problem import Problem
 from implicitsolve.result import LinearResult, NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import Counts, LinearStop, NonlinearStop
 
-if TYPE_CHECKING:
-    from implicitsolve.petsc._mesh import Mesh
 
-W_CYCLES = PETScPreconditioner(options={"pc_mg_cycle_type": "w"})
-
-
-class MeshProblem:
+class MeshProblem(MeshFunctions):
     """F(x) = 0 on a mesh whose points are partitioned across ranks; `Mesh.problem` makes one.
 
     Every rank calls the same methods in the same order. States are arrays of this rank's points, and all numbers of a
@@ -43,83 +35,9 @@ class MeshProblem:
         As given.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        functions: Mapping[str, Callable[..., Any] | None],
-        inverse: Any,
-        parameters: Mapping[str, Any] | None,
-        name: str,
-    ) -> None:
-        for key, function in functions.items():
-            if not callable(function) and (function is not None or key == "residual"):
-                raise TypeError(f"Mesh.problem: `{key}` must be callable, got {type(function).__name__}")
-        if inverse is None:
-            is_line = len(mesh.patch.shape) == 1 and PETScLU().packages(mesh.size)
-            inverse = PETScLU() if is_line else W_CYCLES
-        if not isinstance(inverse, PETScLU | PETScPreconditioner):
-            raise TypeError(f"Mesh.problem: `inverse` must be PETScPreconditioner() or PETScLU(), got {inverse!r}")
-        self.mesh: Mesh = mesh
-        self.inverse: PETScLU | PETScPreconditioner = inverse
-        self.parameters: dict[str, Any] = dict(parameters or {})
-        self.name: str = name
-        self._functions: Mapping[str, Any] = functions
-
     def __repr__(self) -> str:
         """Name, and the size of the whole."""
         return f"<MeshProblem {self.name} on {self.mesh.patch.shape}, {self.mesh.fields} fields>"
-
-    # The caller's functions on this rank's points
-
-    def residual(self, x: HostArray) -> HostArray:
-        """F(x). One message to each neighbour."""
-        return self._called("residual", self.mesh.with_halo(x))
-
-    def jacobian(self, x: HostArray) -> Any:
-        """J(x) as a PETSc matrix. One message to each neighbour, and those that build it."""
-        mesh = self.mesh
-        return from_rows(self.rows(x), mesh.comm, mesh.fields)
-
-    def rows(self, x: HostArray) -> Any:
-        """Assemble this rank's rows of J(x), SciPy's CSR, by colors. One message to each neighbour."""
-        with_halo = self.mesh.with_halo(x)
-        if self._functions["linearize"] is not None:
-            with self._ends_all_ranks():
-                _, product = self._functions["linearize"](self.mesh.patch, with_halo.copy())
-            return self.mesh.rows(with_halo, lambda v: self._checked("linearize", lambda: product(v)))
-        if self._functions["jvp"] is not None:
-            return self.mesh.rows(with_halo, lambda v: self._called("jvp", with_halo.copy(), v))
-        return self.mesh.difference_rows(with_halo, lambda y: self._called("residual", y))
-
-    def _called(self, name: str, *arguments: Any) -> HostArray:
-        """What one of the functions returns at the own points."""
-        return self._checked(name, lambda: self._functions[name](self.mesh.patch, *arguments))
-
-    def _checked(self, name: str, function: Callable[[], Any]) -> HostArray:
-        """The same of a function without arguments; its shape is checked."""
-        expected = self.mesh.state_shape
-        with self._ends_all_ranks():
-            value = np.asarray(function())
-            if value.shape != expected:
-                raise ValueError(f"Mesh.problem: `{name}` must return an array of shape {expected}, got {value.shape}")
-            if value.dtype.kind not in "biuf" and np.dtype(petsc().ScalarType).kind != "c":
-                raise TypeError(f"Mesh.problem: `{name}` must return real numbers, got dtype {value.dtype}")
-            return value.astype(petsc().ScalarType)
-
-    @contextmanager
-    def _ends_all_ranks(self) -> Generator[None]:
-        """Print an exception of one of several ranks, and end all: the others would wait for it."""
-        try:
-            yield
-        except Exception as error:
-            if self.mesh.size > 1:
-                text = "".join(traceback.format_exception(error))
-                sys.stderr.write("".join(f"[rank {self.mesh.rank}] {line}\n" for line in text.splitlines()))
-                sys.stderr.flush()
-                self.mesh.comm.tompi4py().Abort(1)
-            raise
-
-    # The solution
 
     def root(self, x0: Any, *, method: PETScSNES | None = None, stop: NonlinearStop | None = None) -> NonlinearResult:
         """Solve F(x) = 0 by PETSc's `SNES`.
@@ -173,10 +91,10 @@ class MeshProblem:
         linear = linear_solve(self, x, cotangent, "cotangent", stop or LinearStop(), adjoint=True)
         raw: dict[str, HostArray] = {}
         if self._functions["parameter_vjp"] is not None:
-            with_halo, w = self.mesh.with_halo(x), linear.x.copy()
+            with_halo, w, problem = self.mesh.with_halo(x), linear.x.copy(), cast("Problem", self)  # its parameters
             with self._ends_all_ranks():
                 parts = self._functions["parameter_vjp"](self.mesh.patch, with_halo, w)
-                raw = gradients_of("pull_back", self, parts)
+                raw = gradients_of("pull_back", problem, parts)
             raw = {name: self.mesh.total(raw[name]) for name in sorted(raw)}
         counts = Counts(linearizations=1)
         status = _status(result, linear)
@@ -193,11 +111,6 @@ class MeshProblem:
         linear = linear_solve(self, x, -right, "parameter_jvp", stop or LinearStop(), adjoint=False)
         counts = Counts(linearizations=1)
         return TangentResult(tangent=linear.x, status=_status(result, linear), linear=linear, counts=counts)
-
-    def linear_options(self) -> dict[str, Any]:
-        """PETSc's options of linear solves: GMRES with the inverse from the right, whose residual is the true one."""
-        right = {"ksp_type": "gmres", "ksp_pc_side": "right"}
-        return right | self.inverse.pc_options(self.mesh.size)
 
 
 def _solution(result: NonlinearResult | Any) -> HostArray:

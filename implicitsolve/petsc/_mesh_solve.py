@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from implicitsolve._typing import HostArray
 from implicitsolve.petsc._library import callers_errors, empty_matrix, fill, petsc, with_options
+from implicitsolve.petsc._mesh_functions import MeshFunctions
 from implicitsolve.petsc._snes import MOST, PETScSNES, ending, linear_ending, step_of
 from implicitsolve.result import LinearResult, NewtonStep, NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import Counts, LinearStop, NonlinearStop
-
-if TYPE_CHECKING:
-    from implicitsolve.petsc._mesh_problem import MeshProblem
 
 STEPS = 100  # of Newton's method, where `stop` has no limit
 ROUNDS = 3  # Krylov solves, each followed by a product that measures the residual
@@ -24,7 +22,7 @@ EPS = float(np.finfo(np.float64).eps)
 class MeshSolve:
     """One solve by `SNES`, and what is known of the iterates."""
 
-    def __init__(self, problem: MeshProblem, method: PETScSNES, stop: NonlinearStop) -> None:
+    def __init__(self, problem: MeshFunctions, method: PETScSNES, stop: NonlinearStop) -> None:
         if callable(stop.norm) or stop.max_evaluations is not None or stop.max_seconds is not None:
             raise ValueError(
                 "Mesh: `stop` may have atol, rtol, max_iterations and the norm 'max' or '2': these are for all ranks"
@@ -120,7 +118,7 @@ class MeshSolve:
 
 
 def linear_solve(
-    problem: MeshProblem, x: HostArray, b: Any, name: str, stop: LinearStop, *, adjoint: bool
+    problem: MeshFunctions, x: HostArray, b: Any, name: str, stop: LinearStop, *, adjoint: bool
 ) -> LinearResult:
     """Solve J(x) y = b, or J(x)^H y = b, at the points of this rank."""
     mesh, library = problem.mesh, petsc()
@@ -134,7 +132,7 @@ def linear_solve(
     target = float(stop.target(np.asarray([rhs.norm()]), right)[0])
     ksp.setTolerances(rtol=0.0, atol=target, max_it=stop.max_iterations)
     apply, solve = (J.multTranspose, ksp.solveTranspose) if adjoint else (J.mult, ksp.solve)
-    residual, iterations, left = rhs.duplicate(), 0, np.inf
+    residual, iterations, rounds, left = rhs.duplicate(), 0, 0, np.inf
 
     def configured(prefix: str) -> bool:
         ksp.setOptionsPrefix(prefix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -53,8 +53,6 @@ class BlockJacobi(Preconditioner):
     array([0.5, 0.5, 0.5, 0.5])
     """
 
-    partitioned: ClassVar[bool] = True
-
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return D^-1 for each system of A."""
         check_matrix(self, A)
@@ -96,8 +94,6 @@ class Neumann(Preconditioner):
     >>> Neumann(order=1).build(A) @ np.ones(2)
     array([1. , 1.5])
     """
-
-    partitioned: ClassVar[bool] = True
 
     order: int = 1
     scaled: bool = True

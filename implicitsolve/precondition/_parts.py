@@ -13,7 +13,6 @@ import scipy.sparse.linalg
 
 from implicitsolve._arrays.host import gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_complex
-from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels import scalar_tridiagonal
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
@@ -28,7 +27,6 @@ class Preconditioner(Protocol):
     """Frozen settings that make an approximate inverse of a matrix."""
 
     kind: ClassVar[str] = "preconditioner"  # `DirectMethod` settings may take the place of these: see `build_inverse`
-    partitioned: ClassVar[bool] = False  # whether it takes matrices whose block rows are partitioned across ranks
 
     def build(self, A: BlockBandedMatrix) -> LinearOperator:
         """Return an operator that approximates A^-1, with adjoint products."""
@@ -55,8 +53,6 @@ def check_matrix(settings: Preconditioner, A: Any) -> None:
     owner = type(settings).__name__
     if not isinstance(A, BlockBandedMatrix):
         raise TypeError(f"{owner}.build: `A` must be a BlockBandedMatrix, got {type(A).__name__}")
-    if not settings.partitioned:
-        check_whole(owner, A.blocks, "BlockJacobi, Neumann or BlockLU")
 
 
 def block_diagonals(A: BlockBandedMatrix) -> Diagonals:

@@ -13,7 +13,6 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 from implicitsolve._arrays.host import from_host, to_host
-from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.errors import required
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
@@ -40,7 +39,7 @@ class ILU(Preconditioner):
     Raises
     ------
     TypeError
-        From `build`, if `A` is not sparse or block banded, or is partitioned across ranks.
+        From `build`, if `A` is not sparse or block banded.
     ValueError
         If a setting is out of its range.
 
@@ -118,7 +117,7 @@ class AMG(Preconditioner):
     BackendUnavailable
         From `build`, if pyamg is missing.
     TypeError
-        From `build`, if `A` is not sparse or block banded, or is partitioned across ranks.
+        From `build`, if `A` is not sparse or block banded.
     ValueError
         If a setting is out of its range, or the unknowns of A are no multiple of `fields`.
 
@@ -220,7 +219,6 @@ def _systems(owner: str, A: Any) -> list[Any]:
     if scipy.sparse.issparse(A):
         return [scipy.sparse.csc_matrix(A)]
     if isinstance(A, BlockBandedMatrix):
-        check_whole(owner, A.blocks, "petsc.PETScPreconditioner, BlockJacobi or BlockLU")
         places = np.arange(math.prod(A.batch_shape))[:, None]
         parts = [A.take(place) for place in places] if A.batch_shape else [A]
         return [scipy.sparse.csc_matrix(part.to_sparse("csc")) for part in parts]

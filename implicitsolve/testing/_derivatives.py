@@ -12,7 +12,6 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import from_host, gather, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_array, is_complex
-from implicitsolve._arrays.traits import check_whole
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.elimination._even_odd import even_odd, merge, split
 from implicitsolve.kernels._norms import norm2
@@ -146,7 +145,6 @@ def check_derivatives(
         x = as_inexact(problem.initial_guess("default", None), "x")
         x = x + OFFSET * random_like(rng, x)
     x = as_inexact(x.x if isinstance(x, NonlinearResult) else x, "x")
-    check_whole("check_derivatives", x, "the functions of one rank's part")
     point = Point(problem, x, rng)
     if not np.isfinite(norm2(point.F)).all():
         raise ValueError("check_derivatives: F(x) must be finite; choose another `x`")

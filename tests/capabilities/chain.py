@@ -8,7 +8,6 @@ import numpy as np
 from array_api_compat import array_namespace
 
 import implicitsolve as ims
-from implicitsolve.distributed import Part
 from tests.capabilities.libraries import Library
 
 B, T, K = 3, 12, 2
@@ -25,54 +24,56 @@ class Chain:
         self.a = on.array(rng.standard_normal(K))
         force = rng.standard_normal((B, T, K))
         self.force = on.array(force[self.rows])
-        self.x0 = on.blocks(np.zeros((len(self.rows), T, K)))
+        self.x0 = on.array(np.zeros((len(self.rows), T, K)))
 
     def problem(self, *names: str) -> ims.Problem:
         """The problem with the functions of these names, its parameter and `take`."""
         given = {name: getattr(self, name) for name in (*names, "parameter_jvp", "parameter_vjp")}
         take = lambda rows: Chain(self.on, self.rows[rows]).problem(*names)  # noqa: E731
-        return self.on.problem(self.residual, T, K, parameters={"a": self.a}, take=take, **given)
+        structure = ims.BlockBanded(1, 1, K)
+        return ims.Problem(
+            self.residual, structure=structure, batch_ndim=1, parameters={"a": self.a}, take=take, **given
+        )
 
-    def residual(self, part: Part, x: Any) -> Any:
-        before, own, after = windows(part, x)
+    def residual(self, x: Any) -> Any:
+        before, own, after = windows(x)
         xp = array_namespace(x)
         coupled = xp.tanh(before) @ self.L.T + xp.tanh(after) @ self.U.T
-        return own + coupled - self.force[:, part.first : part.stop, :] - self.a
+        return own + coupled - self.force - self.a
 
-    def jvp(self, part: Part, x: Any, v: Any) -> Any:
-        (before, _, after), (dbefore, dv, dafter) = windows(part, x), windows(part, v)
+    def jvp(self, x: Any, v: Any) -> Any:
+        (before, _, after), (dbefore, dv, dafter) = windows(x), windows(v)
         return dv + (slope(before) * dbefore) @ self.L.T + (slope(after) * dafter) @ self.U.T
 
-    def vjp(self, part: Part, x: Any, w: Any) -> Any:
+    def vjp(self, x: Any, w: Any) -> Any:
         xp = array_namespace(x)
-        before, _, after = windows(part, x)
+        before, _, after = windows(x)
         edge = xp.zeros_like(w[:, :1, :])
         lower = xp.concat([xp.conj(slope(before)) * (w @ xp.conj(self.L)), edge, edge], axis=1)
         upper = xp.concat([edge, edge, xp.conj(slope(after)) * (w @ xp.conj(self.U))], axis=1)
         whole = lower + xp.concat([edge, w, edge], axis=1) + upper
-        return whole[:, 1 - part.before : whole.shape[1] - 1 + part.after, :]
+        return whole[:, 1:-1, :]
 
-    def blocks(self, part: Part, x: Any) -> Any:
+    def blocks(self, x: Any) -> Any:
         xp = array_namespace(x)
-        before, own, after = windows(part, x)
+        before, own, after = windows(x)
         eye = xp.eye(K, dtype=x.dtype) + 0 * own[..., None]
         return xp.stack([self.L * slope(before)[..., None, :], eye, self.U * slope(after)[..., None, :]], axis=2)
 
-    def linearize(self, part: Part, x: Any) -> tuple[Any, ims.LinearOperator]:
+    def linearize(self, x: Any) -> tuple[Any, ims.LinearOperator]:
         J = ims.LinearOperator(
-            lambda v: self.jvp(part, x, v),
-            lambda w: self.vjp(part, x, w),
-            in_shape=(part.seen, K),
-            out_shape=(part.count, K),
+            lambda v: self.jvp(x, v),
+            lambda w: self.vjp(x, w),
+            in_shape=(T, K),
             batch_shape=(x.shape[0],),
             dtype=x.dtype,
         )
-        return self.residual(part, x), J
+        return self.residual(x), J
 
-    def parameter_jvp(self, part: Part, x: Any, tangents: Any) -> Any:
-        return 0 * x[:, part.own, :] - tangents["a"]
+    def parameter_jvp(self, x: Any, tangents: Any) -> Any:
+        return 0 * x - tangents["a"]
 
-    def parameter_vjp(self, part: Part, x: Any, w: Any) -> Any:
+    def parameter_vjp(self, x: Any, w: Any) -> Any:
         return {"a": -array_namespace(w).sum(w, axis=(0, 1))}
 
 
@@ -80,9 +81,9 @@ def slope(y: Any) -> Any:
     return 1 - array_namespace(y).tanh(y) ** 2
 
 
-def windows(part: Part, x: Any) -> tuple[Any, Any, Any]:
-    """x_{t-1}, x_t and x_{t+1} for the own blocks t."""
+def windows(x: Any) -> tuple[Any, Any, Any]:
+    """x_{t-1}, x_t and x_{t+1} for all t."""
     xp = array_namespace(x)
     edge = xp.zeros_like(x[:, :1, :])
-    padded = xp.concat([edge] * (1 - part.before) + [x] + [edge] * (1 - part.after), axis=1)
-    return padded[:, :-2, :], padded[:, 1:-1, :], padded[:, 2:, :]
+    padded = xp.concat([edge, x, edge], axis=1)
+    return padded[:, :-2, :], x, padded[:, 2:, :]

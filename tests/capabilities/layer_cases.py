@@ -1,4 +1,4 @@
-"""A case for each function of `adapters`, `testing` and `distributed`."""
+"""A case for each function of `adapters` and `testing`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def layer(name: str, on: Library, k: int = K, **options: Any) -> ims.Problem:
     draw = getattr(adapters, f"{name.removeprefix('implicit_')}_parameters")
     sizes = {"offsets": (-2, -1, 1)} if name == "stencil_gru" else {}
     params = {key: on.array(value) for key, value in draw(D, k, rng=rng, **sizes).items()}
-    inputs = on.blocks(rng.standard_normal((B, 5, D)))
+    inputs = on.array(rng.standard_normal((B, 5, D)))
     return getattr(adapters, name)(params, inputs, lengths=[5, 2, 4], **sizes, **options)
 
 
@@ -51,7 +51,7 @@ def gru_switch(on: Library) -> Outcome:
     problem = layer("implicit_gru", on)
     rng = np.random.default_rng(7)
     params = {key: on.array(value) for key, value in adapters.gru_parameters(D, K, rng=rng).items()}
-    inputs = on.blocks(rng.standard_normal((B, 5, D)))
+    inputs = on.array(rng.standard_normal((B, 5, D)))
     H = problem.initial_guess("one-step", None)
     yield adapters.gru_switch(params, inputs, H, lengths=[5, 2, 4])
 

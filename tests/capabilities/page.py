@@ -15,7 +15,6 @@ COLUMNS = {
     "CuPy": "cupy",
     "torch": "torch",
     "`implicitsolve.torch`": "bridge",
-    "distributed": "split",
 }
 ABOVE = """\
 # Capabilities
@@ -33,7 +32,6 @@ answer compared with NumPy's. Results have the library, device and precision of 
 | CuPy | CuPy arrays: [On a GPU](../how_to/gpu.md) |
 | torch | tensors of PyTorch on the CPU that do not require grad, as arrays of the array API standard |
 | `implicitsolve.torch` | tensors of PyTorch that require grad, on the CPU or CUDA: [In PyTorch](../how_to/torch.md) |
-| distributed | arrays partitioned across ranks: [On many ranks](../how_to/mpi.md) |
 
 "kernels": supported, by compiled kernels where the sizes make them worthwhile. "yes": supported, by the functions of
 the array library. "no": raises at once, with an alternative in the message; the numbers are explained at the end. "–":

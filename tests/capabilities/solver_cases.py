@@ -57,7 +57,7 @@ def causal_newton(on: Library) -> Outcome:
 def elman(on: Library) -> ims.Problem:
     rng = np.random.default_rng(0)
     params = {name: on.array(value) for name, value in ims.adapters.elman_parameters(2, 32, rng=rng).items()}
-    return ims.adapters.elman(params, on.blocks(rng.standard_normal((2, 5, 2))))
+    return ims.adapters.elman(params, on.array(rng.standard_normal((2, 5, 2))))
 
 
 # Linear systems
@@ -101,7 +101,7 @@ def linear(method: Any = None, M: Any = None) -> Case:
 
 
 def right(on: Library) -> Any:
-    return on.blocks(np.random.default_rng(2).standard_normal((B, T, K)))
+    return on.array(np.random.default_rng(2).standard_normal((B, T, K)))
 
 
 def linear_operator(on: Library) -> Outcome:
@@ -174,7 +174,7 @@ def jacobian_penalty(on: Library) -> Outcome:
 def gru(on: Library, k: int = 32) -> ims.Problem:
     rng = np.random.default_rng(5)
     params = {name: on.array(value) for name, value in ims.adapters.gru_parameters(2, k, rng=rng).items()}
-    return ims.adapters.implicit_gru(params, on.blocks(rng.standard_normal((3, 5, 2))), lengths=[5, 2, 4])
+    return ims.adapters.implicit_gru(params, on.array(rng.standard_normal((3, 5, 2))), lengths=[5, 2, 4])
 
 
 def even_odd(on: Library) -> Outcome:
@@ -235,7 +235,7 @@ def checkpointed(on: Library) -> Outcome:
 
 
 def newton_batch(on: Library) -> Outcome:
-    result = ims.newton_batch(cubes, on.blocks(np.ones((4, 2))), on.array(np.arange(1.0, 9.0).reshape(4, 2)))
+    result = ims.newton_batch(cubes, on.array(np.ones((4, 2))), on.array(np.arange(1.0, 9.0).reshape(4, 2)))
     yield from (result.x, bool(result.success.all()))
 
 

@@ -30,28 +30,19 @@ class Row:
     cupy: Cell = KERNELS
     torch: Cell = YES
     bridge: str = NONE  # what of implicitsolve.torch does the same with gradients
-    split: Cell = YES
     complex: Cell = YES
 
 
 REAL = Refuses(TypeError, "float32 or float64", "layers are real: use float32 or float64")
 HOST = Refuses(TypeError, "NumPy arrays", "SciPy works on NumPy arrays: use `GMRES`, `LGMRES` or `BiCGSTAB`")
-WHOLE_X = Refuses(TypeError, "partitioned across ranks", "declare the structure, as `BlockBanded`")
 LOOP = Refuses(TypeError, "`root` takes", "a compiled loop on the CPU: use `root`")
 NUMBA = Refuses(BackendUnavailable, "implicitsolve[numba]", "install Numba: `pip install 'implicitsolve[numba]'`")
-ONE_PATH = Refuses(TypeError, "NewtonKrylov", "use `NewtonKrylov` or `Anderson`")
-IN_ORDER = Refuses(TypeError, "BlockLU", "use `BlockLU`, `precondition.BlockJacobi` or `precondition.Neumann`")
-OWN_PART = Refuses(TypeError, "distributed.problem", "build each rank's part with `distributed.problem`")
 ON_HOST = Refuses(TypeError, "on NumPy arrays", "steps and factors are made on the host: pass real NumPy arrays")
-CHECKED = Refuses(TypeError, "one rank's part", "use the functions of one rank's part")
-SUMMARY = Refuses(TypeError, "summary()", "use `result.summary()`")
-IN_TWO = Refuses(TypeError, "partitioned", "use `drivers.solve_stream` and `pull_back`")
-UNLIKE = Refuses(ValueError, "partitioned alike", "test the functions of one rank's part")
 
-PLAIN = Row(cupy=YES, split=NONE)
-LAYER = Row(numba=KERNELS, split=OWN_PART, complex=REAL)
-LIFTED = Row(cupy=YES, split=NONE, complex=REAL)
-DRAWN = Row(cupy=YES, split=NONE, complex=REAL)
+PLAIN = Row(cupy=YES)
+LAYER = Row(numba=KERNELS, complex=REAL)
+LIFTED = Row(cupy=YES, complex=REAL)
+DRAWN = Row(cupy=YES, complex=REAL)
 METHOD, ADJOINT = "`solve(method=...)`", "`solve(adjoint_method=...)`"
 
 TABLE: dict[str, dict[str, Row]] = {
@@ -62,19 +53,19 @@ TABLE: dict[str, dict[str, Row]] = {
         "pull_back": Row(numba=KERNELS, bridge="`backward`"),
         "push_forward": Row(numba=KERNELS, bridge="forward mode"),
         "jacobian": Row(cupy=YES),
-        "detect_structure": Row(cupy=YES, split=WHOLE_X),
+        "detect_structure": Row(cupy=YES),
         "derivatives.jacobian_penalty": Row(bridge="`jacobian_penalty`"),
-        "continuation": Row(cupy=ON_HOST, torch=ON_HOST, split=ON_HOST, complex=ON_HOST),
-        "branches.further_solutions": Row(cupy=ON_HOST, torch=ON_HOST, split=ON_HOST, complex=ON_HOST),
-        "elimination.even_odd": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
-        "elimination.expand": Row(numba=KERNELS, split=OWN_PART, complex=REAL),
+        "continuation": Row(cupy=ON_HOST, torch=ON_HOST, complex=ON_HOST),
+        "branches.further_solutions": Row(cupy=ON_HOST, torch=ON_HOST, complex=ON_HOST),
+        "elimination.even_odd": Row(numba=KERNELS, complex=REAL),
+        "elimination.expand": Row(numba=KERNELS, complex=REAL),
         "drivers.race": Row(numba=KERNELS),
         "drivers.solve_stream": Row(numba=KERNELS),
-        "drivers.stream_gradients": Row(numba=KERNELS, split=IN_TWO),
-        "drivers.solve_sequences": Row(split=NONE, complex=REAL),
+        "drivers.stream_gradients": Row(numba=KERNELS),
+        "drivers.solve_sequences": Row(complex=REAL),
         "drivers.solve_batch": Row(numba=KERNELS),
         "drivers.checkpointed": Row(numba=KERNELS),
-        "newton_batch": Row(numpy=NUMBA, numba=KERNELS, cupy=LOOP, torch=LOOP, split=LOOP),
+        "newton_batch": Row(numpy=NUMBA, numba=KERNELS, cupy=LOOP, torch=LOOP),
     },
     "Nonlinear methods and their parts": {
         "NewtonKrylov": Row(bridge=METHOD),
@@ -83,11 +74,11 @@ TABLE: dict[str, dict[str, Row]] = {
         "Anderson": Row(bridge=METHOD),
         "Picard": Row(bridge=METHOD),
         "Broyden": Row(bridge=METHOD),
-        "Homotopy": Row(split=ONE_PATH, bridge=METHOD),
+        "Homotopy": Row(bridge=METHOD),
         "Preconditioned": Row(bridge=METHOD),
         "PseudoTransient": Row(numba=KERNELS, bridge=METHOD),
-        "CausalNewton": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`DiagonalGRU`"),
-        "Substitution": Row(numba=KERNELS, split=OWN_PART, complex=REAL, bridge="`Elman`"),
+        "CausalNewton": Row(numba=KERNELS, complex=REAL, bridge="`DiagonalGRU`"),
+        "Substitution": Row(numba=KERNELS, complex=REAL, bridge="`Elman`"),
         "Backtracking": Row(bridge=METHOD),
         "Dogleg": Row(bridge=METHOD),
         "FullStep": Row(bridge=METHOD),
@@ -101,25 +92,25 @@ TABLE: dict[str, dict[str, Row]] = {
         "GMRES": Row(bridge=ADJOINT),
         "LGMRES": Row(bridge=ADJOINT),
         "BiCGSTAB": Row(bridge=ADJOINT),
-        "ScipyKrylov": Row(cupy=HOST, torch=HOST, split=HOST, bridge=ADJOINT),
+        "ScipyKrylov": Row(cupy=HOST, torch=HOST, bridge=ADJOINT),
         "BlockLU": Row(numba=KERNELS, bridge=ADJOINT),
-        "CyclicReduction": Row(split=IN_ORDER, bridge=ADJOINT),
+        "CyclicReduction": Row(bridge=ADJOINT),
         "LinearOperator": Row(cupy=YES),
         "BlockBandedMatrix": Row(cupy=YES),
         "aslinearoperator": PLAIN,
         "precondition.BlockJacobi": Row(bridge=METHOD),
         "precondition.Neumann": Row(bridge=METHOD),
-        "precondition.BlockGaussSeidel": Row(split=IN_ORDER, bridge=METHOD),
-        "precondition.BlockILU": Row(numba=KERNELS, split=IN_ORDER, bridge=METHOD),
-        "precondition.ILU": Row(split=IN_ORDER, bridge=METHOD),
-        "precondition.AMG": Row(split=IN_ORDER, bridge=METHOD),
+        "precondition.BlockGaussSeidel": Row(bridge=METHOD),
+        "precondition.BlockILU": Row(numba=KERNELS, bridge=METHOD),
+        "precondition.ILU": Row(bridge=METHOD),
+        "precondition.AMG": Row(bridge=METHOD),
     },
     "Diagnostics": {
-        "testing.check_derivatives": Row(split=CHECKED),
-        "diagnostics.condition": Row(split=CHECKED),
-        "diagnostics.contraction": Row(split=CHECKED),
-        "diagnostics.spectrum": Row(split=CHECKED),
-        "diagnostics.explain": Row(split=SUMMARY),
+        "testing.check_derivatives": Row(),
+        "diagnostics.condition": Row(),
+        "diagnostics.contraction": Row(),
+        "diagnostics.spectrum": Row(),
+        "diagnostics.explain": Row(),
     },
     "Layers": {
         "adapters.implicit_gru": replace(LAYER, bridge="`ImplicitGRU`"),
@@ -129,7 +120,7 @@ TABLE: dict[str, dict[str, Row]] = {
         "adapters.elman": replace(LAYER, bridge="`Elman`"),
         "adapters.diagonal_gru": replace(LAYER, bridge="`DiagonalGRU`"),
         "adapters.diagonal_lstm": replace(LAYER, bridge="`DiagonalLSTM`"),
-        "adapters.lifted_net": Row(split=NONE, complex=REAL, bridge="`LiftedNet`"),
+        "adapters.lifted_net": Row(complex=REAL, bridge="`LiftedNet`"),
         "adapters.initial_guess": LAYER,
         "adapters.gru_switch": LAYER,
         "adapters.approximate_fixed_point": replace(LAYER, bridge="`Elman(rho=...)`"),
@@ -147,15 +138,15 @@ TABLE: dict[str, dict[str, Row]] = {
     },
     "Checks": {
         "testing.dense": PLAIN,
-        "testing.dot_test": Row(cupy=YES, split=UNLIKE),
+        "testing.dot_test": Row(cupy=YES),
         "testing.taylor_test": Row(),
-        "testing.structure_test": Row(split=CHECKED),
+        "testing.structure_test": Row(),
     },
 }
 ROWS = {name: row for rows in TABLE.values() for name, row in rows.items()}
 
 # Public names without a row: settings, results and exceptions, which hold whatever arrays they are given, and what
-# makes, moves or splits arrays.
+# makes or moves arrays.
 DATA = {
     "AdjointResult",
     "drivers.BatchResult",
@@ -203,17 +194,4 @@ DATA = {
     "adapters.WellPosedness",
     "testing.Check",
     "testing.DerivativeReport",
-    "distributed.MPI",
-    "distributed.Communicator",
-    "distributed.Counted",
-    "distributed.DistributedArray",
-    "distributed.Part",
-    "distributed.PartitionedLU",
-    "distributed.Serial",
-    "distributed.from_local",
-    "distributed.layout",
-    "distributed.problem",
-    "distributed.replicated",
-    "distributed.split",
-    "distributed.threads",
 }

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.distributed import threads
 from implicitsolve.kernels import Kernel, _contract
 from tests.capabilities import page
-from tests.capabilities.checks import CASES, NUMPY, check, outcome
-from tests.capabilities.libraries import Library, Ranks
+from tests.capabilities.checks import CASES, NUMPY, check
+from tests.capabilities.libraries import Library
 from tests.capabilities.table import DATA, KERNELS, ROWS, YES
 
 PACKAGES = (
@@ -23,7 +22,6 @@ PACKAGES = (
     "derivatives",
     "diagnostics",
     "direct",
-    "distributed",
     "drivers",
     "elimination",
     "precondition",
@@ -84,17 +82,6 @@ def test_on_cupy_arrays(name, device, selected):
         assert ("cupy" in selected) == (ROWS[name].cupy == KERNELS)
 
 
-@every_row
-def test_on_split_arrays(name):
-    def program(comm):
-        on = Ranks(comm)
-        found = outcome(name, on)
-        assert on.has_split
-        return found
-
-    check(ROWS[name].split, name, Library(NUMPY), lambda: threads(2, program)[0])
-
-
 # The table
 
 
@@ -116,7 +103,7 @@ def test_every_public_function_has_a_row():
 def test_what_has_no_row_takes_no_arrays_to_compute_with():
     functions = {name for name in DATA if inspect.isfunction(public()[name])}
     pictures = "diagnostics.plot_", "diagnostics.report"
-    assert all(name.startswith(("distributed.", "direct.", *pictures)) for name in functions)
+    assert all(name.startswith(("direct.", *pictures)) for name in functions)
 
 
 def test_the_page_shows_the_table():

@@ -122,7 +122,7 @@ class Boaster:
     calls: list[int] = field(default_factory=list)
 
     kind = "krylov"
-    may_transform = partitioned = True
+    may_transform = True
 
     def solve(self, A, b, *, target, max_iterations, M=None, x0=None, confirm=True, polish=False):
         self.calls.append(1)

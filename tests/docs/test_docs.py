@@ -34,9 +34,9 @@ GIVEN = {
         start = economy.start(log_z)""",
     "docs/examples/distributed.md": """
         from distributed_bvp import f
-        from implicitsolve import distributed
-        points, comm = 101, distributed.Serial()
-        h, start = 1 / (points - 1), distributed.split(comm, np.zeros((points, 2)), axis=0)""",
+        from implicitsolve.petsc import Mesh
+        points = 101
+        h = 1 / (points - 1)""",
     "docs/examples/trajectory_smoother.md": """
         from trajectory_smoother import Flight
         flight = Flight.draw(20, np.random.default_rng(0))
@@ -157,7 +157,7 @@ def public(module: str) -> set[str]:
     return {f"{module}.{name}" for name in {*home.__all__} - packages if not name.startswith("__")}
 
 
-PACKAGES = ["adapters", "distributed", "jax", "monitor", "precondition", "testing", "torch"]
+PACKAGES = ["adapters", "jax", "monitor", "precondition", "testing", "torch"]
 
 
 @pytest.mark.parametrize("module", ["implicitsolve", *(f"implicitsolve.{name}" for name in PACKAGES)])

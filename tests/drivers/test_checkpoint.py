@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve import Status, distributed
-from tests.distributed.systems import Chain
+from implicitsolve import Status
 
 FIELDS = "x", "fun", "status", "residual_norm", "initial_norm", "iterations", "krylov_iterations"
 TIGHT = ims.NonlinearStop(rtol=1e-12)
@@ -290,92 +289,3 @@ def test_bad_arguments_are_named(tmp_path, change, error, message):
     arguments = {"x0": np.ones(2), "path": tmp_path / "file", **change}
     with pytest.raises(error, match=message):
         ims.drivers.checkpointed(np.cos, arguments.pop("x0"), arguments.pop("path"), **arguments)
-
-
-# ---------------------------------------------------------------------------------------------------------------- ranks
-
-
-def ranks(count, folder, *, monitor=None, every=2, power=3):
-    """Solve x^3 = 8 on so many ranks; what they hold at the end, by rank."""
-
-    def program(comm):
-        x0 = distributed.DistributedArray(np.full(2, 1e3 + comm.rank), 0, comm, (2,) * comm.size)
-        result = ims.drivers.checkpointed(
-            lambda x: x**power - 8, x0, folder / "file", every=every, method="newton-krylov", monitor=monitor
-        )
-        return result.x.local, result.status, result.iterations, result.residual_norm
-
-    return distributed.threads(count, program)
-
-
-def whole_and_died(folder):
-    """What two ranks find without interruption, and files of two that died on the way."""
-    for name in ("whole", "died"):
-        (folder / name).mkdir()
-    whole = ranks(2, folder / "whole")
-    with pytest.raises(Died):
-        ranks(2, folder / "died", monitor=dies_at(5))
-    return whole
-
-
-def test_each_rank_goes_on_from_its_own_file(tmp_path):
-    whole = whole_and_died(tmp_path)
-    names = sorted(path.name for path in (tmp_path / "died").iterdir())
-    assert names == [f"file.rank{rank:03d}-of-002{end}" for rank in range(2) for end in ("", ".previous")]
-    for one, other in zip(ranks(2, tmp_path / "died"), whole):
-        np.testing.assert_array_equal(one[0], other[0])
-        assert one[1:] == other[1:]
-        assert one[1] is Status.CONVERGED
-
-
-def test_ranks_go_on_from_the_last_leg_that_all_have_finished(tmp_path):
-    whole = whole_and_died(tmp_path)
-    last = tmp_path / "died" / "file.rank001-of-002"  # as if this rank had died before it wrote
-    (tmp_path / "died" / "file.rank001-of-002.previous").replace(last)
-    for one, other in zip(ranks(2, tmp_path / "died"), whole):
-        np.testing.assert_array_equal(one[0], other[0])
-        assert one[1:] == other[1:]
-
-
-def test_files_that_do_not_belong_together_are_an_error_everywhere(tmp_path):
-    with pytest.raises(Died):
-        ranks(2, tmp_path, monitor=dies_at(7))
-    for path in tmp_path.glob("file.rank001*"):
-        path.unlink()
-    with pytest.raises(ValueError, match="are inconsistent"):
-        ranks(2, tmp_path)
-
-
-def test_a_wrong_file_of_one_rank_is_an_error_everywhere(tmp_path):
-    with pytest.raises(Died):
-        ranks(2, tmp_path, monitor=dies_at(5))
-    (tmp_path / "file.rank001-of-002").write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"is no checkpoint|of another rank"):
-        ranks(2, tmp_path)
-
-
-@pytest.mark.parametrize("batch", [(), (2,)], ids=["one", "batch"])
-@pytest.mark.parametrize(
-    "method", [ims.NewtonKrylov(), ims.BlockNewton(factor=distributed.PartitionedLU())], ids=["krylov", "direct"]
-)
-def test_a_system_over_ranks_goes_on_bitwise(tmp_path, rng, batch, method):
-    system = Chain(rng, batch=batch, T=7)
-
-    def solve(folder, monitor=None):
-        def program(comm):
-            options = {"every": 1, "method": method, "stop": TIGHT, "monitor": monitor}
-            result = ims.drivers.checkpointed(
-                system.problem(comm), system.split(comm), tmp_path / folder / "file", **options
-            )
-            return result.x.gathered(), result.status, result.residual_norm, result.iterations
-
-        return distributed.threads(3, program)
-
-    for name in ("whole", "died"):
-        (tmp_path / name).mkdir()
-    with pytest.raises(Died):
-        solve("died", dies_at(3))
-    for one, other in zip(solve("died"), solve("whole")):
-        for value, expected in zip(one, other):
-            np.testing.assert_array_equal(value, expected)
-        np.testing.assert_array_equal(one[1], Status.CONVERGED)

@@ -234,15 +234,6 @@ def test_functions_that_return_another_library_s_arrays():
         ims.root(lambda x: torch.as_tensor(x) ** 2, np.ones(3))
 
 
-def test_ranks_hold_numpy_arrays():
-    comm = ims.distributed.Serial()
-    for make in (ims.distributed.split, ims.distributed.from_local):
-        with pytest.raises(TypeError, match="must be a NumPy array, got one of torch"):
-            make(comm, ONES)
-    with pytest.raises(TypeError, match="must be a NumPy array, got one of torch"):
-        ims.distributed.replicated(ONES)
-
-
 @pytest.mark.parametrize(
     ("x0", "dtype"),
     [
