@@ -60,8 +60,9 @@ def bratu(points: int) -> MeshProblem:
     return Mesh((points,), fields=2).problem(residual, name="Bratu")
 
 
-def error(mesh: Mesh, y: Array) -> float:
+def error(problem: MeshProblem, y: Array) -> float:
     """Largest error of u at the points of all ranks."""
+    mesh = problem.mesh
     (points,), (first,), (stop,) = mesh.patch.shape, mesh.patch.first, mesh.patch.stop
     wrong = np.abs(y[:, 0] - exact(np.arange(first, stop) / (points - 1)))
     of_ranks = np.zeros(mesh.size)
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began = time.perf_counter()
     result = problem.root(mesh.zeros(), stop=ims.NonlinearStop(rtol=1e-9))
     seconds = time.perf_counter() - began
-    largest = error(mesh, result.x)
+    largest = error(problem, result.x)
     if mesh.rank == 0:
         print(f"{options.points} points on {mesh.size} ranks: {result.status.name} in {result.iterations} steps")
         print(f"largest error {largest:.2e}, {seconds:.2f} s")

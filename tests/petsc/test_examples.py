@@ -28,7 +28,7 @@ def test_boundary_value_problem_is_of_order_four(script):
     def error(points):
         problem = bvp.bratu(points)
         result = problem.root(problem.mesh.zeros(), stop=ims.NonlinearStop(rtol=1e-11)).raise_for_status()
-        return bvp.error(problem.mesh, result.x)
+        return bvp.error(problem, result.x)
 
     coarse, fine = error(21), error(41)
     assert fine < 1e-6
