@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from implicitsolve import _report
-from implicitsolve._report import Check, environment, tried
+from implicitsolve._report import Check, environment, try_part
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for title, section in found.items():
             _say(title, *(f"  {name:{width}}  {value}" for name, value in section.items()))
         _say("self-test")
-    checks = [] if options.no_self_test else _run(_report.parts(), quiet=options.json)
+    checks = [] if options.no_self_test else _run(_report.list_parts(), quiet=options.json)
     if options.json:
         _say(json.dumps({**found, "self-test": [asdict(check) for check in checks]}, indent=2))
     else:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _compile() -> int:
     """Compile the kernels, and say what took how long; return 1 if any failed, or Numba is not installed, else 0."""
     logging.getLogger("implicitsolve").disabled = True  # which would advise this command
-    checks = _run(_report.compilations())
+    checks = _run(_report.list_compilations())
     if not checks:
         _say("nothing to compile: Numba is not installed, pip install 'implicitsolve[numba]'")
     return int(not all(check.ok for check in checks))
@@ -52,7 +52,7 @@ def _run(parts: Mapping[str, Callable[[], None]], *, quiet: bool = False) -> lis
     """Run every part, even if others fail, and write a line on each."""
     checks: list[Check] = []
     for name, part in parts.items():
-        check = tried(name, part)
+        check = try_part(name, part)
         checks.append(check)
         outcome, reason = "ok" if check.ok else "FAILED", f": {check.reason}" if check.reason else ""
         if not quiet:

@@ -49,12 +49,12 @@ def environment() -> dict[str, Section]:
         "versions": versions(),
         "platform": machine(),
         "backends": {name: backend(name) for name in ("reference", "lapack", *PLUG_INS)},
-        "GPU": {"CUDA": answered(_devices) if is_installed("cupy") else "not known without CuPy"},
+        "GPU": {"CUDA": ask(_devices) if is_installed("cupy") else "not known without CuPy"},
         "threads": threads(),
     }
 
 
-def cleaned(text: str) -> str:
+def anonymize(text: str) -> str:
     """The first line of a message, without names of folders, of the user or of the machine."""
     line = next((part.strip() for part in text.splitlines() if part.strip()), "")
     home = os.path.expanduser("~")  # pathlib raises where there is none
@@ -64,10 +64,10 @@ def cleaned(text: str) -> str:
 
 def reason(error: BaseException) -> str:
     """What was raised, on one line."""
-    return f"{type(error).__name__}: {cleaned(str(error))}".removesuffix(": ")
+    return f"{type(error).__name__}: {anonymize(str(error))}".removesuffix(": ")
 
 
-def answered(question: Callable[[], str]) -> str:
+def ask(question: Callable[[], str]) -> str:
     """The answer, or why there is none. What a package raises when it is broken can be anything."""
     try:
         with warnings.catch_warnings():
@@ -82,8 +82,8 @@ def versions(optional: Sequence[str] | None = None) -> Section:
     return {
         "implicitsolve": ims.__version__,
         "Python": f"{platform.python_version()} ({platform.python_implementation()})",
-        "NumPy": f"{np.__version__} ({answered(lambda: _blas(np))})",
-        "SciPy": f"{scipy.__version__} ({answered(lambda: _blas(scipy))})",
+        "NumPy": f"{np.__version__} ({ask(lambda: _blas(np))})",
+        "SciPy": f"{scipy.__version__} ({ask(lambda: _blas(scipy))})",
         "array-api-compat": array_api_compat.__version__,
         **{name: package(name) for name in (OPTIONAL if optional is None else optional)},
     }
@@ -98,8 +98,8 @@ def package(name: str) -> str:
     """Version of an optional package, "not installed", or what its import raised."""
     if not is_installed(name):
         return "not installed"
-    version = answered(lambda: str(importlib.import_module(name).__version__))
-    return f"{version} ({answered(_mpi_library)})" if name == "mpi4py" else version
+    version = ask(lambda: str(importlib.import_module(name).__version__))
+    return f"{version} ({ask(_mpi_library)})" if name == "mpi4py" else version
 
 
 def _blas(module: Any) -> str:
@@ -112,23 +112,20 @@ def _mpi_library() -> str:
         [sys.executable, "-c", MPI_LIBRARY], capture_output=True, text=True, timeout=20, check=False
     )
     output = requested.stderr if requested.returncode else requested.stdout
-    return cleaned((output.strip().splitlines() or [f"exit status {requested.returncode}"])[-1])
+    return anonymize((output.strip().splitlines() or [f"exit status {requested.returncode}"])[-1])
 
 
 def machine() -> Section:
     """What the solver runs on."""
     affinity = getattr(os, "sched_getaffinity", None)
     usable = os.cpu_count() if affinity is None else len(affinity(0))
-    return {
-        "system": platform.platform(),
-        "processor": platform.machine(),
-        "CPUs": f"{usable} usable of {os.cpu_count()}",
-    }
+    cpus = f"{usable} usable of {os.cpu_count()}"
+    return {"system": platform.platform(), "processor": platform.machine(), "CPUs": cpus}
 
 
 def has_device() -> bool:
     """Whether CuPy finds a CUDA device."""
-    return is_installed("cupy") and answered(lambda: str(_runtime().getDeviceCount() > 0)) == "True"
+    return is_installed("cupy") and ask(lambda: str(_runtime().getDeviceCount() > 0)) == "True"
 
 
 def _runtime() -> Any:
@@ -140,13 +137,9 @@ def _devices() -> str:
     runtime = _runtime()
     devices = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
     names = [f"{device['name'].decode()}, {device['totalGlobalMem'] / 2**30:.0f} GiB" for device in devices]
-    driver, own = (_dotted(version) for version in (runtime.driverGetVersion(), runtime.runtimeGetVersion()))
+    numbers = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    driver, own = (f"{number // 1000}.{number % 1000 // 10}" for number in numbers)  # 13020 is 13.2
     return f"{'; '.join(names) or 'no device'} (driver for CUDA {driver}, runtime {own})"
-
-
-def _dotted(version: int) -> str:
-    """CUDA's 13020 as 13.2."""
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def backend(name: str) -> str:
@@ -171,9 +164,9 @@ def threads(libraries: Sequence[str] = ("numba", "torch")) -> Section:
     """What limits the threads of each library; those of BLAS only where threadpoolctl is installed."""
     found = {name: os.environ.get(name, "not set") for name in THREAD_VARIABLES}
     for name in filter(is_installed, libraries):
-        found[name] = answered(partial(_thread_count, name))
+        found[name] = ask(partial(_thread_count, name))
     if is_installed("threadpoolctl"):
-        found["BLAS and OpenMP"] = answered(_pools)
+        found["BLAS and OpenMP"] = ask(_pools)
     return found
 
 
@@ -200,21 +193,21 @@ class Check:
     seconds: float
 
 
-def parts() -> dict[str, Callable[[], None]]:
+def list_parts() -> dict[str, Callable[[], None]]:
     """The parts by name; what is not installed has none."""
     backends = ["reference", "lapack", *(name for name in ("numba",) if is_installed(name))]
     backends += ["cupy"] if has_device() else []
     return {
-        "newton_krylov against a dense Newton method": against_dense,
-        "batch, a status for each system": batch,
-        "implicit GRU, adjoint and gradients": layer_gradients,
-        **{f"block LU by {name} against dense": partial(block_lu, name) for name in backends},
-        **({"gradients in torch": torch_gradient} if is_installed("torch") else {}),
-        **({"gradients in JAX": jax_gradient} if is_installed("jax") else {}),
+        "newton_krylov against a dense Newton method": check_against_dense,
+        "batch, a status for each system": check_batch,
+        "implicit GRU, adjoint and gradients": check_layer_gradients,
+        **{f"block LU by {name} against dense": partial(check_block_lu, name) for name in backends},
+        **({"gradients in torch": check_torch} if is_installed("torch") else {}),
+        **({"gradients in JAX": check_jax} if is_installed("jax") else {}),
     }
 
 
-def tried(name: str, part: Callable[[], None]) -> Check:
+def try_part(name: str, part: Callable[[], None]) -> Check:
     """Run one part; what it raises is the reason of its failure."""
     start, found = time.perf_counter(), ""
     try:
@@ -231,7 +224,7 @@ def agree(what: str, found: Any, expected: Any, bound: float) -> None:
         raise AssertionError(f"{what} differs by {error:.1e}, at most {bound:.0e} was expected")
 
 
-def against_dense() -> None:
+def check_against_dense() -> None:
     """A x + x^3 = b by both."""
     rng = np.random.default_rng(0)
     A, b = 4 * np.eye(30) + rng.uniform(-0.1, 0.1, (30, 30)), rng.standard_normal(30)
@@ -241,7 +234,7 @@ def against_dense() -> None:
     agree("x", ims.newton_krylov(lambda x: A @ x + x**3 - b, np.zeros(30), f_tol=1e-12), x, 1e-10)
 
 
-def batch() -> None:
+def check_batch() -> None:
     """x^2 = a has a root, none, and no value."""
     a = np.asarray([[4.0], [-1.0], [np.nan]])
     result = ims.root(ims.Problem(lambda x: x**2 - a, batch_ndim=1), np.ones((3, 1)))
@@ -253,7 +246,7 @@ def batch() -> None:
         raise AssertionError(f"the status of a residual without value is {result.status[2]}")
 
 
-def layer_gradients() -> None:
+def check_layer_gradients() -> None:
     """<J v, w> = <v, J^H w>, and a gradient against central differences of solutions."""
     rng = np.random.default_rng(0)  # as many states as make Numba's kernels pay
     params, inputs = ims.adapters.gru_parameters(4, 32, scale=0.3, rng=rng), rng.standard_normal((3, 5, 4))
@@ -270,7 +263,7 @@ def layer_gradients() -> None:
     agree("the gradient", np.sum(reverse.gradients["inputs"] * direction) / expected, 1.0, 1e-5)
 
 
-def block_lu(backend: str) -> None:
+def check_block_lu(backend: str) -> None:
     """Two block tridiagonal systems."""
     rng = np.random.default_rng(2)
     blocks, b = rng.standard_normal((2, 20, 3, 3, 3)), rng.standard_normal((2, 20, 3))
@@ -285,7 +278,7 @@ def block_lu(backend: str) -> None:
     agree("x", x.get() if backend == "cupy" else x, expected, 1e-10)
 
 
-def torch_gradient() -> None:
+def check_torch() -> None:
     """d sqrt(a) / da at 4."""
     torch: Any = importlib.import_module("torch")
     bridge: Any = importlib.import_module("implicitsolve.torch")
@@ -295,7 +288,7 @@ def torch_gradient() -> None:
     agree("the gradient", a.grad.item(), 0.25, 1e-6)
 
 
-def jax_gradient() -> None:
+def check_jax() -> None:
     """d sqrt(a) / da at 4, in JAX's default precision."""
     jax: Any = importlib.import_module("jax")
     bridge: Any = importlib.import_module("implicitsolve.jax")
@@ -306,19 +299,19 @@ def jax_gradient() -> None:
 # ------------------------------------------------------------------------------------------------------------- compile
 
 
-def compilations() -> dict[str, Callable[[], None]]:
+def list_compilations() -> dict[str, Callable[[], None]]:
     """What is compiled, by name: what solves of real systems use, by small ones of each kind."""
     if not is_installed("numba"):
         return {}
     types = ("float64", "float32")
     return {
-        **{f"block LU, k = {k}, {dtype}": partial(_block_lu, k, dtype) for dtype in types for k in SIZES},
-        **{f"layers, {dtype}": partial(_layers, dtype) for dtype in types},
-        **{f"newton_batch, {dtype}": partial(_newton_batch, dtype) for dtype in types},
+        **{f"block LU, k = {k}, {dtype}": partial(compile_block_lu, k, dtype) for dtype in types for k in SIZES},
+        **{f"layers, {dtype}": partial(compile_layers, dtype) for dtype in types},
+        **{f"newton_batch, {dtype}": partial(compile_newton_batch, dtype) for dtype in types},
     }
 
 
-def _block_lu(k: int, dtype: str) -> None:
+def compile_block_lu(k: int, dtype: str) -> None:
     """Factor and solve with dense outer blocks, diagonal ones, and two blocks below the diagonal."""
     rng = np.random.default_rng(0)
     for lower, is_diagonal in ((1, False), (1, True), (2, False)):
@@ -333,23 +326,19 @@ def _block_lu(k: int, dtype: str) -> None:
             inverse.rmatvec(b)
 
 
-def _layers(dtype: str) -> None:
+def compile_layers(dtype: str) -> None:
     """Solve and differentiate each layer."""
     rng, layers = np.random.default_rng(0), ims.adapters
     inputs = rng.standard_normal((3, 9, 4)).astype(dtype)
-    for name, make in (
-        ("gru", layers.implicit_gru),
-        ("lstm", layers.implicit_lstm),
-        ("rnn", layers.implicit_rnn),
-        ("elman", layers.elman),
-    ):
+    makers = {"gru": layers.implicit_gru, "lstm": layers.implicit_lstm, "rnn": layers.implicit_rnn}
+    for name, make in (makers | {"elman": layers.elman}).items():
         parameters = getattr(layers, f"{name}_parameters")(4, 64, scale=0.1, rng=rng)
         layer: Any = make({key: value.astype(dtype) for key, value in parameters.items()}, inputs)
         result = ims.root(layer)
         ims.pull_back(layer, result, np.ones_like(result.x))
 
 
-def _newton_batch(dtype: str) -> None:
+def compile_newton_batch(dtype: str) -> None:
     """One system in each lane, then as a batch."""
 
     def residual(x: HostArray, p: HostArray, out: HostArray) -> None:

@@ -16,7 +16,7 @@ import pytest
 import implicitsolve
 from implicitsolve import __main__ as command
 from implicitsolve import _report
-from implicitsolve._report import agree, tried
+from implicitsolve._report import agree, try_part
 
 SECTIONS = ["versions", "platform", "backends", "GPU", "threads"]
 
@@ -60,7 +60,7 @@ def test_json_without_the_report_is_one_object():
 @pytest.mark.parametrize(("parts", "status"), [({"easy": int}, 0), ({"easy": int, "hard": lambda: int("x")}, 1)])
 def test_compile_says_what_it_compiled(parts, status, monkeypatch, capsys):
     pytest.importorskip("numba")
-    monkeypatch.setattr(_report, "compilations", lambda: parts)
+    monkeypatch.setattr(_report, "list_compilations", lambda: parts)
     assert command.main(["compile"]) == status
     logging.getLogger("implicitsolve").disabled = False
     lines = capsys.readouterr().out.splitlines()
@@ -118,7 +118,7 @@ def test_what_is_not_installed_is_no_failure(monkeypatch):
     assert _report.versions()["a_package_that_nobody_has"] == "not installed"
     monkeypatch.setattr(_report, "is_installed", lambda name: False)
     monkeypatch.setattr(_report, "has_device", lambda: False)
-    names = list(_report.parts())
+    names = list(_report.list_parts())
     assert len(names) == 5
     assert not any(word in name for word in ("numba", "torch", "JAX", "cupy") for name in names)
 
@@ -129,7 +129,7 @@ def broken():
 
 def test_one_failing_part_leaves_the_others_and_fails_the_command(monkeypatch, capsys):
     parts = {"first": broken, "second": lambda: agree("x", np.nan, 0.0, 1.0), "third": lambda: None}
-    monkeypatch.setattr(_report, "parts", lambda: parts)
+    monkeypatch.setattr(_report, "list_parts", lambda: parts)
     monkeypatch.setattr(command, "environment", lambda: {"versions": {"implicitsolve": "0"}})
     assert command.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -138,7 +138,7 @@ def test_one_failing_part_leaves_the_others_and_fails_the_command(monkeypatch, c
     assert lines[-3].endswith("second: AssertionError: x differs by nan, at most 1e+00 was expected")
     assert lines[-2].split()[0] == "ok"
     assert command.main(["--json"]) == 1
-    monkeypatch.setattr(_report, "parts", lambda: {"third": lambda: None})
+    monkeypatch.setattr(_report, "list_parts", lambda: {"third": lambda: None})
     assert command.main([]) == 0
 
 
@@ -148,19 +148,19 @@ def test_one_failing_part_leaves_the_others_and_fails_the_command(monkeypatch, c
 def test_newton_krylov_is_really_compared(monkeypatch):
     newton_krylov = implicitsolve.newton_krylov
     monkeypatch.setattr(implicitsolve, "newton_krylov", lambda F, x0, f_tol: newton_krylov(F, x0, f_tol=f_tol) + 1e-9)
-    assert not tried("", _report.against_dense).ok
+    assert not try_part("", _report.check_against_dense).ok
 
 
 def test_gradients_are_really_compared(monkeypatch):
     pull_back = implicitsolve.pull_back
     monkeypatch.setattr(implicitsolve, "pull_back", lambda p, r, c, **options: pull_back(p, r, 1.001 * c, **options))
-    assert "the gradient differs" in tried("", _report.layer_gradients).reason
+    assert "the gradient differs" in try_part("", _report.check_layer_gradients).reason
 
 
 def test_statuses_are_really_compared(monkeypatch):
     root, wrong = implicitsolve.root, implicitsolve.Problem(lambda x: x**2 - 4, batch_ndim=1)
     monkeypatch.setattr(implicitsolve, "root", lambda problem, x0: root(wrong, x0))
-    assert "success is" in tried("", _report.batch).reason
+    assert "success is" in try_part("", _report.check_batch).reason
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_statuses_are_really_compared(monkeypatch):
     ],
 )
 def test_messages_are_one_line_without_private_names(text, expected):
-    assert _report.cleaned(text) == expected
+    assert _report.anonymize(text) == expected

@@ -52,10 +52,8 @@ def plot_convergence(
 
     Raises
     ------
-    ImportError
-        If matplotlib is not installed.
-    TypeError, ValueError
-        If an argument is not usable.
+    ImportError, TypeError, ValueError
+        If matplotlib is not installed, or an argument not usable.
 
     Examples
     --------
@@ -77,9 +75,8 @@ def plot_convergence(
     for i, (name, one) in enumerate(results.items(), drawn):
         _draw(ax, one, name, against, COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)])
     _draw_target(ax, list(results.values()))
-    ax.set_yscale("log")
-    ax.set_xlabel("step" if against == "steps" else "residuals and Jacobian products")
-    ax.set_ylabel("norm of F(x)")
+    across = "step" if against == "steps" else "residuals and Jacobian products"
+    ax.set(yscale="log", xlabel=across, ylabel="norm of F(x)")
     ax.xaxis.get_major_locator().set_params(integer=True)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(loc="best", fontsize="small")
@@ -109,10 +106,8 @@ def plot_spectrum(
 
     Raises
     ------
-    ImportError
-        If matplotlib is not installed.
-    TypeError, ValueError
-        If an argument is not usable.
+    ImportError, TypeError, ValueError
+        If matplotlib is not installed, or an argument not usable.
 
     Examples
     --------
@@ -148,9 +143,7 @@ def plot_spectrum(
     for line in (ax.axhline, ax.axvline):
         line(0, color="0.85", linewidth=0.8, zorder=0)
     ax.set_aspect("equal", adjustable="datalim")
-    ax.set_xlabel("real part")
-    ax.set_ylabel("imaginary part")
-    ax.set_title(title)
+    ax.set(xlabel="real part", ylabel="imaginary part", title=title)
     ax.legend(loc="upper right", fontsize="small")
     return ax
 
@@ -175,12 +168,8 @@ def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = Non
 
     Raises
     ------
-    ImportError
-        If matplotlib is not installed.
-    TypeError
-        If `structure` is none of these, or `unknowns` is missing.
-    ValueError
-        If `unknowns` does not fit, or no sparsity was found.
+    ImportError, TypeError, ValueError
+        If matplotlib is not installed, an argument is not usable, or no sparsity was found.
 
     Examples
     --------
@@ -225,10 +214,8 @@ def plot_jacobian(problem: Any, x: Array, *, system: int | tuple[int, ...] | Non
 
     Raises
     ------
-    ImportError
-        If matplotlib is not installed.
-    TypeError, ValueError
-        If an argument is not usable.
+    ImportError, TypeError, ValueError
+        If matplotlib is not installed, or an argument not usable.
 
     Notes
     -----
@@ -261,8 +248,7 @@ def _matrix_axes(caller: str, ax: Any) -> Any:
     ax = _axes(caller, ax)
     for axis in (ax.xaxis, ax.yaxis):
         axis.get_major_locator().set_params(integer=True)
-    ax.set_xlabel("unknown")
-    ax.set_ylabel("equation")
+    ax.set(xlabel="unknown", ylabel="equation")
     return ax
 
 
