@@ -127,17 +127,6 @@ def test_inputs_that_are_not_finite_affect_only_their_sequence(size, key, t):
     close(result.x[[0, 2]], clean.x[[0, 2]], 1e-9)
 
 
-def test_a_batch_is_its_sequences():
-    case = case_of("implicit_gru", "ragged")
-    layer = case.layer()
-    result = ims.root(layer, method="newton-krylov", stop=TIGHT)
-    for b in range(3):
-        alone = ims.root(layer.take(np.asarray([b])), method="newton-krylov", stop=TIGHT)
-        close(alone.x[0], result.x[b], 1e-12)
-        for name in ("status", "iterations", "krylov_iterations"):
-            assert getattr(alone, name)[0] == getattr(result, name)[b]
-
-
 @pytest.mark.parametrize("limit", [0, 1])
 def test_systems_that_did_not_converge_are_reported(limit):
     layer = case_of("implicit_gru", "odd", scale=2.0).layer()

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import splu
 
@@ -90,28 +90,6 @@ def test_solves_where_whole_steps_diverge(method):
     result = root(powell_chain, X0, method=method, stop=NonlinearStop(atol=1e-9))
     assert result.success
     assert np.max(np.abs(powell_chain(result.x))) <= 1e-9
-
-
-@every_method
-@settings(max_examples=12)
-@given(p=st.integers(-30, 30), q=st.integers(-30, 30))
-def test_units_change_no_decision(method, p, q):
-    a, b = 2.0**p, 2.0**q
-    plain = root(powell_chain, X0, method=method)
-    scaled = root(lambda x: b * powell_chain(x / a), a * X0, method=method)
-    assert scaled.counts == plain.counts
-    np.testing.assert_array_equal(scaled.x, a * plain.x)
-
-
-@every_method
-def test_systems_of_a_batch_go_their_own_way(method):
-    starts = np.stack([X0, 0.1 * X0, -3.0 * X0, X0[::-1]])
-    batch = root(Problem(powell_chain, batch_ndim=1), starts, method=method, stop=NonlinearStop(atol=1e-9))
-    assert batch.success.all()
-    for i, x0 in enumerate(starts):
-        alone = root(powell_chain, x0, method=method, stop=NonlinearStop(atol=1e-9))
-        assert batch.iterations[i] == alone.iterations
-        np.testing.assert_allclose(batch.x[i], alone.x, atol=1e-7)
 
 
 @pytest.mark.parametrize("declares", ["vjp", "blocks"])

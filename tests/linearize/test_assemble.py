@@ -74,14 +74,6 @@ def test_differences_cost_k_times_the_colors(layout, central):
     assert (used.residuals, used.jvps) == (0, products)
 
 
-@given(layout=layouts(periodic=True))
-def test_circles_cost_what_their_coloring_says(layout):
-    structure, length = layout
-    family = Coupled(structure, length)
-    _, used = assembled(family.problem(), family.x)
-    assert used.residuals == structure.block_size * (int(structure.colors(length).max()) + 1)
-
-
 def test_a_matrix_costs_one_linearization():
     family = Coupled(BlockBanded(1, 1, 2), 5)
     for source in ("blocks", "dense", "matrix"):
@@ -150,37 +142,6 @@ def test_unknowns_of_different_size_have_their_own_step():
     np.testing.assert_allclose(scaled, expected, atol=1e-3)
     scaled = exact[0] * np.tile(units, 4)[None, :] / np.tile(units, 4)[:, None]
     np.testing.assert_allclose(scaled, expected, atol=1e-7)
-
-
-def test_equations_of_different_size_do_not_lengthen_the_step():
-    """The second equation is small beside the first, which does not feel its unknown."""
-
-    def F(x):
-        return np.stack([1e10 * (x[..., 0] ** 2 - 3), np.exp(x[..., 1]) - 2], axis=-1)
-
-    J, used = assembled(Problem(F, structure=BlockBanded(0, 0, 2)), np.ones((4, 2)))
-    np.testing.assert_allclose(J[0][1, 1], np.e, rtol=1e-3)
-    assert used.residuals == 2
-
-
-def test_blocks_of_one_unknown_on_different_scales():
-    scale = np.tile([1.0, 1e4], 4)
-
-    def F(x):
-        return (x / scale) ** 3 + x / scale - 3
-
-    J, _ = assembled(Problem(F, structure=BlockBanded(0, 0)), scale.copy())
-    np.testing.assert_allclose(np.diag(J[0]) * scale, 4.0, rtol=1e-2)
-
-
-def test_components_at_zero():
-    family = Coupled(BlockBanded(1, 1, 2), 5)
-    x = family.x.copy()
-    x[:, 1] = 0.0
-    x[2, :] = 0.0
-    J, _ = assembled(family.problem(), x)
-    expected = family.host_A + np.diag(x.reshape(-1))
-    np.testing.assert_allclose(J[0], expected, atol=1e-3)
 
 
 def test_an_unknown_that_f_does_not_feel_has_a_zero_column():
@@ -325,15 +286,6 @@ def test_blocks_that_do_not_fit(blocks, error):
         ims.root(problem, np.ones((B, 4)), method="block-newton")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
-def test_blocks_of_another_precision_are_converted(dtype):
-    blocks = np.full((4, 1, 1, 1), 3, dtype=dtype)
-    problem = Problem(lambda x: 3 * x - 6.0, blocks=lambda x: blocks, structure=BlockBanded(0, 0))
-    result = ims.root(problem, np.ones(4), method="block-newton")
-    assert result.x.dtype == np.float64
-    np.testing.assert_allclose(result.x, 2.0)
-
-
 # -- what an assembly costs, and whether it is worth it --------------------------------------------------------
 
 
@@ -347,13 +299,6 @@ def test_cost_and_preference():
     assert not assembler(BlockBanded(1, 1, k + 1), 10).favors_direct
     assert assembler(BlockBanded(1, 1, 64), 10, blocks=lambda x: x).favors_direct
     assert not assembler(BlockBanded(1, 1, 65), 10, blocks=lambda x: x).favors_direct
-
-
-def test_declared_cost_of_blocks():
-    structure, blocks = BlockBanded(0, 0), lambda x: 2 * x[:, None, None, None]
-    assert assembler(structure, 10, blocks=blocks, blocks_cost=MOST_PRODUCTS).cost == MOST_PRODUCTS
-    assert assembler(structure, 10, blocks=blocks, blocks_cost=MOST_PRODUCTS).favors_direct
-    assert not assembler(structure, 10, blocks=blocks, blocks_cost=MOST_PRODUCTS + 1).favors_direct
 
 
 def test_estimated_blocks_serve_direct_solves_and_products_are_differences():

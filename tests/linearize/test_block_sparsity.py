@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from implicitsolve import BlockBanded, Problem
-from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import Groups, pattern_of
@@ -95,28 +94,6 @@ def test_where_nothing_is_to_be_gained(F, x):
     blocks, _, assembler = assembled(F, x)
     assert not assembler.seeks_zeros
     np.testing.assert_array_equal(blocks, assembled(F, x, seeks=False)[0])
-
-
-def test_unknowns_that_nothing_depends_on(x):
-    blocks, _, _ = assembled(lambda x: exchange(x) * np.asarray([1.0, 0.0, 1.0, 1.0]), x)
-    assert np.all(blocks[:, :, :, 1] == 0)
-
-
-def test_short_systems_and_small_blocks_do_not_look():
-    for structure, length in (
-        (BlockBanded(1, 1, 2), 1000),
-        (STRUCTURE, 95),
-        (BlockBanded(1, 1, 4, periodic=True), 999),
-    ):
-        evaluator = Evaluator(Problem(exchange, structure=structure), np.ones((length, structure.block_size)))
-        assert not Assembler(evaluator, certifies=False).seeks_zeros
-
-
-def test_every_library(xp, x):
-    y = xp.asarray(x)
-    blocks, count, _ = assembled(exchange, y)
-    assert count <= 8
-    np.testing.assert_allclose(to_host(blocks), assembled(exchange, x)[0], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(1, 1), (0, 2), (2, 1)])

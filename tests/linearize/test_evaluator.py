@@ -111,18 +111,6 @@ def test_the_best_that_the_problem_offers_is_used(rng):
     assert set(asked) == {"residual"}
 
 
-def test_a_trial_computes_both_where_the_problem_does(rng):
-    x = rng.standard_normal(3)
-    ev, flat = evaluator(Problem(cubic, linearize=lambda x: (cubic(x), np.diag(3 * x**2))), x)
-    F, J = ev.trial(flat)
-    np.testing.assert_array_equal(F[0], cubic(x))
-    np.testing.assert_allclose(J.matvec(flat)[0], 3 * x**3)
-    ev, flat = evaluator(Problem(cubic, jvp=cubic_jvp), x)
-    F, J = ev.trial(flat)
-    np.testing.assert_array_equal(F[0], cubic(x))
-    assert J is None
-
-
 def test_calls_are_counted(rng):
     x = rng.standard_normal((2, 3))
     ev, flat = evaluator(Problem(cubic, jvp=cubic_jvp, vjp=cubic_jvp, batch_ndim=1), x)
@@ -192,16 +180,6 @@ def test_functions_that_reuse_one_buffer_do_no_harm(rng, way):
     np.testing.assert_array_equal(F[0], cubic(x))
     np.testing.assert_allclose(second, 2 * first)
     np.testing.assert_allclose(first[0], 3 * x**2)
-
-
-def test_a_read_only_view_of_nothing_is_handed_out(rng):
-    """What the functions get is theirs: writable, and no part of the solver's iterate."""
-    x = rng.standard_normal(3)
-    seen = []
-    ev, flat = evaluator(Problem(lambda x: (seen.append(x), cubic(x))[1]), x)
-    ev.residual(flat)
-    assert seen[0].flags.writeable
-    assert not np.shares_memory(seen[0], flat)
 
 
 # -------------------------------------------------------------------------------------------------------------- subsets
@@ -282,18 +260,6 @@ def test_problems_of_systems_that_are_not_evaluated_are_not_taken(rng):
     assert asked[1:] == [[1, 6]]
 
 
-def test_with_take_only_those_systems_are_called(rng):
-    x = rng.standard_normal((3, 2))
-    seen = []
-
-    def problem(indices):
-        return Problem(lambda x: (seen.append((tuple(indices), x.shape)), cubic(x))[1], batch_ndim=1, take=problem)
-
-    ev, flat = evaluator(problem(np.arange(3)), x)
-    ev.take(np.asarray([2, 0]), flat).residual(flat[[2, 0]])
-    assert seen == [((2, 0), (2, 2))]
-
-
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [(3, TypeError, ["`take`", "Problem", "int"]), (Problem(cubic), ValueError, ["`take`", "batch_ndim=1", "0"])],
@@ -324,11 +290,6 @@ def test_what_can_only_mean_one_thing_is_accepted(rng, value):
     x = rng.standard_normal(4)
     ev, flat = evaluator(Problem(value), x)
     np.testing.assert_allclose(ev.residual(flat)[0], cubic(x), rtol=1e-6)
-
-
-def test_whole_numbers_become_the_state_s_dtype():
-    ev, flat = evaluator(Problem(lambda x: np.asarray([1, 2])), np.zeros(2, np.float32))
-    assert ev.residual(flat).dtype == np.float32
 
 
 WRONG = {
@@ -385,33 +346,6 @@ def test_a_wrong_jacobian_is_named(rng, given, error, words):
         ev.jacobian(flat, None)
     for word in words:
         assert word in str(caught.value)
-
-
-@pytest.mark.parametrize("way", ["residual", "jvp", "vjp", "jac", "linearize", "take"])
-def test_an_exception_passes_unchanged(rng, way):
-    class MineError(Exception):
-        pass
-
-    error = MineError()
-
-    def fails(*arguments):
-        raise error
-
-    given = {"residual": cubic} | ({"jvp": cubic_jvp, "vjp": cubic_jvp} if way in ("jvp", "vjp") else {}) | {way: fails}
-    ev, flat = evaluator(Problem(given.pop("residual"), batch_ndim=1, **given), rng.standard_normal((2, 3)))
-    ask = {
-        "residual": lambda: ev.residual(flat),
-        "take": lambda: ev.take(np.asarray([0]), flat).problem,
-        "vjp": lambda: ev.jacobian(flat, flat).rmatvec(flat),
-    }
-    with pytest.raises(MineError) as caught:
-        ask.get(way, lambda: ev.jacobian(flat, flat).matvec(flat))()
-    assert caught.value is error
-
-
-def test_more_batch_axes_than_axes():
-    with pytest.raises(ValueError, match=r"`batch_ndim` is 2.*1 axes"):
-        Evaluator(Problem(cubic, batch_ndim=2), np.zeros(3))
 
 
 # ------------------------------------------------------------------------------------------------------ preconditioners

@@ -71,22 +71,6 @@ def test_pairs_that_are_kept_of_a_linear_solve(recycle, size, kept, monkeypatch,
         assert space.space.held.sum() == kept
 
 
-def with_eigenvalues(count, size):
-    """A diagonal matrix that GMRES has solved after `count` products."""
-    return aslinearoperator(np.diag(1.0 + np.arange(size) % count)[None])
-
-
-@pytest.mark.parametrize(
-    ("size", "products", "learns"), [(300, 8, False), (300, 9, True), (257, 8, False), (256, 2, True)]
-)
-def test_easy_solves_of_systems_that_are_not_small_are_not_learnt_from(size, products, learns):
-    space = _recycling.RecyclingGMRES(60, 200, 1)
-    F = np.ones((1, size))
-    outcome = space.direction(with_eigenvalues(products, size), F, norm2(F), np.asarray([1e-9]), None)
-    assert outcome.iterations[0] == products
-    assert (space.correction is not None and space.space.held.any()) == learns
-
-
 def test_a_space_that_was_too_small_doubles_up_to_400():
     """A cyclic shift, of which no space but the whole one solves anything."""
     size = 500
@@ -96,17 +80,6 @@ def test_a_space_that_was_too_small_doubles_up_to_400():
         sizes.append(space.direction(shift, F, norm2(F), np.asarray([0.1]), None).iterations[0])
     assert sizes == [60, 120, 240, 400]
     assert space.sizes[0] == 400
-
-
-@pytest.mark.parametrize(("memory", "columns"), [(25 * 90, 25), (5 * 90, 20), (1000 * 90, 60)])
-def test_a_space_is_no_larger_than_its_memory_but_20_vectors(memory, columns, monkeypatch):
-    monkeypatch.setattr(_recycling, "BASIS_MEMORY", memory)
-    shift = aslinearoperator(np.roll(np.eye(90), 1, axis=0)[None])
-    F = np.eye(90)[:1]
-    assert (
-        _recycling.RecyclingGMRES(60, 0, 1).direction(shift, F, norm2(F), np.asarray([0.1]), None).iterations[0]
-        == columns
-    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

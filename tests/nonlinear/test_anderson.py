@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from implicitsolve import Anderson, LinearOperator, NonlinearStop, Picard, Problem, Status, root
-from implicitsolve.nonlinear._anderson import _AndersonState
-from implicitsolve.nonlinear._history import FIRST_COLUMNS, History
 
 seeds = st.integers(0, 10**6)
 
@@ -109,25 +106,6 @@ def test_a_plateau_of_a_linear_problem_is_no_reason_to_forget():
     assert result.iterations <= n + 1
 
 
-@pytest.mark.parametrize("c", [0.05, 0.3, 0.8])
-def test_nor_is_one_on_which_the_mixtures_promise_nothing(c):
-    """The residual stays as it is until the space is that of all unknowns."""
-    n = 12
-    J, b = np.roll(np.eye(n), 1, axis=0) + c * np.eye(n), np.eye(n)[0]
-    result = root(Problem(lambda x: J @ x - b, fixed_point=True), np.zeros(n), method=Anderson(growth_limit=1e9))
-    assert result.success
-    assert result.iterations <= n + 2
-
-
-def test_memory_longer_than_the_system_and_repeated_steps():
-    result = root(Problem(lambda x: x - np.cos(x), fixed_point=True), np.zeros(1), method=Anderson(memory=7))
-    assert result.success
-    assert result.iterations < 8
-    twins = root(Problem(lambda x: x - np.cos(x), fixed_point=True), np.zeros(50), method=Anderson(memory=7))
-    assert twins.success  # all differences are parallel
-    np.testing.assert_allclose(twins.x, result.x[0], rtol=1e-8)
-
-
 def test_it_needs_fewer_residuals_than_picard_and_converges_where_that_does_not():
     rng = np.random.default_rng(0)
     A = rng.standard_normal((30, 30)) / 30**0.5
@@ -163,115 +141,3 @@ def test_a_past_that_misleads_is_forgotten():
 
 
 # -- history ---------------------------------------------------------------------------------------------------
-
-
-def mixed(history, norms):
-    chosen, rest = history.chosen(norms)
-    return (None if chosen is None else history.combined(*chosen)), rest
-
-
-@given(
-    seed=seeds,
-    memory=st.integers(1, 2 * FIRST_COLUMNS + 3),
-    steps=st.integers(1, 40),
-    power=st.sampled_from([0, 300]),
-    systems=st.sampled_from([3, 10]),  # of which one leaves: few enough to be copied, or as many as stay in place
-)
-def test_the_history_is_what_was_put_in(seed, memory, steps, power, systems):
-    rng, n = np.random.default_rng(seed), 60
-    scale = 2.0**power
-    F = scale * rng.standard_normal((systems, n))
-    history = History(F, np.linalg.norm(F, axis=1), memory, 1e-12)
-    past = [[] for _ in range(systems)]
-    for step in range(steps):
-        size = len(past)
-        dF, dg = scale * rng.standard_normal((size, n)), rng.standard_normal((size, n))
-        lost = rng.random(size) < 0.1
-        F = np.where(lost[:, None], F, F + dF)
-        history.append(dF, dg, F, lost)
-        for i in range(size):
-            past[i] = [] if lost[i] else [*past[i], (dF[i], dg[i])][-memory:]
-        if step == steps // 3:
-            keep = np.asarray([2, 0, *range(3, systems)])
-            history = history.take(keep)
-            F, past = F[keep], [past[i] for i in keep]
-        if step == steps // 2:
-            new = scale * rng.standard_normal((1, n))
-            history = history.concat(History(new, np.linalg.norm(new, axis=1), memory, 1e-12), len(F))
-            F, past = np.concatenate([F, new]), [*past, []]
-    correction, rest = mixed(history, np.linalg.norm(F / scale, axis=1) * scale)
-    for i, pairs in enumerate(past):
-        if not pairs:
-            assert rest[i] == 1
-            assert correction is None or not correction[i].any()
-            continue
-        dF, dg = (np.stack(part, axis=1) for part in zip(*pairs))
-        c = np.linalg.lstsq(dF / scale, F[i] / scale, rcond=None)[0]
-        np.testing.assert_allclose(correction[i], dg @ c, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(
-            rest[i], np.linalg.norm(F[i] / scale - dF / scale @ c) / np.linalg.norm(F[i] / scale), rtol=1e-6
-        )
-
-
-@pytest.mark.parametrize("memory", [0, 1])
-def test_a_history_without_memory(memory):
-    F = np.ones((2, 3))
-    history = History(F, np.ones(2), memory, 1e-10)
-    assert mixed(history, np.ones(2))[0] is None
-    history.append(F, F, F, np.ones(2, dtype=bool))
-    correction, rest = mixed(history, np.ones(2))
-    assert correction is None
-    np.testing.assert_array_equal(rest, 1.0)
-    history = history.take(np.asarray([1]))
-    history = history.concat(History(F, np.ones(2), memory, 1e-10), 1)
-    assert history.held.shape == (3, memory)
-
-
-class Course:
-    """What decides whether the past misleads, step by step."""
-
-    def __init__(self):
-        self.norms, self.mark, self.idle, self.promised = np.ones(1), np.ones(1), np.zeros(1, dtype=int), np.zeros(1)
-
-    def step(self, norm, rest, lost=False):
-        self.norms, self.promised = np.asarray([norm]), self.promised + rest
-        return bool(_AndersonState.is_misled(self, np.asarray([lost]))[0])
-
-
-def test_the_past_misleads_where_it_promises_half_and_five_steps_bring_no_tenth():
-    course = Course()
-    assert [course.step(1.0, 0.49) for _ in range(10)] == [False] * 4 + [True] + [False] * 4 + [True]
-    modest = Course()
-    assert not any(modest.step(1.0, 0.51) for _ in range(20))
-
-
-def test_it_does_not_where_a_tenth_was_won_or_it_was_forgotten():
-    for norm, lost, misled in ((0.89, False, False), (0.91, False, True), (1.0, True, False)):
-        course = Course()
-        for _ in range(3):
-            course.step(1.0, 0.1)
-        assert not course.step(norm, 0.1, lost)
-        assert course.mark[0] == (norm if norm < 0.9 or lost else 1.0)
-        assert course.step(norm, 0.1) == misled
-
-
-METHODS = [Anderson(), Anderson(memory=3), Anderson(damping=0.5, growth_limit=2.0), Anderson(memory=0)]
-
-
-@pytest.mark.parametrize("seed", range(32))
-def test_one_system_takes_the_steps_of_a_batch(seed):
-    rng = np.random.default_rng(seed)
-    N, size, scale = int(rng.integers(1, 30)), rng.choice([0.2, 0.9, 1.5]), 10.0 ** rng.integers(-12, 13)
-    A, b = size * rng.standard_normal((N, N)) / np.sqrt(N), rng.standard_normal(N)
-    image = [np.tanh, np.positive, np.square, lambda y: 0.3 * np.exp(np.minimum(y, 700.0))][seed % 4]
-
-    def F(x):
-        return x - scale * image(A @ (x / scale) + b)
-
-    options = {"method": METHODS[seed // 4 % 4], "stop": NonlinearStop(rtol=1e-7, max_iterations=100)}
-    with np.errstate(all="ignore"):
-        alone = root(Problem(F, fixed_point=True), np.zeros(N), **options)
-        batch = root(Problem(lambda x: F(x[0])[None], fixed_point=True, batch_ndim=1), np.zeros((1, N)), **options)
-    assert (alone.status, alone.counts, alone.iterations) == (batch.status[0], batch.counts, batch.iterations[0])
-    assert [step.step_length[0] for step in alone.steps[1:]] == [step.step_length[0] for step in batch.steps[1:]]
-    np.testing.assert_allclose(alone.x, batch.x[0], rtol=1e-3, atol=1e-6 * scale)

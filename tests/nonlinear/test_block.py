@@ -105,24 +105,6 @@ def test_every_library_and_dtype(reuse, xp, any_dtype):
     assert not bool(xp.any(x0 != 0))
 
 
-def test_libraries_agree(xp):
-    x = root(Problem(bratu, structure=TRIDIAGONAL), xp.zeros(20, dtype=xp.float64), method="block-newton").x
-    expected = root(Problem(bratu, structure=TRIDIAGONAL), np.zeros(20), method="block-newton").x
-    np.testing.assert_allclose(to_host(x), expected, rtol=1e-9)
-
-
-def test_complex_systems_have_complex_roots():
-    x0 = np.asarray([1 + 0.1j, -0.4 + 0.9j, -0.4 - 0.9j])
-    result = run(lambda z: z**3 - 1, x0, DIAGONAL, stop=NonlinearStop(rtol=1e-12))
-    np.testing.assert_allclose(result.x, np.exp(2j * np.pi * np.arange(3) / 3), atol=1e-9)
-
-
-@pytest.mark.parametrize("shape", [(12,), (6, 2), (2, 3, 2), (1, 12)])
-def test_shapes_are_kept(shape):
-    result = run(lambda x: x**3 - 8, np.ones(shape), BlockBanded(0, 0, 2))
-    assert result.x.shape == result.fun.shape == shape
-
-
 @pytest.mark.parametrize("lower", [0, 1, 4])
 @pytest.mark.parametrize("upper", [0, 1, 4])
 def test_one_block_and_bands_wider_than_the_matrix(lower, upper):
@@ -134,20 +116,6 @@ def test_one_block_and_bands_wider_than_the_matrix(lower, upper):
         result = run(lambda x, A=A: A @ x + 0.1 * x**3 - 1, np.ones(2 * T), A.structure)
         assert result.success
         assert result.counts.residuals < 2 * min(T, lower + upper + 1) + 12
-
-
-@pytest.mark.parametrize("shape", [(0, 4), (3, 0)])
-def test_nothing_to_solve(shape):
-    result = root(Problem(lambda x: x, structure=DIAGONAL, batch_ndim=1), np.zeros(shape), method="block-newton")
-    assert result.success.all()
-    assert result.x.shape == shape
-
-
-def test_runs_are_repeatable():
-    F, x0, structure = PROBLEMS["burgers"]
-    one, other = (run(F, x0, structure) for _ in range(2))
-    np.testing.assert_array_equal(one.x, other.x)
-    assert one.counts == other.counts
 
 
 # -- Jacobians -------------------------------------------------------------------------------------------------
@@ -225,39 +193,6 @@ def test_a_singular_diagonal_is_no_obstacle():
 # -- units -----------------------------------------------------------------------------------------------------
 
 
-@every_mode
-@pytest.mark.parametrize("power", [-300, -20, 1, 300])
-@pytest.mark.parametrize("name", ["burgers", "troesch", "brusselator", "circle"])
-def test_powers_of_two_on_f_change_no_count(name, power, reuse):
-    F, x0, structure = PROBLEMS[name]
-    base = run(F, x0, structure, BlockNewton(reuse=reuse))
-    scaled = run(lambda x: 2.0**power * F(x), x0, structure, BlockNewton(reuse=reuse))
-    assert (scaled.counts, scaled.iterations, scaled.status) == (base.counts, base.iterations, base.status)
-    np.testing.assert_array_equal(scaled.x, base.x)
-
-
-@every_mode
-@pytest.mark.parametrize("power", [-300, -20, 1, 300])
-@pytest.mark.parametrize("name", ["burgers", "troesch", "brusselator", "circle"])
-def test_powers_of_two_on_x_change_no_count(name, power, reuse):
-    F, x0, structure = PROBLEMS[name]
-    unit = 2.0**power
-    base = run(F, x0, structure, BlockNewton(reuse=reuse))
-    scaled = run(lambda y: F(y / unit), x0 * unit, structure, BlockNewton(reuse=reuse))
-    assert (scaled.counts, scaled.iterations, scaled.status) == (base.counts, base.iterations, base.status)
-    np.testing.assert_array_equal(scaled.x, base.x * unit)
-
-
-@pytest.mark.rounding
-@pytest.mark.parametrize("power", [-70, -30, 30, 70])
-def test_powers_of_two_on_x_in_float32(power):
-    unit, x0 = np.float32(2.0**power), np.full(20, 0.5, dtype=np.float32)
-    base = run(bratu, x0, TRIDIAGONAL)
-    scaled = run(lambda y: bratu(y / unit), x0 * unit, TRIDIAGONAL)
-    assert scaled.counts == base.counts  # no decision changes; squares of 2^-70 are subnormal
-    np.testing.assert_array_max_ulp(scaled.x, base.x * unit, 2)
-
-
 def test_one_unknown_on_very_different_scales():
     """Carrier densities, boundary layers: x from 1e-4 to 1e4 along the blocks."""
     n = 60
@@ -303,33 +238,6 @@ def test_a_monitor_sees_every_step():
     assert not result.steps[0].factorized.size
 
 
-def test_exceptions_of_a_monitor_pass():
-    class MineError(Exception):
-        pass
-
-    def monitor(step, x, F):
-        raise MineError
-
-    with pytest.raises(MineError):
-        root(Problem(bratu, structure=TRIDIAGONAL), np.zeros(20), method="block-newton", monitor=monitor)
-
-
-def test_monitors_of_a_batch_see_who_still_runs():
-    trace = ims.monitor.collect()
-    lam = np.asarray([0.1, 3.4])[:, None]
-    result = root(
-        Problem(lambda u: bratu(u, lam), structure=TRIDIAGONAL, batch_ndim=1),
-        np.zeros((2, 20)),
-        method="block-newton",
-        monitor=trace,
-    )
-    assert [step.systems.tolist() for step in trace][-1] == [1]
-    for step in trace:
-        assert step.residual_norm.shape == step.systems.shape
-    assert trace[-1].running == 0
-    assert (result.iterations == [sum(i in s.systems[s.step_length > 0] for s in trace[1:]) for i in range(2)]).all()
-
-
 def test_a_structure_is_needed():
     with pytest.raises(ValueError, match="BlockNewton: the problem must declare its `structure`"):
         root(Problem(bratu), np.zeros(20), method=BlockNewton())
@@ -350,10 +258,3 @@ def test_a_structure_is_needed():
 def test_settings_are_checked(wrong, error, match):
     with pytest.raises(error, match=f"BlockNewton: {match}"):
         BlockNewton(**wrong)
-
-
-def test_settings_are_frozen_and_compare():
-    assert BlockNewton() == BlockNewton(reuse="broyden")
-    assert "broyden" in repr(BlockNewton())
-    with pytest.raises(AttributeError):
-        BlockNewton().reuse = "none"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from implicitsolve import BlockBanded, BlockLU, BlockNewton, NonlinearStop, Problem, root
 from tests.helpers.lines import bratu
-from tests.nonlinear.chains import MODES, TRIDIAGONAL, every_mode
+from tests.nonlinear.chains import TRIDIAGONAL, every_mode
 
 
 def mixed(x):
@@ -72,34 +70,6 @@ def test_systems_do_not_know_of_each_other(reuse, has_take):
     assert not whole.success[[2, 4, 6]].any()
 
 
-@settings(max_examples=10)
-@given(seed=st.integers(0, 10**6), has_take=st.booleans(), reuse=st.sampled_from(MODES))
-def test_any_order_and_any_neighbours(seed, has_take, reuse):
-    rng = np.random.default_rng(seed)
-    kinds = rng.integers(0, 7, size=6).astype(float)
-    x0 = start(kinds)
-    x0[:, 1:] += 0.2 * rng.normal(size=(6, 4))
-    whole = solve_mixed(kinds, reuse, has_take, x0)
-    order = rng.permutation(6)[:4]
-    part = solve_mixed(kinds[order], reuse, has_take, x0[order])
-    np.testing.assert_array_equal(part.x, whole.x[order])
-    np.testing.assert_array_equal(part.status, whole.status[order])
-
-
-@every_mode
-def test_tridiagonal_systems_alone_and_together(reuse):
-    """Systems that are factorized at different steps."""
-    lam = np.asarray([0.5, 3.4, 2.0, 3.0])[:, None]
-    x0 = np.zeros((4, 30))
-    method = bitwise(reuse)
-    whole = root(Problem(lambda u: bratu(u, lam), structure=TRIDIAGONAL, batch_ndim=1), x0, method=method)
-    assert whole.success.all()
-    for i in range(4):
-        alone = root(Problem(lambda u, i=i: bratu(u, lam[i]), structure=TRIDIAGONAL), x0[i], method=method)
-        np.testing.assert_array_equal(alone.x, whole.x[i])
-        assert alone.iterations == whole.iterations[i]
-
-
 @every_mode
 def test_kernels_chosen_by_size_change_rounding_errors_alone(reuse):
     lam = np.asarray([0.5, 3.0, 2.0, 1.0])[:, None]
@@ -116,19 +86,6 @@ def test_kernels_chosen_by_size_change_rounding_errors_alone(reuse):
         )
         np.testing.assert_allclose(alone.x, whole.x[i], rtol=1e-9)
         assert alone.status == whole.status[i]
-
-
-def test_batches_of_two_axes():
-    lam = np.asarray([[1.0, 2.0, 3.0], [0.5, 1.5, 2.5]])
-    result = root(
-        Problem(lambda u: bratu(u, lam[..., None]), structure=TRIDIAGONAL, batch_ndim=2),
-        np.zeros((2, 3, 20)),
-        method=bitwise("broyden"),
-    )
-    assert result.success.shape == (2, 3)
-    assert result.success.all()
-    single = root(Problem(lambda u: bratu(u, 1.5), structure=TRIDIAGONAL), np.zeros(20), method=bitwise("broyden"))
-    np.testing.assert_array_equal(result.x[1, 1], single.x)
 
 
 def test_a_batch_costs_no_more_calls_than_its_slowest_system():

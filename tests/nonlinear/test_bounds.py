@@ -124,23 +124,6 @@ def test_each_system_of_a_batch_has_its_own_bounds(method):
     assert all(((x >= lower) & (x <= upper)).all() for x in seen)
 
 
-def test_bounds_follow_the_systems_that_are_taken():
-    targets = np.array([1.0, 2.0, 30.0, 4.0])
-    outside = []
-
-    def batch(rows):
-        def F(x):
-            outside.append(bool((x > targets[rows, None] + 1e-9).any()))
-            return np.sqrt(np.maximum(targets[rows, None] - x, 0.0)) * (1 + x**2)
-
-        return ims.Problem(F, batch_ndim=1, take=lambda indices: batch(rows[indices]))
-
-    problem = replace(batch(np.arange(4)), bounds=(-np.inf, targets[:, None]))
-    result = ims.root(problem, np.full((4, 1), 0.5), method="newton-krylov", stop=ims.NonlinearStop(rtol=1e-3))
-    assert not any(outside)
-    assert (result.x <= targets[:, None]).all()
-
-
 def test_every_library_and_precision(xp):
     """Per-system bounds, in the library of x0; none is violated in its precision."""
     lower = np.array([[0.1, 0.0, -np.inf], [2.0, -1.0, 0.3]])
@@ -192,33 +175,11 @@ def test_chunks_and_rivals_keep_the_bounds_of_their_systems():
     assert not any(outside)
 
 
-@pytest.mark.parametrize("name", ["dense", "newton-krylov", "sparse"])
-def test_powers_of_two_change_no_decision(name):
-    case = next(case for case in GALLERY if case.name == "linear, third of x on the bound")
-    results = []
-    for x_unit, F_unit in ((1.0, 1.0), (2.0**40, 2.0**-60), (2.0**-30, 2.0**20)):
-        result = ims.root(
-            lambda x, a=x_unit, b=F_unit: b * case.residual(x / a),
-            x_unit * np.array(case.x0),
-            bounds=(0.0, np.inf),
-            method=METHODS[name],
-        )
-        results.append((result.counts.residuals, (result.x / x_unit).tolist()))
-    assert results[0] == results[1] == results[2]
-
-
 def test_logarithms_that_exist_inside_the_bounds_alone():
     """No point on the bound itself is evaluated, although Newton's step leads far across it."""
     result = ims.root(lambda x: np.log(x) + 3, np.array([5.0, 20.0]), bounds=(0, np.inf))
     assert result.success
     np.testing.assert_allclose(result.x, np.exp(-3.0), rtol=1e-6)
-
-
-def test_scipys_bounds_and_the_drop_in():
-    F = lambda x: x**3 - x  # noqa: E731
-    x = ims.newton_krylov(F, np.array([0.7, 1.5]), bounds=Bounds([0.5, 0.5], [2.0, 2.0]), f_tol=1e-10)
-    np.testing.assert_allclose(x, 1.0)
-    assert ims.root(F, np.array([0.7]), bounds=[0.5, 2]).success
 
 
 @pytest.mark.parametrize(
@@ -238,18 +199,6 @@ def test_scipys_bounds_and_the_drop_in():
 def test_wrong_bounds_raise(bounds, x0, kind, message):
     with pytest.raises(kind, match=message):
         ims.root(lambda x: x - 0.7, np.array(x0), bounds=bounds)
-
-
-@pytest.mark.parametrize("method", ["anderson", "picard", "broyden", "homotopy"])
-def test_methods_that_cannot_keep_bounds_refuse_them(method):
-    with pytest.raises(ValueError, match="cannot keep `bounds`: take NewtonKrylov"):
-        ims.root(lambda x: x - 0.7, np.array([0.5]), bounds=(0, 1), method=method)
-
-
-def test_branches_refuse_bounds():
-    problem = ims.Problem(lambda x, lam: x**2 - lam, bounds=(0.0, np.inf))
-    with pytest.raises(ValueError, match="must not have `bounds`"):
-        ims.continuation(problem, np.array([1.0]), 1.0, 2.0)
 
 
 def test_explain_names_the_unknowns_on_bounds_and_evaluates_none_outside():

@@ -48,17 +48,6 @@ def test_where_changes_fade_few_steps_do_whatever_the_length(kind):
 
 
 @pytest.mark.parametrize("kind", DIAGONAL)
-def test_a_sequence_does_not_depend_on_its_batch(kind):
-    lengths = [200, 1, 77]
-    layer = network(kind, gain=5.0, lengths=lengths)
-    whole = root(layer, method=CausalNewton(), stop=TIGHT)
-    for b in range(3):
-        alone = root(layer.take(np.array([b])), method=CausalNewton(), stop=TIGHT)
-        assert (alone.iterations[0], alone.status[0]) == (whole.iterations[b], whole.status[b])
-        np.testing.assert_array_equal(alone.x[0], whole.x[b])
-
-
-@pytest.mark.parametrize("kind", DIAGONAL)
 @pytest.mark.parametrize("bound", [0.1, 2.0])
 def test_n_steps_make_n_blocks_exact(kind, bound):
     layer = network(kind, gain=20.0, T=40)
@@ -92,24 +81,6 @@ def test_the_bound_saves_steps_where_changes_grow_for_a_while():
     assert not free.success.all()
 
 
-@pytest.mark.parametrize("kind", DIAGONAL)
-def test_gradients_are_those_of_the_sweep(kind, rng):
-    layer = network(kind)
-    w = rng.standard_normal(layer.substitute().shape)
-    found, expected = (
-        ims.pull_back(layer, root(layer, method=method, stop=TIGHT), w) for method in ("causal-newton", "substitution")
-    )
-    assert found.success.all()
-    for name, gradient in expected.gradients.items():
-        np.testing.assert_allclose(found.gradients[name], gradient, rtol=0, atol=1e-6 * np.abs(gradient).max())
-
-
-def test_a_start_near_the_solution_saves_steps():
-    layer = network(gain=3.0)
-    near = layer.substitute() + 1e-6
-    assert root(layer, near, method=CausalNewton(), stop=TIGHT).iterations.max() <= 2
-
-
 def test_inputs_that_are_not_finite_end_their_own_sequence():
     params = diagonal_gru_parameters(2, 3, rng=np.random.default_rng(0))
     inputs = np.random.default_rng(1).standard_normal((3, 9, 2))
@@ -128,9 +99,3 @@ def test_problems_without_substitution_or_inverse_are_refused():
     problem = Problem(lambda x: x - 1, linearize=linearize, substitute=lambda: np.ones(3), fixed_point=True)
     with pytest.raises(ValueError, match="CausalNewton: J must offer its `inverse`"):
         root(problem, np.zeros(3), method=CausalNewton())
-
-
-@pytest.mark.parametrize("bound", [0.0, -1.0, np.nan])
-def test_the_bound_must_be_positive(bound):
-    with pytest.raises(ValueError, match="`bound`"):
-        CausalNewton(bound=bound)

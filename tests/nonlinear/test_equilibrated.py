@@ -48,46 +48,12 @@ def test_units_of_single_equations_change_no_iterate(powers, q):
     np.testing.assert_array_equal(np.stack(scaled), a * np.stack(seen))
 
 
-def test_a_batch_against_its_systems():
-    starts = FIVE.x0 * np.array([[1.0], [10.0], [30.0]])
-    batch = root(Problem(chebyquad, batch_ndim=1), starts, method=METHOD, stop=STOP)
-    assert batch.success.all()
-    for i, x0 in enumerate(starts):
-        alone = root(chebyquad, x0, method=METHOD, stop=STOP)
-        assert alone.iterations == batch.iterations[i]
-        np.testing.assert_allclose(alone.x, batch.x[i], rtol=1e-9)
-
-
 def test_exact_products_take_no_central_differences():
     problem = Problem(lambda x: np.exp(x) - 2, jvp=lambda x, v: np.exp(x) * v)
     result = root(problem, np.array([5.0, -3.0, 1.0]), method=METHOD, stop=STOP)
     assert result.success
     assert result.counts.jvps > 0
     assert result.counts.residuals < 40
-
-
-@pytest.mark.parametrize("n", [1, 5, 20])
-def test_without_a_root_it_ends_in_bounded_work(n):
-    result = root(lambda x: x**2 + np.sum(x) ** 2 + 1, np.linspace(1, 2, n), method=METHOD)
-    assert result.status in (Status.STAGNATED, Status.LINE_SEARCH_FAILED, Status.SINGULAR)
-    assert result.counts.residuals < 60 * (2 * n + 1)
-    whole = root(lambda x: x**2 + np.sum(x) ** 2 + 1, np.linspace(1, 2, n))
-    assert not whole.success
-    assert whole.residual_norm <= whole.initial_norm
-
-
-def test_nothing_finite():
-    result = root(lambda x: np.where(x == 1.0, x, np.nan), np.ones(3), method=METHOD)
-    assert result.status is not Status.CONVERGED
-    assert isinstance(ims.Status(result.status), Status)
-
-
-def test_a_radius_of_zero_divides_nothing():
-    """The trace divided 0 by 0, with a warning, where J and its step had vanished."""
-    result = root(lambda x: x**2 + 1, np.zeros(2), method=METHOD)
-    assert not result.success
-    with pytest.raises(ims.NoConvergence):
-        ims.newton_krylov(lambda x: x**2 + 1, [1.0, 2.0])
 
 
 def test_every_attempt_keeps_its_reason():

@@ -74,37 +74,6 @@ def test_contractions_are_solved_and_what_the_result_says_is_so(method, seed, n,
         assert all((step.step_length == method.damping).all() for step in result.steps[1:])
 
 
-@fewer
-@given(seed=seeds, n=st.integers(1, 8), systems=st.integers(2, 5), with_take=st.booleans())
-@every_method
-def test_a_system_does_not_feel_its_neighbours(method, seed, n, systems, with_take):
-    layers = Layers.drawn(seed, systems, n, 0.9, with_take=with_take)
-    x0 = np.random.default_rng(seed).standard_normal((systems, n))
-    stop = NonlinearStop(rtol=1e-6, max_iterations=60)
-    together = root(layers.problem(), x0, method=method, stop=stop)
-    for i in range(systems):
-        alone = root(
-            Layers(layers.A[i : i + 1], layers.b[i : i + 1]).problem(), x0[i : i + 1], method=method, stop=stop
-        )
-        np.testing.assert_allclose(alone.x[0], together.x[i], rtol=1e-9, atol=1e-11)  # up to the rounding of products
-        assert (alone.status[0], alone.iterations[0]) == (together.status[i], together.iterations[i])
-
-
-@fewer
-@given(seed=seeds, n=st.integers(1, 8), power=st.sampled_from([-400, -200, -30, 30, 200, 400]))
-@every_method
-def test_scaling_by_a_power_of_two_changes_no_decision(method, seed, n, power):
-    layers, scale = Layers.drawn(seed, 2, n, 1.2), 2.0**power
-    x0 = np.random.default_rng(seed).standard_normal((2, n))
-    scaled = Problem(lambda x: scale * layers.residual(x / scale), batch_ndim=1, fixed_point=True)
-    stop = NonlinearStop(rtol=1e-8, max_iterations=50)
-    result = root(Problem(layers.residual, batch_ndim=1, fixed_point=True), x0, method=method, stop=stop)
-    other = root(scaled, scale * x0, method=method, stop=stop)
-    np.testing.assert_array_equal(other.x, scale * result.x)
-    np.testing.assert_array_equal(other.status, result.status)
-    assert other.counts == result.counts
-
-
 @every_method
 def test_every_library_and_dtype(method, xp, any_dtype):
     A = xp.asarray([[0.3, 0.4, 0.0], [-0.4, 0.3, 0.1], [0.0, 0.1, 0.2]], dtype=any_dtype)
@@ -152,51 +121,11 @@ def test_no_way_back_from_nan_ends_the_solve(method):
     assert result.iterations == 0
 
 
-@every_method
-def test_a_start_that_is_not_finite(method):
-    problem = Problem(lambda x: np.where(x > 5, np.inf, x), batch_ndim=1)
-    result = root(problem, np.asarray([[9.0], [1.0]]), method=method, stop=NonlinearStop(rtol=1e-3))
-    assert list(result.status) == [Status.NONFINITE, Status.CONVERGED]
-
-
-@every_method
-def test_no_steps_allowed_and_no_steps_needed(method):
-    problem = Problem(lambda x: x - 0.5)
-    assert root(problem, np.zeros(2), method=method, stop=NonlinearStop(max_iterations=0)).status == 2
-    solved = root(problem, np.full(2, 0.5), method=method)
-    assert (solved.status, solved.counts.residuals) == (Status.CONVERGED, 1)
-
-
-@every_method
-def test_a_residual_that_does_not_change_has_stagnated(method):
-    result = root(Problem(lambda x: np.ones_like(x)), np.zeros(3), method=method, stop=NonlinearStop(rtol=1e-8))
-    assert result.status == Status.STAGNATED
-    assert result.counts.residuals <= method.patience + 2
-
-
 def test_the_limit_is_500_steps_unless_the_rule_says_otherwise():
     problem = Problem(lambda x: 0.02 * (x - 1), fixed_point=True)
     assert root(problem, np.zeros(1), method=Picard(), stop=NonlinearStop(rtol=1e-5)).status == Status.ITERATION_LIMIT
     stop = NonlinearStop(rtol=1e-5, max_iterations=1000)
     assert root(problem, np.zeros(1), method=Picard(), stop=stop).success
-
-
-def test_picard_is_the_hand_written_loop():
-    layers = Layers.drawn(3, 2, 6, 0.9)
-    x = np.zeros((2, 6))
-    stop = NonlinearStop(rtol=0, max_iterations=25)
-    result = root(layers.problem(), x, method=Picard(damping=0.75), stop=stop)
-    for _ in range(25):
-        x = x - 0.75 * layers.residual(x)
-    np.testing.assert_array_equal(result.x, x)
-    assert (result.status == Status.ITERATION_LIMIT).all()
-
-
-def test_divergence_is_a_status():
-    expanding = Problem(lambda x: x - (3 * x + 1), fixed_point=True)
-    assert root(expanding, np.zeros(2), method=Picard()).status == Status.DIVERGED
-    assert root(expanding, np.zeros(2), method=Anderson()).success
-    assert root(expanding, np.zeros(2), method=Broyden()).success
 
 
 @every_method

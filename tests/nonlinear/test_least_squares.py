@@ -43,31 +43,6 @@ def test_minimizers_are_those_of_lstsq_whatever_the_lengths(seed, b, m, is_compl
         np.testing.assert_allclose(found[i] * lengths, c, rtol=1e-4, atol=1e-4)
 
 
-@given(seed=st.integers(0, 10**6), m=st.integers(2, 6), is_complex=st.booleans())
-def test_vectors_in_the_span_of_those_before_them_are_left_out(seed, m, is_complex):
-    rng, Y, f = draw(seed, 1, m, 10, is_complex)
-    j = rng.integers(1, m)
-    Y[:, j] = np.einsum("bi,bin->bn", rng.standard_normal((1, j)), Y[:, :j])
-    held = np.ones((1, m), dtype=bool)
-    found, _ = newest_first(*inner_products(Y, f), held, 1e-10)
-    assert held.all()
-    assert found[0, j] == 0
-    rest = f[0] - found[0] @ Y[0]
-    assert np.linalg.norm(Y[0].conj() @ rest) < 1e-8 * np.linalg.norm(Y[0]) * np.linalg.norm(f)
-
-
-def test_zero_and_nonfinite_vectors_do_not_take_part():
-    Y = np.asarray([[[1.0, 0, 0], [0, 0, 0], [0, 1, 0]]])
-    gram, right = inner_products(Y, np.asarray([[3.0, 4, 5]]))
-    gram[:, :, 2] = gram[:, 2, :] = np.inf
-    found, _ = newest_first(gram, right, np.ones((1, 3), dtype=bool), 1e-10)
-    np.testing.assert_array_equal(found, [[3.0, 0, 0]])
-
-
-def test_no_vectors():
-    assert newest_first(np.zeros((2, 0, 0)), np.zeros((2, 0)), np.zeros((2, 0), dtype=bool), 0.1)[0].shape == (2, 0)
-
-
 @given(
     seed=st.integers(0, 10**6),
     b=st.integers(1, 3),

@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import implicitsolve as ims
-
-METHODS = {
-    "anderson": ims.Anderson(),
-    "anderson, short memory": ims.Anderson(memory=3),
-    "broyden": ims.Broyden(),
-    "picard": ims.Picard(),
-    "homotopy": ims.Homotopy(),
-    "newton-krylov": ims.NewtonKrylov(),
-    "newton-bicgstab": ims.NewtonKrylov(krylov=ims.BiCGSTAB()),
-}
 
 
 def systems(size, seen=None):
@@ -51,19 +40,6 @@ def systems(size, seen=None):
         )
 
     return problem(size)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_each_as_alone(name, rng):
-    size = np.linspace(0.0, 0.9, 10)[rng.permutation(10)]
-    x0, stop = rng.standard_normal((10, 6)), ims.NonlinearStop(atol=1e-11, rtol=0.0)
-    together = ims.root(systems(size), x0, method=METHODS[name], stop=stop)
-    assert together.success.all()
-    assert len(set(together.iterations)) > 2  # they do end one after the other
-    for b in range(10):
-        alone = ims.root(systems(size[b : b + 1]), x0[b : b + 1], method=METHODS[name], stop=stop)
-        assert alone.iterations[0] == together.iterations[b]
-        np.testing.assert_allclose(together.x[b], alone.x[0], rtol=0, atol=1e-13)
 
 
 def test_few_more_systems_are_evaluated_than_run():

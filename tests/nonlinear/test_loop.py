@@ -60,26 +60,6 @@ def test_the_limit_is_100_steps_unless_the_rule_says_otherwise():
     assert (result.status[0], result.iterations[0]) == (Status.ITERATION_LIMIT, 100)
 
 
-def test_each_system_ends_where_it_would_alone():
-    slopes = np.asarray([[1.25], [0.01], [1e17], [1.0]])
-
-    def problem(slopes):
-        return Problem(
-            lambda x: x, jvp=lambda x, v: slopes * v, batch_ndim=1, take=lambda rows: problem(slopes[np.asarray(rows)])
-        )
-
-    together = root(problem(slopes), np.ones((4, 1)), method=FULL)
-    assert list(together.status) == [Status.CONVERGED, Status.DIVERGED, Status.STAGNATED, Status.CONVERGED]
-    for i in range(4):
-        alone = root(problem(slopes[i : i + 1]), np.ones((1, 1)), method=FULL)
-        assert (together.status[i], together.iterations[i]) == (alone.status[0], alone.iterations[0])
-        np.testing.assert_array_equal(together.x[i], alone.x[0])
-    running = [step.running for step in together.steps]
-    assert running == sorted(running, reverse=True)
-    assert running[0] == 4
-    assert running[-1] == 0
-
-
 # -- J kept over several steps ---------------------------------------------------------------------------------
 
 

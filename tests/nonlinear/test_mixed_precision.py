@@ -10,19 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import implicitsolve as ims
-from implicitsolve.nonlinear import _auto
-from implicitsolve.nonlinear._auto import MixedPrecision
-from implicitsolve.nonlinear._state import SolveContext
 
 k = 64
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_ones():
-    """Layers as small as these are solved in two precisions too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_auto, "TWO_STARTS", 0)
-        yield
 
 
 def layer(rng, B=3, T=7, s=1.0):
@@ -131,14 +120,6 @@ def test_a_norm_of_the_callers(rng):
     assert (np.abs(problem.residual(result.x)).sum(axis=(1, 2)) <= 1e-9).all()
 
 
-def test_a_stream_of_systems(rng):
-    problem = layer(rng)
-    stop = ims.NonlinearStop(atol=1e-11, rtol=0.0)
-    result = ims.drivers.solve_stream(problem, np.zeros((3, 7, k)), batch_size=2, stop=stop)
-    assert result.success.all()
-    assert np.abs(problem.residual(result.x)).max() <= 1.01e-11
-
-
 def test_what_anderson_leaves_goes_on_in_single_precision_too(rng, monkeypatch):
     monkeypatch.setattr(
         "implicitsolve.nonlinear._auto.Anderson", lambda: ims.Anderson(patience=1, damping=1e-6, memory=0)
@@ -165,48 +146,7 @@ def test_what_anderson_leaves_goes_on_in_single_precision_too(rng, monkeypatch):
     assert 1 <= dtypes.count(np.float64) <= 5 < dtypes.count(np.float32)
 
 
-def test_neighbours_change_nothing(rng):
-    problem = layer(rng)
-    x0 = np.stack([np.zeros((7, k)), rng.uniform(-1, 1, (7, k)), 0.9 * ims.root(problem).x[2]])
-    together = ims.root(problem, x0)
-    for b in range(3):
-        alone = ims.root(problem.take(np.asarray([b])), x0[b : b + 1])
-        assert alone.iterations[0] == together.iterations[b]
-        np.testing.assert_allclose(alone.x[0], together.x[b], rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("change", ["float32", "small blocks", "no astype", "no structure", "rivals"])
-def test_only_where_it_pays(change, rng):
-    asked = []
-    problem = contraction(rng, asked=asked)
-    x0 = np.zeros((2, k), np.float32 if change == "float32" else float)
-    if change == "float32":
-        problem = problem.astype(np.float32)
-        asked.clear()
-    elif change == "small blocks":
-        problem = replace(problem, structure=ims.BlockBanded(0, 0, 32))
-    elif change == "no astype":
-        problem = replace(problem, astype=None)
-    elif change == "no structure":
-        problem = replace(problem, structure=None)
-    elif change == "rivals":
-        problem = replace(problem, take=lambda indices: problem)
-        assert ims.drivers.race(problem, [x0, x0 + 0.5]).success.all()
-        assert not asked
-        return
-    assert ims.root(problem, x0).success.all()
-    assert not asked
-
-
 def test_what_astype_returns_is_checked(rng):
     problem = replace(contraction(rng), astype=lambda dtype: None)
     with pytest.raises(TypeError, match=r"`astype` must return a Problem, got NoneType"):
         ims.root(problem, np.zeros((2, k)))
-
-
-def test_suits_says_when():
-    problem = contraction(np.random.default_rng(0))
-    from implicitsolve.linearize._evaluator import Evaluator
-
-    assert MixedPrecision.suits(SolveContext(Evaluator(problem, np.zeros((2, k))), ims.NonlinearStop()))
-    assert not MixedPrecision.suits(SolveContext(Evaluator(problem, np.zeros((2, k), np.float32)), ims.NonlinearStop()))

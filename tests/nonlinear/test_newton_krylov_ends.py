@@ -21,22 +21,11 @@ def ends(F, x0, *, jvp=None, method=None, **stop):
     return result
 
 
-def test_start_at_the_root():
-    result = ends(lambda x: x - 1, [1.0, 1.0])
-    assert (result.status, result.iterations, result.counts.residuals) == (Status.CONVERGED, 0, 1)
-
-
 def test_iteration_limit():
     result = ends(lambda x: x**3 - 8, [5.0], max_iterations=2)
     assert (result.status, result.iterations) == (Status.ITERATION_LIMIT, 2)
     result = ends(lambda x: x**3 - 8, [5.0], max_iterations=0)
     assert (result.status, result.iterations, result.counts.residuals) == (Status.ITERATION_LIMIT, 0, 1)
-
-
-@pytest.mark.parametrize("start", [np.nan, np.inf, -np.inf])
-def test_start_that_is_not_finite(start):
-    result = ends(lambda x: x**2 - 2, [1.0, start])
-    assert (result.status, result.iterations, result.counts.residuals) == (Status.NONFINITE, 0, 1)
 
 
 def test_residual_that_is_not_finite():
@@ -54,11 +43,6 @@ def test_singular_jacobian():
     assert not inconsistent.success
     consistent = ends(lambda x: np.stack([x[0] + x[1] - 1, 2 * (x[0] + x[1]) - 2]), [0.0, 0.0])
     assert consistent.success
-
-
-def test_singular_at_the_root_only():
-    result = ends(lambda x: x**2, [1.0, -0.5], rtol=1e-10)
-    assert result.success
 
 
 @pytest.mark.parametrize("x0", [0.5, 1.0, -3.0, 1e-8, 1e8])
@@ -86,11 +70,6 @@ def test_wrong_jvp_is_reported():
     assert "taylor_test" in result.message or "Jacobian" in result.message
 
 
-def test_nan_in_jvp_is_reported():
-    result = ends(lambda x: x**3 - 8, [3.0, 4.0], jvp=lambda x, v: np.nan * v)
-    assert result.status in (Status.NONFINITE, Status.LINEAR_SOLVE_FAILED)
-
-
 def test_steps_back_off_from_a_boundary_of_the_domain():
     """log x - 5 from 1: the first Newton step of 1/x-like functions overshoots into x < 0, where F is NaN."""
 
@@ -99,15 +78,6 @@ def test_steps_back_off_from_a_boundary_of_the_domain():
             return np.log(x) + 3
 
     assert ends(F, [2.0, 5.0, 1.0]).success
-
-
-def test_overflow_backs_off():
-    def F(x):
-        with np.errstate(over="ignore"):
-            return np.exp(x**2) - 2
-
-    result = ends(F, [0.5, 5.0], rtol=1e-12)
-    assert result.success
 
 
 def test_without_line_search_divergence_ends():

@@ -51,14 +51,6 @@ def test_later_steps_neither_detect_nor_assemble():
     assert not any(step.factorized.any() for result in chain[2:] for step in result.steps)
 
 
-def test_the_same_previous_gives_the_same_solve_twice():
-    first, second = march(2, previous=True)
-    again = [ims.root(step_from(second.x), second.x, previous=second, stop=STOP) for _ in range(2)]
-    assert np.array_equal(again[0].x, again[1].x)
-    assert again[0].counts == again[1].counts
-    assert residuals([ims.root(step_from(first.x), first.x, previous=first, stop=STOP)]) == residuals([second])
-
-
 @pytest.mark.parametrize(
     "strip",
     [copy.copy, lambda r: pickle.loads(pickle.dumps(r)), lambda r: r.without_memory()],
@@ -101,22 +93,6 @@ def test_a_dense_jacobian_is_not_searched_again():
     assert (first.detection.evaluations, second.detection.evaluations) == (2, 0)
 
 
-def test_krylov_vectors_are_recycled():
-    options = {"method": ims.NewtonKrylov(), "start": bump()}
-    plain, chain = march(5, previous=False, **options), march(5, previous=True, **options)
-    assert sum(residuals(chain)[2:]) < 0.9 * sum(residuals(plain)[2:])
-
-
-def test_batches_reuse_the_structure():
-    start = np.stack([bump(), 0.5 * bump()])
-
-    def whole(old):
-        return ims.Problem(step_from(old), batch_ndim=1)
-
-    chain = march(3, previous=True, make=whole, start=start)
-    assert {result.detection.how for result in chain[1:]} == {"previous"}
-
-
 def test_block_newton_keeps_its_factors():
     def make(old):
         return ims.Problem(
@@ -143,13 +119,6 @@ def test_a_result_of_another_problem_raises(problem, x0, match):
         ims.root(problem, x0, previous=last)
     with pytest.raises(TypeError, match="previous"):
         ims.root(declared, bump(), previous=last.x)
-
-
-def test_an_equal_pattern_is_the_same_structure():
-    pattern = ims.Grid(shape=(SIZE, SIZE)).sparse.to_scipy()
-    results = march(3, previous=True, make=lambda old: ims.Problem(step_from(old), structure=ims.Sparse(pattern)))
-    assert str(results[2].detection) == "2784 entries, at most 5 in a row, 5 colors, declared"
-    assert residuals(results)[2] < residuals(results)[0]
 
 
 def test_the_sparsity_is_shown_wherever_a_solve_is_shown(caplog):

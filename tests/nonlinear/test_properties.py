@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import implicitsolve as ims
@@ -136,15 +136,6 @@ def test_affine_problems_take_one_step_and_equal_the_dense_solve(krylov, seed, n
     assert np.all(np.linalg.norm(result.x - dense, axis=-1) <= worst * 1.01)
 
 
-@given(seed=seeds, n=sizes)
-def test_affine_problems_with_default_forcing_take_few_steps(seed, n):
-    affine = Smooth(seed, n, bend=0.0)
-    result = root(affine.problem(), affine.x0, method=NewtonKrylov())
-    assert result.success
-    assert result.iterations <= 8
-    assert all(step.step_length[0] == 1.0 for step in result.steps[1:])
-
-
 # -- batches ---------------------------------------------------------------------------------------------------
 
 
@@ -194,48 +185,6 @@ def same_course(a, b):
     assert np.array_equal(a.status, b.status)
 
 
-@given(seed=seeds, n=sizes, is_complex=booleans, power=st.integers(-60, 60), exact=booleans)
-@every_krylov
-def test_scaling_F_by_a_power_of_two_changes_no_bit_of_x(krylov, seed, n, is_complex, power, exact):
-    smooth, s = Smooth(seed, n, is_complex=is_complex), 2.0**power
-    method = NewtonKrylov(krylov=krylov)
-    plain = root(smooth.problem(exact), smooth.x0, method=method)
-    problem = Problem(lambda x: s * smooth.residual(x), jvp=(lambda x, v: s * smooth.jvp(x, v)) if exact else None)
-    scaled = root(problem, smooth.x0, method=method)
-    same_course(plain, scaled)
-    np.testing.assert_array_equal(scaled.x, plain.x)
-    np.testing.assert_array_equal(scaled.fun, s * plain.fun)
-
-
-@given(seed=seeds, n=sizes, is_complex=booleans, power=st.integers(-60, 60), exact=booleans)
-@every_krylov
-def test_scaling_x_by_a_power_of_two_changes_no_bit(krylov, seed, n, is_complex, power, exact):
-    smooth, s = Smooth(seed, n, is_complex=is_complex), 2.0**power
-    assume(np.any(smooth.x0))
-    method = NewtonKrylov(krylov=krylov)
-    plain = root(smooth.problem(exact), smooth.x0, method=method)
-    problem = Problem(lambda y: smooth.residual(y / s), jvp=(lambda y, v: smooth.jvp(y / s, v / s)) if exact else None)
-    scaled = root(problem, s * smooth.x0, method=method)
-    same_course(plain, scaled)
-    np.testing.assert_array_equal(scaled.x, s * plain.x)
-    np.testing.assert_array_equal(scaled.fun, plain.fun)
-
-
-@given(seed=seeds, n=sizes, F_power=st.floats(-12, 12), x_power=st.floats(-12, 12), exact=booleans)
-def test_any_scaling_keeps_the_course(seed, n, F_power, x_power, exact):
-    smooth, f, s = Smooth(seed, n), 10.0**F_power, 10.0**x_power
-    plain = root(smooth.problem(exact), smooth.x0)
-    problem = Problem(
-        lambda y: f * smooth.residual(y / s), jvp=(lambda y, v: f * smooth.jvp(y / s, v / s)) if exact else None
-    )
-    scaled = root(problem, s * smooth.x0)
-    assert scaled.success
-    assert abs(scaled.iterations - plain.iterations) <= 1
-    total, plain_total = (r.counts.residuals + r.counts.jvps for r in (scaled, plain))
-    assert abs(total - plain_total) <= max(2, 0.1 * plain_total)
-    np.testing.assert_allclose(scaled.x / s, plain.x, rtol=1e-6, atol=1e-6)
-
-
 @given(seed=seeds, n=st.integers(2, 20), exact=booleans)
 @every_krylov
 def test_order_of_unknowns_and_equations(krylov, seed, n, exact):
@@ -276,17 +225,6 @@ def test_shape_changes_no_bit(seed, shape, exact):
     assert shaped.x.shape == shape
 
 
-@given(seed=seeds, n=sizes)
-def test_real_problems_have_the_same_root_in_complex(seed, n):
-    smooth = Smooth(seed, n)
-    real = root(smooth.problem(), smooth.x0)
-    complex_ = root(smooth.problem(), smooth.x0 + 0j)
-    assert complex_.success
-    assert complex_.x.dtype == np.complex128
-    np.testing.assert_array_equal(complex_.x.imag, 0)
-    np.testing.assert_allclose(complex_.x.real, real.x, rtol=1e-7, atol=1e-7)
-
-
 @given(seed=seeds, n=sizes, angle=st.floats(0, 2 * np.pi))
 def test_phase_of_complex_problems(seed, n, angle):
     """F and x may be turned in the complex plane."""
@@ -298,14 +236,3 @@ def test_phase_of_complex_problems(seed, n, angle):
     turned = root(problem, turn * smooth.x0)
     assert turned.iterations == plain.iterations
     np.testing.assert_allclose(turned.x / turn, plain.x, rtol=1e-7, atol=1e-7)
-
-
-@given(seed=seeds, n=sizes, is_complex=booleans)
-def test_differences_and_exact_products_agree(seed, n, is_complex):
-    smooth = Smooth(seed, n, is_complex=is_complex)
-    stop = NonlinearStop(rtol=1e-11)
-    exact, differences = (root(smooth.problem(e), smooth.x0, stop=stop) for e in (True, False))
-    assert exact.success
-    assert differences.success
-    np.testing.assert_allclose(differences.x, exact.x, atol=1e-8)
-    assert abs(differences.iterations - exact.iterations) <= 1

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import implicitsolve as ims
 from implicitsolve import BlockBanded, NonlinearStop, Problem, PseudoTransient, root
@@ -43,17 +40,6 @@ def test_time_steps_lead_to_the_stable_state(newton, structure):
 
 
 @every_solver
-@settings(max_examples=6)
-@given(p=st.integers(-30, 30), q=st.integers(-30, 30))
-def test_units_change_no_decision(newton, structure, p, q):
-    a, b, method = 2.0**p, 2.0**q, PseudoTransient(sign=1, newton=newton)
-    plain = root(Problem(allen_cahn, structure=structure), X0, method=method)
-    scaled = root(Problem(lambda x: b * allen_cahn(x / a), structure=structure), a * X0, method=method)
-    assert scaled.counts == plain.counts
-    np.testing.assert_array_equal(scaled.x, a * plain.x)
-
-
-@every_solver
 def test_systems_of_a_batch_have_their_own_time_steps(newton, structure):
     starts, method = np.stack([X0, -2 * X0, 5 * X0]), PseudoTransient(sign=1, newton=newton)
     batch = root(Problem(allen_cahn, structure=structure, batch_ndim=1), starts, method=method, stop=STOP)
@@ -82,15 +68,6 @@ def test_algebraic_equations_have_no_mass():
     result = root(dae, np.array([3.0, 0.0]), method=PseudoTransient(sign=1, mass=[1.0, 0.0]), stop=STOP)
     assert result.success
     np.testing.assert_allclose(result.x, 0.7390851332, atol=1e-8)
-
-
-def test_a_sparse_matrix_without_diagonal():
-    turn = scipy.sparse.kron(scipy.sparse.eye_array(20), np.array([[0.0, 1.0], [-1.0, 0.0]]), format="csc")
-    b = np.arange(40.0)
-    problem = Problem(lambda x: turn @ x - b, jac=lambda x: turn)
-    result = root(problem, np.ones(40), method=PseudoTransient(sign=-1), stop=STOP)
-    assert result.success
-    np.testing.assert_allclose(turn @ result.x, b, atol=1e-9)
 
 
 def test_steps_are_shortened_to_where_the_residual_is_finite():
@@ -126,8 +103,3 @@ def test_the_residual_was_called_where_x_had_overflowed(newton, shape):
 def test_wrong_settings(settings, message):
     with pytest.raises((TypeError, ValueError), match=message):
         PseudoTransient(**settings)
-
-
-def test_a_mass_of_another_shape():
-    with pytest.raises(ValueError, match="`mass` must be a number or have the shape"):
-        root(allen_cahn, X0, method=PseudoTransient(mass=np.ones(3)))

@@ -110,34 +110,6 @@ def test_every_adapter(name):
     assert np.abs(layer.residual(result.x)).max() <= 1e-12
 
 
-def test_hard_layers_take_as_many_steps_or_a_few_more():
-    rng = np.random.default_rng(0)
-    params = ims.adapters.gru_parameters(4, 20, scale=0.3, rng=rng)
-    layer = ims.adapters.implicit_gru(params, rng.standard_normal((6, 15, 4)))
-    double, half = (root(layer, method=method, stop=TIGHT) for method in (NewtonKrylov(), single()))
-    assert double.success.all()
-    assert half.success.all()
-    assert (half.iterations <= double.iterations + 2).all()
-    assert half.counts.jvps <= 1.5 * double.counts.jvps + 5
-
-
-@pytest.mark.parametrize("exponent", [-300, -120, 100, 300])
-def test_the_size_of_the_residual_does_not_matter(exponent):
-    """Beyond float32's range: right-hand sides are of length 1."""
-    scale = 2.0**exponent
-    seen = Seen()
-
-    def linearize(x):
-        return scale * seen.residual(x / scale), seen.jacobian(x / scale)
-
-    one = root(seen.problem(), seen.x0, method=single())
-    scaled = Problem(lambda x: scale * seen.residual(x / scale), linearize=linearize, batch_ndim=1)
-    other = root(scaled, seen.x0, method=single())
-    assert one.success.all()
-    np.testing.assert_array_equal(other.x, scale * one.x)
-    np.testing.assert_array_equal(other.krylov_iterations, one.krylov_iterations)
-
-
 # What runs in which precision
 
 
@@ -172,36 +144,6 @@ def test_products_of_layers_run_in_float32(monkeypatch):
         assert set(dtypes) == {(np.dtype(np.float64), np.dtype(np.float64))}
 
 
-def test_without_float32_products_it_is_the_method_without_them():
-    seen, plain = Seen(casts=False), Seen(casts=False)
-    result = root(seen.problem(), seen.x0, method=single(), stop=TIGHT)
-    expected = root(plain.problem(), plain.x0, method=NewtonKrylov(), stop=TIGHT)
-    assert all(dtype == np.float64 for dtype in seen.dtypes)
-    np.testing.assert_array_equal(result.x, expected.x)
-    np.testing.assert_array_equal(result.krylov_iterations, expected.krylov_iterations)
-
-
-@pytest.mark.parametrize("parts", ["residual", "jvp", "jac"])
-def test_problems_without_operators_of_their_own(parts):
-    options: dict[str, Any] = {
-        "residual": {},
-        "jvp": {"jvp": lambda x, v: 3 * x**2 * v},
-        "jac": {"jac": lambda x: np.diag(3 * x**2)},
-    }[parts]
-    result = root(Problem(lambda x: x**3 - 8, **options), np.ones(3), method=single(), stop=TIGHT)
-    assert result.success
-    np.testing.assert_allclose(result.x, 2.0, atol=1e-10)
-
-
-def test_float32_x_is_not_affected(xp):
-    seen, plain = (Seen(xp, dtype=xp.float32) for _ in range(2))
-    result = root(seen.problem(), seen.x0, method=single())
-    expected = root(plain.problem(), plain.x0, method=NewtonKrylov())
-    np.testing.assert_array_equal(host(result.x), host(expected.x))
-    np.testing.assert_array_equal(result.krylov_iterations, expected.krylov_iterations)
-    assert result.x.dtype == xp.float32
-
-
 @pytest.mark.parametrize("settings", ["default", "gmres", "lgmres", "bicgstab", "small space", "no recycling"])
 def test_every_library(settings, xp):
     seen = Seen(xp)
@@ -213,19 +155,6 @@ def test_every_library(settings, xp):
     np.testing.assert_allclose(host(result.x), expected.x, atol=1e-9)
     layer = make("implicit_gru", T=5, lengths=(5, 1, 4)).layer(xp, xp.float64)
     assert root(layer, method=single(**KRYLOV[settings]), stop=TIGHT).success.all()
-
-
-def test_complex_systems_are_solved_in_their_own_precision():
-    rng = np.random.default_rng(0)
-    A = np.eye(4) + 0.3 * (rng.standard_normal((4, 4)) + 1j * rng.standard_normal((4, 4)))
-
-    def operator(A):
-        return LinearOperator(lambda v: A @ v, in_shape=4, dtype=A.dtype, cast=lambda dtype: operator(A.astype(dtype)))
-
-    problem = Problem(lambda x: A @ x - 1j, jac=lambda x: operator(A))
-    result = root(problem, np.zeros(4, complex), method=single(), stop=TIGHT)
-    assert result.success
-    np.testing.assert_allclose(A @ result.x, 1j * np.ones(4), atol=1e-10)
 
 
 # Preconditioners and places
@@ -276,25 +205,6 @@ def test_systems_may_wait_for_a_place(settings, capacity):
     np.testing.assert_allclose(result.x, together.x, atol=2e-9)
 
 
-def test_a_system_that_is_not_finite_harms_no_other():
-    seen = Seen(B=3)
-    clean = root(seen.problem(), seen.x0, method=single())
-    start = seen.x0
-    start[1, 2] = np.nan
-    result = root(seen.problem(), start, method=single())
-    assert result.status.tolist() == [1, Status.NONFINITE, 1]
-    np.testing.assert_allclose(result.x[[0, 2]], clean.x[[0, 2]], atol=2e-9)  # the last one steps alone earlier
-
-
-def test_a_batch_is_its_systems():
-    layer = make("implicit_gru", B=3, T=6, lengths=(6, 2, 4), scale=1.0).layer()
-    together = root(layer, method=single(), stop=TIGHT)
-    for b in range(3):
-        alone = root(layer.take(np.asarray([b])), method=single(), stop=TIGHT)
-        np.testing.assert_allclose(alone.x[0], together.x[b], atol=2e-9)
-        assert abs(int(alone.krylov_iterations[0]) - int(together.krylov_iterations[b])) <= 2
-
-
 # The direction alone
 
 
@@ -330,12 +240,6 @@ def test_what_the_method_knows_is_for_double_precision(rng):
 
 
 # Settings
-
-
-@pytest.mark.parametrize("products", ["float64", "half", 32, np.float32])
-def test_unknown_precisions_are_named(products):
-    with pytest.raises(ValueError, match='`krylov_dtype` must be None or "float32", got'):
-        NewtonKrylov(krylov_dtype=products)
 
 
 @pytest.mark.parametrize("method", ["auto", "newton-krylov", "sparse-newton", "anderson", "broyden", "homotopy"])

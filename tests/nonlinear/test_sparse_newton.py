@@ -40,11 +40,6 @@ def test_nothing_declared(problem, most):
     assert solved(problem, SparseNewton()).counts.residuals <= most
 
 
-def test_declared_grid_saves_the_detection():
-    result = solved(planes.bratu(2, 24), SparseNewton(structure=Grid(shape=(24, 24))))
-    assert result.counts.residuals <= 20
-
-
 def test_products_assemble_where_there_are_any():
     n = 24
     problem = planes.bratu(2, n)
@@ -84,12 +79,6 @@ def test_a_structure_was_detected_where_x0_is_a_solution(shape):
     assert np.all(result.iterations == 0)
 
 
-def test_dense_problems_cost_two_evaluations_more():
-    problem = lines.h_equation(200)
-    plain = solved(problem, ims.NewtonKrylov()).counts.residuals
-    assert solved(problem, SparseNewton()).counts.residuals <= plain + 2
-
-
 @pytest.mark.parametrize("systems", [None, 3])
 def test_full_jacobians_near_the_identity_take_fewer_evaluations_by_mixing(systems):
     problem = get("h-equation-0.99")
@@ -97,16 +86,6 @@ def test_full_jacobians_near_the_identity_take_fewer_evaluations_by_mixing(syste
     batch = ims.Problem(lambda x: problem.residual(x.T).T, batch_ndim=0 if systems is None else 1)
     counts = [ims.root(batch, x0, method=method).counts.residuals for method in ("auto", ims.NewtonKrylov())]
     assert counts[0] < counts[1]
-
-
-def test_full_jacobian_near_the_identity_at_x0_alone():
-    points = (np.arange(50) + 0.5) / 50
-    kernel = 3 * np.cos(3 * points[:, None] * points) / 50
-    problem = ims.Problem(lambda x: x - points - kernel @ x**3)
-    result = ims.root(problem, np.zeros(50))
-    assert result.success
-    assert "fixed-point" in result.steps[0].sparsity
-    assert [retry.method for retry in result.retries] == ["NewtonKrylov with Backtracking"]
 
 
 def test_bounds_keep_a_full_jacobian_near_the_identity_to_newtons_method():
@@ -130,19 +109,6 @@ def test_batch_with_one_pattern():
     result = ims.root(ims.Problem(residual, batch_ndim=1), np.zeros((3, n)), method=SparseNewton())
     assert result.success.all()
     assert result.counts.residuals <= 25
-
-
-def test_singular_jacobian_is_no_hang():
-    result = ims.root(lambda u: u**2 + 0 * np.roll(u, 1), np.ones(50), method=SparseNewton())
-    assert result.counts.residuals < 300
-    assert (np.abs(result.x**2).max() <= 1.5e-8) == result.success
-
-
-def test_settings():
-    with pytest.raises(TypeError, match="Sparse or Grid"):
-        SparseNewton(structure=ims.BlockBanded(1, 1))
-    with pytest.raises(ValueError, match="100 unknowns"):
-        ims.root(planes.bratu(2, 8).residual, np.zeros((8, 8)), method=SparseNewton(structure=Grid(shape=(10, 10))))
 
 
 def laplacian(n):
@@ -369,13 +335,6 @@ def test_large_entries_of_a_full_jacobian_precondition():
     assert again.counts.residuals <= 20
 
 
-def test_a_batch_with_a_full_jacobian():
-    starts = np.stack([np.zeros((20, 20)), np.full((20, 20), 0.1)])
-    result = ims.root(ims.Problem(lambda u: np.stack([with_mean(part) for part in u]), batch_ndim=1), starts)
-    assert result.success.all()
-    assert np.allclose(result.x[0], result.x[1], atol=1e-6)
-
-
 def test_none_forbids_detection():
     problem = planes.bratu(2, 16)
     plain = solved(problem, ims.NewtonKrylov()).counts
@@ -413,11 +372,6 @@ def test_network_is_searched_only_where_products_are_slow(conductance, most, rng
     assert result.counts.residuals <= most
     plain = ims.root(ims.Problem(residual, structure="none"), np.zeros(n), stop=ims.NonlinearStop(atol=1e-8))
     assert result.counts.residuals <= 1.5 * plain.counts.residuals + 12
-
-
-def test_setting_of_bisection():
-    with pytest.raises(ValueError, match='`bisection` must be True, False or "late", got 3'):
-        SparseNewton(bisection=3)
 
 
 def test_a_tolerance_below_rounding_error_costs_no_second_attempt():

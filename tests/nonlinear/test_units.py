@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,14 +31,6 @@ def scaled_system(seed, is_linear):
 def is_solved(result, rows):
     """Every equation, in its own unit."""
     return bool(result.success) and np.max(np.abs(result.fun) / rows) < 1e-4
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_linear_systems_with_their_jacobian_take_one_or_two_steps(seed):
-    F, J, n, rows = scaled_system(seed, is_linear=True)
-    result = ims.root(ims.Problem(F, jac=J), np.zeros(n))
-    assert is_solved(result, rows)
-    assert result.iterations <= 2
 
 
 def test_nonlinear_systems_with_their_jacobian():
@@ -133,18 +124,6 @@ def test_each_system_of_a_batch_has_its_own_scales_and_bounds():
             np.testing.assert_allclose(result.x / sizes, 2.0, rtol=1e-5)
 
 
-def test_rivals_need_declared_scales():
-    """Their norms are compared, so that the units may not depend on the start."""
-
-    def batch(c):
-        return ims.Problem(lambda x: (x / c) ** 3 - 8, batch_ndim=1, x_scale=1e-6, take=lambda rows: batch(c[rows]))
-
-    problem, starts = batch(np.array([[1e-6], [2e-6]])), [np.full((2, 1), s) for s in (1e-6, 9e-6)]
-    assert ims.drivers.race(problem, starts).success.all()
-    with pytest.raises(ValueError, match='got "auto"'):
-        ims.drivers.race(replace(problem, f_scale="auto"), starts)
-
-
 def test_a_monitor_sees_x_and_F_in_their_units():
     seen = []
     ims.root(
@@ -179,13 +158,6 @@ def test_failures_in_units_return_the_best_point_and_advise_what_was_reached():
     text = str(ims.diagnostics.explain(result, problem))
     for number in re.findall(r"atol=([0-9.e+-]+)\)", text):
         assert float(number) >= result.residual_norm
-
-
-def test_the_jacobian_at_zero_is_assembled_in_any_units():
-    """Certified differences took rounding for curvature, and shrank until nothing was left of small columns."""
-    F, J, n, _ = scaled_system(0, is_linear=True)
-    found, exact = ims.jacobian(F, np.zeros(n)).todense(), J(np.zeros(n))
-    assert np.max(np.abs(found - exact).max(axis=0) / np.abs(exact).max(axis=0)) < 0.1
 
 
 def test_a_sparse_matrix_from_jac_is_factored():
