@@ -10,8 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import implicitsolve as ims
+from implicitsolve.nonlinear import _auto
 
 k = 64
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_ones():
+    """Layers as small as these are solved in two precisions too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_auto, "TWO_STARTS", 0)
+        yield
 
 
 def layer(rng, B=3, T=7, s=1.0):
