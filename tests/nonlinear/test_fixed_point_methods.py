@@ -75,17 +75,6 @@ def test_contractions_are_solved_and_what_the_result_says_is_so(method, seed, n,
 
 
 @every_method
-def test_every_library_and_dtype(method, xp, any_dtype):
-    A = xp.asarray([[0.3, 0.4, 0.0], [-0.4, 0.3, 0.1], [0.0, 0.1, 0.2]], dtype=any_dtype)
-    b = xp.asarray([[0.5, -0.2, 0.1], [1.0, 0.3, 0.0]], dtype=any_dtype)
-    problem = Problem(lambda x: x - xp.tanh(xp.matmul(x, A) + b), batch_ndim=1, fixed_point=True)
-    result = root(problem, xp.zeros((2, 3), dtype=any_dtype), method=method)
-    assert result.success.all()
-    assert result.x.dtype == any_dtype
-    assert type(result.x) is type(A)
-
-
-@every_method
 def test_systems_that_wait_for_a_place_are_solved(method):
     layers = Layers.drawn(0, 7, 5, 0.9)
     x0 = np.zeros((7, 5))

@@ -104,15 +104,6 @@ def test_systems_may_wait_for_a_place(capacity):
         np.testing.assert_array_equal(getattr(result, name), getattr(together, name))
 
 
-def test_every_library_and_dtype(xp, dtype):
-    problem, x0 = recurrent(xp, 2, 3, 4, 3.0, dtype), np.random.default_rng(0).uniform(-1, 1, (3, 4))
-    result = root(problem, xp.asarray(x0, dtype=dtype), method=Homotopy())
-    assert result.success.all()
-    assert result.x.dtype == result.fun.dtype == dtype
-    expected = root(recurrent(np, 2, 3, 4, 3.0), x0, method=Homotopy(), stop=TIGHT)
-    np.testing.assert_allclose(host(result.x), expected.x, atol=1e3 * float(xp.finfo(dtype).eps) ** 0.5 / 10)
-
-
 # Problems that offer little
 
 

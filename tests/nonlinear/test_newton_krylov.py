@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import scipy.sparse.linalg as spla
-from array_api_compat import array_namespace
 
 import implicitsolve as ims
 from implicitsolve import NewtonKrylov, NonlinearStop, Problem, Status, root
@@ -62,29 +61,6 @@ def solved(problem, method=None, stop=TIGHT, x0=None):
 
 
 # -- libraries and dtypes --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("with_jvp", [False, True])
-def test_every_library_and_dtype(xp, any_dtype, with_jvp):
-    is_complex = xp.isdtype(any_dtype, "complex floating")
-    factor = 1 + 0.5j if is_complex else 1.0
-    matrix = xp.asarray(A * factor, dtype=any_dtype)
-    b = xp.asarray(B * factor, dtype=any_dtype)
-
-    def F(x):
-        assert x.dtype == any_dtype
-        return xp.matmul(matrix, x) + 0.1 * x**3 - b
-
-    problem = Problem(F, jvp=(lambda x, v: xp.matmul(matrix, v) + 0.3 * x**2 * v) if with_jvp else None)
-    x0 = xp.zeros(N, dtype=any_dtype)
-    result = root(problem, x0)
-    assert result.success
-    assert result.x.dtype == result.fun.dtype == any_dtype
-    assert array_namespace(result.x) is array_namespace(x0)
-    assert result.x.shape == (N,)
-    epsilon = float(xp.finfo(any_dtype).eps)
-    assert float(xp.max(xp.abs(F(result.x)))) <= epsilon**0.5 * float(xp.max(xp.abs(b)))
-    assert not bool(xp.any(x0 != 0))
 
 
 def test_holomorphic_system_has_complex_roots():

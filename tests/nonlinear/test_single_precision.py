@@ -17,7 +17,6 @@ from implicitsolve.nonlinear._state import Scheduler
 from implicitsolve.solve import solve_root
 from implicitsolve.status import Status
 from tests.adapters.layers import ADAPTERS, make
-from tests.helpers.compare import host
 
 TIGHT = NonlinearStop(atol=1e-10, rtol=0.0)
 KRYLOV: dict[str, Any] = {
@@ -142,19 +141,6 @@ def test_products_of_layers_run_in_float32(monkeypatch):
         dtypes.clear()
         assert root(problem, method=NewtonKrylov(), stop=TIGHT).success.all()
         assert set(dtypes) == {(np.dtype(np.float64), np.dtype(np.float64))}
-
-
-@pytest.mark.parametrize("settings", ["default", "gmres", "lgmres", "bicgstab", "small space", "no recycling"])
-def test_every_library(settings, xp):
-    seen = Seen(xp)
-    result = root(seen.problem(), seen.x0, method=single(**KRYLOV[settings]), stop=TIGHT)
-    assert result.success.all()
-    assert all(dtype == xp.float32 for dtype in seen.dtypes)
-    plain = Seen()
-    expected = root(plain.problem(), plain.x0, method=NewtonKrylov(), stop=TIGHT)
-    np.testing.assert_allclose(host(result.x), expected.x, atol=1e-9)
-    layer = make("implicit_gru", T=5, lengths=(5, 1, 4)).layer(xp, xp.float64)
-    assert root(layer, method=single(**KRYLOV[settings]), stop=TIGHT).success.all()
 
 
 # Preconditioners and places
