@@ -22,7 +22,6 @@ from implicitsolve import LinearStop, NonlinearStop, Problem, Status, root
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import host_dtype
 from implicitsolve.kernels import _contract
-from implicitsolve.nonlinear._dense_newton import DenseNewton
 
 pytestmark = pytest.mark.rounding
 
@@ -35,7 +34,6 @@ METHODS = {
     "bicgstab": ims.NewtonKrylov(krylov=ims.BiCGSTAB()),
     "block-newton": "block-newton",
     "sparse-newton": "sparse-newton",
-    "dense-newton": DenseNewton(),
     "pseudo-transient": "pseudo-transient",
     "picard": "picard",
     "anderson": "anderson",
@@ -212,7 +210,7 @@ def in_library(xp, p, q, c, method):
     )
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "dense-newton"])  # which takes NumPy's alone
+@every_method
 def test_every_library_and_dtype(method, xp, any_dtype):
     system = chain(method, 1, dtype=host_dtype(any_dtype))
     p, q, c = (xp.asarray(part, dtype=any_dtype) for part in (system.p, system.q, system.c))

@@ -79,6 +79,20 @@ def test_keplers_equation():
     assert (exact.counts.jvps, exact.counts.residuals <= 12) == (1, True)
 
 
+@pytest.mark.parametrize("N", [1, 3])
+def test_a_batch_is_its_systems(rng, N):
+    shift = rng.standard_normal((20, N))
+
+    def F(x, shift):
+        return x + 0.4 * np.sin(2 * x[..., ::-1]) + x**3 - shift
+
+    batch = root(Problem(lambda x: F(x, shift), batch_ndim=1), np.zeros((20, N)), stop=TIGHT)
+    assert batch.success.all()
+    for row, x in zip(shift, batch.x, strict=True):
+        alone = root(lambda x, row=row: F(x, row), np.zeros(N), stop=TIGHT)
+        np.testing.assert_allclose(x, alone.x, rtol=1e-9, atol=1e-11)
+
+
 def test_systems_without_a_root_fail_alone():
     """One equation has no root, one a singular J at the start, one is NaN beyond its start; the others converge."""
 
@@ -91,6 +105,21 @@ def test_systems_without_a_root_fail_alone():
         result = root(Problem(F, batch_ndim=1), np.array([[1.0], [1.0], [2.0], [1.0]]))
     assert result.success.tolist() == [True, False, True, False]
     np.testing.assert_allclose(result.x[[0, 2], 0], np.sqrt([2.0, 3.0]), rtol=1e-7)
+
+
+def test_a_singular_neighbour_changes_no_bit_of_a_solution(rng):
+    """Where J of one system is singular, the others are not solved by least squares too."""
+    A, b = rng.standard_normal((3, 4, 4)) + 4 * np.eye(4), rng.standard_normal((3, 4))
+    A[1, 1] = A[1, 0]
+
+    def solved(rows):
+        F = lambda x: (A[rows] @ x[..., None])[..., 0] + 0.1 * x**3 - b[rows]  # noqa: E731
+        jvp = lambda x, v: (A[rows] @ v[..., None])[..., 0] + 0.3 * x**2 * v  # noqa: E731
+        return root(Problem(F, jvp=jvp, batch_ndim=1), np.zeros((len(rows), 4)), stop=TIGHT)
+
+    whole, others = solved([0, 1, 2]), solved([0, 2])
+    assert others.success.all()
+    np.testing.assert_array_equal(whole.x[[0, 2]], others.x)
 
 
 def test_a_root_known_to_rounding_error_is_not_sought_again():

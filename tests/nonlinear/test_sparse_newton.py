@@ -400,3 +400,15 @@ def test_a_factor_of_F_hid_that_J_is_near_the_identity(factor):
     assert result.success
     assert result.detection.how == "identity"
     assert result.counts.residuals <= 15
+
+
+def test_settings():
+    with pytest.raises(TypeError, match="Sparse or Grid"):
+        SparseNewton(structure=ims.BlockBanded(1, 1))
+    with pytest.raises(ValueError, match="100 unknowns"):
+        ims.root(planes.bratu(2, 8).residual, np.zeros((8, 8)), method=SparseNewton(structure=Grid(shape=(10, 10))))
+
+
+def test_setting_of_bisection():
+    with pytest.raises(ValueError, match='`bisection` must be True, False or "late", got 3'):
+        SparseNewton(bisection=3)
