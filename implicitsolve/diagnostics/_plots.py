@@ -120,16 +120,11 @@ def plot_spectrum(
     >>> ims.diagnostics.plot_spectrum(problem, np.zeros(2)).get_title()
     'I - J: spectral radius 0.5'
     """
-    if not isinstance(problem, Spectrum) and x is None:
-        raise TypeError("plot_spectrum: `x` is needed, unless `problem` is a Spectrum")
-    if isinstance(problem, Spectrum) and (x is not None or options):
-        raise TypeError("plot_spectrum: a Spectrum takes neither `x` nor options of `spectrum`")
-    found = problem if isinstance(problem, Spectrum) else spectrum(problem, x, **options)
-    is_map = isinstance(problem, Spectrum) or (isinstance(problem, Problem) and problem.fixed_point)
+    found, is_map = _compute(problem, x, options)
     values, kind = found.values if is_map else 1 - found.values, "eigenvalues" if found.exact else "Ritz values"
     ax = _axes("plot_spectrum", ax)
-    title = f"I - J: spectral radius {'' if found.exact else 'about '}{found.radius:.3g}"
     if is_map:
+        title = f"I - J: spectral radius {'' if found.exact else 'about '}{found.radius:.3g}"
         angles = np.linspace(0, 2 * np.pi, 361)
         ax.plot(np.cos(angles), np.sin(angles), color="0.5", linewidth=1, label="unit circle")
     else:
@@ -146,6 +141,17 @@ def plot_spectrum(
     ax.set(xlabel="real part", ylabel="imaginary part", title=title)
     ax.legend(loc="upper right", fontsize="small")
     return ax
+
+
+def _compute(problem: Any, x: Array, options: dict[str, Any]) -> tuple[Spectrum, bool]:
+    """The spectrum, and whether that of I - J is drawn."""
+    if isinstance(problem, Spectrum):
+        if x is not None or options:
+            raise TypeError("plot_spectrum: a Spectrum takes neither `x` nor options of `spectrum`")
+        return problem, True
+    if x is None:
+        raise TypeError("plot_spectrum: `x` is needed, unless `problem` is a Spectrum")
+    return spectrum(problem, x, **options), isinstance(problem, Problem) and problem.fixed_point
 
 
 def plot_structure(structure: Any, unknowns: int | None = None, *, ax: Any = None) -> Any:
