@@ -202,23 +202,6 @@ def test_another_library(format, rng):
         close(np.asarray(value), expected.weights[name], 1e-12)
 
 
-def test_forms_of_the_matrices(rng):
-    weights = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((K, K), (K, D), (Q, K))]
-    net = lifted_rnn(*weights, T, outputs="all")
-    for matrix, blocksize in zip(net, ((K, K), (K, D), (Q, K)), strict=True):
-        assert isinstance(matrix, scipy.sparse.bsr_array)
-        assert matrix.blocksize == blocksize
-        assert matrix.dtype == np.float32
-        assert matrix.nnz == T * blocksize[0] * blocksize[1]
-    A, B, C = lifted_rnn(*weights, T, initial="input", format="block-banded")
-    assert A.structure == ims.BlockBanded(0, 1, K)
-    assert B.format == "csr"
-    assert (A.shape, B.shape, C.shape) == ((T * K, T * K), (T * K, T * D + K), (Q, T * K))
-    A, B, C = lifted_rnn(*weights, 1, initial="input")  # one step, in which nothing depends on another unknown
-    assert A.nnz == 0
-    assert [M.toarray().dtype for M in (A, B, C)] == 3 * [np.float32]
-
-
 @pytest.mark.parametrize("form", ["dense", "csr", "coo", "bsr", "banded"])
 def test_weight_gradients_of_any_form(form, rng):
     weights = [rng.uniform(-1, 1, shape) for shape in ((K, K), (K, K), (Q, K))]

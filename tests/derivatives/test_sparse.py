@@ -101,23 +101,10 @@ def test_no_adjoint_of_a_dense_jacobian():
         ims.pull_back(ims.Problem(lambda u: M @ u, structure="detect"), np.ones(40), np.ones(40))
 
 
-def test_too_wide_a_pattern_is_right():
-    problem = system(ims.Sparse(np.ones((N * N, N * N))))
-    x = ims.root(problem, np.zeros(N * N), method="newton-krylov", stop=ims.NonlinearStop(rtol=1e-12)).x
-    lam = ims.pull_back(problem, x, np.ones(N * N), stop=STOP).adjoint
-    np.testing.assert_allclose((A.T @ lam) + 3 * x**2 * lam, np.ones(N * N), rtol=1e-6)
-
-
 def test_nothing_declared_has_no_adjoint():
     for structure in (None, "none"):
         with pytest.raises(TypeError, match="pull_back: the problem needs"):
             ims.pull_back(system(structure), np.ones(N * N), np.ones(N * N))
-
-
-def test_a_krylov_method_uses_the_assembled_adjoint():
-    problem = system(GRID)
-    lam = ims.pull_back(problem, np.ones(N * N), np.ones(N * N), method=ims.GMRES(), stop=ims.LinearStop(rtol=1e-8))
-    assert lam.success
 
 
 def test_derivatives_use_the_pattern_that_the_solve_has_detected():

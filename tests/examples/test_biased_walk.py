@@ -41,15 +41,6 @@ def test_the_first_step_after_the_change_drifts_by_a_fraction(walks: ModuleType,
     np.testing.assert_allclose(steps[drawn.is_step], share[drawn.is_step], atol=1e-5)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_directions_have_the_requested_size(walks: ModuleType, rng: np.random.Generator, law: str) -> None:
-    v = walks.Law(law=law, dimension=4, norm=3.0).directions(4000, rng)
-    mean_square = {"common": 9.0, "sphere": 9.0, "normal": 36.0, "uniform": 12.0}[law]
-    assert np.mean(np.sum(v**2, axis=1)) == pytest.approx(mean_square, rel=0.05)
-    if law == "sphere":
-        np.testing.assert_allclose(np.linalg.norm(v, axis=1), 3.0)
-
-
 @pytest.mark.parametrize("dimension", [1, 3])
 @pytest.mark.parametrize("law", LAWS)
 def test_posterior_is_that_of_brute_force(
@@ -65,14 +56,6 @@ def test_posterior_is_that_of_brute_force(
     weight = np.exp(-0.5 * np.sum((steps - chosen.bias * drift) ** 2, axis=(1, 2)))
     expected = [np.average(t < i, weights=weight) for i in range(1, N + 1)]
     np.testing.assert_allclose(walks.posterior(chosen, walk)[0], expected, atol=6e-3)
-
-
-def test_without_drift_the_posterior_is_the_prior(walks: ModuleType, rng: np.random.Generator) -> None:
-    law = walks.Law(bias=0.0)
-    drawn = walks.draw(law, 20, rng)
-    i = np.arange(1, drawn.labels.shape[1] + 1)
-    expected = (i / drawn.lengths[:, None]) * drawn.is_step
-    np.testing.assert_allclose(walks.posterior(law, drawn), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -94,14 +77,6 @@ def test_floor_is_the_known_one(
     assert abs(measured.value - floor) < 0.002 + 4 * measured.standard_error
 
 
-def test_standard_error_counts_walks(walks: ModuleType, rng: np.random.Generator) -> None:
-    lengths = rng.integers(1, 41, (400, 300))
-    errors = rng.binomial(lengths, 0.1)
-    rates = [walks.Rate.of(e, n) for e, n in zip(errors, lengths, strict=True)]
-    measured = np.std([rate.value for rate in rates])
-    assert np.mean([rate.standard_error for rate in rates]) == pytest.approx(measured, rel=0.2)
-
-
 def test_training_learns_more_than_the_position(main: ModuleType, walks: ModuleType) -> None:
     options = main.parse(["--steps", "50", "--state", "16", "--bias", "2"])
     law = walks.Law(bias=2.0)
@@ -112,16 +87,6 @@ def test_training_learns_more_than_the_position(main: ModuleType, walks: ModuleT
     error = walks.Rate.of((((P > 0.5) != test.labels) & test.is_step).sum(axis=1), test.lengths)
     assert unsolved == 0
     assert error.value < 0.2  # 0.25 without looking at the walk
-
-
-def test_parts_change_no_prediction(main: ModuleType, walks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = main.Model.initial(5, 2, np.random.default_rng(0))
-    model.parameters["out_w"][:] = 1.0
-    drawn = walks.draw(walks.Law(), 30, np.random.default_rng(1))
-    whole, _ = model.predict(drawn)
-    monkeypatch.setattr(main, "TEST_BATCH", 7)
-    parts, _ = model.predict(drawn)
-    np.testing.assert_allclose(parts, whole, atol=2e-3)
 
 
 def test_command_line_repeats_itself(main: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -138,11 +103,6 @@ def test_command_line_repeats_itself(main: ModuleType, capsys: pytest.CaptureFix
     assert reports[0]["bayes_error_same_walks"]["standard_error"] > 0
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["walk.json", "walk.png"]
-
-
-def test_seconds_limit_the_training(main: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["--seconds", "0.2", *SMALL, "--law", "sphere", "--dimension", "3", "--norm", "1"]) == 0
-    assert "law of v: sphere, dimension 3, norm 1;" in capsys.readouterr().out
 
 
 def test_unsolved_walks_are_reported(

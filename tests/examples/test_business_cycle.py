@@ -9,13 +9,6 @@ import numpy as np
 import pytest
 
 
-def test_steady_state_is_a_path(main: ModuleType) -> None:
-    economy = main.Economy()
-    log_z = np.zeros(5)
-    np.testing.assert_allclose(economy.residual(economy.start(log_z), log_z), 0.0, atol=1e-14)
-    assert np.exp(economy.steady_state[2]) == pytest.approx(1 / 3)
-
-
 def test_residual_is_the_model(main: ModuleType, rng: np.random.Generator) -> None:
     """The equations in levels, written again for one period."""
     e = main.Economy()
@@ -58,21 +51,6 @@ def test_full_depreciation_and_log_utility_have_a_closed_form(main: ModuleType) 
     np.testing.assert_allclose(n[inner], np.log(1 / 3), atol=1e-8)
 
 
-@pytest.mark.parametrize("delta", [0.025, 0.1, 1.0])
-def test_capital_decays_as_in_the_linearized_model(main: ModuleType, delta: float) -> None:
-    economy = main.Economy(delta=delta, capital=1.001)
-    gap = economy.solve(np.zeros(400)).raise_for_status().x[:, 1] - economy.steady_state[1]
-    t = 2 if delta == 1.0 else 30
-    assert gap[t + 1] / gap[t] == pytest.approx(economy.decay(), rel=1e-3)
-
-
-def test_small_responses_are_proportional_to_the_shock(main: ModuleType) -> None:
-    economy = main.Economy()
-    log_z = economy.productivity(np.array([1e-4, -2e-4]), 200)
-    once, twice = economy.solve(log_z).raise_for_status().x - economy.steady_state
-    np.testing.assert_allclose(twice, -2 * once, atol=2e-7)
-
-
 def test_paths_do_not_depend_on_their_batch(main: ModuleType) -> None:
     economy = main.Economy()
     log_z = economy.productivity(np.array([-0.3, 0.0, 0.1, 0.3]), 150)
@@ -84,15 +62,6 @@ def test_paths_do_not_depend_on_their_batch(main: ModuleType) -> None:
         by_hand, outcome = main.newton_sparse(economy, path)
         assert outcome.startswith("converged")
         np.testing.assert_allclose(x, by_hand, atol=1e-8)
-
-
-def test_given_blocks_change_no_answer(main: ModuleType) -> None:
-    economy = main.Economy()
-    for log_z in (economy.productivity(0.2, 150), economy.productivity(np.array([0.2, -0.1]), 150)):
-        with_blocks = economy.solve(log_z, give_blocks=True).raise_for_status()
-        without = economy.solve(log_z).raise_for_status()
-        np.testing.assert_allclose(with_blocks.x, without.x, atol=1e-8)
-        assert with_blocks.counts.residuals < without.counts.residuals
 
 
 def test_shown_responses_add_up(main: ModuleType) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,12 +30,6 @@ def test_gradient_is_that_of_the_cost(main: ModuleType) -> None:
         step[index] = h
         expected[index] = (flight.cost(x + step) - flight.cost(x - step)) / (2 * h)
     np.testing.assert_allclose(flight.gradient(x), expected, atol=1e-7 * np.max(np.abs(expected)))
-
-
-def test_bearings_wrap(main: ModuleType, solved: tuple[Any, np.ndarray]) -> None:
-    flight, x = solved
-    turned = dataclasses.replace(flight, radar=flight.radar + np.array([0, 2 * np.pi]))
-    assert turned.cost(x) == pytest.approx(flight.cost(x))
 
 
 def test_steps_couple_to_their_neighbours_only(main: ModuleType, solved: tuple[Any, np.ndarray]) -> None:
@@ -71,24 +64,6 @@ def test_covariance_is_the_inverse_of_the_hessian(main: ModuleType, solved: tupl
     covariance = flight.covariance(x, steps)
     for i, t in enumerate(steps):
         np.testing.assert_allclose(covariance[i], expected[t, :, t], atol=1e-6 * np.max(np.abs(expected)))
-
-
-def test_errors_are_as_large_as_the_covariance_says(main: ModuleType) -> None:
-    """The squared error of a state in units of its covariance has the mean 4; neighbours in time are correlated."""
-    squares = []
-    for seed in range(12):
-        flight = main.Flight.draw(150, np.random.default_rng(seed))
-        x, steps = smoothed(main, flight), np.arange(10, 150, 35)
-        errors = (x - flight.truth)[steps]
-        squares.append(np.einsum("ni,nij,nj->n", errors, np.linalg.inv(flight.covariance(x, steps)), errors))
-    assert np.mean(squares) == pytest.approx(4.0, abs=4 * np.sqrt(8 / np.size(squares)))
-
-
-def test_smoothing_beats_thrust_and_radar_alone(main: ModuleType) -> None:
-    flight = main.Flight.draw(300, np.random.default_rng(1))
-    error = main.rms((smoothed(main, flight) - flight.truth)[flight.seen])
-    assert error < 0.5 * main.rms((flight.fixes() - flight.truth[:, :2])[flight.seen])
-    assert error < 0.1 * main.rms(flight.dead_reckoning() - flight.truth)
 
 
 def test_command_line_repeats_itself(main: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

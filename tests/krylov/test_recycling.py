@@ -59,42 +59,6 @@ def test_it_inverts_what_was_seen(rng, is_complex):
     np.testing.assert_allclose(np.einsum("bij,bj->bi", J, linear.space.matvec(v)), v, atol=1e-9)
 
 
-def test_nothing_known_is_left_to_the_innermost(rng):
-    """M v = v / theta, or M_user v, for v orthogonal to every C."""
-    J, F = matrices(rng), right_side(rng)
-    linear = RecyclingGMRES(40, 200, SYSTEMS)
-    step(linear, J, F)
-    C = linear.space.C
-    v = rng.standard_normal((SYSTEMS, N))
-    v = v - np.einsum("bqi,bqj,bj->bi", C, C, v)
-    np.testing.assert_allclose(linear.space.matvec(v), v / linear.space.theta[:, None], atol=1e-10)
-    M = ims.aslinearoperator(np.linalg.inv(J + 0.1 * np.eye(N)))
-    linear = RecyclingGMRES(40, 200, SYSTEMS)
-    step(linear, J, F, M=M)
-    C = linear.space.C
-    v = v - np.einsum("bqi,bqj,bj->bi", C, C, v)
-    np.testing.assert_allclose(linear.space.matvec(v), M.matvec(v), atol=1e-10)
-
-
-@pytest.mark.parametrize("is_complex", [False, True])
-def test_nested_definition(rng, is_complex):
-    """M_new = U C^H + M_old (I - C C^H), for pairs of three steps with three Jacobians."""
-    linear, older = RecyclingGMRES(40, 200, SYSTEMS), None
-    M = matrices(rng, is_complex)
-    for _ in range(3):
-        J, F = matrices(rng, is_complex), right_side(rng, is_complex)
-        before = 0 if older is None else older.C.shape[1]
-        step(linear, J, F, eta=0.05, M=ims.aslinearoperator(M))
-        count = linear.space.C.shape[1] - before
-        U, C = (rows[:, :count] for rows in images(linear.space))
-        v = right_side(rng, is_complex)
-        a = np.einsum("bqi,bi->bq", C.conj(), v)
-        rest = v - np.einsum("bq,bqi->bi", a, C)
-        inner = np.einsum("bij,bj->bi", M, rest) if older is None else older.matvec(rest)
-        np.testing.assert_allclose(linear.space.matvec(v), inner + np.einsum("bq,bqi->bi", a, U), atol=1e-8)
-        older = linear.space
-
-
 def test_take_is_the_part_for_some_systems(rng):
     J, F = matrices(rng), right_side(rng)
     linear = RecyclingGMRES(40, 200, SYSTEMS)
@@ -122,19 +86,6 @@ def test_the_same_system_again_is_free(rng):
     again = step(linear, J, F, eta=1e-3)
     assert first.iterations.min() > 10
     assert again.iterations.max() <= 2
-
-
-def test_systems_do_not_mix(rng):
-    J, F = matrices(rng, hard=True), right_side(rng)
-    J[1], F[1] = 1e6 * J[1], 1e-3 * F[1]
-    together = RecyclingGMRES(40, 200, SYSTEMS)
-    alone = [RecyclingGMRES(40, 200, 1) for _ in range(SYSTEMS)]
-    for change in (0.0, 0.02, 0.05):
-        outcome = step(together, J + change * np.eye(N), F)
-        for i, linear in enumerate(alone):
-            single = step(linear, (J + change * np.eye(N))[i : i + 1], F[i : i + 1])
-            assert single.iterations[0] == outcome.iterations[i]
-            np.testing.assert_allclose(single.x[0], outcome.x[i], rtol=1e-9, atol=1e-12 * np.abs(outcome.x[i]).max())
 
 
 def test_a_space_that_has_become_singular_is_dropped():

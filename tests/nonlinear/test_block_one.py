@@ -7,12 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicitsolve import BlockBanded, BlockLU, BlockNewton, Dogleg, NonlinearStop, Problem, Status, root
-from implicitsolve.linearize._assemble import Assembler
-from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._block_newton import OneFactoredSystem
-from implicitsolve.nonlinear._broyden import BroydenInverse, WholeSteps
-from implicitsolve.nonlinear._state import SolveContext
+from implicitsolve import BlockBanded, BlockLU, BlockNewton, NonlinearStop, Problem, root
 
 TRIDIAGONAL = BlockBanded(1, 1)
 MODES = ["broyden", "chord", "none"]
@@ -90,29 +85,6 @@ def test_the_same_course_as_in_a_batch(name, reuse, dtype):
         np.testing.assert_allclose(one.residual_norm, other.residual_norm, rtol=0.1, atol=100 * np.finfo(dtype).eps)
 
 
-def test_one_system_and_the_library_s_kernels_take_the_short_way():
-    x0 = np.zeros((1, 20))
-    alone = SolveContext(Evaluator(Problem(bratu, structure=TRIDIAGONAL), x0[0]), NonlinearStop())
-    batch = SolveContext(Evaluator(Problem(bratu, structure=TRIDIAGONAL, batch_ndim=1), x0), NonlinearStop())
-    applies, method = OneFactoredSystem.applies, BlockNewton()
-    assert applies(method, alone, x0)
-    assert not applies(BlockNewton(factor=BlockLU(backend="reference")), alone, x0)
-    assert not applies(BlockNewton(line_search=Dogleg()), alone, x0)
-    assert not applies(method, alone, x0 + 0j)
-    assert not applies(method, alone, x0.astype(">f8"))
-    assert not applies(method, batch, x0)
-
-
-@pytest.mark.parametrize("limit", [0, 1, 2, 3])
-@pytest.mark.parametrize("reuse", MODES)
-def test_the_limit_of_steps(limit, reuse):
-    stop = NonlinearStop(rtol=1e-12, max_iterations=limit)
-    alone, batch = both(bratu, np.zeros(60), TRIDIAGONAL, method=BlockNewton(reuse=reuse), stop=stop)
-    assert alone.status == batch.status[0] == Status.ITERATION_LIMIT
-    assert alone.iterations == batch.iterations[0] == limit
-    np.testing.assert_allclose(alone.x, batch.x[0], rtol=1e-12)
-
-
 def wall(u):
     """Not finite beyond 2."""
     return np.where(u > 2.0, np.nan, bratu(u))
@@ -139,21 +111,6 @@ def test_what_is_not_ordinary_ends_as_in_a_batch(F, x0, reuse):
     assert alone.status == batch.status[0]
     assert alone.iterations == batch.iterations[0]
     np.testing.assert_allclose(alone.x, batch.x[0], rtol=1e-6)
-
-
-def test_lengths_that_must_be_adjusted_are_left_to_the_assembler():
-    F0 = wall(np.full(40, 2.0))
-    evaluator = Evaluator(Problem(wall, structure=TRIDIAGONAL), F0)
-    assembler = Assembler(evaluator, certifies=False)
-    x = np.full((1, 40), 2.0)
-    differences = assembler.one_system(evaluator)
-    assert differences.taken(x[0], F0, 1.0) is None
-    make = differences.taken(0.5 * x[0], wall(0.5 * x[0]), 1.0)
-    assert make is not None
-    blocks = make()
-    expected = assembler.assemble(evaluator, 0.5 * x, wall(0.5 * x[0])[None]).blocks
-    np.testing.assert_array_equal(blocks[0, 1:-1], expected[0, 1:-1])
-    np.testing.assert_array_equal(blocks[0, 0, 1:], expected[0, 0, 1:])
 
 
 def test_a_residual_that_changes_its_argument_and_hands_out_one_buffer():
@@ -192,24 +149,3 @@ def test_many_steps_with_one_jacobian():
     )
     assert result.success
     assert max(np.diff(np.flatnonzero([*(bool(step.factorized.any()) for step in result.steps), True]))) > 8
-
-
-@pytest.mark.parametrize("lengths", [[1, 1, 1, 0.5, 1, 1], [0.5, 1, 1], [1, 1, 0.0, 1]])
-def test_steps_that_are_not_whole_go_on_with_the_general_updates(lengths, rng):
-    """A linear problem: the directions of both, along the same steps."""
-    N = 20
-    A = np.eye(N) + 0.3 * rng.normal(size=(N, N)) / N
-    whole, general, x = WholeSteps(), BroydenInverse(), rng.normal(size=(1, N))
-    for length in lengths:
-        z = -(x @ A.T)
-        with np.errstate(all="ignore"):
-            expected = general.corrected(z.copy())
-            got = whole.corrected(z[0].copy())
-        np.testing.assert_allclose(got, expected[0], rtol=0, atol=1e-12)
-        step = length * expected
-        general.step(step, expected, np.asarray([float(length)]))
-        whole.step(step[0], got, length, got.dot(got))
-        x = x + step
-    whole.reset()
-    assert whole.general is None
-    assert not whole.steps

@@ -136,18 +136,6 @@ def test_sums_products_and_transposes_do_not_offer_a_wrong_inverse(rng):
         assert changed.astype(np.float32).dtype == np.float64
 
 
-def test_the_inverse_is_computed_at_its_first_use(rng):
-    made = Matrices.random(rng)
-    calls = []
-    inverse = lambda: calls.append(1) or made._inverse()  # noqa: E731
-    A = LinearOperator(made.operator().matvec, made.operator().rmatvec, in_shape=4, inverse=inverse)
-    same = wrapped(A)
-    assert not calls
-    for one in same.values():
-        one.approximate_inverse()
-    assert len(calls) == len(same)
-
-
 @pytest.mark.parametrize("name", ["inverse", "cast"])
 def test_offers_must_be_callable(name):
     with pytest.raises(TypeError, match=f"`{name}` must be callable"):
@@ -190,17 +178,6 @@ def test_products_in_another_precision_are_counted(rng):
     assert counted == ["jvps", "vjps", "jvps", "vjps"]
     A.approximate_inverse().matvec(np.ones((3, 4)))
     assert len(counted) == 4  # the inverse costs no product
-
-
-def test_a_guarded_product_in_another_precision_changes_no_argument():
-    def greedy(v):
-        v *= 2
-        return v
-
-    make = lambda dtype: LinearOperator(greedy, in_shape=2, dtype=dtype, cast=make)  # noqa: E731
-    v = np.ones((1, 2), np.float32)
-    guarded(make(np.float64), "A").astype(np.float32).matvec(v)
-    np.testing.assert_array_equal(v, 1.0)
 
 
 @pytest.mark.parametrize("hands_out", ["its argument", "one buffer"])
@@ -253,9 +230,3 @@ def test_a_method_that_may_not_transform_the_system_leaves_it(rng):
     made = Matrices.random(rng)
     A = LinearOperator(made.operator().matvec, in_shape=4, inverse=lambda: pytest.fail("not to be used"))
     assert linear_solve(A, np.ones(4), method=TruncatedInverse()).iterations == 1
-
-
-def test_an_inverse_of_another_shape_is_named():
-    A = LinearOperator(lambda v: v, in_shape=4, inverse=lambda: LinearOperator(lambda v: v, in_shape=3))
-    with pytest.raises(ValueError, match="must have the shape"):
-        linear_solve(A, np.ones(4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,21 +44,6 @@ def test_train_save_predict_load_and_tag(
     ]
 
 
-@pytest.mark.parametrize("start", ["zeros", "cached"])
-@pytest.mark.parametrize("optimiser", ["sgd", "adagrad"])
-def test_same_seed_same_model(
-    main: ModuleType, capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path, start: str, optimiser: str
-) -> None:
-    paths = [tmp_path / name for name in ("a.npz", "b.npz")]
-    for path in paths:
-        arguments = ["--data", data, "--epochs", 2, "--limit", 20, "--state", 4, "--seed", 3]
-        assert run(main, capsys, *arguments, "--start", start, "--optimiser", optimiser, "--save", path)[0] == 0
-    first, second = (dict(np.load(path, allow_pickle=False)) for path in paths)
-    assert first.keys() == second.keys()
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name])
-
-
 def test_words_are_divided_as_in_the_treebank(main: ModuleType) -> None:
     text = "I don't think it's 3.50, U.S. al-Ani... (http://a.b/c)"
     words = [
@@ -81,15 +65,6 @@ def test_words_are_divided_as_in_the_treebank(main: ModuleType) -> None:
         ")",
     ]
     assert main._TOKEN.findall(text) == words
-
-
-def test_a_model_comes_back_as_it_was(parts: dict[str, ModuleType], tagger: object, model_file: Path) -> None:
-    loaded, column = parts["model_file"].load_model(model_file)
-    assert column == "xpos"
-    assert dataclasses.asdict(loaded.sizes) == dataclasses.asdict(tagger.sizes)  # type: ignore[attr-defined]
-    assert loaded.encoder == tagger.encoder  # type: ignore[attr-defined]
-    for name, value in tagger.parameters.items():  # type: ignore[attr-defined]
-        np.testing.assert_array_equal(loaded.parameters[name], value)
 
 
 BROKEN_MODELS = {
@@ -209,10 +184,3 @@ def test_interruption_keeps_what_was_there(
     assert "interrupted" in err
     assert old.read_bytes() == b"old"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "model.npz"]
-
-
-def test_divergence_is_an_error(main: ModuleType, capsys: pytest.CaptureFixture[str], data: Path) -> None:
-    status, _, err = run(main, capsys, "--data", data, "--optimiser", "sgd", "--rate", "1e38", "--epochs", 3)
-    assert status == 1
-    assert "diverged" in err
-    assert err.count("\n") == 1
