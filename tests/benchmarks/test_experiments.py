@@ -13,7 +13,7 @@ from benchmarks.experiments._run import Checkpoints, write_figure
 from benchmarks.experiments._text import END, UNKNOWN, KneserNey, Text
 from benchmarks.experiments.language import LanguageModel
 from benchmarks.experiments.lattice import around, by_enumeration
-from benchmarks.experiments.sentiment import batches, generated, read_documents, read_folder
+from benchmarks.experiments.sentiment import read_documents
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -96,24 +96,6 @@ def test_checkpoints_of_other_settings_are_refused(tmp_path):
         Checkpoints(tmp_path / "run.pt", {"k": 4}).load()
 
 
-def test_generated_opinions_are_turned_round(rng):
-    for words, label in generated(50, rng):
-        total = 0
-        for before, word, after in zip(["", *words], words, [*words[1:], ""]):
-            sign = {"praise": 1, "blame": -1}.get(word.rstrip("0123456789"), 0)
-            total += -sign if before == "not" or after == "hardly" else sign
-        assert label == (total > 0)
-
-
-def test_folders_of_texts(tmp_path):
-    for name, text in (("pos", "A fine film, isn't it?"), ("neg", "Dull !")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.txt").write_text(text, encoding="utf-8")
-    assert read_folder(tmp_path, None) == [(["a", "fine", "film", "isn't", "it", "?"], 1), (["dull", "!"], 0)]
-    with pytest.raises(SystemExit, match="txt there"):
-        read_folder(tmp_path / "pos", None)
-
-
 def test_documents_of_a_treebank(tmp_path):
     rows = (
         "# newdoc id = reviews-1",
@@ -126,14 +108,3 @@ def test_documents_of_a_treebank(tmp_path):
     )
     (tmp_path / "dev").write_text("\n".join((*rows, "1\tHello\t_", "1.1\tempty\t_")), encoding="utf-8")
     assert read_documents(tmp_path / "dev") == [(["fine", "is", "n't"], 1), (["hello"], 0)]
-
-
-def test_batches_hold_every_text_once(rng):
-    corpus = [(np.full(length, length), length % 2) for length in range(1, 8)]
-    seen = []
-    for numbers, lengths, labels in batches(corpus, 3, rng):
-        for row, length, label in zip(numbers, lengths, labels):
-            assert row.tolist() == [length] * length + [0] * (len(row) - length)
-            assert label == length % 2
-            seen.append(length)
-    assert sorted(seen) == list(range(1, 8))

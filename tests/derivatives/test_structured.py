@@ -176,23 +176,6 @@ def test_unknowns_of_different_size():
     np.testing.assert_allclose(back.adjoint[0], np.linalg.solve(J.T, np.ones(3)), rtol=1e-5)
 
 
-def test_arrays_are_not_changed_and_buffers_may_be_reused():
-    family = Chain(*LAYOUTS[0], (2,))
-    solution = family.solution()
-    out, saved_x, saved_c = np.empty_like(family.x0), solution.x.copy(), family.cotangent.copy()
-
-    def hostile(x):
-        out[...] = family.residual(x)
-        x[...] = np.nan
-        return out
-
-    problem = Problem(hostile, structure=family.structure, batch_ndim=1)
-    back = pull_back(problem, solution, family.cotangent)
-    np.testing.assert_allclose(back.adjoint, family.expected(solution.x)[0], atol=1e-8)
-    np.testing.assert_array_equal(solution.x, saved_x)
-    np.testing.assert_array_equal(family.cotangent, saved_c)
-
-
 # -- statuses --------------------------------------------------------------------------------------------------
 
 
@@ -207,19 +190,6 @@ def test_gradients_at_no_solution_are_marked():
         assert back.linear.status is Status.CONVERGED
         with pytest.raises(ims.NoConvergence):
             back.raise_for_status()
-
-
-def test_systems_of_a_batch_that_did_not_converge_are_marked():
-    def F(x):
-        return x**2 - np.asarray([[2.0], [-1.0], [3.0]])
-
-    problem = Problem(F, structure=BlockBanded(0, 0), batch_ndim=1)
-    solution = root(problem, np.full((3, 2), 1.5), stop=NonlinearStop(max_iterations=20))
-    np.testing.assert_array_equal(solution.success, [True, False, True])
-    back = pull_back(problem, solution, np.ones((3, 2)))
-    assert back.status[0] == back.status[2] == Status.CONVERGED
-    assert back.status[1] in (Status.FORWARD_NOT_CONVERGED, Status.SINGULAR)
-    np.testing.assert_allclose(back.adjoint[0], 1 / (2 * np.sqrt(2)), rtol=1e-6)
 
 
 def test_a_singular_system_is_named_and_its_neighbours_are_right():

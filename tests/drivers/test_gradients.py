@@ -70,13 +70,6 @@ def test_both_solves_keep_the_batch_full(rng: np.random.Generator) -> None:
         assert len(width) > 20
 
 
-@pytest.mark.parametrize("method", [None, ims.BiCGSTAB()])
-def test_halves_or_not_and_a_method_of_the_caller(method: Any, rng: np.random.Generator) -> None:
-    problem = replace(layer(rng, B=11), halves=None)
-    found = stream_gradients(problem, squares, batch_size=4, adjoint_method=method, wrt=["U", "inputs"], **TIGHT)
-    assert_equal(found.gradients, plain(problem, wrt=["U", "inputs"]))
-
-
 def roots(c: Any) -> ims.Problem:
     """x**2 = c for each system, and c a parameter of its own."""
     return ims.Problem(

@@ -70,30 +70,12 @@ def test_happy_breakdown_ends_at_the_grade_of_b(xp, any_dtype, family):
 
 
 @pytest.mark.parametrize("family", FAMILY)
-def test_a_singular_consistent_system_converges(rng, family):
-    A = np.diag([0.0, 0.0, 1.0, 2.0, 5.0])
-    b = A @ rng.standard_normal(5)
-    result = ims.linear_solve(A, b, method=family(), stop=LinearStop(rtol=1e-12))
-    assert result.status is Status.CONVERGED
-    assert np.linalg.norm(A @ result.x - b) <= 1e-12 * np.linalg.norm(b)
-
-
-@pytest.mark.parametrize("family", FAMILY)
 def test_a_singular_inconsistent_system_breaks_down_at_the_least_squares_solution(family):
     A, b = np.diag([0.0, 1.0, 2.0, 5.0]), np.asarray([1.0, 1.0, 2.0, 3.0])
     result = ims.linear_solve(A, b, method=family())
     assert result.status is Status.BREAKDOWN
     assert result.residual_norm == pytest.approx(1.0)  # range-symmetric A: GMRES finds the least-squares residual
     assert result.iterations < 20
-
-
-@pytest.mark.parametrize("family", FAMILY)
-@pytest.mark.parametrize("x0", [None, np.ones(3)], ids=["from 0", "from x0"])
-def test_the_zero_matrix_breaks_down_and_moves_nothing(family, x0):
-    result = ims.linear_solve(np.zeros((3, 3)), np.asarray([1.0, 2.0, 2.0]), method=family(), x0=x0)
-    assert result.status is Status.BREAKDOWN
-    assert result.residual_norm == 3
-    np.testing.assert_array_equal(result.x, np.zeros(3) if x0 is None else x0)
 
 
 @pytest.mark.parametrize("family", FAMILY)
@@ -117,15 +99,6 @@ def test_lgmres_goes_on_where_short_restarts_stagnate():
     assert plain.status is not Status.CONVERGED
     assert augmented.status is Status.CONVERGED
     assert augmented.iterations < 300
-
-
-@pytest.mark.parametrize("family", FAMILY)
-def test_a_tolerance_below_rounding_error_ends_in_stagnation(rng, family):
-    A, b = systems(rng, "regular", 1, 10, False)
-    result = ims.linear_solve(A[0], b[0], method=family(), stop=LinearStop(rtol=0))
-    assert result.status in (Status.STAGNATED, Status.CONVERGED)
-    assert result.residual_norm < 1e-13 * np.linalg.norm(b)
-    assert result.iterations < 100
 
 
 def test_without_augmentation_lgmres_is_gmres(rng):

@@ -12,7 +12,7 @@ import implicitsolve as ims
 torch = pytest.importorskip("torch", exc_type=ImportError)
 imt = import_module("implicitsolve.torch")
 
-from tests.torch.test_modules import CASES, B, K, call, functional  # noqa: E402
+from tests.torch.test_modules import B, call, functional  # noqa: E402
 from tests.torch.test_modules import arguments as arguments  # noqa: E402
 from tests.torch.test_modules import case as case  # noqa: E402
 from tests.torch.test_modules import module as module  # noqa: E402
@@ -67,15 +67,6 @@ def test_second_derivatives_of_modules(case, module, arguments):
     found = torch.autograd.grad(along, moved)
     for h, above, below in zip(found, gradients(1e-4)[0], gradients(-1e-4)[0], strict=True):
         torch.testing.assert_close(h, (above - below) / 2e-4, rtol=1e-5, atol=1e-7)
-
-
-def test_padding_that_is_not_a_number_does_not_reach_second_derivatives():
-    layer = imt.ImplicitGRU(2, K, dtype=torch.float64)
-    inputs = torch.ones(1, 4, 2, dtype=torch.float64)
-    inputs[:, 2:] = torch.nan
-    inputs.requires_grad_()
-    (g,) = torch.autograd.grad(layer(inputs, [2]).pow(2).sum(), layer.U, create_graph=True)
-    assert all(h.isfinite().all() for h in torch.autograd.grad(g.pow(2).sum(), (layer.Uz, inputs)))
 
 
 # Batches
@@ -156,13 +147,3 @@ def test_gradients_of_each_sample(case, module, arguments):
         expected = torch.autograd.grad(module(inputs[i]).pow(2).sum(), tuple(module.parameters()))
         for name, gradient in zip(parameters, expected, strict=True):
             torch.testing.assert_close(found[name][i], gradient, rtol=1e-8, atol=1e-10)
-
-
-def test_ensembles_of_modules():
-    case = CASES["gru"]
-    members = [case.make(dtype=torch.float64, scale=0.5) for _ in range(3)]
-    stacked = {name: torch.stack([dict(m.named_parameters())[name] for m in members]) for name in members[0].names}
-    inputs = torch.ones(B, 4, 2, dtype=torch.float64)
-    found = torch.func.vmap(lambda p: torch.func.functional_call(members[0], p, (inputs,)))(stacked)
-    expected = torch.stack([member(inputs) for member in members])
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)

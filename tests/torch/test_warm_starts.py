@@ -115,13 +115,6 @@ def test_other_padding(inputs, padded):
     assert result.initial_norm.max() <= 1e-9
 
 
-def test_a_direct_adjoint_takes_no_start(inputs):
-    options = imt.SolveOptions(adjoint_method=ims.BlockLU())
-    layer, starts = made(solve_options=options), imt.WarmStarts()
-    for _ in range(2):
-        step(layer, inputs, starts[range(B)])
-
-
 def test_only_what_was_solved_is_kept(inputs):
     options = imt.SolveOptions(
         stop=ims.NonlinearStop(atol=1e-15, rtol=0.0, max_iterations=1),
@@ -132,12 +125,6 @@ def test_only_what_was_solved_is_kept(inputs):
     step(made(solve_options=options), inputs, starts[range(B)])
     assert len(starts) == 0
     assert not starts.adjoints
-
-
-@pytest.mark.parametrize("keys", [range(2), range(4), "one"])
-def test_wrong_numbers_of_keys_are_named(inputs, keys):
-    with pytest.raises(ValueError, match=r"ImplicitGRU: `x0` must have 3 keys for inputs of shape \(3, 5, 2\), got"):
-        made()(inputs, x0=imt.WarmStarts()[keys])
 
 
 def test_a_list_of_keys_for_one_sequence_is_named(inputs):

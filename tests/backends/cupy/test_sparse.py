@@ -86,19 +86,6 @@ def test_assembly_is_that_of_the_host(xp, rng, by, full_rows):
     np.testing.assert_allclose(found.get(), expected, rtol=1e-12, atol=1e-10)
 
 
-def test_a_step_out_of_the_domain_is_turned_round(xp):
-    x = np.array([[1.0, 2.0, 3.0, 4.0]])
-
-    def residual(y):
-        return y**2 + 0 * np.sqrt(2.0 - y[:, 1:2])  # not a number to the right of x[1]
-
-    with np.errstate(invalid="ignore"):
-        for library in (np, xp):
-            z = library.asarray(x)
-            J = SparseAssembler(ims.Sparse(np.eye(4))).differences(residual, z, residual(z))
-            np.testing.assert_allclose(J.data if library is np else J.data.get(), 2 * x, rtol=1e-3)
-
-
 def test_detection_searches_on_the_host(xp):
     found = ims.detect_structure(bratu, xp.zeros((N, N)))
     assert found.structure.has_entries_of(ims.detect_structure(bratu, np.zeros((N, N))).structure)
@@ -196,27 +183,6 @@ def test_a_pattern_is_analyzed_once_and_every_solver_freed(cudss, double, xp):
     del result, problem
     gc.collect()
     assert cudss.alive[0] == before
-
-
-@pytest.mark.parametrize("has_diagonal", [True, False])
-def test_pseudo_transient_steps_are_factorized_on_the_device(cudss, xp, has_diagonal):
-    rows, columns = GRID.sparse.indices, GRID.sparse.columns
-    keep = slice(None) if has_diagonal else rows != columns
-    pattern = ims.Sparse((rows[keep], columns[keep]), unknowns=N * N)
-
-    def residual(u):
-        if has_diagonal:
-            return -bratu(u)
-        out = 0.0 * u - 1.0
-        out[1:, :] += 0.5 * u[:-1, :]
-        out[:, :-1] += u[:, 1:] ** 2
-        return out
-
-    problem = ims.Problem(residual, structure=pattern)
-    method = ims.PseudoTransient(sign=1 if has_diagonal else -1)
-    found = [ims.root(problem, library.zeros((N, N)), method=method) for library in (np, xp)]
-    assert found[0].status == found[1].status
-    assert abs(found[0].iterations - found[1].iterations) <= 1
 
 
 # -- factors -------------------------------------------------------------------------------------------------------
