@@ -274,7 +274,7 @@ def check_block_lu(backend: str) -> None:
         cupy: Any = importlib.import_module("cupy")
         blocks, b = cupy.asarray(blocks), cupy.asarray(b)
     A = ims.BlockBandedMatrix(blocks, lower=1, upper=1)
-    x = ims.linear_solve(A, b, method=ims.BlockLU(backend=backend)).raise_for_status().x
+    x: Any = ims.linear_solve(A, b, method=ims.BlockLU(backend=backend)).raise_for_status().x
     agree("x", x.get() if backend == "cupy" else x, expected, 1e-10)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import is_array
 from implicitsolve._summary import Representation
-from implicitsolve._typing import Array, Indices, Product, Residual
+from implicitsolve._typing import Array, CallersArray, Indices, ParameterCotangents, ParameterProduct, Product, Residual
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_flag, check_limit
 from implicitsolve.structure import BlockBanded, Grid, Halves, Sparse, coloring
@@ -115,10 +115,10 @@ class Problem(Representation):
     residual: Residual
     jvp: Product | None = field(default=None, kw_only=True)
     vjp: Product | None = field(default=None, kw_only=True)
-    jac: Callable[[Array], Any] | None = field(default=None, kw_only=True)
-    linearize: Callable[[Array], tuple[Array, LinearOperator]] | None = field(default=None, kw_only=True)
+    jac: Callable[[CallersArray], Any] | None = field(default=None, kw_only=True)
+    linearize: Callable[[CallersArray], tuple[CallersArray, LinearOperator]] | None = field(default=None, kw_only=True)
     structure: BlockBanded | Sparse | Grid | Literal["detect", "none"] | None = field(default=None, kw_only=True)
-    blocks: Callable[[Array], Array] | None = field(default=None, kw_only=True)
+    blocks: Residual | None = field(default=None, kw_only=True)
     blocks_cost: int = field(default=1, kw_only=True)
     blocks_exact: bool = field(default=True, kw_only=True)
     batch_ndim: int = field(default=0, kw_only=True)
@@ -126,8 +126,8 @@ class Problem(Representation):
     x_scale: Any = field(default=None, kw_only=True)
     f_scale: Any = field(default=None, kw_only=True)
     parameters: Mapping[str, Array] | None = field(default=None, kw_only=True, repr=False)
-    parameter_jvp: Callable[[Array, Mapping[str, Array]], Array] | None = field(default=None, kw_only=True)
-    parameter_vjp: Callable[[Array, Array], Mapping[str, Array]] | None = field(default=None, kw_only=True)
+    parameter_jvp: ParameterProduct | None = field(default=None, kw_only=True)
+    parameter_vjp: ParameterCotangents | None = field(default=None, kw_only=True)
     take: Callable[[Indices], Problem] | None = field(default=None, kw_only=True)
     initial_guess: Callable[[str, np.random.Generator | None], Array] | None = field(default=None, kw_only=True)
     fixed_point: bool = field(default=False, kw_only=True)

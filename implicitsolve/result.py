@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._summary import Representation, format_arrays, list_entries, summarize
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, CallersArray, HostArray, Indices
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.stopping import Counts
@@ -283,7 +283,7 @@ class LinearResult(Ending):
         Products with A, the confirming ones included.
     """
 
-    x: Array
+    x: CallersArray
     status: Any
     residual_norm: Any
     iterations: Any
@@ -337,8 +337,8 @@ class NonlinearResult(Ending):
     <Status.CONVERGED: 1>
     """
 
-    x: Array
-    fun: Array
+    x: CallersArray
+    fun: CallersArray
     status: Any
     residual_norm: Any
     initial_norm: Any

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, CallersArray, HostArray
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.status import Status
 
@@ -61,7 +61,7 @@ class LinearStop:
         """Return the inequality."""
         return "||b - A x||_2 <= " + _bound(self.atol, self.rtol, "max(1e-06, 100 eps)", "||b||_2")
 
-    def target(self, b_norm: HostArray, b: Array = None) -> HostArray:
+    def target(self, b_norm: HostArray, b: Array | None = None) -> HostArray:
         """Right-hand side of the inequality for systems whose b has these norms; b determines the dtype."""
         precision = 0.0 if b is None else eps(array_namespace(b), b.dtype)
         rtol = _relative(self.atol, self.rtol, max(1e-6, 100 * precision))
@@ -135,7 +135,7 @@ class NonlinearStop:
     max_iterations: int | None = None
     max_evaluations: int | None = None
     max_seconds: float | None = None
-    norm: str | Callable[[Array], Any] = "max"
+    norm: str | Callable[[CallersArray], Any] = "max"
 
     def __post_init__(self) -> None:
         check_tolerance("NonlinearStop", "atol", self.atol)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, device, is_cupy_array, is_numpy_array, real_dtype
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, ArrayT, HostArray, Indices
 
 FEW_ROWS = 4  # rows up to which `clear` writes one by one: a transfer of indices to a device costs a few launches
 
@@ -16,9 +16,10 @@ def to_host(x: Array) -> HostArray:
     """Copy a short array to NumPy. On a GPU each call is one transfer, and synchronizes with the device."""
     if isinstance(x, np.ndarray):
         return x
+    foreign: Any = x
     if is_cupy_array(x):
-        return x.get()
-    return np.asarray(x) if isinstance(x, np.generic) else np.from_dlpack(x)
+        return foreign.get()
+    return np.asarray(x) if isinstance(x, np.generic) else np.from_dlpack(foreign)
 
 
 def from_host(values: HostArray, like: Array) -> Array:
@@ -47,7 +48,7 @@ def zero_vectors(like: Array, *axes: int) -> Array:
     return array_namespace(like).zeros((*axes, like.shape[-1]), dtype=like.dtype, device=device(like))
 
 
-def gather(x: Array, indices: Indices) -> Array:
+def gather(x: ArrayT, indices: Indices) -> ArrayT:
     """Return a copy of the rows of `x` at host indices, or at indices from `send_indices`."""
     xp = array_namespace(x)
     if not isinstance(indices, np.ndarray):
@@ -85,7 +86,7 @@ def _is_all(indices: Indices, x: Array) -> bool:
     return indices.size == x.shape[0] and bool((indices == np.arange(indices.size)).all())
 
 
-def merge_rows(where: HostArray, x: Array, y: Array) -> Array:
+def merge_rows(where: HostArray, x: ArrayT, y: ArrayT) -> ArrayT:
     """Return rows of x (b, N) where that holds, and of y elsewhere."""
     if not isinstance(x, np.ndarray):
         return array_namespace(x).where(from_host(where, x)[:, None], x, y)

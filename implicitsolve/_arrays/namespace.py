@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from array_api_compat import array_namespace as _array_namespace
@@ -18,7 +18,7 @@ from array_api_compat import is_numpy_array as is_numpy_array
 from array_api_compat import is_torch_array as is_torch_array
 from array_api_compat import numpy as _numpy
 
-from implicitsolve._typing import Array, HostArray, Namespace
+from implicitsolve._typing import Array, ArrayT, HostArray, Namespace
 
 numpy_namespace: Namespace = _numpy
 _known: dict[type, Namespace] = {}
@@ -49,7 +49,7 @@ def library(x: Array) -> str:
     return _array_namespace(x).__name__.removeprefix("array_api_compat.").partition("._")[0]
 
 
-def is_array(x: object) -> bool:
+def is_array(x: object) -> TypeGuard[Array]:
     """Whether `x` is an array of a library that follows the array API standard."""
     return isinstance(x, np.ndarray) or bool(is_array_api_obj(x))
 
@@ -95,12 +95,12 @@ def is_safe(norms: HostArray, xp: Namespace, dtype: Any) -> HostArray:
     return (norms > low) & (norms < high)
 
 
-def copy_array(x: Array) -> Array:
+def copy_array(x: Any) -> Any:
     """Return a copy of an array."""
     return x.copy() if type(x) is np.ndarray else array_namespace(x).asarray(x, copy=True)
 
 
-def near_reciprocals(size: Array) -> Array:
+def near_reciprocals(size: ArrayT) -> ArrayT:
     """Powers of 2, which round nothing, nearest to 1 / size; 1 where that is 0 (an empty row of a singular matrix)."""
     xp = array_namespace(size)
     mantissa, exponents = xp.frexp(size)

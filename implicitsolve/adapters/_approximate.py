@@ -17,7 +17,7 @@ from implicitsolve.adapters._common import check_array, check_no_grad, check_siz
 FULL, SKIPPED = "full", "skipped"
 
 
-def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array = None) -> ApproximateFixedPoint:
+def approximate_fixed_point(problem: Problem, rho: int, *, x0: Array | None = None) -> ApproximateFixedPoint:
     """Apply the function G of a fixed-point problem x = G(x) a fixed number of times.
 
     Of a causal network, such as `elman`, the result at every position is that of the network restarted from the start's

@@ -29,7 +29,7 @@ class Cotangents(NamedTuple):
     arguments: Sequence[Array]
     mixture: tuple[Array, ...] = ()
     neighbours: tuple[Array, ...] | None = None
-    joined: Array = None  # (n, blocks k)
+    joined: Array | None = None  # (n, blocks k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class Cell(ByFields, ABC):
 
     @abstractmethod
     def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array, distances: Distances = None
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
     ) -> Array:
         """f, and its derivatives in `factors` (factor_count, n, factor_size), which is written, unless it is None."""
 
@@ -324,12 +324,12 @@ class GatedCell(AffineCell):
 
     @abstractmethod
     def mix(
-        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances
+        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array | None, distances: Distances
     ) -> tuple[Array, ...]:
         """The mixture of the neighbours' states, for the products that its arguments contain."""
 
     @abstractmethod
-    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array = None) -> Array:
+    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array | None = None) -> Array:
         """f of a mixture, for the projections of the gates' arguments."""
 
     @abstractmethod
@@ -354,13 +354,12 @@ class GatedCell(AffineCell):
 
     def split(self, factors: Array) -> tuple[Array, Array]:
         """Factors of the mixture and of the gates."""
-        count = self.mixing_count
-        return (None, None) if factors is None else (factors[:count, ...], factors[count:, ...])
+        return factors[: self.mixing_count, ...], factors[self.mixing_count :, ...]
 
     def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array, distances: Distances = None
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
     ) -> Array:
-        m, (mixing, gating) = len(self.offsets), self.split(factors)
+        m, (mixing, gating) = len(self.offsets), (None, None) if factors is None else self.split(factors)
         mixture = self.mix(self.products(neighbours), x[0][:m, ...], neighbours, mixing, distances)
         return self.gate(x[0][m:, ...], mixture, gating)
 

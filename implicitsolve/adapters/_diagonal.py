@@ -91,7 +91,9 @@ def diagonal_lstm_parameters(
     return draw("diagonal_lstm_parameters", DiagonalLSTMCell.shapes, d, k, scale, rng, dtype)
 
 
-def diagonal_gru(params: Mapping[str, Array], inputs: Array, *, lengths: Lengths = None, h0: Array = None) -> Problem:
+def diagonal_gru(
+    params: Mapping[str, Array], inputs: Array, *, lengths: Lengths = None, h0: Array | None = None
+) -> Problem:
     """Return a GRU with diagonal recurrent weights as a problem: residual(H) = H - F(H).
 
     Block t of F(H) is h, with p = h_{t-1}, where * and the products with u are element by element::
@@ -170,7 +172,12 @@ def diagonal_gru(params: Mapping[str, Array], inputs: Array, *, lengths: Lengths
 
 
 def diagonal_lstm(
-    params: Mapping[str, Array], inputs: Array, *, lengths: Lengths = None, h0: Array = None, c0: Array = None
+    params: Mapping[str, Array],
+    inputs: Array,
+    *,
+    lengths: Lengths = None,
+    h0: Array | None = None,
+    c0: Array | None = None,
 ) -> Problem:
     """Return an LSTM with diagonal recurrent weights as a problem: residual(H) = H - F(H).
 
@@ -246,12 +253,12 @@ class DiagonalCell(AffineCell):
         return True
 
     def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array, distances: Distances = None
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
     ) -> Array:
         return self.evaluate(x[0], near(neighbours, distances, x[0].shape[-2])[0], factors)
 
     @abstractmethod
-    def evaluate(self, x: Array, state: Array, factors: Array) -> Array:
+    def evaluate(self, x: Array, state: Array, factors: Array | None) -> Array:
         """f for the arguments' projections (blocks, ..., k), and its derivatives unless `factors` is None."""
 
     @abstractmethod
@@ -317,7 +324,7 @@ class DiagonalGRUCell(DiagonalCell):
     def factor_count(self) -> int:
         return 5
 
-    def evaluate(self, x: Array, state: Array, factors: Array) -> Array:
+    def evaluate(self, x: Array, state: Array, factors: Array | None) -> Array:
         u, h, tanh = self.weights, state, array_namespace(x).tanh
         keep, r = gate(u[0, :] * h + x[0, ...]), gate(-(u[1, :] * h + x[1, ...]))
         candidate = tanh(u[2, :] * (r * h) + x[2, ...])
@@ -353,7 +360,7 @@ class DiagonalLSTMCell(DiagonalCell):
     def factor_count(self) -> int:
         return 9
 
-    def evaluate(self, x: Array, state: Array, factors: Array) -> Array:
+    def evaluate(self, x: Array, state: Array, factors: Array | None) -> Array:
         xp, u, k = array_namespace(x), self.weights, self.factor_size
         h, c = state[..., :k], state[..., k:]
         i, f, o = (gate(-(u[j, :] * h + x[j, ...])) for j in (0, 1, 3))

@@ -58,7 +58,12 @@ def gru_parameters(
 
 
 def implicit_gru(
-    params: Mapping[str, Array], inputs: Array, *, lengths: Lengths = None, hs: Array = None, he: Array = None
+    params: Mapping[str, Array],
+    inputs: Array,
+    *,
+    lengths: Lengths = None,
+    hs: Array | None = None,
+    he: Array | None = None,
 ) -> Problem:
     """Return the implicit GRU on a batch of sequences as a problem: residual(H) = H - F(H).
 
@@ -144,8 +149,8 @@ def gru_switch(
     states: Array,
     *,
     lengths: Lengths = None,
-    hs: Array = None,
-    he: Array = None,
+    hs: Array | None = None,
+    he: Array | None = None,
 ) -> Array:
     """Return the switch s of an implicit GRU at given states: the weight of the previous state, 1 - s of the next.
 
@@ -191,7 +196,9 @@ def gru_switch(
     return layer.map.unpack(layer.rows, s) + 0.5 * (1.0 - is_position)
 
 
-def _layer(caller: str, params: object, inputs: Array, lengths: Lengths, hs: Array, he: Array) -> tuple[Layer, GRUCell]:
+def _layer(
+    caller: str, params: object, inputs: Array, lengths: Lengths, hs: Array | None, he: Array | None
+) -> tuple[Layer, GRUCell]:
     """Check and copy every argument, and compute what is linear in the inputs."""
     parameters = read_parameters(caller, params, inputs, GRUCell.shapes, size="b")
     cell = GRUCell.of(parameters)
@@ -247,8 +254,8 @@ def stencil_gru(
     *,
     offsets: Sequence[int],
     lengths: Lengths = None,
-    hs: Array = None,
-    he: Array = None,
+    hs: Array | None = None,
+    he: Array | None = None,
 ) -> Problem:
     """Return a GRU on any stencil, on a batch of sequences, as a problem: residual(H) = H - F(H).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from array_api_compat import device
@@ -18,7 +19,7 @@ from implicitsolve.adapters._common import ByFields, DType, Lengths, check_array
 from implicitsolve.adapters._gradients import Boundaries, Boundary, Gradients, direction, jacobian, one_step
 from implicitsolve.adapters._rows import Rows, stepwise, sweep, sweep_residual
 from implicitsolve.adapters._transition import Derivative, Map, Transition, difference
-from implicitsolve.elimination import Coupling, Half, Halves
+from implicitsolve.elimination import Half, Halves
 from implicitsolve.solve import keep_heap
 from implicitsolve.stopping import check_generator
 
@@ -186,7 +187,7 @@ class Layer(ByFields):
         """One half as a function of the other."""
         return self._half(parity, other).apply(other)
 
-    def linearize_half(self, parity: int, other: Array) -> tuple[Array, Coupling]:
+    def linearize_half(self, parity: int, other: Array) -> tuple[Array, Any]:
         return self._half(parity, other).linearize(other)
 
     def _half(self, parity: int, other: Array) -> Transition:

@@ -316,7 +316,7 @@ class Sweep(ByFields):
             found.append((level, near, own if is_sparse else from_host(own.toarray(), self.like)))
         return found
 
-    def __call__(self, update: Update, *given: Array, factors: Array = None) -> Array:
+    def __call__(self, update: Update, *given: Array, factors: Array | None = None) -> Array:
         """Return x with x = update(A (factors * x), *given), for (..., n), where `update` acts on each number."""
         xp, like = array_namespace(given[0]), given[-1]
         given, scale = tuple(self._ordered(x) for x in given), None if factors is None else self._ordered(factors)

@@ -255,7 +255,7 @@ def _corners(steps: Any, offset: int, r: int, c: int) -> Any:
     return np.stack([steps * r, (steps + offset) * c], axis=1)
 
 
-def lifted_inputs(sequences: Array, *, initial: Array = None) -> Array:
+def lifted_inputs(sequences: Array, *, initial: Array | None = None) -> Array:
     """Return sequences as the inputs of a lifted recurrent net, the last step first.
 
     Parameters

@@ -160,7 +160,9 @@ def matrices(
 def _placed(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
     """Return the matrix with the weights in their places, zero elsewhere."""
     like = next(iter(weights.values()))
-    blocks = [(weights[name], i, j) for name, corners in places.items() for i, j in corners.tolist()]
+    blocks: list[tuple[Any, int, int]] = [
+        (weights[name], i, j) for name, corners in places.items() for i, j in corners.tolist()
+    ]
     sizes = {tuple(block.shape) for block, _, _ in blocks}
     r, c = next(iter(sizes)) if blocks else (shape[0], shape[0])
     is_grid = len(sizes) <= 1 and not any(i % r or j % c for _, i, j in blocks) and not (shape[0] % r or shape[1] % c)
@@ -310,17 +312,18 @@ def outer(A: Matrix, y: Array, x: Array) -> Any:
         return xp.matmul(xp.matrix_transpose(y), x)
     (r, c), rows, data = A.blocksize if A.format == "bsr" else (1, 1), block_rows(A), np.empty_like(A.data)
     blocks, left, right = data.reshape(-1, r, c), _stacked(y, r), _stacked(x, c)
-    step = max(1, 2**18 // (len(x) * max(r, c)))  # blocks at once, whose temporaries stay in the cache
+    step = max(1, 2**18 // (x.shape[0] * max(r, c)))  # blocks at once, whose temporaries stay in the cache
     for start in range(0, len(blocks), step):
         part = slice(start, start + step)
         np.matmul(left[rows[part]].transpose(0, 2, 1), right[A.indices[part]], out=blocks[part])
     return type(A)((data, A.indices.copy(), A.indptr.copy()), shape=A.shape)
 
 
-def astype(A: Matrix, dtype: Any) -> Matrix:
+def astype(A: Any, dtype: Any) -> Matrix:
     """The matrix in another floating-point dtype."""
-    is_array = not isinstance(A, BlockBandedMatrix) and not scipy.sparse.issparse(A)
-    return array_namespace(A).astype(A, dtype) if is_array else A.astype(dtype)
+    if isinstance(A, BlockBandedMatrix) or scipy.sparse.issparse(A):
+        return A.astype(dtype)
+    return array_namespace(A).astype(A, dtype)
 
 
 def entries(A: Matrix) -> Any:

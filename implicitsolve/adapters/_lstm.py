@@ -60,10 +60,10 @@ def implicit_lstm(
     inputs: Array,
     *,
     lengths: Lengths = None,
-    hs: Array = None,
-    cs: Array = None,
-    he: Array = None,
-    ce: Array = None,
+    hs: Array | None = None,
+    cs: Array | None = None,
+    he: Array | None = None,
+    ce: Array | None = None,
 ) -> Problem:
     """Return an implicit LSTM on a batch of sequences as a problem: residual(H) = H - F(H).
 
@@ -209,11 +209,11 @@ class LSTMCell(GatedCell):
         return self.gate(x[0][2:, ...], (self.hidden(previous), previous[..., self.factor_size :]))
 
     def mix(
-        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances
+        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array | None, distances: Distances
     ) -> tuple[Array, ...]:
         return self.lstm.mix(arguments, x, neighbours, factors, distances)
 
-    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array = None) -> Array:
+    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array | None = None) -> Array:
         hhat, chat = mixture
         return self.lstm.state(self._gate_products(hhat), x, chat, factors)
 

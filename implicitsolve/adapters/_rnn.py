@@ -78,8 +78,8 @@ def implicit_rnn(
     *,
     activation: str = "tanh",
     lengths: Lengths = None,
-    hs: Array = None,
-    he: Array = None,
+    hs: Array | None = None,
+    he: Array | None = None,
 ) -> Problem:
     """Return an implicit RNN on a batch of sequences as a problem: residual(H) = H - F(H).
 
@@ -213,7 +213,12 @@ def elman_parameters(
 
 
 def elman(
-    params: Mapping[str, Array], inputs: Array, *, activation: str = "tanh", lengths: Lengths = None, h0: Array = None
+    params: Mapping[str, Array],
+    inputs: Array,
+    *,
+    activation: str = "tanh",
+    lengths: Lengths = None,
+    h0: Array | None = None,
 ) -> Problem:
     """Return an Elman network on a batch of sequences as a problem: residual(H) = H - F(H).
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from array_api_compat import device
@@ -125,8 +125,8 @@ class Rows(ByFields):
     strides: Indices  # (B,) its rows
     blocks: int  # T, the length of the padded sequences
     margin: int  # the largest shift
-    source: Array = None  # where a row comes from (B T where it holds no position); None where nothing is padded
-    place: Array = None  # where a position goes (`spare_row` if padded)
+    source: Array | None = None  # where a row comes from (B T where it holds no position); None where nothing is padded
+    place: Array | None = None  # where a position goes (`spare_row` if padded)
 
     @classmethod
     def of(cls, lengths: Indices, blocks: int, margin: int, like: Array) -> Rows:
@@ -177,7 +177,7 @@ class Rows(ByFields):
         return self.body + self.margin
 
     @cached_property
-    def empty(self) -> Array:
+    def empty(self) -> Any:
         """Which rows hold no position, with the margins."""
         return self.source == self.systems * self.blocks
 
@@ -220,7 +220,7 @@ class Rows(ByFields):
         rows, is_host = self.count + 2 * self.margin, isinstance(x, np.ndarray)
         if T == 0:
             return zeros((rows, k), x)
-        if self.place is not None:
+        if self.source is not None:
             flat = xp.reshape(x, (B * T, k))
             if not is_host:
                 return taken(flat, self.source, B * T)
@@ -294,7 +294,12 @@ Run: TypeAlias = Callable[..., Array]
 
 def stepwise(step: Callable[[tuple[Array, ...], tuple[Array, ...]], Array]) -> Run:
     """The recurrence of ``step(x, states)``, which returns the next states (m, k) from those `lags` steps ago."""
-    return partial(kernels.recurrence, lambda *arguments: 2 * (step(*arguments),))
+
+    def pair(x: tuple[Array, ...], states: tuple[Array, ...]) -> tuple[Array, Array]:
+        value = step(x, states)
+        return value, value
+
+    return partial(kernels.recurrence, pair)
 
 
 def sweep(

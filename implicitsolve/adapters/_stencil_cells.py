@@ -96,7 +96,7 @@ class GRUCell(GatedCell):
         return self.gate(x[0][len(self.offsets) :, ...], (previous,))
 
     def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array, distances: Distances = None
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
     ) -> Array:
         whole = self.whole_for(x[0])
         if whole is not None:
@@ -104,11 +104,11 @@ class GRUCell(GatedCell):
         return super().linearize(x, neighbours, factors, distances)
 
     def mix(
-        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array, distances: Distances
+        self, arguments: list[Array], x: Array, neighbours: Sequence[Array], factors: Array | None, distances: Distances
     ) -> tuple[Array, ...]:
         return (self.mixer.value(arguments, x, neighbours, factors, distances),)
 
-    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array = None) -> Array:
+    def gate(self, x: Array, mixture: tuple[Array, ...], factors: Array | None = None) -> Array:
         (hhat,), (gates_T, U_T) = mixture, self.gates_transposed
         keep, reset = self.gru.reset(stacked(self.times(hhat, gates_T), self.size), x[:2, ...], hhat, factors)
         return self.gru.blend(self.times(reset, U_T), x[2, ...], keep, hhat, factors)
@@ -193,7 +193,7 @@ class GRUCell(GatedCell):
         """Of each neighbour s_j, and dhhat/da_j."""
         m = len(self.offsets)
         shares = [factors[j, ...] for j in range(m - 1)]
-        last = 1.0 - sum(shares[1:], shares[0]) if shares else array_namespace(factors).ones_like(factors[0, ...])
+        last: Any = 1.0 - sum(shares[1:], shares[0]) if shares else array_namespace(factors).ones_like(factors[0, ...])
         return list(zip([*shares, last], (factors[m - 1 + j, ...] for j in range(m))))
 
     def diagonals(self, factors: Array) -> tuple[Array, ...]:
@@ -301,7 +301,7 @@ class RNNCell(Cell):
         return (self.x.project(x)[0, ...],)
 
     def linearize(
-        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array, distances: Distances = None
+        self, x: tuple[Array, ...], neighbours: Sequence[Array], factors: Array | None, distances: Distances = None
     ) -> Array:
         return self.rnn.value(self.activation, self.products(neighbours), x[0], factors, distances)
 
@@ -324,7 +324,8 @@ class RNNCell(Cell):
         return list(neighbours)
 
     def recurrent(self, states: Sequence[Array]) -> list[Array]:
-        return [sum(self.products(states))]
+        first, *others = self.products(states)
+        return [sum(others, first)]
 
     def recurrence(self, of: str) -> Run | None:
         """One of these, with the network's own states for neighbours; "step" and "residual" only on a device."""

@@ -135,7 +135,7 @@ class Transition(ByFields):
         """Whether the cell takes states as they are, without a matrix of them."""
         return self.map.is_full and not self.has_edges and self.cell.takes_sequences
 
-    def each(self, function: Callable[..., Array], states: Array, factors: Array = None) -> Array:
+    def each(self, function: Callable[..., Array], states: Array, factors: Array | None = None) -> Array:
         """``function(own states, x, neighbours, factors, distances)`` of all positions."""
         map, rows = self.map, self.map.target
         if self.in_sequences:

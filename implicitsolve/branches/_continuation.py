@@ -354,7 +354,7 @@ class _Search:
     def _confirmed(self, z: HostArray) -> NonlinearResult | None:
         """The result of `root` there, if it is a new solution."""
         result = root(self.problem, self.system.state(z), stop=NonlinearStop(atol=self.target, norm=self.stop.norm))
-        found = np.append(result.x.reshape(-1), 0.0)
+        found = np.append(result.x, 0.0)
         if not result.success or min(self._distances(found), default=np.inf) <= APART:
             return None
         self.roots.append(found[:-1])

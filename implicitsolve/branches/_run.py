@@ -84,7 +84,7 @@ class Run:
         point = path.correct(z, row, None).point
         if point is None:
             found = self._solved(z)
-            point = path.correct(np.append(found.x.reshape(-1), z[-1]), row, None).point
+            point = path.correct(np.append(found.x, z[-1]), row, None).point
             if point is None:
                 status = Status.STAGNATED if found.success else Status(found.status)
                 self.end(status, f"no solution at the start: {status.message}")

@@ -192,7 +192,7 @@ class ExtendedSystem:
         """The derivative of F with respect to lam: the problem's own, or a difference."""
         problem = self.evaluator(z).problem
         if problem.parameter_jvp is not None:
-            name = self.family.parameter or next(iter(problem.parameters or {"lam": None}))
+            name = self.family.parameter or next(iter(problem.parameters or ()), "lam")
             self.tally.add("jvps")
             return np.array(problem.parameter_jvp(self.state(z), {name: 1.0}), dtype=float).reshape(self.size)
         moved = z.copy()
@@ -341,7 +341,7 @@ class Frame:
         if self.factors is None:
             return self._krylov(b, self.row if row is None else row, guess)
         with np.errstate(all="ignore"):
-            return self.factors.solve_adjoint(b) if transposed else self.factors.solve(b)
+            return np.asarray(self.factors.solve_adjoint(b) if transposed else self.factors.solve(b))
 
     @property
     def sign(self) -> float:

@@ -16,7 +16,7 @@ from scipy.optimize import OptimizeResult
 
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
 from implicitsolve._scipy_keywords import DROP_IN_REPLACEMENTS
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, CallersArray, HostArray, Product, Residual
 from implicitsolve.errors import NoConvergence
 from implicitsolve.globalize import Backtracking, FullStep, Wolfe
 from implicitsolve.globalize._line_search import LineSearch
@@ -45,7 +45,7 @@ class UnknownOptionError(TypeError, ValueError):
 
 
 def newton_krylov(
-    residual: Callable[[Array], Array] | None = None,
+    residual: Residual | None = None,
     x0: Any = None,
     iter: int | None = None,
     rdiff: float | None = None,
@@ -59,12 +59,12 @@ def newton_krylov(
     f_rtol: float | None = None,
     x_tol: float | None = None,
     x_rtol: float | None = None,
-    tol_norm: Callable[[Array], Any] | None = None,
+    tol_norm: Callable[[CallersArray], Any] | None = None,
     line_search: Any = "armijo",
-    callback: Callable[[Array, Array], Any] | None = None,
+    callback: Callable[[CallersArray, CallersArray], Any] | None = None,
     *,
-    jvp: Callable[[Array, Array], Array] | None = None,
-    jac: Callable[[Array], Any] | None = None,
+    jvp: Product | None = None,
+    jac: Callable[[CallersArray], Any] | None = None,
     structure: Any = None,
     batch_ndim: int = 0,
     max_evaluations: int | None = None,
@@ -225,7 +225,7 @@ class _ScipyStop(NonlinearStop):
         *,
         iter: int | None,
         maxiter: int | None,
-        tol_norm: Callable[[Array], Any] | None,
+        tol_norm: Callable[[CallersArray], Any] | None,
         **budget: Any,
     ) -> _ScipyStop:
         """Translate SciPy's keywords."""
@@ -362,7 +362,7 @@ def _preconditioner(M: Any, residual: Any) -> Any:
     return at
 
 
-def _monitor(verbose: bool, callback: Callable[[Array, Array], Any] | None, batch_ndim: int) -> Monitor | None:
+def _monitor(verbose: bool, callback: Product | None, batch_ndim: int) -> Monitor | None:
     monitors: list[Any] = []
     if callback is not None:
 

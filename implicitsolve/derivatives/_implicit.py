@@ -332,8 +332,8 @@ class _Point:
             self.J = self.assembler.assemble(self.evaluator, self.flat, self._residual())
         return self.J
 
-    def _residual(self) -> Array:
-        """F at the solution, which differences need."""
+    def _residual(self) -> Any:
+        """F at the solution, which differences need; None where products are exact."""
         evaluator = self.evaluator
         if self.F is None and not evaluator.has_exact_products:
             self.F = evaluator.residual(self.flat)

@@ -11,7 +11,7 @@ import numpy as np
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
 from implicitsolve._summary import Representation
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, CallersArray, HostArray
 from implicitsolve.derivatives._systems import gradients_of
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
@@ -35,7 +35,7 @@ class JacobianPenalty(Representation):
     """
 
     value: float
-    gradients: dict[str, Array]
+    gradients: dict[str, CallersArray]
     cotangent: Array
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._arrays.host import from_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps
 from implicitsolve._summary import summarize_derivative
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, CallersArray, HostArray
 from implicitsolve.elimination._even_odd import halves_of, merge, reduced_jacobian, split
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod, KrylovOutcome
@@ -49,8 +49,8 @@ class AdjointResult(Ending):
 
     _best: ClassVar[str] = "adjoint"
 
-    gradients: dict[str, Array]
-    adjoint: Array
+    gradients: dict[str, CallersArray]
+    adjoint: CallersArray
     status: Any
     linear: LinearResult = field(repr=False)
     counts: Counts
@@ -79,7 +79,7 @@ class TangentResult(Ending):
 
     _best: ClassVar[str] = "tangent"
 
-    tangent: Array
+    tangent: CallersArray
     status: Any
     linear: LinearResult = field(repr=False)
     counts: Counts
@@ -149,7 +149,8 @@ class HalfSystem:
             iterations = iterations + np.where(active, outcome.iterations, 0)
             reported = None if is_first and self.in_single else outcome.status  # in float64 it may still converge
             status = np.where(active, _statuses(self.norms, self.target, reported), status)
-        if self.kept is None:  # x = 0 satisfies the stopping rule
+        is_zero = self.kept is None
+        if is_zero:  # x = 0 satisfies the stopping rule
             self._measure(self.evaluator.xp.zeros_like(self.b[1]))
         status = np.where(status == Status.RUNNING, int(Status.STAGNATED), status)
         x = self.evaluator.flatten(merge(self.elimination.eliminated, self.kept, self.axis))
@@ -180,9 +181,9 @@ class HalfSystem:
         self._measure(d if self.kept is None else self.kept + d)
         return outcome
 
-    def _measure(self, kept: Array | None, *others: Array) -> None:
+    def _measure(self, kept: Any, *others: Array) -> None:
         """Set the kept blocks, None for zero; compute the residual, and the norms of other arrays with it."""
-        self.kept = kept
+        self.kept: Any = kept
         self.elimination = self._eliminate(self.b[0], kept)
         with np.errstate(all="ignore"):
             residual = self.b[1] + self.elimination.back
@@ -200,7 +201,7 @@ class HalfSystem:
         start = xp.where(xp.any(b != 0, axis=1, keepdims=True), start, xp.zeros_like(start))
         return split(self.evaluator.unflatten(start), self.axis)[1]
 
-    def _eliminate(self, b: Array, kept: Array | None) -> Elimination:
+    def _eliminate(self, b: Array, kept: Any) -> Elimination:
         """Compute the eliminated blocks, with right-hand side b, from the kept ones, and couple back; None is zero."""
         first, second, tally = self.first, self.second, self.evaluator.tally
         if kept is not None:  # the first half of a product, counted as the whole

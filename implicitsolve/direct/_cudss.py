@@ -47,7 +47,7 @@ class Engine(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    def solve(self, b: Array, trans: str) -> Array:
+    def solve(self, b: Any, trans: str) -> Any:
         """Solve A x = b ("N"), A^T x = b ("T") or A^H x = b ("H")."""
         ...
 
@@ -177,7 +177,7 @@ class _Factors:
         """Bytes of the factors, as estimated by cuDSS."""
         return sum(solver.nbytes for solver in self._solvers.values())
 
-    def solve(self, b: Array, trans: str) -> Array:
+    def solve(self, b: Any, trans: str) -> Any:
         """Solve A x = b ("N"), A^T x = b ("T") or A^H x = b ("H")."""
         first, last = self._scales if trans == "N" else self._scales[::-1]
         return last * self.unscaled(first * b, trans)

@@ -87,7 +87,7 @@ class SparsePlan:
 
     def engines(self, A: SparseMatrix) -> list[Engine | None]:
         """Factors of each system; None where it is singular."""
-        return [_engine(self, row) for row in A.flat_data]
+        return [_engine(self, row) for row in np.asarray(A.flat_data)]
 
     @cached_property
     def permuted(self) -> tuple[HostArray, Sparse]:

@@ -43,7 +43,7 @@ class Record:
 class CheckpointFile:
     """The file of a solve."""
 
-    def __init__(self, path: Any, like: Array, settings: Mapping[str, str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], like: Any, settings: Mapping[str, str]) -> None:
         self.like, self.settings = like, {"format": "3", **settings}
         self.path = Path(os.fspath(path))
         if not self.path.parent.is_dir():
@@ -72,7 +72,7 @@ class CheckpointFile:
         except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
             raise ValueError(f"checkpointed: the file {str(path)!r} is no checkpoint: {error}") from error
         self._compare(path, settings)
-        states = {name: from_host(ends[name], self.like) for name in ("x", "fun")}
+        states: dict[str, Any] = {name: from_host(ends[name], self.like) for name in ("x", "fun")}
         return replace(record, ends=replace(record.ends, **states))
 
     def _compare(self, path: Path, settings: Mapping[str, str]) -> None:
@@ -114,7 +114,7 @@ def nested(file: Mapping[str, HostArray]) -> dict[str, Any]:
     return found
 
 
-def digest(x: Array) -> str:
+def digest(x: Any) -> str:
     """Dtype, shape and hash of an array."""
     values = np.ascontiguousarray(to_host(x))
     return f"{values.dtype}{list(values.shape)} {hashlib.sha256(values.data).hexdigest()[:16]}"
@@ -235,7 +235,13 @@ class _Legs:
     """A solve in legs, on states (B, *event_shape)."""
 
     def __init__(
-        self, problem: Problem, x0: Array, path: Any, every: int, solver: NonlinearMethod, stop: NonlinearStop
+        self,
+        problem: Problem,
+        x0: Any,
+        path: str | os.PathLike[str],
+        every: int,
+        solver: NonlinearMethod,
+        stop: NonlinearStop,
     ) -> None:
         self.problem, self.every, self.stop = problem, every, stop
         is_iterated = isinstance(solver, Auto) and problem.fixed_point and problem.substitute is None

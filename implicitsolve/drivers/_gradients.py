@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, as_inexact
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, CallersArray, HostArray, Indices
 from implicitsolve.derivatives import AdjointResult, pull_back
 from implicitsolve.derivatives._systems import long_krylov
 from implicitsolve.drivers._stream import solve_stream
@@ -54,9 +54,9 @@ class StreamGradients(Ending):
 
     _best: ClassVar[str] = "solution.x"
 
-    gradients: dict[str, Array]
+    gradients: dict[str, CallersArray]
     solution: NonlinearResult = field(repr=False)
-    adjoint: Array
+    adjoint: CallersArray
     status: Any
     counted: HostArray
     counts: Counts
@@ -64,7 +64,7 @@ class StreamGradients(Ending):
 
 def stream_gradients(
     problem: Problem,
-    cotangent: Callable[[Array, Indices], Any] | Any,
+    cotangent: Callable[[CallersArray, Indices], Any] | Any,
     x0: Any = None,
     *,
     batch_size: int,

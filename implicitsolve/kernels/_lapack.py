@@ -60,7 +60,7 @@ class LapackFactors:
         return x
 
 
-def block_lu(blocks: Array, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Factors:
+def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Factors:
     """Factor each system: small blocks, with pivoting over the band, as a scalar band, others block by block."""
     if pivoting == "band" and blocks.shape[-1] < SMALL_BLOCK:
         return _one_by_one(factor_band, blocks, lower, upper)

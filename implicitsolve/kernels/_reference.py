@@ -170,12 +170,11 @@ class _BlockQR(_Reference):
         zero = xp.zeros_like(rows[0][0])
         Q: list[Array] = []
         R: list[dict[int, Array]] = []
-        window = [[row.get(c, zero) for c in range(lower + upper + 1)] for row in rows[: lower + 1]]
+        window: list[list[Any]] = [[row.get(c, zero) for c in range(lower + upper + 1)] for row in rows[: lower + 1]]
         for t in range(len(rows)):
             last = min(t + lower + upper, len(rows) - 1)  # last column that the window reaches
             q, r = xp.linalg.qr(xp.concat([row[0] for row in window], axis=1), mode="complete")
-            right = xp.concat([xp.concat(row[1:] or [zero], axis=2) for row in window], axis=1)
-            right = _adjoint(q) @ right
+            right = _adjoint(q) @ xp.concat([xp.concat(row[1:] or [zero], axis=2) for row in window], axis=1)
             pieces = [right[:, i * k : (i + 1) * k, :] for i in range(lower + 1)]
             row = xp.concat(list(rows[t].values()), axis=2)
             is_void = xp.any(xp.max(xp.abs(row), axis=2) == 0, axis=1)  # rotations turn a zero row into rounding errors
@@ -298,7 +297,7 @@ def _substitute_adjoint(U: list[dict[int, Array]], x: list[Array]) -> None:
             x[s] = x[s] - _adjoint(U[t][s]) @ x[t]
 
 
-def _left_solve(D: Array, b: Array) -> Array:
+def _left_solve(D: Any, b: Any) -> Any:
     """D^-1 b for batches of blocks; by the factors of D^H where rounding makes D singular though D^H is not."""
     xp = array_namespace(b)
     try:

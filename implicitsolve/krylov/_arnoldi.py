@@ -110,8 +110,8 @@ class Cycle:
     def __init__(self, r: Array, norms: HostArray) -> None:
         size = r.shape[0]
         self.r = r
-        self.dx: Array = None  # the correction that minimizes the residual over the space
-        self.residual: Array = None  # what remains by the recurrence, without a product, if requested
+        self.dx: Any = None  # the correction that minimizes the residual over the space
+        self.residual: Any = None  # what remains by the recurrence, without a product, if requested
         self.norm = norms.copy()  # of that
         self.columns = np.zeros(size, dtype=int)  # of each system's space
         self.broken = np.zeros(size, dtype=bool)  # whose space was exhausted before the target: A is singular on it
@@ -122,8 +122,7 @@ class Cycle:
         if systems.size == self.norm.size:  # all at once, so in their order
             self.dx, self.residual = dx, residual
             return
-        if self.dx is None:
-            self.complete(needs_residual=residual is not None)
+        self.complete(needs_residual=residual is not None)
         scatter(self.dx, systems, dx)
         if residual is not None:
             scatter(self.residual, systems, residual)
@@ -176,7 +175,7 @@ class Arnoldi:
         on_finish: OnFinish | None = None,
         polish: bool = False,
         needs_residual: bool = True,
-        storage: tuple[Array, Array] = (None, None),
+        storage: tuple[Array | None, Array | None] = (None, None),
     ) -> None:
         xp, size, capacity = array_namespace(r), r.shape[0], max(1, min(columns, r.shape[1]))
         self.cycle, self.A, self.M, self.target, self.capacity = Cycle(r, norms), A, M, target, capacity
@@ -199,8 +198,11 @@ class Arnoldi:
         self.work: Any = vectors_like(r)
         self.work.start(self.V, r, norms, self.alive)
         self.is_flexible = M is not None or self.given > 0
-        is_fit = Z is not None and Z.shape == V.shape and Z.dtype == V.dtype
-        self.Z: Array = V if not self.is_flexible else Z if is_fit else room(r, size, V.shape[1])
+        if not self.is_flexible:
+            Z = V
+        elif Z is None or (Z.shape, Z.dtype) != (V.shape, V.dtype):
+            Z = room(r, size, V.shape[1])
+        self.Z: Array = Z
 
     def run(self) -> Cycle:
         """Extend the bases until every system has finished, and return the corrections."""

@@ -288,7 +288,7 @@ class SpaceCollector:
                 scatter(whole, systems, padded)
             all_held[systems] = False
             all_held[systems, : held.shape[1]] = held
-        return *pair, all_held
+        return pair[0], pair[1], all_held
 
 
 @lru_cache(maxsize=32)

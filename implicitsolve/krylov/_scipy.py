@@ -142,7 +142,7 @@ class _System:
         _needs_adjoint(function, self.M, "preconditioner")
         return spla.LinearOperator((self.size, self.size), self.precondition, self.rprecondition, dtype=self.dtype)
 
-    def matvec(self, v: Array) -> Array:
+    def matvec(self, v: HostArray) -> HostArray:
         """A v / scale; the first product decides the scale."""
         self.products += 1
         w = self.A.matvec(v.reshape(1, -1))[0]
@@ -153,13 +153,13 @@ class _System:
             self.scale = 1.0 if 1e-50 < size < 1e50 else float(2.0 ** np.round(np.log2(size)))
         return w / self.scale
 
-    def rmatvec(self, w: Array) -> Array:
+    def rmatvec(self, w: HostArray) -> HostArray:
         return self.A.rmatvec(w.reshape(1, -1))[0] / (self.scale or 1.0)
 
-    def precondition(self, v: Array) -> Array:
+    def precondition(self, v: HostArray) -> HostArray:
         return self.M.matvec(v.reshape(1, -1))[0] * (self.scale or 1.0)
 
-    def rprecondition(self, w: Array) -> Array:
+    def rprecondition(self, w: HostArray) -> HostArray:
         return self.M.rmatvec(w.reshape(1, -1))[0] * (self.scale or 1.0)
 
 

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_array, is_complex
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, CallersArray
 
-Matvec: TypeAlias = Callable[[Array], Array]
+Matvec: TypeAlias = Callable[[CallersArray], CallersArray]
 Shape: TypeAlias = tuple[int, ...]
 
 

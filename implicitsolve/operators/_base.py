@@ -13,6 +13,7 @@ from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_array
 from implicitsolve._typing import Array, Indices
 from implicitsolve.operators._arguments import (
+    Matvec,
     as_number,
     checked_dtype,
     checked_shape,
@@ -84,8 +85,8 @@ class LinearOperator:
 
     def __init__(
         self,
-        matvec: Callable[[Array], Array],
-        rmatvec: Callable[[Array], Array] | None = None,
+        matvec: Matvec,
+        rmatvec: Matvec | None = None,
         *,
         in_shape: tuple[int, ...] | int,
         out_shape: tuple[int, ...] | int | None = None,
@@ -323,8 +324,8 @@ class LinearOperator:
     def _like(
         self,
         other: LinearOperator,
-        matvec: Callable[[Array], Array],
-        rmatvec: Callable[[Array], Array],
+        matvec: Matvec,
+        rmatvec: Matvec,
         take: Callable[[Indices], LinearOperator],
         in_shape: tuple[int, ...] | None = None,
     ) -> LinearOperator:

@@ -10,7 +10,7 @@ import scipy.sparse
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, is_complex
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, ArrayT, HostArray
 from implicitsolve.stopping import is_one_of
 from implicitsolve.structure import BlockBanded
 
@@ -47,14 +47,14 @@ class Products:
     What SciPy's products need (4 bytes a block, and the adjoint's blocks) is prepared at the first product and kept.
     """
 
-    def __init__(self, blocks: Array, lower: int, periodic: bool) -> None:
+    def __init__(self, blocks: Any, lower: int, periodic: bool) -> None:
         self.blocks = blocks
         self.lower = lower
         self.periodic = periodic
         self._sparse: Any = None
         self._adjoint: Products | None = None
 
-    def times(self, x: Array) -> Array:
+    def times(self, x: Any) -> Array:
         """Return A x."""
         if self._use_sparse(x):
             if self._sparse is None:
@@ -62,7 +62,7 @@ class Products:
             return _sparse_times(self._sparse, x)
         return self._by_diagonals(x, adjoint=False)
 
-    def adjoint_times(self, x: Array) -> Array:
+    def adjoint_times(self, x: Any) -> Array:
         """Return A^H x."""
         if self._use_sparse(x):
             if self._adjoint is None:
@@ -92,16 +92,16 @@ class Products:
         return is_few and isinstance(self.blocks, np.ndarray) and isinstance(x, np.ndarray) and x.size > 0
 
 
-def _sparse_times(A: Any, x: Array) -> Array:
+def _sparse_times(A: Any, x: HostArray) -> HostArray:
     if x.dtype.kind == "c" and A.dtype.kind != "c":  # not by way of a complex copy of A
-        parts = np.ascontiguousarray(x)[..., None].view(x.real.dtype).reshape(A.shape[1], -1)
+        parts = np.ascontiguousarray(x)[..., None].view(x.dtype.char.lower()).reshape(A.shape[1], -1)
         y = np.ascontiguousarray(A @ parts)
         return y.view(np.result_type(y.dtype, np.complex64)).reshape(x.shape)
     vectors = x.reshape(A.shape[1]) if x.shape[-1] == 1 else x.reshape(A.shape[1], -1)
     return (A @ vectors).reshape(x.shape)
 
 
-def _block_diagonal_sparse(blocks: Array, lower: int, periodic: bool) -> Any:
+def _block_diagonal_sparse(blocks: HostArray, lower: int, periodic: bool) -> Any:
     """SciPy's matrix of the whole batch.
 
     It shares the blocks, unless some outside the matrix are nonzero or most block diagonals are zero.
@@ -131,7 +131,7 @@ def _block_diagonal_sparse(blocks: Array, lower: int, periodic: bool) -> Any:
     return scipy.sparse.bsr_array((data.reshape(-1, k, k), columns.reshape(-1), pointers), shape=shape)
 
 
-def without_outside(blocks: Array, lower: int) -> Array:
+def without_outside(blocks: ArrayT, lower: int) -> ArrayT:
     """Blocks with zeros where block t + j - lower is outside 0..T-1; a copy only where one is not zero."""
     xp = array_namespace(blocks)
     length, width = blocks.shape[-4:-2]

@@ -67,7 +67,8 @@ class SparseMatrix(LinearOperator):
         self.structure: Sparse = structure
         n, batch_shape = structure.unknowns, tuple(data.shape[:-1])
         if isinstance(data, np.ndarray):
-            parts = cache(lambda: [structure.with_entries(row) for row in _flat(data)])  # factors need no products
+            rows: Any = _flat(data)
+            parts = cache(lambda: [structure.with_entries(row) for row in rows])  # factors need no products
             matvec, rmatvec = (lambda v: _each(parts(), v, adjoint=False)), (lambda w: _each(parts(), w, adjoint=True))
         else:
             pattern = device_pattern(structure, data)
@@ -150,7 +151,7 @@ def _flat(data: Array) -> Array:
     return array_namespace(data).reshape(data, (math.prod(data.shape[:-1]), data.shape[-1]))
 
 
-def _each(parts: list[Any], v: Array, *, adjoint: bool) -> Array:
+def _each(parts: list[Any], v: Any, *, adjoint: bool) -> Array:
     """Products of each system's matrix, or its adjoint, with its vector."""
     flat = v.reshape(len(parts), v.shape[-1])
     with np.errstate(all="ignore"):

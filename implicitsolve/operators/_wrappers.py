@@ -31,7 +31,7 @@ def guarded(
             if count is not None:
                 count(kind)
             xp = array_namespace(v)
-            w = product(xp.asarray(v, copy=True) if copies else v)
+            w: Any = product(xp.asarray(v, copy=True) if copies else v)
             if w is None:
                 raise TypeError(f"a product with `{name}` returned None; it must return an array")
             w = w if is_array(w) else xp.asarray(w)

@@ -129,14 +129,14 @@ class MeshPoints:
     def rows(self, x: HostArray, product: Callable[[HostArray], HostArray]) -> Any:
         """The own rows of J at x, with halo, from products J v at the own points; SciPy's CSR, in PETSc's order."""
         flat = x.reshape(1, -1)
-        A = self._coloring().products(lambda v: self._square(product(v.reshape(x.shape).copy())), flat)
+        A = self._coloring().products(lambda v: self._square(product(np.array(v).reshape(x.shape))), flat)
         return self._own_rows(A)
 
     def difference_rows(self, x: HostArray, residual: Callable[[HostArray], HostArray]) -> Any:
         """The same from differences of the residual at the own points."""
         flat = x.reshape(1, -1)
         F = self._square(residual(x.copy()))
-        A = self._coloring().differences(lambda y: self._square(residual(y.reshape(x.shape).copy())), flat, F)
+        A = self._coloring().differences(lambda y: self._square(residual(np.array(y).reshape(x.shape))), flat, F)
         return self._own_rows(A)
 
     def _square(self, own: HostArray) -> HostArray:

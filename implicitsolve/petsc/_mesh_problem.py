@@ -89,9 +89,9 @@ class MeshProblem(MeshFunctions):
             raise TypeError("pull_back: the problem has parameters but no `parameter_vjp`")
         x = _solution(result)
         linear = linear_solve(self, x, cotangent, "cotangent", stop or LinearStop(), adjoint=True)
-        raw: dict[str, HostArray] = {}
+        raw: dict[str, Any] = {}
         if self._functions["parameter_vjp"] is not None:
-            with_halo, w, problem = self.mesh.with_halo(x), linear.x.copy(), cast("Problem", self)  # its parameters
+            with_halo, w, problem = self.mesh.with_halo(x), np.array(linear.x), cast("Problem", self)  # its parameters
             with self._ends_all_ranks():
                 parts = self._functions["parameter_vjp"](self.mesh.patch, with_halo, w)
                 raw = gradients_of("pull_back", problem, parts)

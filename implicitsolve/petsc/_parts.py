@@ -267,6 +267,6 @@ def _each(solvers: Sequence[Solver], name: str, b: Array) -> Array:
     """Solve for each system's right-hand side."""
     if not solvers:
         return b
-    rows = b.reshape(len(solvers), -1)
+    rows = np.reshape(b, (len(solvers), -1))
     solved = np.stack([solver.solve(row, name) for solver, row in zip(solvers, rows)])
     return solved.reshape(b.shape).astype(b.dtype, copy=False)

@@ -189,7 +189,8 @@ def triangle(diagonals: Diagonals, D_inverse: Array, length: int, *, below: bool
                 scaled[d] = finite(blocks @ D_inverse[:, : length + d, :, :])
             elif not below and d > 0:
                 scaled[d] = finite(D_inverse[:, : length - d, :, :] @ blocks)
-    return Triangle(scaled, D_inverse.shape[:3])
+    b, T, k = D_inverse.shape[:3]
+    return Triangle(scaled, (b, T, k))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import as_inexact, eps, host_dtype, is_complex
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, Residual
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator, aslinearoperator
@@ -54,9 +53,7 @@ def dot_test(A: Any, *, like: Array | None = None, rng: np.random.Generator | No
     return float(abs(left - right) / scale) if scale > 0 else float(abs(left - right))
 
 
-def taylor_test(
-    problem: Problem | Callable[[Array], Array], x: Array, *, rng: np.random.Generator | None = None
-) -> float:
+def taylor_test(problem: Problem | Residual, x: Array, *, rng: np.random.Generator | None = None) -> float:
     """Order at which ``||F(x + h v) - F(x) - h J(x) v||`` falls with h: 2 if J is the derivative of F.
 
     Parameters

@@ -73,7 +73,7 @@ class DerivativeReport:
 
 def check_derivatives(
     problem: Problem,
-    x: Array = None,
+    x: Array | None = None,
     *,
     rng: np.random.Generator | None = None,
     build: Callable[[Mapping[str, Array]], Problem] | None = None,
@@ -165,7 +165,7 @@ def _halves(problem: Problem, x: Array, rng: np.random.Generator) -> Iterator[Ch
     F = whole.evaluator.unflatten(whole.residual(whole.evaluator.flatten(state)))
     xp = whole.evaluator.xp
     expected = merge(xp.zeros_like(split(F, axis)[0]), half.residual(kept), axis)
-    yield point.equal("halves: residual", *(whole.evaluator.flatten(part) for part in (F, expected)))
+    yield point.equal("halves: residual", whole.evaluator.flatten(F), whole.evaluator.flatten(expected))
     for check in product_tests(point):
         yield replace(check, name=f"halves: {check.name}")
 
@@ -332,7 +332,7 @@ def _copied(problem: Problem, name: str, value: Array) -> Problem:
     return other
 
 
-def _values(value: Any) -> Array:
+def _values(value: Any) -> Any:
     """The numbers of a parameter: an array, or what a sparse or a block-banded matrix stores; else None."""
     if scipy.sparse.issparse(value):
         return value.data

@@ -145,7 +145,7 @@ class LayerCall(Call):
             )
             if warm is not None:
                 warm.keep(warm.owner.adjoints, to_tensor(outcome.adjoint), np.atleast_1d(outcome.linear.success))
-            gradients = [outcome.gradients[name] for name in names]
+            gradients: list[Any] = [outcome.gradients[name] for name in names]
             found = tuple(to_tensor(g.data if scipy.sparse.issparse(g) else g) for g in gradients)
         options.report(self.caller, "adjoint solve", outcome.linear)
         return found

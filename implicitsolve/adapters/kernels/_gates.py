@@ -36,7 +36,7 @@ class Mixture:
         products: Sequence[Array],
         x: Array,
         states: Sequence[Array],
-        factors: Array = None,
+        factors: Array | None = None,
         distances: Sequence[int] | None = None,
     ) -> Array:
         """Return hhat for the products of the h_j, x (m, n, k), and the h_j."""
@@ -92,7 +92,7 @@ class GRU:
     """
 
     @staticmethod
-    def reset(y: Array, x: Array, hhat: Array, factors: Array = None) -> tuple[Array, Array]:
+    def reset(y: Array, x: Array, hhat: Array, factors: Array | None = None) -> tuple[Array, Array]:
         """Return keep and r*hhat for stacks y and x of 2."""
         y += x
         gates = gate(y)
@@ -104,7 +104,7 @@ class GRU:
         return keep, product
 
     @staticmethod
-    def blend(y: Array, x: Array, keep: Array, hhat: Array, factors: Array = None) -> Array:
+    def blend(y: Array, x: Array, keep: Array, hhat: Array, factors: Array | None = None) -> Array:
         """Return h for the product y of r*hhat, and what else `reset` got and returned."""
         y += x
         candidate = array_namespace(y).tanh(y)
@@ -164,7 +164,7 @@ class LSTM:
         products: Sequence[Array],
         x: Array,
         states: Sequence[Array],
-        factors: Array = None,
+        factors: Array | None = None,
         distances: Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """Return hhat and chat for the products of both neighbours' h, x (2, n, k), and both states."""
@@ -184,7 +184,7 @@ class LSTM:
         return hhat, chat
 
     @staticmethod
-    def state(y: Array, x: Array, chat: Array, factors: Array = None) -> Array:
+    def state(y: Array, x: Array, chat: Array, factors: Array | None = None) -> Array:
         """Return the state (n, 2 k) for stacks y and x of 4."""
         xp = array_namespace(y)
         y += x
@@ -312,7 +312,7 @@ def joined(h: Array, c: Array) -> Array:
     return array_namespace(h).concat([h, c], axis=-1)
 
 
-def switch(a: Array, c: Array, slopes: Array = None) -> Array:
+def switch(a: Array, c: Array, slopes: Array | None = None) -> Array:
     """s = sigma(a) / (sigma(a) + sigma(c)), safe at any a and c; `slopes` (2, n, k) receives ds/da and ds/dc.
 
     That is (1 + exp(-c)) / (2 + exp(-a) + exp(-c)), with numerator and denominator scaled by exp(min(a, c, 0)): then
@@ -331,7 +331,7 @@ def switch(a: Array, c: Array, slopes: Array = None) -> Array:
     return s
 
 
-def _mixture_of_two(arguments: Sequence[Array], states: Sequence[Array], factors: Array) -> Array:
+def _mixture_of_two(arguments: Sequence[Array], states: Sequence[Array], factors: Array | None) -> Array:
     (a, c), (p, q) = arguments, states
     difference, s = p - q, switch(a, c, None if factors is None else factors[1:, ...])
     if factors is not None:
@@ -342,7 +342,7 @@ def _mixture_of_two(arguments: Sequence[Array], states: Sequence[Array], factors
     return difference
 
 
-def _mixture(arguments: Sequence[Array], states: Sequence[Array], factors: Array) -> Array:
+def _mixture(arguments: Sequence[Array], states: Sequence[Array], factors: Array | None) -> Array:
     """Mix any number of states.
 
     Numerators and denominator are scaled by exp(-m), with m = min(0, max_j a_j). The scaled sigma(a_j) is

@@ -62,7 +62,7 @@ class Plan:
 
 
 def recurrence(
-    step: Step, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan, given: Array = None
+    step: Step, x: tuple[Array, ...], begin: Array, lags: tuple[int, ...], plan: Plan, given: Array | None = None
 ) -> Array:
     """Run a recurrence, and return the results (plan.rows, k).
 
@@ -177,7 +177,7 @@ class RNN:
         activation: str,
         products: Sequence[Array],
         x: Array,
-        factors: Array = None,
+        factors: Array | None = None,
         distances: Sequence[int] | None = None,
     ) -> Array:
         """Return h for the name of phi."""
@@ -208,7 +208,7 @@ class RNN:
         begin: Array,
         lags: tuple[int, ...],
         plan: Plan,
-        given: Array = None,
+        given: Array | None = None,
     ) -> Array:
         """Return the h_t (plan.rows, k) of all runs; x is (x,) or (x, f); see `recurrence` for the rest."""
 
@@ -234,7 +234,7 @@ def gru_recurrence(
     begin: Array,
     lags: tuple[int, ...],
     plan: Plan,
-    given: Array = None,
+    given: Array | None = None,
 ) -> Array:
     """Return the h_t (plan.rows, k) of all runs, by one of the rules
 

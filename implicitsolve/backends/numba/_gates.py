@@ -104,7 +104,7 @@ class Mixture(reference.Mixture):
 
     @staticmethod
     def pull(y, hhat, factors):
-        arguments = tuple(np.empty_like(hhat) for _ in range(len(factors) // 2 + 1))
+        arguments = tuple(np.empty_like(hhat) for _ in range(factors.shape[0] // 2 + 1))
         pull_mix((y, arguments), (arguments, y, hhat, factors))
         return y, arguments
 
@@ -157,7 +157,7 @@ class GRU(reference.GRU):
 
     @staticmethod
     def reset(y, x, hhat, factors=None):
-        results = tuple(y) if factors is None else (*y, factors)
+        results = (y[0], y[1]) if factors is None else (y[0], y[1], factors)
         reset(results, (y, x, hhat))
         return results[:2]
 

@@ -188,7 +188,7 @@ class _Solver:
             return
         x0 = self.x[rows].reshape((-1, *self.shape[1:]))
         result = root(self._problem(self.p[rows]), x0, method=BlockNewton(), stop=self.stop)
-        self.x[rows], self.F[rows] = (part.reshape((rows.size, -1)) for part in (result.x, result.fun))
+        self.x[rows], self.F[rows] = (np.reshape(part, (rows.size, -1)) for part in (result.x, result.fun))
         self.status[rows], self.work[rows, 0], self.target[rows] = result.status, result.iterations, result.target
         self.norms[rows, 0], self.norms[rows, 1] = result.residual_norm, result.initial_norm
         self.steps = [replace(step, systems=rows[step.systems]) for step in result.steps[1:]]
