@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from implicitsolve import Anderson, LinearOperator, NonlinearStop, Picard, Problem, Status, root
+from implicitsolve.nonlinear._history import FIRST_COLUMNS, History
 
 seeds = st.integers(0, 10**6)
 
@@ -141,3 +143,73 @@ def test_a_past_that_misleads_is_forgotten():
 
 
 # -- history ---------------------------------------------------------------------------------------------------
+
+
+METHODS = [Anderson(), Anderson(memory=3), Anderson(damping=0.5, growth_limit=2.0), Anderson(memory=0)]
+
+
+def mixed(history, norms):
+    chosen, rest = history.chosen(norms)
+    return (None if chosen is None else history.combined(*chosen)), rest
+
+
+@given(
+    seed=seeds,
+    memory=st.integers(1, 2 * FIRST_COLUMNS + 3),
+    steps=st.integers(1, 40),
+    power=st.sampled_from([0, 300]),
+    systems=st.sampled_from([3, 10]),  # of which one leaves: few enough to be copied, or as many as stay in place
+)
+def test_the_history_is_what_was_put_in(seed, memory, steps, power, systems):
+    rng, n = np.random.default_rng(seed), 60
+    scale = 2.0**power
+    F = scale * rng.standard_normal((systems, n))
+    history = History(F, np.linalg.norm(F, axis=1), memory, 1e-12)
+    past = [[] for _ in range(systems)]
+    for step in range(steps):
+        size = len(past)
+        dF, dg = scale * rng.standard_normal((size, n)), rng.standard_normal((size, n))
+        lost = rng.random(size) < 0.1
+        F = np.where(lost[:, None], F, F + dF)
+        history.append(dF, dg, F, lost)
+        for i in range(size):
+            past[i] = [] if lost[i] else [*past[i], (dF[i], dg[i])][-memory:]
+        if step == steps // 3:
+            keep = np.asarray([2, 0, *range(3, systems)])
+            history = history.take(keep)
+            F, past = F[keep], [past[i] for i in keep]
+        if step == steps // 2:
+            new = scale * rng.standard_normal((1, n))
+            history = history.concat(History(new, np.linalg.norm(new, axis=1), memory, 1e-12), len(F))
+            F, past = np.concatenate([F, new]), [*past, []]
+    correction, rest = mixed(history, np.linalg.norm(F / scale, axis=1) * scale)
+    for i, pairs in enumerate(past):
+        if not pairs:
+            assert rest[i] == 1
+            assert correction is None or not correction[i].any()
+            continue
+        dF, dg = (np.stack(part, axis=1) for part in zip(*pairs))
+        c = np.linalg.lstsq(dF / scale, F[i] / scale, rcond=None)[0]
+        np.testing.assert_allclose(correction[i], dg @ c, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(
+            rest[i], np.linalg.norm(F[i] / scale - dF / scale @ c) / np.linalg.norm(F[i] / scale), rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("seed", range(32))
+def test_one_system_takes_the_steps_of_a_batch(seed):
+    rng = np.random.default_rng(seed)
+    N, size, scale = int(rng.integers(1, 30)), rng.choice([0.2, 0.9, 1.5]), 10.0 ** rng.integers(-12, 13)
+    A, b = size * rng.standard_normal((N, N)) / np.sqrt(N), rng.standard_normal(N)
+    image = [np.tanh, np.positive, np.square, lambda y: 0.3 * np.exp(np.minimum(y, 700.0))][seed % 4]
+
+    def F(x):
+        return x - scale * image(A @ (x / scale) + b)
+
+    options = {"method": METHODS[seed // 4 % 4], "stop": NonlinearStop(rtol=1e-7, max_iterations=100)}
+    with np.errstate(all="ignore"):
+        alone = root(Problem(F, fixed_point=True), np.zeros(N), **options)
+        batch = root(Problem(lambda x: F(x[0])[None], fixed_point=True, batch_ndim=1), np.zeros((1, N)), **options)
+    assert (alone.status, alone.counts, alone.iterations) == (batch.status[0], batch.counts, batch.iterations[0])
+    assert [step.step_length[0] for step in alone.steps[1:]] == [step.step_length[0] for step in batch.steps[1:]]
+    np.testing.assert_allclose(alone.x, batch.x[0], rtol=1e-3, atol=1e-6 * scale)
