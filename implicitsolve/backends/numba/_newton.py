@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import builtins
-import cmath
-import contextlib
-import functools
-import hashlib
-import importlib
-import inspect
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from types import CodeType, ModuleType
 from typing import Any
 
-import numba
 import numpy as np
-from numba import carray, types  # pyright: ignore[reportPrivateImportUsage]
-from numba.core.ccallback import CFunc
-from numba.core.dispatcher import Dispatcher
-from numba.core.errors import NumbaError
 
 from implicitsolve._arrays.namespace import is_array, library
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._blas import usable
-from implicitsolve.backends.numba._jit import Kept, inner, kept, share
-from implicitsolve.backends.numba._lanes import pointer_to_lanes
+from implicitsolve.backends.numba._jit import LOGGER, share
+from implicitsolve.backends.numba._residual import Residual
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
 from implicitsolve.nonlinear._broyden import slowest_rate
@@ -39,8 +25,8 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded
 
-importlib.import_module("numba.experimental.function_type")  # registers C functions as arguments
 CACHE = 2**22  # bytes in which lanes may work: 32 ms for 200 systems of 400 unknowns, on arrays 60 ms
+CONFIRMED = 4  # systems, which Python evaluates in 0.01 to 0.1 ms each
 PIECES = 8  # of the batch for each thread, since systems differ in their number of steps
 
 
@@ -89,11 +75,15 @@ def newton_batch(
 
     Notes
     -----
-    The first call with a residual compiles it (half a second); the solver itself is compiled once for each dtype, in
-    some four seconds. Both are kept on disk: ``python -m implicitsolve compile`` compiles the solver in advance. The
-    code of a residual is found by its bytecode and by the values of all names in it, where these are numbers, arrays
-    below 1 MB, NumPy, math, and compiled functions of the same kind; what ``numba.extending`` adds is not seen. An
-    exception raised in `residual` counts as a residual that is not finite. It is raised here if none is finite at x0.
+    The first call with a residual compiles it (half a second), in each process. It is compiled again when a value that
+    it refers to has changed: numbers, arrays, and all that compiled functions called by it refer to. Where values may
+    change unseen, as those of other objects, it is compiled in each call. The solver itself is compiled once for each
+    dtype, in some ten seconds, and kept on disk: ``python -m implicitsolve compile`` does so in advance.
+
+    An exception raised in `residual` counts as a residual that is not finite. It is raised here if none is finite at
+    x0. A residual may overwrite its x. CONVERGED is what holds for another evaluation at a copy of the returned x; for
+    the first systems Python evaluates `residual`, too. If that differs, all systems are evaluated so, and those that
+    differ fail: an index may have been out of range, which compiled code does not notice.
 
     `residual` is evaluated for sixteen systems at once where it consists of arithmetic, powers with numbers in the
     exponent and elementary functions on elements of x and p: ``out[i] = p[0] - np.exp(x[i])``. With branches on x, or
@@ -121,16 +111,17 @@ def newton_batch(
     structure = BlockBanded(0, 0, max(N, 1)) if structure is None else structure
     _check(structure, stop)
     structure.length(N)  # raises where N does not fit
-    solver = _Solver(residual, x, _rows(parameters, B, x.dtype), parameters is not None, structure, stop)
+    form = Residual(residual, x.dtype, x.ndim - 1, parameters is not None)
+    solver = _Solver(form, x, _rows(parameters, B, x.dtype), structure, stop)
     if N and B:
         solver.solve_in_lanes()
         worse = solver.norms[:, 0] > solver.norms[:, 1]  # than x0: in lanes the last point is kept, here the best
         solver.x[worse] = np.reshape(x0, solver.x.shape)[worse]
         solver.solve_others(np.flatnonzero(worse | (solver.status == Status.RUNNING)))
         if np.isnan(solver.norms[:, 1]).all():  # which is a mistake, if it is an exception
-            _evaluation(residual, parameters is not None)(x[0], solver.p[0], np.empty_like(x[0]))
+            solver.compiled.evaluate(x[0], solver.p[0], np.empty_like(x[0]))
+        solver.confirm()
     else:
-        compiled(*solver.form)  # raises where it cannot
         solver.status[:] = Status.CONVERGED
     return solver.result()
 
@@ -139,17 +130,11 @@ class _Solver:
     """One call of `newton_batch`: the systems, and where they ended."""
 
     def __init__(
-        self,
-        residual: Callable[..., Any],
-        x: HostArray,
-        p: HostArray,
-        has_parameters: bool,
-        structure: BlockBanded,
-        stop: NonlinearStop,
+        self, residual: Residual, x: HostArray, p: HostArray, structure: BlockBanded, stop: NonlinearStop
     ) -> None:
         B, shape = x.shape[0], x.shape[1:]
         k, N = structure.block_size, int(np.prod(shape))
-        self.form = residual, x.dtype.char, len(shape), has_parameters
+        self.residual, self.compiled = residual, residual.compiled()
         self.structure, self.stop = structure, stop
         self.shape, self.batch = x.shape, (N // k, k, structure.width)
         self.sides = (shape[0], shape[1] if len(shape) == 2 else 1, k)
@@ -167,8 +152,7 @@ class _Solver:
         limit = IterationLoop.STEPS if stop.max_iterations is None else stop.max_iterations
         if dtype.kind != "f" or _newton_lanes.nbytes(T, k, m, dtype.itemsize) > CACHE or not limit:
             return
-        wide = compiled_for_lanes(*self.form)
-        call, is_wide = (compiled(*self.form), False) if wide is None else (wide, True)
+        call = self.compiled.of_lanes
         precision = float(np.finfo(dtype).eps)
         rtol = stop.relative(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
@@ -177,10 +161,14 @@ class _Solver:
         def run(part: slice) -> None:
             work = _newton_lanes.workspace(T, k, bands.lower, bands.upper, self.p.shape[1], dtype)
             ends = self.status[part], self.norms[part], self.work[part]
-            _newton_lanes.solve(call, is_wide, self.x[part], self.p[part], self.F[part], *settings, work, *ends)
+            _newton_lanes.solve(call, self.x[part], self.p[part], self.F[part], *settings, work, *ends)
 
         share(run, len(self.x), 200.0 * self.x.size, PIECES)
         self.target = np.maximum(stop.atol, rtol * self.norms[:, 1])
+        ended = self.status != Status.RUNNING
+        self.F, norms = self._evaluated(self.x, self.p)  # at copies: a residual may change its x
+        self.norms[ended, 0] = norms[ended]
+        self.status[ended & (self.status == Status.CONVERGED) & ~(norms <= self.target)] = Status.RUNNING
 
     def solve_others(self, rows: Indices) -> None:
         """Solve some systems by `BlockNewton` on arrays."""
@@ -193,16 +181,40 @@ class _Solver:
         self.norms[rows, 0], self.norms[rows, 1] = result.residual_norm, result.initial_norm
         self.steps = [replace(step, systems=rows[step.systems]) for step in result.steps[1:]]
 
+    def _evaluated(self, x: HostArray, p: HostArray) -> tuple[HostArray, HostArray]:
+        """F of systems x (b, N) with parameters p, and max|F|."""
+        F, norms = np.full_like(x, np.nan), np.empty(len(x), self.norms.dtype)
+        _newton_lanes.evaluate_each(self.compiled.of_one, x, p, F, norms, self.sides, np.empty_like(x[:1]))
+        self.evaluations += len(x)
+        return F, norms
+
+    def confirm(self) -> None:
+        """Compare the compiled residual with Python's where systems have converged."""
+        converged = np.flatnonzero(self.status == Status.CONVERGED)
+        try:
+            if all(self._agrees(b) for b in converged[:CONFIRMED]):
+                return
+            LOGGER.warning("newton_batch: `residual` differs where Python evaluates it: an index may be out of range")
+            for b in converged:
+                if not self._agrees(b):
+                    self.status[b] = Status.STAGNATED if np.isfinite(self.norms[b, 0]) else Status.NONFINITE
+        except NotImplementedError:  # it only works where it is compiled
+            return
+
+    def _agrees(self, b: int) -> bool:
+        """Whether Python has the same F for a system, which becomes its F if it is another."""
+        F = np.reshape(self.residual(self.x[b].reshape(self.shape[1:]), self.p[b]), -1)
+        rounding = 64 * float(np.finfo(self.norms.dtype).eps) * self.norms[b, 1]
+        if np.abs(F - self.F[b]).max() <= max(self.target[b], rounding):
+            return True
+        self.F[b], self.norms[b, 0] = F, np.abs(F).max()
+        return False
+
     def _problem(self, p: HostArray) -> Problem:
         """The systems with parameters p, as a batch."""
-        call = compiled(*self.form)
 
         def residual(x: HostArray) -> HostArray:
-            flat = usable(x.reshape((len(x), -1)))
-            F = np.full_like(flat, np.nan)
-            _newton_lanes.evaluate_each(call, flat, p, F, self.sides)
-            self.evaluations += len(x)
-            return F.reshape(x.shape)
+            return self._evaluated(usable(x.reshape((len(x), -1))), p)[0].reshape(x.shape)
 
         return Problem(
             residual,
@@ -272,127 +284,3 @@ def _rows(parameters: HostArray | None, B: int, dtype: Any) -> HostArray:
     if p.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         raise TypeError("newton_batch: `parameters` must be real for a real `x0`, got complex numbers")
     return usable(p.astype(dtype, order="C"))
-
-
-@functools.lru_cache(maxsize=64)
-def compiled(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
-    """C function ``(x, p, out, n0, n1, q) -> 1``, or 0 where `residual` raised, for one dtype and number of axes."""
-    function = _c_function(residual, has_parameters, inner(lambda pointer: pointer), char, ndim, "one")
-    function.compile()
-    return function
-
-
-@functools.lru_cache(maxsize=64)
-def compiled_for_lanes(residual: Callable[..., Any], char: str, ndim: int, has_parameters: bool) -> Any:
-    """The same for the numbers of all lanes, or None: a residual may do what `Lanes` do not, such as branch on x."""
-    function = _c_function(residual, has_parameters, pointer_to_lanes, char, ndim, "lanes")
-    cache: Any = function._cache
-    if isinstance(cache, Kept) and cache.failed.exists():
-        return None
-    try:
-        function.compile()
-    except (NumbaError, NotImplementedError):
-        if isinstance(cache, Kept):
-            with contextlib.suppress(OSError):
-                cache.failed.touch()
-        return None
-    return function
-
-
-def _c_function(residual: Any, has_parameters: bool, view: Any, char: str, ndim: int, kind: str) -> Any:
-    """`residual` for what `view` makes of a pointer, to be compiled, or loaded if its digest is on disk."""
-    evaluate = _evaluation(residual, has_parameters)
-    pointer = types.CPointer(numba.from_dtype(np.dtype(char)))
-    arguments = pointer, pointer, pointer, types.intp, types.intp, types.intp
-    shape_of = inner(lambda n0, n1: (n0,)) if ndim == 1 else inner(lambda n0, n1: (n0, n1))
-
-    def wrapper(x: Any, p: Any, out: Any, n0: int, n1: int, q: int) -> int:
-        shape = shape_of(n0, n1)
-        try:
-            evaluate(carray(view(x), shape), carray(view(p), (q,)), carray(view(out), shape))
-        except Exception:  # noqa: BLE001 - Numba knows no other; what leaves a C function is printed
-            return 0
-        return 1
-
-    function: Any = CFunc(wrapper, (arguments, types.intc), {}, {})
-    with contextlib.suppress(TypeError, ValueError):
-        key = repr((_described(residual), has_parameters, ndim, kind, "quiet"))
-        function._cache = kept(wrapper, hashlib.sha256(key.encode()).hexdigest()) or function._cache
-    return function
-
-
-MODULES = (builtins, cmath, math, np)
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
-LARGEST = 10**6  # bytes of an array that Numba compiles in
-
-
-def _described(function: Any, within: tuple[Any, ...] = ()) -> Any:
-    """All that its machine code depends on; TypeError where it refers to what is not known here."""
-    if function in within:
-        return within.index(function)
-    within += (function,)
-    options = None
-    if isinstance(function, Dispatcher):
-        options, function = repr(function.targetoptions), function.py_func
-    code = function.__code__
-    cells = {name: cell.cell_contents for name, cell in zip(code.co_freevars, function.__closure__ or ())}
-    scope = vars(builtins) | function.__globals__ | cells
-    names = sorted((_names(code) | set(cells)) & set(scope))
-    values = [scope[name] for name in names] + [function.__defaults__, *(function.__kwdefaults__ or {}).items()]
-    return options, _known(code, within), names, [_known(value, within) for value in values]
-
-
-def _names(code: CodeType) -> set[str]:
-    return set(code.co_names).union(*(_names(part) for part in code.co_consts if isinstance(part, CodeType)))
-
-
-def _known(value: Any, within: tuple[Any, ...]) -> Any:
-    """A value as text and tuples: a number, an array, code, a compiled function, or what `MODULES` have."""
-    if type(value) in PLAIN:
-        return type(value).__name__, repr(value)
-    if type(value) is tuple:
-        return tuple(_known(part, within) for part in value)
-    if isinstance(value, CodeType):
-        names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
-        return value.co_code, value.co_exceptiontable, value.co_argcount, names, _known(value.co_consts, within)
-    if isinstance(value, ModuleType) and value in MODULES:
-        return value.__name__
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc" and value.nbytes <= LARGEST:
-        return value.dtype.str, value.shape, value.strides, value.tobytes()
-    if isinstance(value, Dispatcher):
-        return _described(value, within)
-    names = [name for module in MODULES for name, other in vars(module).items() if other is value]
-    if not names:
-        raise TypeError
-    return names
-
-
-def _evaluation(residual: Callable[..., Any], has_parameters: bool) -> Any:
-    """One form, ``(x, p, out)``, for the four that `residual` may have."""
-    if not callable(residual):
-        raise TypeError(f"newton_batch: `residual` must be callable, got {type(residual).__name__}")
-    function = getattr(residual, "py_func", residual)
-    options: Any = {**getattr(residual, "targetoptions", {}), "error_model": "numpy", "parallel": False}
-    options.pop("nopython", None)
-    user = numba.njit(**options)(function)
-    arguments = len(inspect.signature(function).parameters)
-    least = 2 if has_parameters else 1
-    if arguments not in (least, least + 1):
-        names = "(x, p, out) or (x, p)" if has_parameters else "(x, out) or (x)"
-        raise TypeError(f"newton_batch: `residual` must take {names}, got {arguments} arguments")
-    if arguments == 3:
-        return user
-    if has_parameters:
-
-        def evaluate(x: Any, p: Any, out: Any) -> None:
-            out[:] = user(x, p)
-    elif arguments > least:
-
-        def evaluate(x: Any, p: Any, out: Any) -> None:
-            user(x, out)
-    else:
-
-        def evaluate(x: Any, p: Any, out: Any) -> None:
-            out[:] = user(x)
-
-    return numba.njit(error_model="numpy")(evaluate)

@@ -17,7 +17,7 @@ from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import ZERO, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
-from implicitsolve.backends.numba._views import fill, span, view
+from implicitsolve.backends.numba._views import span, view
 from implicitsolve.nonlinear import _broyden
 from implicitsolve.nonlinear._broyden import MAX_AGE
 from implicitsolve.nonlinear._loop import BLOWN_UP, PATIENCE, IterationLoop
@@ -46,12 +46,12 @@ is_fast, largest_ratio = inner(_broyden.is_fast), inner(_broyden.largest_ratio)
 
 def workspace(T, k, lower, upper, parameters, dtype):
     """Arrays for one call of `solve`. The caller owns them."""
-    V, pair = aligned((steps.VECTORS, T * k), dtype), np.full((2, T * k), np.nan, dtype)
+    V = aligned((steps.VECTORS, T * k), dtype)
     V[steps.F] = np.nan  # not zero where a residual writes nothing
     sizes = (T, lower + upper + 1, k, k), (T, k), (2, k), (steps.STATES,), (parameters,)
     reach = np.minimum(np.arange(T) + upper, T - 1)  # last block column of each block row
     others = tuple(aligned(size, dtype) for size in sizes)
-    return (V, V.reshape((len(V), -1)), *others, pair, np.zeros(LANES, np.int64), reach)
+    return (V, V.reshape((len(V), -1)), *others, np.zeros(LANES, np.int64), reach)
 
 
 def nbytes(T, k, m, itemsize):
@@ -60,19 +60,31 @@ def nbytes(T, k, m, itemsize):
 
 
 @kernel
-def evaluate_each(call, x, p, out, shape):
-    """Evaluate F for each of the systems x (b, N) into `out`; NaN where that raised."""
-    x, p, out = view(x), view(p), view(out)
+def evaluate_each(call, x, p, F, norms, shape, copy):
+    """Evaluate F for each of the systems x (b, N), at copies, and max|F|, which is NaN where one number is.
+
+    `F` has been filled with NaN, which stays where the residual writes nothing.
+    """
+    x, p, F, norms, copy = view(x), view(p), view(F), view(norms), view(copy)
     for b in span(x.shape[0]):
-        if call(x[b].data, p[b].data, out[b].data, shape[0], shape[1], p.shape[1]) == 0:
-            fill(out[b], np.nan)
+        for i in span(x.shape[1]):
+            copy[0, i] = x[b, i]
+        call(copy.data, p[b].data, F[b].data, shape[0], shape[1], p.shape[1], 1)
+        largest = abs(F[b, 0])
+        for i in span(x.shape[1]):
+            v = abs(F[b, i])
+            if not v <= largest:
+                largest = v
+            if v != v:
+                break
+        norms[b] = largest
 
 
 @kernel
-def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, status, norms, counts):
+def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norms, counts):
     """Solve the systems x (B, N), in place; one for which this method is not enough keeps its x and its status.
 
-    With `is_wide`, `call` evaluates all lanes at once, else one system. `shape` is that of one system.
+    `call` evaluates all lanes. `shape` is that of one system.
     `tolerances` are atol, rtol, the rounding unit, the relative length of differences, that of the floor below it, and
     the slowest rate with a stale Jacobian. `work` is from `workspace`. `norms` (B, 2) takes max|F|
     at x and at x0, `counts` (B, 2) the steps and the evaluations.
@@ -80,12 +92,12 @@ def solve(call, is_wide, x, p, F_out, shape, lower, tolerances, limit, work, sta
     x, p, F_out = view(x), view(p), view(F_out)
     status, norms, counts = view(status), view(norms), view(counts)
     numbers, lengths, state, given = view(work[1]), view(work[4]), view(work[5]), view(work[6])
-    pair, who = view(work[7]), view(work[8])
+    who = view(work[7])
     V, J, pivots = lanes(view(work[0])), lanes(view(work[2])), lanes(view(work[3]))
     scales, S = lanes(lengths), lanes(state)
-    factors = J, pivots, view(work[9]), lower
+    factors = J, pivots, view(work[8]), lower
     atol, rtol, precision, relative, least, slowest = tolerances
-    user = is_wide, shape, given, p, who, pair
+    user = shape, given
     outputs = x, F_out, status, norms, counts
     waiting, idle = ZERO, ALL
     while True:

@@ -12,7 +12,7 @@ import numpy as np
 
 from implicitsolve.backends.numba._elimination import eliminate, finish, substitute, update
 from implicitsolve.backends.numba._jit import fma, inner
-from implicitsolve.backends.numba._lanes import LANES, bits, mask_of, select
+from implicitsolve.backends.numba._lanes import bits, mask_of, select
 from implicitsolve.backends.numba._views import smaller, span
 from implicitsolve.globalize._line_search import LENGTHS, PROMISING, SUFFICIENT_DECREASE, Backtracking
 from implicitsolve.linearize._difference_steps import TRUSTED
@@ -20,8 +20,8 @@ from implicitsolve.nonlinear._broyden import MAX_AGE
 from implicitsolve.nonlinear._state import ROUNDING
 
 # As NumPy's integers: for each value of a Python integer Numba would compile a callee of its own.
-X, F, TRIAL, TRIAL_F, STEP, SCRATCH, PAIRS = np.arange(7)  # PAIRS: where those of the updates begin
-VECTORS = 6 + 2 * MAX_AGE
+X, F, TRIAL, TRIAL_F, STEP, SCRATCH, ARGUMENT, PAIRS = np.arange(8)  # PAIRS: where those of the updates begin
+VECTORS = 7 + 2 * MAX_AGE
 FLOOR, GUESS = np.arange(2)  # rows of `lengths`
 # Rows of the lanes' states S; norms are squares of ||F|| in units of 1 / UNIT
 TARGET, UNIT, START, NORM, MEASURE, FIRST, BEST, SINCE, RATE, STEPS, EVALUATIONS = np.arange(11)
@@ -32,19 +32,10 @@ TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth_limit
 @inner
 def evaluate(call, user, numbers, x, out, running):
     """Evaluate F at row x into row `out`, at least for the lanes in `running`; NaN where that raised."""
-    is_wide, shape, given, p, who, pair = user
-    if is_wide:
-        if call(numbers[x].data, given.data, numbers[out].data, shape[0], shape[1], p.shape[1]) == 0:
-            for lane in span(LANES):
-                numbers[out, lane] = np.nan
-        return
-    for lane in span(LANES):
-        if running >> lane & 1:
-            for i in span(pair.shape[1]):
-                pair[0, i] = numbers[x, i * LANES + lane]
-            ok = call(pair[0].data, p[who[lane]].data, pair[1].data, shape[0], shape[1], p.shape[1])
-            for i in span(pair.shape[1]):
-                numbers[out, i * LANES + lane] = pair[1, i] if ok != 0 else np.nan
+    shape, given = user
+    for i in span(numbers.shape[1]):
+        numbers[ARGUMENT, i] = numbers[x, i]  # a copy, which the residual may change
+    call(numbers[ARGUMENT].data, given.data, numbers[out].data, shape[0], shape[1], given.shape[0], running)
 
 
 @inner

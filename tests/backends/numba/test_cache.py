@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from pathlib import Path
 
 import numba
 import numba.core.config
-import numpy as np
-import pytest
 
-from implicitsolve.backends.numba import _elimination, _jit, _newton, newton_batch
+from implicitsolve.backends.numba import _elimination, _jit
 
 FOLDER = "implicitsolve/backends/numba"
 
@@ -103,69 +100,3 @@ def test_functions_of_kernels_remain_callable_from_elsewhere(monkeypatch, tmp_pa
     kernels = [_jit.compiled(lambda x, y: largest(x, y)), numba.njit(lambda x, y: largest(x, y))]
     assert [kernel(1.0, -2.0) for kernel in kernels] == [2.0, 2.0]
     assert numba.njit(lambda x: abs(x))(-3.0) == 3.0
-
-
-def shifted(a):
-    return lambda x, out: out.__setitem__(0, x[0] - a)
-
-
-SCALE = np.ones(2)
-
-
-@numba.njit
-def helper(x):
-    return x * SCALE[0]
-
-
-def test_residuals_are_found_by_all_that_they_refer_to(monkeypatch):
-    def scaled(x, out):
-        out[0] = helper(x[0]) - math.exp(0.0)
-
-    found = [_newton._described(function) for function in (shifted(1.0), shifted(1.0), shifted(-1.0), shifted(1))]
-    assert found[0] == found[1]
-    assert len({repr(one) for one in found}) == 3
-    before = _newton._described(scaled)
-    assert _newton._described(scaled) == before
-    monkeypatch.setitem(globals(), "SCALE", 2 * SCALE)
-    assert _newton._described(scaled) != before
-    monkeypatch.setattr(helper, "targetoptions", helper.targetoptions | {"fastmath": True})
-    assert "fastmath" in repr(_newton._described(scaled))
-
-
-@pytest.mark.parametrize("value", [[1.0], shifted, object(), np.ones(2, object), np.zeros(10**6)])
-def test_residuals_with_what_may_change_unseen_are_not_kept(value):
-    with pytest.raises(TypeError):
-        _newton._described(shifted(value))
-
-
-def test_a_residual_is_compiled_once_for_each_value_that_it_captures(tmp_path, monkeypatch):
-    monkeypatch.setattr(numba.core.config, "CACHE_DIR", str(tmp_path))
-
-    def residual(a):
-        def captured(x, out):
-            out[0] = x[0] - a
-
-        return captured
-
-    hits, roots = [], []
-    for a in (1.0, 1.0, 2.0):
-        function = residual(a)
-        hits.append(_newton.compiled_for_lanes(function, "d", 1, False).cache_hits)
-        roots.append(float(newton_batch(function, np.zeros((1, 1))).x[0, 0]))
-    assert hits == [0, 1, 0]
-    assert roots == [1.0, 1.0, 2.0]
-
-
-def test_residuals_that_do_not_suit_lanes_were_tried_again_by_each_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(numba.core.config, "CACHE_DIR", str(tmp_path))
-
-    def branching(x, out):
-        out[0] = x[0] - 1 if x[0] > 0 else -1.0
-
-    tried = []
-    compile_one = _newton.CFunc.compile
-    monkeypatch.setattr(_newton.CFunc, "compile", lambda self: (tried.append(self), compile_one(self)))
-    for _ in range(2):
-        _newton.compiled_for_lanes.cache_clear()
-        assert _newton.compiled_for_lanes(branching, "d", 1, False) is None
-    assert len(tried) == 1

@@ -15,8 +15,8 @@ from implicitsolve import BlockBanded, NonlinearStop, Status
 from implicitsolve.backends.numba import _newton, newton_batch
 from implicitsolve.backends.numba._jit import fma
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
-from implicitsolve.backends.numba._newton import compiled_for_lanes
 from implicitsolve.backends.numba._newton_steps import divide, factor
+from implicitsolve.backends.numba._residual import Residual
 from implicitsolve.backends.numba._views import view
 
 CELLS = BlockBanded(1, 1, 2)
@@ -168,9 +168,12 @@ def reactions(B, rng):
 
 
 def test_a_residual_that_branches_is_evaluated_for_each_system():
-    assert compiled_for_lanes(reaction, "d", 2, True) is not None
-    assert compiled_for_lanes(reaction_with_branch, "d", 2, True) is None
-    assert compiled_for_lanes(lambda x: np.cumsum(x), "d", 1, False) is None
+    def is_wide(residual, ndim, has_parameters):
+        return Residual(residual, np.dtype(float), ndim, has_parameters).compiled().is_wide
+
+    assert is_wide(reaction, 2, True)
+    assert not is_wide(reaction_with_branch, 2, True)
+    assert not is_wide(lambda x: np.cumsum(x), 1, False)
 
 
 @pytest.mark.parametrize("residual", FORMS, ids=["lanes", "branch"])

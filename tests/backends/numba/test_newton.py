@@ -14,7 +14,6 @@ import numba
 
 from implicitsolve import BlockBanded, NoConvergence, NonlinearResult, NonlinearStop, Status
 from implicitsolve.backends.numba import newton_batch
-from implicitsolve.backends.numba._newton import compiled
 from implicitsolve.diagnostics import explain
 
 
@@ -205,10 +204,6 @@ def test_the_result_is_that_of_root():
 def test_nothing_to_solve():
     assert newton_batch(power, np.ones((0, 3)), np.ones(1)).success.all()
     assert newton_batch(power, np.ones((2, 0)), np.ones(1)).status.tolist() == [Status.CONVERGED] * 2
-
-
-def test_a_residual_is_compiled_once():
-    assert compiled(power, "d", 1, True) is compiled(power, "d", 1, True)
 
 
 @pytest.mark.parametrize(
