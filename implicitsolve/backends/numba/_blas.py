@@ -18,7 +18,7 @@ from numba.extending import get_cython_function_address
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba._elimination import copy_block, largest_in_block
 from implicitsolve.backends.numba._jit import ZERO, _intrinsic, inner, kernel, share
-from implicitsolve.backends.numba._views import View, fill, larger, smaller, span, view
+from implicitsolve.backends.numba._views import View, fill, larger, smaller, view
 from implicitsolve.kernels import StoredFactors
 from implicitsolve.operators._wrappers import kept
 
@@ -132,7 +132,7 @@ def divide(calls, block, pivots, x, adjoint):
     if calls[2][COLUMNS] == 1:
         call(calls[0][GETRS], (N if adjoint else T, k, one, D, k, address(pivots), X, k, info))
     elif adjoint:
-        for i in span(x.shape[0]):
+        for i in range(x.shape[0]):
             exchange(x, i, pivots[i] - 1)
         call(trsm, (R, L, T, U, K, k, unit, D, k, X, K))
         call(trsm, (R, U, T, N, K, k, unit, D, k, X, K))
@@ -146,7 +146,7 @@ def divide(calls, block, pivots, x, adjoint):
 @inner
 def exchange(x, i, p):
     if i != p:
-        for j in span(x.shape[1]):
+        for j in range(x.shape[1]):
             x[i, j], x[p, j] = x[p, j], x[i, j]
 
 
@@ -224,30 +224,30 @@ def _factor(A, F, pivots, lower, in_place, calls, singular, growth):
     """Factor A (B, T, m, k, k) into F, which is A if `in_place`; each row is copied when it is needed first."""
     A, F, pivots, calls, singular, growth = view(A), view(F), view(pivots), viewed(calls), view(singular), view(growth)
     B, T, m, k = A.shape[:4]
-    for b in span(B):
+    for b in range(B):
         scale, top, entered = 0.0, 0.0, ZERO
-        for t in span(T):
+        for t in range(T):
             row = F[b, t]
             while entered < smaller(t + lower + 1, T):
-                for j in span(larger(0, lower - entered), smaller(m, T + lower - entered)):
+                for j in range(larger(0, lower - entered), smaller(m, T + lower - entered)):
                     if not in_place:
                         copy_block(A[b], F[b], entered, j, k)
                     scale = larger(scale, largest_in_block(F[b], entered, j, k))
                 entered += 1
             entries = 0.0
-            for i in span(smaller(lower, T - 1 - t) + 1):
+            for i in range(smaller(lower, T - 1 - t) + 1):
                 entries = larger(entries, largest_in_block(F[b], t + i, lower - i, k))
             regular = factor(calls, row[lower], pivots[b, t])
-            for r in span(k):
+            for r in range(k):
                 regular = regular and np.isfinite(row[lower, r, r])
             if not regular:
                 singular[b], growth[b] = t, np.inf
                 break
             multiplier = 1.0
-            for c in span(1, smaller(m - 1 - lower, T - 1 - t) + 1):
+            for c in range(1, smaller(m - 1 - lower, T - 1 - t) + 1):
                 divide(calls, row[lower], pivots[b, t], row[lower + c], False)
                 multiplier = larger(multiplier, largest_in_block(F[b], t, lower + c, k))
-                for i in span(1, smaller(lower, T - 1 - t) + 1):
+                for i in range(1, smaller(lower, T - 1 - t) + 1):
                     below = F[b, t + i]
                     subtract_product(calls, below[lower - i], row[lower + c], below[lower - i + c], False)
             top = larger(top, entries * multiplier)
@@ -260,16 +260,16 @@ def _solve(F, pivots, lower, calls, singular, x):
     """Overwrite x (B, T, k, K) with the solutions; NaN for singular systems."""
     F, pivots, calls, singular, x = view(F), view(pivots), viewed(calls), view(singular), view(x)
     T, m = F.shape[1:3]
-    for b in span(F.shape[0]):
+    for b in range(F.shape[0]):
         if singular[b] >= 0:
             fill(x[b], np.nan)
             continue
-        for t in span(T):
-            for i in span(1, smaller(lower, t) + 1):
+        for t in range(T):
+            for i in range(1, smaller(lower, t) + 1):
                 subtract_product(calls, F[b, t, lower - i], x[b, t - i], x[b, t], False)
             divide(calls, F[b, t, lower], pivots[b, t], x[b, t], False)
         for t in range(T - 2, -1, -1):
-            for c in span(1, smaller(m - 1 - lower, T - 1 - t) + 1):
+            for c in range(1, smaller(m - 1 - lower, T - 1 - t) + 1):
                 subtract_product(calls, F[b, t, lower + c], x[b, t + c], x[b, t], False)
 
 
@@ -278,14 +278,14 @@ def _solve_transpose(F, pivots, lower, calls, singular, x):
     """The same for the transposed matrices."""
     F, pivots, calls, singular, x = view(F), view(pivots), viewed(calls), view(singular), view(x)
     T, m = F.shape[1:3]
-    for b in span(F.shape[0]):
+    for b in range(F.shape[0]):
         if singular[b] >= 0:
             fill(x[b], np.nan)
             continue
-        for t in span(T - 1):
-            for c in span(1, smaller(m - 1 - lower, T - 1 - t) + 1):
+        for t in range(T - 1):
+            for c in range(1, smaller(m - 1 - lower, T - 1 - t) + 1):
                 subtract_product(calls, F[b, t, lower + c], x[b, t], x[b, t + c], True)
         for t in range(T - 1, -1, -1):
             divide(calls, F[b, t, lower], pivots[b, t], x[b, t], True)
-            for i in span(1, smaller(lower, t) + 1):
+            for i in range(1, smaller(lower, t) + 1):
                 subtract_product(calls, F[b, t, lower - i], x[b, t], x[b, t - i], True)

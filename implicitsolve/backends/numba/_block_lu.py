@@ -13,7 +13,7 @@ from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _elimination, _scalar_tridiagonal
 from implicitsolve.backends.numba._blas import Batch, LargeBlockFactors, usable
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, share, static_size, supports
-from implicitsolve.backends.numba._views import fill, larger, smaller, span, view
+from implicitsolve.backends.numba._views import fill, larger, number, smaller, view
 
 
 def block_lu(blocks: HostArray, lower: int, upper: int, *, pivoting: str = "block", overwrite: bool = False) -> Any:
@@ -164,7 +164,7 @@ class NarrowFactors(Batch):
 def _factor(A, F, size, lanes, growth):
     """Factor systems A (B, T, 3, k, k) into F (B, T k, 2 k + 1); `lanes` (3, 2 k + 1) is for largest magnitudes."""
     A, F, lanes, growth = view(A), view(F), view(lanes), view(growth)
-    for b in span(A.shape[0]):
+    for b in range(A.shape[0]):
         growth[b] = _factor_one(A[b], F[b], size, lanes)
 
 
@@ -173,33 +173,33 @@ def _factor_one(A, F, size, lanes):
     T = A.shape[0]
     k = len(size) if len(size) > 0 else A.shape[2]
     N = T * k
-    one = A.dtype.type(1)
+    one = number(A, 1)
     fill(lanes, 0)
     if not _copy_rows(A, F, 0, k, lanes):
         return np.inf
-    for t in span(T):
+    for t in range(T):
         if t + 1 < T and not _copy_rows(A, F, t + 1, k, lanes):
             return np.inf
-        for i in span(t * k, (t + 1) * k):
+        for i in range(t * k, (t + 1) * k):
             pivot = magnitude(F[i, k])
             if not 0 < pivot < np.inf:
                 return np.inf
             d = one / F[i, k]
-            for c in span(k + 1):
+            for c in range(k + 1):
                 v = magnitude(F[i, k + c])
                 if v > lanes[1, c]:
                     lanes[1, c] = v
             F[i, k] = d
-            for q in span(1, smaller(k, N - 1 - i) + 1):
+            for q in range(1, smaller(k, N - 1 - i) + 1):
                 ratio = F[i + q, k - q] * d
                 v = magnitude(ratio)
                 if v > lanes[2, q]:
                     lanes[2, q] = v
                 F[i + q, k - q] = ratio
-                for c in span(1, k + 1):
+                for c in range(1, k + 1):
                     F[i + q, k - q + c] = fma(-ratio, F[i, k + c], F[i + q, k - q + c])
-    for i in span(3):
-        for c in span(1, 2 * k + 1):
+    for i in range(3):
+        for c in range(1, 2 * k + 1):
             lanes[i, 0] = larger(lanes[i, 0], lanes[i, c])
     return lanes[1, 0] * larger(lanes[2, 0], 1.0) / lanes[0, 0]
 
@@ -209,27 +209,27 @@ def _copy_rows(A, F, t, k, lanes):
     """Bring block row t into the band; whether nothing was left outside."""
     T = A.shape[0]
     outside = 0
-    for r in span(k):
+    for r in range(k):
         i = t * k + r
-        for c in span(k):
+        for c in range(k):
             F[i, k - r + c] = A[t, 1, r, c]
         if t > 0:
-            for c in span(r, k):
+            for c in range(r, k):
                 F[i, c - r] = A[t, 0, r, c]
-            for c in span(r):
+            for c in range(r):
                 outside += A[t, 0, r, c] != 0
         else:
-            for c in span(k - r):
+            for c in range(k - r):
                 F[i, c] = 0
         if t < T - 1:
-            for c in span(r + 1):
+            for c in range(r + 1):
                 F[i, 2 * k - r + c] = A[t, 2, r, c]
-            for c in span(r + 1, k):
+            for c in range(r + 1, k):
                 outside += A[t, 2, r, c] != 0
         else:
-            for c in span(2 * k - r, 2 * k + 1):
+            for c in range(2 * k - r, 2 * k + 1):
                 F[i, c] = 0
-        for c in span(2 * k + 1):
+        for c in range(2 * k + 1):
             v = magnitude(F[i, c])
             if v > lanes[0, c]:
                 lanes[0, c] = v
@@ -240,7 +240,7 @@ def _copy_rows(A, F, t, k, lanes):
 def _solve(F, size, x):
     """Overwrite x (B, N) with the solutions."""
     F, x = view(F), view(x)
-    for b in span(x.shape[0]):
+    for b in range(x.shape[0]):
         _solve_one(F[b], size, x[b])
 
 
@@ -249,13 +249,13 @@ def _solve_one(F, size, x):
     N = F.shape[0]
     k = len(size) if len(size) > 0 else F.shape[1] // 2
     last = x[0]
-    for i in span(1, smaller(k, N)):
-        for q in span(k - i, k):
+    for i in range(1, smaller(k, N)):
+        for q in range(k - i, k):
             x[i] = fma(-F[i, q], x[i - k + q], x[i])
         last = x[i]
-    for i in span(k, N):
+    for i in range(k, N):
         v = x[i]
-        for q in span(k - 1):
+        for q in range(k - 1):
             v = fma(-F[i, q], x[i - k + q], v)
         last = fma(-F[i, k - 1], last, v)  # what waits for the row above comes last, and from a register
         x[i] = last
@@ -277,7 +277,7 @@ def _solve_one(F, size, x):
 def _solve_adjoint(F, size, x):
     """Overwrite x (B, N) with the solutions for the adjoint matrices."""
     F, x = view(F), view(x)
-    for b in span(x.shape[0]):
+    for b in range(x.shape[0]):
         _solve_adjoint_one(F[b], size, x[b])
 
 
@@ -285,14 +285,14 @@ def _solve_adjoint(F, size, x):
 def _solve_adjoint_one(F, size, x):
     N = F.shape[0]
     k = len(size) if len(size) > 0 else F.shape[1] // 2
-    for i in span(N):
+    for i in range(N):
         v = x[i] * np.conj(F[i, k])
         x[i] = v
-        for c in span(1, smaller(k, N - 1 - i) + 1):
+        for c in range(1, smaller(k, N - 1 - i) + 1):
             x[i + c] = fma(-np.conj(F[i, k + c]), v, x[i + c])
     for i in range(N - 1, 0, -1):
         v = x[i]
-        for q in span(larger(0, k - i), k):
+        for q in range(larger(0, k - i), k):
             x[i - k + q] = fma(-np.conj(F[i, q]), v, x[i - k + q])
 
 

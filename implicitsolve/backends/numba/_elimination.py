@@ -19,19 +19,19 @@ import numpy as np
 
 from implicitsolve.backends.numba._jit import fma, inlined, inner, kernel, magnitude, reciprocal
 from implicitsolve.backends.numba._lanes import exchange_entries
-from implicitsolve.backends.numba._views import fill, larger, smaller, span, view
+from implicitsolve.backends.numba._views import fill, larger, number, smaller, view
 
 
 @inner
 def _factor_pair(A, F, pivots, reach):
     """Factor A (T, 3, 2, 2) into F, which may be A, with row interchanges in blocks; return (singular, growth)."""
     T = A.shape[0]
-    one = A.dtype.type(1)
+    one = number(A, 1)
     largest = scale = one.real * 0
     D00, D01, D10, D11 = A[0, 1, 0, 0], A[0, 1, 0, 1], A[0, 1, 1, 0], A[0, 1, 1, 1]
     scale = _largest_of(D00, D01, D10, D11)
     zero = one * 0
-    for t in span(T):
+    for t in range(T):
         has_next = t + 1 < T
         C00 = C01 = C10 = C11 = zero
         if has_next:
@@ -79,8 +79,8 @@ def _solve_pair(F, pivots, x):
     The latter are of a matrix without blocks above the diagonal: rows may have been exchanged with the next block's.
     """
     T = F.shape[0]
-    p = q = F.dtype.type(0)
-    for t in span(T):
+    p = q = number(F, 0)
+    for t in range(T):
         a, b = x[2 * t], x[2 * t + 1]
         if t > 0:  # q is later than p
             a = fma(-F[t, 0, 0, 1], q, fma(-F[t, 0, 0, 0], p, a))
@@ -122,26 +122,26 @@ def factor(blocks, F_all, pivots_all, reach_all, lower, size, singular, growth):
     T, m = blocks.shape[1:3]
     k = len(size) if len(size) > 0 else blocks.shape[3]
     over_band = F_all.shape[2] > m
-    one = blocks.dtype.type(1)
-    for b in span(blocks.shape[0]):
+    one = number(blocks, 1)
+    for b in range(blocks.shape[0]):
         A, F, pivots, reach = blocks[b], F_all[b], pivots_all[b], reach_all[b]
         scale = largest = best = one.real * 0
-        for t in span(smaller(lower, T)):
+        for t in range(smaller(lower, T)):
             scale = larger(scale, _copy_row(A, F, reach, t, lower, k))
-        for t in span(T):
+        for t in range(T):
             if t + lower < T:
                 scale = larger(scale, _copy_row(A, F, reach, t + lower, lower, k))
             below = smaller(lower, T - 1 - t)
             multiplier = one.real
-            for r in span(k):
+            for r in range(k):
                 p, best = r, magnitude(F[t, lower, r, r])
-                for i in span(r + 1, k):
+                for i in range(r + 1, k):
                     v = magnitude(F[t, lower, i, r])
                     if v > best:
                         p, best = i, v
                 if over_band:
-                    for s in span(1, below + 1):
-                        for i in span(k):
+                    for s in range(1, below + 1):
+                        for i in range(k):
                             v = magnitude(F[t + s, lower - s, i, r])
                             if v > best:
                                 p, best = s * k + i, v
@@ -156,23 +156,23 @@ def factor(blocks, F_all, pivots_all, reach_all, lower, size, singular, growth):
                 F[t, lower, r, r] = d
                 eliminate(F, t, r, d, lower, below, k)
                 if not over_band:
-                    for s in span(1, below + 1):
-                        for i in span(k):
+                    for s in range(1, below + 1):
+                        for i in range(k):
                             multiplier = larger(multiplier, magnitude(F[t + s, lower - s, i, r]))
             if singular[b] >= 0:
                 break
             row = one.real * 0
-            for r in span(k):
-                for c in span(r + 1, k):
+            for r in range(k):
+                for c in range(r + 1, k):
                     row = larger(row, magnitude(F[t, lower, r, c]))
             last = lower + reach[t] - t
-            for j in span(lower + 1, last + 1):
+            for j in range(lower + 1, last + 1):
                 finish(F, t, j, lower, k)
                 row = larger(row, largest_in_block(F, t, j, k))
             largest = larger(largest, row * multiplier)
-            for s in span(1, below + 1):
+            for s in range(1, below + 1):
                 reach[t + s] = larger(reach[t + s], reach[t])
-                for j in span(lower + 1, last + 1):
+                for j in range(lower + 1, last + 1):
                     update(F, t, j, s, lower, k)
         if singular[b] >= 0:
             growth[b] = np.inf
@@ -188,12 +188,11 @@ def factor_pairs(blocks, F, pivots, reach, singular, growth):
     """
     blocks, F, pivots, reach = view(blocks), view(F), view(pivots), view(reach)
     singular, growth = view(singular), view(growth)
-    for b in span(blocks.shape[0]):
+    for b in range(blocks.shape[0]):
         singular[b], growth[b] = _factor_pair(blocks[b], F[b], pivots[b], reach[b])
 
 
-# For numbers, and for the lanes of `newton_batch`. With `span` in place of `range`, LLVM unrolls them so that a
-# factorization takes 1.4 times as long.
+# For numbers, and for the lanes of `newton_batch`.
 
 
 @inlined
@@ -245,22 +244,22 @@ def update(F, t, j, s, lower, k):
 def _copy_row(A, F, reach, t, lower, k):
     """Bring block row t of A into F; return its largest magnitude."""
     T, m = A.shape[:2]
-    largest = abs(A.dtype.type(0))
+    largest = abs(number(A, 0))
     reach[t] = smaller(t + m - 1 - lower, T - 1)
-    for j in span(larger(0, lower - t), smaller(m, T + lower - t)):
+    for j in range(larger(0, lower - t), smaller(m, T + lower - t)):
         copy_block(A, F, t, j, k)
         largest = larger(largest, largest_in_block(F, t, j, k))
-    for j in span(m, F.shape[1]):
-        for r in span(k):
-            for c in span(k):
+    for j in range(m, F.shape[1]):
+        for r in range(k):
+            for c in range(k):
                 F[t, j, r, c] = 0
     return largest
 
 
 @inner
 def copy_block(A, F, t, j, k):
-    for r in span(k):
-        for c in span(k):
+    for r in range(k):
+        for c in range(k):
             F[t, j, r, c] = A[t, j, r, c]
 
 
@@ -268,7 +267,7 @@ def copy_block(A, F, t, j, k):
 def largest_in_block(F, t, j, k):
     """Largest magnitude in one block, by four chains of comparisons, since each waits for the last."""
     a = b = c = d = magnitude(F[t, j, 0, 0])
-    for r in span(k):
+    for r in range(k):
         q = 0
         while q + 4 <= k:
             a = larger(a, magnitude(F[t, j, r, q]))
@@ -289,8 +288,8 @@ def _exchange(F, reach, t, r, p, lower, k):
     i = p - s * k
     if s > 0:
         reach[t] = reach[t + s] = larger(reach[t], reach[t + s])
-    for j in span(lower, lower + reach[t] - t + 1):
-        for c in span(k):
+    for j in range(lower, lower + reach[t] - t + 1):
+        for c in range(k):
             F[t, j, r, c], F[t + s, j - s, i, c] = F[t + s, j - s, i, c], F[t, j, r, c]
 
 
@@ -298,7 +297,7 @@ def _exchange(F, reach, t, r, p, lower, k):
 def solve(F, pivots, reach, lower, size, singular, x):
     """Overwrite x (B, T k) with the solutions; NaN for singular systems."""
     F, pivots, reach, singular, x = view(F), view(pivots), view(reach), view(singular), view(x)
-    for b in span(x.shape[0]):
+    for b in range(x.shape[0]):
         if singular[b] >= 0:
             fill(x[b], np.nan)
         else:
@@ -309,7 +308,7 @@ def solve(F, pivots, reach, lower, size, singular, x):
 def solve_pairs(F, pivots, singular, x):
     """The same for k = 2 and three blocks in a row of the factors."""
     F, pivots, singular, x = view(F), view(pivots), view(singular), view(x)
-    for b in span(x.shape[0]):
+    for b in range(x.shape[0]):
         if singular[b] >= 0:
             fill(x[b], np.nan)
         else:
@@ -320,7 +319,7 @@ def solve_pairs(F, pivots, singular, x):
 def solve_adjoint(F, pivots, reach, lower, size, singular, x):
     """Overwrite x (B, T k) with the solutions for the adjoint matrices; NaN for singular systems."""
     F, pivots, reach, singular, x = view(F), view(pivots), view(reach), view(singular), view(x)
-    for b in span(x.shape[0]):
+    for b in range(x.shape[0]):
         if singular[b] >= 0:
             fill(x[b], np.nan)
         else:
@@ -331,32 +330,32 @@ def solve_adjoint(F, pivots, reach, lower, size, singular, x):
 def substitute(F, pivots, reach, lower, size, x):
     """Overwrite x with the solution."""
     T, k = F.shape[0], len(size) if len(size) > 0 else F.shape[2]
-    for t in span(T):
+    for t in range(T):
         o = t * k
-        for r in span(k):
+        for r in range(k):
             exchange_entries(x, o, r, pivots[t, r], k)
-        for r in span(1, k):
+        for r in range(1, k):
             v = x[o + r]
-            for c in span(r):
+            for c in range(r):
                 v = fma(-F[t, lower, r, c], x[o + c], v)
             x[o + r] = v
-        for s in span(1, smaller(lower, T - 1 - t) + 1):
-            for r in span(k):
+        for s in range(1, smaller(lower, T - 1 - t) + 1):
+            for r in range(k):
                 v = x[o + s * k + r]
-                for c in span(k):
+                for c in range(k):
                     v = fma(-F[t + s, lower - s, r, c], x[o + c], v)
                 x[o + s * k + r] = v
     for t in range(T - 1, -1, -1):
         o = t * k
         for s in range(reach[t] - t, 0, -1):
-            for r in span(k):
+            for r in range(k):
                 v = x[o + r]
-                for c in span(k):
+                for c in range(k):
                     v = fma(-F[t, lower + s, r, c], x[o + s * k + c], v)
                 x[o + r] = v
         for r in range(k - 1, -1, -1):
             v = x[o + r]
-            for c in span(r + 1, k):
+            for c in range(r + 1, k):
                 v = fma(-F[t, lower, r, c], x[o + c], v)
             x[o + r] = v * F[t, lower, r, r]
 
@@ -364,28 +363,28 @@ def substitute(F, pivots, reach, lower, size, x):
 @inner
 def _solve_adjoint_one(F, pivots, reach, lower, size, x):
     T, k = F.shape[0], len(size) if len(size) > 0 else F.shape[2]
-    for t in span(T):
+    for t in range(T):
         o = t * k
-        for r in span(k):
+        for r in range(k):
             v = x[o + r] * np.conj(F[t, lower, r, r])
             x[o + r] = v
-            for c in span(r + 1, k):
+            for c in range(r + 1, k):
                 x[o + c] = fma(-np.conj(F[t, lower, r, c]), v, x[o + c])
-        for s in span(1, reach[t] - t + 1):
-            for r in span(k):
+        for s in range(1, reach[t] - t + 1):
+            for r in range(k):
                 v = x[o + r]
-                for c in span(k):
+                for c in range(k):
                     x[o + s * k + c] = fma(-np.conj(F[t, lower + s, r, c]), v, x[o + s * k + c])
     for t in range(T - 1, -1, -1):
         o = t * k
         for s in range(smaller(lower, T - 1 - t), 0, -1):
-            for r in span(k):
+            for r in range(k):
                 v = x[o + s * k + r]
-                for c in span(k):
+                for c in range(k):
                     x[o + c] = fma(-np.conj(F[t + s, lower - s, r, c]), v, x[o + c])
         for r in range(k - 1, 0, -1):
             v = x[o + r]
-            for c in span(r):
+            for c in range(r):
                 x[o + c] = fma(-np.conj(F[t, lower, r, c]), v, x[o + c])
         for r in range(k - 1, -1, -1):
             p = o + pivots[t, r]

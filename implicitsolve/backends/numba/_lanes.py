@@ -14,16 +14,15 @@ from typing import Any
 
 import llvmlite.ir as ir
 import numpy as np
-from numba.core import cgutils, types
-from numba.core.datamodel import models
-from numba.core.imputils import lower_builtin, lower_cast
+from numba import types  # pyright: ignore[reportPrivateImportUsage]
+from numba.core import cgutils
 from numba.core.typeconv.castgraph import Conversion
-from numba.core.typing.templates import AbstractTemplate, signature
-from numba.extending import overload, register_model
+from numba.core.typing import signature
+from numba.extending import lower_builtin, lower_cast, models, overload, register_model, type_callable
 
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba._jit import _intrinsic, llvm
-from implicitsolve.backends.numba._views import View, new_view, span, typed
+from implicitsolve.backends.numba._views import View, new_view
 
 LANES = 16  # doubles in two of the widest registers: while one result is waited for, the other is computed
 LINE = 64  # bytes of a cache line, which no vector should cross
@@ -154,16 +153,19 @@ MASKS = {operator.and_: "and_", operator.or_: "or_"}
 def _operator(key: Any, result: Callable[[Any], Any], arity: int = 2) -> None:
     """Type `key` for numbers of which at least one is a Lanes: all become that Lanes."""
 
-    class Template(AbstractTemplate):
-        def generic(self, args: Any, kws: Any) -> Any:
-            lanes = next((a for a in args if isinstance(a, Lanes)), None)
-            if lanes is None or len(args) != arity:
-                return None
-            if not all(a == lanes or lanes.can_convert_from(None, a) for a in args):
-                return None
-            return signature(result(lanes), *[lanes] * arity)
+    def types_of(*args: Any) -> Any:
+        lanes = next((a for a in args if isinstance(a, Lanes)), None)
+        if lanes is None or not all(a == lanes or lanes.can_convert_from(None, a) for a in args):
+            return None
+        return signature(result(lanes), *[lanes] * arity)
 
-    typed(key)(Template)
+    def of_one(context: Any) -> Any:
+        return lambda a: types_of(a)
+
+    def of_two(context: Any) -> Any:
+        return lambda a, b: types_of(a, b)
+
+    type_callable(key)(of_one if arity == 1 else of_two)
 
 
 def _same(lanes: Any) -> Any:
@@ -207,20 +209,20 @@ for function in (math.sqrt, np.sqrt):
     _unary(function, lambda builder, args: llvm(builder, "sqrt", *args))
 
 
-class _MaskTemplate(AbstractTemplate):
-    def generic(self, args: Any, kws: Any) -> Any:
-        return signature(MASK, *args) if all(a == MASK for a in args) else None
-
-
 for name, instruction in MASKS.items():
-    typed(name)(type("_Mask", (_MaskTemplate,), {}))
+
+    @type_callable(name)
+    def _type_of_logic(context: Any) -> Any:
+        return lambda a, b: signature(MASK, MASK, MASK) if a == b == MASK else None
 
     @lower_builtin(name, Mask, Mask)
     def _logic(context: Any, builder: Any, sig: Any, args: Any, instruction: str = instruction) -> Any:
         return getattr(builder, instruction)(*args)
 
 
-typed(operator.invert)(type("_Mask", (_MaskTemplate,), {}))
+@type_callable(operator.invert)
+def _type_of_invert(context: Any) -> Any:
+    return lambda a: signature(MASK, MASK) if a == MASK else None
 
 
 @lower_builtin(operator.invert, Mask)
@@ -265,14 +267,15 @@ for word in FUNCTIONS:
     _function(getattr(np, word), word)
 
 
-@typed(operator.pow)
-class _Power(AbstractTemplate):
-    def generic(self, args: Any, kws: Any) -> Any:
-        base, exponent = args
+@type_callable(operator.pow)
+def _type_of_power(context: Any) -> Any:
+    def typer(base: Any, exponent: Any) -> Any:
         if not isinstance(base, Lanes) or not isinstance(exponent, types.Integer | types.Float):
             return None
         is_whole = isinstance(exponent, types.Integer)
         return signature(base, base, types.unliteral(exponent) if is_whole else base.number)
+
+    return typer
 
 
 @lower_builtin(operator.pow, Lanes, types.Integer)
@@ -296,7 +299,7 @@ def _exchange_entries(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> Any:
     else:
 
         def exchanged(x: Any, first: Any, r: Any, pivot: Any, k: Any) -> None:
-            for i in span(r + 1, k):
+            for i in range(r + 1, k):
                 mask = pivot == i
                 a, b = x[first + r], x[first + i]
                 x[first + r], x[first + i] = select(mask, b, a), select(mask, a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from implicitsolve._arrays.namespace import is_array, library
 from implicitsolve._typing import HostArray, Indices
 from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._blas import usable
-from implicitsolve.backends.numba._jit import LOGGER, share
+from implicitsolve.backends.numba._jit import share
 from implicitsolve.backends.numba._residual import Residual
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
@@ -25,6 +26,7 @@ from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
 from implicitsolve.structure import BlockBanded
 
+LOGGER = logging.getLogger("implicitsolve")
 CACHE = 2**22  # bytes in which lanes may work: 32 ms for 200 systems of 400 unknowns, on arrays 60 ms
 CONFIRMED = 4  # systems, which Python evaluates in 0.01 to 0.1 ms each
 PIECES = 8  # of the batch for each thread, since systems differ in their number of steps

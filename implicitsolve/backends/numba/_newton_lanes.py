@@ -17,7 +17,7 @@ from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import ZERO, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
-from implicitsolve.backends.numba._views import span, view
+from implicitsolve.backends.numba._views import view
 from implicitsolve.nonlinear import _broyden
 from implicitsolve.nonlinear._broyden import MAX_AGE
 from implicitsolve.nonlinear._loop import BLOWN_UP, PATIENCE, IterationLoop
@@ -66,12 +66,12 @@ def evaluate_each(call, x, p, F, norms, shape, copy):
     `F` has been filled with NaN, which stays where the residual writes nothing.
     """
     x, p, F, norms, copy = view(x), view(p), view(F), view(norms), view(copy)
-    for b in span(x.shape[0]):
-        for i in span(x.shape[1]):
+    for b in range(x.shape[0]):
+        for i in range(x.shape[1]):
             copy[0, i] = x[b, i]
         call(copy.data, p[b].data, F[b].data, shape[0], shape[1], p.shape[1], 1)
         largest = abs(F[b, 0])
-        for i in span(x.shape[1]):
+        for i in range(x.shape[1]):
             v = abs(F[b, i])
             if not v <= largest:
                 largest = v
@@ -103,7 +103,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
     while True:
         while idle != 0 and waiting < x.shape[0]:
             new = ZERO
-            for lane in span(LANES):
+            for lane in range(LANES):
                 if idle >> lane & 1 and waiting < x.shape[0]:
                     _load(numbers, given, lengths, state, x, p, who, lane, waiting)
                     waiting += 1
@@ -147,11 +147,11 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
 def _load(numbers, given, lengths, state, x, p, who, lane, b):
     """Put system b into a lane."""
     who[lane] = b
-    for i in span(x.shape[1]):
+    for i in range(x.shape[1]):
         numbers[X, i * LANES + lane] = x[b, i]
-    for q in span(p.shape[1]):
+    for q in range(p.shape[1]):
         given[q, lane] = p[b, q]
-    for c in span(lengths.shape[1]):
+    for c in range(lengths.shape[1]):
         lengths[FLOOR, c, lane], lengths[GUESS, c, lane] = 0, 1
     state[SINCE, lane], state[STEPS, lane], state[EVALUATIONS, lane] = 0, 0, 1
 
@@ -177,14 +177,14 @@ def _begin(call, user, numbers, V, S, new, atol, rtol):
 def _step(call, user, numbers, V, S, updates, running, slowest):
     """Try the step in the running lanes; return where it reduces ||F|| and was taken, and which are not slow yet."""
     N, excess = V.shape[1], V[STEP, 0] * 0
-    for i in span(N):
+    for i in range(N):
         V[TRIAL, i] = V[X, i] + V[STEP, i]
         excess += V[TRIAL, i] * 0  # NaN where a trial point is not finite
     steps.evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
     largest, norm = steps.measure(V, TRIAL_F, S[UNIT])
     rate = np.sqrt(norm / S[NORM])
     is_good = mask_of(running) & (rate <= largest_ratio(updates == 0)) & (excess == 0)
-    for i in span(N):
+    for i in range(N):
         V[PAIRS + 2 * updates, i] = V[TRIAL, i] - V[X, i]
     fast = is_fast(rate, S[RATE] if updates > 1 else rate, slowest)
     S[RATE] = rate
@@ -219,10 +219,10 @@ def _finish(outputs, numbers, state, who, ended, code):
     if ended == 0:
         return
     x, F_out, status, norms, counts = outputs
-    for lane in span(LANES):
+    for lane in range(LANES):
         if ended >> lane & 1:
             b = who[lane]
-            for i in span(x.shape[1]):
+            for i in range(x.shape[1]):
                 x[b, i], F_out[b, i] = numbers[X, i * LANES + lane], numbers[F, i * LANES + lane]
             status[b], norms[b, 0], norms[b, 1] = code, state[MEASURE, lane], state[FIRST, lane]
             counts[b, 0], counts[b, 1] = int(state[STEPS, lane]), int(state[EVALUATIONS, lane])
@@ -231,6 +231,6 @@ def _finish(outputs, numbers, state, who, ended, code):
 @inner
 def _leave(outputs, state, who, left):
     """Say what the systems in the lanes `left` have cost; they stay as they were."""
-    for lane in span(LANES):
+    for lane in range(LANES):
         if left >> lane & 1:
             outputs[4][who[lane], 1] = int(state[EVALUATIONS, lane])

@@ -13,7 +13,7 @@ import numpy as np
 from implicitsolve.backends.numba._elimination import eliminate, finish, substitute, update
 from implicitsolve.backends.numba._jit import fma, inner
 from implicitsolve.backends.numba._lanes import bits, mask_of, select
-from implicitsolve.backends.numba._views import smaller, span
+from implicitsolve.backends.numba._views import smaller
 from implicitsolve.globalize._line_search import LENGTHS, PROMISING, SUFFICIENT_DECREASE, Backtracking
 from implicitsolve.linearize._difference_steps import TRUSTED
 from implicitsolve.nonlinear._broyden import MAX_AGE
@@ -33,7 +33,7 @@ TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth_limit
 def evaluate(call, user, numbers, x, out, running):
     """Evaluate F at row x into row `out`, at least for the lanes in `running`; NaN where that raised."""
     shape, given = user
-    for i in span(numbers.shape[1]):
+    for i in range(numbers.shape[1]):
         numbers[ARGUMENT, i] = numbers[x, i]  # a copy, which the residual may change
     call(numbers[ARGUMENT].data, given.data, numbers[out].data, shape[0], shape[1], given.shape[0], running)
 
@@ -43,7 +43,7 @@ def measure(V, row, unit):
     """Largest magnitude of a row, and the sum of squares in units of 1 / `unit`, which is NaN where one number is."""
     largest = abs(V[row, 0])
     total = largest * 0
-    for i in span(V.shape[1]):
+    for i in range(V.shape[1]):
         v = abs(V[row, i])
         largest = select(v > largest, v, largest)
         v *= unit
@@ -68,14 +68,14 @@ def follow(V, lengths, least):
     """Set the floors for a new x: a fraction of the size of each unknown, a guess where that is 0."""
     k = lengths.shape[1]
     whole = V[X, 0] * 0
-    for c in span(k):
+    for c in range(k):
         size, floor = mean(V, X, c, k), lengths[FLOOR, c]
         is_known = size > 0
         lengths[FLOOR, c] = select(is_known, least * size, floor)
         lengths[GUESS, c] = select(is_known, size * 0, lengths[GUESS, c])
         whole += size / k
     whole = select(whole > 0, whole, whole * 0 + 1)
-    for c in span(k):
+    for c in range(k):
         floor = lengths[FLOOR, c]
         lengths[FLOOR, c] = select(floor > 0, floor, whole)
 
@@ -86,23 +86,23 @@ def assemble(call, user, numbers, V, J, lengths, lower, relative, running):
     T, m = J.shape[:2]
     k = J.shape[2]
     N = V.shape[1]
-    for i in span(N):
+    for i in range(N):
         a, floor = abs(V[X, i]), lengths[FLOOR, i % k]
         h = relative * select(a > floor, a, floor)
         V[TRIAL, i], V[STEP, i], V[SCRATCH, i] = V[X, i], h, 1 / h
     colors = smaller(m, T)
-    for color in span(colors):
-        for c in span(k):
+    for color in range(colors):
+        for c in range(k):
             for i in range(color * k + c, N, m * k):
                 V[TRIAL, i] = V[X, i] + V[STEP, i]
             evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
             for i in range(color * k + c, N, m * k):
                 V[TRIAL, i] = V[X, i]
             j = (color + lower) % m  # the block of row t that has the color
-            for t in span(T):
+            for t in range(T):
                 if 0 <= t + j - lower < T:
                     d = V[SCRATCH, (t + j - lower) * k + c]
-                    for r in span(k):
+                    for r in range(k):
                         J[t, j, r, c] = (V[TRIAL_F, t * k + r] - V[F, t * k + r]) * d
                 j = j - 1 if j > 0 else m - 1
     return colors * k
@@ -116,7 +116,7 @@ def learn(V, lengths, relative, running):
     """
     k = lengths.shape[1]
     again = failed = running & 0
-    for c in span(k):
+    for c in range(k):
         guessed = running & bits(lengths[GUESS, c] > 0)
         if guessed != 0:
             size, h = mean(V, STEP, c, k), relative * lengths[FLOOR, c]
@@ -137,24 +137,24 @@ def direction(V, factors, updates):
 
     The updates are those of `implicitsolve.nonlinear._broyden`.
     """
-    for i in span(V.shape[1]):
+    for i in range(V.shape[1]):
         V[SCRATCH, i] = -V[F, i]
     divide(factors, V[SCRATCH])
-    for u in span(updates - 1):
+    for u in range(updates - 1):
         product = _dot(V, PAIRS + 2 * u)
-        for i in span(V.shape[1]):
+        for i in range(V.shape[1]):
             V[SCRATCH, i] = fma(V[PAIRS + 2 * u + 1, i], product, V[SCRATCH, i])
     if updates == 0:
-        for i in span(V.shape[1]):
+        for i in range(V.shape[1]):
             V[STEP, i] = V[SCRATCH, i]
         return
     s = PAIRS + 2 * (updates - 1)
     product = _dot(V, s)
     below = product * 0
-    for i in span(V.shape[1]):
+    for i in range(V.shape[1]):
         below = fma(V[s, i], V[STEP, i] - V[SCRATCH, i], below)
     d = select((below > 0) | (below < 0), 1 / below, below * 0)
-    for i in span(V.shape[1]):
+    for i in range(V.shape[1]):
         w = V[SCRATCH, i] * d
         V[s + 1, i] = w
         V[STEP, i] = fma(w, product, V[SCRATCH, i])
@@ -164,7 +164,7 @@ def direction(V, factors, updates):
 def _dot(V, s):
     """Product of row s with row SCRATCH."""
     a = V[s, 0] * V[SCRATCH, 0]
-    for i in span(1, V.shape[1]):
+    for i in range(1, V.shape[1]):
         a = fma(V[s, i], V[SCRATCH, i], a)
     return a
 
@@ -172,7 +172,7 @@ def _dot(V, s):
 @inner
 def accept(V, S, mask, largest, norm):
     """Take over the trial points of the lanes in `mask`."""
-    for i in span(V.shape[1]):
+    for i in range(V.shape[1]):
         V[X, i] = select(mask, V[TRIAL, i], V[X, i])
         V[F, i] = select(mask, V[TRIAL_F, i], V[F, i])
     S[NORM], S[MEASURE] = select(mask, norm, S[NORM]), select(mask, largest, S[MEASURE])
@@ -204,7 +204,7 @@ def backtrack(call, user, numbers, V, S, factors, rejected):
     first = _promising(V, unit, step, natural)
     older = older_ratio = ratio * 0
     length = older + 1
-    for _ in span(TRIALS):
+    for _ in range(TRIALS):
         if active == 0:
             break
         finite = ratio < np.inf
@@ -214,7 +214,7 @@ def backtrack(call, user, numbers, V, S, factors, rejected):
         shorter, first = select(first > 0, first, shorter), first * 0
         older, older_ratio = select(finite, length, older), select(finite, ratio, older_ratio)
         length = shorter
-        for i in span(V.shape[1]):
+        for i in range(V.shape[1]):
             V[TRIAL, i] = fma(length, V[STEP, i], V[X, i])
         evaluate(call, user, numbers, TRIAL, TRIAL_F, active)
         largest, now = measure(V, TRIAL_F, S[UNIT])
@@ -235,7 +235,7 @@ def backtrack(call, user, numbers, V, S, factors, rejected):
 @inner
 def _correction(V, factors, unit):
     """Put J^-1 F of the trial points into row SCRATCH; return its sum of squares in units of 1 / `unit`."""
-    for i in span(V.shape[1]):
+    for i in range(V.shape[1]):
         V[SCRATCH, i] = V[TRIAL_F, i]
     divide(factors, V[SCRATCH])
     return measure(V, SCRATCH, unit)[1]
@@ -248,10 +248,10 @@ def _promising(V, unit, step, natural):
     `step` and `natural` are the squares of the step and of J^-1 F at its end, which is in row SCRATCH.
     """
     product = step * 0
-    for i in span(V.shape[1]):
+    for i in range(V.shape[1]):
         product = fma(V[STEP, i] * unit, V[SCRATCH, i] * unit, product)
     best, length = step * PROMISING**2, step * 0
-    for i in span(LENGTHS.size):
+    for i in range(LENGTHS.size):
         square, rest = LENGTHS[i] * LENGTHS[i], 1 - LENGTHS[i]
         value = rest * rest * step - 2 * rest * square * product + square * square * natural
         is_better = value < best
@@ -262,11 +262,11 @@ def _promising(V, unit, step, natural):
 @inner
 def is_rounding(call, user, numbers, V, S, precision, running):
     """Where F(x) is no larger than half of its change between neighbouring floating-point numbers."""
-    for i in span(V.shape[1]):
+    for i in range(V.shape[1]):
         V[TRIAL, i] = V[X, i] + V[X, i] * (precision if i % 2 == 0 else -precision)
     evaluate(call, user, numbers, TRIAL, TRIAL_F, running)
     count(S, running)
-    for i in span(V.shape[1]):
+    for i in range(V.shape[1]):
         V[TRIAL_F, i] -= V[F, i]
     return running & bits(measure(V, TRIAL_F, S[UNIT])[1] >= ROUNDING**2 * S[NORM])
 
@@ -294,16 +294,16 @@ def _minimum(length, ratio, older, older_ratio):
 def factor(A, pivots, reach, lower):
     """Overwrite A (T, m, k, k) with its factors; block row t has blocks up to block column ``reach[t]``."""
     T, k = A.shape[0], A.shape[2]
-    for t in span(T):
+    for t in range(T):
         below, right = smaller(lower, T - 1 - t), reach[t] - t
-        for r in span(k):
+        for r in range(k):
             _interchange(A, pivots, t, r, lower, right, k)
             d = 1 / A[t, lower, r, r]
             A[t, lower, r, r] = d
             eliminate(A, t, r, d, lower, below, k)
-        for j in span(lower + 1, lower + right + 1):
+        for j in range(lower + 1, lower + right + 1):
             finish(A, t, j, lower, k)
-            for s in span(1, below + 1):
+            for s in range(1, below + 1):
                 update(A, t, j, s, lower, k)
 
 
@@ -312,17 +312,17 @@ def _interchange(A, pivots, t, r, lower, right, k):
     """Bring the largest number of a column to row r of block t."""
     best = abs(A[t, lower, r, r])
     pivot = best * 0 + r
-    for i in span(r + 1, k):
+    for i in range(r + 1, k):
         v = abs(A[t, lower, i, r])
         larger = v > best
         best = select(larger, v, best)
         pivot = select(larger, v * 0 + i, pivot)
     pivots[t, r] = pivot
-    for i in span(r + 1, k):
+    for i in range(r + 1, k):
         mask = pivot == i
         if bits(mask) != 0:
-            for j in span(lower, lower + right + 1):
-                for c in span(k):
+            for j in range(lower, lower + right + 1):
+                for c in range(k):
                     a, b = A[t, j, r, c], A[t, j, i, c]
                     A[t, j, r, c], A[t, j, i, c] = select(mask, b, a), select(mask, a, b)
 

@@ -153,14 +153,20 @@ class Compiled:
         def narrow(x: Any, p: Any, out: Any, n0: int, n1: int, q: int, running: int) -> None:
             N = n0 * n1
             xs, ps, outs = carray(x, (N, LANES)), carray(p, (q, LANES)), carray(out, (N, LANES))
+            own, given, F = np.empty(N, xs.dtype), np.empty(q, xs.dtype), np.empty(N, xs.dtype)
+            at, into = own.reshape(shape_of(n0, n1)), F.reshape(shape_of(n0, n1))
             for lane in range(LANES):
                 if running >> lane & 1:
-                    own, given, F = xs[:, lane].copy(), ps[:, lane].copy(), np.full(N, np.nan, xs.dtype)
+                    for i in range(N):
+                        own[i], F[i] = xs[i, lane], np.nan
+                    for i in range(q):
+                        given[i] = ps[i, lane]
                     try:
-                        evaluate(own.reshape(shape_of(n0, n1)), given, F.reshape(shape_of(n0, n1)))
+                        evaluate(at, given, into)
                     except Exception:  # noqa: BLE001
                         F[:] = np.nan
-                    outs[:, lane] = F
+                    for i in range(N):
+                        outs[i, lane] = F[i]
 
         return self._c_function(narrow)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from implicitsolve import kernels
 from implicitsolve.backends.numba._jit import fma, inner, kernel, magnitude, reciprocal, supports_real
-from implicitsolve.backends.numba._views import fill, larger, span, view
+from implicitsolve.backends.numba._views import fill, larger, number, view
 from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
 
 
@@ -25,7 +25,7 @@ from implicitsolve.kernels._scalar_tridiagonal import LARGEST, LEAST_PIVOT
 def factor(A, F, singular, growth):
     """Factor the rows (lower, diagonal, upper) of `A` (B, T, 3) into F, which may be A."""
     A, F, singular, growth = view(A), view(F), view(singular), view(growth)
-    for b in span(A.shape[0]):
+    for b in range(A.shape[0]):
         singular[b], growth[b] = _factor_one(A[b], F[b])
 
 
@@ -34,11 +34,11 @@ def _factor_one(A, F):
     T = A.shape[0]
     m = T // 2
     n = T - 1 - m  # rows below the middle; m above
-    zero = A.dtype.type(0)
+    zero = number(A, 0)
     d = e = zero  # reciprocals of the last pivots
     right = left = zero  # couplings of those rows to the next
     scale = other = largest = largest_below = abs(zero)
-    for i in span(m):
+    for i in range(m):
         a = A[i, 0] if i > 0 else zero
         ratio = a * d
         pivot = fma(-ratio, right, A[i, 1])
@@ -69,7 +69,7 @@ def _factor_one(A, F):
     largest = larger(larger(largest, largest_below), size)
     if 0 < size < np.inf and largest < np.inf and magnitude(F[m, 1]) < np.inf:
         return -1, largest / scale
-    for t in span(T):
+    for t in range(T):
         if not magnitude(F[t, 1]) < np.inf:
             return t, np.inf
     return m, np.inf
@@ -79,7 +79,7 @@ def _factor_one(A, F):
 def solve(F, singular, x):
     """Overwrite x (B, T) with the solutions; NaN for singular systems."""
     F, singular, x = view(F), view(singular), view(x)
-    for b in span(x.shape[0]):
+    for b in range(x.shape[0]):
         if singular[b] >= 0:
             fill(x[b], np.nan)
         else:
@@ -91,24 +91,24 @@ def _solve_one(F, x):
     T = F.shape[0]
     m = T // 2
     n = T - 1 - m
-    y = z = F.dtype.type(0)
-    for i in span(n):
+    y = z = number(F, 0)
+    for i in range(n):
         j = T - 1 - i
         y = fma(-F[i, 0], y, x[i])
         z = fma(-F[j, 0], z, x[j])
         x[i] = y * F[i, 1]
         x[j] = z * F[j, 1]
-    for i in span(n, m):
+    for i in range(n, m):
         y = fma(-F[i, 0], y, x[i])
         x[i] = y * F[i, 1]
     y = fma(-F[m, 0], y, fma(-F[m, 2], z, x[m])) * F[m, 1]
     x[m] = z = y
-    for i in span(1, n + 1):
+    for i in range(1, n + 1):
         y = fma(-F[m - i, 2], y, x[m - i])
         z = fma(-F[m + i, 2], z, x[m + i])
         x[m - i] = y
         x[m + i] = z
-    for i in span(n + 1, m + 1):
+    for i in range(n + 1, m + 1):
         y = fma(-F[m - i, 2], y, x[m - i])
         x[m - i] = y
 
@@ -117,7 +117,7 @@ def _solve_one(F, x):
 def solve_adjoint(F, singular, x):
     """Overwrite x (B, T) with the solutions for the adjoint matrices; NaN for singular systems."""
     F, singular, x = view(F), view(singular), view(x)
-    for b in span(x.shape[0]):
+    for b in range(x.shape[0]):
         if singular[b] >= 0:
             fill(x[b], np.nan)
         else:
@@ -129,28 +129,28 @@ def _solve_adjoint_one(F, x):
     T = F.shape[0]
     m = T // 2
     n = T - 1 - m
-    y = z = u = v = F.dtype.type(0)
-    for i in span(n):
+    y = z = u = v = number(F, 0)
+    for i in range(n):
         j = T - 1 - i
         y = fma(-u, y, x[i])
         z = fma(-v, z, x[j])
         x[i] = y * np.conj(F[i, 1])
         x[j] = z * np.conj(F[j, 1])
         u, v = np.conj(F[i, 2]), np.conj(F[j, 2])
-    for i in span(n, m):
+    for i in range(n, m):
         y = fma(-u, y, x[i])
         x[i] = y * np.conj(F[i, 1])
         u = np.conj(F[i, 2])
     y = fma(-u, y, fma(-v, z, x[m])) * np.conj(F[m, 1])
     x[m] = z = y
     u, v = np.conj(F[m, 0]), np.conj(F[m, 2])
-    for i in span(1, n + 1):
+    for i in range(1, n + 1):
         y = fma(-u, y, x[m - i])
         z = fma(-v, z, x[m + i])
         x[m - i] = y
         x[m + i] = z
         u, v = np.conj(F[m - i, 0]), np.conj(F[m + i, 0])
-    for i in span(n + 1, m + 1):
+    for i in range(n + 1, m + 1):
         y = fma(-u, y, x[m - i])
         x[m - i] = y
         u = np.conj(F[m - i, 0])
@@ -182,8 +182,8 @@ def _systems(array):
 
 @kernel
 def _factor_chains(lower, main, upper, below, scale, above):
-    number = main.dtype.type
-    zero, one, least, largest = number(0), number(1), number(LEAST_PIVOT), number(LARGEST)
+    of = main.dtype.type
+    zero, one, least, largest = of(0), of(1), of(LEAST_PIVOT), of(LARGEST)
     for b in range(main.shape[0]):
         for t in range(main.shape[1]):
             for i in range(main.shape[2]):

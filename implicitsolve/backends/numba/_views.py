@@ -1,30 +1,18 @@
-"""Arrays, loops and comparisons for kernels in a few LLVM instructions each, by whose number Numba's time goes."""
+"""Arrays and comparisons for kernels in a few LLVM instructions each, by whose number Numba's time goes."""
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import llvmlite.ir as ir
-from numba.core import cgutils, types
-from numba.core.datamodel import models
-from numba.core.imputils import RefType, iternext_impl, lower_builtin, lower_getattr
-from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global, signature
-from numba.extending import make_attribute_wrapper, register_model
+from numba import types  # pyright: ignore[reportPrivateImportUsage]
+from numba.core import cgutils
+from numba.core.typing import signature
+from numba.extending import lower_builtin, make_attribute_wrapper, models, register_model, type_callable
 
 from implicitsolve.backends.numba._jit import _intrinsic
-
-
-def typed(key: Any) -> Callable[[Any], Any]:
-    """Register the types of `key`, to be looked up before those of Numba, which are general and many."""
-
-    def registered(template: Any) -> Any:
-        template.metadata = {"target": "cpu"}
-        return cast("Any", infer_global(key))(template)
-
-    return registered
 
 
 class View(types.Type):
@@ -52,19 +40,6 @@ make_attribute_wrapper(View, "shape", "shape")
 make_attribute_wrapper(View, "data", "data")
 
 
-@infer_getattr
-class _Attributes(AttributeTemplate):
-    key = View
-
-    def resolve_dtype(self, view: View) -> Any:
-        return types.DType(view.dtype)
-
-
-@lower_getattr(View, "dtype")
-def _dtype(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    return context.get_dummy_value()
-
-
 @_intrinsic
 def view(typing_context: Any, array: Any) -> Any:
     """A `View` of a C-contiguous and aligned array, which must live as long.
@@ -78,6 +53,16 @@ def view(typing_context: Any, array: Any) -> Any:
 
     is_usable = array.layout == "C" and array.aligned
     return (View(array.dtype, array.ndim)(array), generate) if is_usable else None
+
+
+@_intrinsic
+def number(typing_context: Any, view: Any, value: Any) -> Any:
+    """A number, of the type of a view's."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return context.cast(builder, values[1], value, view.dtype)
+
+    return view.dtype(view, value), generate
 
 
 def new_view(context: Any, builder: Any, kind: View, data: Any, shape: Any) -> Any:
@@ -94,18 +79,22 @@ def _types_at(view: Any, index: Any) -> Any:
     return (View(view.dtype, rest) if rest else view.dtype), kind
 
 
-@typed(operator.getitem)
-class _Get(AbstractTemplate):
-    def generic(self, args: Any, kws: Any) -> Any:
-        found = _types_at(*args)
-        return found and signature(found[0], args[0], found[1])
+@type_callable(operator.getitem)
+def _type_of_get(context: Any) -> Any:
+    def typer(view: Any, index: Any) -> Any:
+        found = _types_at(view, index)
+        return found and signature(found[0], view, found[1])
+
+    return typer
 
 
-@typed(operator.setitem)
-class _Set(AbstractTemplate):
-    def generic(self, args: Any, kws: Any) -> Any:
-        found = _types_at(*args[:2])
-        return found and signature(types.none, args[0], found[1], found[0])
+@type_callable(operator.setitem)
+def _type_of_set(context: Any) -> Any:
+    def typer(view: Any, index: Any, value: Any) -> Any:
+        found = _types_at(view, index)
+        return found and signature(types.none, view, found[1], found[0])
+
+    return typer
 
 
 def _place(builder: Any, view: Any, kind: View, index: Any, index_kind: Any) -> Any:
@@ -149,46 +138,6 @@ def fill(typing_context: Any, view: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(view, value), generate
-
-
-class Span(types.SimpleIteratorType):
-    """What `span` returns."""
-
-    def __init__(self) -> None:
-        super().__init__("Span", types.intp)
-
-
-@register_model(Span)
-class _SpanModel(models.StructModel):
-    def __init__(self, dmm: Any, fe_type: Any) -> None:
-        super().__init__(dmm, fe_type, [("next", types.CPointer(types.intp)), ("end", types.intp)])
-
-
-@_intrinsic
-def span(typing_context: Any, first: Any, end: Any = None) -> Any:
-    """``range(end)`` or ``range(first, end)``, without a step: a fifth of the LLVM instructions."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        given = [context.cast(builder, *pair, types.intp) for pair in zip(values, kinds)]
-        place = cgutils.alloca_once_value(builder, given[0] if len(given) > 1 else given[0].type(0))
-        empty = ir.Constant(context.get_value_type(SPAN), ir.Undefined)
-        return builder.insert_value(builder.insert_value(empty, place, 0), given[-1], 1)
-
-    kinds = [first] if end is None else [first, end]
-    return SPAN(first, types.Omitted(None) if end is None else end), generate
-
-
-SPAN = Span()
-
-
-@lower_builtin("iternext", Span)
-@iternext_impl(RefType.UNTRACKED)
-def _next(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
-    place, end = (builder.extract_value(args[0], i) for i in range(2))
-    i = builder.load(place)
-    builder.store(builder.add(i, i.type(1), flags=["nsw"]), place)
-    result.set_valid(builder.icmp_signed("<", i, end))
-    result.yield_(i)
 
 
 def _choice(comparison: str) -> Any:
