@@ -13,7 +13,6 @@ from array_api_compat import device
 
 from implicitsolve._arrays.namespace import array_namespace, is_cupy_array
 from implicitsolve._typing import Array
-from implicitsolve.adapters import kernels
 from implicitsolve.adapters._common import ByFields, DType
 from implicitsolve.adapters._rows import InputWeights, Run, affine_gradients, contiguous, joined, split
 
@@ -92,24 +91,15 @@ class Cell(ByFields, ABC):
         """The same side by side, (k, m k)."""
         return joined(self.Us)
 
-    @cached_property
-    def by_rows(self) -> Any:
-        """What calls a function of rows, perhaps on several threads."""
-        return kernels.by_rows.select(self.weights, size=self.size)
-
-    @cached_property
-    def product(self) -> Any:
-        return kernels.product.select(self.weights, size=self.factor_size)
-
     def times(self, states: Array, weights: Array) -> Array:
         """States (..., k) times weights (k, any). Solves often begin at zero, where there is nothing to multiply."""
         shape = *states.shape[:-1], weights.shape[1]
         if isinstance(states, np.ndarray) and states.size and not (states.item(states.size // 2) or states.any()):
             return np.zeros(shape, states.dtype)
-        if len(shape) == 2:
-            return self.product(states, weights)
         xp = array_namespace(states)
-        return xp.reshape(self.product(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
+        if len(shape) == 2:
+            return xp.matmul(states, weights)
+        return xp.reshape(xp.matmul(xp.reshape(states, (-1, states.shape[-1])), weights), shape)
 
     def each_times(self, states: Sequence[Array], weights: Array, merged: Callable[[], Array]) -> list[Array]:
         """Each of the states times its own of the weights (m, k, k), which are side by side in ``merged()`` (k, m k).

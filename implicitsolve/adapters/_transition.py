@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from array_api_compat import device
@@ -21,13 +19,6 @@ from implicitsolve.adapters._rows import Rows
 def difference(x: Array, y: Array) -> Array:
     """x - y; in the memory of y, where the library can: y is not used again."""
     return np.subtract(x, y, out=y) if isinstance(y, np.ndarray) else x - y
-
-
-def by_rows(cell: Cell, function: Callable[..., Any], *arguments: Any) -> Any:
-    """``function(*arguments)`` of the cell, row by row, perhaps on several threads."""
-    rows = arguments[-2 if arguments[-1] is None else -1]
-    count = (rows[0] if isinstance(rows, tuple) else rows).shape[-2]
-    return cell.by_rows(function, count, count * math.prod(cell.weights.shape), *arguments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +137,7 @@ class Transition(ByFields):
         packed = map.pack(map.source, states)
         own = rows.inner(packed) if map.source is rows else ()
         neighbours = self.with_edges(map.neighbours(packed))
-        return map.unpack(rows, by_rows(self.cell, lambda *at: function(*at, None), own, self.x, neighbours, factors))
+        return map.unpack(rows, function(own, self.x, neighbours, factors, None))
 
     @quiet
     def residual(self, states: Array) -> Array:
@@ -225,7 +216,7 @@ class Derivative(ByFields):
         map, push, factors = self.map, self.cell.push, self.in_sequences
         if factors is None:
             dneighbours = map.neighbours(map.pack(map.source, v))
-            return map.unpack(map.target, by_rows(self.cell, push, self.factors, dneighbours))
+            return map.unpack(map.target, push(self.factors, dneighbours))
         return map.unbatch(push(factors, (map.batch(v),) * len(map.shifts), map.shifts))
 
     @quiet
@@ -233,7 +224,7 @@ class Derivative(ByFields):
         map, cell, factors = self.map, self.cell, self.in_sequences
         if factors is None:
             w = map.target.inner(map.pack(map.target, w))
-            return map.unpack(map.source, map.gather(by_rows(cell, cell.pull, self.factors, w)))
+            return map.unpack(map.source, map.gather(cell.pull(self.factors, w)))
         return map.unbatch(cell.pull_back(factors, map.batch(w), map.shifts, map.source.blocks))
 
     def take(self, indices: Indices) -> Derivative:

@@ -4,10 +4,6 @@
 function, and `rnn` a whole recurrence; see their references. They are selected by `size`, the numbers in a row, and
 `mixture` also by `neighbours`, the number of states that it mixes.
 `gru_recurrence` and `affine_recurrence` are whole recurrences, and `recurrence` runs any step along a `Plan`.
-``product(x, y)`` is the product of two matrices; it is selected by `size`, the columns of y.
-``by_rows(function, rows, multiplications, *arguments)`` is ``function(*arguments)``, a matrix or a tuple of them, whose
-rows depend on the same rows of the arguments only: arrays (..., rows, any), None, or tuples of these. A backend may
-call the function for parts of the rows on several threads.
 ``take_rows(x, source, none)`` reads rows of a matrix in another order, and ``clear_rows(x, empty)`` sets some to zero.
 
 ``gru_cell(weights)`` returns all functions of a GRU cell's rows, each in one piece, for as many rows as its
@@ -19,10 +15,6 @@ returns None: compose them. It is selected by `size` and `neighbours`.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-from typing import Any
-
 from implicitsolve._typing import Array
 from implicitsolve.adapters.kernels import _gates, _recurrence
 from implicitsolve.adapters.kernels._recurrence import ACTIVATIONS, Activation, Plan, check_activation, recurrence
@@ -33,7 +25,6 @@ __all__ = [
     "Activation",
     "Plan",
     "affine_recurrence",
-    "by_rows",
     "check_activation",
     "clear_rows",
     "gru",
@@ -41,7 +32,6 @@ __all__ = [
     "gru_recurrence",
     "lstm",
     "mixture",
-    "product",
     "recurrence",
     "rnn",
     "take_rows",
@@ -57,16 +47,10 @@ def _composed(weights: Array) -> None:
     """No function runs as a whole."""
 
 
-def _at_once(function: Callable[..., Any], rows: int, multiplications: float, *arguments: Any) -> Any:
-    return function(*arguments)
-
-
 mixture: Kernel = Kernel("mixture", _gates.Mixture, {"numba": _long_rows}, "gates")
 gru: Kernel = Kernel("gru", _gates.GRU, {"numba": _long_rows}, "gates")
 lstm: Kernel = Kernel("lstm", _gates.LSTM, {"numba": _long_rows}, "gates")
 rnn: Kernel = Kernel("rnn", _recurrence.RNN, {"numba": _long_rows}, "gates_rnn")
-product: Kernel = Kernel("product", operator.matmul, {"numba": _long_rows})
-by_rows: Kernel = Kernel("by_rows", _at_once, {"numba": _long_rows}, "product")
 gru_cell: Kernel = Kernel("gru_cell", _composed)
 gru_recurrence: Kernel = Kernel("gru_recurrence", _recurrence.gru_recurrence, module="recurrence")
 affine_recurrence: Kernel = Kernel("affine_recurrence", _recurrence.affine_recurrence, module="recurrence")

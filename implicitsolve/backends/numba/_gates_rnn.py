@@ -10,9 +10,8 @@ import numpy as np
 from implicitsolve.adapters import kernels
 from implicitsolve.adapters.kernels import _recurrence as reference
 from implicitsolve.backends.numba._blas import GEMM, address, call, calls_of
-from implicitsolve.backends.numba._gates_loops import BODIES, VECTOR, fma, fused, gate, loop, one, supports, tanh, where
+from implicitsolve.backends.numba._gates_loops import BODIES, fma, fused, gate, loop, one, supports, tanh, where
 from implicitsolve.backends.numba._jit import kernel, share
-from implicitsolve.backends.numba._product import HAS_AVX512, ROWS, into
 
 ALONE = 2**18  # m k^2 of a product that OpenBLAS leaves to the thread that calls it
 
@@ -25,7 +24,7 @@ def entry(name):
     """
 
     @kernel
-    def run(blas, lags, runs, weights, x, other, carried, y, out, is_tiled):
+    def run(blas, lags, runs, weights, x, other, carried, y, out):
         (gemm, letter, sizes, scalars), (lengths, sources, targets, ways), depth = blas, runs, carried.shape[0]
         N, k, zero, m = address(letter), address(sizes), address(scalars), len(lengths)
         count, one = k + sizes.itemsize, zero + scalars.itemsize
@@ -35,10 +34,6 @@ def entry(name):
             sizes[1] = m
             for j in range(len(lags)):
                 W, previous = weights[j], carried[(t - lags[j]) % depth]
-                if is_tiled:
-                    rows = max(m, ROWS)  # a tile's at least: those behind m are not used
-                    into(previous[:rows], W, y[:rows])
-                    continue
                 beta = one if j else zero
                 call(gemm, (N, N, k, count, k, one, address(W), k, address(previous), k, beta, address(y), k))
             following = carried[t % depth]
@@ -55,19 +50,18 @@ def run(rule, weights, x, begin, lags, plan):
     (runs, _, k), dtype = begin.shape, begin.dtype
     compiled, weights, order = entry(rule), np.ascontiguousarray(weights), plan.longest_first
     out = (np.empty if plan.is_full else np.zeros)((plan.rows, k), dtype)
-    is_tiled = HAS_AVX512 and len(lags) == 1 and k * dtype.itemsize >= VECTOR  # tiles do not add to what is there
 
     def some(part):
         table, letters, _, _ = calls_of(dtype, k, k)
         sizes, scalars, own = np.asarray([k, 0], np.int32), np.asarray([0, 1], dtype), order[part]
-        carried = np.zeros((begin.shape[1], max(len(own), ROWS), k), dtype)  # overwritten
-        carried[:, : len(own)] = begin[own, ::-1].transpose(1, 0, 2)
+        carried = np.empty((begin.shape[1], len(own), k), dtype)
+        carried[...] = begin[own, ::-1].transpose(1, 0, 2)
         blas = table[GEMM], letters[3:4], sizes, scalars
         rows = plan.lengths[own], plan.sources[own], plan.targets[own], plan.ways[own]
-        compiled(blas, np.asarray(lags), rows, weights, x[0], x[-1], carried, np.empty_like(carried[0]), out, is_tiled)
+        compiled(blas, np.asarray(lags), rows, weights, x[0], x[-1], carried, np.empty_like(carried[0]), out)
 
     operations = 2.0 * len(lags) * float(plan.lengths.sum()) * k**2
-    share(some, runs, operations if is_tiled or runs * k**2 <= 2 * ALONE else 0.0)
+    share(some, runs, operations if runs * k**2 <= 2 * ALONE else 0.0)
     return out
 
 

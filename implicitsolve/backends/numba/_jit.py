@@ -19,7 +19,7 @@ from typing import Any
 import llvmlite.ir as ir
 import numba
 import numpy as np
-from numba import config, types  # pyright: ignore[reportPrivateImportUsage]
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 

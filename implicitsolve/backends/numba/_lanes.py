@@ -14,10 +14,10 @@ from typing import Any
 
 import llvmlite.ir as ir
 import numpy as np
-from numba import types  # pyright: ignore[reportPrivateImportUsage]
+from numba import types
 from numba.core import cgutils
 from numba.core.typeconv.castgraph import Conversion
-from numba.core.typing import signature
+from numba.core.typing import signature  # pyright: ignore[reportPrivateImportUsage]
 from numba.extending import lower_builtin, lower_cast, models, overload, register_model, type_callable
 
 from implicitsolve._typing import HostArray

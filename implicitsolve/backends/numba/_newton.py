@@ -192,7 +192,7 @@ class _Solver:
 
     def confirm(self) -> None:
         """Compare the compiled residual with Python's where systems have converged."""
-        converged = np.flatnonzero(self.status == Status.CONVERGED)
+        converged: list[int] = np.flatnonzero(self.status == Status.CONVERGED).tolist()
         try:
             if all(self._agrees(b) for b in converged[:CONFIRMED]):
                 return

@@ -21,12 +21,13 @@ import numba
 import numpy as np
 from numba import carray, types  # pyright: ignore[reportPrivateImportUsage]
 from numba.core.errors import NumbaError
-from numba.extending import is_jitted
+from numba.extending import is_jitted as _is_jitted
 
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba._lanes import LANES, pointer_to_lanes
 
 importlib.import_module("numba.experimental.function_type")  # registers C functions as arguments
+is_jitted: Callable[[Any], bool] = _is_jitted  # whose own type admits functions only
 MODULES = (builtins, cmath, math, np)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 OWNERS = {id(value): (module.__name__, name) for module in MODULES for name, value in vars(module).items()}
@@ -232,7 +233,7 @@ def _known(value: Any, within: tuple[Any, ...], names: Any) -> Any:
         variables = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
         return value.co_code, value.co_exceptiontable, value.co_argcount, variables, _known(value.co_consts, (), ())
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
-        content = hashlib.sha256(np.ascontiguousarray(value)).digest()
+        content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
         return type(value).__name__, value.dtype.str, value.shape, value.strides, content
     if is_jitted(value):
         return described(value, within)

@@ -7,9 +7,9 @@ import operator
 from typing import Any
 
 import llvmlite.ir as ir
-from numba import types  # pyright: ignore[reportPrivateImportUsage]
+from numba import types
 from numba.core import cgutils
-from numba.core.typing import signature
+from numba.core.typing import signature  # pyright: ignore[reportPrivateImportUsage]
 from numba.extending import lower_builtin, make_attribute_wrapper, models, register_model, type_callable
 
 from implicitsolve.backends.numba._jit import _intrinsic
