@@ -15,7 +15,7 @@ from implicitsolve.compat import newton_krylov
 from implicitsolve.derivatives import pull_back, push_forward
 from implicitsolve.derivatives._systems import AdjointResult, TangentResult
 from implicitsolve.direct import BlockLU, CyclicReduction
-from implicitsolve.errors import BackendUnavailable, NoConvergence
+from implicitsolve.errors import AccuracyWarning, BackendUnavailable, NoConvergence
 from implicitsolve.globalize import Backtracking, ConstantForcing, Dogleg, EisenstatWalker, FullStep, Wolfe
 from implicitsolve.krylov import GMRES, LGMRES, BiCGSTAB, ScipyKrylov, TruncatedInverse
 from implicitsolve.linearize._jacobian import detect_structure, jacobian
@@ -61,6 +61,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GMRES",
     "LGMRES",
+    "AccuracyWarning",
     "AdjointResult",
     "Anderson",
     "Backtracking",

@@ -13,6 +13,10 @@ else:
     from scipy.optimize import NoConvergence as _ScipyNoConvergence
 
 
+class AccuracyWarning(RuntimeWarning):
+    """A solve met the caller's tolerance of F at an x whose estimated error exceeds 1e-3 of it."""
+
+
 class NoConvergence(_ScipyNoConvergence):
     """A solve ended without meeting its stopping rule.
 

@@ -140,6 +140,7 @@ class Solution:
     norm: HostArray  # of F, in the norm of the stopping rule
     first_norm: HostArray
     target: HostArray
+    error: HostArray  # estimated error of x, relative to x; NaN where it is not known
     iterations: HostArray
     krylov_iterations: HostArray
     charged: HostArray  # evaluations that were not earned by progress
@@ -159,6 +160,7 @@ class Solution:
             norm=np.zeros(B),
             first_norm=np.full(B, np.nan),
             target=np.full(B, np.nan),
+            error=np.full(B, np.nan),
             iterations=counts.copy(),
             krylov_iterations=counts.copy(),
             charged=counts.copy(),
@@ -191,7 +193,8 @@ class Solution:
         better = rows[is_better]
         scatter(self.x, better, gather(other.x, better))
         scatter(self.F, better, gather(other.F, better))
-        self.norm[better], self.status[better] = other.norm[better], other.status[better]
+        for mine, theirs in ((self.norm, other.norm), (self.status, other.status), (self.error, other.error)):
+            mine[better] = theirs[better]
         self.first_norm, self.target = other.first_norm, other.target
         self.iterations, self.krylov_iterations = other.iterations, other.krylov_iterations
         self.charged, self.steps, self.retries = other.charged, other.steps, other.retries
@@ -312,7 +315,11 @@ class NonlinearResult(Ending):
     residual_norm, initial_norm : float or ndarray
         Norm of F at x and at x0, in the norm of the stopping rule.
     target : float or ndarray
-        What the norm had to fall to; NaN where no one method went from x0 to the end.
+        What the norm had to fall to; where the error of x decides, the norm at which it is expected to be `xtol`. NaN
+        where no one method went from x0 to the end.
+    error : float, ndarray or None
+        Estimated error of x, relative to x, where a system has converged; see `NonlinearStop`. None, or NaN in a batch,
+        where it is not known: a solve that ended at x0, or that failed.
     iterations, krylov_iterations : int or ndarray of int
         Accepted Newton steps, and Krylov iterations in all of them.
     counts : Counts
@@ -347,6 +354,7 @@ class NonlinearResult(Ending):
     counts: Counts
     steps: tuple[NewtonStep, ...] = field(repr=False, default=())
     target: Any = math.nan
+    error: Any = None
     retries: tuple[Retry, ...] = field(repr=False, default=())
     detection: Detection | None = field(repr=False, default=None)
     _memory: Any = field(repr=False, default=None)  # a `SolveMemory`
@@ -377,8 +385,9 @@ class NonlinearResult(Ending):
         NonlinearResult: CONVERGED: the stopping criterion is met at the returned x, evaluated there
         <BLANKLINE>
         norm(F)         4.51e-12
-        target          3.73e-09
+        target          5.96e-08
         at x0           0.25
+        error           1.13e-12
         accepted steps  3
         Krylov          3
         calls           4 residuals, 3 jvps, 0 vjps, 3 linearizations
@@ -388,7 +397,7 @@ class NonlinearResult(Ending):
         0         0.25                                        1
         1      0.00694       1       0.1       0       1      2
         2     6.01e-06       1  0.000694       0       1      2
-        3     4.51e-12       1   0.00031       0       1      2
+        3     4.51e-12       1   0.00497       0       1      2
         """
         entries = [("calls", str(self.counts))]
         entries += [] if self.detection is None else [("J", str(self.detection))]
@@ -397,13 +406,15 @@ class NonlinearResult(Ending):
 
     def _numbers(self) -> dict[str, Any]:
         """Norms and counts of each system, by their names in tables."""
-        return {
+        numbers = {
             "norm(F)": self.residual_norm,
             "target": self.target,
             "at x0": self.initial_norm,
+            "error": self.error,
             "accepted steps": self.iterations,
             "Krylov": self.krylov_iterations,
         }
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def _norms(self) -> list[float]:
         return [step.worst for step in self.steps]

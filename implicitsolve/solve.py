@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from implicitsolve._arrays.namespace import array_namespace, as_inexact, is_arra
 from implicitsolve._scipy_keywords import adapted, method_hint
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.direct import BlockLU, DirectMethod, solve_factored
+from implicitsolve.errors import AccuracyWarning
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import LGMRES, KrylovMethod
 from implicitsolve.krylov._base import with_idle_measured
@@ -70,6 +72,9 @@ def keep_heap(x: Array) -> None:
         np.empty(min(VECTORS * x.nbytes, LARGEST_FREED), dtype=np.uint8)
 
 
+INACCURATE = 1e-3  # estimated error of x, relative to x, above which a success by a tolerance of F warns
+
+
 def root(
     problem: Problem | Any,
     x0: Any = None,
@@ -97,7 +102,7 @@ def root(
         "picard", "broyden", "homotopy", "substitution", "causal-newton", or "auto" (the default), which chooses from
         what the problem declares: see the notes.
     stop : NonlinearStop, optional
-        When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|, at most 100 steps.
+        When a system has converged. Default: the estimated error of x is at most sqrt(eps) of x; at most 100 steps.
     monitor : callable, optional
         Called with every step; where it returns True, the solve ends. See `implicitsolve.monitor`.
     previous : NonlinearResult, optional
@@ -188,7 +193,7 @@ def root(
     problem = replace(problem, **given) if given else problem
     solver, stop, monitor = check_settings("root", method, stop, monitor)
     x0 = own_start("root", problem) if x0 is None else x0
-    return solve_root(problem, x0, solver, stop, monitor, previous=previous)
+    return warn_if_inaccurate(solve_root(problem, x0, solver, stop, monitor, previous=previous), stop)
 
 
 def solve_root(
@@ -240,6 +245,7 @@ def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory) -> No
         residual_norm=per_system(solution.norm, batch_shape),
         initial_norm=per_system(solution.first_norm, batch_shape),
         target=per_system(solution.target, batch_shape),
+        error=_known(per_system(solution.error, batch_shape)),
         iterations=per_system(solution.iterations, batch_shape),
         krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
         counts=evaluator.tally.counts(),
@@ -248,6 +254,24 @@ def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory) -> No
         detection=memory.detection,
         _memory=memory,
     )
+
+
+def warn_if_inaccurate(result: NonlinearResult, stop: NonlinearStop, stacklevel: int = 3) -> NonlinearResult:
+    """Return the result, after a warning where the caller's tolerance of F has left x inaccurate."""
+    errors = np.asarray(np.nan if result.error is None else result.error, dtype=float)
+    if stop.judges_F and np.any(errors > INACCURATE):
+        largest = float(np.nanmax(errors))
+        message = (
+            f"{stop} holds, but the estimated error of x is {largest:.1g} of it: ask for a smaller F, or leave the "
+            "tolerance out, so that the error of x decides"
+        )
+        warnings.warn(message, AccuracyWarning, stacklevel=stacklevel)
+    return result
+
+
+def _known(error: Any) -> Any:
+    """Estimated errors; None for one that is not known."""
+    return None if isinstance(error, float) and math.isnan(error) else error
 
 
 def linear_solve(

@@ -119,6 +119,11 @@ class Status(enum.IntEnum):
         "There may be no root within `bounds`, or none that this start leads to: start elsewhere, or widen the bounds "
         "that x touches.",
     )
+    AT_INFINITY = (
+        18,
+        "the residual falls while x moves on by steps that do not become shorter: its root may lie at infinity",
+        "There may be no root at all, or none that this start leads to: start elsewhere, or set `bounds`.",
+    )
 
 
 CUT = (Status.STOPPED_BY_MONITOR, Status.EVALUATION_LIMIT, Status.TIME_LIMIT)  # ended at the caller's request

@@ -70,16 +70,22 @@ class LinearStop:
 
 @dataclass(frozen=True, kw_only=True)
 class NonlinearStop:
-    """Stop when ``norm(F(x)) <= max(atol, rtol * norm(F(x0)))``, for each system of a batch.
+    """When a system has converged: x is accurate, or F is as small as asked.
+
+    Without tolerances of F a system has converged when ``error(x) <= xtol`` and ``||F(x)||_2 <= ||F(x0)||_2``, where
+    error(x) is the estimated error of x relative to x, `NonlinearResult.error`. With `atol` or `rtol` it has converged
+    when ``norm(F(x)) <= max(atol, rtol * norm(F(x0)))``; the error is estimated all the same. Where a tolerance of F
+    and `xtol` are given, both hold. Each system of a batch is judged alone.
 
     Parameters
     ----------
     atol : float, optional
         Absolute tolerance, in the units of F. Default 0: the criterion is independent of the scale of F.
     rtol : float, optional
-        Relative tolerance. Default: 0 where `atol` is given, which then holds alone. Else the square root of the
-        dtype's rounding unit (1.5e-8 in float64, 3.5e-4 in float32), which a residual of ordinary conditioning can
-        reach.
+        Tolerance of F relative to F(x0). Default 0.
+    xtol : float, optional
+        Largest estimated error of x, relative to x. Default: where neither `atol` nor `rtol` is given, the square root
+        of the dtype's rounding unit (1.5e-8 in float64, 3.5e-4 in float32), as `scipy.optimize.root`; else none.
     max_iterations : int, optional
         Limit of steps, those that the line search rejects included. The default None is 100 steps of a Newton method,
         500 of a fixed-point iteration, whose steps cost one residual, and 2000 of a homotopy.
@@ -103,6 +109,14 @@ class NonlinearStop:
 
     Notes
     -----
+    The error is estimated by Newton's theory [1]_: after a step s, ``||c|| / (1 - theta)`` with theta = ||c|| / ||s||,
+    where c is the simplified Newton correction -J^-1 F(x) by the factors at hand, of J at the point before. It takes no
+    evaluation. With a dense J, errors are relative to each unknown in the units that the columns of J show. Methods
+    without factors predict the length of c by what the last steps took from ||F||. Where x no longer improves since F
+    is rounding error, which one evaluation tells, x is accepted if the last Newton step was at most 1e-5 of it, and the
+    error says so. A system is not accepted where F vanishes only as x moves on by steps that do not become shorter
+    (`Status.AT_INFINITY`).
+
     Systems that still run at a limit end as EVALUATION_LIMIT or TIME_LIMIT, at the best of their points.
 
     Without `max_evaluations`, each step is charged to the allowance with the evaluations that it took. It earns 20
@@ -119,11 +133,17 @@ class NonlinearStop:
     and a dense J whose equations differ in units have limits of steps alone. What the first take without progress is
     not left to later methods. "auto" keeps half of the allowance of a fixed-point problem for its last method.
 
+    References
+    ----------
+    .. [1] P. Deuflhard, "Newton methods for nonlinear problems", Springer (2004), section 2.1.
+
     Examples
     --------
     >>> from implicitsolve import NonlinearStop
     >>> print(NonlinearStop())
-    max|F(x)| <= sqrt(eps) * max|F(x0)|
+    error(x) <= sqrt(eps)
+    >>> print(NonlinearStop(xtol=1e-6))
+    error(x) <= 1e-06
     >>> print(NonlinearStop(atol=1e-8))
     max|F(x)| <= 1e-08
     >>> print(NonlinearStop(atol=1e-12, rtol=1e-8))
@@ -132,6 +152,7 @@ class NonlinearStop:
 
     atol: float = 0.0
     rtol: float | None = None
+    xtol: float | None = None
     max_iterations: int | None = None
     max_evaluations: int | None = None
     max_seconds: float | None = None
@@ -141,6 +162,8 @@ class NonlinearStop:
         check_tolerance("NonlinearStop", "atol", self.atol)
         if self.rtol is not None:
             check_tolerance("NonlinearStop", "rtol", self.rtol)
+        if self.xtol is not None:
+            check_tolerance("NonlinearStop", "xtol", self.xtol)
         if self.max_iterations is not None:
             check_limit("NonlinearStop", "max_iterations", self.max_iterations)
         check_budget("NonlinearStop", self.max_evaluations, self.max_seconds)
@@ -150,7 +173,26 @@ class NonlinearStop:
     def __str__(self) -> str:
         """Return the inequality."""
         norm = {"max": "max|F({})|", "2": "||F({})||_2"}.get(str(self.norm), "norm(F({}))")
-        return f"{norm.format('x')} <= {_bound(self.atol, self.rtol, 'sqrt(eps)', norm.format('x0'))}"
+        limits = (
+            [f"error(x) <= {'sqrt(eps)' if self.xtol is None else format(self.xtol, 'g')}"] if self.judges_x else []
+        )
+        if self.judges_F:
+            limits.append(f"{norm.format('x')} <= {_bound(self.atol, self.rtol, '', norm.format('x0'))}")
+        return " and ".join(limits)
+
+    @property
+    def judges_x(self) -> bool:
+        """Whether the estimated error of x decides: where no tolerance of F was given, or one of x was."""
+        return self.xtol is not None or (self.rtol is None and not self.atol > 0)
+
+    @property
+    def judges_F(self) -> bool:
+        """Whether a tolerance of F was given."""
+        return self.rtol is not None or self.atol > 0
+
+    def error_limit(self, precision: float) -> float:
+        """The largest error of x, on arrays with this rounding unit."""
+        return math.sqrt(precision) if self.xtol is None else self.xtol
 
     @property
     def keeps_last(self) -> bool:

@@ -222,7 +222,7 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
 class _OneSystemLoop(OneSystem):
     """The steps of `_AndersonLoop`, and of `_BriefLoop`, for one system in vectors and plain numbers."""
 
-    NEW_BEST, STEPS, LIMITED = FixedPointLoop.NEW_BEST, FixedPointLoop.STEPS, False
+    NEW_BEST, STEPS, LIMITED, RUNS_AWAY = FixedPointLoop.NEW_BEST, FixedPointLoop.STEPS, False, False
 
     def __init__(self, method: Anderson, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
         self.method, self.is_due = method, method.preconditioned and context.evaluator.problem.linearize is not None

@@ -9,14 +9,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from implicitsolve._arrays.host import gather, scatter, to_host
-from implicitsolve._arrays.namespace import array_namespace, eps
+from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._factorization import BlockSettings
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
 from implicitsolve.globalize._searches import kept_part
-from implicitsolve.kernels._norms import Norms, norm_max
+from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths
 from implicitsolve.nonlinear._broyden import (
     MAX_AGE,
     MAX_ASSEMBLIES,
@@ -78,6 +79,7 @@ class BlockState(LoopState):
     inverse: BatchedInverse
     updates: BroydenInverse
     radius: HostArray  # of trust regions
+    solved: Array | None  # -H F at x by the factors alone, where it is known
 
 
 class BlockLoop(IterationLoop[BlockState]):
@@ -106,6 +108,7 @@ class BlockLoop(IterationLoop[BlockState]):
             inverse=BatchedInverse(is_shared=not is_own) if known is None else copy.copy(known),
             updates=BroydenInverse(),
             radius=np.full(size, np.inf),
+            solved=None,
         )
 
     def _keep(self, memory: SolveMemory) -> None:
@@ -114,6 +117,7 @@ class BlockLoop(IterationLoop[BlockState]):
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
         fresh = self.state.is_stale.copy()
         if np.count_nonzero(fresh):
+            self.state.solved = None
             self._factorize(fresh)
         direction, x = self._trial()
         measured = Norms(self.evaluator.residual(x), direction, x)
@@ -124,7 +128,8 @@ class BlockLoop(IterationLoop[BlockState]):
         """The direction -J^-1 F by the stale or new J, and the trial point."""
         state, box = self.state, self.evaluator.box
         with np.errstate(all="ignore"):
-            direction = state.inverse.negative(state.F)
+            direction = state.inverse.negative(state.F) if state.solved is None else state.solved
+            state.solved = None
             if self.method.reuse == "broyden":
                 direction = state.updates.corrected(direction)
             self.newton = direction
@@ -143,6 +148,9 @@ class BlockLoop(IterationLoop[BlockState]):
         found = self._search(whole, direction, fresh)
         moved, is_still = self._accept(found, direction)
         failed = self._failed(found, direction, fresh, previous)
+        lost = np.flatnonzero(fresh & ~found.accepted)
+        if lost.size:
+            self.state.progress.direction[lost] = self._relative_length(direction, lost)
         self._update_status(found.accepted, moved, is_still & fresh, is_last, failed, self.newton)
         self._age(fresh, found.accepted, previous)
         if self.evaluator.box is not None:  # the updates are of Newton's steps
@@ -153,6 +161,20 @@ class BlockLoop(IterationLoop[BlockState]):
         if not self.state.is_stale.all():
             self.state.updates.step(moved, direction, found.length)
         return found.length
+
+    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+        state, (lengths, is_near) = self.state, self._by_contraction(steps, before, sizes)
+        if is_near.any():
+            with np.errstate(all="ignore"):
+                theta = state.norms / state.norms_before
+                state.solved = solved = state.inverse.negative(state.F)
+                if self.method.reuse == "broyden":
+                    solved = state.updates.corrected(copy_array(solved))
+                least = np.where(theta > FALLEN, 1.0, np.where(state.is_stale, 0.0, MODEL))
+                found = np.maximum(norm2(solved), least * theta * steps)
+                found = np.where(np.isfinite(found), found, np.inf)
+                lengths = np.where(is_near, found, lengths)
+        return lengths, steps, before, sizes
 
     def _failed(self, found: SearchResult, direction: Array, fresh: HostArray, previous: HostArray) -> HostArray:
         """Status of systems whose step with a new J was rejected or reached rounding error."""

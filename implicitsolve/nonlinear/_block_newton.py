@@ -32,7 +32,7 @@ from implicitsolve.nonlinear._loop import (
     STAGNATED,
     WHOLE,
 )
-from implicitsolve.nonlinear._one_system import FRESH, KEPT, OneSystem
+from implicitsolve.nonlinear._one_system import FRESH, KEPT, OneInvertedSystem
 from implicitsolve.nonlinear._state import SolveContext, is_rounding
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
@@ -42,7 +42,7 @@ ROW = np.zeros(1, dtype=int)
 ROW.flags.writeable = False
 
 
-class OneFactoredSystem(OneSystem):
+class OneFactoredSystem(OneInvertedSystem):
     """The steps of `BlockLoop` for one system without batch axes."""
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
@@ -56,6 +56,7 @@ class OneFactoredSystem(OneSystem):
         self.inverse = BatchedInverse() if known is None else copy.copy(known)
         self.is_stale, self.age, self.rate = known is None, 0, 1.0
         self.updates = WholeSteps()
+        self.predicted: Any = None
         self.differences: OneSystemDifferences | None = None
         if isinstance(self.factor, BlockLU) and isinstance(self.assembler, Assembler):
             structure = self.assembler.structure
@@ -68,7 +69,7 @@ class OneFactoredSystem(OneSystem):
         is_chosen = getattr(method.factor, "backend", "auto") == "auto" and not context.evaluator.batch_shape
         is_plain = type(x0) is np.ndarray and x0.dtype.char in "fd" and x0.dtype.isnative
         may_differ = is_chosen or getattr(method, "rounds_freely", False)
-        return may_differ and is_plain and not method.line_search.needs_descent and OneSystem.suits(context)
+        return may_differ and is_plain and not method.line_search.needs_descent and OneInvertedSystem.suits(context)
 
     def run(self) -> Solution:
         """Iterate until the system has ended, and leave the factors to later solves."""
@@ -81,10 +82,13 @@ class OneFactoredSystem(OneSystem):
         is_fresh, previous, length, failed = self.is_stale, self.norm, 1.0, RUNNING
         direction = self._factorize() if is_fresh else None
         with np.errstate(all="ignore"):
-            direction = self.inverse.negative(self.F[None])[0] if direction is None else direction
+            direction = self._raw() if direction is None else direction
             if self.method.reuse == "broyden":
                 direction = self.updates.corrected(direction)
             square, x = float(direction.dot(direction)), self.x + direction
+        if is_fresh:
+            size = self._norm(self.x)
+            self.progress.direction = math.sqrt(square) / size if size > 0 else math.inf
         if math.isfinite(square) or np.isfinite(x).all():  # no function is called elsewhere
             F = self.evaluator.residual_of_one(x)
             norm = self._norm(F)
@@ -106,6 +110,23 @@ class OneFactoredSystem(OneSystem):
             self.updates.step(moved, direction, length, square)
         lengths = WHOLE if length == 1 else np.asarray([length])
         return {"step_length": lengths, "factorized": FRESH if is_fresh else KEPT}
+
+    def _raw(self) -> HostArray:
+        """-H F at x by the factors alone, which the caller may overwrite."""
+        known, self.predicted = self.predicted, None
+        if known is not None and known[0] is self.F and not self.is_stale:
+            return known[1]
+        return self.inverse.negative(self.F[None])[0]
+
+    @property
+    def _is_newton(self) -> bool:
+        return self.is_stale
+
+    def _correction(self) -> HostArray:
+        with np.errstate(all="ignore"):
+            z = self.inverse.negative(self.F[None])[0]
+            self.predicted = self.F, z
+            return self.updates.corrected(z.copy()) if self.method.reuse == "broyden" else z
 
     def _searched(
         self, direction: HostArray, x: HostArray, F: HostArray, norm: float

@@ -51,15 +51,17 @@ class _SubstitutionLoop(IterationLoop[LoopState]):
         return state
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        evaluator, state = self.evaluator, self.state
-        state.x = evaluator.substituted()
+        evaluator, state, before = self.evaluator, self.state, self.state.x
+        state.x, state.norms_before = evaluator.substituted(), state.norms
         state.F = evaluator.residual(state.x)
-        self.measured = Norms(state.F, state.x)
+        with np.errstate(all="ignore"):
+            step = state.x - before
+        self.measured = Norms(state.F, step, state.x)
         state.measure = self._measured_by_stop(self.measured, state.x, state.rows)
         state.norms = norm2(state.F) if callable(self.stop.norm) else state.measure
         self.solution.iterations[state.rows] += 1
         state.status[:] = np.where(np.isfinite(state.norms), STAGNATED, NONFINITE)
-        self._mark_converged(None)
+        self._mark_converged(step)
         return {"step_length": np.ones(state.rows.size)}
 
 

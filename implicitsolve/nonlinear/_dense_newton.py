@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import eps, numpy_namespace
+from implicitsolve._arrays.namespace import eps, near_reciprocals, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult, squared_ratio
 from implicitsolve.globalize._searches import (
@@ -22,11 +22,12 @@ from implicitsolve.globalize._searches import (
     next_radius,
     trust_step,
 )
-from implicitsolve.kernels._norms import Norms, norm2
+from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, agrees, is_far_from, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._loop import HALVED, LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._one_dense_system import (
@@ -113,6 +114,10 @@ class DenseState(LoopState):
     good: HostArray  # ... that were
     idle: HostArray  # ... that reduced ||F|| by next to nothing
     is_stale: HostArray
+    reference: HostArray  # the larger of x0 and the first step, (b, N)
+    F_before: HostArray  # F before the last accepted step
+    anchor: HostArray  # where J was assembled
+    is_exact: HostArray  # whether J is that of the last assembly, but for the update of its own step
 
 
 class DenseLoop(IterationLoop[DenseState]):
@@ -124,6 +129,7 @@ class DenseLoop(IterationLoop[DenseState]):
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
         super().__init__(method, context, solution, rows)
         self.is_first = True
+        self.distrusted: Indices = np.zeros(0, dtype=int)  # systems whose J did not agree with F
         self.allowance.assembly = 1 if self.whole.problem.jac is not None else self.whole.size
         dense = BlockBanded(0, 0, block_size=self.whole.size)
         self.assembler = Assembler(
@@ -143,10 +149,14 @@ class DenseLoop(IterationLoop[DenseState]):
             good=counts[1],
             idle=counts[2],
             is_stale=np.ones(b, dtype=bool),
+            reference=np.zeros_like(state.x),
+            F_before=state.F,
+            anchor=state.x.copy(),
+            is_exact=np.zeros(b, dtype=bool),
         )
 
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        state, fresh = self.state, self._assembled()
+        state, fresh, self.distrusted = self.state, self._assembled(), np.zeros(0, dtype=int)
         with np.errstate(all="ignore"):
             step = solved(state.J, state.F)
             newton = np.negative(step, out=step)
@@ -175,21 +185,61 @@ class DenseLoop(IterationLoop[DenseState]):
             reduction, ratio = self._tested(rows, found, model, limited, newton_size, size)
             is_accepted = ratio >= ACCEPTED
             has_grown = is_accepted & (found.norms[rows] > GROWN * state.norms[rows])
+            state.is_exact &= fresh
             self._correct(found, step, size, model, limited)
             self._trust(rows, ratio, size, limited, found.finite)
             found.accepted[rows] = is_accepted
             found.length = found.accepted.astype(np.float64)
+            state.F_before = np.where(found.accepted[:, None], state.F, state.F_before)
             moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
             idle = np.where(reduction < IDLE, state.idle[rows] + 1, 0)
             state.idle = _placed(rows, idle, state.idle)
             failed = np.where(idle < IDLE_STEPS, RUNNING, STAGNATED)
             failed[~(size[rows] > 0) | ~np.isfinite(size[rows])] = SINGULAR
             failed = _placed(rows, failed, state.status)
+            lost = np.flatnonzero(fresh & ~found.accepted)
+            state.progress.direction[lost] = self._relative_length(newton, lost)
             self._update_status(found.accepted, moved, is_still, is_last, failed, newton)
             state.is_stale = _placed(rows, (state.poor[rows] > 1) | has_grown, others)
+            state.is_stale[self.distrusted] = True
             state.poor[state.is_stale] = 0
             found.length[limited] = np.where(found.accepted[limited], size[limited] / newton_size[limited], 0.0)
         return {"step_length": found.length, "factorized": fresh}
+
+    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+        state = self.state
+        new = ~state.reference.any(axis=1)
+        state.reference[new] = np.maximum(np.abs(state.x - moved), np.abs(moved))[new]
+        lengths, is_near = self._by_contraction(steps, before, sizes)
+        rows = np.flatnonzero(is_near)
+        if not rows.size:
+            return lengths, steps, before, sizes
+        with np.errstate(all="ignore"):
+            J, x, s, F = state.J[rows], state.x[rows], moved[rows], state.F[rows]
+            equations = near_reciprocals(np.abs(J).max(axis=2))
+            theta = norm2(F * equations) / norm2(state.F_before[rows] * equations)
+            scale = scales(J, x, x - s, state.reference[rows])
+            found = [norm_max(v / scale) for v in (solved(J, F), s, x - s, x)]
+            least = np.where(theta > FALLEN, 1.0, np.where(state.is_exact[rows], 0.0, MODEL))
+            found[0] = np.maximum(found[0], least * theta * found[1])
+            is_known = np.isfinite(found[0]) & ~_is_singular(J)
+            found[0] = np.where(is_known, found[0], np.inf)
+            self._confirm(rows, found, scale)
+        correction, step, x0, x = (
+            _written(whole, rows, part) for whole, part in zip((lengths, steps, before, sizes), found)
+        )
+        return correction, step, x0, x
+
+    def _confirm(self, rows: Indices, found: list[HostArray], scale: HostArray) -> None:
+        """Do not believe a J that was assembled far from x without a measurement."""
+        state = self.state
+        is_done = (found[0] <= self.xtol * np.maximum(found[2], found[3])) & self.stop.judges_x & (state.x.shape[1] > 1)
+        some = np.flatnonzero(is_done & ~state.is_exact[rows] & is_far_from(state.anchor[rows], state.x[rows]))
+        if some.size:
+            part, x, F = self._part(rows[some])
+            wrong = some[~agrees(part, x, F, state.J[rows[some]], scale[some])]
+            found[0][wrong] = np.inf
+            self.distrusted = rows[wrong]
 
     def _assembled(self) -> HostArray:
         """Assemble J where it is stale, and return where."""
@@ -287,6 +337,7 @@ class DenseLoop(IterationLoop[DenseState]):
         for _ in range(MAX_ASSEMBLIES):
             part, x, F = self._part(rows)
             J = self._jacobian(part, x, F)
+            self.state.anchor[rows], self.state.is_exact[rows] = x, True
             if rows.size == self.state.rows.size:
                 self.state.J = J
             else:
@@ -342,6 +393,7 @@ class EquilibratedLoop(DenseLoop):
             state.radius = next_radius(state.radius, length, ratio)
             found.accepted = ratio >= ACCEPTED
             found.length = np.where(found.accepted, 1.0, 0.0)
+            state.F_before = np.where(found.accepted[:, None], state.F, state.F_before)
             moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
             is_idle = (reduction < IDLE) & ~((ratio >= GOOD) & (length < size))  # a short step as predicted is none
             state.idle = np.where(is_idle, state.idle + found.accepted, 0)
@@ -349,6 +401,8 @@ class EquilibratedLoop(DenseLoop):
             precision = eps(numpy_namespace, state.x.dtype)
             failed[~found.accepted & (length <= precision * x_norms)] = LINE_SEARCH_FAILED
             failed[~(length > 0)] = SINGULAR
+            lost = np.flatnonzero(~found.accepted)
+            state.progress.direction[lost] = self._relative_length(newton, lost)
             self._update_status(found.accepted, moved, is_still, is_last, failed)
             state.is_stale = found.accepted
             return {"step_length": np.where(found.accepted, length / size, 0.0), "factorized": fresh}
@@ -356,6 +410,7 @@ class EquilibratedLoop(DenseLoop):
     def _assemble(self, rows: Indices) -> None:
         part, x, F = self._part(rows)
         is_exact = part.has_exact_products or x.shape[1] > MOST_CENTRAL
+        self.state.anchor[rows], self.state.is_exact[rows] = x, True
         self.state.J[rows] = self._jacobian(part, x, F) if is_exact else central_differences(part, x)
 
 
@@ -378,6 +433,18 @@ def trial_points(measured: Norms, norms: HostArray) -> SearchResult:
     F, _, x = measured.arrays
     accepted, finite = np.ones(norms.shape, dtype=bool), np.isfinite(norms)
     return SearchResult(x, F, norms, norms, accepted, finite, None, measured)
+
+
+def _is_singular(J: HostArray) -> HostArray:
+    """Where an unknown enters no equation."""
+    return ~(np.abs(J).max(axis=1) > 0).all(axis=1)
+
+
+def _written(whole: HostArray, rows: Indices, part: HostArray) -> HostArray:
+    """A copy with other values in some rows."""
+    whole = whole.copy()
+    whole[rows] = part
+    return whole
 
 
 def _placed(rows: Indices, values: Any, like: HostArray) -> HostArray:

@@ -63,6 +63,7 @@ class FixedPointLoop(IterationLoop[State], Generic[State]):
 
     STEPS = 500  # limit where the caller set none
     LIMITED = False  # but by their steps, of one evaluation each
+    RUNS_AWAY = False
     NEW_BEST = 0.5  # steps are cheap, and rarely each better than the one before
     ADMITS: ClassVar[float | None] = 0.05  # and so at least 0.95 of the slots are in use while systems wait
     FOLDS = True

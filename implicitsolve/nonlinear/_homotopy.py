@@ -154,17 +154,19 @@ class _HomotopyLoop(IterationLoop[_PathState]):
         state = self.state
         if not self.evaluator.has_exact_products:
             self.evaluator.length.follow(self.evaluator.rows, norm2(state.x))
+        before, state.norms_before = state.x, state.norms
         with np.errstate(all="ignore"):
             iterations = self._advance()
+            moved = state.x - before
             state.F, state.J = self.evaluator.attempt(state.x, state.at)
-            measured = Norms(state.F)
+            self.measured = measured = Norms(state.F, moved, state.x)
             state.norms = measured.two(0)
             state.measure = self._measured_by_stop(measured, state.x, state.rows)
         self.solution.krylov_iterations[state.rows] += iterations
         self.solution.iterations[state.rows] += 1
         state.status[is_last] = ITERATION_LIMIT
         state.status[(state.length < SHORTEST) | (state.at_tau < BEYOND)] = STAGNATED
-        self._mark_converged(None)
+        self._mark_converged(moved)
         return {"step_length": state.length.copy(), "krylov_iterations": iterations}
 
     def _advance(self) -> HostArray:

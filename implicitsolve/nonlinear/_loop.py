@@ -11,10 +11,11 @@ from implicitsolve._arrays.host import gather, merge_rows, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
-from implicitsolve.kernels._norms import Norms, norm_max
+from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.linearize._evaluator import Entering, Evaluator
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory
+from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, NEGLIGIBLE, BatchProgress, Lengths
+from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory, is_rounding
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import closed_up
 from implicitsolve.result import NewtonStep, Solution
@@ -29,6 +30,8 @@ RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED)
 STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
 STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
 LINE_SEARCH_FAILED, SINGULAR = int(Status.LINE_SEARCH_FAILED), int(Status.SINGULAR)
+AT_INFINITY = int(Status.AT_INFINITY)
+UNMOVED = (STAGNATED, LINE_SEARCH_FAILED, SINGULAR, int(Status.LINEAR_SOLVE_FAILED), ITERATION_LIMIT)
 WHOLE = np.ones(1)  # the length of a single system's whole step
 WHOLE.flags.writeable = False
 BLOCKED = [int(s) for s in (Status.STAGNATED, Status.LINE_SEARCH_FAILED, Status.LINEAR_SOLVE_FAILED, Status.SINGULAR)]
@@ -50,6 +53,7 @@ class IterationLoop(Generic[State]):
     NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
     PATIENCE: ClassVar[int] = PATIENCE
     LIMITED: ClassVar[bool] = True  # whether systems end where their `Allowance` is spent
+    RUNS_AWAY: ClassVar[bool] = True  # whether steps that do not become shorter mean a root at infinity
     OWNS: ClassVar[bool] = False  # whether nothing else holds the arrays of the record between steps
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
@@ -60,6 +64,8 @@ class IterationLoop(Generic[State]):
         is_whole = rows is None and context.scheduler is None
         self.previous = context.previous if is_whole else SolveMemory()
         self.patience: int = self.PATIENCE
+        self.unit = eps(self.whole.xp, self.whole.dtype)
+        self.xtol = self.stop.error_limit(self.unit)
         self.entering: Entering | None = None  # systems that join after the next step
         self.measured: Norms | None = None  # of F, a step and where it led, until that is judged
         rows = self.whole.rows if rows is None else rows
@@ -154,13 +160,28 @@ class IterationLoop(Generic[State]):
         status = np.full(rows.size, RUNNING, dtype=np.int8)
         status[~np.isfinite(norms)] = NONFINITE
         status[(limit <= 0) & (status == RUNNING)] = ITERATION_LIMIT
-        self._note_converged(status, norms, measure, x, stop.holds(measure, target, x, None))
+        is_held = np.zeros(rows.size, dtype=bool) if stop.judges_x else stop.holds(measure, target, x, None)
+        self._note_converged(status, norms, measure, x, is_held)
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
         since, iterations = np.zeros((2, rows.size), dtype=np.int32)
         best = np.where(np.isfinite(measure), measure, np.inf)
         progress = measure.copy(), norms.copy(), norms.copy(), since, x, F, best
-        state = LoopState(rows, x, F, norms, norms.copy(), measure, target, *progress, limit, iterations, status)
+        state = LoopState(
+            rows,
+            x,
+            F,
+            norms,
+            norms.copy(),
+            measure,
+            target,
+            *progress,
+            limit,
+            iterations,
+            status,
+            BatchProgress.start(norm2(x)),
+            norms.copy(),
+        )
         return self._extended(state, J)
 
     def _measured_by_stop(self, measured: Norms, x: Array, rows: Indices) -> HostArray:
@@ -218,6 +239,7 @@ class IterationLoop(Generic[State]):
             if rows.size:  # passes over memory, which a step that halves ||F|| is spared
                 unit = eps(self.evaluator.xp, state.x.dtype)
                 is_still[rows] = measured.largest(1, rows) <= unit * measured.largest(2, rows)
+        state.norms_before = np.where(found.accepted, state.norms, state.norms_before)
         state.x, state.F, state.norms = found.x, found.F, found.norms
         is_number = state.x.shape[1] == 1 and self.truth is None and not callable(self.stop.norm)  # all norms are |F|
         state.measure = state.norms if is_number else self._measured_by_stop(measured, state.x, state.rows)
@@ -233,6 +255,7 @@ class IterationLoop(Generic[State]):
         """Accept such a step, given F, the step, x and ||F||: what `_accept` and `_update_status` do, in few calls."""
         state = self.state
         self.measured, (state.F, step, state.x) = measured, measured.arrays
+        state.norms_before = state.norms
         state.norms, state.measure = norms, self._measured_by_stop(measured, state.x, state.rows)
         state.iterations += 1
         self._mark_converged(step)
@@ -262,13 +285,83 @@ class IterationLoop(Generic[State]):
         self._mark_converged(moved)
 
     def _mark_converged(self, moved: Array | None) -> None:
-        """Set the status of systems for which the stopping rule holds; `moved` is their last step."""
-        state = self.state
-        held = self.stop.holds(state.measure, state.target, state.x, moved)
-        self._note_converged(state.status, state.norms, state.measure, state.x, held)
+        """Set the status of systems for which the stopping rule holds; `moved` is their last step, 0 for none."""
+        state, stop, progress = self.state, self.stop, self.state.progress
+        steps = np.zeros(state.rows.size)
+        if moved is not None:
+            with np.errstate(all="ignore"):
+                steps = self._estimate(moved)
+        is_finite = np.isfinite(state.norms)
+        if not stop.judges_x:
+            held = stop.holds(state.measure, state.target, state.x, moved)
+        else:
+            held = (progress.error <= self.xtol) & (state.norms <= state.start_norms)
+            if stop.judges_F:
+                held &= stop.holds(state.measure, state.target, state.x, None)
+        with np.errstate(all="ignore"):
+            runs_away = progress.runs_away() & self.RUNS_AWAY
+            away = (held | (state.norms == 0)) & progress.is_at_infinity(state.norms)
+            away |= self.RUNS_AWAY & progress.is_lost(state.norms, state.start_norms, self.unit)
+        held &= ~(runs_away & stop.judges_x)
+        away &= stop.judges_x & is_finite
+        failed = np.isin(state.status, UNMOVED)
+        self._note_converged(state.status, state.norms, state.measure, state.x, held & ~away)
+        state.status[(away & (state.status <= CONVERGED)) | (failed & runs_away)] = AT_INFINITY
+        if stop.judges_x and not stop.judges_F and moved is not None:
+            with np.errstate(all="ignore"):
+                is_rejected = (steps == 0) & progress.may_settle(self.xtol) & (state.status == RUNNING)
+                may_settle = np.where(failed, progress.may_settle(LIMITED), is_rejected)
+            self._settle(np.flatnonzero(may_settle))
         self.measured = None
         if self.scheduler is not None:
             self.scheduler.stop_beaten(state.status, state.rows)
+
+    def _estimate(self, moved: Array) -> HostArray:
+        """Estimate the errors of x after these steps; return their lengths."""
+        state, progress, known = self.state, self.state.progress, self.measured
+        if known is None or known.arrays[-1] is not state.x or known.arrays[1] is not moved:
+            known = Norms(state.F, moved, state.x)
+        steps, sizes, before = known.two(1), known.two(2), progress.size
+        rows = np.flatnonzero((steps > 0) & (steps < np.inf) & np.isfinite(state.norms))
+        if rows.size:
+            progress.note_some(rows, "note_step", steps, sizes, state.norms, state.norms_before)
+            lengths = self._predicted(moved, steps, before, np.maximum(sizes, NEGLIGIBLE * progress.reference))
+            progress.note_some(rows, "note_correction", *lengths, self.unit)
+        if self.stop.judges_x and not self.stop.judges_F:
+            with np.errstate(all="ignore"):
+                aims = state.measure * (self.xtol / progress.error)
+            state.target = np.where(np.isfinite(aims) & (aims > 0), aims, state.target)
+        return steps
+
+    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+        """The lengths of the corrections at x, of the steps there, and of x before and after them."""
+        with np.errstate(all="ignore"):
+            return self.state.progress.gain * self.state.norms, steps, before, sizes
+
+    def _by_contraction(self, steps: HostArray, before: HostArray, sizes: HostArray) -> tuple[HostArray, HostArray]:
+        """The lengths of the corrections as the contraction of F predicts them, for rules that read F, else infinite.
+
+        Also where they are so small that the correction is worth computing.
+        """
+        state = self.state
+        with np.errstate(all="ignore"):
+            lengths = steps * np.where(state.norms_before > 0, state.norms / state.norms_before, np.inf)
+        is_near = lengths <= NEAR * np.maximum(before, sizes)
+        return (np.full(lengths.shape, np.inf) if self.stop.judges_x else lengths), is_near
+
+    def _relative_length(self, direction: Array, rows: Indices) -> HostArray:
+        """Lengths of the directions of some systems, over those of x."""
+        with np.errstate(all="ignore"):
+            part = direction if rows.size == direction.shape[0] else gather(direction, rows)
+            return np.where(self.state.progress.size[rows] > 0, norm2(part) / self.state.progress.size[rows], np.inf)
+
+    def _settle(self, rows: Indices) -> None:
+        """Accept systems that are accurate, though F no longer falls, if F is rounding error; an evaluation."""
+        if rows.size:
+            rows = rows[is_rounding(*self._part(rows))]
+            progress = self.state.progress
+            self.state.status[rows] = CONVERGED
+            progress.error[rows] = 2 * progress.direction[rows] + self.unit
 
     def _note_converged(
         self, status: HostArray, norms: HostArray, measure: HostArray, x: Array, held: HostArray
@@ -358,6 +451,12 @@ class IterationLoop(Generic[State]):
             scatter(solution.x, rows, gather(state.x, ended))
             scatter(solution.F, rows, gather(state.F, ended))
         solution.status[rows], solution.norm[rows] = state.status[ended], state.measure[ended]
+        is_known = (state.status[ended] == CONVERGED) & np.isfinite(state.progress.error[ended])
+        errors = np.where(is_known, state.progress.error[ended], np.nan)
+        solution.error[rows] = np.where(
+            (state.norms[ended] == 0) & (state.status[ended] == CONVERGED), self.unit, errors
+        )
+        solution.target[rows] = state.target[ended]
         solution.iterations[rows] += state.iterations[ended]
         if keep.size:
             keep, moves = closed_up(keep, ended) if self.OWNS else (keep, None)

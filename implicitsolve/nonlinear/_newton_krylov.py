@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicitsolve._arrays.namespace import eps, is_complex
+from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.namespace import array_namespace, eps, is_complex
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import (
     Backtracking,
@@ -23,6 +24,7 @@ from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
 from implicitsolve.linearize._evaluator import Entering
+from implicitsolve.nonlinear._accuracy import NEAR, Lengths, plain_scales
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._direction import (
     ACCURATE,
@@ -226,6 +228,7 @@ class _NewtonState(LoopState):
     lagged: LaggedInverse | None  # preconditioners built from J
     linear: LinearSolver
     radius: HostArray  # of trust regions
+    reference: Array  # the larger of x0 and the first step
 
 
 class KrylovLoop(IterationLoop[_NewtonState]):
@@ -257,7 +260,23 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             lagged=None if method.preconditioner is None else lagged(method.preconditioner, self.whole, systems),
             linear=linear if method.krylov_dtype is None else SinglePrecision(linear),
             radius=np.full(systems, np.inf),
+            reference=array_namespace(state.x).zeros_like(array_namespace(state.x).abs(state.x)),
         )
+
+    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+        state, xp = self.state, array_namespace(moved)
+        corrections = state.progress.gain * state.norms
+        is_first = state.progress.steps == 1
+        if is_first.any():
+            first = xp.maximum(xp.abs(state.x - moved), xp.abs(moved))
+            state.reference = xp.where(from_host(is_first, moved)[:, None], first, state.reference)
+        is_near = corrections <= NEAR * np.maximum(before, sizes)
+        if not is_near.any():
+            return corrections, steps, before, sizes
+        lengths = norm_max(moved / plain_scales(state.x, state.x - moved, state.reference))
+        ones = np.where(is_near, 1.0, sizes)
+        corrections = np.where(is_near, corrections / steps * lengths, corrections)
+        return corrections, np.where(is_near, lengths, steps), np.where(is_near, 1.0, before), ones
 
     def _keep(self, memory: SolveMemory) -> None:
         if isinstance(self.state.linear, RecyclingGMRES):
@@ -304,6 +323,9 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         else:
             moved, is_still = self._accept(found, direction)
             failed = self._failed(found, outcome, size, linear_residual)
+            lost = np.flatnonzero(~found.accepted)
+            if lost.size:
+                state.progress.direction[lost] = self._relative_length(direction, lost)
             self._update_status(found.accepted, moved, is_still, is_last, failed, outcome.x)
         if state.lagged is not None:
             state.lagged.count(outcome.iterations)

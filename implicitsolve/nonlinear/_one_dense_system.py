@@ -17,9 +17,10 @@ from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH
 from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, first_radius
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
+from implicitsolve.nonlinear._accuracy import Lengths, agrees, is_far_from, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
 from implicitsolve.nonlinear._loop import BLOWN_UP, DIVERGED, HALVED, ITERATION_LIMIT, SINGULAR, STAGNATED, WHOLE
-from implicitsolve.nonlinear._one_system import FRESH, KEPT, NO_STEP, OneSystem
+from implicitsolve.nonlinear._one_system import FRESH, KEPT, NO_STEP, OneInvertedSystem
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.result import Solution
@@ -33,7 +34,7 @@ GETRF = {"f": lapack.sgetrf, "d": lapack.dgetrf}
 GETRS = {"f": lapack.sgetrs, "d": lapack.dgetrs}
 
 
-class OneDenseSystem(OneSystem):
+class OneDenseSystem(OneInvertedSystem):
     """Powell's hybrid method on one system without bounds; see `DenseNewton`."""
 
     NEW_BEST, PATIENCE = NEW_BEST, PATIENCE
@@ -51,13 +52,17 @@ class OneDenseSystem(OneSystem):
         self.poor = self.good = self.idle = 0
         self.allowance.assembly = N if self.offered is None else 1
         self.radius, self.is_stale = math.inf, True
+        self.predicted: Any = None
+        self.is_singular = False
+        self.anchor = self.x  # where J was assembled
+        self.reference: Any = None  # the larger of x0 and the first step
 
     def _step(self) -> dict[str, HostArray]:
         is_fresh = self.is_stale
         if is_fresh:
             self._assemble()
         with np.errstate(all="ignore"):
-            step, model = -self._solved(self.F), None
+            step, model = self._newton(), None
             newton_size = size = self._norm(step)
             if self.radius == math.inf:
                 lengths = (np.asarray([length]) for length in (self.radius, size, self._norm(self.x)))
@@ -67,6 +72,9 @@ class OneDenseSystem(OneSystem):
                 model, size = self.F + self.J.dot(step), self._norm(step)
             x = self.x + step
         traced = {"step_length": NO_STEP, "factorized": FRESH if is_fresh else KEPT}
+        if is_fresh or not math.isfinite(self.progress.direction):
+            x_size = self._norm(self.x)
+            self.progress.direction = newton_size / x_size if x_size > 0 else math.inf
         if not (0 < size < math.inf and np.isfinite(x).all()):
             self.status = SINGULAR
             return traced
@@ -74,8 +82,11 @@ class OneDenseSystem(OneSystem):
         with np.errstate(all="ignore"):
             norm, is_still = self._norm(F), False
             is_accepted = self._judge(F, norm, model, size, newton_size)
+            if not is_fresh:
+                self.is_exact = False
             self._correct(F, norm, step, size, model)
             if is_accepted:
+                self.reference = np.maximum(np.abs(self.x), np.abs(step)) if self.reference is None else self.reference
                 if not norm < HALVED * self.norm:
                     is_still = bool(np.abs(step).max() <= self.unit * np.abs(x).max())
                 self._accept(x, F, norm)
@@ -89,6 +100,37 @@ class OneDenseSystem(OneSystem):
         if is_accepted:
             traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
         return traced
+
+    def _newton(self) -> HostArray:
+        """Newton's step at x."""
+        if self.predicted is None or self.predicted[0] is not self.F:
+            self.predicted = self.F, -self._solved(self.F)
+        return self.predicted[1]
+
+    @property
+    def _is_newton(self) -> bool:
+        return self.is_exact
+
+    def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+        x0 = self.previous_x
+        scale = scales(self.J[None], self.x[None], x0[None], self.reference[None])[0]
+        length, step, before, size = (float(np.abs(v / scale).max()) for v in (correction, moved, x0, self.x))
+        if not self.is_exact and self.stop.judges_x and length <= self.xtol * size and self._is_far_from_anchor():
+            is_right = agrees(self.evaluator, self.x[None], self.F[None], self.J[None], scale[None])
+            if not is_right[0]:
+                self.is_stale, length = True, math.inf
+        return length, step, before, size
+
+    def _is_far_from_anchor(self) -> bool:
+        """Whether J was assembled so far from x that it is not believed without a measurement."""
+        return self.size > 1 and bool(is_far_from(self.anchor[None], self.x[None])[0])
+
+    def _contraction(self, theta: float) -> float:
+        return self._norm(self.F * self.rows) / self._norm(self.previous_F * self.rows)
+
+    def _correction(self) -> HostArray:
+        newton = self._newton()
+        return np.full_like(newton, np.inf) if self.is_singular else newton
 
     def _judge(self, F: HostArray, norm: float, model: HostArray | None, size: float, newton_size: float) -> bool:
         """Whether a step is accepted; sets the trust region and whether J is assembled again."""
@@ -130,7 +172,7 @@ class OneDenseSystem(OneSystem):
         """Broyden's update of J by what the step changed, accepted or not."""
         if not math.isfinite(norm):
             return
-        self.factors = None
+        self.factors = self.predicted = None
         mismatch = F if model is None else F - model  # F(x + s) - F - J s, of which the last two cancel in Newton's
         if self.size == 1:
             self.J += mismatch / step
@@ -159,7 +201,8 @@ class OneDenseSystem(OneSystem):
     def _assemble(self) -> None:
         """Assemble J, and again where the lengths of differences were wrong guesses."""
         for _ in range(MAX_ASSEMBLIES):
-            self.J, self.factors = self._jacobian(), None
+            self.J, self.factors, self.predicted, self.is_exact = self._jacobian(), None, None, True
+            self.anchor = self.x
             with np.errstate(all="ignore"):  # pivots are chosen among numbers of one size
                 sizes = np.maximum.reduce(np.abs(self.J), axis=1)
                 self.rows = near_reciprocals(sizes)
@@ -227,6 +270,7 @@ class OneDenseSystem(OneSystem):
         if self.factors is None:
             self.factors = GETRF[F.dtype.char](self.J * self.rows[:, None] * self.columns)
         lu, pivots, info = self.factors
+        self.is_singular = info != 0
         if info == 0:
             x = GETRS[F.dtype.char](lu, pivots, F * self.rows)[0]
             x *= self.columns

@@ -26,6 +26,7 @@ from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
+from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, NEGLIGIBLE, Lengths, Progress, plain_scales
 from implicitsolve.nonlinear._broyden import DOT
 from implicitsolve.nonlinear._direction import ACCURATE, LEAST_KRYLOV, POOR_STEP, RETRIES, OneRecyclingGMRES
 from implicitsolve.nonlinear._loop import (
@@ -42,11 +43,13 @@ from implicitsolve.nonlinear._loop import (
     WHOLE,
     IterationLoop,
 )
-from implicitsolve.nonlinear._state import Allowance, SolveContext
+from implicitsolve.nonlinear._state import Allowance, SolveContext, is_rounding
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
 
+AT_INFINITY = int(Status.AT_INFINITY)
+UNMOVED = (STAGNATED, LINE_SEARCH_FAILED, SINGULAR, int(Status.LINEAR_SOLVE_FAILED), ITERATION_LIMIT)
 NO_STEP, FRESH, KEPT = np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)  # what traces note of steps
 for shared in (NO_STEP, FRESH, KEPT):
     shared.flags.writeable = False
@@ -59,6 +62,7 @@ class OneSystem:
     PATIENCE: ClassVar[int] = IterationLoop.PATIENCE
     STEPS: ClassVar[int] = IterationLoop.STEPS
     LIMITED: ClassVar[bool] = IterationLoop.LIMITED
+    RUNS_AWAY: ClassVar[bool] = IterationLoop.RUNS_AWAY
     method: Any
 
     def __init__(self, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
@@ -80,6 +84,9 @@ class OneSystem:
         self.iteration = solution.steps[-1].iteration if is_retry else 0
         self.last = self.iteration + int(stop.remaining(self.STEPS, solution.iterations)[0])
         self.since = 0
+        self.reference: HostArray | None = None  # the larger of x0 and the first step
+        self.progress, self.xtol = Progress(), stop.error_limit(self.unit)
+        self.progress.size = self._norm(x)
         self.allowance = Allowance(
             solution, self.tally, is_retry=is_retry, is_limited=self.LIMITED, reserve=context.reserve
         )
@@ -103,11 +110,16 @@ class OneSystem:
         except LimitReached:
             self.status = int(self.tally.ended or RUNNING)
         solution = self.solution
+        if self.status in UNMOVED and self.stop.judges_x and not self.stop.judges_F:
+            self._settle(LIMITED)
+        if self.RUNS_AWAY and self.status not in (CONVERGED, RUNNING) and self.progress.runs_away():
+            self.status = AT_INFINITY
         has_failed = self.status != CONVERGED and math.isfinite(self.best_measure)
         if has_failed and not (self.status == ITERATION_LIMIT and self.stop.keeps_last):
             self.x, self.F, self.measure = self.best_x, self.best_F, np.asarray([self.best_measure])
         solution.x, solution.F = self.x[None], self.F[None]
         solution.status[0], solution.norm[0] = self.status, self.measure[0]
+        solution.error[0] = self.progress.error if math.isfinite(self.progress.error) and not has_failed else np.nan
         return solution
 
     def _iterate(self) -> None:
@@ -128,16 +140,70 @@ class OneSystem:
 
     def _accept(self, x: HostArray, F: HostArray, norm: float) -> None:
         """Take over the point of a step."""
+        self.previous_x, self.previous_F, self.previous_norm = self.x, self.F, self.norm
         self.x, self.F, self.norm = x, F, norm
         self.measure = self._measured(F, norm)
         self.solution.iterations[0] += 1
 
     def _mark_converged(self, moved: HostArray | None) -> None:
-        moved = None if moved is None else moved[None]
-        if self.norm == 0 or self.stop.holds(self.measure, self.target, self.x[None], moved)[0]:
+        """Set the status where the stopping rule holds; `moved` is the step that has led to x, 0 for none."""
+        progress, stop, step = self.progress, self.stop, 0.0
+        if moved is not None:
+            step = self._norm(moved)
+        size = self._norm(self.x)
+        if 0 < step < math.inf and math.isfinite(self.norm):
+            self._estimate(moved, step, size)
+        is_held, is_away = (
+            self.norm == 0,
+            (self.RUNS_AWAY and progress.runs_away()) or progress.is_at_infinity(self.norm),
+        )
+        if not is_held and not stop.judges_x:
+            is_held = bool(
+                stop.holds(self.measure, self.target, self.x[None], None if moved is None else moved[None])[0]
+            )
+        elif not is_held and math.isfinite(self.norm):
+            is_held = progress.error <= self.xtol and self.norm <= self.start_norm
+            if is_held and stop.judges_F:
+                is_held = bool(stop.holds(self.measure, self.target, self.x[None], None)[0])
+        if is_held and not (is_away and stop.judges_x):
             self.status = CONVERGED
-            if not (np.isfinite(self.x).all() and np.isfinite(self.measure[0])):  # whatever F returns there
+            if self.norm == 0 and not math.isfinite(progress.error):
+                progress.error = self.unit
+            if not (size < math.inf and np.isfinite(self.measure[0])):  # whatever F returns there
                 self.status, self.measure = NONFINITE, np.full(1, np.nan)
+        elif step == 0 and moved is not None and stop.judges_x and progress.direction <= self.xtol:
+            self._settle(self.xtol)
+        elif (is_away and (self.norm == 0 or is_held)) or (
+            self.RUNS_AWAY and progress.is_lost(self.norm, self.start_norm, self.unit)
+        ):
+            self.status = AT_INFINITY
+
+    def _estimate(self, moved: HostArray, step: float, size: float) -> None:
+        """Estimate the error of x, of that size, after a step of that length."""
+        progress, before = self.progress, self.progress.size
+        progress.note_step(step, size, self.norm, self.previous_norm)
+        size = max(size, NEGLIGIBLE * progress.reference)
+        progress.note_correction(*self._predicted(moved, step, before, size), self.unit)
+        if self.stop.judges_x and not self.stop.judges_F and 0 < progress.error < math.inf:
+            self.target = self.solution.target = self.measure * (self.xtol / progress.error)
+
+    def _predicted(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+        """The lengths of the correction at x, of the step there, and of x before and after it."""
+        correction = self.progress.gain * self.norm
+        if self.reference is None:
+            self.reference = np.maximum(np.abs(self.previous_x), np.abs(moved))
+        if not correction <= NEAR * max(before, size):
+            return correction, step, before, size
+        scale = plain_scales(self.x[None], self.previous_x[None], self.reference[None])[0]
+        with np.errstate(all="ignore"):
+            length = float(np.abs(moved / scale).max())
+        return correction / step * length, length, 1.0, 1.0
+
+    def _settle(self, limit: float) -> None:
+        """Accept x, though F no longer falls, if it is accurate and F is rounding error; an evaluation."""
+        progress = self.progress
+        if progress.may_settle(limit) and bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0]):
+            self.status, progress.error = CONVERGED, 2 * progress.direction + self.unit
 
     def _note_progress(self) -> None:
         """End a system without progress, and keep the best of its points; see `IterationLoop`."""
@@ -204,6 +270,39 @@ class OneSystem:
         """``norm2`` of one vector; BLAS raises no floating-point warnings."""
         size, (low, high) = math.sqrt(DOT[v.dtype.char](v, v)), self.safe
         return size if low < size < high else float(norm2(v[None])[0])
+
+
+class OneInvertedSystem(OneSystem):
+    """One system whose steps come from factors, or from a model of J."""
+
+    @property
+    def _is_newton(self) -> bool:
+        """Whether the inverse is that of J at the point before, and not a model that has learned from steps."""
+        return False
+
+    def _correction(self) -> HostArray:
+        """The correction that the inverse at hand predicts at x."""
+        raise NotImplementedError
+
+    def _predicted(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+        theta = self.norm / self.previous_norm if self.previous_norm > 0 else math.inf
+        if not theta * step <= NEAR * max(before, size):
+            return (math.inf if self.stop.judges_x else theta * step), step, before, size
+        correction, theta = self._correction(), self._contraction(theta)
+        length, *others = self._lengths(correction, moved, step, before, size)
+        if not math.isfinite(length):
+            return math.inf, *others
+        least = 1.0 if theta > FALLEN else 0.0 if self._is_newton else MODEL
+        return max(length, least * theta * others[0]), *others
+
+    def _contraction(self, theta: float) -> float:
+        """The part of ||F|| that the last step has left, in the units of the equations where these are known."""
+        return theta
+
+    def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+        """Their lengths, in the units of the unknowns where these are known."""
+        length = self._norm(correction)
+        return (length if length < math.inf else math.inf), step, before, size
 
 
 class OneKrylovSystem(OneSystem):

@@ -17,6 +17,7 @@ from implicitsolve.krylov._recycling import RecycledSpace
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.linearize._sparse_assemble import SparseAssembler
 from implicitsolve.monitor import Monitor, silent
+from implicitsolve.nonlinear._accuracy import BatchProgress
 from implicitsolve.nonlinear._sparse_inverse import SparseInverses
 from implicitsolve.operators._wrappers import SystemArrays
 from implicitsolve.precondition._lagged import UNLIMITED, BatchedInverse
@@ -60,6 +61,8 @@ class LoopState(SystemArrays):
     limit: HostArray  # step of the loop that is the last one
     iterations: HostArray  # steps that were accepted
     status: HostArray  # codes of `Status`
+    progress: BatchProgress  # of x
+    norms_before: HostArray  # ||F||_2 before the last accepted step
 
 
 class Allowance:
@@ -335,7 +338,7 @@ class FixedPointMethod(NonlinearMethod, Protocol):
 
 def unsolved(context: SolveContext, solution: Solution) -> HostArray:
     """Which systems have failed, from a finite start, with iterations left."""
-    failed = (solution.status != Status.CONVERGED) & (solution.status != Status.STOPPED)
+    failed = ~np.isin(solution.status, (Status.CONVERGED, Status.STOPPED, Status.AT_INFINITY))
     return failed & np.isfinite(solution.first_norm) & (context.stop.remaining(1, solution.iterations) > 0)
 
 

@@ -45,6 +45,8 @@ def run(F, x0, structure, method="block-newton", stop=None, **functions):
     assert result.residual_norm == true_norm(F, result.x)
     assert result.initial_norm == true_norm(F, x0)
     stop = stop or NonlinearStop()
-    rtol = np.finfo(x0.dtype).eps ** 0.5 if stop.rtol is None else stop.rtol
-    assert result.success == (result.residual_norm <= max(stop.atol, rtol * result.initial_norm))
+    if stop.judges_F:
+        assert result.success == (result.residual_norm <= max(stop.atol, (stop.rtol or 0.0) * result.initial_norm))
+    else:
+        assert result.success == (result.error is not None)
     return result

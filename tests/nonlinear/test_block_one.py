@@ -69,7 +69,8 @@ def both(F, x0, structure, **options):
 )
 def test_the_same_course_as_in_a_batch(name, reuse, dtype):
     F, x0, structure = PROBLEMS[name]
-    alone, batch = both(F, x0.astype(dtype), structure, method=BlockNewton(reuse=reuse))
+    stop = NonlinearStop(rtol=float(np.finfo(dtype).eps) ** 0.5)
+    alone, batch = both(F, x0.astype(dtype), structure, method=BlockNewton(reuse=reuse), stop=stop)
     assert alone.status == batch.status[0]
     assert alone.success or dtype == np.float32
     assert alone.x.dtype == alone.fun.dtype == dtype

@@ -1,0 +1,221 @@
+"""The estimated error of x after a step, by which the default stopping rule decides.
+
+Let s be the last accepted step, and c the correction that the inverse at hand predicts for the point that it has led
+to: -H F(x), where H is the inverse by which s was found (factors, or Broyden's updates of them), which takes no
+evaluation. For Newton's method with H = J^-1 of the point before, c is the simplified Newton correction, and
+
+    ||x - x*|| <= ||c|| / (1 - theta),        theta = ||c|| / ||s|| < 1
+
+([1]_, section 2.1): theta is the contraction that the step has shown. Methods without such an inverse predict the
+length of c by the gains of the last steps, ||s|| over what the step took from ||F||: ||c|| is at most the
+largest of them times ||F(x)||. An inexact step that leaves a weak direction alone is short, and those before it were
+not.
+
+Two kinds of x are not accurate, however small the prediction. Where x is 10^3 times as large as x0 and the first step,
+F may vanish at infinity alone, so that two steps in succession have to be at most half as long as the one before. And
+steps that lead away from where they began without becoming shorter are no approach to a root.
+
+A rule is written once, for numbers (`Progress`) and for the systems of a batch (`BatchProgress`).
+
+References
+----------
+.. [1] P. Deuflhard, "Newton methods for nonlinear problems", Springer (2004).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicitsolve._arrays.namespace import array_namespace
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.linearize._evaluator import Evaluator
+from implicitsolve.operators._wrappers import SystemArrays
+
+ADVANCE = 0.7  # of the length of a step that the next one has at least where x runs away: roots of x^3 have 2/3
+STEPS_AWAY = 5  # such steps in succession from which on they are no approach to a root
+PART_AWAY = 0.1  # part of ||F(x0)|| that is left at most where x runs away
+LOST = 20  # ... from which on a solve ends, once ||F|| has fallen by all digits and ||x|| has doubled
+DIGITS = 16  # units of rounding of ||F(x0)|| that are left of it then
+FAR = 1e3  # times x0 and the first step: beyond it x is accurate after two contractions in succession
+FARTHEST = 1e6  # times ||x||: a step that is longer tells nothing of J where it leads
+NEAR = 1e-4  # relative error, as predicted by the contraction of F, up to which the correction is computed
+FALLEN = 0.5  # part of ||F|| left by a step, above which no correction below that of this contraction is believed
+MOVED = 4.0  # times the size of x where J was assembled: farther from there J is compared with a change of F
+CONFIRMED = 0.1  # part of that change by which J may miss it
+MODEL = 1e-3  # of that prediction: a model of J that has learned from steps predicts no smaller correction
+NEGLIGIBLE = 1e-8  # of the largest unknown, and of x0 or the first step: what errors are relative to at least
+FADING = 0.3  # part of the largest gain that counts at the next step
+FADED = 1e-3  # part of ||F(x0)|| that is left where x has run away: then it did not come to a root later
+LEAST_FALL = 0.1  # of ||F||: the least that a gain takes for the change of F
+LIMITED = 1e-5  # largest relative error at which x is accepted where F is rounding error, so that no better x is known
+
+
+Lengths = tuple[HostArray, HostArray, HostArray, HostArray]  # of corrections, steps, x before and after them
+
+
+def scales(J: HostArray, x: HostArray, before: HostArray, reference: HostArray) -> HostArray:
+    """What errors of the unknowns are relative to, for dense J (b, N, N) and x (b, N): their sizes in units of J.
+
+    The unit of an unknown is the reciprocal of its column, once rows have one size. An unknown near zero is judged by
+    the largest one in these units, but by no more than its own x0 or first step, `reference`: a column is small too
+    where F hardly depends on the unknown.
+    """
+    rows = np.abs(J).max(axis=2, keepdims=True)
+    columns = (np.abs(J) / np.where(rows > 0, rows, 1.0)).max(axis=1)
+    own, units = np.maximum(np.abs(x), np.abs(before)), 1 / np.where(columns > 0, columns, 1.0)
+    common = units * (own / units).max(axis=1, keepdims=True)
+    near_zero = np.minimum(common, np.maximum(reference, NEGLIGIBLE * common))
+    return np.maximum(np.maximum(own, near_zero), NEGLIGIBLE * reference)
+
+
+def is_far_from(anchor: HostArray, x: HostArray) -> HostArray:
+    """Where x (b, N) is farther from where J was assembled than J is believed without a measurement."""
+    return np.abs(x - anchor).max(axis=1) > MOVED * np.abs(anchor).max(axis=1)
+
+
+def agrees(evaluator: Evaluator, x: HostArray, F: HostArray, J: HostArray, scale: HostArray) -> HostArray:
+    """Where J d agrees with the change of F along a direction d of all unknowns (b, N); an evaluation."""
+    signs = 1.0 - 2.0 * (np.arange(x.shape[1]) % 2)
+    ahead = x + float(np.finfo(x.dtype).eps) ** 0.5 * scale * signs.astype(x.dtype)
+    with np.errstate(all="ignore"):
+        rows = 1 / np.where(np.abs(J).max(axis=2) > 0, np.abs(J).max(axis=2), 1.0)
+        change = (evaluator.residual(ahead, keep=False) - F) * rows
+        expected = np.einsum("bij,bj->bi", J, ahead - x) * rows
+        return np.abs(change - expected).max(axis=1) <= CONFIRMED * np.abs(change).max(axis=1)
+
+
+def plain_scales(x: Array, before: Array, reference: Array) -> Array:
+    """The same where J is not at hand: units are those of `reference`."""
+    xp = array_namespace(x)
+    own = xp.maximum(xp.abs(x), xp.abs(before))
+    most, largest = (xp.max(v, axis=1, keepdims=True) for v in (reference, own))
+    units = xp.where(reference > NEGLIGIBLE * most, reference / most, NEGLIGIBLE)
+    return xp.maximum(xp.maximum(own, units * largest), NEGLIGIBLE * reference)
+
+
+@dataclass
+class Progress:
+    """What is known of the error of one system's x, in numbers."""
+
+    error: Any = math.inf  # of x, relative to x
+    direction: Any = math.inf  # length of the last Newton step, or correction, at x, relative to x
+    size: Any = 0.0  # of x
+    step: Any = math.inf  # length of the last accepted step
+    reference: Any = 0.0  # the larger of x0 and the first step
+    steps: Any = 0  # accepted so far
+    contractions: Any = 0  # steps in succession of at most half the length of the one before
+    away: Any = 0  # ... which are not much shorter than the one before
+    begin: Any = 0.0  # size of x where these began
+    gain: Any = (
+        0.0  # the largest of the steps, their lengths over what they took from ||F||; it fades from step to step
+    )
+    away_gain: Any = 0.0  # the largest of all, once x has run away
+    norm: Any = 0.0  # ||F||,
+    first_norm: Any = 0.0  # ... at x0,
+    away_norm: Any = math.inf  # ... and where x last ran away
+
+    @staticmethod
+    def where(condition: Any, first: Any, second: Any) -> Any:
+        """The first where the condition holds, else the second."""
+        return first if condition else second
+
+    @staticmethod
+    def ratio(a: Any, b: Any) -> Any:
+        """a / b; infinite where b is 0."""
+        return a / b if b else math.inf
+
+    @staticmethod
+    def larger(a: Any, b: Any) -> Any:
+        """The larger one."""
+        return a if a >= b else b
+
+    def note_step(self, step: Any, size: Any, norm: Any, norm_before: Any) -> None:
+        """Note an accepted step of that length to an x of that size, and ||F|| there and before."""
+        where, larger = self.where, self.larger
+        self.reference = where(self.reference > 0, self.reference, larger(self.size, step))
+        self.steps = self.steps + 1
+        self.contractions = where(step <= 0.5 * self.step, self.contractions + 1, 0)
+        goes_on = step >= ADVANCE * self.step
+        self.begin = where(goes_on, self.begin, size)
+        self.away = where(goes_on, self.away + 1, 0)
+        self.first_norm = where(self.first_norm > 0, self.first_norm, norm_before)
+        gain = self.ratio(step, larger(norm_before - norm, LEAST_FALL * norm_before))
+        self.gain = larger(gain, FADING * self.gain)
+        self.step, self.size, self.norm = step, size, norm
+        runs_away = self.runs_away()
+        self.away_gain = where((self.away_gain > 0) | runs_away, larger(gain, self.away_gain), 0.0)
+        self.away_norm = where(runs_away & (norm < self.away_norm), norm, self.away_norm)
+
+    def note_correction(self, correction: Any, step: Any, before: Any, size: Any, unit: float) -> None:
+        """Estimate the error, given the lengths of the predicted correction, of the step, and of x before and after.
+
+        They may be in other units than those of `note_step`.
+        """
+        where, larger = self.where, self.larger
+        scale = larger(size, before)
+        correction = larger(correction, self.away_gain * self.norm * (step / self.step))
+        is_far = (self.size > FAR * self.reference) & (self.contractions < 2)
+        is_unknown = is_far | ((before > 0) & (before * FARTHEST < step))
+        remaining = where(correction < step, self.ratio(correction * step, step - correction), math.inf)
+        self.error = where(is_unknown, math.inf, self.ratio(remaining, scale) + unit)
+        length = larger(where(correction < math.inf, correction, 0.0), step)
+        self.direction = where(is_unknown, math.inf, self.ratio(length, scale))
+
+    def is_at_infinity(self, norm: Any) -> Any:
+        """Whether F vanishes, or nearly, where x has run away to."""
+        has_faded = (self.size > FAR * self.reference) & (self.away_norm <= FADED * self.first_norm)
+        return has_faded | (norm == 0) & self.runs_away()
+
+    def runs_away(self) -> Any:
+        """Whether the last steps are no approach to a root."""
+        has_fallen = self.norm <= PART_AWAY * self.first_norm
+        return (self.away >= STEPS_AWAY) & (self.size >= 2 * self.begin) & has_fallen
+
+    def is_lost(self, norm: Any, first: Any, unit: float) -> Any:
+        """Whether a root at infinity is likely enough to end, where ||F|| has fallen from `first` to `norm`."""
+        return (self.away >= LOST) & (self.size >= 2 * self.begin) & (norm <= DIGITS * unit * first)
+
+    def may_settle(self, limit: float) -> Any:
+        """Whether x is accurate up to `limit` where F is rounding error."""
+        is_near = (self.reference == 0) | (self.size <= FAR * self.reference)
+        return (self.direction <= limit) & is_near
+
+
+@dataclass
+class BatchProgress(Progress, SystemArrays):
+    """The same of the systems of a batch, in arrays (b,)."""
+
+    where: ClassVar[Any] = staticmethod(np.where)
+    larger: ClassVar[Any] = staticmethod(np.maximum)
+
+    @classmethod
+    def start(cls, sizes: HostArray) -> BatchProgress:
+        """Of systems at their x0, of these sizes."""
+        values = vars(Progress()) | {"size": sizes}
+        return cls(*(np.full(sizes.shape, value) for value in values.values()))
+
+    @staticmethod
+    def ratio(a: Any, b: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return np.where(b == 0, np.inf, a / b)
+
+    def keep(self, rows: Indices, moves: tuple[Indices, Indices] | None = None) -> BatchProgress:  # type: ignore[override]
+        super().keep(rows, moves)
+        return self
+
+    def note_some(self, rows: Indices, note: str, *arguments: Any) -> None:
+        """Call one of the methods that note something, for some systems."""
+        with np.errstate(all="ignore"):
+            if rows.size == self.error.size:
+                getattr(self, note)(*arguments)
+                return
+            part = self.take(rows)
+            getattr(part, note)(*(a[rows] if isinstance(a, np.ndarray) else a for a in arguments))
+        for name, values in vars(part).items():
+            whole = getattr(self, name).astype(values.dtype)  # a copy: others may hold the array
+            whole[rows] = values
+            setattr(self, name, whole)

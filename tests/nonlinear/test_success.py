@@ -1,0 +1,164 @@
+"""Success means solved: x is accurate where a system has converged, as far as its result says."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import implicitsolve as ims
+from benchmarks.accuracy.systems import systems
+from implicitsolve import NonlinearStop, Problem, Status, root
+
+pytestmark = pytest.mark.rounding
+
+
+@pytest.mark.parametrize(
+    ("F", "x0", "x"),
+    [
+        (lambda x: x**3 + x - 5, [1e5], 1.5159802276928),
+        (lambda x: np.exp(x) - 1, [20.0], 0.0),
+        (lambda x: np.arctan(x - 3), [3.5], 3.0),
+        (lambda x: x**5 - 2, [1e4], 2**0.2),
+    ],
+    ids=["cubic", "exponential", "arctangent", "fifth power"],
+)
+def test_a_far_start_is_not_solved_by_a_fall_of_the_residual(F, x0, x):
+    result = root(F, np.asarray(x0))
+    assert result.success
+    assert abs(result.x[0] - x) <= 1e-7
+    assert result.error <= 1.5e-8
+
+
+AT_INFINITY = {
+    "exponential": lambda x: np.exp(-x),
+    "hill": lambda x: 1 / (1 + x**2),
+    "arctangent": lambda x: np.arctan(x) - np.pi / 2,
+    "hyperbola": lambda x: np.sqrt(1 + x**2) - x,
+}
+
+
+@pytest.mark.parametrize("name", AT_INFINITY)
+@pytest.mark.parametrize("method", ["auto", "newton-krylov"])
+def test_a_root_at_infinity_is_no_success(name, method):
+    assert not root(AT_INFINITY[name], np.array([1.0]), method=method).success
+    both = root(
+        lambda x: np.stack([AT_INFINITY[name](x[0]), x[1] ** 3 - 2 + 0.1 * x[0] * 0]), np.ones(2), method=method
+    )
+    assert not both.success
+
+
+def test_a_root_at_infinity_has_a_status_of_its_own():
+    result = root(lambda x: np.exp(-x), np.array([1.0]))
+    assert result.status is Status.AT_INFINITY
+    assert "infinity" in result.message
+
+
+def test_random_systems_are_solved_or_fail_and_know_their_error():
+    false, solved, ratios = 0, 0, []
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for system in systems(400, seed=3):
+            result = root(system.residual, system.x0)
+            error = system.error(result.x)
+            false += result.success and not error <= 1e-4
+            solved += bool(result.success)
+            if result.success and result.error is not None:
+                ratios.append(result.error / max(error, 2.3e-16))
+    ratios = np.asarray(ratios)
+    assert false == 0
+    assert solved >= 340  # of 350 that have a root
+    assert np.mean((ratios < 30) & (ratios > 1 / 30)) >= 0.95
+    assert np.mean(ratios < 0.01) <= 0.005
+
+
+@pytest.mark.parametrize("part", [0.0, 1e-15, 1e-12, 1e-9, 1e-6, 1e-3])
+def test_a_start_at_the_root_succeeds_without_a_further_fall_of_the_residual(part):
+    rng = np.random.default_rng(1)
+    A = rng.standard_normal((5, 5)) + 4 * np.eye(5)
+    x = rng.uniform(1, 2, 5)
+    b = A @ x + x**3
+    result = root(lambda x: A @ x + x**3 - b, x * (1 + part * rng.uniform(-1, 1, 5)))
+    assert result.success
+    assert np.abs(result.x - x).max() <= 3e-8
+    assert result.counts.residuals <= 20
+
+
+@pytest.mark.parametrize("size", [1e-8, 1e-11, 1e-14])
+def test_an_equation_far_smaller_than_the_others_is_not_ignored(size):
+    def F(x):
+        return np.stack([x[0] + x[1] - 3, size * (x[0] * x[1] ** 3 - 8), x[2] ** 3 + x[2] - x[0] - 9])
+
+    result = root(F, np.array([0.5, 3.0, 1.0]))
+    if result.success:
+        assert abs(result.x[0] * result.x[1] ** 3 - 8) <= 1e-5
+    assert result.success
+
+
+@pytest.mark.parametrize("exponents", [(40, 0), (0, -60), (-30, 17)])
+def test_powers_of_two_in_the_units_change_no_decision(exponents):
+    f, u = np.ldexp(1.0, exponents)
+
+    def F(x):
+        return f * np.stack([(x[0] / u) ** 3 + x[1] / u - 5, np.exp(x[1] / u) - 2 + 0.1 * x[0] / u])
+
+    plain = root(lambda x: F(x * u) / f, np.array([3.0, 1.0]))
+    other = root(F, u * np.array([3.0, 1.0]))
+    np.testing.assert_array_equal(other.x / u, plain.x)
+    assert other.error == plain.error
+    assert other.counts == plain.counts
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 6), st.integers(0, 1000))
+def test_each_system_of_a_batch_has_its_own_error_and_status(systems, seed):
+    rng = np.random.default_rng(seed)
+    r, x0 = rng.uniform(1, 2, (systems, 2)), rng.uniform(0.5, 40, (systems, 2))
+
+    def problem(rows):
+        target = r[rows]
+        return Problem(lambda x: x**3 + x[..., ::-1] - target**3 - target[..., ::-1], batch_ndim=1)
+
+    whole = root(problem(slice(None)), x0)
+    assert whole.success.all()
+    np.testing.assert_allclose(whole.x, r, rtol=1e-7)
+    for i in range(systems):
+        alone = root(problem(slice(i, i + 1)), x0[i : i + 1])
+        if alone.iterations[0] == whole.iterations[i]:
+            assert alone.error[0] == pytest.approx(whole.error[i], rel=0.1, abs=1e-14)
+
+
+def test_an_inaccurate_success_by_the_tolerance_of_the_caller_warns():
+    stop = NonlinearStop(rtol=1.5e-8)
+    with pytest.warns(ims.AccuracyWarning, match="estimated error of x is 0"):
+        result = root(lambda x: np.exp(x) - 1, np.array([20.0]), stop=stop)
+    assert result.success
+    assert result.error > 1e-3
+
+
+def test_a_tolerance_of_x_may_be_given_beside_one_of_the_residual():
+    result = root(lambda x: x**3 - 2, np.array([3.0]), stop=NonlinearStop(xtol=1e-3))
+    strict = root(lambda x: x**3 - 2, np.array([3.0]), stop=NonlinearStop(xtol=1e-3, atol=1e-12))
+    assert abs(result.fun[0]) > 1e-12
+    assert abs(strict.fun[0]) <= 1e-12
+    assert str(NonlinearStop(xtol=1e-3, atol=1e-12)) == "error(x) <= 0.001 and max|F(x)| <= 1e-12"
+    with pytest.raises(ValueError, match="xtol"):
+        NonlinearStop(xtol=-1.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_other_precisions_are_judged_by_their_own_rounding(dtype):
+    x0 = np.asarray([1.0, 2.0], dtype=dtype) * (1 if dtype is np.float32 else 1 + 0.5j)
+    result = root(lambda x: x**2 - np.asarray([2.0, 5.0], dtype=dtype), x0)
+    assert result.success
+    assert result.error <= np.finfo(dtype).eps ** 0.5
+    np.testing.assert_allclose(result.x**2, [2.0, 5.0], rtol=1e-3 if dtype is np.float32 else 1e-7)
+
+
+def test_a_double_root_is_accepted_with_its_error_or_fails():
+    result = root(lambda x: (x - 1) ** 2, np.array([3.0]))
+    if result.success:
+        assert abs(result.x[0] - 1) <= 100 * result.error + 1e-15
