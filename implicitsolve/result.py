@@ -62,14 +62,14 @@ class NewtonStep:
     iteration: int
     systems: HostArray
     residual_norm: HostArray
-    target: HostArray = field(default_factory=lambda: NOTHING)
-    left: HostArray = field(default_factory=lambda: NOTHING)
-    step_length: HostArray = field(default_factory=lambda: NOTHING)
-    forcing: HostArray = field(default_factory=lambda: NOTHING)
-    linear_residual: HostArray = field(default_factory=lambda: NOTHING)
-    krylov_iterations: HostArray = field(default_factory=lambda: NO_COUNTS)
-    linear_status: HostArray = field(default_factory=lambda: NO_COUNTS)
-    factorized: HostArray = field(default_factory=lambda: NOWHERE)
+    target: HostArray = field(default_factory=NOTHING.view)
+    left: HostArray = field(default_factory=NOTHING.view)
+    step_length: HostArray = field(default_factory=NOTHING.view)
+    forcing: HostArray = field(default_factory=NOTHING.view)
+    linear_residual: HostArray = field(default_factory=NOTHING.view)
+    krylov_iterations: HostArray = field(default_factory=NO_COUNTS.view)
+    linear_status: HostArray = field(default_factory=NO_COUNTS.view)
+    factorized: HostArray = field(default_factory=NOWHERE.view)
     running: int = 0
     started: int = 0
     waiting: int = 0

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 import implicitsolve as ims
-from implicitsolve.globalize._line_search import SearchStart
+from implicitsolve.direct._sparse_lu import SparseLU
+from implicitsolve.globalize._line_search import LineSearch, SearchStart
+from implicitsolve.globalize._rules import armijo_ratio
 from implicitsolve.kernels import Kernel
 from implicitsolve.krylov._base import KrylovOutcome, classify, part_of, start, updated
+from implicitsolve.nonlinear._block_loop import BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import LoopState
+from implicitsolve.operators._sparse import SparseMatrix
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,58 @@ class _SpectralLoop(IterationLoop[SecantState]):
         return {"step_length": state.spacing}
 
 
+@dataclass(frozen=True)
+class Halving(LineSearch):
+    """A search: steps are halved until ||F|| has fallen as Armijo's rule asks."""
+
+    def search(self, start):
+        found = start.full_step()
+        for _ in range(20):
+            found.finite |= np.isfinite(found.norms)
+            found.accepted = found.norms <= armijo_ratio(found.length, start.linear_residual) * start.norms
+            if found.accepted.all():
+                break
+            found.length = np.where(found.accepted, found.length, 0.5 * found.length)
+            start.try_length(found, found.length)
+        return found.restored(start.x, start.F, start.norms)
+
+    def cautious(self):
+        return None
+
+
+class Diagonals(JacobianAssembler):
+    """A kind of Jacobian: diagonal, by one difference for all unknowns."""
+
+    cost = 1
+
+    def __init__(self, evaluator):
+        self.sensitivity = np.full(evaluator.rows.size, np.nan)
+        self.structure = ims.Sparse(np.eye(evaluator.size, dtype=bool))
+
+    def assemble(self, evaluator, x, F):
+        h = 1e-7 * np.maximum(np.abs(x), 1.0)
+        return SparseMatrix((evaluator.residual(x + h) - F) / h, self.structure)
+
+
+@dataclass(frozen=True)
+class DiagonalNewton:
+    """Newton's method with that Jacobian."""
+
+    kind: ClassVar[str] = "nonlinear"
+    keeps_bounds: ClassVar[bool] = True
+    eliminates = False
+    rdiff = None
+    line_search: LineSearch = Halving()
+    factor = SparseLU()
+    reuse: str = "broyden"
+
+    def assembler(self, evaluator):
+        return Diagonals(evaluator)
+
+    def solve(self, context, start, rows=None):
+        return BlockLoop(self, context, start, rows).run()
+
+
 @pytest.fixture
 def matrices(rng):
     A = rng.standard_normal((3, 6, 6)) * 0.2 + 3 * np.eye(6)
@@ -131,6 +187,32 @@ def test_a_nonlinear_method(matrices):
     assert result.steps[-1].iteration == result.iterations.max()
     limited = ims.root(problem, np.zeros((3, 6)), method=SpectralResidual(), stop=ims.NonlinearStop(max_iterations=1))
     assert set(limited.status.tolist()) <= {int(ims.Status.ITERATION_LIMIT), int(ims.Status.CONVERGED)}
+
+
+def test_a_search():
+    problem = ims.Problem(np.arctan, batch_ndim=1)
+    result = ims.root(problem, np.array([[10.0], [0.5], [-3.0]]), method=ims.NewtonKrylov(line_search=Halving()))
+    assert result.success.all()
+    assert (result.steps[1].step_length < 1).any()
+
+
+def test_a_kind_of_jacobian():
+    target = np.linspace(1.0, 3.0, 12).reshape(3, 4)
+    calls = []
+
+    def residual(x):
+        calls.append(len(x))
+        return x**3 + np.arctan(x) - target
+
+    result = ims.root(
+        ims.Problem(residual, batch_ndim=1),
+        np.full((3, 4), 5.0),
+        method=DiagonalNewton(),
+        stop=ims.NonlinearStop(atol=1e-9),
+    )
+    assert result.success.all()
+    assert np.abs(residual(result.x)).max() <= 1e-9
+    assert len(calls) <= 30
 
 
 def test_an_adapter(rng):

@@ -11,13 +11,13 @@ import numpy as np
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._rules import armijo_ratio, has_natural_decrease
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_fraction, check_limit, check_number
 
-SUFFICIENT_DECREASE = 1e-4  # Dennis and Schnabel (1996), section 6.3
 CAUTIOUS_GROWTH = 10.0**0.5  # of ||F|| that the second attempt at a system may accept
 LENGTHS = np.linspace(0.1, 0.5, 17)  # among which a model of ||J^-1 F|| is minimized
 REST = 1 - LENGTHS
@@ -283,12 +283,12 @@ class Backtracking(LineSearch):
     ) -> tuple[HostArray, Array | None]:
         """Where one of the two tests holds; NaN passes neither. Also J^-1 F, where it was needed."""
         with np.errstate(all="ignore"):
-            decreased = np.sqrt(ratio) <= 1 - SUFFICIENT_DECREASE * length * (1 - eta)
+            decreased = np.sqrt(ratio) <= armijo_ratio(length, eta)
             if decreased.all() or start.correction is None or self.growth_limit <= 1:
                 return decreased, None
             natural = start.correction(F)
             measured = Norms(natural, start.step)
-            is_smaller = measured.two(0) <= (1 - length / 4) * measured.two(1)
+            is_smaller = has_natural_decrease(measured.two(0), measured.two(1), length)
             return decreased | (is_smaller & (ratio < self.growth_limit**2)), natural
 
     def _evaluate(self, start: SearchStart, found: SearchResult, rows: Indices, length: HostArray) -> None:

@@ -23,13 +23,13 @@ from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps, near_reciprocals
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.globalize._line_search import (
-    SUFFICIENT_DECREASE,
     Backtracking,
     LineSearch,
     SearchResult,
     SearchStart,
     squared_ratio,
 )
+from implicitsolve.globalize._rules import ACCEPTED, SUFFICIENT_DECREASE, first_radius, next_radius, part_of_leg
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.krylov import GMRES
 from implicitsolve.krylov._descent import Descent
@@ -38,10 +38,6 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.stopping import check_limit
 
 CURVATURE = 0.9  # Nocedal and Wright (2006), section 3.1
-FIRST_RADIUS = 100.0  # of the trust region, at most, over ||x0||; this and the next ones are MINPACK's
-ACCEPTED, POOR, GOOD = 1e-4, 0.1, 0.5  # actual over predicted reduction of ||F||^2
-UNRELATED = 1e6  # Newton's step over that radius, from which on x0 says nothing of the length of x
-REJECTED, LOST = 0.25, 0.1  # of a rejected step: the next radius, and where F was not finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +135,9 @@ class Dogleg(LineSearch):
     Krylov space, which costs no product with J^H [2]_; with other Krylov methods it is -J^H F if the problem has `vjp`,
     and otherwise the path is straight.
 
-    The first radius is the smaller of ||s|| and 100 ||x0||. It is halved after a step that brought less than 0.1 of
-    the prediction, divided by four after a rejected one (by ten where F was not finite), and becomes twice the step
-    where that brought more than half [3]_. Only ratios enter: units of F and of x change no decision.
+    The first radius is the smaller of ||s|| and 100 ||x0||. It is halved after a step that brought less than 0.2 of
+    the prediction, and is at least twice the step where that brought more [3]_. Only ratios enter: units of F and of x
+    change no decision.
 
     Prefer it to `Backtracking` where exact Newton steps are long and lead nowhere, near singular Jacobians: it never
     accepts a larger ||F||, and so ends at a minimizer of ||F|| where curved valleys need the natural test.
@@ -149,7 +145,8 @@ class Dogleg(LineSearch):
     Parameters
     ----------
     max_trials : int, optional
-        Steps that are tried at one point before the search fails. Default 20: by then the radius is 1e-12 of the first.
+        Steps that are tried at one point before the search fails. Default 10: the last radius is a thousandth of
+        the first.
 
     References
     ----------
@@ -157,8 +154,7 @@ class Dogleg(LineSearch):
            nonlinear algebraic equations", Gordon and Breach (1970) 87-114.
     .. [2] P. N. Brown and Y. Saad, "Hybrid Krylov methods for nonlinear systems of equations", SIAM J. Sci. Stat.
            Comput. 11 (1990) 450-481.
-    .. [3] A. R. Conn, N. I. M. Gould and P. L. Toint, "Trust-region methods", SIAM (2000), algorithm 6.1.1; constants
-           of MINPACK's hybrd.
+    .. [3] A. R. Conn, N. I. M. Gould and P. L. Toint, "Trust-region methods", SIAM (2000), algorithm 6.1.1.
 
     Examples
     --------
@@ -171,7 +167,7 @@ class Dogleg(LineSearch):
 
     needs_descent: ClassVar[bool] = True
 
-    max_trials: int = 20
+    max_trials: int = 10
 
     def __post_init__(self) -> None:
         check_limit("Dogleg", "max_trials", self.max_trials, least=1)
@@ -181,9 +177,9 @@ class Dogleg(LineSearch):
         evaluator, x, F, norms, step = start.evaluator, start.x, start.F, start.norms, start.step
         xp, size, eta, whole = array_namespace(x), norm2(step), np.clip(start.linear_residual, 0.0, 1.0), start.whole
         descent = Descent.along(step, eta) if start.descent is None else start.descent
-        radius = first_radius(descent.radius, size, norm2(x))
+        radius = np.where(np.isinf(descent.radius), first_radius(size, norm2(x)), descent.radius)
         if whole is not None:  # what has been tried
-            radius = np.fmin(radius, np.where(whole.finite, REJECTED, LOST) * size)
+            radius = np.fmin(radius, 0.5 * size)
         b = np.zeros(norms.shape, dtype=bool)
         found = SearchResult(
             xp.asarray(x, copy=True), xp.asarray(F, copy=True), norms.copy(), b * 1.0, b, b.copy(), None
@@ -208,30 +204,14 @@ class Dogleg(LineSearch):
             scatter(found.F, rows, new_F)
             found.norms[rows], found.accepted[rows], found.jacobian = new_norms, accepted, J
             found.finite[rows] |= np.isfinite(new_norms)
-            radius[rows] = next_radius(radius[rows], length, ratio)
+            held = np.where(accepted, radius[rows], np.fmin(radius[rows], length))
+            radius[rows] = next_radius(held, length, ratio)
             rows = rows[~accepted & (length > least[rows])]
         descent.radius[:] = radius
         return found.restored(start.x, start.F, start.norms)
 
     def cautious(self) -> None:
         """Return None: no second attempt."""
-
-
-def first_radius(radius: HostArray, size: HostArray, x_norms: HostArray) -> HostArray:
-    """The radius; where there is none yet, Newton's `size` or a multiple of ||x||."""
-    with np.errstate(all="ignore"):
-        length, first = FIRST_RADIUS * x_norms, size.copy()
-        rows = np.flatnonzero(~(size <= length))
-        is_usual = ~(size[rows] > UNRELATED * length[rows]) | np.isinf(size[rows])
-        first[rows[is_usual]] = length[rows[is_usual]]
-    return np.where(np.isinf(radius), first, radius)
-
-
-def next_radius(radius: HostArray, length: HostArray, ratio: HostArray) -> HostArray:
-    """The radius after a step of that length, whose reduction was `ratio` times the predicted one."""
-    larger = np.where(np.abs(ratio - 1) <= 0.1, 2 * length, np.maximum(radius, 2 * length))
-    shrunk = length * np.where(ratio == -np.inf, LOST, np.where(ratio >= ACCEPTED, 0.5, REJECTED))
-    return np.where(ratio >= GOOD, larger, np.where(ratio >= POOR, radius, shrunk))
 
 
 def trust_step(descent: Descent, newton: Array, radius: HostArray, eta: HostArray) -> tuple[Array, HostArray]:
@@ -252,13 +232,12 @@ def dogleg(unit: Array, length: HostArray, newton: Array, radius: HostArray) -> 
     first = xp.where(xp.isfinite(first), first, 0.0)
     rest = xp.where(xp.isfinite(newton), newton, 0.0) - first
     a, b, c = norm2(rest) ** 2, np.real(to_host(xp.vecdot(first, rest))), radius**2 - norm2(first) ** 2
-    root = np.sqrt(np.maximum(b**2 + a * c, 0.0))
-    part = np.where(b > 0, c / (b + root), (root - b) / a)  # of `rest`: |first + part rest| = radius
+    part = part_of_leg(a, b, c)
     part = np.where((length < radius) & np.isfinite(part), part, 0.0)
     return first + from_host(part, rest)[:, None] * rest, np.fmin(radius / length, 1.0), part
 
 
-KEPT = 0.1  # of the distance to a bound, at most
+BOUND_PART = 0.1  # of the distance to a bound, at most
 LITTLE_GAIN = 0.9  # of ||F|| that a shortened step may leave in the linear model
 ROUNDS = 3  # times that further unknowns are left out
 
@@ -266,7 +245,7 @@ ROUNDS = 3  # times that further unknowns are left out
 def kept_part(norms: HostArray, first: HostArray) -> HostArray:
     """The part of the distance to a bound that a step leaves, where ||F|| has fallen from `first` to `norms`."""
     with np.errstate(all="ignore"):
-        return np.fmin(KEPT, norms / first)
+        return np.fmin(BOUND_PART, norms / first)
 
 
 def least_squares_step(J: HostArray, F: HostArray, low: HostArray, high: HostArray, step: HostArray) -> HostArray:

@@ -38,7 +38,7 @@ from implicitsolve.stopping import Tally
 FEW = 0.75  # fraction of the systems below which gathering their data pays
 
 
-class Entering:
+class NewSystems:
     """Systems whose first point is evaluated in the next call for others that already iterate.
 
     `evaluator` is of both, the others first; `needs_jacobian` is whether that call has to linearize.
@@ -99,7 +99,7 @@ class Evaluator:
         self.places: Any = None  # these, where the arrays are
         self.background: Array = None
         self.few: float = few
-        self.entering: Entering | None = None  # until the next evaluation of F
+        self.entering: NewSystems | None = None  # until the next evaluation of F
         self._kept: tuple[Array, Any] | None = None  # x, and what `jac` or `linearize` returned there
 
     def _set_batch(self, batch_shape: tuple[int, ...]) -> None:
@@ -219,7 +219,9 @@ class Evaluator:
         self.tally.add("residuals")
         is_own = self.problem.pure or not keep
         argument = (x if is_own else x.copy()).reshape(self.shape)
-        F = self._returned(self.problem.residual(argument), "residual")[0]
+        value = self.problem.residual(argument)
+        is_plain = type(value) is np.ndarray and value.shape == self.shape and value.dtype == self.dtype
+        F: HostArray = value.reshape(-1) if is_plain else self._returned(value, "residual")[0]
         return F if is_own else F.copy()
 
     def substituted(self) -> Array:

@@ -11,11 +11,12 @@ import numpy as np
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.globalize._rules import has_diverged, has_halved, is_still
 from implicitsolve.kernels._norms import Norms
-from implicitsolve.linearize._evaluator import Entering
+from implicitsolve.linearize._evaluator import NewSystems
 from implicitsolve.nonlinear._fixed_point import REJECTIONS, FixedPointLoop, FixedPointState, scaled
 from implicitsolve.nonlinear._history import FIRST_COLUMNS, History, OneHistory
-from implicitsolve.nonlinear._loop import BLOWN_UP, CONVERGED, DIVERGED, HALVED, ITERATION_LIMIT, NONFINITE, STAGNATED
+from implicitsolve.nonlinear._loop import CONVERGED, DIVERGED, ITERATION_LIMIT, NONFINITE, STAGNATED
 from implicitsolve.nonlinear._one_system import OneSystem
 from implicitsolve.nonlinear._state import FixedPointMethod, SolveContext
 from implicitsolve.operators import LinearOperator
@@ -194,7 +195,7 @@ class _AndersonLoop(FixedPointLoop[_AndersonState]):
         self.stored = image, numbers[:, :-6]
         return Norms(F, step, x, numbers=np.real(numbers[:, [-6, -3, -5, -2, -4, -1]]).astype(np.float64))
 
-    def _join(self, entering: Entering, age: int) -> None:
+    def _join(self, entering: NewSystems, age: int) -> None:
         super()._join(entering, age)
         places = self.state.history.places
         if places is not None and places.size == self.state.history.dF.shape[0] > 0:  # in its order it needs none
@@ -302,10 +303,10 @@ class _OneSystemLoop(OneSystem):
         """Set the status; see `IterationLoop`."""
         if self.iteration >= self.last:
             self.status = ITERATION_LIMIT
-        if not (rejected or self.norm < HALVED * previous):
-            is_still = self._largest(moved) <= self.unit * self._largest(self.x)
-            self.status = STAGNATED if is_still else self.status
-        if self.norm > BLOWN_UP * self.start_norm:
+        if not (rejected or has_halved(self.norm, previous)):
+            has_stopped = is_still(self._largest(moved), self._largest(self.x), self.unit)
+            self.status = STAGNATED if has_stopped else self.status
+        if has_diverged(self.norm, self.start_norm):
             self.status = DIVERGED
         if self.rejections >= REJECTIONS:
             self.status = STAGNATED if is_finite else NONFINITE

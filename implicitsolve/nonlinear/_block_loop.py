@@ -13,21 +13,17 @@ from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct._factorization import BlockSettings
 from implicitsolve.globalize._line_search import SearchResult, SearchStart
+from implicitsolve.globalize._rules import MAX_AGE, has_halved, is_fast, largest_ratio, slowest_rate
 from implicitsolve.globalize._searches import kept_part
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths
 from implicitsolve.nonlinear._broyden import (
-    MAX_AGE,
     MAX_ASSEMBLIES,
     BroydenInverse,
-    is_fast,
-    largest_ratio,
-    slowest_rate,
 )
 from implicitsolve.nonlinear._loop import (
-    HALVED,
     LINE_SEARCH_FAILED,
     NONFINITE,
     RUNNING,
@@ -184,7 +180,7 @@ class BlockLoop(IterationLoop[BlockState]):
             failed[lost] = np.where(found.finite, LINE_SEARCH_FAILED, NONFINITE)[lost]
             failed[lost & ~np.isfinite(norm_max(direction))] = SINGULAR
             failed[lost & self.state.is_exhausted] = STAGNATED
-        idle = np.flatnonzero(fresh & (found.length == 1.0) & ~(found.norms < HALVED * previous))
+        idle = np.flatnonzero(fresh & (found.length == 1.0) & ~has_halved(found.norms, previous))
         if idle.size:
             failed[idle[self._is_rounding(idle)]] = STAGNATED
         return failed

@@ -12,18 +12,25 @@ import numpy as np
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.direct import BlockLU, DirectMethod
 from implicitsolve.globalize._line_search import Backtracking, LineSearch
+from implicitsolve.globalize._rules import (
+    MAX_AGE,
+    has_diverged,
+    has_halved,
+    is_fast,
+    is_still,
+    largest_ratio,
+    slowest_rate,
+)
 from implicitsolve.kernels import Factors
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, JacobianAssembler
-from implicitsolve.nonlinear._broyden import MAX_AGE, MAX_ASSEMBLIES, WholeSteps, is_fast, largest_ratio, slowest_rate
+from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
 from implicitsolve.nonlinear._loop import (
-    BLOWN_UP,
     CONVERGED,
     DIVERGED,
-    HALVED,
     ITERATION_LIMIT,
     LINE_SEARCH_FAILED,
     NONFINITE,
@@ -32,7 +39,7 @@ from implicitsolve.nonlinear._loop import (
     STAGNATED,
     WHOLE,
 )
-from implicitsolve.nonlinear._one_system import FRESH, KEPT, OneInvertedSystem
+from implicitsolve.nonlinear._one_system import FACTORED, REUSED, OneInvertedSystem
 from implicitsolve.nonlinear._state import SolveContext, is_rounding
 from implicitsolve.precondition._lagged import BatchedInverse
 from implicitsolve.result import Solution
@@ -80,20 +87,10 @@ class OneFactoredSystem(OneInvertedSystem):
 
     def _step(self) -> dict[str, HostArray]:
         is_fresh, previous, length, failed = self.is_stale, self.norm, 1.0, RUNNING
-        direction = self._factorize() if is_fresh else None
-        with np.errstate(all="ignore"):
-            direction = self._raw() if direction is None else direction
-            if self.method.reuse == "broyden":
-                direction = self.updates.corrected(direction)
-            square, x = float(direction.dot(direction)), self.x + direction
+        direction, square, x, F, norm = self._trial()
         if is_fresh:
             size = self._norm(self.x)
             self.progress.direction = math.sqrt(square) / size if size > 0 else math.inf
-        if math.isfinite(square) or np.isfinite(x).all():  # no function is called elsewhere
-            F = self.evaluator.residual_of_one(x)
-            norm = self._norm(F)
-        else:
-            x, F, norm = self.x, self.F, previous
         if not norm <= largest_ratio(is_fresh) * previous:
             length = 0.0
             if is_fresh:
@@ -101,7 +98,7 @@ class OneFactoredSystem(OneInvertedSystem):
         moved = direction if length == 1 else x - self.x if length else np.zeros_like(x)
         if length:
             self._accept(x, F, norm)
-        is_slow = is_fresh and length > 0 and not norm < HALVED * previous
+        is_slow = is_fresh and length > 0 and not has_halved(norm, previous)
         if is_slow and length == 1 and self._is_rounding():
             failed = STAGNATED
         self._end(moved, failed, is_slow)
@@ -109,7 +106,20 @@ class OneFactoredSystem(OneInvertedSystem):
         if not self.is_stale:
             self.updates.step(moved, direction, length, square)
         lengths = WHOLE if length == 1 else np.asarray([length])
-        return {"step_length": lengths, "factorized": FRESH if is_fresh else KEPT}
+        return {"step_length": lengths, "factorized": FACTORED if is_fresh else REUSED}
+
+    def _trial(self) -> tuple[HostArray, float, HostArray, HostArray, float]:
+        """The direction by the stale or new J and its square; x, F and ||F|| where it leads."""
+        direction = self._factorize() if self.is_stale else None
+        with np.errstate(all="ignore"):
+            direction = self._raw() if direction is None else direction
+            if self.method.reuse == "broyden":
+                direction = self.updates.corrected(direction)
+            square, x = float(direction.dot(direction)), self.x + direction
+        if not (math.isfinite(square) or np.isfinite(x).all()):  # no function is called there
+            return direction, square, self.x, self.F, self.norm
+        F = self.evaluator.residual_of_one(x)
+        return direction, square, x, F, self._norm(F)
 
     def _raw(self) -> HostArray:
         """-H F at x by the factors alone, which the caller may overwrite."""
@@ -144,9 +154,9 @@ class OneFactoredSystem(OneInvertedSystem):
         """Set the status; `failed` is that of a failure, and `is_slow` whether a new J has not halved ||F||."""
         if self.iteration >= self.last:
             self.status = ITERATION_LIMIT
-        if is_slow and largest_size(moved) <= self.unit * largest_size(self.x):
+        if is_slow and is_still(largest_size(moved), largest_size(self.x), self.unit):
             self.status = STAGNATED
-        if self.norm > BLOWN_UP * self.start_norm:
+        if has_diverged(self.norm, self.start_norm):
             self.status = DIVERGED
         if failed != RUNNING:
             self.status = failed

@@ -7,9 +7,6 @@ With H the inverse of the factorized J, and s = x+ - x, y = F(x+) - F(x) of each
 (Sherman and Morrison), which maps y to s. After a whole step, s = -H F(x), w is the next direction over s^H s [1]_, so
 that each step kept costs one vector, and two passes over it, without matrices.
 
-When `BlockNewton` accepts a step with a stale Jacobian, and when it refactors, is written in plain arithmetic, so that
-the loop over arrays and the compiled loop of `newton_batch`, for numbers and for SIMD lanes, follow one set of rules.
-
 References
 ----------
 .. [1] C. T. Kelley, "Iterative methods for linear and nonlinear equations", SIAM (1995), section 7.3.
@@ -28,7 +25,6 @@ from scipy.linalg import blas
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, is_safe, numpy_namespace, safe_range
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._line_search import SUFFICIENT_DECREASE
 from implicitsolve.kernels import rank_one
 from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.kernels._vectors import vectors_like
@@ -38,30 +34,7 @@ from implicitsolve.operators._wrappers import kept
 from implicitsolve.result import Solution
 from implicitsolve.stopping import check_flag, check_limit, check_number, check_positive
 
-DIGITS = 1.5  # decimal digits of ||F|| that a new Jacobian is expected to bring
-STALE_DECREASE = 0.9  # of ||F||: a step with a stale Jacobian that brings less is rejected, it may lead astray
-MAX_AGE = 20  # steps with one factorization: each update costs a vector and two passes over it
 MAX_ASSEMBLIES = 5  # at one point, while lengths of differences are guesses
-
-
-def slowest_rate(cost: int) -> float:
-    """Mean rate of ||F|| per step at which a stale Jacobian still pays, where assembling another takes `cost` products.
-
-    A new one brings `DIGITS` for cost + 1 evaluations, a step with the stale one takes one evaluation.
-    """
-    return 0.1 ** (DIGITS / (cost + 1))
-
-
-def is_fast(rate: Any, previous: Any, slowest: float) -> Any:
-    """Whether the mean of the last two rates is at most the slowest; `previous` is `rate` where there was no other."""
-    return rate * previous <= slowest * slowest
-
-
-def largest_ratio(is_fresh: Any) -> Any:
-    """||F|| after a whole step over that before, up to which it is accepted."""
-    return STALE_DECREASE + (1 - SUFFICIENT_DECREASE - STALE_DECREASE) * is_fresh
-
-
 DOT = {"f": blas.sdot, "d": blas.ddot}
 AXPY = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
 

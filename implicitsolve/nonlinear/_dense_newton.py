@@ -10,17 +10,22 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import eps, near_reciprocals, numpy_namespace
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult, squared_ratio
-from implicitsolve.globalize._searches import (
+from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH, SearchResult
+from implicitsolve.globalize._rules import (
     ACCEPTED,
+    FIRST_RADIUS,
     GOOD,
-    POOR,
-    dogleg,
+    IDLE,
     first_radius,
+    has_halved,
+    has_natural_decrease,
+    natural_reduction,
+    next_radius,
+)
+from implicitsolve.globalize._searches import (
+    dogleg,
     kept_part,
     least_squares_step,
-    next_radius,
-    trust_step,
 )
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.krylov._descent import Descent
@@ -29,10 +34,9 @@ from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, agrees, is_far_from, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._loop import HALVED, LINE_SEARCH_FAILED, RUNNING, SINGULAR, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import RUNNING, SINGULAR, STAGNATED, IterationLoop
 from implicitsolve.nonlinear._one_dense_system import (
     GROWN,
-    IDLE,
     IDLE_STEPS,
     MIXED,
     NEW_BEST,
@@ -97,9 +101,7 @@ class DenseNewton(NonlinearMethod):
         return is_small and problem.linearize is None
 
     def solve(self, context: SolveContext, start: Solution, rows: Indices | None = None) -> Solution:
-        if self.equilibrated:
-            return EquilibratedLoop(self, context, start, rows).run()
-        if OneDenseSystem.suits(context):
+        if not self.equilibrated and OneDenseSystem.suits(context):
             return OneDenseSystem(context, start, is_retry=rows is not None).run()
         return DenseLoop(self, context, start, rows).run()
 
@@ -111,13 +113,25 @@ class DenseState(LoopState):
     J: HostArray  # (b, N, N)
     radius: HostArray
     poor: HostArray  # steps in succession that were not as predicted
-    good: HostArray  # ... that were
     idle: HostArray  # ... that reduced ||F|| by next to nothing
     is_stale: HostArray
     reference: HostArray  # the larger of x0 and the first step, (b, N)
     F_before: HostArray  # F before the last accepted step
     anchor: HostArray  # where J was assembled
     is_exact: HostArray  # whether J is that of the last assembly, but for the update of its own step
+
+
+@dataclass
+class Trial:
+    """Steps of all systems, in the units of the equations in which they are judged."""
+
+    newton: HostArray  # (b, N) Newton's steps, and their lengths
+    newton_size: HostArray
+    norms: HostArray  # ||F|| before the step
+    step: HostArray  # the steps, and their lengths
+    size: HostArray
+    limited: Indices  # systems whose steps are not Newton's,
+    model: HostArray | None = None  # ... and F + J s of these
 
 
 class DenseLoop(IterationLoop[DenseState]):
@@ -130,6 +144,7 @@ class DenseLoop(IterationLoop[DenseState]):
         super().__init__(method, context, solution, rows)
         self.is_first = True
         self.distrusted: Indices = np.zeros(0, dtype=int)  # systems whose J did not agree with F
+        self.scale: HostArray | None = None
         self.allowance.assembly = 1 if self.whole.problem.jac is not None else self.whole.size
         dense = BlockBanded(0, 0, block_size=self.whole.size)
         self.assembler = Assembler(
@@ -140,14 +155,13 @@ class DenseLoop(IterationLoop[DenseState]):
 
     def _extended(self, state: LoopState, J: LinearOperator | None) -> DenseState:
         b, N = state.x.shape
-        counts = np.zeros((3, b), dtype=np.int8)
+        counts = np.zeros((2, b), dtype=np.int8)
         return DenseState(
             **vars(state),
             J=np.empty((b, N, N), dtype=state.x.dtype),
             radius=np.full(b, np.inf),
             poor=counts[0],
-            good=counts[1],
-            idle=counts[2],
+            idle=counts[1],
             is_stale=np.ones(b, dtype=bool),
             reference=np.zeros_like(state.x),
             F_before=state.F,
@@ -158,52 +172,34 @@ class DenseLoop(IterationLoop[DenseState]):
     def _step(self, is_last: HostArray) -> dict[str, HostArray]:
         state, fresh, self.distrusted = self.state, self._assembled(), np.zeros(0, dtype=int)
         with np.errstate(all="ignore"):
-            step = solved(state.J, state.F)
-            newton = np.negative(step, out=step)
-            newton_size = size = norm2(step)
-            if self.is_first:
-                state.radius = first_radius(state.radius, size, norm2(state.x))
-                self.is_first = False
-            limited = np.flatnonzero(~(size <= state.radius))
-            model = None
-            if limited.size:
-                step = step.copy()
-                J, F = state.J[limited], state.F[limited]
-                descent = Descent.of(partial(times, J), partial(times, np.swapaxes(J, 1, 2)), F)
-                step[limited] = dogleg(descent.unit, descent.length, step[limited], state.radius[limited])[0]
-            if self.evaluator.box is not None:
-                step, limited = self._bounded(self.evaluator.box, step, limited)
-            if limited.size:
-                model, size = state.F[limited] + times(state.J[limited], step[limited]), norm2(step)
-        measured = self._evaluated(step)
-        norms = measured.two(0)
+            trial = self._trial()
+        measured = self._evaluated(trial.step)
+        found = trial_points(measured, measured.two(0))
         with np.errstate(all="ignore"):
-            found = trial_points(measured, norms)
-            others = ~(norms < HALVED * state.norms)  # Newton's steps that halve ||F|| pass all tests
-            others[limited] = True
+            norms = found.norms if self.scale is None else norm2(found.F * self.scale)
+            others = ~has_halved(norms, trial.norms)  # Newton's steps that halve ||F|| pass all tests
+            others[trial.limited] = True
             rows = np.flatnonzero(others)
-            reduction, ratio = self._tested(rows, found, model, limited, newton_size, size)
-            is_accepted = ratio >= ACCEPTED
-            has_grown = is_accepted & (found.norms[rows] > GROWN * state.norms[rows])
-            state.is_exact &= fresh
-            self._correct(found, step, size, model, limited)
-            self._trust(rows, ratio, size, limited, found.finite)
-            found.accepted[rows] = is_accepted
-            found.length = found.accepted.astype(np.float64)
-            state.F_before = np.where(found.accepted[:, None], state.F, state.F_before)
-            moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
-            idle = np.where(reduction < IDLE, state.idle[rows] + 1, 0)
+            if self.scale is None:
+                state.is_exact &= fresh
+            reduction, ratio = self._tested(trial, found, norms / trial.norms, rows)
+            found.accepted[rows] = ratio >= ACCEPTED
+            is_outdated = self._learn(trial, found, rows, ratio, norms)
+            idle = self._idle(trial, rows, reduction, ratio)
             state.idle = _placed(rows, idle, state.idle)
             failed = np.where(idle < IDLE_STEPS, RUNNING, STAGNATED)
-            failed[~(size[rows] > 0) | ~np.isfinite(size[rows])] = SINGULAR
+            failed[~(trial.size[rows] > 0) | ~np.isfinite(trial.size[rows])] = SINGULAR
+            found.length = found.accepted.astype(np.float64)
+            state.F_before = np.where(found.accepted[:, None], state.F, state.F_before)
+            moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), trial.step)
             failed = _placed(rows, failed, state.status)
             lost = np.flatnonzero(fresh & ~found.accepted)
-            state.progress.direction[lost] = self._relative_length(newton, lost)
-            self._update_status(found.accepted, moved, is_still, is_last, failed, newton)
-            state.is_stale = _placed(rows, (state.poor[rows] > 1) | has_grown, others)
+            state.progress.direction[lost] = self._relative_length(trial.newton, lost)
+            self._update_status(found.accepted, moved, is_still, is_last, failed, trial.newton)
+            state.is_stale = is_outdated
             state.is_stale[self.distrusted] = True
             state.poor[state.is_stale] = 0
-            found.length[limited] = np.where(found.accepted[limited], size[limited] / newton_size[limited], 0.0)
+            found.length *= np.fmin(trial.size / trial.newton_size, 1.0)
         return {"step_length": found.length, "factorized": fresh}
 
     def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
@@ -241,6 +237,34 @@ class DenseLoop(IterationLoop[DenseState]):
             found[0][wrong] = np.inf
             self.distrusted = rows[wrong]
 
+    def _trial(self) -> Trial:
+        """Steps within the trust regions and the bounds."""
+        state, box, is_equilibrated = self.state, self.evaluator.box, self.method.equilibrated
+        J, F, norms, self.scale = state.J, state.F, state.norms, None
+        if is_equilibrated:
+            largest = np.abs(J).max(axis=2, keepdims=True)
+            rows = 1 / np.where(largest > 0, largest, 1.0)  # no powers of 2: ||R F|| is compared from step to step
+            self.scale = rows[:, :, 0]
+            J, F = J * rows, F * self.scale
+            norms = norm2(F)
+        step = newton = -solved(J, F)
+        size = norm2(newton)
+        if self.is_first:
+            state.radius = first_radius(size, norm2(state.x), 1.0 if is_equilibrated else FIRST_RADIUS)
+            self.is_first = False
+        limited = np.flatnonzero(~(size <= state.radius))
+        if limited.size:
+            step, part = newton.copy(), J[limited]
+            descent = Descent.of(partial(times, part), partial(times, np.swapaxes(part, 1, 2)), F[limited])
+            step[limited] = dogleg(descent.unit, descent.length, step[limited], state.radius[limited])[0]
+        if box is not None:
+            step, leaves = self._bounded(box, step)
+            limited = np.union1d(limited, leaves)
+        trial = Trial(newton, size, norms, step, size if step is newton else norm2(step), limited)
+        if limited.size:
+            trial.model = F[limited] + times(J[limited], step[limited])
+        return trial
+
     def _assembled(self) -> HostArray:
         """Assemble J where it is stale, and return where."""
         fresh = self.state.is_stale
@@ -248,8 +272,8 @@ class DenseLoop(IterationLoop[DenseState]):
             self._assemble(np.arange(fresh.size) if fresh.all() else np.flatnonzero(fresh))
         return fresh
 
-    def _bounded(self, box: Box, step: Array, limited: Indices) -> tuple[Array, Indices]:
-        """Steps within the bounds, and which of them are not Newton's."""
+    def _bounded(self, box: Box, step: Array) -> tuple[Array, Indices]:
+        """Steps within the bounds, and which of them would have left these."""
         state = self.state
         low, high = box.room(state.x, kept_part(state.norms, state.start_norms))
         leaves = np.flatnonzero(((step < low) | (step > high)).any(axis=1))
@@ -258,7 +282,7 @@ class DenseLoop(IterationLoop[DenseState]):
         for i in leaves:
             within = np.maximum(low[i], -state.radius[i]), np.minimum(high[i], state.radius[i])
             step[i] = least_squares_step(state.J[i], state.F[i], *within, step[i])
-        return step, np.union1d(limited, leaves)
+        return step, leaves
 
     def _evaluated(self, step: Array) -> Norms:
         """F at the trial points, the steps and these points."""
@@ -266,74 +290,75 @@ class DenseLoop(IterationLoop[DenseState]):
         return Norms(self.evaluator.attempt(x, self.state.x, jacobian=False)[0], step, x)
 
     def _tested(
-        self,
-        rows: Indices,
-        found: SearchResult,
-        model: Array | None,
-        limited: Indices,
-        newton_size: HostArray,
-        size: HostArray,
+        self, trial: Trial, found: SearchResult, growth: HostArray, rows: Indices
     ) -> tuple[HostArray, HostArray]:
         """Reduction of ||F||^2 by some systems' steps, and its ratio to the predicted one; -inf where F is not finite.
 
-        A poor step is judged by ||J^-1 F|| too; where it has become smaller, its reductions are taken over.
+        A step that was not as predicted is judged by ||J^-1 F|| too; where that has become smaller, its reductions are
+        taken over. The equilibrated equations have but one norm.
         """
-        state, left = self.state, np.zeros(size.shape)
-        if model is not None:
-            left[limited] = norm2(model) / state.norms[limited]
-        reduction = 1 - (found.norms[rows] / state.norms[rows]) ** 2
+        left = np.zeros(growth.shape)
+        if trial.model is not None:
+            left[trial.limited] = norm2(trial.model) / trial.norms[trial.limited]
+        reduction = 1 - growth[rows] ** 2
         ratio = np.where(found.finite[rows], reduction / (1 - left[rows] ** 2), -np.inf)
-        tested = np.flatnonzero(~(ratio >= POOR) & (found.norms[rows] < CAUTIOUS_GROWTH * state.norms[rows]))
-        if not tested.size:
-            return reduction, ratio
-        places = rows[tested]
-        length = np.minimum(size[places] / newton_size[places], 1.0)
-        quotient = norm2(solved(state.J[places], found.F[places])) / newton_size[places]
-        is_smaller = quotient <= 1 - length / 4
-        tested, length, gain = tested[is_smaller], length[is_smaller], 1 - quotient[is_smaller] ** 2
-        reduction[tested] = np.maximum(reduction[tested], gain)
-        ratio[tested] = np.maximum(ratio[tested], gain / (1 - (1 - length) ** 2))
+        tested = np.flatnonzero(~(ratio >= GOOD) & (growth[rows] < CAUTIOUS_GROWTH))
+        if tested.size and self.scale is None:
+            places = rows[tested]
+            size, length = trial.newton_size[places], np.minimum(trial.size / trial.newton_size, 1.0)[places]
+            natural = norm2(solved(self.state.J[places], found.F[places]))
+            is_smaller = has_natural_decrease(natural, size, length)
+            tested, gains = tested[is_smaller], natural_reduction(natural / size, length)
+            for value, gain in zip((reduction, ratio), gains):
+                value[tested] = np.maximum(value[tested], gain[is_smaller])
         return reduction, ratio
 
-    def _correct(
-        self, found: SearchResult, step: Array, size: HostArray, model: Array | None, limited: Indices
-    ) -> None:
+    def _idle(self, trial: Trial, rows: Indices, reduction: HostArray, ratio: HostArray) -> HostArray:
+        """How many steps in succession of some systems have reduced ||F|| by next to nothing.
+
+        Of equilibrated equations, whose first steps are short, none is counted that was rejected, or went as predicted.
+        """
+        idle, is_idle = self.state.idle[rows], reduction < IDLE
+        if self.scale is None:
+            return np.where(is_idle, idle + 1, 0)
+        is_short = (ratio >= GOOD) & (trial.size[rows] < trial.newton_size[rows])
+        return np.where(is_idle & ~is_short, idle + (ratio >= ACCEPTED), 0)
+
+    def _learn(self, trial: Trial, found: SearchResult, rows: Indices, ratio: HostArray, norms: HostArray) -> HostArray:
+        """Change J and the trust regions by what came of the steps; return where J has to be assembled again.
+
+        Outside `rows` they went as predicted.
+        """
+        state, radius = self.state, self.state.radius[rows]
+        np.maximum(state.radius, 2 * trial.size, out=state.radius)
+        state.radius[rows] = next_radius(radius, trial.size[rows], ratio)
+        if self.scale is not None:
+            return found.accepted.copy()
+        self._correct(trial, found)
+        state.poor = _placed(rows, np.where(ratio >= GOOD, 0, state.poor[rows] + 1), state.poor)
+        return (state.poor > 1) | (found.accepted & (norms > GROWN * trial.norms))
+
+    def _correct(self, trial: Trial, found: SearchResult) -> None:
         """Broyden's update of J by what the step changed, accepted or not."""
-        mismatch = found.F  # F(x + s) - F - J s, of which the last two cancel in Newton's step
-        if model is not None:
+        step, mismatch = trial.step, found.F  # F(x + s) - F - J s, of which the last two cancel in Newton's step
+        if trial.model is not None:
             mismatch = mismatch.copy()
-            mismatch[limited] -= model
+            mismatch[trial.limited] -= trial.model
         if not found.finite.all():
             mismatch = np.where(found.finite[:, None], mismatch, 0.0)
         if step.shape[1] == 1:
             self.state.J[:, 0] += mismatch / step
             return
-        length = size.astype(step.dtype, copy=False)[:, None]  # its reciprocal may overflow
+        length = trial.size.astype(step.dtype, copy=False)[:, None]  # its reciprocal may overflow
         self.state.J += (mismatch / length)[:, :, None] * (step / length)[:, None, :]
-
-    def _trust(self, rows: Indices, ratio: HostArray, size: HostArray, limited: Indices, finite: HostArray) -> None:
-        """Change the trust regions by what came of their steps; outside `rows` they went as predicted.
-
-        A step that went as predicted resets the radius only where the radius limited it: the length of a full Newton
-        step does not tell how far the model holds.
-        """
-        state, poor, length = self.state, ~(ratio >= POOR), 2 * size[rows]
-        state.poor = _placed(rows, np.where(poor, state.poor[rows] + 1, 0), state.poor)
-        state.good = np.minimum(state.good + 1, 2)
-        state.good[rows[poor]] = 0
-        radius = state.radius[rows]
-        grows = (ratio >= GOOD) | (state.good[rows] > 1)
-        np.fmax(radius, length * grows, out=radius)  # NaN is 0 times a step that is not finite
-        exact = np.flatnonzero((np.abs(ratio - 1) <= 0.1) & _placed(limited, True, finite)[rows])
-        radius[exact] = length[exact]
-        radius *= 1 - 0.5 * poor
-        lost = ~finite[rows]
-        radius[lost] = 0.05 * length[lost]
-        np.maximum(state.radius, 2 * size, out=state.radius)
-        state.radius[rows] = radius
 
     def _assemble(self, rows: Indices) -> None:
         """Assemble J of some systems, and again where the lengths of differences were wrong guesses."""
+        if self.method.equilibrated and not self.evaluator.has_exact_products and self.evaluator.size <= MOST_CENTRAL:
+            part, x, _ = self._part(rows)
+            self.state.anchor[rows], self.state.is_exact[rows] = x, True
+            self.state.J[rows] = central_differences(part, x)
+            return
         for _ in range(MAX_ASSEMBLIES):
             part, x, F = self._part(rows)
             J = self._jacobian(part, x, F)
@@ -348,7 +373,8 @@ class DenseLoop(IterationLoop[DenseState]):
                 rows = rows[self.assembler.check(part.rows, solved(J, F))]
             if not rows.size:
                 break
-        self._check_units()
+        if not self.method.equilibrated:
+            self._check_units()
 
     def _check_units(self) -> None:
         """Where equations differ in units, the norm of F is no measure of progress."""
@@ -362,56 +388,6 @@ class DenseLoop(IterationLoop[DenseState]):
         if self.offered is not None:
             return np.array(self.offered.assemble(part, x, F).todense())
         return self.assembler.assemble(part, x, F).blocks[:, 0, 0]
-
-
-class EquilibratedLoop(DenseLoop):
-    """Steps in a trust region whose ball is that of x, and whose model that of R F."""
-
-    NEW_BEST = 0.99
-    STEPS = 200
-
-    def _step(self, is_last: HostArray) -> dict[str, HostArray]:
-        state, fresh = self.state, self._assembled()
-        with np.errstate(all="ignore"):
-            largest = np.abs(state.J).max(axis=2)  # not rounded to powers of 2: ||R F|| is compared from step to step
-            R = 1 / np.where(largest > 0, largest, 1.0)
-            J, F = state.J * R[:, :, None], state.F * R
-            newton, norms, x_norms = -solved(J, F), norm2(F), norm2(state.x)
-            size = norm2(newton)
-            if self.is_first:
-                state.radius = np.where(x_norms > 0, np.fmin(size, x_norms), size)
-                self.is_first = False
-            descent = Descent.of(partial(times, J), partial(times, np.swapaxes(J, 1, 2)), F)
-            step, gain = trust_step(descent, newton, state.radius, np.zeros(size.shape))
-            if self.evaluator.box is not None:
-                step, _ = self._bounded(self.evaluator.box, step, np.zeros(0, dtype=int))
-                gain = np.maximum(1 - squared_ratio(norm2(F + times(J, step)), norms), 0.0)
-            measured = self._evaluated(step)
-            found = trial_points(measured, measured.two(0))
-            reduction = 1 - squared_ratio(norm2(found.F * R), norms)
-            length, ratio = norm2(step), np.where(found.finite, reduction / gain, -np.inf)
-            state.radius = next_radius(state.radius, length, ratio)
-            found.accepted = ratio >= ACCEPTED
-            found.length = np.where(found.accepted, 1.0, 0.0)
-            state.F_before = np.where(found.accepted[:, None], state.F, state.F_before)
-            moved, is_still = self._accept(found.restored(state.x, state.F, state.norms), step)
-            is_idle = (reduction < IDLE) & ~((ratio >= GOOD) & (length < size))  # a short step as predicted is none
-            state.idle = np.where(is_idle, state.idle + found.accepted, 0)
-            failed = np.where(state.idle < IDLE_STEPS, RUNNING, STAGNATED)
-            precision = eps(numpy_namespace, state.x.dtype)
-            failed[~found.accepted & (length <= precision * x_norms)] = LINE_SEARCH_FAILED
-            failed[~(length > 0)] = SINGULAR
-            lost = np.flatnonzero(~found.accepted)
-            state.progress.direction[lost] = self._relative_length(newton, lost)
-            self._update_status(found.accepted, moved, is_still, is_last, failed)
-            state.is_stale = found.accepted
-            return {"step_length": np.where(found.accepted, length / size, 0.0), "factorized": fresh}
-
-    def _assemble(self, rows: Indices) -> None:
-        part, x, F = self._part(rows)
-        is_exact = part.has_exact_products or x.shape[1] > MOST_CENTRAL
-        self.state.anchor[rows], self.state.is_exact[rows] = x, True
-        self.state.J[rows] = self._jacobian(part, x, F) if is_exact else central_differences(part, x)
 
 
 def central_differences(part: Evaluator, x: HostArray) -> HostArray:

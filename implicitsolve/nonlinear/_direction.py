@@ -31,13 +31,11 @@ from implicitsolve.operators import LinearOperator
 from implicitsolve.status import Status
 
 LEAST_ETA = 1e-5  # smallest relative tolerance with float32 products
-POOR_STEP = 0.5  # reduction of ||F|| that an accurate direction ought to bring: Newton's is quadratic near a root
-ACCURATE = 1e-3  # relative linear residual below which a better direction would not help a failed line search
+LARGEST_ETA = 0.9  # of all forcing terms
 LEAST_KRYLOV = 20  # iterations of a step, however few evaluations are left for a system without progress
 FIRST_ROWS, ROOM = 16, 2**21  # Krylov vectors, or entries if these are more, that have room at first; it doubles
 CONVERGED, ITERATION_LIMIT = int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 BREAKDOWN, NONFINITE = int(Status.BREAKDOWN), int(Status.NONFINITE)
-RETRIES = 3  # more accurate directions that are tried at one point before its line search has failed
 
 
 class LinearSolver(Protocol):

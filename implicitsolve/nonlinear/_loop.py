@@ -11,8 +11,9 @@ from implicitsolve._arrays.host import gather, merge_rows, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
+from implicitsolve.globalize._rules import NEW_BEST, PATIENCE, has_diverged, has_halved, is_still
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
-from implicitsolve.linearize._evaluator import Entering, Evaluator
+from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, NEGLIGIBLE, BatchProgress, Lengths
 from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory, is_rounding
@@ -22,9 +23,6 @@ from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
 
-HALVED = 0.5  # a step that reduces ||F|| by less is tested for having moved x at all
-BLOWN_UP = 1e12  # growth of ||F|| over its start that is called divergence
-PATIENCE = 20  # steps without progress after which a system has stagnated
 # As integers: an attribute of an enumeration costs a call.
 RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
 STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
@@ -50,7 +48,7 @@ class IterationLoop(Generic[State]):
     ADMITS: ClassVar[float | None] = None  # ratio of idle to used slots at which waiting systems are admitted
     FOLDS: ClassVar[bool] = False  # whether a step evaluates their x0 in the call that it takes anyway
     STEPS: ClassVar[int] = 100  # limit where the caller set none
-    NEW_BEST: ClassVar[float] = 0.99  # fraction of the last best norm that counts as progress
+    NEW_BEST: ClassVar[float] = NEW_BEST  # fraction of the last best norm that counts as progress
     PATIENCE: ClassVar[int] = PATIENCE
     LIMITED: ClassVar[bool] = True  # whether systems end where their `Allowance` is spent
     RUNS_AWAY: ClassVar[bool] = True  # whether steps that do not become shorter mean a root at infinity
@@ -66,7 +64,7 @@ class IterationLoop(Generic[State]):
         self.patience: int = self.PATIENCE
         self.unit = eps(self.whole.xp, self.whole.dtype)
         self.xtol = self.stop.error_limit(self.unit)
-        self.entering: Entering | None = None  # systems that join after the next step
+        self.entering: NewSystems | None = None  # systems that join after the next step
         self.measured: Norms | None = None  # of F, a step and where it led, until that is judged
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
@@ -201,17 +199,17 @@ class IterationLoop(Generic[State]):
                 self._compact()
                 continue
             both = self.whole.take(np.append(self.state.rows, rows), self.solution.x)
-            self.entering = Entering(both, gather(self.solution.x, rows), needs_jacobian=self._entering_need_jacobian)
+            self.entering = NewSystems(both, gather(self.solution.x, rows), needs_jacobian=self._entering_need_jacobian)
             if self.FOLDS:
                 self.evaluator.entering = self.entering
                 return
             self._evaluate_entering(self.entering)
             self._join(self.entering, age)
 
-    def _evaluate_entering(self, entering: Entering) -> None:
+    def _evaluate_entering(self, entering: NewSystems) -> None:
         """Evaluate systems that begin between two steps, together with those that run if that saves calls."""
 
-    def _join(self, entering: Entering, age: int) -> None:
+    def _join(self, entering: NewSystems, age: int) -> None:
         """Take up systems whose x0 has been evaluated, or is now."""
         running, self.entering, self.evaluator.entering = self.state.rows.size, None, None
         new = self._started(entering.rows, F=entering.F, J=entering.J)
@@ -234,22 +232,22 @@ class IterationLoop(Generic[State]):
                 moved = merge_rows(is_whole, direction, found.x - state.x)
                 measured = None
             self.measured = measured = Norms(found.F, moved, found.x) if measured is None else measured
-            is_still = ~(found.norms < HALVED * state.norms)
-            rows = np.flatnonzero(is_still)
+            has_stopped = ~has_halved(found.norms, state.norms)
+            rows = np.flatnonzero(has_stopped)
             if rows.size:  # passes over memory, which a step that halves ||F|| is spared
                 unit = eps(self.evaluator.xp, state.x.dtype)
-                is_still[rows] = measured.largest(1, rows) <= unit * measured.largest(2, rows)
+                has_stopped[rows] = is_still(measured.largest(1, rows), measured.largest(2, rows), unit)
         state.norms_before = np.where(found.accepted, state.norms, state.norms_before)
         state.x, state.F, state.norms = found.x, found.F, found.norms
         is_number = state.x.shape[1] == 1 and self.truth is None and not callable(self.stop.norm)  # all norms are |F|
         state.measure = state.norms if is_number else self._measured_by_stop(measured, state.x, state.rows)
         state.iterations += found.accepted
-        return moved, is_still
+        return moved, has_stopped
 
     def _is_good(self, norms: HostArray, is_last: HostArray) -> bool:
         """Whether a step has halved every ||F||: then few rules have anything to decide."""
         is_open = self.leave is None and not is_last.any()
-        return is_open and bool((norms < HALVED * self.state.norms).all())
+        return is_open and bool(has_halved(norms, self.state.norms).all())
 
     def _take_good_step(self, measured: Norms, norms: HostArray) -> None:
         """Accept such a step, given F, the step, x and ||F||: what `_accept` and `_update_status` do, in few calls."""
@@ -264,7 +262,7 @@ class IterationLoop(Generic[State]):
         self,
         accepted: HostArray,
         moved: Array | None,
-        is_still: HostArray,
+        has_stopped: HostArray,
         is_last: HostArray,
         failed: HostArray,
         newton: Array | None = None,
@@ -276,9 +274,9 @@ class IterationLoop(Generic[State]):
         """
         state, status = self.state, self.state.status
         status[is_last | (self.leave is not None and self.leave(state))] = ITERATION_LIMIT
-        status[accepted & is_still] = STAGNATED
+        status[accepted & has_stopped] = STAGNATED
         with np.errstate(over="ignore"):
-            status[state.norms > BLOWN_UP * state.start_norms] = DIVERGED
+            status[has_diverged(state.norms, state.start_norms)] = DIVERGED
         np.copyto(status, failed, where=failed != RUNNING)
         if newton is not None and self.evaluator.box is not None and np.isin(status, BLOCKED).any():
             status[np.isin(status, BLOCKED) & self.evaluator.box.blocks(state.x, newton)] = STATIONARY_ON_BOUND

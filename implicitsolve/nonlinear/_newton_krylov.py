@@ -18,19 +18,18 @@ from implicitsolve.globalize._line_search import (
     SearchResult,
     SearchStart,
 )
+from implicitsolve.globalize._rules import forcing_term, has_halved, has_search_failed, tightened
 from implicitsolve.globalize._searches import Dogleg, bounded_direction, kept_part
 from implicitsolve.kernels._norms import norm2, norm_max
 from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
-from implicitsolve.linearize._evaluator import Entering
+from implicitsolve.linearize._evaluator import NewSystems
 from implicitsolve.nonlinear._accuracy import NEAR, Lengths, plain_scales
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._direction import (
-    ACCURATE,
+    LARGEST_ETA,
     LEAST_KRYLOV,
-    POOR_STEP,
-    RETRIES,
     FixedMethod,
     LinearSolver,
     OneRecyclingGMRES,
@@ -239,7 +238,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
     def _first_residual(self, x: Array) -> tuple[Array, LinearOperator | None]:
         return self.evaluator.trial(x)
 
-    def _evaluate_entering(self, entering: Entering) -> None:
+    def _evaluate_entering(self, entering: NewSystems) -> None:
         if self.state.J is not None:  # linearized together, products with J take one call and not two
             self.state.J = entering.evaluated(self.state.x, jacobian=True)[1]
 
@@ -312,23 +311,8 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         if state.rows.size == 1:
             length = float(found.length[0] * found.accepted[0])
             self.allowance.note_solve(int(outcome.iterations[0]), bool(linear_residual[0] <= eta[0]), length)
-        if found.accepted.any():
-            state.J = found.jacobian
-        measured = None if isinstance(state.x, np.ndarray) else found.measured
-        state.x_norms = None if measured is None else measured.two(2)
         self.solution.krylov_iterations[state.rows] += outcome.iterations
-        if found.measured is not None and evaluator.box is None and self._is_good(found.norms, is_last):
-            self._take_good_step(found.measured, found.norms)
-            state.attempts[:] = 0
-        else:
-            moved, is_still = self._accept(found, direction)
-            failed = self._failed(found, outcome, size, linear_residual)
-            lost = np.flatnonzero(~found.accepted)
-            if lost.size:
-                state.progress.direction[lost] = self._relative_length(direction, lost)
-            self._update_status(found.accepted, moved, is_still, is_last, failed, outcome.x)
-        if state.lagged is not None:
-            state.lagged.count(outcome.iterations)
+        self._take(found, direction, outcome, size, linear_residual, is_last)
         state.eta = self._next_eta(eta, previous, linear_residual, found)
         return {
             "step_length": np.where(found.accepted, found.length, 0.0),
@@ -337,6 +321,34 @@ class KrylovLoop(IterationLoop[_NewtonState]):
             "krylov_iterations": outcome.iterations,
             "linear_status": outcome.status,
         }
+
+    def _take(
+        self,
+        found: SearchResult,
+        direction: Array,
+        outcome: KrylovOutcome,
+        size: HostArray,
+        linear_residual: HostArray,
+        is_last: HostArray,
+    ) -> None:
+        """Take over where the search along the directions ended, and update the status."""
+        state = self.state
+        if found.accepted.any():
+            state.J = found.jacobian
+        measured = None if isinstance(state.x, np.ndarray) else found.measured
+        state.x_norms = None if measured is None else measured.two(2)
+        if found.measured is not None and self.evaluator.box is None and self._is_good(found.norms, is_last):
+            self._take_good_step(found.measured, found.norms)
+            state.attempts[:] = 0
+        else:
+            moved, has_stopped = self._accept(found, direction)
+            failed = self._failed(found, outcome, size, linear_residual)
+            lost = np.flatnonzero(~found.accepted)
+            if lost.size:
+                state.progress.direction[lost] = self._relative_length(direction, lost)
+            self._update_status(found.accepted, moved, has_stopped, is_last, failed, outcome.x)
+        if state.lagged is not None:
+            state.lagged.count(outcome.iterations)
 
     def _descent(self, J: LinearOperator, direction: Array, linear_residual: HostArray) -> Descent:
         """Steepest descent: in the Krylov space, by J^H, or Newton's direction itself."""
@@ -363,7 +375,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         failed = np.full(state.rows.size, RUNNING)
         if found.accepted.all():  # of a step that is not zero
             return failed
-        hopeless = ~found.accepted & ((state.attempts > RETRIES) | (linear_residual <= ACCURATE))
+        hopeless = ~found.accepted & has_search_failed(state.attempts, linear_residual)
         failed[hopeless] = np.where(found.finite, LINE_SEARCH_FAILED, NONFINITE)[hopeless]
         empty = ~(size > 0)
         if state.lagged is not None:
@@ -381,10 +393,9 @@ class KrylovLoop(IterationLoop[_NewtonState]):
 
     def _forcing(self) -> HostArray:
         """Eta, but never more accuracy than the stopping rule needs."""
-        state = self.state
+        state, largest = self.state, LARGEST_ETA if self.evaluator.box is None else BOUNDED
         with np.errstate(all="ignore"):
-            floor = np.where(state.measure > state.target, 0.5 * state.target / state.measure, 0.0)
-        return np.minimum(np.maximum(state.eta, floor), 0.9 if self.evaluator.box is None else BOUNDED)
+            return forcing_term(state.eta, state.measure, state.target, largest)
 
     def _next_eta(
         self, eta: HostArray, previous: HostArray, linear_residual: HostArray, found: SearchResult
@@ -392,12 +403,10 @@ class KrylovLoop(IterationLoop[_NewtonState]):
         """Eta of the forcing rule; ten times smaller where an accurate direction did not help."""
         norms = self.state.norms
         chosen = self.method.forcing.next(eta, norms, previous)
-        slow = ~(norms < POOR_STEP * previous) & (linear_residual <= eta) | ~found.accepted
+        slow = ~has_halved(norms, previous) & (linear_residual <= eta) | ~found.accepted
         if not slow.any():
             return chosen
-        least = max(1e-6, 100 * eps(self.evaluator.xp, self.state.x.dtype))
-        tighter = np.maximum(0.1 * np.minimum(eta, 0.1), least)
-        return np.where(slow, np.minimum(chosen, tighter), chosen)
+        return np.where(slow, tightened(chosen, eta, eps(self.evaluator.xp, self.state.x.dtype)), chosen)
 
     def _preconditioner(self, J: LinearOperator) -> LinearOperator | None:
         """M for the running systems, on arrays (b, N)."""

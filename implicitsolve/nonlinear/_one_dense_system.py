@@ -14,13 +14,25 @@ from scipy.linalg import lapack
 from implicitsolve._arrays.namespace import near_reciprocals
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import CAUTIOUS_GROWTH
-from implicitsolve.globalize._searches import ACCEPTED, GOOD, POOR, first_radius
+from implicitsolve.globalize._rules import (
+    ACCEPTED,
+    GOOD,
+    IDLE,
+    first_radius,
+    has_diverged,
+    has_halved,
+    has_natural_decrease,
+    is_still,
+    natural_reduction,
+    next_radius,
+    part_of_leg,
+)
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
 from implicitsolve.nonlinear._accuracy import Lengths, agrees, is_far_from, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._loop import BLOWN_UP, DIVERGED, HALVED, ITERATION_LIMIT, SINGULAR, STAGNATED, WHOLE
-from implicitsolve.nonlinear._one_system import FRESH, KEPT, NO_STEP, OneInvertedSystem
+from implicitsolve.nonlinear._loop import DIVERGED, ITERATION_LIMIT, SINGULAR, STAGNATED, WHOLE
+from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneInvertedSystem
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import SolveContext
 from implicitsolve.result import Solution
@@ -28,7 +40,7 @@ from implicitsolve.structure import BlockBanded
 
 MIXED = 1e3  # sizes of rows of J, largest over smallest, from which on equations are in different units
 GROWN = 1.1  # growth of ||F|| by an accepted step after which J is assembled again
-IDLE, IDLE_STEPS = 1e-3, 10  # steps that reduce ||F||^2 by less, after which a system has stagnated
+IDLE_STEPS = 10  # idle steps after which a system has stagnated
 NEW_BEST, PATIENCE = 0.1, 40  # steps in which ||F|| must fall to a tenth: Watson's of nine variables takes 31
 GETRF = {"f": lapack.sgetrf, "d": lapack.dgetrf}
 GETRS = {"f": lapack.sgetrs, "d": lapack.dgetrs}
@@ -49,7 +61,7 @@ class OneDenseSystem(OneInvertedSystem):
         self.rows = self.columns = np.ones(N, dtype=self.dtype)  # by which they are scaled before J is factored
         self.factors: Any = None  # of J scaled so, until J changes
         self.steps = DifferenceSteps(1, N, self.unit**0.5)
-        self.poor = self.good = self.idle = 0
+        self.poor = self.idle = 0
         self.allowance.assembly = N if self.offered is None else 1
         self.radius, self.is_stale = math.inf, True
         self.predicted: Any = None
@@ -65,13 +77,12 @@ class OneDenseSystem(OneInvertedSystem):
             step, model = self._newton(), None
             newton_size = size = self._norm(step)
             if self.radius == math.inf:
-                lengths = (np.asarray([length]) for length in (self.radius, size, self._norm(self.x)))
-                self.radius = float(first_radius(*lengths)[0])
+                self.radius = first_radius(size, self._norm(self.x))
             if not size <= self.radius:
-                step = self._dogleg(step, size)
+                step = self._dogleg(step)
                 model, size = self.F + self.J.dot(step), self._norm(step)
             x = self.x + step
-        traced = {"step_length": NO_STEP, "factorized": FRESH if is_fresh else KEPT}
+        traced = {"step_length": NO_STEP, "factorized": FACTORED if is_fresh else REUSED}
         if is_fresh or not math.isfinite(self.progress.direction):
             x_size = self._norm(self.x)
             self.progress.direction = newton_size / x_size if x_size > 0 else math.inf
@@ -80,22 +91,16 @@ class OneDenseSystem(OneInvertedSystem):
             return traced
         F = self.evaluator.residual_of_one(x)
         with np.errstate(all="ignore"):
-            norm, is_still = self._norm(F), False
-            is_accepted = self._judge(F, norm, model, size, newton_size)
+            norm, has_stopped = self._norm(F), False
+            is_accepted = self._learn(F, norm, step, model, newton_size)
             if not is_fresh:
                 self.is_exact = False
-            self._correct(F, norm, step, size, model)
             if is_accepted:
                 self.reference = np.maximum(np.abs(self.x), np.abs(step)) if self.reference is None else self.reference
-                if not norm < HALVED * self.norm:
-                    is_still = bool(np.abs(step).max() <= self.unit * np.abs(x).max())
+                if not has_halved(norm, self.norm):
+                    has_stopped = bool(is_still(np.abs(step).max(), np.abs(x).max(), self.unit))
                 self._accept(x, F, norm)
-            if is_still or self.idle >= IDLE_STEPS:
-                self.status = STAGNATED
-            elif self.norm > BLOWN_UP * self.start_norm:
-                self.status = DIVERGED
-            elif self.iteration >= self.last:
-                self.status = ITERATION_LIMIT
+            self._end(has_stopped)
             self._mark_converged(step if is_accepted else np.zeros_like(step))
         if is_accepted:
             traced["step_length"] = WHOLE if model is None else np.asarray([ratio_of(size, newton_size)])
@@ -132,23 +137,26 @@ class OneDenseSystem(OneInvertedSystem):
         newton = self._newton()
         return np.full_like(newton, np.inf) if self.is_singular else newton
 
-    def _judge(self, F: HostArray, norm: float, model: HostArray | None, size: float, newton_size: float) -> bool:
-        """Whether a step is accepted; sets the trust region and whether J is assembled again."""
+    def _end(self, has_stopped: bool) -> None:
+        """Set the status; see `IterationLoop`."""
+        if has_stopped or self.idle >= IDLE_STEPS:
+            self.status = STAGNATED
+        elif has_diverged(self.norm, self.start_norm):
+            self.status = DIVERGED
+        elif self.iteration >= self.last:
+            self.status = ITERATION_LIMIT
+
+    def _learn(self, F: HostArray, norm: float, step: HostArray, model: HostArray | None, newton_size: float) -> bool:
+        """Whether a step is accepted; change J and the trust region by what came of it."""
+        size = newton_size if model is None else self._norm(step)
         reduction, ratio = self._tested(F, norm, model, size, newton_size)
-        is_accepted, is_poor = ratio >= ACCEPTED, not ratio >= POOR
-        self.poor, self.good = (self.poor + 1, 0) if is_poor else (0, min(self.good + 1, 2))
-        # The length of a full Newton step does not tell how far the model holds.
-        if model is not None and abs(ratio - 1) <= 0.1:
-            self.radius = 2 * size
-        elif ratio >= GOOD or self.good > 1:
-            self.radius = max(self.radius, 2 * size)
-        if not math.isfinite(norm):
-            self.radius = 0.1 * size
-        elif is_poor:
-            self.radius *= 0.5
+        is_accepted = ratio >= ACCEPTED
+        self.radius = next_radius(self.radius, size, ratio)
         self.idle = self.idle + 1 if reduction < IDLE else 0
+        self.poor = 0 if ratio >= GOOD else self.poor + 1
         self.is_stale = self.poor > 1 or (is_accepted and norm > GROWN * self.norm)
         self.poor = 0 if self.is_stale else self.poor
+        self._correct(F, norm, step, size, model)
         return is_accepted
 
     def _tested(
@@ -159,13 +167,12 @@ class OneDenseSystem(OneInvertedSystem):
         growth = norm / self.norm
         reduction = 1 - growth * growth
         ratio = ratio_of(reduction, 1 - left * left) if math.isfinite(norm) else -math.inf
-        if ratio >= POOR or not norm < CAUTIOUS_GROWTH * self.norm:
+        if ratio >= GOOD or not growth < CAUTIOUS_GROWTH:
             return reduction, ratio
-        length = min(ratio_of(size, newton_size), 1.0)
-        quotient = ratio_of(self._norm(self._solved(F)), newton_size)
-        if quotient <= 1 - length / 4:
-            gain, rest = 1 - quotient * quotient, 1 - length
-            reduction, ratio = max(reduction, gain), max(ratio, ratio_of(gain, 1 - rest * rest))
+        length, natural = min(ratio_of(size, newton_size), 1.0), self._norm(self._solved(F))
+        if has_natural_decrease(natural, newton_size, length):
+            gains = natural_reduction(ratio_of(natural, newton_size), length)
+            reduction, ratio = max(reduction, gains[0]), max(ratio, gains[1])
         return reduction, ratio
 
     def _correct(self, F: HostArray, norm: float, step: HostArray, size: float, model: HostArray | None) -> None:
@@ -179,22 +186,19 @@ class OneDenseSystem(OneInvertedSystem):
         else:
             self.J += (mismatch / size)[:, None] * (step / size)
 
-    def _dogleg(self, newton: HostArray, size: float) -> HostArray:
+    def _dogleg(self, newton: HostArray) -> HostArray:
         """The step of length `radius` on the path by the minimizer along steepest descent to Newton's step."""
         gradient, radius = -self.F.dot(self.J), self.radius
         slope = self._norm(gradient)
         if not slope < math.inf:
-            return newton * (radius / size)
+            return newton * (radius / self._norm(newton))
         unit = gradient / (slope if slope > 0 else 1.0)
-        image = self._norm(self.J.dot(unit))
-        length = ratio_of(slope, image * image)
+        length = ratio_of(slope, self._norm(self.J.dot(unit)) ** 2)
         first = unit * (length if length < radius else radius)
-        rest = np.where(np.isfinite(newton), newton, 0.0) - first
-        reach, leg = self._norm(first), self._norm(rest)
-        a, b, c = leg * leg, float(first.dot(rest)), radius * radius - reach * reach
-        root = math.sqrt(max(b * b + a * c, 0.0))
-        part = ratio_of(c, b + root) if b > 0 else ratio_of(root - b, a)
-        return first + part * rest if length < radius and math.isfinite(part) else first
+        rest = (newton if np.isfinite(newton).all() else np.where(np.isfinite(newton), newton, 0.0)) - first
+        square, room = rest.dot(rest), radius * radius - first.dot(first)
+        part = float(part_of_leg(square, first.dot(rest), room)) if length < radius else 0.0
+        return first + part * rest if math.isfinite(part) else first
 
     # J
 

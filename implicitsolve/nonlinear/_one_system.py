@@ -16,11 +16,19 @@ import numpy as np
 from implicitsolve._arrays.namespace import eps, numpy_namespace, safe_range
 from implicitsolve._typing import HostArray
 from implicitsolve.globalize._line_search import (
-    SUFFICIENT_DECREASE,
     Backtracking,
     Correction,
     SearchResult,
     SearchStart,
+)
+from implicitsolve.globalize._rules import (
+    armijo_ratio,
+    forcing_term,
+    has_diverged,
+    has_halved,
+    has_search_failed,
+    is_still,
+    tightened,
 )
 from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
@@ -28,12 +36,10 @@ from implicitsolve.linearize._difference_product import difference_product_of_on
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, NEGLIGIBLE, Lengths, Progress, plain_scales
 from implicitsolve.nonlinear._broyden import DOT
-from implicitsolve.nonlinear._direction import ACCURATE, LEAST_KRYLOV, POOR_STEP, RETRIES, OneRecyclingGMRES
+from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, OneRecyclingGMRES
 from implicitsolve.nonlinear._loop import (
-    BLOWN_UP,
     CONVERGED,
     DIVERGED,
-    HALVED,
     ITERATION_LIMIT,
     LINE_SEARCH_FAILED,
     NONFINITE,
@@ -50,8 +56,8 @@ from implicitsolve.stopping import LimitReached
 
 AT_INFINITY = int(Status.AT_INFINITY)
 UNMOVED = (STAGNATED, LINE_SEARCH_FAILED, SINGULAR, int(Status.LINEAR_SOLVE_FAILED), ITERATION_LIMIT)
-NO_STEP, FRESH, KEPT = np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)  # what traces note of steps
-for shared in (NO_STEP, FRESH, KEPT):
+NO_STEP, FACTORED, REUSED = np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)  # what traces note of steps
+for shared in (NO_STEP, FACTORED, REUSED):
     shared.flags.writeable = False
 
 
@@ -367,9 +373,9 @@ class OneKrylovSystem(OneSystem):
         if found.length[0] != 1:
             step = x - self.x
         self._accept(x, found.F[0], norm)
-        if not norm < HALVED * previous and self._largest(step) <= self.unit * self._largest(x):
+        if not has_halved(norm, previous) and is_still(self._largest(step), self._largest(x), self.unit):
             self.status = STAGNATED
-        if norm > BLOWN_UP * self.start_norm:
+        if has_diverged(norm, self.start_norm):
             self.status = DIVERGED
         self._mark_converged(step)
 
@@ -380,8 +386,7 @@ class OneKrylovSystem(OneSystem):
             evaluator.length.follow(int(evaluator.rows[0]), self._norm(self.x))
         if self.J is None:
             self.J = self._products()
-        floor = 0.5 * target / measure if measure > target else 0.0
-        self.eta = min(max(self.eta, floor), 0.9)
+        self.eta = forcing_term(self.eta, measure, target, LARGEST_ETA)
         limit = max(LEAST_KRYLOV, self.allowance.rest_of_one())
         solved = self.linear.direction(self.J, self.F, self.norm, self.eta, limit)
         self.since -= int(self.linear.grew)  # a larger space may solve what this one could not
@@ -403,7 +408,7 @@ class OneKrylovSystem(OneSystem):
             x = self.x + step
         F = self.evaluator.residual_of_one(x)
         norm = self._norm(F)
-        if norm <= (1 - SUFFICIENT_DECREASE * (1 - min(linear_residual, 1.0))) * self.norm:  # NaN is not
+        if norm <= armijo_ratio(1.0, min(linear_residual, 1.0)) * self.norm:  # NaN is not
             is_finite = np.ones(1, dtype=bool)
             return SearchResult(x[None], F[None], np.asarray([norm]), WHOLE, is_finite, is_finite, None)
         return self._search(step, x, F, norm, linear_residual, self.linear.correction)
@@ -418,7 +423,7 @@ class OneKrylovSystem(OneSystem):
         elif found is None:
             failures = {int(Status.BREAKDOWN): SINGULAR, NONFINITE: NONFINITE}
             self.status = failures.get(linear_status, int(Status.LINEAR_SOLVE_FAILED))
-        elif self.attempts > RETRIES or linear_residual <= ACCURATE:
+        elif has_search_failed(self.attempts, linear_residual):
             self.status = LINE_SEARCH_FAILED if found.finite[0] else NONFINITE
         self._mark_converged(np.zeros_like(self.x))
 
@@ -427,5 +432,5 @@ class OneKrylovSystem(OneSystem):
         eta = self.eta
         chosen = self.method.forcing.next(np.asarray([eta]), np.asarray([self.norm]), np.asarray([previous]))
         self.eta = float(chosen[0])
-        if not is_accepted or (not self.norm < POOR_STEP * previous and linear_residual <= eta):
-            self.eta = min(self.eta, max(0.1 * min(eta, 0.1), 1e-6, 100 * self.unit))
+        if not is_accepted or (not has_halved(self.norm, previous) and linear_residual <= eta):
+            self.eta = tightened(self.eta, eta, self.unit)

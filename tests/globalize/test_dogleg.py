@@ -13,7 +13,8 @@ from scipy.sparse.linalg import splu
 import implicitsolve as ims
 from benchmarks.sparse_problems.planes import minimal_surface
 from implicitsolve import BlockNewton, Dogleg, NewtonKrylov, NonlinearStop, Problem, SparseNewton, root
-from implicitsolve.globalize._searches import next_radius, trust_step
+from implicitsolve.globalize._rules import next_radius
+from implicitsolve.globalize._searches import trust_step
 from implicitsolve.krylov._arnoldi import Arnoldi
 from implicitsolve.krylov._descent import Descent, DescentCollector
 
@@ -64,9 +65,10 @@ def test_the_descent_of_a_krylov_space_predicts_its_model(seed, n, eta):
 
 
 def test_the_radius_shrinks_after_poor_steps_and_grows_after_good_ones():
-    ratio = np.array([-np.inf, -1.0, 0.05, 0.3, 0.6, 1.0])
-    after = next_radius(np.full(6, 8.0), np.full(6, 2.0), ratio)
-    np.testing.assert_allclose(after, [0.2, 0.5, 1.0, 8.0, 8.0, 4.0])
+    ratio = np.array([-np.inf, -1.0, 0.1, 0.3, 1.0, np.nan])
+    after = next_radius(np.full(6, 3.0), np.full(6, 2.0), ratio)
+    np.testing.assert_array_equal(after, [1.5, 1.5, 1.5, 4.0, 4.0, 1.5])
+    assert [next_radius(3.0, 2.0, number) for number in ratio] == after.tolist()
 
 
 def powell_chain(x):

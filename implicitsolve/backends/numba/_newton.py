@@ -15,9 +15,9 @@ from implicitsolve.backends.numba import _newton_lanes
 from implicitsolve.backends.numba._blas import usable
 from implicitsolve.backends.numba._jit import share
 from implicitsolve.backends.numba._residual import Residual
+from implicitsolve.globalize._rules import slowest_rate
 from implicitsolve.linearize._difference_steps import floor_length, relative_length
 from implicitsolve.nonlinear._block_newton import BlockNewton
-from implicitsolve.nonlinear._broyden import slowest_rate
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.problem import Problem
 from implicitsolve.result import Counts, NewtonStep, NonlinearResult

@@ -18,9 +18,8 @@ from implicitsolve.backends.numba._jit import ZERO, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
 from implicitsolve.backends.numba._views import view
-from implicitsolve.nonlinear import _broyden
-from implicitsolve.nonlinear._broyden import MAX_AGE
-from implicitsolve.nonlinear._loop import BLOWN_UP, PATIENCE, IterationLoop
+from implicitsolve.globalize import _rules
+from implicitsolve.globalize._rules import BLOWN_UP, MAX_AGE, NEW_BEST, PATIENCE
 from implicitsolve.status import Status
 
 CONVERGED, NONFINITE, ITERATION_LIMIT, STAGNATED, DIVERGED, LINE_SEARCH_FAILED = np.asarray(
@@ -39,9 +38,8 @@ TARGET, UNIT, START, NORM, MEASURE, FIRST = (
     steps.TARGET, steps.UNIT, steps.START, steps.NORM, steps.MEASURE, steps.FIRST,
 )  # fmt: skip
 BEST, SINCE, RATE, STEPS, EVALUATIONS = steps.BEST, steps.SINCE, steps.RATE, steps.STEPS, steps.EVALUATIONS
-NEW_BEST = IterationLoop.NEW_BEST
 ALL = np.int64(2**LANES - 1)
-is_fast, largest_ratio = inner(_broyden.is_fast), inner(_broyden.largest_ratio)
+is_fast, largest_ratio = inner(_rules.is_fast), inner(_rules.largest_ratio)
 
 
 def workspace(T, k, lower, upper, parameters, dtype):

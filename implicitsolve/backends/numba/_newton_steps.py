@@ -14,9 +14,9 @@ from implicitsolve.backends.numba._elimination import eliminate, finish, substit
 from implicitsolve.backends.numba._jit import fma, inner
 from implicitsolve.backends.numba._lanes import bits, mask_of, select
 from implicitsolve.backends.numba._views import smaller
-from implicitsolve.globalize._line_search import LENGTHS, PROMISING, SUFFICIENT_DECREASE, Backtracking
+from implicitsolve.globalize._line_search import LENGTHS, PROMISING, Backtracking
+from implicitsolve.globalize._rules import MAX_AGE, SUFFICIENT_DECREASE
 from implicitsolve.linearize._difference_steps import TRUSTED
-from implicitsolve.nonlinear._broyden import MAX_AGE
 from implicitsolve.nonlinear._state import ROUNDING
 
 # As NumPy's integers: for each value of a Python integer Numba would compile a callee of its own.
