@@ -66,6 +66,9 @@ ArrayT = TypeVar("ArrayT", bound=Array)
 Namespace: TypeAlias = Any
 """The module of functions that belongs to an `Array`."""
 
+DType: TypeAlias = Any
+"""A dtype of an array library, or what NumPy takes for one."""
+
 HostArray: TypeAlias = npt.NDArray[Any]
 """A NumPy array that holds one number, or a few, for each system of a batch."""
 

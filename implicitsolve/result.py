@@ -12,7 +12,7 @@ import numpy as np
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, copy_array
 from implicitsolve._summary import Representation, format_arrays, list_entries, summarize
-from implicitsolve._typing import Array, CallersArray, HostArray, Indices
+from implicitsolve._typing import Array, CallersArray, DType, HostArray, Indices
 from implicitsolve.errors import NoConvergence
 from implicitsolve.status import Status, StatusArray
 from implicitsolve.stopping import Counts
@@ -119,10 +119,10 @@ class Retry:
 
     def __str__(self) -> str:
         """One line for a log."""
-        return f"{self.method} from step {self.iteration}, after {_named(self.reasons)}: {_named(self.status)}"
+        return f"{self.method} from step {self.iteration}, after {_name(self.reasons)}: {_name(self.status)}"
 
 
-def _named(codes: HostArray) -> str:
+def _name(codes: HostArray) -> str:
     """The names of some statuses, with their numbers where there are several."""
     found, counts = np.unique(codes, return_counts=True)
     names = [Status(code).name for code in found.tolist()]
@@ -172,7 +172,7 @@ class Solution:
         arrays = {name: copy_array(x) for name, x in vars(self).items() if name not in ("start", "steps", "retries")}
         return replace(self, **arrays, steps=list(self.steps), retries=list(self.retries))
 
-    def astype(self, dtype: Any) -> Solution:
+    def astype(self, dtype: DType) -> Solution:
         """The same in another precision."""
         other = self.copy()
         with np.errstate(over="ignore"):

@@ -10,7 +10,7 @@ import numpy as np
 
 from implicitsolve._sparse_structure import Grid, Sparse
 from implicitsolve._summary import Representation
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.stopping import check_limit
 
 __all__ = ["BlockBanded", "Coupling", "Detection", "Grid", "Half", "Halves", "Sparse"]
@@ -137,7 +137,7 @@ class Coupling(Protocol):
         """Diagonals, perhaps approximate, of each block's derivatives with respect to its previous and next block."""
         ...
 
-    def astype(self, dtype: Any) -> Coupling:
+    def astype(self, dtype: DType) -> Coupling:
         """The same in another precision."""
         ...
 

@@ -12,13 +12,11 @@ from array_api_compat import device
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.stopping import check_generator
 
 Shapes: TypeAlias = Callable[[int, int], dict[str, tuple[int, ...]]]
 """Names and shapes of parameters for d inputs and k states of one position."""
-DType: TypeAlias = Any
-"""A floating-point type of an array library, or what NumPy takes for one."""
 Matrix: TypeAlias = Any
 """An array, a sparse matrix or a `BlockBandedMatrix`."""
 Lengths: TypeAlias = Sequence[int] | Array | int | None

@@ -80,7 +80,7 @@ def causal_inverse(derivative: Derivative) -> LinearOperator:
         if pull:
             return solve(pull, w, (own,), -towards)
         whole = derivative.of_rows()
-        return solve(stepwise(backwards), w, tuple(_shifted(whole, -shift) for shift in map.shifts), -towards)
+        return solve(stepwise(backwards), w, tuple(_shift(whole, -shift) for shift in map.shifts), -towards)
 
     return LinearOperator(
         matvec,
@@ -92,7 +92,7 @@ def causal_inverse(derivative: Derivative) -> LinearOperator:
     )
 
 
-def _shifted(factors: Array, by: int) -> Array:
+def _shift(factors: Array, by: int) -> Array:
     """Row r is row r + by of the factors (count, n, size), zero beyond the ends."""
     xp = array_namespace(factors)
     shifted = xp.zeros_like(factors)
@@ -295,7 +295,7 @@ class Gradients:
         derivative = transition.linearize(H)[1]
         pulled = Pulled.of(transition, derivative, H, w, sends=bool(self.boundaries.names & self.wrt))
         edges = self._of_boundaries(pulled, -1) if pulled.sent else {}
-        return self._collected(edges, (slice(None), pulled))
+        return self._collect(edges, (slice(None), pulled))
 
     def halves(
         self,
@@ -313,9 +313,9 @@ class Gradients:
         of_eliminated = Pulled.of(even, derivatives[0], states[1], v, sends=True)
         add(edges, self._of_boundaries(of_eliminated, 0))
         parts = (slice(0, None, 2), of_eliminated), (slice(1, None, 2), of_kept)
-        return v, of_eliminated.back(), quiet(lambda: self._collected(edges, *parts))
+        return v, of_eliminated.back(), quiet(lambda: self._collect(edges, *parts))
 
-    def _collected(self, edges: Mapping[str, Array], *parts: tuple[slice, Pulled]) -> dict[str, Array]:
+    def _collect(self, edges: Mapping[str, Array], *parts: tuple[slice, Pulled]) -> dict[str, Array]:
         """All gradients: those of the edges, and what the positions of each part add."""
         found = dict(edges)
         if self.wrt - self.boundaries.names - {"inputs"}:

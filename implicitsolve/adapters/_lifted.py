@@ -319,7 +319,7 @@ class Sweep(ByFields):
     def __call__(self, update: Update, *given: Array, factors: Array | None = None) -> Array:
         """Return x with x = update(A (factors * x), *given), for (..., n), where `update` acts on each number."""
         xp, like = array_namespace(given[0]), given[-1]
-        given, scale = tuple(self._ordered(x) for x in given), None if factors is None else self._ordered(factors)
+        given, scale = tuple(self._order(x) for x in given), None if factors is None else self._order(factors)
         x = xp.empty_like(like)
         known = x if scale is None else xp.empty_like(x)
         for level, near, rows in self.levels:
@@ -327,9 +327,9 @@ class Sweep(ByFields):
             x[..., level] = xp.astype(values, x.dtype, copy=False)
             if scale is not None:
                 known[..., level] = scale[..., level] * x[..., level]
-        return self._ordered(x, back=True)
+        return self._order(x, back=True)
 
-    def _ordered(self, x: Array, *, back: bool = False) -> Array:
+    def _order(self, x: Array, *, back: bool = False) -> Array:
         if self.order is None:
             return x
         order = np.argsort(self.order) if back else self.order

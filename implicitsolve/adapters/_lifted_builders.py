@@ -63,7 +63,7 @@ def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> L
     caller = "lifted_feedforward"
     if is_array(weights) or not isinstance(weights, Sequence) or len(weights) < 2:
         raise ValueError(f"{caller}: `weights` must be a sequence of at least two matrices W_0, ..., W_L")
-    named = _checked(caller, {f"W_{i}": value for i, value in enumerate(weights)}, format)
+    named = _check(caller, {f"W_{i}": value for i, value in enumerate(weights)}, format)
     for (before, first), (after, second) in zip(named.items(), list(named.items())[1:]):
         if second.shape[1] != first.shape[0]:
             shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
@@ -129,7 +129,7 @@ def lifted_rnn(
     T = check_size(caller, "T", T)
     _check_choice(caller, "outputs", outputs)
     _check_choice(caller, "initial", initial)
-    named = _checked(caller, {"W_H": W_H, "W_I": W_I, "W_O": W_O}, format)
+    named = _check(caller, {"W_H": W_H, "W_I": W_I, "W_O": W_O}, format)
     k = _check_sizes(caller, named, "W_H", "W_I", "W_O")
     d, q = W_I.shape[1], W_O.shape[0]
     steps = np.arange(T)  # T - t for t = T, ..., 1
@@ -195,7 +195,7 @@ def lifted_birnn(
     caller = "lifted_birnn"
     T = check_size(caller, "T", T)
     given = {"W_Hf": W_Hf, "W_If": W_If, "W_Of": W_Of, "W_Hb": W_Hb, "W_Ib": W_Ib, "W_Ob": W_Ob}
-    named = _checked(caller, given, format)
+    named = _check(caller, given, format)
     k, m = _check_sizes(caller, named, "W_Hf", "W_If", "W_Of"), _check_sizes(caller, named, "W_Hb", "W_Ib", "W_Ob")
     for forward, backward, axis in (("W_If", "W_Ib", 1), ("W_Of", "W_Ob", 0)):
         _check_size(caller, named, backward, axis, named[forward].shape[axis], forward)
@@ -216,7 +216,7 @@ def _check_choice(caller: str, name: str, value: object) -> None:
         raise ValueError(f"{caller}: `{name}` must be one of {', '.join(map(repr, CHOICES[name]))}, got {value!r}")
 
 
-def _checked(caller: str, weights: dict[str, Array], format: str) -> dict[str, Array]:
+def _check(caller: str, weights: dict[str, Array], format: str) -> dict[str, Array]:
     """Check a network's weights, matrices of one library and dtype, and the format; copy the weights."""
     _check_choice(caller, "format", format)
     first, like = next(iter(weights.items()))

@@ -19,7 +19,7 @@ import scipy.sparse
 from implicitsolve import BlockBandedMatrix
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, DType, HostArray
 from implicitsolve.adapters._common import Matrix, check_array, quiet, zeros
 
 
@@ -153,11 +153,11 @@ def matrices(
     if format == "block-banded":
         other = "sparse" if isinstance(next(iter(weights.values())), np.ndarray) else "dense"
     shapes, formats = ((n, n), (n, p), (q, n)), (format, other, other)
-    A, B, C = (_placed(caller, weights, *form) for form in zip(places, shapes, formats))
+    A, B, C = (_place(caller, weights, *form) for form in zip(places, shapes, formats))
     return LiftedMatrices(A, B, C, weights, places)
 
 
-def _placed(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
+def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tuple[int, int], format: str) -> Any:
     """Return the matrix with the weights in their places, zero elsewhere."""
     like = next(iter(weights.values()))
     blocks: list[tuple[Any, int, int]] = [
@@ -319,7 +319,7 @@ def outer(A: Matrix, y: Array, x: Array) -> Any:
     return type(A)((data, A.indices.copy(), A.indptr.copy()), shape=A.shape)
 
 
-def astype(A: Any, dtype: Any) -> Matrix:
+def astype(A: Any, dtype: DType) -> Matrix:
     """The matrix in another floating-point dtype."""
     if isinstance(A, BlockBandedMatrix) or scipy.sparse.issparse(A):
         return A.astype(dtype)

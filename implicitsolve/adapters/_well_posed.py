@@ -96,7 +96,7 @@ def well_posedness(A: Matrix, *, lipschitz: float = 1.0) -> WellPosedness:
     """
     if not (isinstance(lipschitz, int | float | np.floating) and math.isfinite(lipschitz) and lipschitz > 0):
         raise ValueError(f"well_posedness: `lipschitz` must be a positive number, got {lipschitz!r}")
-    A = _checked("well_posedness", A)
+    A = _check("well_posedness", A)
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"well_posedness: `A` must be square, got shape {tuple(A.shape)}")
     magnitudes = abs(nonzeros(A).astype(np.float64))
@@ -155,7 +155,7 @@ def project_well_posed(A: Matrix, kappa: float = 0.95) -> Any:
     """
     if not (isinstance(kappa, int | float | np.floating) and 0 < kappa < 1):
         raise ValueError(f"project_well_posed: `kappa` must be between 0 and 1, got {kappa!r}")
-    checked, kappa = _checked("project_well_posed", A), float(kappa)
+    checked, kappa = _check("project_well_posed", A), float(kappa)
     if scipy.sparse.issparse(A):
         rows = _project_sparse(checked, kappa)
         return rows.tobsr(A.blocksize) if A.format == "bsr" else rows.asformat(A.format)
@@ -165,7 +165,7 @@ def project_well_posed(A: Matrix, kappa: float = 0.95) -> Any:
 # ------------------------------------------------------------------------------------------------------------- details
 
 
-def _checked(caller: str, A: Matrix) -> Any:
+def _check(caller: str, A: Matrix) -> Any:
     """Check a matrix, and bring it to a form that `times` takes."""
     is_sparse = scipy.sparse.issparse(A)
     like = A.blocks if isinstance(A, BlockBandedMatrix) else np.empty(0, A.dtype) if is_sparse else A

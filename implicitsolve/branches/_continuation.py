@@ -161,7 +161,7 @@ def continuation(
         bounds, span = _interval(interval, first, stop), abs(stop - first)
     else:
         given = {"x0": x0, "start": start, "direction": direction, "interval": interval}
-        x, bounds, span, stop = _resumed(previous, stop, given)
+        x, bounds, span, stop = _resume(previous, stop, given)
     tally = Tally(max_evaluations)
     system = ExtendedSystem(family, x, tally, unit=1.0, span=span)
     spectrum = partial(leading_eigenvalues, count=eigenvalues, shift=shift) if eigenvalues else None
@@ -223,7 +223,7 @@ def _direction(direction: Any, x: HostArray) -> HostArray:
     return ahead
 
 
-def _resumed(
+def _resume(
     previous: Any, stop: float | None, given: Mapping[str, Any]
 ) -> tuple[HostArray, tuple[float, float], float, float]:
     """Last solution, interval, span and end of a branch that is continued."""
@@ -339,7 +339,7 @@ class _Search:
             if not np.isfinite(F).all():
                 return None
             if float(self.stop.measure(F[None, :], self.system.shape)[0]) <= self.target:
-                return self._confirmed(z)
+                return self._confirm(z)
             row = metric.parameter_row()
             step = Frame(self.system, z, F, row).correction(z, F, row)
             with np.errstate(all="ignore"):
@@ -351,7 +351,7 @@ class _Search:
             F = self.system.residual(z)
         return None
 
-    def _confirmed(self, z: HostArray) -> NonlinearResult | None:
+    def _confirm(self, z: HostArray) -> NonlinearResult | None:
         """The result of `root` there, if it is a new solution."""
         result = root(self.problem, self.system.state(z), stop=NonlinearStop(atol=self.target, norm=self.stop.norm))
         found = np.append(result.x, 0.0)

@@ -154,7 +154,7 @@ class Run:
         path, metric, last = self.path, self.path.metric, self.points[-1]
         is_finite = True
         while self.length >= SHORTEST:
-            z, direction, is_end = self._predicted()
+            z, direction, is_end = self._predict()
             row = metric.parameter_row() if is_end else metric.covector(direction)
             made = path.correct(z, row, last.frame, far=(2.0 if self.is_given else FAR) * self.length)
             point, is_finite = made.point, is_finite and made.is_finite
@@ -208,7 +208,7 @@ class Run:
         if ending:
             self.end(Status.CONVERGED, ending)
 
-    def _predicted(self) -> tuple[HostArray, HostArray, bool]:
+    def _predict(self) -> tuple[HostArray, HostArray, bool]:
         """A point ahead, the direction there, and whether it is at the end of the interval."""
         last, metric = self.points[-1], self.path.metric
         t, h = last.tangent, self.length

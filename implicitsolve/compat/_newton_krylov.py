@@ -155,8 +155,8 @@ def newton_krylov(
     >>> newton_krylov(lambda x: x + 0.5 * np.cos(x[::-1]), [0.0, 0.0], f_tol=1e-10).round(6)
     array([-0.450184, -0.450184])
     """
-    function: Any = _renamed(residual, "residual", "F", inner_options)
-    x0 = _renamed(x0, "x0", "xin", inner_options)
+    function: Any = _rename(residual, "residual", "F", inner_options)
+    x0 = _rename(x0, "x0", "xin", inner_options)
     if not (line_search is None or isinstance(line_search, bool | str)) or line_search not in LINE_SEARCHES:
         raise ValueError(f'newton_krylov: `line_search` must be "armijo", "wolfe" or None, got {line_search!r}')
     if callback is not None and not callable(callback):
@@ -185,7 +185,7 @@ def newton_krylov(
     known = getattr(previous, "native", previous)
     observer = _monitor(verbose, callback, batch_ndim)
     result = root(problem, x0, method=solver or "auto", stop=stop, monitor=observer, previous=known)
-    result = result if iter is None else _stopped(result)
+    result = result if iter is None else _stop(result)
     is_wanted = iter is not None or (
         np.all(result.success) and (maxiter is None or np.all(result.iterations < maxiter))
     )
@@ -196,7 +196,7 @@ def newton_krylov(
     return result.x
 
 
-def _renamed(value: Any, name: str, scipy_name: str, options: dict[str, Any]) -> Any:
+def _rename(value: Any, name: str, scipy_name: str, options: dict[str, Any]) -> Any:
     """Return an argument given under our name or SciPy's."""
     other = options.pop(scipy_name, None)
     if value is not None and other is not None:
@@ -376,7 +376,7 @@ def _monitor(verbose: bool, callback: Product | None, batch_ndim: int) -> Monito
     return combine(*monitors) if monitors else None
 
 
-def _stopped(result: NonlinearResult) -> NonlinearResult:
+def _stop(result: NonlinearResult) -> NonlinearResult:
     """After `iter` steps nothing has failed: that many were requested."""
     status = np.asarray(result.status)
     status = np.where(status == Status.ITERATION_LIMIT, int(Status.STOPPED), status)

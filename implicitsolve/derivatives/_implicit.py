@@ -235,13 +235,13 @@ class _Point:
 
     def solve(self, right: Any, name: str, method: Any, M: Any, x0: Any, stop: LinearStop | None) -> LinearResult:
         """Solve with J, or J^H, by the chosen method."""
-        b = self._flattened(right, name)
+        b = self._flatten(right, name)
         stop = LinearStop() if stop is None else stop
         check_linear(self.caller, LGMRES() if method is None else method, stop)
-        start = None if x0 is None else self._flattened(x0, "x0")
-        return self._shaped(self._solved(b, start, method, M, stop))
+        start = None if x0 is None else self._flatten(x0, "x0")
+        return self._shape_of(self._solved(b, start, method, M, stop))
 
-    def _flattened(self, value: Any, name: str) -> Array:
+    def _flatten(self, value: Any, name: str) -> Array:
         """An argument like x, of its dtype, on arrays (B, N)."""
         value = as_inexact(value, name)
         if value.shape != self.x.shape:
@@ -278,7 +278,7 @@ class _Point:
         linear = linear_solve(A, b, method=long_krylov(b) if method is None else method, M=M, x0=start, stop=stop)
         return self._marked(linear, A, b)
 
-    def _shaped(self, result: LinearResult) -> LinearResult:
+    def _shape_of(self, result: LinearResult) -> LinearResult:
         """A result on arrays (B, N) in the problem's shapes."""
         evaluator = self.evaluator
         batch_shape = evaluator.batch_shape

@@ -113,7 +113,7 @@ def jacobian_penalty(
         sizes = norm2(u)
         value += weight * float(np.sum(sizes**2))
         for sign in (1.0, -1.0):  # -F in place of G: what does not depend on x cancels
-            at, scale = _moved(flat, u, sizes, sign)
+            at, scale = _move(flat, u, sizes, sign)
             w = e * from_host(-sign * 2 * weight * scale, e)[:, None]
             cotangent = cotangent + _adjoint(evaluator, at, w)
             more = _parameters(evaluator, at, -w)
@@ -125,7 +125,7 @@ def _adjoint(evaluator: Evaluator, x: Array, w: Array) -> Array:
     return evaluator.jacobian(x, None).rmatvec(w)
 
 
-def _moved(x: Array, u: Array, sizes: HostArray, sign: float) -> tuple[Array, HostArray]:
+def _move(x: Array, u: Array, sizes: HostArray, sign: float) -> tuple[Array, HostArray]:
     """x plus or minus a short step along u, and ||u|| over twice its length."""
     length = eps(array_namespace(x), x.dtype) ** (1 / 3) * np.where(norm2(x) > 0, norm2(x), 1.0)
     sizes = np.where(sizes > 0, sizes, 1.0)

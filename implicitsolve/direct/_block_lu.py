@@ -162,11 +162,11 @@ class BlockLU(BlockSettings):
                 rest = np.setdiff1d(np.arange(blocks.shape[0]), places, assume_unique=True)
                 if not rest.size:
                     return factors
-                others = self._pivoted(gather(blocks, rest), lower, upper, sizes, False)
+                others = self._pivot(gather(blocks, rest), lower, upper, sizes, False)
                 return MergedFactors((factors, others), (places, rest))
-        return self._pivoted(blocks, lower, upper, sizes, overwrite)
+        return self._pivot(blocks, lower, upper, sizes, overwrite)
 
-    def _pivoted(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:
+    def _pivot(self, blocks: Array, lower: int, upper: int, sizes: dict[str, Any], overwrite: bool) -> Factors:
         if self.pivoting == "auto":
             function = block_lu.select(blocks, pivoting="block", **sizes)
             if not favors_band(function, blocks.shape[-1]):

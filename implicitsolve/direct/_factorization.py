@@ -39,7 +39,7 @@ class Layout:
         most = max(A.length - 1, 0)
         if not A.periodic or A.length == 0:
             return cls(min(A.lower, most), min(A.upper, most))
-        order = _folded(A.length)
+        order = _fold(A.length)
         reach = min(max(A.lower, A.upper), order.shape[0] - 1)
         return cls(reach, reach, order)
 
@@ -48,7 +48,7 @@ class Layout:
         """One block on either side of the diagonal."""
         if (A.lower, A.upper, A.periodic) == (1, 1, False) or A.length == 0:
             return cls(1, 1)
-        order = _folded(A.length) if A.periodic else np.arange(A.length)[:, None]
+        order = _fold(A.length) if A.periodic else np.arange(A.length)[:, None]
         p = max(A.lower, A.upper, 1)
         padding = np.full((-order.shape[0] % p, order.shape[1]), -1)
         order = np.concatenate([order, padding]).reshape(-1, p * order.shape[1])
@@ -114,7 +114,7 @@ class Layout:
         return where, np.unique(where[where < T * m])
 
 
-def _folded(T: int) -> HostArray:
+def _fold(T: int) -> HostArray:
     """Pairs (t, T - 1 - t); the middle block of an odd number is alone."""
     order = np.stack([np.arange(T), np.arange(T)[::-1]], axis=1)[: (T + 1) // 2]
     if T % 2:
@@ -317,10 +317,10 @@ class _Inverse:
             x = self._in_precision_of_A(xp.concat([xp.real(b), xp.imag(b)], axis=-1), adjoint)
             return xp.astype(x[..., :K] + 1j * x[..., K:], xp.result_type(b.dtype, dtype))
         if b.dtype == dtype:
-            return self._arranged(b, adjoint)
-        return xp.astype(self._arranged(xp.astype(b, dtype), adjoint), xp.result_type(b.dtype, dtype))
+            return self._arrange(b, adjoint)
+        return xp.astype(self._arrange(xp.astype(b, dtype), adjoint), xp.result_type(b.dtype, dtype))
 
-    def _arranged(self, b: Array, adjoint: bool) -> Array:
+    def _arrange(self, b: Array, adjoint: bool) -> Array:
         x = self.factors.solve(self.layout.vectors(b), adjoint)
         return self.layout.restored(x, self.in_shape[1])
 

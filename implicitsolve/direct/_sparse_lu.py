@@ -246,9 +246,9 @@ def _engine(plan: SparsePlan, data: HostArray) -> Engine | None:
         return None
     scales = _scales(plan.structure, data)
     if scales is None:
-        return _unscaled(plan, data)
+        return _factor_unscaled(plan, data)
     rows, columns = scales
-    engine = _unscaled(plan, data * rows[plan.structure.rows] * columns[plan.structure.columns])
+    engine = _factor_unscaled(plan, data * rows[plan.structure.rows] * columns[plan.structure.columns])
     return None if engine is None else _Scaled(engine, rows, columns)
 
 
@@ -266,7 +266,7 @@ def _scales(structure: Sparse, data: HostArray) -> tuple[HostArray, HostArray] |
     return rows, near_reciprocals(of_columns)
 
 
-def _unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
+def _factor_unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
     """Factors of these entries."""
     try:
         if plan.is_dense:
@@ -314,8 +314,8 @@ class SparseFactorization(LinearOperator):
 
     def __init__(self, A: SparseMatrix, engines: list[Engine | None], plan: SparsePlan | CuDSSPlan) -> None:
         super().__init__(
-            partial(_solved, engines, trans="N"),
-            partial(_solved, engines, trans="H"),
+            partial(_solve, engines, trans="N"),
+            partial(_solve, engines, trans="H"),
             in_shape=A.in_shape,
             batch_shape=A.batch_shape,
             dtype=A.dtype,
@@ -350,10 +350,10 @@ class SparseFactorization(LinearOperator):
 
     def negative(self, F: Array) -> Array:
         """-A^-1 F for F (B, N) of the flattened batch: a Newton direction."""
-        return -_solved(self._engines, F, "N")
+        return -_solve(self._engines, F, "N")
 
 
-def _solved(engines: list[Engine | None], b: Array, trans: str) -> Array:
+def _solve(engines: list[Engine | None], b: Array, trans: str) -> Array:
     """Solve for b (*batch, N), each system by its factors."""
     xp = array_namespace(b)
     flat = xp.reshape(b, (len(engines), -1))

@@ -177,12 +177,12 @@ def solve_batch(
     pool = Pool.of(executor, workers)
     if not batch.size:
         return BatchResult(**vars(root(batch.problem, batch.x0, method=solver, stop=stop)))
-    kept = None if previous is None else batch.kept(previous)
-    pending = np.arange(batch.size) if kept is None else np.setdiff1d(np.arange(batch.size), kept.systems)
+    solved = None if previous is None else batch.reuse(previous)
+    pending = np.arange(batch.size) if solved is None else np.setdiff1d(np.arange(batch.size), solved.systems)
     parts = min(PER_WORKER * pool.workers if chunks is None else int(chunks), pending.size)
     tasks = [Task(systems) for systems in np.array_split(pending, parts)] if parts else []
     Dispatch(lambda systems: batch.chunk(systems, solver, stop), pool, progress, cancel).run(tasks)
-    return batch.joined(tasks if kept is None else [kept, *tasks])
+    return batch.joined(tasks if solved is None else [solved, *tasks])
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class _Batch:
             problem = chosen(problem, systems, shape)
         return Chunk(systems, problem, self.start(systems), method, stop)
 
-    def kept(self, previous: BatchResult) -> Task:
+    def reuse(self, previous: BatchResult) -> Task:
         """The systems that an earlier call has solved, with their results."""
         shape = np.shape(getattr(previous, "status", 0))
         if not hasattr(previous, "lost") or shape != self.batch_shape:

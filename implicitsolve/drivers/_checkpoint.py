@@ -299,10 +299,10 @@ class _Legs:
         stop = replace(left, max_iterations=min(self.every, self.limit - record.steps))
         reference = None if record.legs == 0 else ends.initial_norm[rows]
         seen = 1 if self.steps else 0  # a leg begins at the last step of the one before
-        shown = silent if monitor is silent else self._shown(record, rows, seen, monitor)
+        shown = silent if monitor is silent else self._text_of(record, rows, seen, monitor)
         problem = self.problem if take is None else take(rows)
         result = solve_root(problem, x, self.solver, stop, shown, Scheduler(reference=reference))
-        self.steps += [_numbered(step, record, rows) for step in result.steps[seen:]]
+        self.steps += [_number(step, record, rows) for step in result.steps[seen:]]
         places = np.flatnonzero(np.isin(rows, running))  # of the running systems in the result
         found = selected(result, places, (running.size,), problem.batch_ndim)
         for name in ("x", "fun"):
@@ -335,7 +335,7 @@ class _Legs:
                 "Delete it to start over, or give another `path`"
             )
 
-    def _shown(self, record: Record, rows: Indices, seen: int, monitor: Monitor) -> Monitor:
+    def _text_of(self, record: Record, rows: Indices, seen: int, monitor: Monitor) -> Monitor:
         """The caller's monitor, for a leg whose first `seen` steps it has been called with."""
 
         def shown(step: NewtonStep, x: Array, F: Array) -> Any:
@@ -345,12 +345,12 @@ class _Legs:
             whole = [xp.asarray(part, copy=True) for part in (record.ends.x, record.ends.fun)]
             for part, own in zip(whole, (x, F)):
                 scatter(part, rows, xp.reshape(own, (rows.size, *self.event_shape)))
-            return monitor(_numbered(step, record, rows), *(xp.reshape(part, self.shape) for part in whole))
+            return monitor(_number(step, record, rows), *(xp.reshape(part, self.shape) for part in whole))
 
         return shown
 
 
-def _numbered(step: NewtonStep, record: Record, rows: Indices) -> NewtonStep:
+def _number(step: NewtonStep, record: Record, rows: Indices) -> NewtonStep:
     """A step of a leg as one of the whole solve."""
     iteration, counts = record.steps + step.iteration, record.ends.counts + step.counts
     return replace(step, iteration=iteration, systems=rows[step.systems], counts=counts)

@@ -234,7 +234,7 @@ class Dispatch:
                 return
             while waiting and len(self.running) < places:
                 task = waiting.popleft()
-                self.running[self._submitted(task)] = task
+                self.running[self._submit(task)] = task
             ended, _ = wait(self.running, None if self.cancel is None else POLL, FIRST_COMPLETED)
             if self.pool.has_processes and any(isinstance(future.exception(), BrokenExecutor) for future in ended):
                 ended, _ = wait(self.running)  # none of them runs any more
@@ -248,7 +248,7 @@ class Dispatch:
                 else:
                     self.suspects.append(task)
 
-    def _submitted(self, task: Task) -> Future[Any]:
+    def _submit(self, task: Task) -> Future[Any]:
         chunk = self.make(task.systems)
         try:
             return self.pool.executor.submit(work, chunk.pickled() if self.pool.has_processes else chunk)

@@ -200,10 +200,10 @@ def solve_sequences(
     if not callable(build):
         raise TypeError(f"solve_sequences: `build` must be callable, got {type(build).__name__}")
     options = {"batch_size": batch_size, "method": method, "stop": stop, "monitor": monitor}
-    return _solved(build, enumerate(sequences), batch_size, window * batch_size, options)
+    return _solve(build, enumerate(sequences), batch_size, window * batch_size, options)
 
 
-def _solved(
+def _solve(
     build: Callable[[list[Any]], Problem],
     numbered: Iterator[tuple[int, Any]],
     size: int,
@@ -326,9 +326,9 @@ def race(
     evaluator = Evaluator(problem, values[0])
     if problem.batch_ndim and problem.take is not None and 0 not in values[0].shape:
         result = _together(evaluator, values, solver, stop, monitor)
-        return _decided(result, evaluator, len(values))
+        return _decide(result, evaluator, len(values))
     results = _in_turn(problem, values, solver, stop, monitor)
-    return _decided(concatenated(results, problem.batch_ndim), evaluator, len(results))
+    return _decide(concatenated(results, problem.batch_ndim), evaluator, len(results))
 
 
 def _values(problem: Problem, starts: Any, rng: np.random.Generator | None) -> list[Array]:
@@ -383,7 +383,7 @@ def _in_turn(
     return results
 
 
-def _decided(result: NonlinearResult, evaluator: Evaluator, starts: int) -> RaceResult:
+def _decide(result: NonlinearResult, evaluator: Evaluator, starts: int) -> RaceResult:
     """The winners' part of a result whose batch holds the systems start by start."""
     systems, batch_shape = evaluator.rows, evaluator.batch_shape
     ends, norms = (np.reshape(part, (starts, systems.size)) for part in (result.status, result.residual_norm))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.monitor import Monitor, mapped
 from implicitsolve.operators import LinearOperator
@@ -182,7 +182,7 @@ class EvenOdd:
         length = self.length if self.axis == 1 else 0
         return EvenOdd(self.whole.take(indices), length, self.latest, systems).problem  # type: ignore[misc]
 
-    def astype(self, dtype: Any) -> Problem:
+    def astype(self, dtype: DType) -> Problem:
         return even_odd(self.whole.astype(dtype))  # type: ignore[misc]
 
     def initial_guess(self, kind: str, rng: np.random.Generator | None) -> Array:
@@ -257,14 +257,14 @@ def reduced_jacobian(
     second: Coupling,
     in_shape: tuple[int, ...],
     batch_shape: tuple[int, ...],
-    dtype: Any,
+    dtype: DType,
 ) -> LinearOperator:
     """I - second first, on states of a batch."""
 
     def take(indices: Indices) -> LinearOperator:
         return reduced_jacobian(halves, first.take(indices), second.take(indices), in_shape, (len(indices),), dtype)
 
-    def cast(dtype: Any) -> LinearOperator:
+    def cast(dtype: DType) -> LinearOperator:
         return reduced_jacobian(halves, first.astype(dtype), second.astype(dtype), in_shape, batch_shape, dtype)
 
     return LinearOperator(

@@ -72,7 +72,7 @@ class HostSolve(ABC):
     def __call__(self, start: Any, *parameters: Any) -> tuple[Any, ...]:
         """Solve: at once where all arrays are known, else as part of the program that is being traced."""
         if is_traced(start, *parameters):
-            return self._staged(start, *parameters)
+            return self._stage(start, *parameters)
         outcome = self.run(self._calls(parameters), to_array(start))
         return tuple(jax.device_put([to_jax(x, like.dtype) for x, like in zip(outcome, self.outcome, strict=True)]))
 
@@ -87,7 +87,7 @@ class HostSolve(ABC):
             if point is None or not (self.is_linear or bool((point == x).all())):
                 point = x.copy()
                 tangent = self._linearized(to_jax(point), *parameters)
-            return to_array((_pushed if kind == PUSH else _pulled)(tangent, to_jax(v)))
+            return to_array((_push if kind == PUSH else _pull)(tangent, to_jax(v)))
 
         return ask
 
@@ -100,7 +100,7 @@ class HostSolve(ABC):
         return jax.jit(lambda x, *parameters: jax.linearize(lambda x: self.function(x, *parameters), x)[1])
 
     @cached_property
-    def _staged(self) -> Callable[..., tuple[Any, ...]]:
+    def _stage(self) -> Callable[..., tuple[Any, ...]]:
         """The solve as a part of a program; `jax.vmap` makes it the solve of a batch."""
 
         @custom_vmap
@@ -123,13 +123,13 @@ class HostSolve(ABC):
         shapes = (count, count, vector.words, vector.words, tuple(part.words for part in outcome))
 
         def answer(state: Any, start: Any, value: Any) -> Any:
-            return jax.pure_callback(self._answered, shapes, state[0], start, vector.pack(value))
+            return jax.pure_callback(self._answer, shapes, state[0], start, vector.pack(value))
 
         @jax.jit
         def loop(start: Any, *parameters: Any) -> tuple[Any, ...]:
             def product(tangent: Any, state: Any) -> Any:
                 v = vector.unpack(state[3])
-                return answer(state, packed, lax.cond(state[1] % 2 == PUSH, _pushed, _pulled, tangent, v))
+                return answer(state, packed, lax.cond(state[1] % 2 == PUSH, _push, _pull, tangent, v))
 
             def value(state: Any) -> Any:
                 return answer(state, packed, self.function(vector.unpack(state[2]), *parameters))
@@ -153,10 +153,10 @@ class HostSolve(ABC):
         return loop
 
     @cached_property
-    def _words(self) -> tuple[Words, tuple[Words, ...]]:
-        return Words(self.shape, self.dtype), tuple(Words(part.shape, part.dtype) for part in self.outcome)
+    def _words(self) -> tuple[Packing, tuple[Packing, ...]]:
+        return Packing(self.shape, self.dtype), tuple(Packing(part.shape, part.dtype) for part in self.outcome)
 
-    def _answered(self, token: Any, start: Any, value: Any) -> tuple[Any, ...]:
+    def _answer(self, token: Any, start: Any, value: Any) -> tuple[Any, ...]:
         """Give the solver a value, or start it, and return its next request."""
         number = int(token)
         vector, outcome = self._words
@@ -216,13 +216,13 @@ class Session:
 
 
 @jax.jit
-def _pushed(tangent: Callable[[Any], Any], v: Any) -> Any:
+def _push(tangent: Callable[[Any], Any], v: Any) -> Any:
     """J v."""
     return tangent(v)
 
 
 @jax.jit
-def _pulled(tangent: Callable[[Any], Any], w: Any) -> Any:
+def _pull(tangent: Callable[[Any], Any], w: Any) -> Any:
     """J^H w."""
     return jax.linear_transpose(tangent, w)(w.conj())[0].conj()
 
@@ -259,7 +259,7 @@ def to_jax(x: Any, dtype: Any = None) -> Any:
     return found if dtype is None else found.astype(dtype)
 
 
-class Words:
+class Packing:
     """Numbers as the 32-bit words that callbacks exchange.
 
     In the thread of a callback JAX makes 64-bit numbers single where `jax.enable_x64` was set for another thread alone.

@@ -16,7 +16,7 @@ from jax.core import Tracer
 
 import implicitsolve as ims
 from implicitsolve.adapters._equations import Equations, Recurrence
-from implicitsolve.jax._exchange import Words
+from implicitsolve.jax._exchange import Packing
 from implicitsolve.jax._root import RootResult, Settings, outcome, solution_map
 from implicitsolve.problem import Problem
 from implicitsolve.status import Status
@@ -233,8 +233,8 @@ def _solver(host: _Host, shape: tuple[int, ...]) -> Callable[..., tuple[Any, ...
 def _called(run: Callable[..., tuple[Any, ...]], arguments: Any, outcome: Sequence[Any]) -> list[Any]:
     """A callback of (weights, *others) with results like `outcome`; all but the weights have the batch's axis first."""
     leaves, form = jax.tree.flatten(arguments)
-    words = [Words(leaf.shape, leaf.dtype) for leaf in leaves]
-    results = [Words(like.shape, like.dtype) for like in outcome]
+    words = [Packing(leaf.shape, leaf.dtype) for leaf in leaves]
+    results = [Packing(like.shape, like.dtype) for like in outcome]
     shared = len(jax.tree.leaves(arguments[0]))
 
     def on_host(*packed: Any) -> tuple[Any, ...]:
@@ -257,6 +257,6 @@ def _called(run: Callable[..., tuple[Any, ...]], arguments: Any, outcome: Sequen
     return [part.unpack(value) for part, value in zip(results, outer)]
 
 
-def _over(part: Words, lead: tuple[int, ...]) -> Words:
+def _over(part: Packing, lead: tuple[int, ...]) -> Packing:
     """The words of as many such arrays."""
-    return Words((*lead, *part.shape), part.dtype)
+    return Packing((*lead, *part.shape), part.dtype)

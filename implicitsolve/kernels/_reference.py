@@ -47,7 +47,7 @@ class _Reference:
         return sum(math.prod(x.shape) * host_dtype(x.dtype).itemsize for x in _leaves(self.parts))
 
     def take(self, indices: Indices) -> Factors:
-        parts = _mapped(lambda x: gather(x, indices), self.parts)
+        parts = _map(lambda x: gather(x, indices), self.parts)
         return type(self)(parts, self.singular[indices], self.growth[indices])
 
     def solve(self, b: Array, adjoint: bool = False) -> Array:
@@ -244,10 +244,10 @@ class _CyclicReduction(_Reference):
             return array_namespace(b).zeros_like(b)
         levels, D = self.parts
         with np.errstate(all="ignore"):
-            return self._marked(_reduced(levels, D, b, adjoint))
+            return self._marked(_reduce(levels, D, b, adjoint))
 
 
-def _reduced(levels: list[tuple[Array, ...]], D: Array, b: Array, adjoint: bool) -> Array:
+def _reduce(levels: list[tuple[Array, ...]], D: Array, b: Array, adjoint: bool) -> Array:
     """Reduce b to the even rows, solve there, substitute into the odd rows; the adjoint takes the factors in turn."""
     if not levels:
         return _left_solve(_adjoint(D) if adjoint else D, b)
@@ -259,13 +259,13 @@ def _reduced(levels: list[tuple[Array, ...]], D: Array, b: Array, adjoint: bool)
     left, right = P_left.shape[1], P_right.shape[1]
     even[:, 1:, :, :] = even[:, 1:, :, :] - P_left @ odd[:, :left, :, :]
     even[:, :right, :, :] = even[:, :right, :, :] - P_right @ odd
-    x = _reduced(levels[1:], D, even, adjoint)
+    x = _reduce(levels[1:], D, even, adjoint)
     odd = odd - Ao @ x[:, :right, :, :]
     odd[:, :left, :, :] = odd[:, :left, :, :] - Co @ x[:, 1:, :, :]
-    return _interleaved(x, odd if adjoint else _left_solve(E, odd))
+    return _interleave(x, odd if adjoint else _left_solve(E, odd))
 
 
-def _interleaved(even: Array, odd: Array) -> Array:
+def _interleave(even: Array, odd: Array) -> Array:
     xp = array_namespace(even)
     B, n, k, K = even.shape
     x = xp.empty((B, n + odd.shape[1], k, K), dtype=even.dtype, device=even.device)
@@ -338,12 +338,10 @@ def _leaves(parts: Any) -> list[Array]:
     return [leaf for part in parts for leaf in _leaves(part)] if isinstance(parts, list | tuple) else [parts]
 
 
-def _mapped(function: Any, parts: Any) -> Any:
+def _map(function: Any, parts: Any) -> Any:
     if isinstance(parts, dict):
-        return {key: _mapped(function, part) for key, part in parts.items()}
-    return (
-        type(parts)(_mapped(function, part) for part in parts) if isinstance(parts, list | tuple) else function(parts)
-    )
+        return {key: _map(function, part) for key, part in parts.items()}
+    return type(parts)(_map(function, part) for part in parts) if isinstance(parts, list | tuple) else function(parts)
 
 
 def narrow_lu(blocks: Array, growth_limit: float) -> tuple[Indices, None]:

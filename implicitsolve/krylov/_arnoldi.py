@@ -12,7 +12,7 @@ from scipy.linalg.lapack import dtrtrs
 
 from implicitsolve._arrays.host import clear, from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps, is_complex, safe_range
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.kernels._vectors import resized, room, vectors_like
 from implicitsolve.krylov._base import ApproximateInverse, classify, part_of
@@ -27,7 +27,7 @@ FIRST_COLUMNS = 16  # room of a basis at first; it doubles as needed
 class Hessenberg:
     """The least-squares problems min ||beta e_1 - H y||, for each system, with room for some columns; see `grow`."""
 
-    def __init__(self, beta: HostArray, columns: int, dtype: Any) -> None:
+    def __init__(self, beta: HostArray, columns: int, dtype: DType) -> None:
         size = beta.shape[0]
         self.H = np.zeros((size, columns + 1, columns), dtype)
         self.beta = self.norm = beta  # (B,) of the residuals before and after the columns so far

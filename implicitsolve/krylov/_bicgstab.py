@@ -187,8 +187,8 @@ class _Recurrence:
                 finite = np.isfinite(norm) & np.isfinite(host[:, :4]).all(axis=1)
                 lost = (host[:, 0] <= tiny * norm) | (host[:, 1] == 0) | (host[:, 2] == 0)
                 new_dx, new_p = steps.advance(dx, p, alpha, p_hat, omega, s_hat, new_r, beta, v)
-                dx, r, rho = _taken(alive & finite, (new_dx, new_r, rho_new), (dx, r, rho))
-                (p,) = _taken(alive & finite & ~lost, (new_p,), (p,))
+                dx, r, rho = _take(alive & finite, (new_dx, new_r, rho_new), (dx, r, rho))
+                (p,) = _take(alive & finite & ~lost, (new_p,), (p,))
             self.iterations[rows] += alive
             self.nonfinite[rows] |= alive & ~finite
             self._remember(rows, np.flatnonzero(alive & finite & (norm < self.norm[rows])), dx, r, norm)
@@ -206,7 +206,7 @@ class _Recurrence:
             self.norm[rows[better]] = norm[better]
 
 
-def _taken(where: HostArray, new: Sequence[Array], old: Sequence[Array]) -> Sequence[Array]:
+def _take(where: HostArray, new: Sequence[Array], old: Sequence[Array]) -> Sequence[Array]:
     """The new values where the mask is true, else the old ones."""
     if where.all():
         return new

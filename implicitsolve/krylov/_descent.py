@@ -27,7 +27,7 @@ class Descent:
     def of(cls, matvec: Callable[[Array], Array], rmatvec: Callable[[Array], Array], F: Array) -> Descent:
         """Descent along -J^H F, by two products."""
         with np.errstate(all="ignore"):
-            unit, size = _normalized(-rmatvec(F))
+            unit, size = _normalize(-rmatvec(F))
             length = size / norm2(matvec(unit)) ** 2
             gain = size * length / norm2(F) ** 2
         return cls(unit, length, gain, np.full(length.shape, np.inf))
@@ -35,7 +35,7 @@ class Descent:
     @classmethod
     def along(cls, step: Array, linear_residual: HostArray) -> Descent:
         """Descent along Newton's step itself, where no gradient is known: the dogleg is straight."""
-        unit, size = _normalized(step)
+        unit, size = _normalize(step)
         return cls(unit, size, 1 - linear_residual**2, np.full(size.shape, np.inf))
 
     def take(self, rows: Indices) -> Descent:
@@ -69,7 +69,7 @@ class DescentCollector:
             length = self.norms[systems] * scale * square / image
             y = from_host(np.where(used, g * length[:, None], 0.0), Z)
             xp = array_namespace(Z)
-            unit, size = _normalized(xp.matmul(xp.astype(y, Z.dtype)[:, None, :], Z[:, :m, :])[:, 0, :])
+            unit, size = _normalize(xp.matmul(xp.astype(y, Z.dtype)[:, None, :], Z[:, :m, :])[:, 0, :])
             gain = np.where(image > 0, square**2 / image, 0.0)
         scatter(self.descent.unit, systems, unit)
         self.descent.length[systems], self.descent.gain[systems] = size, gain
@@ -79,7 +79,7 @@ class DescentCollector:
         return lambda systems, *bases: self(places[systems], *bases)
 
 
-def _normalized(v: Array) -> tuple[Array, HostArray]:
+def _normalize(v: Array) -> tuple[Array, HostArray]:
     """Vectors (b, N) over their lengths, and those; zero where the length is."""
     size = norm2(v)
     with np.errstate(all="ignore"):

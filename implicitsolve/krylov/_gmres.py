@@ -113,7 +113,7 @@ class GMRES(KrylovMethod):
             ended = nonfinite | broken | stagnated | (norms <= target) | (iterations >= max_iterations)
             running &= ~ended
             if self.augment and running.any():
-                errors = [_normalized(cycle.dx, measured.two(1), rows, b), *errors][: self.augment]
+                errors = [_normalize(cycle.dx, measured.two(1), rows, b), *errors][: self.augment]
         status = classify(norms, target, broken=broken, nonfinite=nonfinite, stagnated=stagnated)
         return KrylovOutcome(x, norms, status, iterations)
 
@@ -161,7 +161,7 @@ class LGMRES(GMRES):
         return self.outer_k
 
 
-def _normalized(dx: Array, norms: HostArray, rows: Indices, like: Array) -> tuple[Array, HostArray]:
+def _normalize(dx: Array, norms: HostArray, rows: Indices, like: Array) -> tuple[Array, HostArray]:
     """Corrections as unit vectors in an array for the whole batch, and which of them are not zero."""
     xp, has_one = array_namespace(like), np.zeros(like.shape[0], dtype=bool)
     has_one[rows] = norms > 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host, zero_vectors
 from implicitsolve._arrays.namespace import array_namespace, is_complex, numpy_namespace
-from implicitsolve._typing import Array, HostArray, Indices, Namespace
+from implicitsolve._typing import Array, DType, HostArray, Indices, Namespace
 from implicitsolve.kernels._vectors import vectors_like
 from implicitsolve.krylov._arnoldi import Arnoldi, Hessenberg
 from implicitsolve.krylov._base import KrylovOutcome
@@ -58,9 +58,9 @@ class RecyclingGMRES:
     @property
     def correction(self) -> Callable[[Array], Array] | None:
         """Approximation of J^-1 in the recycled spaces."""
-        return None if self._space is None and self._new is None else self._corrected
+        return None if self._space is None and self._new is None else self._correct
 
-    def _corrected(self, F: Array) -> Array:
+    def _correct(self, F: Array) -> Array:
         space: Any = self.space
         return space.matvec(F)
 
@@ -256,7 +256,7 @@ class SpaceCollector:
     def joined(self, old: RecycledSpace | None, base: Any) -> RecycledSpace:
         """Put the new pairs before the older ones, and forget the oldest."""
         xp = array_namespace(self.like)
-        U, C, held = self._gathered()
+        U, C, held = self._gather()
         (b, q), theta = held.shape, self.theta
         if old is not None:
             theta = np.where(old.held.any(axis=1), old.theta, theta)
@@ -272,7 +272,7 @@ class SpaceCollector:
         T[:, :q, :q], T[:, :q, q:], T[:, q:, q:] = np.eye(q), -overlap @ old.T, old.T
         return RecycledSpace(xp.concat([C, old.C], axis=1), xp.concat([K, old.K], axis=1), T, theta, held, base)
 
-    def _gathered(self) -> tuple[Array, Array, HostArray]:
+    def _gather(self) -> tuple[Array, Array, HostArray]:
         """The new pairs as arrays for the whole batch."""
         found = [self._pairs(*basis) for basis in self.bases]
         if len(found) == 1 and found[0][0].size == self.like.shape[0]:
@@ -292,7 +292,7 @@ class SpaceCollector:
 
 
 @lru_cache(maxsize=32)
-def invertible(dtype: Any, xp: Namespace = numpy_namespace) -> tuple[float, float]:
+def invertible(dtype: DType, xp: Namespace = numpy_namespace) -> tuple[float, float]:
     """Bounds of the singular values that are inverted: relative to the largest, and absolute."""
     info = xp.finfo(dtype)
     return max(SINGULAR, 16 * float(info.eps)), float(info.smallest_normal) / float(info.eps)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_array, is_complex
-from implicitsolve._typing import Array, CallersArray
+from implicitsolve._typing import Array, CallersArray, DType
 
 Matvec: TypeAlias = Callable[[CallersArray], CallersArray]
 Shape: TypeAlias = tuple[int, ...]
@@ -78,7 +78,7 @@ def common_dtype(a: Any, b: Any) -> Any:
     return a if type(a) is type(b) and a == b else np.result_type(host_dtype(a), host_dtype(b))
 
 
-def checked_dtype(dtype: Any) -> Any:
+def checked_dtype(dtype: DType) -> Any:
     """NumPy's form of a NumPy dtype; other libraries' as they are."""
     try:
         return np.dtype(dtype) if isinstance(dtype, str | type | np.dtype) else dtype

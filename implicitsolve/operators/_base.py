@@ -11,7 +11,7 @@ import scipy.sparse.linalg
 
 from implicitsolve._arrays.host import gather, scatter
 from implicitsolve._arrays.namespace import array_namespace, host_dtype, is_array
-from implicitsolve._typing import Array, Indices
+from implicitsolve._typing import Array, DType, Indices
 from implicitsolve.operators._arguments import (
     Matvec,
     as_number,
@@ -91,7 +91,7 @@ class LinearOperator:
         in_shape: tuple[int, ...] | int,
         out_shape: tuple[int, ...] | int | None = None,
         batch_shape: tuple[int, ...] = (),
-        dtype: Any = None,
+        dtype: DType = None,
         take: Callable[[Indices], LinearOperator] | None = None,
         inverse: Callable[[], LinearOperator] | None = None,
         cast: Callable[[Any], LinearOperator] | None = None,
@@ -107,7 +107,7 @@ class LinearOperator:
         self.in_shape: tuple[int, ...] = checked_shape(in_shape, "in_shape")
         self.out_shape: tuple[int, ...] = self.in_shape if out_shape is None else checked_shape(out_shape, "out_shape")
         self.batch_shape: tuple[int, ...] = checked_shape(batch_shape, "batch_shape")
-        self.dtype: Any = np.dtype(np.float64) if dtype is None else checked_dtype(dtype)
+        self.dtype: DType = np.dtype(np.float64) if dtype is None else checked_dtype(dtype)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -158,7 +158,7 @@ class LinearOperator:
         """Return the operator's own cheap approximation of A^-1; None if it has none."""
         return None if self._inverse is None else self._inverse()
 
-    def astype(self, dtype: Any) -> LinearOperator:
+    def astype(self, dtype: DType) -> LinearOperator:
         """Return the operator with products in another precision, if it can compute them so, else itself."""
         return self if self._cast is None else self._cast(dtype)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import gather
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, host_dtype, is_array
-from implicitsolve._typing import Array, Indices
+from implicitsolve._typing import Array, DType, Indices
 from implicitsolve.operators import _block_storage as storage
 from implicitsolve.operators._arguments import as_number
 from implicitsolve.operators._base import LinearOperator
@@ -160,14 +160,14 @@ class BlockBandedMatrix(LinearOperator):
     @property
     def H(self) -> BlockBandedMatrix:
         """The adjoint, stored by its blocks: a copy."""
-        return self._transposed(conjugate=True)
+        return self._transpose(conjugate=True)
 
     @property
     def T(self) -> BlockBandedMatrix:
         """The transpose, stored by its blocks: a copy."""
-        return self._transposed(conjugate=False)
+        return self._transpose(conjugate=False)
 
-    def _transposed(self, *, conjugate: bool) -> BlockBandedMatrix:
+    def _transpose(self, *, conjugate: bool) -> BlockBandedMatrix:
         blocks = transposed(self.blocks, self.lower, self.periodic, conjugate=conjugate)
         return BlockBandedMatrix(blocks, lower=self.upper, upper=self.lower, periodic=self.periodic)
 
@@ -211,7 +211,7 @@ class BlockBandedMatrix(LinearOperator):
 
     # Other forms
 
-    def astype(self, dtype: Any) -> BlockBandedMatrix:
+    def astype(self, dtype: DType) -> BlockBandedMatrix:
         """Return the matrix in another floating-point data type: itself if it has that type."""
         if self.blocks.dtype == dtype:
             return self

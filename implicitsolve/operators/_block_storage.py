@@ -151,7 +151,7 @@ def to_dense(blocks: Array, structure: BlockBanded) -> Array:
     dense = xp.zeros((*batch, length * length, k, k), dtype=blocks.dtype, device=blocks.device)
     for rows, along, j in _diagonals(length, structure):
         dense[..., along, :, :] = blocks[..., rows, j, :, :]
-    dense = _swapped(xp.reshape(dense, (*batch, length, length, k, k)), len(batch))
+    dense = _swap(xp.reshape(dense, (*batch, length, length, k, k)), len(batch))
     return xp.reshape(dense, (*batch, length * k, length * k))
 
 
@@ -161,7 +161,7 @@ def from_dense(A: Array, structure: BlockBanded) -> Array:
     if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
         raise ValueError(f"from_dense: `A` must have shape (..., N, N), got {tuple(A.shape)}")
     length, k, batch = structure.length(A.shape[-1]), structure.block_size, A.shape[:-2]
-    dense = _swapped(xp.reshape(A, (*batch, length, k, length, k)), len(batch))
+    dense = _swap(xp.reshape(A, (*batch, length, k, length, k)), len(batch))
     dense = xp.asarray(xp.reshape(dense, (*batch, length * length, k, k)), copy=True)
     blocks = xp.zeros((*batch, length, structure.width, k, k), dtype=A.dtype, device=A.device)
     for rows, along, j in _diagonals(length, structure):
@@ -180,7 +180,7 @@ def _diagonals(length: int, structure: BlockBanded) -> list[tuple[slice, slice, 
     ]
 
 
-def _swapped(x: Array, lead: int) -> Array:
+def _swap(x: Array, lead: int) -> Array:
     """Swap the second and the third axis after `lead` batch axes."""
     axes = (*range(lead), lead, lead + 2, lead + 1, lead + 3)
     return array_namespace(x).permute_dims(x, axes)

@@ -79,7 +79,7 @@ class SparseMatrix(LinearOperator):
             in_shape=n,
             batch_shape=batch_shape,
             dtype=data.dtype,
-            take=(lambda indices: _taken(data, structure, indices)) if batch_shape else None,
+            take=(lambda indices: _take(data, structure, indices)) if batch_shape else None,
         )
 
     @classmethod
@@ -143,7 +143,7 @@ class SparseMatrix(LinearOperator):
         return xp.reshape(full, (*self.batch_shape, *shape))
 
 
-def _taken(data: Array, structure: Sparse, indices: Indices) -> SparseMatrix:
+def _take(data: Array, structure: Sparse, indices: Indices) -> SparseMatrix:
     return SparseMatrix(gather(_flat(data), indices), structure)
 
 

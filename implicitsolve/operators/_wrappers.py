@@ -173,7 +173,7 @@ class SystemArrays:
     def concat(self, other: Self, systems: int) -> Self:
         """Return the record of the present systems, which are that many, followed by those of another one."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return type(self)(*(_joined(first, second, systems) for first, second in pairs))
+        return type(self)(*(_join(first, second, systems) for first, second in pairs))
 
     def scatter(self, rows: Indices, other: Self) -> None:
         """Write another record's systems to these rows, in place; for records of arrays alone."""
@@ -211,7 +211,7 @@ def _rows_of(part: Any, rows: Indices, moves: tuple[Indices, Indices] | None = N
     return part.keep(rows, moves) if moves is not None and hasattr(part, "keep") else part.take(rows)
 
 
-def _joined(first: Any, second: Any, systems: int) -> Any:
+def _join(first: Any, second: Any, systems: int) -> Any:
     if first is None or second is None:
         return None
     if isinstance(first, np.ndarray):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import DType, HostArray
 from implicitsolve.errors import required
 from implicitsolve.operators import BlockBandedMatrix
 from implicitsolve.operators._sparse import SparseMatrix
@@ -24,7 +24,7 @@ def petsc() -> Any:
     return required("petsc4py.PETSc", f"implicitsolve.petsc needs petsc4py, which cannot be imported: {need}")
 
 
-def check_scalar(owner: str, dtype: Any) -> None:
+def check_scalar(owner: str, dtype: DType) -> None:
     """Raise unless this build of PETSc has numbers of that kind."""
     scalar = np.dtype(petsc().ScalarType)
     if np.dtype(dtype).kind == "c" and scalar.kind != "c":

@@ -31,7 +31,7 @@ class MeshPoints:
         box: bool = False,
         comm: Any = None,
     ) -> None:
-        circles = _checked(shape, periodic)
+        circles = _check(shape, periodic)
         check_limit("Mesh", "fields", fields, least=1)
         check_limit("Mesh", "width", width)
         check_flag("Mesh", "box", box)
@@ -188,7 +188,7 @@ class MeshPoints:
         return (np.asarray(points)[..., None] * self.fields + np.arange(self.fields)).reshape(-1)
 
 
-def _checked(shape: Any, periodic: Any) -> Any:
+def _check(shape: Any, periodic: Any) -> Any:
     """Which axes are circles; raise unless the shape is that of a grid, and there is one answer for each axis."""
     if not isinstance(shape, tuple | list):
         raise TypeError(f"Mesh: `shape` must be a tuple of integers, got {shape!r}")

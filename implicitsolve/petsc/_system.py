@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.namespace import as_inexact
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, DType
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
@@ -86,7 +86,7 @@ class PETScSystem:
     def __init__(self, evaluator: Evaluator, x: Array, *, assemble: bool = True) -> None:
         check_scalar("implicitsolve.petsc", x.dtype)
         self.evaluator: Evaluator = evaluator
-        self.dtype: Any = x.dtype
+        self.dtype: DType = x.dtype
         self.comm: Any = petsc().COMM_SELF
         self.x: Any = petsc().Vec().createSeq(x.shape[1], comm=self.comm)
         self.x.setArray(x[0])
@@ -150,8 +150,8 @@ class Shell:
 
     operator: LinearOperator  # J on arrays (1, N), which `jacobian` sets
 
-    def __init__(self, dtype: Any) -> None:
-        self.dtype: Any = dtype
+    def __init__(self, dtype: DType) -> None:
+        self.dtype: DType = dtype
 
     def mult(self, mat: Any, v: Any, w: Any) -> None:
         """W = J v."""

@@ -268,7 +268,7 @@ def _incomplete(diagonals: Diagonals, length: int) -> Split:
         return gather(scales(), rows)
 
     # Rows first, and zeros in the rows that a diagonal does not have: W[d][t] is the block in row t and column t + d.
-    W = {d: _padded(blocks, d, length) for d, blocks in diagonals.items()}
+    W = {d: _pad(blocks, d, length) for d, blocks in diagonals.items()}
     pattern = {d: xp.any(blocks != 0, axis=(2, 3), keepdims=True) for d, blocks in W.items()}
     exists = {d: to_host(xp.any(pattern[d], axis=(1, 2, 3))) for d in W if d < 0}
     D_inverse = xp.zeros_like(W[0])
@@ -287,12 +287,12 @@ def _incomplete(diagonals: Diagonals, length: int) -> Split:
         scatter(D_inverse, rows, inverses(gather(W[0], rows), functools.partial(scale_of, rows)))
     shape = (D_inverse.shape[1], length, D_inverse.shape[-1])
     with np.errstate(all="ignore"):
-        lower = {d: _trimmed(W[d], d, length) for d in below}
-        upper = {d: _trimmed(finite(D_inverse @ W[d]), d, length) for d in above}
+        lower = {d: _trim(W[d], d, length) for d in below}
+        upper = {d: _trim(finite(D_inverse @ W[d]), d, length) for d in above}
     return Split(xp.permute_dims(D_inverse, (1, 0, 2, 3)), Triangle(lower, shape), Triangle(upper, shape))
 
 
-def _padded(blocks: Array, d: int, length: int) -> Array:
+def _pad(blocks: Array, d: int, length: int) -> Array:
     xp = array_namespace(blocks)
     size, _, k = blocks.shape[:3]
     padded = xp.zeros((length, size, k, k), dtype=blocks.dtype, device=blocks.device)
@@ -300,5 +300,5 @@ def _padded(blocks: Array, d: int, length: int) -> Array:
     return padded
 
 
-def _trimmed(padded: Array, d: int, length: int) -> Array:
+def _trim(padded: Array, d: int, length: int) -> Array:
     return array_namespace(padded).permute_dims(padded[rows_of(d, length), ...], (1, 0, 2, 3))

@@ -44,13 +44,13 @@ class BatchedInverse:
 
     def matvec(self, F: Array) -> Array:
         """A^-1 F for F (b, N)."""
-        return self._applied(lambda inverse, F: inverse.matvec(F), F, copy_array)
+        return self._apply(lambda inverse, F: inverse.matvec(F), F, copy_array)
 
     def negative(self, F: Array) -> Array:
         """-A^-1 F for F (b, N), a new array, where every system has a factorization."""
-        return self._applied(lambda inverse, F: inverse.negative(F), F, array_namespace(F).empty_like)
+        return self._apply(lambda inverse, F: inverse.negative(F), F, array_namespace(F).empty_like)
 
-    def _applied(self, solve: Callable[[Any, Array], Array], F: Array, start: Callable[[Array], Array]) -> Array:
+    def _apply(self, solve: Callable[[Any, Array], Array], F: Array, start: Callable[[Array], Array]) -> Array:
         parts = self.parts
         if parts and parts[0][0].size == F.shape[0]:
             z, parts = solve(parts[0][1], F), parts[1:]

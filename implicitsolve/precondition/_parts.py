@@ -13,7 +13,7 @@ import scipy.sparse.linalg
 
 from implicitsolve._arrays.host import gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_complex
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, DType, HostArray, Indices
 from implicitsolve.kernels import scalar_tridiagonal
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._block_storage import spans
@@ -150,16 +150,16 @@ class Split:
 
 def repeated(A: BlockBandedMatrix, split: Split, sweeps: int = 1) -> LinearOperator:
     """Return the operator of so many steps x <- x + M^-1 (b - A x) from x = 0, with `split` as M^-1."""
-    return _repeated(split, A if sweeps > 1 else None, sweeps, A.in_shape, A.batch_shape, A.dtype)
+    return _repeat(split, A if sweeps > 1 else None, sweeps, A.in_shape, A.batch_shape, A.dtype)
 
 
-def _repeated(
+def _repeat(
     split: Split,
     A: BlockBandedMatrix | None,
     sweeps: int,
     in_shape: tuple[int, ...],
     batch_shape: tuple[int, ...],
-    dtype: Any,
+    dtype: DType,
 ) -> LinearOperator:
     """The same; `A` is kept only where it is multiplied by."""
     flat = (math.prod(batch_shape), *in_shape)
@@ -177,7 +177,7 @@ def _repeated(
         return product
 
     def take(rows: Indices) -> LinearOperator:
-        return _repeated(split.take(rows), None if A is None else A.take(rows), sweeps, in_shape, (len(rows),), dtype)
+        return _repeat(split.take(rows), None if A is None else A.take(rows), sweeps, in_shape, (len(rows),), dtype)
 
     return LinearOperator(
         steps(split.solve, None if A is None else A.matvec),
@@ -206,7 +206,7 @@ class Triangle:
         if not self.diagonals or 0 in b.shape:
             return b
         if self._solver is None:
-            self._solver = self._prepared()
+            self._solver = self._prepare()
         xp = array_namespace(b)
         x = self._solver.solve(xp.flip(b, axis=1) if self.backward else b, adjoint)
         return xp.flip(x, axis=1) if self.backward else x
@@ -216,7 +216,7 @@ class Triangle:
         diagonals = {d: gather(blocks, indices) for d, blocks in self.diagonals.items()}
         return Triangle(diagonals, (len(indices), *self.shape[1:]))
 
-    def _prepared(self) -> Any:
+    def _prepare(self) -> Any:
         below = self.diagonals
         if self.backward:
             below = {-d: array_namespace(c).flip(c, axis=1) for d, c in reversed(self.diagonals.items())}

@@ -180,7 +180,7 @@ def conduct(point: Point) -> Iterator[Check]:
     if point.x.shape[0] > 1:
         yield _independent(point)
     if point.problem.take is not None and point.problem.batch_ndim and point.x.shape[0]:
-        yield _taken(point)
+        yield _take(point)
 
 
 def _leaves_arguments(point: Point) -> Check:
@@ -226,7 +226,7 @@ def _independent(point: Point) -> Check:
     return point.equal("independent systems", point.xp.reshape(a, (1, -1)), point.xp.reshape(b, (1, -1)), hint)
 
 
-def _taken(point: Point) -> Check:
+def _take(point: Point) -> Check:
     """The problem of two systems, in the reverse order."""
     indices = np.unique([0, point.x.shape[0] - 1])[::-1].copy()
     part = point.evaluator.chosen(indices)
@@ -316,7 +316,7 @@ def _difference(
 
     def F(h: float) -> Array:
         moved = _with_values(value, _values(value) + h * _values(tangent))
-        problem = _copied(point.problem, name, moved) if build is None else build({**parameters, name: moved})
+        problem = _copy(point.problem, name, moved) if build is None else build({**parameters, name: moved})
         return Evaluator(problem, point.evaluator.unflatten(point.x)).residual(point.x)
 
     parameters = point.problem.parameters or {}
@@ -324,7 +324,7 @@ def _difference(
     return None if build is None and not norm2(change).any() else (change, uncertain)
 
 
-def _copied(problem: Problem, name: str, value: Array) -> Problem:
+def _copy(problem: Problem, name: str, value: Array) -> Problem:
     """A deep copy in which a parameter has another value, for functions that carry their arrays, as a layer's do."""
     other = copy.deepcopy(problem)
     values = _values((other.parameters or {})[name])

@@ -99,10 +99,10 @@ class Point:
         """The derivative of F along each direction, and the norm of its uncertainty for each system."""
         if not self._known:
             for i in range(len(self.directions)):
-                self._known.append(self._settled(i))
+                self._known.append(self._settle(i))
         return self._known
 
-    def _settled(self, i: int) -> tuple[Array, HostArray]:
+    def _settle(self, i: int) -> tuple[Array, HostArray]:
         """The derivative along one direction, made longer for systems whose F hardly changes along it."""
         v = self.directions[i]
         known, uncertain = self._along(v)
@@ -193,12 +193,12 @@ class Point:
             if not is_own:
                 allowed = max(self.tolerance, SAFETY * float(relative(uncertain, norm2(D)).max(initial=0.0)))
             if allowed < SAFETY * UNSETTLED:
-                found.append(self._dotted(name, operator, v, w, Jv, allowed))
+                found.append(self._dot(name, operator, v, w, Jv, allowed))
             else:
                 found.append(Check(name, True, float("nan"), float("nan"), UNSETTLED_HINT))
         return _worst(found)
 
-    def _dotted(self, name: str, operator: LinearOperator, v: Array, w: Array, Jv: Array, allowed: float) -> Check:
+    def _dot(self, name: str, operator: LinearOperator, v: Array, w: Array, Jv: Array, allowed: float) -> Check:
         """The dot test of one direction."""
         back = operator.rmatvec(w)
         mismatch = self.mismatch(w, Jv, back, v)
@@ -293,7 +293,7 @@ def product_tests(point: Point) -> Iterator[Check]:
     if problem.jac is not None:
         yield from _whole(point, "jac", replace(alone, jac=problem.jac))
     if problem.block_structure is not None:
-        yield _structured(point)
+        yield _structure_of(point)
 
 
 def _operator(point: Point, problem: Problem) -> LinearOperator:
@@ -314,7 +314,7 @@ def _whole(point: Point, name: str, problem: Problem) -> Iterator[Check]:
         yield point.adjoints(f"{name}: J^H w", operator, forward)
 
 
-def _structured(point: Point) -> Check:
+def _structure_of(point: Point) -> Check:
     """The assembled J of a declared structure."""
     problem = point.problem
     name = "structure" if problem.blocks is None else "blocks"

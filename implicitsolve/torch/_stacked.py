@@ -93,7 +93,7 @@ class _Stacked(nn.Module):
             ends = lengths.to(x.device) - 1
         elif input.ndim == 3 and not self.batch_first:
             x = input.transpose(0, 1)
-        given = self._given(hx, x)
+        given = self._given_values(hx, x)
         finals: list[list[Tensor]] = [[] for _ in self.parts]
         results: list[Any] = []
         for i, layer in enumerate(self.layers):
@@ -108,7 +108,7 @@ class _Stacked(nn.Module):
         outcome = (self._like(x, input, lengths), last[0] if len(last) == 1 else tuple(last))
         return (*outcome, results) if return_result else outcome
 
-    def _given(self, hx: Any, x: Tensor) -> list[Tensor | None]:
+    def _given_values(self, hx: Any, x: Tensor) -> list[Tensor | None]:
         """The initial states by part, checked."""
         if hx is None:
             return [None] * len(self.parts)

@@ -43,7 +43,7 @@ def _long_rows(*, size: int, **others: int) -> bool:
     return size >= 32
 
 
-def _composed(weights: Array) -> None:
+def _compose(weights: Array) -> None:
     """No function runs as a whole."""
 
 
@@ -51,7 +51,7 @@ mixture: Kernel = Kernel("mixture", _gates.Mixture, {"numba": _long_rows}, "gate
 gru: Kernel = Kernel("gru", _gates.GRU, {"numba": _long_rows}, "gates")
 lstm: Kernel = Kernel("lstm", _gates.LSTM, {"numba": _long_rows}, "gates")
 rnn: Kernel = Kernel("rnn", _recurrence.RNN, {"numba": _long_rows}, "gates_rnn")
-gru_cell: Kernel = Kernel("gru_cell", _composed)
+gru_cell: Kernel = Kernel("gru_cell", _compose)
 gru_recurrence: Kernel = Kernel("gru_recurrence", _recurrence.gru_recurrence, module="recurrence")
 affine_recurrence: Kernel = Kernel("affine_recurrence", _recurrence.affine_recurrence, module="recurrence")
 take_rows: Kernel = Kernel("take_rows", _recurrence.take_rows, module="recurrence")

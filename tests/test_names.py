@@ -1,0 +1,104 @@
+"""Names of the package: verbs for functions, words that say what they mean; arguments and results have types.
+
+What is not yet so is counted, and the counts may only fall.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "implicitsolve"
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+# Participles of irregular verbs; those of regular ones end in -ed. As a whole name they say neither what a function
+# does nor what it returns: `solve` and `solution`, not `solved`. Names of more words, such as `as_given`, may hold one.
+IRREGULAR = frozenset(
+    [
+        "built",
+        "found",
+        "given",
+        "gone",
+        "grown",
+        "held",
+        "kept",
+        "known",
+        "left",
+        "made",
+        "put",
+        "sent",
+        "shown",
+        "split",
+        "stored",
+        "taken",
+    ]
+)
+NO_PARTICIPLES = frozenset({"checkpointed", "lagged", "put", "split"})  # public names, and verbs of the same form
+MOST_PARTICIPLES = 254
+MOST_ANY = 1872
+SAY_NOTHING = frozenset(
+    [
+        "Beyond",
+        "Unmoved",
+        "WholeNewton",
+        "Parts",
+        "Shown",
+        "Entering",
+        "_Rental",
+        "Kept",
+        "kept",
+        "KEPT",
+        "Words",
+        "Room",
+        "_Meeting",
+        "facts",
+        "_judge",
+    ]
+)
+STILL_USED = {"kept": 3, "KEPT": 3} | dict.fromkeys(["Kept", "Entering", "WholeNewton", "Unmoved", "Beyond"], 1)
+STILL_USED |= dict.fromkeys(["_judge", "_Rental", "Parts"], 1)
+
+
+def functions() -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for tree in TREES.values():
+        yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def is_participle(name: str) -> bool:
+    word = name.strip("_")
+    return word not in NO_PARTICIPLES and (word in IRREGULAR or re.fullmatch(r"[a-z]{3,}ed", word) is not None)
+
+
+def defined_names() -> Iterator[str]:
+    """Names of classes, functions, and constants at the top of modules."""
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+
+
+def test_functions_are_not_named_by_a_participle_alone():
+    found = sorted(node.name for node in functions() if is_participle(node.name))
+    assert len(found) <= MOST_PARTICIPLES, found
+
+
+def test_no_name_that_says_nothing_is_defined():
+    found = Counter(name for name in defined_names() if name in SAY_NOTHING)
+    assert all(count <= STILL_USED.get(name, 0) for name, count in found.items()), found
+
+
+def test_any_does_not_stand_where_a_type_is_known():
+    count = sum(isinstance(node, ast.Name) and node.id == "Any" for tree in TREES.values() for node in ast.walk(tree))
+    assert count <= MOST_ANY
+
+
+def test_participles_are_recognized():
+    assert all(is_participle(name) for name in ("solved", "_solved", "taken", "updated"))
+    assert not any(is_participle(name) for name in ("solve", "seed", "need", "as_given", "checked_array", "split"))
