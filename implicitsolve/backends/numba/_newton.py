@@ -158,19 +158,22 @@ class _Solver:
         precision = float(np.finfo(dtype).eps)
         rtol = stop.relative(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
+        measured = np.empty(len(self.x), dtype)
         settings = self.sides, bands.lower, (float(stop.atol), rtol, precision, *rates), limit
 
         def run(part: slice) -> None:
             work = _newton_lanes.workspace(T, k, bands.lower, bands.upper, self.p.shape[1], dtype)
             ends = self.status[part], self.norms[part], self.work[part]
             _newton_lanes.solve(call, self.x[part], self.p[part], self.F[part], *settings, work, *ends)
+            x, p, F = self.x[part], self.p[part], self.F[part]
+            _newton_lanes.evaluate(call, x, p, F, measured[part], self.sides, work)  # again: at copies of x
 
         share(run, len(self.x), 200.0 * self.x.size, PIECES)
         self.target = np.maximum(stop.atol, rtol * self.norms[:, 1])
         ended = self.status != Status.RUNNING
-        self.F, norms = self._evaluated(self.x, self.p)  # at copies: a residual may change its x
-        self.norms[ended, 0] = norms[ended]
-        self.status[ended & (self.status == Status.CONVERGED) & ~(norms <= self.target)] = Status.RUNNING
+        self.norms[ended, 0] = measured[ended]
+        self.status[(self.status == Status.CONVERGED) & ~(measured <= self.target)] = Status.RUNNING
+        self.evaluations += len(self.x)
 
     def solve_others(self, rows: Indices) -> None:
         """Solve some systems by `BlockNewton` on arrays."""
@@ -182,13 +185,6 @@ class _Solver:
         self.status[rows], self.work[rows, 0], self.target[rows] = result.status, result.iterations, result.target
         self.norms[rows, 0], self.norms[rows, 1] = result.residual_norm, result.initial_norm
         self.steps = [replace(step, systems=rows[step.systems]) for step in result.steps[1:]]
-
-    def _evaluated(self, x: HostArray, p: HostArray) -> tuple[HostArray, HostArray]:
-        """F of systems x (b, N) with parameters p, and max|F|."""
-        F, norms = np.full_like(x, np.nan), np.empty(len(x), self.norms.dtype)
-        _newton_lanes.evaluate_each(self.compiled.of_one, x, p, F, norms, self.sides, np.empty_like(x[:1]))
-        self.evaluations += len(x)
-        return F, norms
 
     def confirm(self) -> None:
         """Compare the compiled residual with Python's where systems have converged."""
@@ -216,7 +212,11 @@ class _Solver:
         """The systems with parameters p, as a batch."""
 
         def residual(x: HostArray) -> HostArray:
-            return self._evaluated(usable(x.reshape((len(x), -1))), p)[0].reshape(x.shape)
+            flat = usable(x.reshape((len(x), -1)))
+            F = np.empty_like(flat)
+            _newton_lanes.evaluate_each(self.compiled.of_one, flat, p, F, self.sides, np.empty_like(flat[:1]))
+            self.evaluations += len(x)
+            return F.reshape(x.shape)
 
         return Problem(
             residual,

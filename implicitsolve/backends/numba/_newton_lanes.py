@@ -17,7 +17,7 @@ from implicitsolve.backends.numba import _newton_steps as steps
 from implicitsolve.backends.numba._jit import ZERO, inner, kernel
 from implicitsolve.backends.numba._lanes import LANES, aligned, bits, lanes, mask_of, select
 from implicitsolve.backends.numba._newton_steps import factor
-from implicitsolve.backends.numba._views import view
+from implicitsolve.backends.numba._views import smaller, view
 from implicitsolve.globalize import _rules
 from implicitsolve.globalize._rules import BLOWN_UP, MAX_AGE, NEW_BEST, PATIENCE
 from implicitsolve.status import Status
@@ -58,24 +58,40 @@ def nbytes(T, k, m, itemsize):
 
 
 @kernel
-def evaluate_each(call, x, p, F, norms, shape, copy):
-    """Evaluate F for each of the systems x (b, N), at copies, and max|F|, which is NaN where one number is.
-
-    `F` has been filled with NaN, which stays where the residual writes nothing.
-    """
-    x, p, F, norms, copy = view(x), view(p), view(F), view(norms), view(copy)
+def evaluate_each(call, x, p, F_out, shape, copy):
+    """Evaluate F for each of the systems x (b, N), at copies; it stays NaN where the residual writes nothing."""
+    x, p, F_out, copy = view(x), view(p), view(F_out), view(copy)
     for b in range(x.shape[0]):
         for i in range(x.shape[1]):
-            copy[0, i] = x[b, i]
-        call(copy.data, p[b].data, F[b].data, shape[0], shape[1], p.shape[1], 1)
-        largest = abs(F[b, 0])
-        for i in range(x.shape[1]):
-            v = abs(F[b, i])
-            if not v <= largest:
-                largest = v
-            if v != v:
-                break
-        norms[b] = largest
+            copy[0, i], F_out[b, i] = x[b, i], np.nan
+        call(copy.data, p[b].data, F_out[b].data, shape[0], shape[1], p.shape[1], 1)
+
+
+@kernel
+def evaluate(call, x, p, F_out, norms, shape, work):
+    """The same with the lanes' `call`; `norms` are max|F|, NaN where one number is."""
+    x, p, F_out, norms = view(x), view(p), view(F_out), view(norms)
+    numbers, given = view(work[1]), view(work[6])
+    for first in range(0, x.shape[0], LANES):
+        count = smaller(LANES, x.shape[0] - first)
+        for lane in range(count):
+            for i in range(x.shape[1]):
+                numbers[X, i * LANES + lane] = x[first + lane, i]
+            for q in range(p.shape[1]):
+                given[q, lane] = p[first + lane, q]
+        for i in range(numbers.shape[1]):
+            numbers[F, i] = np.nan
+        running = (1 << count) - 1
+        call(numbers[X].data, given.data, numbers[F].data, shape[0], shape[1], p.shape[1], running)
+        for lane in range(count):
+            b = first + lane
+            largest = abs(numbers[F, lane])
+            for i in range(x.shape[1]):
+                v = numbers[F, i * LANES + lane]
+                F_out[b, i] = v
+                if not abs(v) <= largest and largest == largest:
+                    largest = abs(v)
+            norms[b] = largest
 
 
 @kernel
