@@ -25,6 +25,7 @@ from numba.extending import is_jitted as _is_jitted
 
 from implicitsolve._typing import HostArray
 from implicitsolve.backends.numba._lanes import LANES, pointer_to_lanes
+from implicitsolve.backends.numba._views import view
 
 importlib.import_module("numba.experimental.function_type")  # registers C functions as arguments
 is_jitted: Callable[[Any], bool] = _is_jitted  # whose own type admits functions only
@@ -155,7 +156,9 @@ class Compiled:
             N = n0 * n1
             xs, ps, outs = carray(x, (N, LANES)), carray(p, (q, LANES)), carray(out, (N, LANES))
             own, given, F = np.empty(N, xs.dtype), np.empty(q, xs.dtype), np.empty(N, xs.dtype)
-            at, into = own.reshape(shape_of(n0, n1)), F.reshape(shape_of(n0, n1))
+            shape = shape_of(n0, n1)
+            at, into = carray(view(own).data, shape), carray(view(F).data, shape)  # no references to count; the arrays live as long as the loop
+            with_p = carray(view(given).data, (q,))
             for lane in range(LANES):
                 if running >> lane & 1:
                     for i in range(N):
@@ -163,7 +166,7 @@ class Compiled:
                     for i in range(q):
                         given[i] = ps[i, lane]
                     try:
-                        evaluate(at, given, into)
+                        evaluate(at, with_p, into)
                     except Exception:  # noqa: BLE001
                         F[:] = np.nan
                     for i in range(N):
