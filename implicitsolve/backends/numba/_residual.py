@@ -157,7 +157,8 @@ class Compiled:
             xs, ps, outs = carray(x, (N, LANES)), carray(p, (q, LANES)), carray(out, (N, LANES))
             own, given, F = np.empty(N, xs.dtype), np.empty(q, xs.dtype), np.empty(N, xs.dtype)
             shape = shape_of(n0, n1)
-            at, into = carray(view(own).data, shape), carray(view(F).data, shape)  # no references to count; the arrays live as long as the loop
+            # without references to count; the arrays themselves live as long as the loop
+            at, into = carray(view(own).data, shape), carray(view(F).data, shape)
             with_p = carray(view(given).data, (q,))
             for lane in range(LANES):
                 if running >> lane & 1:
