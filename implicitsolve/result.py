@@ -206,6 +206,12 @@ def per_system(values: HostArray, batch_shape: tuple[int, ...]) -> Any:
     return values.reshape(batch_shape) if batch_shape else np.asarray(values).item()
 
 
+def error_per_system(errors: HostArray, batch_shape: tuple[int, ...]) -> Any:
+    """Estimated errors of the flattened batch in its shape; None where there is no batch, and it is not known."""
+    error = per_system(errors, batch_shape)
+    return None if not batch_shape and math.isnan(error) else error
+
+
 def status_per_system(codes: HostArray, batch_shape: tuple[int, ...]) -> Any:
     """Status codes of the flattened batch in its shape; a `Status` where there is no batch."""
     return codes.reshape(batch_shape) if batch_shape else Status(int(codes.reshape(-1)[0]))

@@ -40,7 +40,14 @@ from implicitsolve.operators._convert import as_inverse
 from implicitsolve.operators._wrappers import guarded
 from implicitsolve.precondition._parts import build_inverse, builds_inverse, takes_sparse
 from implicitsolve.problem import Problem, own_start
-from implicitsolve.result import LinearResult, NonlinearResult, Solution, per_system, status_per_system
+from implicitsolve.result import (
+    LinearResult,
+    NonlinearResult,
+    Solution,
+    error_per_system,
+    per_system,
+    status_per_system,
+)
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop, NonlinearStop, Tally, kind_of
 
@@ -245,7 +252,7 @@ def _result(solution: Solution, evaluator: Evaluator, memory: SolveMemory) -> No
         residual_norm=per_system(solution.norm, batch_shape),
         initial_norm=per_system(solution.first_norm, batch_shape),
         target=per_system(solution.target, batch_shape),
-        error=_known(per_system(solution.error, batch_shape)),
+        error=error_per_system(solution.error, batch_shape),
         iterations=per_system(solution.iterations, batch_shape),
         krylov_iterations=per_system(solution.krylov_iterations, batch_shape),
         counts=evaluator.tally.counts(),
@@ -267,11 +274,6 @@ def warn_if_inaccurate(result: NonlinearResult, stop: NonlinearStop, stacklevel:
         )
         warnings.warn(message, AccuracyWarning, stacklevel=stacklevel)
     return result
-
-
-def _known(error: Any) -> Any:
-    """Estimated errors; None for one that is not known."""
-    return None if isinstance(error, float) and math.isnan(error) else error
 
 
 def linear_solve(

@@ -17,7 +17,7 @@ from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.drivers._dispatch import Chunk, Dispatch, Pool, Task
 from implicitsolve.problem import Problem, chosen, own_start
-from implicitsolve.result import Counts, NonlinearResult, per_system, status_per_system
+from implicitsolve.result import Counts, NonlinearResult, error_per_system, per_system, status_per_system
 from implicitsolve.solve import NonlinearMethod, check_settings, root
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop, check_limit
@@ -291,10 +291,12 @@ def concatenated(results: Sequence[NonlinearResult], batch_ndim: int = 1) -> Non
     numbers: dict[str, Any] = {
         name: np.concatenate([np.ravel(getattr(result, name)) for result in results]) for name in PER_SYSTEM
     }
+    errors = np.concatenate([_errors(result) for result in results])
     return NonlinearResult(
         x=xp.concat([xp.reshape(result.x, shape) for result, shape in parts], axis=0),
         fun=xp.concat([xp.reshape(result.fun, shape) for result, shape in parts], axis=0),
         **numbers,
+        error=errors,
         counts=sum((result.counts for result in results), Counts()),
         steps=tuple(step for result in results for step in result.steps),
     )
@@ -312,7 +314,13 @@ def selected(
         parts[name] = xp.reshape(gather(flat, rows), batch_shape + event_shape)
     for name in PER_SYSTEM:
         parts[name] = per_system(np.ravel(getattr(result, name))[rows], batch_shape)
-    return parts | {"status": status_per_system(np.ravel(result.status)[rows], batch_shape)}
+    status = status_per_system(np.ravel(result.status)[rows], batch_shape)
+    return parts | {"status": status, "error": error_per_system(_errors(result)[rows], batch_shape)}
+
+
+def _errors(result: NonlinearResult) -> HostArray:
+    """The estimated errors of the flattened batch; NaN where they are not known."""
+    return np.ravel(np.full(np.shape(result.status), np.nan) if result.error is None else result.error)
 
 
 def unknown(x: Array, status: HostArray) -> NonlinearResult:
@@ -325,6 +333,7 @@ def unknown(x: Array, status: HostArray) -> NonlinearResult:
         residual_norm=norm,
         initial_norm=norm.copy(),
         target=norm.copy(),
+        error=norm.copy(),
         iterations=none,
         krylov_iterations=none.copy(),
         counts=Counts(),

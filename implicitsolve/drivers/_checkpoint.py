@@ -279,7 +279,7 @@ class _Legs:
             self.file.write(record)
             if np.isin(record.ends.status[running], CUT).any():
                 break
-        ends = replace(record.ends, target=self.stop.target(record.ends.initial_norm, self.x0), steps=tuple(self.steps))
+        ends = replace(record.ends, steps=tuple(self.steps))
         return replace(ends, **selected(ends, self.rows, self.batch_shape))
 
     def _running(self, record: Record) -> Indices:
@@ -307,7 +307,8 @@ class _Legs:
         found = selected(result, places, (running.size,), problem.batch_ndim)
         for name in ("x", "fun"):
             scatter(getattr(ends, name), running, found[name])
-        ends.status[running], ends.residual_norm[running] = found["status"], found["residual_norm"]
+        for name in ("status", "residual_norm", "target", "error"):
+            getattr(ends, name)[running] = found[name]
         ends.iterations[running] += found["iterations"]
         ends.krylov_iterations[running] += found["krylov_iterations"]
         if record.legs == 0:

@@ -97,6 +97,11 @@ def plain_scales(x: Array, before: Array, reference: Array) -> Array:
     return xp.maximum(xp.maximum(own, units * largest), NEGLIGIBLE * reference)
 
 
+def is_below_range(norms: Any, sizes: Any, unit: float, smallest: float) -> Any:
+    """Where ||F|| and ||x|| are below what the dtype, of that smallest normal number, represents to all its digits."""
+    return (norms <= smallest) & (sizes > 0) & (sizes * unit <= smallest)
+
+
 @dataclass
 class Progress:
     """What is known of the error of one system's x, in numbers."""

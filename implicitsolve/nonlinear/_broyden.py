@@ -85,7 +85,8 @@ class BroydenInverse:
         if not is_fit.all():  # w s^H is the same for any multiple of s
             size = norm_max(s)
             usable = (size > 0) & np.isfinite(size)
-            exponent = np.where(usable, np.frexp(size)[1], 0)
+            least = np.frexp(float(xp.finfo(s.dtype).smallest_normal))[1]  # whose reciprocal is finite
+            exponent = np.maximum(np.where(usable, np.frexp(size)[1], 0), least)
             s = s * from_host(np.ldexp(1.0, -exponent), s)[:, None]
             advance = _dot(s, d)
         self.last = s, advance, rest

@@ -15,7 +15,7 @@ from implicitsolve.globalize._rules import NEW_BEST, PATIENCE, has_diverged, has
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
 from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, NEGLIGIBLE, BatchProgress, Lengths
+from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, NEGLIGIBLE, BatchProgress, Lengths, is_below_range
 from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory, is_rounding
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import closed_up
@@ -64,6 +64,7 @@ class IterationLoop(Generic[State]):
         self.patience: int = self.PATIENCE
         self.unit = eps(self.whole.xp, self.whole.dtype)
         self.xtol = self.stop.error_limit(self.unit)
+        self.smallest = float(self.whole.xp.finfo(self.whole.dtype).smallest_normal)
         self.entering: NewSystems | None = None  # systems that join after the next step
         self.measured: Norms | None = None  # of F, a step and where it led, until that is judged
         rows = self.whole.rows if rows is None else rows
@@ -159,6 +160,9 @@ class IterationLoop(Generic[State]):
         status[~np.isfinite(norms)] = NONFINITE
         status[(limit <= 0) & (status == RUNNING)] = ITERATION_LIMIT
         is_held = np.zeros(rows.size, dtype=bool) if stop.judges_x else stop.holds(measure, target, x, None)
+        sizes = norm2(x)
+        if self.truth is None:
+            is_held = is_held | is_below_range(norms, sizes, self.unit, self.smallest)
         self._note_converged(status, norms, measure, x, is_held)
         if self.scheduler is not None:
             self.scheduler.stop_beaten(status, rows)
@@ -177,7 +181,7 @@ class IterationLoop(Generic[State]):
             limit,
             iterations,
             status,
-            BatchProgress.start(norm2(x)),
+            BatchProgress.start(sizes),
             norms.copy(),
         )
         return self._extended(state, J)
@@ -302,6 +306,8 @@ class IterationLoop(Generic[State]):
             away |= self.RUNS_AWAY & progress.is_lost(state.norms, state.start_norms, self.unit)
         held &= ~(runs_away & stop.judges_x)
         away &= stop.judges_x & is_finite
+        if self.truth is None:
+            held = held | is_below_range(state.norms, progress.size, self.unit, self.smallest)
         failed = np.isin(state.status, UNMOVED)
         self._note_converged(state.status, state.norms, state.measure, state.x, held & ~away)
         state.status[(away & (state.status <= CONVERGED)) | (failed & runs_away)] = AT_INFINITY

@@ -34,7 +34,17 @@ from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, NEGLIGIBLE, Lengths, Progress, plain_scales
+from implicitsolve.nonlinear._accuracy import (
+    FALLEN,
+    LIMITED,
+    MODEL,
+    NEAR,
+    NEGLIGIBLE,
+    Lengths,
+    Progress,
+    is_below_range,
+    plain_scales,
+)
 from implicitsolve.nonlinear._broyden import DOT
 from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, OneRecyclingGMRES
 from implicitsolve.nonlinear._loop import (
@@ -92,7 +102,7 @@ class OneSystem:
         self.since = 0
         self.reference: HostArray | None = None  # the larger of x0 and the first step
         self.progress, self.xtol = Progress(), stop.error_limit(self.unit)
-        self.progress.size = self._norm(x)
+        self.progress.size, self.smallest = self._norm(x), float(numpy_namespace.finfo(x.dtype).smallest_normal)
         self.allowance = Allowance(
             solution, self.tally, is_retry=is_retry, is_limited=self.LIMITED, reserve=context.reserve
         )
@@ -160,7 +170,7 @@ class OneSystem:
         if 0 < step < math.inf and math.isfinite(self.norm):
             self._estimate(moved, step, size)
         is_held, is_away = (
-            self.norm == 0,
+            self.norm == 0 or bool(is_below_range(self.norm, size, self.unit, self.smallest)),
             (self.RUNS_AWAY and progress.runs_away()) or progress.is_at_infinity(self.norm),
         )
         if not is_held and not stop.judges_x:

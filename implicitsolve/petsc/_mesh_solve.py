@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._typing import HostArray
+from implicitsolve.nonlinear._state import ROUNDING
 from implicitsolve.petsc._library import callers_errors, empty_matrix, fill, petsc, with_options
 from implicitsolve.petsc._mesh_functions import MeshFunctions
-from implicitsolve.petsc._snes import MOST, PETScSNES, ending, linear_ending, step_of
-from implicitsolve.result import LinearResult, NewtonStep, NonlinearResult
+from implicitsolve.petsc._snes import MOST, Course, PETScSNES, ending, linear_ending, step_of
+from implicitsolve.result import NOTHING, LinearResult, NewtonStep, NonlinearResult
 from implicitsolve.status import Status
 from implicitsolve.stopping import Counts, LinearStop, NonlinearStop
 
@@ -30,6 +31,8 @@ class MeshSolve:
         self.problem, self.mesh, self.method, self.stop = problem, problem.mesh, method, stop
         self.residuals = self.linearizations = self.krylov = self.iterations = 0
         self.first = self.target = np.nan
+        self.course = Course(stop, EPS)
+        self.before: Any = None  # the last iterate
         self.ended: Status | None = None  # by this library's own rules
         self.steps: list[NewtonStep] = []
 
@@ -58,14 +61,15 @@ class MeshSolve:
         with_options("Mesh", self.problem.linear_options() | dict(self.method.options), configured)
         self._function(snes, x, F)  # what PETSc returns may be no point at which it evaluated F
         measure = self._measure(F)
-        holds = measure <= self.target
+        status = self._ended(snes, measure, x, F)
         return NonlinearResult(
             x=self._state(x),
             fun=self._state(F),
-            status=Status.CONVERGED if holds else self.ended or ending(snes),
+            status=status,
             residual_norm=measure,
             initial_norm=self.first,
             target=self.target,
+            error=self.course.error if status is Status.CONVERGED else None,
             iterations=self.iterations,
             krylov_iterations=self.krylov,
             counts=self._counts(),
@@ -93,6 +97,39 @@ class MeshSolve:
             return float(two)
         return float(F.norm(petsc().NormType.NORM_INFINITY))
 
+    def _note(self, snes: Any) -> None:
+        """Note the step to this iterate."""
+        x = snes.getSolution()
+        step = 0.0
+        if self.before is None:
+            self.before = x.duplicate()
+        else:
+            self.before.aypx(-1.0, x)
+            step = self.before.norm()
+        x.copy(self.before)
+        self.course.note(step, x.norm(), snes.getFunction()[0].norm())
+
+    def _holds(self, measure: float) -> bool:
+        """Whether the stopping rule holds."""
+        return self.course.holds(measure, np.asarray([self.target]), NOTHING, None)
+
+    def _ended(self, snes: Any, measure: float, x: Any, F: Any) -> Status:
+        """How the solve has ended, at x, where F is rounding error or not."""
+        if self._holds(measure):
+            return Status.CONVERGED
+        status = self.ended or ending(snes)
+        if self.course.may_settle(status):
+            size, state = F.norm(), self._state(x)
+            signs = 1 - 2 * (np.arange(state.size) % 2).reshape(state.shape)
+            self.residuals += 1
+            change = F.duplicate()
+            change.setArray(self.problem.residual(state * (1 + EPS * signs)).reshape(-1))
+            change.axpy(-1.0, F)
+            if change.norm() >= ROUNDING * size:
+                self.course.settle()
+                return Status.CONVERGED
+        return status
+
     def _counts(self) -> Counts:
         return Counts(residuals=self.residuals, linearizations=self.linearizations)
 
@@ -104,10 +141,12 @@ class MeshSolve:
             self.first = measure
             relative = self.stop.relative(EPS) * measure if np.isfinite(measure) else 0.0
             self.target = max(self.stop.atol, relative)
+        self._note(snes)
+        self.target = self.course.aim(measure, self.target)
         target = np.asarray([self.target])
         self.steps.append(step_of(snes, iteration, measure, target, self.krylov, self._counts()))
         self.iterations, self.krylov = iteration, snes.getLinearSolveIterations()
-        if measure <= self.target:
+        if self._holds(measure):
             return reasons.CONVERGED_FNORM_ABS
         size, moved, _ = norms
         if not np.isfinite(measure):

@@ -11,15 +11,16 @@ import numpy as np
 
 from implicitsolve._arrays.namespace import eps
 from implicitsolve._typing import Array, HostArray, Indices
-from implicitsolve.kernels._norms import Norms
+from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._loop import IterationLoop
-from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext
+from implicitsolve.nonlinear._accuracy import LIMITED, NEGLIGIBLE, Progress
+from implicitsolve.nonlinear._loop import UNMOVED, IterationLoop
+from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, is_rounding
 from implicitsolve.petsc._library import callers_errors, checked_options, petsc, with_options
 from implicitsolve.petsc._system import PETScSystem
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
-from implicitsolve.stopping import Counts, LimitReached, check_flag
+from implicitsolve.stopping import Counts, LimitReached, NonlinearStop, check_flag
 
 MOST = 2**31 - 2  # evaluations: PETSc's own limit, beside that of `stop`
 TAKEN = ("snes_atol", "snes_rtol", "snes_stol", "snes_max_it", "snes_max_funcs", "snes_convergence_test")
@@ -107,6 +108,56 @@ class PETScSNES(NonlinearMethod):
         return _Solve(self, context, start).run()
 
 
+class Course:
+    """What PETSc's steps tell of the error of x, and what the stopping rule says of it."""
+
+    def __init__(self, stop: NonlinearStop, unit: float) -> None:
+        self.stop, self.unit = stop, unit
+        self.progress, self.first, self.norm = Progress(), np.nan, np.nan
+
+    def note(self, step: float, size: float, norm: float) -> None:
+        """Note a step of that length (0 at x0) to an x of that size, and ||F||_2 there."""
+        progress, before, norm_before = self.progress, self.progress.size, self.norm
+        self.norm = norm
+        if np.isnan(self.first):
+            self.first, progress.size = norm, size
+        if 0 < step < np.inf and np.isfinite(norm):
+            progress.note_step(step, size, norm, norm_before)
+            size = max(size, NEGLIGIBLE * progress.reference)
+            progress.note_correction(progress.gain * norm, step, before, size, self.unit)
+
+    def holds(self, measure: float, target: HostArray, x: Array, moved: Array | None) -> bool:
+        """Whether the stopping rule holds, with that norm of F at x, where the last step has led."""
+        progress, stop = self.progress, self.stop
+        if measure == 0:
+            return True
+        is_small = bool(stop.holds(np.asarray([measure]), target, x, moved)[0])
+        if not stop.judges_x:
+            return is_small
+        is_accurate = progress.error <= stop.error_limit(self.unit) and self.norm <= self.first
+        return bool(is_accurate and (is_small or not stop.judges_F) and not progress.runs_away())
+
+    def aim(self, measure: float, target: float) -> float:
+        """What that norm of F has to fall to: where the error of x decides, as it is expected from its estimate."""
+        stop, error = self.stop, self.progress.error
+        is_expected = stop.judges_x and not stop.judges_F and 0 < error < np.inf
+        return measure * (stop.error_limit(self.unit) / error) if is_expected else target
+
+    def may_settle(self, status: Status) -> bool:
+        """Whether x is as accurate as F allows, if F is rounding error."""
+        is_stuck = status in UNMOVED and self.stop.judges_x and not self.stop.judges_F
+        return is_stuck and bool(self.progress.may_settle(LIMITED))
+
+    def settle(self) -> None:
+        """Note that F is rounding error."""
+        self.progress.error = 2 * self.progress.direction + self.unit
+
+    @property
+    def error(self) -> float | None:
+        """The estimated error of x; None where it is not known."""
+        return float(self.progress.error) if np.isfinite(self.progress.error) else None
+
+
 class _Solve:
     """One solve: the system, PETSc's solver, and what is known of the iterates."""
 
@@ -117,6 +168,8 @@ class _Solve:
         self.best: tuple[float, Array, Array] = np.inf, solution.x, solution.F
         self.ended: Status | None = None  # by this library's own rules
         self.moved: Array | None = None
+        self.measured = np.inf  # norm of F there
+        self.course = Course(self.stop, eps(self.evaluator.xp, self.x.dtype))
 
     def run(self) -> Solution:
         """Solve, and measure F at the end."""
@@ -127,10 +180,16 @@ class _Solve:
         status = tally.ended or self.ended or status
         if tally.ended is None:  # what PETSc returns may be no point at which it evaluated F
             self._measure(self.x, self.evaluator.residual(self.x))
-        measure, solution.x, solution.F = self.best
-        held = self.stop.holds(np.asarray([measure]), solution.target, solution.x, self.moved)
+        target, moved = solution.target, self.moved
+        is_last = self.course.holds(self.measured, target, self.x, moved)
+        measure, solution.x, solution.F = (self.measured, self.x, self.F) if is_last else self.best
+        held = is_last or self.course.holds(measure, target, solution.x, moved)
+        if not held and self.course.may_settle(status) and is_rounding(self.evaluator, solution.x, solution.F)[0]:
+            self.course.settle()
+            held = True
         solution.norm[0] = measure
-        solution.status[0] = Status.CONVERGED if held[0] or measure == 0 else status
+        solution.status[0] = Status.CONVERGED if held else status
+        solution.error[0] = self.course.progress.error if held and self.course.error is not None else np.nan
         return solution
 
     def _solved(self) -> Status:
@@ -168,9 +227,11 @@ class _Solve:
             first = solution.first_norm[0]
             solution.first_norm[0] = first = measure if np.isnan(first) else first
             solution.target[0] = self.stop.target(np.asarray([first]), F)[0]
+        lengths = [0.0 if part is None else float(norm2(part)[0]) for part in (self.moved, x, F)]
+        self.course.note(*lengths)
+        solution.target[0] = self.course.aim(measure, solution.target[0])
         self._record(snes, iteration, measure)
-        held = self.stop.holds(np.asarray([measure]), solution.target, x, self.moved)[0] or measure == 0
-        if held:
+        if self.course.holds(measure, solution.target, x, self.moved):
             return reasons.CONVERGED_FNORM_ABS
         if not np.isfinite(measure):
             self.ended = Status.NONFINITE
@@ -187,7 +248,8 @@ class _Solve:
         norms = self.stop.measure(F, self.evaluator.event_shape) if truth is None else truth(x, rows)
         if norms[0] < self.best[0] or not np.isfinite(self.best[0]):
             self.best = float(norms[0]), x, F
-        return float(norms[0])
+        self.measured = float(norms[0])
+        return self.measured
 
     def _record(self, snes: Any, iteration: int, measure: float) -> None:
         """Add a step to the trace and pass it to the monitor."""
