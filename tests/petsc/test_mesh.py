@@ -111,6 +111,16 @@ def test_the_root_is_that_of_one_process(options, norm):
     assert "CONVERGED" in result.summary()
 
 
+def test_the_error_of_x_decides_by_default():
+    mesh, problem = line()
+    exact = problem.root(mesh.zeros(), stop=ims.NonlinearStop(rtol=1e-13)).x
+    result = problem.root(mesh.zeros()).raise_for_status()
+    assert np.abs(result.x - exact).max() <= 10 * result.error * np.abs(exact).max() + 1e-11
+    assert result.error <= 2e-8
+    assert result.residual_norm <= result.target
+    assert problem.root(result.x).raise_for_status().iterations <= 2
+
+
 def test_a_start_at_the_root_needs_no_jacobian():
     mesh, problem = line()
     first = problem.root(mesh.zeros())

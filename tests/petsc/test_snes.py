@@ -138,3 +138,18 @@ def test_f_and_j_of_a_petsc_program(way):
     system.J.multTranspose(right, left)
     np.testing.assert_allclose(left.getArray(), jvp(u, w), atol=1e-3)  # J is symmetric
     assert system.is_assembled == (way != "products")
+
+
+def test_the_error_of_x_decides_by_default():
+    cubic, exact = ims.Problem(lambda x: x**3 + x - 5), 1.5159802276928
+    method = PETScSNES({"snes_linesearch_type": "bt"})
+    result = ims.root(cubic, np.array([1e5]), method=method)
+    assert result.success
+    assert abs(result.x[0] / exact - 1) <= 10 * result.error + 1e-13
+    assert result.error <= 2e-8
+    again = ims.root(cubic, result.x, method=method)
+    assert again.success
+    assert again.iterations <= 2
+    away = ims.root(ims.Problem(lambda x: np.exp(-x)), np.array([1.0]), method=method)
+    assert not away.success
+    assert away.error is None
