@@ -11,9 +11,10 @@ length of c by the gains of the last steps, ||s|| over what the step took from |
 largest of them times ||F(x)||. An inexact step that leaves a weak direction alone is short, and those before it were
 not.
 
-Two kinds of x are not accurate, however small the prediction. Where x is 10^3 times as large as x0 and the first step,
-F may vanish at infinity alone, so that two steps in succession have to be at most half as long as the one before. And
-steps that lead away from where they began without becoming shorter are no approach to a root.
+Some x are not accurate, however small the prediction. After a step that has enlarged ||F||, two have to reduce it.
+Where x is 10^3 times as large as x0 and the first step, F may vanish at infinity alone, so that two steps in succession
+have to be at most half as long as the one before. And steps that lead away from where they began without becoming
+shorter are no approach to a root.
 
 A rule is written once, for numbers (`Progress`) and for the systems of a batch (`BatchProgress`).
 
@@ -112,6 +113,7 @@ class Progress:
     step: Any = math.inf  # length of the last accepted step
     reference: Any = 0.0  # the larger of x0 and the first step
     steps: Any = 0  # accepted so far
+    falls: Any = 2  # steps in succession that have reduced ||F||; two suffice
     contractions: Any = 0  # steps in succession of at most half the length of the one before
     away: Any = 0  # ... which are not much shorter than the one before
     begin: Any = 0.0  # size of x where these began
@@ -144,6 +146,7 @@ class Progress:
         self.reference = where(self.reference > 0, self.reference, larger(self.size, step))
         self.steps = self.steps + 1
         self.contractions = where(step <= 0.5 * self.step, self.contractions + 1, 0)
+        self.falls = where(norm < norm_before, self.falls + 1, 0)
         goes_on = step >= ADVANCE * self.step
         self.begin = where(goes_on, self.begin, size)
         self.away = where(goes_on, self.away + 1, 0)
@@ -164,7 +167,7 @@ class Progress:
         scale = larger(size, before)
         correction = larger(correction, self.away_gain * self.norm * (step / self.step))
         is_far = (self.size > FAR * self.reference) & (self.contractions < 2)
-        is_unknown = is_far | ((before > 0) & (before * FARTHEST < step))
+        is_unknown = is_far | (self.falls < 2) | ((before > 0) & (before * FARTHEST < step))
         remaining = where(correction < step, self.ratio(correction * step, step - correction), math.inf)
         self.error = where(is_unknown, math.inf, self.ratio(remaining, scale) + unit)
         length = larger(where(correction < math.inf, correction, 0.0), step)

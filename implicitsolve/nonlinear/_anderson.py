@@ -14,9 +14,9 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._rules import has_diverged, has_halved, is_still
 from implicitsolve.kernels._norms import Norms
 from implicitsolve.linearize._evaluator import NewSystems
+from implicitsolve.nonlinear._convergence import CONVERGED, DIVERGED, ITERATION_LIMIT, NONFINITE, STAGNATED
 from implicitsolve.nonlinear._fixed_point import REJECTIONS, FixedPointLoop, FixedPointState, scaled
 from implicitsolve.nonlinear._history import FIRST_COLUMNS, History, OneHistory
-from implicitsolve.nonlinear._loop import CONVERGED, DIVERGED, ITERATION_LIMIT, NONFINITE, STAGNATED
 from implicitsolve.nonlinear._one_system import OneSystem
 from implicitsolve.nonlinear._state import FixedPointMethod, SolveContext
 from implicitsolve.operators import LinearOperator

@@ -23,14 +23,8 @@ from implicitsolve.nonlinear._broyden import (
     MAX_ASSEMBLIES,
     BroydenInverse,
 )
-from implicitsolve.nonlinear._loop import (
-    LINE_SEARCH_FAILED,
-    NONFINITE,
-    RUNNING,
-    SINGULAR,
-    STAGNATED,
-    IterationLoop,
-)
+from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, SINGULAR, STAGNATED
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, is_rounding
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse

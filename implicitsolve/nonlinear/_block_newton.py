@@ -28,7 +28,7 @@ from implicitsolve.linearize._difference_steps import OneSystemDifferences
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._block_loop import FAR, BlockLoop, JacobianAssembler
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES, WholeSteps
-from implicitsolve.nonlinear._loop import (
+from implicitsolve.nonlinear._convergence import (
     CONVERGED,
     DIVERGED,
     ITERATION_LIMIT,
@@ -37,8 +37,8 @@ from implicitsolve.nonlinear._loop import (
     RUNNING,
     SINGULAR,
     STAGNATED,
-    WHOLE,
 )
+from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import FACTORED, REUSED, OneInvertedSystem
 from implicitsolve.nonlinear._state import SolveContext, is_rounding
 from implicitsolve.precondition._lagged import BatchedInverse

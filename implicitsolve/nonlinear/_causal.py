@@ -11,7 +11,8 @@ from implicitsolve._arrays.namespace import array_namespace, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.kernels._norms import Norms, norm2
-from implicitsolve.nonlinear._loop import NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._convergence import NONFINITE, RUNNING, STAGNATED
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import LoopState, NonlinearMethod, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.result import Solution

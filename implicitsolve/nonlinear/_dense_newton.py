@@ -34,7 +34,8 @@ from implicitsolve.linearize._difference_product import Box
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, Lengths, agrees, is_far_from, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._loop import RUNNING, SINGULAR, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._convergence import RUNNING, SINGULAR, STAGNATED
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._one_dense_system import (
     GROWN,
     IDLE_STEPS,

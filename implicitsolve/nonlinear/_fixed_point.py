@@ -13,7 +13,8 @@ from implicitsolve.elimination._even_odd import EvenOdd
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.kernels._norms import Norms, norm_max
 from implicitsolve.linearize._evaluator import Evaluator
-from implicitsolve.nonlinear._loop import CONVERGED, NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._convergence import CONVERGED, NONFINITE, RUNNING, STAGNATED
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, NonlinearMethod, SolveContext, label
 from implicitsolve.operators import LinearOperator
 from implicitsolve.precondition._lagged import BatchedInverse

@@ -11,7 +11,8 @@ from implicitsolve._arrays.namespace import array_namespace
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.krylov._arnoldi import Arnoldi, Cycle
-from implicitsolve.nonlinear._loop import ITERATION_LIMIT, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._convergence import ITERATION_LIMIT, STAGNATED
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import FixedPointMethod, LoopState, SolveContext
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import bordered

@@ -12,24 +12,27 @@ from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.globalize._rules import NEW_BEST, PATIENCE, has_diverged, has_halved, is_still
-from implicitsolve.kernels._norms import Norms, norm2, norm_max
+from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, NEGLIGIBLE, BatchProgress, Lengths, is_below_range
-from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory, is_rounding
+from implicitsolve.nonlinear._accuracy import BatchProgress, is_below_range
+from implicitsolve.nonlinear._convergence import (
+    CONVERGED,
+    DIVERGED,
+    ITERATION_LIMIT,
+    NONFINITE,
+    RUNNING,
+    STAGNATED,
+    STATIONARY_ON_BOUND,
+    BatchConvergence,
+)
+from implicitsolve.nonlinear._state import Allowance, LoopState, Scheduler, SolveContext, SolveMemory
 from implicitsolve.operators import LinearOperator
 from implicitsolve.operators._wrappers import closed_up
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
 
-# As integers: an attribute of an enumeration costs a call.
-RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
-STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
-STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
-LINE_SEARCH_FAILED, SINGULAR = int(Status.LINE_SEARCH_FAILED), int(Status.SINGULAR)
-AT_INFINITY = int(Status.AT_INFINITY)
-UNMOVED = (STAGNATED, LINE_SEARCH_FAILED, SINGULAR, int(Status.LINEAR_SOLVE_FAILED), ITERATION_LIMIT)
 WHOLE = np.ones(1)  # the length of a single system's whole step
 WHOLE.flags.writeable = False
 BLOCKED = [int(s) for s in (Status.STAGNATED, Status.LINE_SEARCH_FAILED, Status.LINEAR_SOLVE_FAILED, Status.SINGULAR)]
@@ -38,7 +41,7 @@ State = TypeVar("State", bound=LoopState)
 Result = TypeVar("Result")
 
 
-class IterationLoop(Generic[State]):
+class IterationLoop(BatchConvergence, Generic[State]):
     """One solve by an iterative method. `state` holds the systems that iterate.
 
     A method is a subclass: `_extended` adds its fields to the record of systems that start, and `_step` finds their
@@ -51,7 +54,6 @@ class IterationLoop(Generic[State]):
     NEW_BEST: ClassVar[float] = NEW_BEST  # fraction of the last best norm that counts as progress
     PATIENCE: ClassVar[int] = PATIENCE
     LIMITED: ClassVar[bool] = True  # whether systems end where their `Allowance` is spent
-    RUNS_AWAY: ClassVar[bool] = True  # whether steps that do not become shorter mean a root at infinity
     OWNS: ClassVar[bool] = False  # whether nothing else holds the arrays of the record between steps
 
     def __init__(self, method: Any, context: SolveContext, solution: Solution, rows: Indices | None = None) -> None:
@@ -285,108 +287,6 @@ class IterationLoop(Generic[State]):
         if newton is not None and self.evaluator.box is not None and np.isin(status, BLOCKED).any():
             status[np.isin(status, BLOCKED) & self.evaluator.box.blocks(state.x, newton)] = STATIONARY_ON_BOUND
         self._mark_converged(moved)
-
-    def _mark_converged(self, moved: Array | None) -> None:
-        """Set the status of systems for which the stopping rule holds; `moved` is their last step, 0 for none."""
-        state, stop, progress = self.state, self.stop, self.state.progress
-        steps = np.zeros(state.rows.size)
-        if moved is not None:
-            with np.errstate(all="ignore"):
-                steps = self._estimate(moved)
-        is_finite = np.isfinite(state.norms)
-        if not stop.judges_x:
-            held = stop.holds(state.measure, state.target, state.x, moved)
-        else:
-            held = (progress.error <= self.xtol) & (state.norms <= state.start_norms)
-            if stop.judges_F:
-                held &= stop.holds(state.measure, state.target, state.x, None)
-        with np.errstate(all="ignore"):
-            runs_away = progress.runs_away() & self.RUNS_AWAY
-            away = (held | (state.norms == 0)) & progress.is_at_infinity(state.norms)
-            away |= self.RUNS_AWAY & progress.is_lost(state.norms, state.start_norms, self.unit)
-        held &= ~(runs_away & stop.judges_x)
-        away &= stop.judges_x & is_finite
-        if self.truth is None:
-            held = held | is_below_range(state.norms, progress.size, self.unit, self.smallest)
-        failed = np.isin(state.status, UNMOVED)
-        self._note_converged(state.status, state.norms, state.measure, state.x, held & ~away)
-        state.status[(away & (state.status <= CONVERGED)) | (failed & runs_away)] = AT_INFINITY
-        if stop.judges_x and not stop.judges_F and moved is not None:
-            with np.errstate(all="ignore"):
-                is_rejected = (steps == 0) & progress.may_settle(self.xtol) & (state.status == RUNNING)
-                may_settle = np.where(failed, progress.may_settle(LIMITED), is_rejected)
-            self._settle(np.flatnonzero(may_settle))
-        self.measured = None
-        if self.scheduler is not None:
-            self.scheduler.stop_beaten(state.status, state.rows)
-
-    def _estimate(self, moved: Array) -> HostArray:
-        """Estimate the errors of x after these steps; return their lengths."""
-        state, progress, known = self.state, self.state.progress, self.measured
-        if known is None or known.arrays[-1] is not state.x or known.arrays[1] is not moved:
-            known = Norms(state.F, moved, state.x)
-        steps, sizes, before = known.two(1), known.two(2), progress.size
-        rows = np.flatnonzero((steps > 0) & (steps < np.inf) & np.isfinite(state.norms))
-        if rows.size:
-            progress.note_some(rows, "note_step", steps, sizes, state.norms, state.norms_before)
-            lengths = self._predicted(moved, steps, before, np.maximum(sizes, NEGLIGIBLE * progress.reference))
-            progress.note_some(rows, "note_correction", *lengths, self.unit)
-        if self.stop.judges_x and not self.stop.judges_F:
-            with np.errstate(all="ignore"):
-                aims = state.measure * (self.xtol / progress.error)
-            state.target = np.where(np.isfinite(aims) & (aims > 0), aims, state.target)
-        return steps
-
-    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
-        """The lengths of the corrections at x, of the steps there, and of x before and after them."""
-        with np.errstate(all="ignore"):
-            return self.state.progress.gain * self.state.norms, steps, before, sizes
-
-    def _by_contraction(self, steps: HostArray, before: HostArray, sizes: HostArray) -> tuple[HostArray, HostArray]:
-        """The lengths of the corrections as the contraction of F predicts them, for rules that read F, else infinite.
-
-        Also where they are so small that the correction is worth computing.
-        """
-        state = self.state
-        with np.errstate(all="ignore"):
-            lengths = steps * np.where(state.norms_before > 0, state.norms / state.norms_before, np.inf)
-        is_near = lengths <= NEAR * np.maximum(before, sizes)
-        return (np.full(lengths.shape, np.inf) if self.stop.judges_x else lengths), is_near
-
-    def _relative_length(self, direction: Array, rows: Indices) -> HostArray:
-        """Lengths of the directions of some systems, over those of x."""
-        with np.errstate(all="ignore"):
-            part = direction if rows.size == direction.shape[0] else gather(direction, rows)
-            return np.where(self.state.progress.size[rows] > 0, norm2(part) / self.state.progress.size[rows], np.inf)
-
-    def _settle(self, rows: Indices) -> None:
-        """Accept systems that are accurate, though F no longer falls, if F is rounding error; an evaluation."""
-        if rows.size:
-            rows = rows[is_rounding(*self._part(rows))]
-            progress = self.state.progress
-            self.state.status[rows] = CONVERGED
-            progress.error[rows] = 2 * progress.direction[rows] + self.unit
-
-    def _note_converged(
-        self, status: HostArray, norms: HostArray, measure: HostArray, x: Array, held: HostArray
-    ) -> None:
-        """Set the status of systems for which the stopping rule `held`, or that have reached ||F|| = 0."""
-        if self.truth is None:
-            held = held | (norms == 0)
-        else:
-            status[norms == 0] = STAGNATED
-        rows = np.flatnonzero(held)
-        if rows.size:
-            status[rows] = CONVERGED
-            lost = rows[~(np.isfinite(self._largest(x, rows)) & np.isfinite(measure[rows]))]
-            status[lost], measure[lost] = NONFINITE, np.nan  # whatever F, or a caller's norm, returns there
-
-    def _largest(self, x: Array, rows: Indices) -> HostArray:
-        """max|x| of some systems, which on a device came with the norms of the last step."""
-        known = self.measured
-        if known is not None and known.arrays[-1] is x:
-            return known.largest(len(known.arrays) - 1, rows)
-        return norm_max(x if rows.size == x.shape[0] else gather(x, rows))
 
     def _part(self, rows: Indices) -> tuple[Evaluator, Array, Array]:
         """Evaluator, x and F of some of the running systems."""

@@ -27,6 +27,7 @@ from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
 from implicitsolve.linearize._evaluator import NewSystems
 from implicitsolve.nonlinear._accuracy import NEAR, Lengths, plain_scales
 from implicitsolve.nonlinear._anderson import Anderson
+from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, STAGNATED
 from implicitsolve.nonlinear._direction import (
     LARGEST_ETA,
     LEAST_KRYLOV,
@@ -35,7 +36,7 @@ from implicitsolve.nonlinear._direction import (
     OneRecyclingGMRES,
     SinglePrecision,
 )
-from implicitsolve.nonlinear._loop import LINE_SEARCH_FAILED, NONFINITE, RUNNING, STAGNATED, IterationLoop
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._one_system import OneKrylovSystem
 from implicitsolve.nonlinear._state import LoopState, SolveContext, SolveMemory, retried, unsolved
 from implicitsolve.operators import LinearOperator

@@ -31,7 +31,8 @@ from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._difference_steps import LEAST_CHANGE, DifferenceSteps
 from implicitsolve.nonlinear._accuracy import Lengths, agrees, is_far_from, scales
 from implicitsolve.nonlinear._broyden import MAX_ASSEMBLIES
-from implicitsolve.nonlinear._loop import DIVERGED, ITERATION_LIMIT, SINGULAR, STAGNATED, WHOLE
+from implicitsolve.nonlinear._convergence import DIVERGED, ITERATION_LIMIT, SINGULAR, STAGNATED
+from implicitsolve.nonlinear._loop import WHOLE
 from implicitsolve.nonlinear._one_system import FACTORED, NO_STEP, REUSED, OneInvertedSystem
 from implicitsolve.nonlinear._sparse_inverse import OfferedJacobians
 from implicitsolve.nonlinear._state import SolveContext

@@ -34,20 +34,11 @@ from implicitsolve.kernels._lapack import IAMAX
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.linearize._difference_product import difference_product_of_one
 from implicitsolve.monitor import ends_solve, silent
-from implicitsolve.nonlinear._accuracy import (
-    FALLEN,
-    LIMITED,
-    MODEL,
-    NEAR,
-    NEGLIGIBLE,
-    Lengths,
-    Progress,
-    is_below_range,
-    plain_scales,
-)
+from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, Lengths, Progress
 from implicitsolve.nonlinear._broyden import DOT
-from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, OneRecyclingGMRES
-from implicitsolve.nonlinear._loop import (
+from implicitsolve.nonlinear._certificate import certified_errors, suits_certificate
+from implicitsolve.nonlinear._convergence import (
+    AT_INFINITY,
     CONVERGED,
     DIVERGED,
     ITERATION_LIMIT,
@@ -56,29 +47,29 @@ from implicitsolve.nonlinear._loop import (
     RUNNING,
     SINGULAR,
     STAGNATED,
-    WHOLE,
-    IterationLoop,
+    UNMOVED,
+    OneConvergence,
 )
-from implicitsolve.nonlinear._state import Allowance, SolveContext, is_rounding
+from implicitsolve.nonlinear._direction import LARGEST_ETA, LEAST_KRYLOV, OneRecyclingGMRES
+from implicitsolve.nonlinear._loop import WHOLE, IterationLoop
+from implicitsolve.nonlinear._state import Allowance, SolveContext
 from implicitsolve.result import NewtonStep, Solution
 from implicitsolve.status import Status
 from implicitsolve.stopping import LimitReached
 
-AT_INFINITY = int(Status.AT_INFINITY)
-UNMOVED = (STAGNATED, LINE_SEARCH_FAILED, SINGULAR, int(Status.LINEAR_SOLVE_FAILED), ITERATION_LIMIT)
 NO_STEP, FACTORED, REUSED = np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=bool)  # what traces note of steps
 for shared in (NO_STEP, FACTORED, REUSED):
     shared.flags.writeable = False
 
 
-class OneSystem:
+class OneSystem(OneConvergence):
     """An iterative method on one system without bounds; a subclass adds `_step`."""
 
     NEW_BEST: ClassVar[float] = IterationLoop.NEW_BEST
     PATIENCE: ClassVar[int] = IterationLoop.PATIENCE
     STEPS: ClassVar[int] = IterationLoop.STEPS
     LIMITED: ClassVar[bool] = IterationLoop.LIMITED
-    RUNS_AWAY: ClassVar[bool] = IterationLoop.RUNS_AWAY
+
     method: Any
 
     def __init__(self, context: SolveContext, solution: Solution, *, is_retry: bool) -> None:
@@ -160,66 +151,6 @@ class OneSystem:
         self.x, self.F, self.norm = x, F, norm
         self.measure = self._measured(F, norm)
         self.solution.iterations[0] += 1
-
-    def _mark_converged(self, moved: HostArray | None) -> None:
-        """Set the status where the stopping rule holds; `moved` is the step that has led to x, 0 for none."""
-        progress, stop, step = self.progress, self.stop, 0.0
-        if moved is not None:
-            step = self._norm(moved)
-        size = self._norm(self.x)
-        if 0 < step < math.inf and math.isfinite(self.norm):
-            self._estimate(moved, step, size)
-        is_held, is_away = (
-            self.norm == 0 or bool(is_below_range(self.norm, size, self.unit, self.smallest)),
-            (self.RUNS_AWAY and progress.runs_away()) or progress.is_at_infinity(self.norm),
-        )
-        if not is_held and not stop.judges_x:
-            is_held = bool(
-                stop.holds(self.measure, self.target, self.x[None], None if moved is None else moved[None])[0]
-            )
-        elif not is_held and math.isfinite(self.norm):
-            is_held = progress.error <= self.xtol and self.norm <= self.start_norm
-            if is_held and stop.judges_F:
-                is_held = bool(stop.holds(self.measure, self.target, self.x[None], None)[0])
-        if is_held and not (is_away and stop.judges_x):
-            self.status = CONVERGED
-            if self.norm == 0 and not math.isfinite(progress.error):
-                progress.error = self.unit
-            if not (size < math.inf and np.isfinite(self.measure[0])):  # whatever F returns there
-                self.status, self.measure = NONFINITE, np.full(1, np.nan)
-        elif step == 0 and moved is not None and stop.judges_x and progress.direction <= self.xtol:
-            self._settle(self.xtol)
-        elif (is_away and (self.norm == 0 or is_held)) or (
-            self.RUNS_AWAY and progress.is_lost(self.norm, self.start_norm, self.unit)
-        ):
-            self.status = AT_INFINITY
-
-    def _estimate(self, moved: HostArray, step: float, size: float) -> None:
-        """Estimate the error of x, of that size, after a step of that length."""
-        progress, before = self.progress, self.progress.size
-        progress.note_step(step, size, self.norm, self.previous_norm)
-        size = max(size, NEGLIGIBLE * progress.reference)
-        progress.note_correction(*self._predicted(moved, step, before, size), self.unit)
-        if self.stop.judges_x and not self.stop.judges_F and 0 < progress.error < math.inf:
-            self.target = self.solution.target = self.measure * (self.xtol / progress.error)
-
-    def _predicted(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
-        """The lengths of the correction at x, of the step there, and of x before and after it."""
-        correction = self.progress.gain * self.norm
-        if self.reference is None:
-            self.reference = np.maximum(np.abs(self.previous_x), np.abs(moved))
-        if not correction <= NEAR * max(before, size):
-            return correction, step, before, size
-        scale = plain_scales(self.x[None], self.previous_x[None], self.reference[None])[0]
-        with np.errstate(all="ignore"):
-            length = float(np.abs(moved / scale).max())
-        return correction / step * length, length, 1.0, 1.0
-
-    def _settle(self, limit: float) -> None:
-        """Accept x, though F no longer falls, if it is accurate and F is rounding error; an evaluation."""
-        progress = self.progress
-        if progress.may_settle(limit) and bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0]):
-            self.status, progress.error = CONVERGED, 2 * progress.direction + self.unit
 
     def _note_progress(self) -> None:
         """End a system without progress, and keep the best of its points; see `IterationLoop`."""
@@ -344,9 +275,27 @@ class OneKrylovSystem(OneSystem):
     def run(self) -> Solution:
         """Iterate until the system has ended, and leave the Krylov spaces to later solves."""
         solution = super().run()
+        if self.status == CONVERGED and self.stop.judges_x and self.norm > 0:
+            self._certify(solution)
         if self.memory.keeps and self.status == CONVERGED:
             self.memory.space = self.linear.space
         return solution
+
+    def _certify(self, solution: Solution) -> None:
+        """Do not believe products alone where a dense J is cheap: it shows directions that no step has taken."""
+        x, F, reference = solution.x, solution.F, self.reference
+        if not suits_certificate(self.evaluator, x) or reference is None or self.tally.is_spent():
+            return
+        try:
+            error = self.tally.enforced(certified_errors, self.evaluator, x, F, reference[None])
+        except LimitReached:
+            return
+        self.tally.charge()
+        if error[0] <= max(LIMITED, self.xtol):
+            solution.error[0] = max(error[0], solution.error[0])
+        else:
+            self.status = solution.status[0] = STAGNATED
+            solution.error[0] = np.nan
 
     def _step(self) -> dict[str, Any]:
         step, rest, linear_status, iterations = self._direction()

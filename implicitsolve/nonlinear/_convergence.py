@@ -1,0 +1,232 @@
+"""When systems have converged: the stopping rule, read at x after each step, for one system and for a batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicitsolve._arrays.host import gather
+from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve.kernels._norms import Norms, norm2, norm_max
+from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, NEGLIGIBLE, Lengths, Progress, plain_scales
+from implicitsolve.nonlinear._state import is_rounding
+from implicitsolve.status import Status
+from implicitsolve.stopping import NonlinearStop
+
+# As integers: an attribute of an enumeration costs a call.
+RUNNING, CONVERGED, ITERATION_LIMIT = int(Status.RUNNING), int(Status.CONVERGED), int(Status.ITERATION_LIMIT)
+STATIONARY_ON_BOUND = int(Status.STATIONARY_ON_BOUND)
+STAGNATED, DIVERGED, NONFINITE = int(Status.STAGNATED), int(Status.DIVERGED), int(Status.NONFINITE)
+LINE_SEARCH_FAILED, SINGULAR = int(Status.LINE_SEARCH_FAILED), int(Status.SINGULAR)
+AT_INFINITY = int(Status.AT_INFINITY)
+UNMOVED = (STAGNATED, LINE_SEARCH_FAILED, SINGULAR, int(Status.LINEAR_SOLVE_FAILED), ITERATION_LIMIT)
+
+
+class OneConvergence:
+    """What `OneSystem` decides after each step."""
+
+    RUNS_AWAY: ClassVar[bool] = True  # whether steps that do not become shorter mean a root at infinity
+    progress: Progress
+    stop: NonlinearStop
+    solution: Any
+    evaluator: Any
+    status: int
+    x: HostArray
+    F: HostArray
+    norm: float
+    measure: HostArray
+    target: HostArray
+    start_norm: float
+    previous_x: HostArray
+    unit: float
+    xtol: float
+    reference: HostArray | None
+
+    def _norm(self, v: HostArray) -> float:
+        raise NotImplementedError
+
+    def _mark_converged(self, moved: HostArray | None) -> None:
+        """Set the status where the stopping rule holds; `moved` is the step that has led to x, 0 for none."""
+        progress, stop, step = self.progress, self.stop, 0.0
+        if moved is not None:
+            step = self._norm(moved)
+        size = self._norm(self.x)
+        if 0 < step < math.inf and math.isfinite(self.norm):
+            self._estimate(moved, step, size)
+        is_held = self.norm == 0 or self._holds(moved)
+        if not stop.judges_x:
+            if is_held:
+                self._take_success(size)
+        elif is_held:
+            is_away = (self.RUNS_AWAY and progress.runs_away()) or progress.is_at_infinity(self.norm)
+            if not is_away:
+                self._take_success(size)
+            elif self.norm == 0 or progress.is_at_infinity(self.norm):
+                self.status = AT_INFINITY
+        elif step == 0 and moved is not None and progress.direction <= self.xtol:
+            self._settle(self.xtol)
+        if self.status == RUNNING and self.RUNS_AWAY and progress.is_lost(self.norm, self.start_norm, self.unit):
+            self.status = AT_INFINITY
+
+    def _holds(self, moved: HostArray | None) -> bool:
+        """Whether the stopping rule holds at x."""
+        stop, is_held = self.stop, True
+        if stop.judges_x:
+            is_held = math.isfinite(self.norm) and self.progress.error <= self.xtol and self.norm <= self.start_norm
+        if is_held and (stop.judges_F or not stop.judges_x):
+            step = None if moved is None or stop.judges_x else moved[None]
+            is_held = bool(stop.holds(self.measure, self.target, self.x[None], step)[0])
+        return is_held
+
+    def _take_success(self, size: float) -> None:
+        """Set the status of a success at an x of that size."""
+        self.status = CONVERGED
+        if self.norm == 0 and not math.isfinite(self.progress.error):
+            self.progress.error = self.unit
+        if not (size < math.inf and np.isfinite(self.measure[0])):  # whatever F returns there
+            self.status, self.measure = NONFINITE, np.full(1, np.nan)
+
+    def _estimate(self, moved: HostArray, step: float, size: float) -> None:
+        """Estimate the error of x, of that size, after a step of that length."""
+        progress, before = self.progress, self.progress.size
+        progress.note_step(step, size, self.norm, self.previous_norm)
+        size = max(size, NEGLIGIBLE * progress.reference)
+        progress.note_correction(*self._predicted(moved, step, before, size), self.unit)
+        if self.stop.judges_x and not self.stop.judges_F and 0 < progress.error < math.inf:
+            self.target = self.solution.target = self.measure * (self.xtol / progress.error)
+
+    def _predicted(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
+        """The lengths of the correction at x, of the step there, and of x before and after it."""
+        correction = self.progress.gain * self.norm
+        if self.reference is None:
+            self.reference = np.maximum(np.abs(self.previous_x), np.abs(moved))
+        if not correction <= NEAR * max(before, size):
+            return correction, step, before, size
+        scale = plain_scales(self.x[None], self.previous_x[None], self.reference[None])[0]
+        with np.errstate(all="ignore"):
+            length = float(np.abs(moved / scale).max())
+        return correction / step * length, length, 1.0, 1.0
+
+    def _settle(self, limit: float) -> None:
+        """Accept x, though F no longer falls, if it is accurate and F is rounding error; an evaluation."""
+        progress = self.progress
+        if progress.may_settle(limit) and bool(is_rounding(self.evaluator, self.x[None], self.F[None])[0]):
+            self.status, progress.error = CONVERGED, 2 * progress.direction + self.unit
+
+
+class BatchConvergence:
+    """What `IterationLoop` decides after each step."""
+
+    RUNS_AWAY: ClassVar[bool] = True  # whether steps that do not become shorter mean a root at infinity
+    state: Any
+    stop: NonlinearStop
+    truth: Any
+    scheduler: Any
+    measured: Norms | None
+    unit: float
+    xtol: float
+
+    def _part(self, rows: Indices) -> tuple[Any, Array, Array]:
+        raise NotImplementedError
+
+    def _mark_converged(self, moved: Array | None) -> None:
+        """Set the status of systems for which the stopping rule holds; `moved` is their last step, 0 for none."""
+        state, stop, progress = self.state, self.stop, self.state.progress
+        steps = np.zeros(state.rows.size)
+        if moved is not None:
+            with np.errstate(all="ignore"):
+                steps = self._estimate(moved)
+        is_finite = np.isfinite(state.norms)
+        if not stop.judges_x:
+            held = stop.holds(state.measure, state.target, state.x, moved)
+        else:
+            held = (progress.error <= self.xtol) & (state.norms <= state.start_norms)
+            if stop.judges_F:
+                held &= stop.holds(state.measure, state.target, state.x, None)
+        with np.errstate(all="ignore"):
+            runs_away = progress.runs_away() & self.RUNS_AWAY
+            away = (held | (state.norms == 0)) & progress.is_at_infinity(state.norms)
+            away |= self.RUNS_AWAY & progress.is_lost(state.norms, state.start_norms, self.unit)
+        held &= ~(runs_away & stop.judges_x)
+        away &= stop.judges_x & is_finite
+        failed = np.isin(state.status, UNMOVED)
+        self._note_converged(state.status, state.norms, state.measure, state.x, held & ~away)
+        state.status[(away & (state.status <= CONVERGED)) | (failed & runs_away)] = AT_INFINITY
+        if stop.judges_x and not stop.judges_F and moved is not None:
+            with np.errstate(all="ignore"):
+                is_rejected = (steps == 0) & progress.may_settle(self.xtol) & (state.status == RUNNING)
+                may_settle = np.where(failed, progress.may_settle(LIMITED), is_rejected)
+            self._settle(np.flatnonzero(may_settle))
+        self.measured = None
+        if self.scheduler is not None:
+            self.scheduler.stop_beaten(state.status, state.rows)
+
+    def _estimate(self, moved: Array) -> HostArray:
+        """Estimate the errors of x after these steps; return their lengths."""
+        state, progress, known = self.state, self.state.progress, self.measured
+        if known is None or known.arrays[-1] is not state.x or known.arrays[1] is not moved:
+            known = Norms(state.F, moved, state.x)
+        steps, sizes, before = known.two(1), known.two(2), progress.size
+        rows = np.flatnonzero((steps > 0) & (steps < np.inf) & np.isfinite(state.norms))
+        if rows.size:
+            progress.note_some(rows, "note_step", steps, sizes, state.norms, state.norms_before)
+            lengths = self._predicted(moved, steps, before, np.maximum(sizes, NEGLIGIBLE * progress.reference))
+            progress.note_some(rows, "note_correction", *lengths, self.unit)
+        if self.stop.judges_x and not self.stop.judges_F:
+            with np.errstate(all="ignore"):
+                aims = state.measure * (self.xtol / progress.error)
+            state.target = np.where(np.isfinite(aims) & (aims > 0), aims, state.target)
+        return steps
+
+    def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
+        """The lengths of the corrections at x, of the steps there, and of x before and after them."""
+        with np.errstate(all="ignore"):
+            return self.state.progress.gain * self.state.norms, steps, before, sizes
+
+    def _by_contraction(self, steps: HostArray, before: HostArray, sizes: HostArray) -> tuple[HostArray, HostArray]:
+        """The lengths of the corrections as the contraction of F predicts them, for rules that read F, else infinite.
+
+        Also where they are so small that the correction is worth computing.
+        """
+        state = self.state
+        with np.errstate(all="ignore"):
+            lengths = steps * np.where(state.norms_before > 0, state.norms / state.norms_before, np.inf)
+        is_near = lengths <= NEAR * np.maximum(before, sizes)
+        return (np.full(lengths.shape, np.inf) if self.stop.judges_x else lengths), is_near
+
+    def _relative_length(self, direction: Array, rows: Indices) -> HostArray:
+        """Lengths of the directions of some systems, over those of x."""
+        with np.errstate(all="ignore"):
+            part = direction if rows.size == direction.shape[0] else gather(direction, rows)
+            return np.where(self.state.progress.size[rows] > 0, norm2(part) / self.state.progress.size[rows], np.inf)
+
+    def _settle(self, rows: Indices) -> None:
+        """Accept systems that are accurate, though F no longer falls, if F is rounding error; an evaluation."""
+        if rows.size:
+            rows = rows[is_rounding(*self._part(rows))]
+            progress = self.state.progress
+            self.state.status[rows] = CONVERGED
+            progress.error[rows] = 2 * progress.direction[rows] + self.unit
+
+    def _note_converged(
+        self, status: HostArray, norms: HostArray, measure: HostArray, x: Array, held: HostArray
+    ) -> None:
+        """Set the status of systems for which the stopping rule `held`, or that have reached ||F|| = 0."""
+        if self.truth is None:
+            held = held | (norms == 0)
+        else:
+            status[norms == 0] = STAGNATED
+        rows = np.flatnonzero(held)
+        if rows.size:
+            status[rows] = CONVERGED
+            lost = rows[~(np.isfinite(self._largest(x, rows)) & np.isfinite(measure[rows]))]
+            status[lost], measure[lost] = NONFINITE, np.nan  # whatever F, or a caller's norm, returns there
+
+    def _largest(self, x: Array, rows: Indices) -> HostArray:
+        """max|x| of some systems, which on a device came with the norms of the last step."""
+        known = self.measured
+        if known is not None and known.arrays[-1] is x:
+            return known.largest(len(known.arrays) - 1, rows)
+        return norm_max(x if rows.size == x.shape[0] else gather(x, rows))
