@@ -1,4 +1,4 @@
-"""When systems have converged: the stopping rule, read at x after each step, for one system and for a batch."""
+"""When systems have converged: what the stopping rule reads after each step, for one system and for a batch."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
         rows = self.whole.rows if rows is None else rows
         if self.scheduler is not None:
             rows = self.scheduler.begin(rows)
-        x = solution.x if rows.size == solution.status.size else None
+        x = solution.x if rows is not None and rows.size == solution.status.size else None
         self.state: State = self._started(rows, x, F=context.first)
         self.allowance = Allowance(
             solution, self.whole.tally, is_retry=self.is_retry, is_limited=self.LIMITED, reserve=context.reserve
