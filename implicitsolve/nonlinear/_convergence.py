@@ -10,7 +10,7 @@ import numpy as np
 from implicitsolve._arrays.host import gather
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
-from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, NEGLIGIBLE, Lengths, Progress, plain_scales
+from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, NEGLIGIBLE, Lengths, Progress, is_below_range, plain_scales
 from implicitsolve.nonlinear._state import is_rounding
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
@@ -41,6 +41,7 @@ class OneConvergence:
     start_norm: float
     previous_x: HostArray
     unit: float
+    smallest: float
     xtol: float
     reference: HostArray | None
 
@@ -55,7 +56,9 @@ class OneConvergence:
         size = self._norm(self.x)
         if 0 < step < math.inf and math.isfinite(self.norm):
             self._estimate(moved, step, size)
-        is_held = self.norm == 0 or self._holds(moved)
+        is_held = (
+            self.norm == 0 or bool(is_below_range(self.norm, size, self.unit, self.smallest)) or self._holds(moved)
+        )
         if not stop.judges_x:
             if is_held:
                 self._take_success(size)
@@ -126,6 +129,7 @@ class BatchConvergence:
     scheduler: Any
     measured: Norms | None
     unit: float
+    smallest: float
     xtol: float
 
     def _part(self, rows: Indices) -> tuple[Any, Array, Array]:
@@ -151,6 +155,8 @@ class BatchConvergence:
             away |= self.RUNS_AWAY & progress.is_lost(state.norms, state.start_norms, self.unit)
         held &= ~(runs_away & stop.judges_x)
         away &= stop.judges_x & is_finite
+        if self.truth is None:
+            held = held | is_below_range(state.norms, progress.size, self.unit, self.smallest)
         failed = np.isin(state.status, UNMOVED)
         self._note_converged(state.status, state.norms, state.measure, state.x, held & ~away)
         state.status[(away & (state.status <= CONVERGED)) | (failed & runs_away)] = AT_INFINITY
