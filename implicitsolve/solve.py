@@ -119,9 +119,9 @@ def root(
     bounds : tuple of two array_like, or scipy.optimize.Bounds, optional
         ``(lower, upper)``, in place of those that the problem declares. See `Problem` and the notes.
     x_scale, f_scale : array_like or "auto", optional
-        Sizes of the unknowns and of the equations, in place of those that the problem declares. With `f_scale` the
-        stopping rule reads norm(F(x) / f_scale) <= max(atol, rtol * norm(F(x0) / f_scale)), and the norms of the result
-        are these. See `Problem`.
+        Sizes of the unknowns and of the equations, in place of those that the problem declares. The error of x is that
+        of x / x_scale. With `f_scale` the norms of the result, and tolerances of F, are those of F / f_scale:
+        norm(F(x) / f_scale) <= max(atol, rtol * norm(F(x0) / f_scale)). See `Problem`.
     **scipy_keywords
         `args`, `jac` and `tol`, as of `scipy.optimize.root`, for a plain function: ``F(x, *args)``; the function
         ``jac(x, *args)``, or True where F returns ``(F, J)``; ``stop=NonlinearStop(atol=tol)``. SciPy's other keywords
@@ -163,7 +163,7 @@ def root(
     With `bounds`, iterates and all points of evaluation lie within them: differences are taken inwards, and a step
     leaves the part min(0.1, ||F|| / ||F(x0)||) of the distance to a bound, so that a root on a bound is approached as
     fast as ||F|| falls. Where a step shortened so gains little, the unknowns at bounds are held and ||F + J s|| is
-    minimized over the others. Convergence is the same inequality as without bounds; a system that becomes stationary
+    minimized over the others. Convergence is judged as without bounds; a system that becomes stationary
     on a bound without a root ends as STATIONARY_ON_BOUND. `NewtonKrylov`, `SparseNewton` and `BlockNewton` keep
     bounds, and "auto" uses no others; the other methods raise. A difference product next to a bound may take two
     residuals.

@@ -175,7 +175,8 @@ class RootResult(NamedTuple):
     status : Array of int32
         How the solve ended, a code of `implicitsolve.Status`.
     residual_norm, target : Array
-        The two sides of the stopping inequality at x.
+        Norm of F at x, and what it had to fall to; where the error of x decides, the norm at which it is expected to
+        be `xtol`.
     iterations : Array of int32
         Steps.
     residuals, products : Array of int32
@@ -218,7 +219,7 @@ def root(
     method : NewtonKrylov, BlockNewton or str, optional
         That of `implicitsolve.root`. Default "auto".
     stop : NonlinearStop, optional
-        When a system has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|.
+        When a system has converged. Default: the estimated error of x is at most sqrt(eps) of x.
     adjoint_method, adjoint_stop : optional
         `method` and `stop` of `implicitsolve.pull_back`, for reverse mode, and of `push_forward`, for forward mode.
         Default: ||c - J^H lam||_2 <= 1e-6 ||c||_2 (1.2e-5 in float32) for the cotangent c.

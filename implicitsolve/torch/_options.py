@@ -29,9 +29,8 @@ class SolveOptions:
     method : solver or str, optional
         That of `implicitsolve.root`. Default "auto".
     stop : NonlinearStop, optional
-        When the forward solve has converged. The default None is `root`'s own rule or an absolute residual of 1e-8
-        (1e-5 in float32), whichever is met first: the states of a layer are of size 1, and a warm start leaves a
-        residual that no relative tolerance can be asked of.
+        When the forward solve has converged. The default None is max|F(x)| <= max(1e-8, sqrt(eps) max|F(x0)|), with
+        1e-5 in float32: the states of a layer are of size 1. `solve` has the rule of `root`.
     adjoint_method : Krylov or direct method, optional
         That of `implicitsolve.pull_back`. Default: its own choice.
     adjoint_stop : LinearStop, optional

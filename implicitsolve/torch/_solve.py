@@ -54,8 +54,7 @@ def solve(
     method : NewtonKrylov, BlockNewton or str, optional
         That of `implicitsolve.root`. Default "auto".
     stop : NonlinearStop, optional
-        When a forward solve has converged. Default: max|F(x)| <= sqrt(eps) max|F(x0)|. With a warm start give an
-        absolute tolerance.
+        When a forward solve has converged. Default: the estimated error of x is at most sqrt(eps) of x.
     adjoint_method, adjoint_stop : optional
         `method` and `stop` of `implicitsolve.pull_back`. Default: ||c - J^H lam||_2 <= 1e-6 ||c||_2 (1.2e-5 in
         float32) for the cotangent c.
