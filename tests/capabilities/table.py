@@ -148,6 +148,7 @@ ROWS = {name: row for rows in TABLE.values() for name, row in rows.items()}
 # Public names without a row: settings, results and exceptions, which hold whatever arrays they are given, and what
 # makes or moves arrays.
 DATA = {
+    "AccuracyWarning",
     "AdjointResult",
     "drivers.BatchResult",
     "BlockBanded",

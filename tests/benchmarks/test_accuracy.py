@@ -1,0 +1,33 @@
+"""The accuracy page: its systems, what counts as solved, and its table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.accuracy.__main__ import RIGHT, Record, main
+from benchmarks.accuracy.systems import KINDS, systems
+
+
+def test_the_systems_are_of_all_kinds_and_vanish_at_their_roots():
+    found = list(systems(2 * len(KINDS), seed=1))
+    assert len({system.kind for system in found}) == len(KINDS) == 8
+    for system in found:
+        if system.root is not None:
+            assert system.error(system.root) == 0
+            start, end = (np.abs(system.residual(x)).max() for x in (system.x0, system.root))
+            assert end <= 1e-12 * start or np.abs(system.x0 - system.root).max() <= 1e-3 * np.abs(system.root).max()
+
+
+def test_a_success_far_from_the_root_is_false():
+    record = Record(errors=[0.0, 0.1 * RIGHT, 10 * RIGHT, np.inf], claims=[True, False, True, True])
+    assert (record.solved, record.false) == (1, 2)
+
+
+def test_the_table_has_a_row_for_each_kind_and_solver(tmp_path):
+    path = tmp_path / "accuracy.md"
+    main(["--count", "16", "--seed", "1", "--methods", "auto,hybr", "--write", str(path)])
+    rows = [line.split(" | ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][2:]
+    kinds = [system.kind for system in systems(len(KINDS), seed=1)]
+    assert [row[1] for row in rows] == [*kinds, "all"] * 2
+    assert [row[2] for row in rows] == [*["2"] * len(KINDS), "16"] * 2
+    assert [row[4] for row in rows[: len(KINDS) + 1]] == ["0"] * (len(KINDS) + 1)  # false successes of `root`
