@@ -119,7 +119,12 @@ def newton_batch(
         solver.solve_in_lanes()
         worse = solver.norms[:, 0] > solver.norms[:, 1]  # than x0: in lanes the last point is kept, here the best
         solver.x[worse] = np.reshape(x0, solver.x.shape)[worse]
-        solver.solve_others(np.flatnonzero(worse | (solver.status == Status.RUNNING)))
+        others = worse | (solver.status == Status.RUNNING)
+        if stop.judges_x:  # what F's rounding has ended, or a tolerance of F alone, may be accurate, or not
+            is_open = np.isin(solver.status, (Status.STAGNATED, Status.LINE_SEARCH_FAILED))
+            is_rough = (solver.status == Status.CONVERGED) & stop.judges_F
+            others |= is_open | is_rough
+        solver.solve_others(np.flatnonzero(others))
         if np.isnan(solver.norms[:, 1]).all():  # which is a mistake, if it is an exception
             solver.compiled.evaluate(x[0], solver.p[0], np.empty_like(x[0]))
         solver.confirm()
@@ -141,7 +146,7 @@ class _Solver:
         self.shape, self.batch = x.shape, (N // k, k, structure.width)
         self.sides = (shape[0], shape[1] if len(shape) == 2 else 1, k)
         self.x, self.p, self.F = x.reshape((B, N)), p, np.empty((B, N), x.dtype)
-        self.status, self.norms = np.full(B, int(Status.RUNNING)), np.zeros((B, 2), np.finfo(x.dtype).dtype)
+        self.status, self.norms = np.full(B, int(Status.RUNNING)), np.zeros((B, 3), np.finfo(x.dtype).dtype)
         self.work = np.zeros((B, 2), np.int64)  # steps, evaluations
         self.target = np.zeros(B)
         self.steps: list[NewtonStep] = []
@@ -156,10 +161,12 @@ class _Solver:
             return
         call = self.compiled.of_lanes
         precision = float(np.finfo(dtype).eps)
-        rtol = stop.relative(precision)
+        rtol = stop.relative(precision) if stop.judges_F else 0.0
+        atol = stop.atol if stop.judges_F else -1.0
+        xtol = 0.0 if stop.judges_F else stop.error_limit(precision)
         rates = relative_length(precision, T), floor_length(precision), slowest_rate(k * min(m, T))
         measured = np.empty(len(self.x), dtype)
-        settings = self.sides, bands.lower, (float(stop.atol), rtol, precision, *rates), limit
+        settings = self.sides, bands.lower, (float(atol), rtol, xtol, precision, *rates), limit
 
         def run(part: slice) -> None:
             work = _newton_lanes.workspace(T, k, bands.lower, bands.upper, self.p.shape[1], dtype)
@@ -170,6 +177,8 @@ class _Solver:
 
         share(run, len(self.x), 200.0 * self.x.size, PIECES)
         self.target = np.maximum(stop.atol, rtol * self.norms[:, 1])
+        if not stop.judges_F:  # what another evaluation has to agree with
+            self.target = 2 * self.norms[:, 0] + 64 * precision * self.norms[:, 1]
         ended = self.status != Status.RUNNING
         self.norms[ended, 0] = measured[ended]
         self.status[(self.status == Status.CONVERGED) & ~(measured <= self.target)] = Status.RUNNING
@@ -184,6 +193,7 @@ class _Solver:
         self.x[rows], self.F[rows] = (np.reshape(part, (rows.size, -1)) for part in (result.x, result.fun))
         self.status[rows], self.work[rows, 0], self.target[rows] = result.status, result.iterations, result.target
         self.norms[rows, 0], self.norms[rows, 1] = result.residual_norm, result.initial_norm
+        self.norms[rows, 2] = np.nan if result.error is None else result.error
         self.steps = [replace(step, systems=rows[step.systems]) for step in result.steps[1:]]
 
     def confirm(self) -> None:
@@ -236,9 +246,13 @@ class _Solver:
             target=self.target,
             counts=Counts(residuals=1),
         )
+        is_known = (self.status == Status.CONVERGED) & np.isfinite(self.norms[:, 2])
+        unit = float(np.finfo(self.norms.dtype).eps)
+        errors = np.where(is_known, self.norms[:, 2] + unit, np.nan)
         return NonlinearResult(
             x=self.x.reshape(self.shape),
             fun=self.F.reshape(self.shape),
+            error=np.where((self.status == Status.CONVERGED) & (self.norms[:, 0] == 0), unit, errors),
             status=self.status,
             residual_norm=self.norms[:, 0],
             initial_norm=self.norms[:, 1],

@@ -38,6 +38,7 @@ TARGET, UNIT, START, NORM, MEASURE, FIRST = (
     steps.TARGET, steps.UNIT, steps.START, steps.NORM, steps.MEASURE, steps.FIRST,
 )  # fmt: skip
 BEST, SINCE, RATE, STEPS, EVALUATIONS = steps.BEST, steps.SINCE, steps.RATE, steps.STEPS, steps.EVALUATIONS
+ERROR = steps.ERROR
 ALL = np.int64(2**LANES - 1)
 is_fast, largest_ratio = inner(_rules.is_fast), inner(_rules.largest_ratio)
 
@@ -99,9 +100,9 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
     """Solve the systems x (B, N), in place; one for which this method is not enough keeps its x and its status.
 
     `call` evaluates all lanes. `shape` is that of one system.
-    `tolerances` are atol, rtol, the rounding unit, the relative length of differences, that of the floor below it, and
-    the slowest rate with a stale Jacobian. `work` is from `workspace`. `norms` (B, 2) takes max|F|
-    at x and at x0, `counts` (B, 2) the steps and the evaluations.
+    `tolerances` are atol, rtol, xtol (0 where F decides; else atol is negative), the rounding unit, the relative length
+    of differences, that of the floor below it, and the slowest rate with a stale Jacobian. `work` is from `workspace`.
+    `norms` (B, 3) takes max|F| at x and at x0, and the estimated error, `counts` (B, 2) the steps and the evaluations.
     """
     x, p, F_out = view(x), view(p), view(F_out)
     status, norms, counts = view(status), view(norms), view(counts)
@@ -110,7 +111,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
     V, J, pivots = lanes(view(work[0])), lanes(view(work[2])), lanes(view(work[3]))
     scales, S = lanes(lengths), lanes(state)
     factors = J, pivots, view(work[8]), lower
-    atol, rtol, precision, relative, least, slowest = tolerances
+    atol, rtol, xtol, precision, relative, least, slowest = tolerances
     user = shape, given
     outputs = x, F_out, status, norms, counts
     waiting, idle = ZERO, ALL
@@ -139,7 +140,7 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
                 running, singular = steps.learn(V, scales, relative, running)
                 _leave(outputs, state, who, singular)
                 idle |= singular
-            good, fast = _step(call, user, numbers, V, S, updates, running, slowest)
+            good, fast = _step(call, user, numbers, V, S, factors, updates, running, slowest)
             rejected = running & ~good
             if updates == 0 and rejected != 0:
                 taken, finite = steps.backtrack(call, user, numbers, V, S, factors, rejected)
@@ -150,9 +151,10 @@ def solve(call, x, p, F_out, shape, lower, tolerances, limit, work, status, norm
                     _finish(outputs, numbers, state, who, failed & finite & ~exhausted, LINE_SEARCH_FAILED)
                     _leave(outputs, state, who, failed & ~finite & ~exhausted)
                     idle |= failed
+                S[ERROR] = select(mask_of(taken), S[ERROR] * 0 + np.inf, S[ERROR])
                 good |= taken
                 fast &= ~taken
-            idle |= _ended(outputs, numbers, state, who, S, good, running & ~idle, limit)
+            idle |= _ended(outputs, numbers, state, who, S, good, running & ~idle, limit, xtol * xtol)
             running = good & fast & ~idle
             updates += 1
 
@@ -167,7 +169,7 @@ def _load(numbers, given, lengths, state, x, p, who, lane, b):
         given[q, lane] = p[b, q]
     for c in range(lengths.shape[1]):
         lengths[FLOOR, c, lane], lengths[GUESS, c, lane] = 0, 1
-    state[SINCE, lane], state[STEPS, lane], state[EVALUATIONS, lane] = 0, 0, 1
+    state[SINCE, lane], state[STEPS, lane], state[EVALUATIONS, lane], state[ERROR, lane] = 0, 0, 1, np.inf
 
 
 @inner
@@ -188,7 +190,7 @@ def _begin(call, user, numbers, V, S, new, atol, rtol):
 
 
 @inner
-def _step(call, user, numbers, V, S, updates, running, slowest):
+def _step(call, user, numbers, V, S, factors, updates, running, slowest):
     """Try the step in the running lanes; return where it reduces ||F|| and was taken, and which are not slow yet."""
     N, excess = V.shape[1], V[STEP, 0] * 0
     for i in range(N):
@@ -203,18 +205,19 @@ def _step(call, user, numbers, V, S, updates, running, slowest):
     fast = is_fast(rate, S[RATE] if updates > 1 else rate, slowest)
     S[RATE] = rate
     steps.count(S, running)
+    S[ERROR] = select(is_good, steps.error_of(V, factors, rate, running), S[ERROR])
     steps.accept(V, S, is_good, largest, norm)
     return bits(is_good), bits(fast)
 
 
 @inner
-def _ended(outputs, numbers, state, who, S, good, running, limit):
+def _ended(outputs, numbers, state, who, S, good, running, limit, xtol2):
     """Write out the systems that have ended by the step, which was accepted in the lanes `good`; return these."""
     mask = mask_of(running)
     is_best = mask & (S[MEASURE] < NEW_BEST * S[BEST])
     S[BEST] = select(is_best, S[MEASURE], S[BEST])
     S[SINCE] = select(is_best, S[SINCE] * 0, select(mask, S[SINCE] + 1, S[SINCE]))
-    ended = good & bits(S[MEASURE] <= S[TARGET])
+    ended = good & bits((S[MEASURE] <= S[TARGET]) | (S[MEASURE] == 0) | (S[ERROR] < xtol2))
     _finish(outputs, numbers, state, who, ended, CONVERGED)
     diverged = running & ~ended & bits(S[NORM] > BLOWN_UP**2 * S[START])
     _finish(outputs, numbers, state, who, diverged, DIVERGED)
@@ -239,6 +242,7 @@ def _finish(outputs, numbers, state, who, ended, code):
             for i in range(x.shape[1]):
                 x[b, i], F_out[b, i] = numbers[X, i * LANES + lane], numbers[F, i * LANES + lane]
             status[b], norms[b, 0], norms[b, 1] = code, state[MEASURE, lane], state[FIRST, lane]
+            norms[b, 2] = np.sqrt(state[ERROR, lane])
             counts[b, 0], counts[b, 1] = int(state[STEPS, lane]), int(state[EVALUATIONS, lane])
 
 

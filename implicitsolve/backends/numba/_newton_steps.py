@@ -17,6 +17,7 @@ from implicitsolve.backends.numba._views import smaller
 from implicitsolve.globalize._line_search import LENGTHS, PROMISING, Backtracking
 from implicitsolve.globalize._rules import MAX_AGE, SUFFICIENT_DECREASE
 from implicitsolve.linearize._difference_steps import TRUSTED
+from implicitsolve.nonlinear._accuracy import FALLEN, MODEL, NEAR
 from implicitsolve.nonlinear._state import ROUNDING
 
 # As NumPy's integers: for each value of a Python integer Numba would compile a callee of its own.
@@ -24,8 +25,8 @@ X, F, TRIAL, TRIAL_F, STEP, SCRATCH, ARGUMENT, PAIRS = np.arange(8)  # PAIRS: wh
 VECTORS = 7 + 2 * MAX_AGE
 FLOOR, GUESS = np.arange(2)  # rows of `lengths`
 # Rows of the lanes' states S; norms are squares of ||F|| in units of 1 / UNIT
-TARGET, UNIT, START, NORM, MEASURE, FIRST, BEST, SINCE, RATE, STEPS, EVALUATIONS = np.arange(11)
-STATES = 11  # how many these are
+TARGET, UNIT, START, NORM, MEASURE, FIRST, BEST, SINCE, RATE, STEPS, EVALUATIONS, ERROR = np.arange(12)
+STATES = 12  # how many these are; ERROR is the square of the estimated one
 TRIALS, GROWTH = Backtracking().max_trials, Backtracking().growth_limit
 
 
@@ -167,6 +168,31 @@ def _dot(V, s):
     for i in range(1, V.shape[1]):
         a = fma(V[s, i], V[SCRATCH, i], a)
     return a
+
+
+@inner
+def error_of(V, factors, rate, running):
+    """Square of the estimated error at the trial point, relative to it, after a step that left `rate` of ||F||.
+
+    As `implicitsolve.nonlinear._accuracy` has it: by the contraction of F, and near a root by the correction that the
+    factors predict.
+    """
+    step = size = rate * 0
+    for i in range(V.shape[1]):
+        step, size = fma(V[STEP, i], V[STEP, i], step), fma(V[TRIAL, i], V[TRIAL, i], size)
+    bound = rate * rate * step
+    is_near = (bound <= NEAR * NEAR * size) & (rate <= FALLEN)
+    if running & bits(is_near) != 0:
+        for i in range(V.shape[1]):
+            V[SCRATCH, i] = V[TRIAL_F, i]
+        divide(factors, V[SCRATCH])
+        square = rate * 0
+        for i in range(V.shape[1]):
+            square = fma(V[SCRATCH, i], V[SCRATCH, i], square)
+        least = MODEL * MODEL * bound
+        bound = select(is_near, select(square > least, square, least), bound)
+    rest = 1 - np.sqrt(bound / step)
+    return select((rest > 0) & (size > 0), bound / (rest * rest * size), rate * 0 + np.inf)
 
 
 @inner
