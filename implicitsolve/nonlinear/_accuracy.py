@@ -168,7 +168,9 @@ class Progress:
         correction = larger(correction, self.away_gain * self.norm * (step / self.step))
         is_far = (self.size > FAR * self.reference) & (self.contractions < 2)
         is_unknown = is_far | (self.falls < 2) | ((before > 0) & (before * FARTHEST < step))
-        remaining = where(correction < step, self.ratio(correction * step, step - correction), math.inf)
+        has_contracted = correction < step
+        growth = self.ratio(step, where(has_contracted, step - correction, step))  # 1 / (1 - theta)
+        remaining = where(has_contracted, correction * growth, math.inf)
         self.error = where(is_unknown, math.inf, self.ratio(remaining, scale) + unit)
         length = larger(where(correction < math.inf, correction, 0.0), step)
         self.direction = where(is_unknown, math.inf, self.ratio(length, scale))
