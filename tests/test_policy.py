@@ -276,12 +276,12 @@ def test_of_newton_s_methods_on_either_alone(method, backend, seed, F_power, x_p
 )
 @every_method
 def test_converged_means_that_a_fresh_evaluation_meets_the_inequality(method, backend, seed, dtype, norm):
-    system, stop = chain(method, seed, dtype=dtype), NonlinearStop(norm=norm)
+    eps = np.finfo(dtype).eps
+    system, stop = chain(method, seed, dtype=dtype), NonlinearStop(norm=norm, rtol=math.sqrt(eps))
     result = system.solve(method, stop=stop)
     assert result.x.dtype == dtype
     size = (lambda F: np.abs(F).max(axis=1)) if norm == "max" else (lambda F: np.linalg.norm(F, axis=1))
     first, last = size(system.residual(np.zeros_like(result.x))), size(system.residual(result.x))
-    eps = np.finfo(dtype).eps
     target = math.sqrt(eps) * first
     slack = 1 + 8 * eps * (norm == "2")  # the order of a sum
     rounding = 16 * eps * size(1 + np.abs(result.x))  # of x - tanh(...), which may depend on the batch

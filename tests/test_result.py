@@ -253,13 +253,14 @@ def test_the_targets_of_a_race_and_of_a_batch_in_chunks():
         return ims.Problem(lambda x: x**3 - c, batch_ndim=1, take=lambda rows: cubes(c[rows]))
 
     problem, x0 = cubes(np.arange(1.0, 7.0)[:, None]), np.full((6, 1), 2.5)
-    expected = ims.root(problem, x0).target
+    stop = ims.NonlinearStop(rtol=1e-8)
+    expected = ims.root(problem, x0, stop=stop).target
     assert expected.shape == (6,)
     with ThreadPoolExecutor(1) as executor:
         np.testing.assert_array_equal(
-            ims.drivers.solve_batch(problem, x0, executor=executor, chunks=2).target, expected
+            ims.drivers.solve_batch(problem, x0, stop=stop, executor=executor, chunks=2).target, expected
         )
-    np.testing.assert_array_equal(ims.drivers.race(problem, [x0, 2 * x0]).target, expected)
+    np.testing.assert_array_equal(ims.drivers.race(problem, [x0, 2 * x0], stop=stop).target, expected)
 
 
 def test_problems_and_results_are_compared_by_identity():

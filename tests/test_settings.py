@@ -51,7 +51,8 @@ def test_nothing_changes_after_construction(cls):
         value.anything = 1
 
 
-CHANGE = {"Pool", "Record", "SearchResult", "Solution", "SolveMemory", "Task"}  # that hold a state, beside loops'
+# Those that hold a state, beside loops'.
+CHANGE = {"Pool", "Progress", "Record", "SearchResult", "Solution", "SolveMemory", "Task", "Trial"}
 
 
 def test_other_dataclasses_do_not_change_either():

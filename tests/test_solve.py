@@ -50,4 +50,4 @@ def test_every_second_block_is_eliminated_whatever_the_method(name):
     np.testing.assert_array_equal(result.iterations, half.iterations)
     np.testing.assert_array_equal(result.x[:, 1::2], half.x)
     whole = ims.root(replace(layer, halves=None), method=name)
-    assert (whole.iterations != result.iterations).any()
+    assert (whole.x != result.x).any()

@@ -139,12 +139,14 @@ def test_settings_are_values(make):
         (LinearStop(rtol=1e-8, atol=2), "||b - A x||_2 <= max(2, 1e-08 * ||b||_2)"),
         (LinearStop(), "||b - A x||_2 <= max(1e-06, 100 eps) * ||b||_2"),
         (LinearStop(atol=2), "||b - A x||_2 <= 2"),
-        (NonlinearStop(), "max|F(x)| <= sqrt(eps) * max|F(x0)|"),
+        (NonlinearStop(), "error(x) <= sqrt(eps)"),
+        (NonlinearStop(xtol=1e-6, norm="2"), "error(x) <= 1e-06"),
+        (NonlinearStop(xtol=1e-6, atol=2), "error(x) <= 1e-06 and max|F(x)| <= 2"),
         (NonlinearStop(rtol=0.5, norm="2"), "||F(x)||_2 <= 0.5 * ||F(x0)||_2"),
         (NonlinearStop(norm=abs, atol=1), "norm(F(x)) <= 1"),
         (NonlinearStop(rtol=0.0), "max|F(x)| <= 0"),
     ],
-    ids=["linear", "linear default", "linear absolute", "default", "2-norm", "callable", "zero"],
+    ids=["linear", "linear default", "linear absolute", "default", "of x", "of both", "2-norm", "callable", "zero"],
 )
 def test_the_rule_reads_as_the_inequality(stop, text):
     assert str(stop) == text

@@ -70,7 +70,8 @@ class OneConvergence:
                 self.status = AT_INFINITY
         elif step == 0 and moved is not None and progress.direction <= self.xtol:
             self._settle(self.xtol)
-        if self.status == RUNNING and self.RUNS_AWAY and progress.is_lost(self.norm, self.start_norm, self.unit):
+        may_be_lost = self.status == RUNNING and self.RUNS_AWAY and stop.judges_x
+        if may_be_lost and progress.is_lost(self.norm, self.start_norm, self.unit):
             self.status = AT_INFINITY
 
     def _holds(self, moved: HostArray | None) -> bool:

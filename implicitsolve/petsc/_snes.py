@@ -14,7 +14,8 @@ from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import LIMITED, NEGLIGIBLE, Progress
-from implicitsolve.nonlinear._loop import UNMOVED, IterationLoop
+from implicitsolve.nonlinear._convergence import UNMOVED
+from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import NonlinearMethod, SolveContext, is_rounding
 from implicitsolve.petsc._library import callers_errors, checked_options, petsc, with_options
 from implicitsolve.petsc._system import PETScSystem
