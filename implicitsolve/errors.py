@@ -14,7 +14,10 @@ else:
 
 
 class AccuracyWarning(RuntimeWarning):
-    """A solve met the caller's tolerance of F at an x whose estimated error exceeds 1e-3 of it."""
+    """A solve met the caller's tolerance of F at an x whose estimated error exceeds 1e-3 of it.
+
+    `pull_back` and `push_forward` warn of derivatives at such an x, and at one whose error is not known.
+    """
 
 
 class NoConvergence(_ScipyNoConvergence):

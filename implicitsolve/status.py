@@ -124,6 +124,12 @@ class Status(enum.IntEnum):
         "the residual falls while x moves on by steps that do not become shorter: its root may lie at infinity",
         "There may be no root at all, or none that this start leads to: start elsewhere, or set `bounds`.",
     )
+    INACCURATE = (
+        19,
+        "the adjoint or tangent equation was solved, but differences of the residual contradict its J",
+        "The derivatives or the declared structure may be wrong (`implicitsolve.testing.check_derivatives`). Where J "
+        "comes from differences, F may vary too fast or be too noisy for them: give `x_scale`, or `jvp` and `vjp`.",
+    )
 
 
 CUT = (Status.STOPPED_BY_MONITOR, Status.EVALUATION_LIMIT, Status.TIME_LIMIT)  # ended at the caller's request

@@ -40,7 +40,7 @@ class AdjointResult(Ending):
     adjoint : Array
         Solution of J^H adjoint = cotangent, shaped like x.
     status : Status or ndarray of int
-        CONVERGED, the linear solve's failure, or FORWARD_NOT_CONVERGED.
+        CONVERGED, the linear solve's failure, FORWARD_NOT_CONVERGED, or INACCURATE.
     linear : LinearResult
         The adjoint solve.
     counts : Counts
@@ -70,7 +70,7 @@ class TangentResult(Ending):
     tangent : Array
         Derivative of the solution along the parameters' tangents, shaped like x.
     status : Status or ndarray of int
-        CONVERGED, the linear solve's failure, or FORWARD_NOT_CONVERGED.
+        CONVERGED, the linear solve's failure, FORWARD_NOT_CONVERGED, or INACCURATE.
     linear : LinearResult
         The tangent solve.
     counts : Counts

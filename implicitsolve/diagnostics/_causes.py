@@ -291,6 +291,10 @@ def find_linear_cause(
     if status == Status.FORWARD_NOT_CONVERGED:
         what = "The linear system was solved, but x is not a solution, so this is not a derivative of the solution."
         return what, "Converge the forward solve first: explain() of its result describes why it failed."
+    if status == Status.INACCURATE:
+        what = "The linear system was solved, but J is not that of F: differences of F contradict it."
+        more = "for a J from differences `x_scale`, or `jvp` and `vjp`"
+        return what, f"implicitsolve.testing.check_derivatives, a wider structure; {more}."
     if status == Status.ITERATION_LIMIT:
         more = "LinearStop(max_iterations=...)" if norm <= CLOSE * target else "a larger `restart` of the method"
         return reached, f"`M`, a preconditioner, then {more}.{transposed}"

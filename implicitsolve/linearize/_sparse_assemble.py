@@ -208,13 +208,14 @@ def sparse_jacobian(
     known: Detection | None = None,
     *,
     by_columns: bool = False,
+    h: Array | None = None,
 ) -> SparseMatrix | None:
     """J(x), for x (B, N), by the colors of the declared pattern, or else of a detected one; None if there is none.
 
     A pattern that the solve has detected, `known`, is used unless it misses entries at x. A row that depends on nearly
     all unknowns takes an adjoint product; without such products, if `by_columns`, all of them take one for each column.
-    A declared pattern that misses entries is a ValueError: J d is not the product, or the change of F, along a random
-    d.
+    Central differences have the lengths `h`. A declared pattern that misses entries is a ValueError: J d is not the
+    product, or the change of F, along a random d.
     """
     problem = evaluator.problem
     if not takes_indices(x):
@@ -238,7 +239,8 @@ def sparse_jacobian(
     if not (assembler.is_exact or vjp is not None or by_columns):
         return None
     jvp, evaluate, base = product.matvec, (lambda z: product.matvec(z - x)), xp.zeros_like(x)
-    h = evaluator.inward(x, eps(xp, evaluator.dtype) ** (1 / 3) * xp.maximum(xp.abs(x), 1.0))
+    if h is None:
+        h = evaluator.inward(x, eps(xp, evaluator.dtype) ** (1 / 3) * xp.maximum(xp.abs(x), 1.0))
     if evaluator.has_exact_products:
         J = assembler.products(jvp, x)
     elif F is not None:
@@ -263,7 +265,7 @@ def sparse_jacobian(
     wrong = np.flatnonzero(wrong_rows(evaluate, x, base, J.structure, J.data, d, NONE, mismatch))
     if wrong.size:
         if found is known:
-            return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns)
+            return sparse_jacobian(caller, evaluator, x, F, by_columns=by_columns, h=h)
         if problem.sparse_structure is None:
             return None
         raise ValueError(

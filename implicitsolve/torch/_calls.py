@@ -143,7 +143,7 @@ class Call(ABC):
             problem, at, given = self.pushed(x, tensors, tangents)
             outcome = push_forward(problem, at, given, method=options.adjoint_method, stop=options.adjoint_stop)
             found = to_tensor(outcome.tangent)
-        options.report(self.caller, "tangent solve", outcome.linear)
+        options.report(self.caller, "tangent solve", outcome)
         return found
 
     def pushed(self, x: Tensor, tensors: Tensors, tangents: Sequence[Tensor | None]) -> tuple[Problem, Any, Any]:
@@ -161,7 +161,7 @@ class Call(ABC):
             problem = self.problem(start, tensors, point)
             outcome = pull_back(problem, start, c, method=options.adjoint_method, stop=options.adjoint_stop, wrt=())
             found = to_tensor(outcome.adjoint)
-        options.report(self.caller, "adjoint solve", outcome.linear)
+        options.report(self.caller, "adjoint solve", outcome)
         return found
 
     def batched(self, size: int, dims: Dims, x0: Any, tensors: Tensors) -> tuple[Call, Any, Tensors]:

@@ -136,7 +136,7 @@ class LayerCall(Call):
             )
             outcome = pull_back(
                 self.layer_problem,
-                self.result,
+                self.result.x,
                 to_array(cotangent),
                 method=options.adjoint_method,
                 x0=None if start is None else to_array(start),
@@ -147,7 +147,7 @@ class LayerCall(Call):
                 warm.keep(warm.owner.adjoints, to_tensor(outcome.adjoint), np.atleast_1d(outcome.linear.success))
             gradients: list[Any] = [outcome.gradients[name] for name in names]
             found = tuple(to_tensor(g.data if scipy.sparse.issparse(g) else g) for g in gradients)
-        options.report(self.caller, "adjoint solve", outcome.linear)
+        options.report(self.caller, "adjoint solve", outcome)
         return found
 
     def problem(self, like: Any, tensors: Sequence[Tensor], point: Linearization | None = None) -> Problem:
@@ -158,8 +158,8 @@ class LayerCall(Call):
     def pushed(
         self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]
     ) -> tuple[Problem, Any, Any]:
-        """The adapter's problem, its result, and the tangents by name."""
-        return self.layer_problem, self.result, self.named(tangents)
+        """The adapter's problem, its solution, and the tangents by name."""
+        return self.layer_problem, self.result.x, self.named(tangents)
 
     def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
         """Arrays on the memory of the tensors that are there, by name."""

@@ -50,7 +50,7 @@ def test_a_forward_solve_that_failed_is_reported(rng):
     cotangent = rng.standard_normal(result.x.shape)
     assert (pull_back(layer, result, cotangent).status == Status.FORWARD_NOT_CONVERGED).all()
     assert (push_forward(layer, result, {"b": np.ones(3)}).status == Status.FORWARD_NOT_CONVERGED).all()
-    one = replace(result, status=np.asarray([1, 2, 1]))
+    one = replace(result, status=np.asarray([1, 2, 1]), error=np.full(3, 1e-10))
     assert pull_back(layer, one, cotangent).status.tolist() == [1, Status.FORWARD_NOT_CONVERGED, 1]
     few = pull_back(layer, one, cotangent, stop=LinearStop(rtol=1e-13, max_iterations=1))
     assert (few.status == Status.ITERATION_LIMIT).all()
