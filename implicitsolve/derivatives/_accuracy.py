@@ -13,11 +13,11 @@ import numpy as np
 
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._arrays.namespace import array_namespace, eps
-from implicitsolve._typing import Array, HostArray
+from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.derivatives._systems import DROWNED
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._detect import random_direction
-from implicitsolve.linearize._difference_steps import rms
+from implicitsolve.linearize._difference_steps import DifferenceSteps, rms
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.problem import spread
 
@@ -103,6 +103,22 @@ class Differences:
         return total
 
 
+class GivenSteps(DifferenceSteps):
+    """The lengths that are given for all systems (B, T, k), longer where F does not feel them."""
+
+    def __init__(self, given: Array) -> None:
+        super().__init__(given.shape[0], given.shape[2], 1.0)
+        self.given = given
+
+    def follow(self, rows: Indices | slice, x: Array) -> None:
+        """Begin with the lengths themselves."""
+        self.is_guess[rows], self.sign[rows], self.boost[rows] = False, 1.0, 1.0
+
+    def lengths(self, rows: Indices | slice, x: Array) -> Array:
+        """Steps (B, T, k), those of all systems."""
+        return self.given * from_host(self.sign * self.boost, x)[:, None, :]
+
+
 class Lengths:
     """Lengths h (B, N) of the differences for J: where those along one direction agree best with shorter ones."""
 
@@ -132,6 +148,11 @@ class Lengths:
                 break
         self.are_good: HostArray = done  # F is smooth over them
         self.h = evaluator.inward(x, h * from_host(self.factor, x)[:, None])
+
+    def steps(self, block_size: int) -> GivenSteps:
+        """The same for blocks of this size."""
+        systems, size = self.h.shape
+        return GivenSteps(self.along.evaluator.xp.reshape(self.h, (systems, size // block_size, block_size)))
 
 
 class Equation:
@@ -186,6 +207,12 @@ class Equation:
             error = self.spread(distance)
             is_small = error <= np.where(are_good, DROWNED * self.size, self.loose)
             return (self.mismatch(derivative) <= self.limit + TRUST * error) & is_small
+
+    def fails(self, derivative: Array, distance: Array) -> HostArray:
+        """Whether a derivative along d whose error is known to be small contradicts it."""
+        with np.errstate(all="ignore"):
+            error = self.spread(distance)
+            return (self.mismatch(derivative) > self.limit + TRUST * error) & (error <= self.loose)
 
     def holds_for_some(self, along: Differences, asked: HostArray) -> HostArray:
         """Whether it holds by differences along d that are as accurate as F allows: two evaluations, if they are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -39,6 +40,8 @@ from implicitsolve.result import LinearResult, NonlinearResult, per_system, stat
 from implicitsolve.solve import check_linear, linear_solve
 from implicitsolve.status import Status
 from implicitsolve.stopping import LinearStop
+
+TINY_LENGTH = 1e-6  # of a difference, over the root mean square of all
 
 
 def check_problem(caller: str, problem: Any) -> None:
@@ -111,8 +114,24 @@ class Point:
             holds = equation.holds(along.derivative, along.distance, along.are_good)
         else:
             holds = equation.holds(*Differences(evaluator, x, equation.d, self.F).pair((0, 0)), along.are_good)
+        if self.needs_adjoint:
+            holds = holds & ~self._is_contradicted(linear, b, h)
         wrong = asked & ~holds
         return replace(linear, status=np.where(wrong, int(Status.INACCURATE), linear.status)) if wrong.any() else linear
+
+    def _is_contradicted(self, linear: LinearResult, b: Array, h: Array) -> HostArray:
+        """Whether an adjoint is wrong along a direction in which tiny unknowns move as far as others; four evaluations.
+
+        No difference of tiny unknowns tells rounding in those of others from an entry of J.
+        """
+        evaluator, x, xp = self.evaluator, self.flat, self.evaluator.xp
+        size = from_host(norm2(h) / math.sqrt(max(1, x.shape[1])), x)[:, None]
+        if not bool(xp.any(xp.abs(h) < TINY_LENGTH * size)):
+            return np.zeros(x.shape[0], dtype=bool)
+        random = from_host(random_direction(None, x.shape[1], 1), x)
+        d = evaluator.inward(x, xp.maximum(xp.abs(h), size) * random)
+        equation = Equation.of_adjoint(linear.x, b, d, linear.residual_norm)
+        return equation.fails(*Differences(evaluator, x, d, self.F).pair((0, 0)))
 
     def _flatten(self, value: Any, name: str) -> Array:
         """An argument like x, of its dtype, on arrays (B, N)."""
@@ -179,11 +198,11 @@ class Point:
     @cached_property
     def assembler(self) -> Assembler | None:
         """What assembles J, from central differences where there are no exact products; None without a structure."""
-        return (
-            None
-            if self.evaluator.problem.block_structure is None
-            else Assembler(self.evaluator, central=True, lengths=None if self.lengths is None else self.lengths.h)
-        )
+        structure = self.evaluator.problem.block_structure
+        if structure is None:
+            return None
+        steps = None if self.lengths is None else self.lengths.steps(structure.block_size)
+        return Assembler(self.evaluator, central=True, steps=steps)
 
     def _sparse(self) -> SparseMatrix | None:
         """J as a sparse matrix, where a sparse structure is declared or was detected, or is to be."""

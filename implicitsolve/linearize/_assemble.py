@@ -26,7 +26,6 @@ from implicitsolve.linearize._difference_steps import (
     LEAST_CHANGE,
     MAX_ADJUSTMENTS,
     DifferenceSteps,
-    GivenSteps,
     Groups,
     OneSystemDifferences,
     pattern_of,
@@ -48,7 +47,7 @@ AFFINE = 1e-3  # mismatch between a difference and twice the one of half the len
 class Assembler:
     """Assembles J of a problem with a declared structure, or `structure`, for some or all systems of a batch.
 
-    The relative length of differences is `rdiff`, see `DifferenceSteps`; `lengths` (B, N) replace it. `central` ones
+    The relative length of differences is `rdiff`, see `DifferenceSteps`; `steps` replace it. `central` ones
     take two residuals each, with an error of rdiff^2 in place of rdiff. If `certifies`, guessed lengths are checked by
     a second difference: Newton's method checks them by its step.
     """
@@ -61,7 +60,7 @@ class Assembler:
         central: bool = False,
         certifies: bool = True,
         structure: BlockBanded | None = None,
-        lengths: Array | None = None,
+        steps: DifferenceSteps | None = None,
     ) -> None:
         problem = evaluator.problem
         structure = problem.block_structure if structure is None else structure
@@ -74,9 +73,8 @@ class Assembler:
         if central and rdiff is None:
             rdiff = eps(evaluator.xp, evaluator.dtype) ** (1 / 3)
         least = 1.0 if central else None  # accuracy of every entry, however small x is there
-        self.steps = DifferenceSteps(evaluator.rows.size, self.structure.block_size, rdiff, least)
-        if lengths is not None:
-            self.steps = GivenSteps(self.in_blocks(lengths))
+        own = DifferenceSteps(evaluator.rows.size, self.structure.block_size, rdiff, least)
+        self.steps: DifferenceSteps = own if steps is None else steps
         self.central, self.certifies = central, certifies
         self.groups: Groups | None = None
         is_worth_it = Groups.may_pay(self.length, self.structure.width, self.structure.block_size)

@@ -129,22 +129,6 @@ class DifferenceSteps:
         self.is_guess[rows, c] &= where
 
 
-class GivenSteps(DifferenceSteps):
-    """The lengths that are given for all systems (B, T, k), longer where F does not feel them."""
-
-    def __init__(self, given: Array) -> None:
-        super().__init__(given.shape[0], given.shape[2], 1.0)
-        self.given = given
-
-    def follow(self, rows: Indices | slice, x: Array) -> None:
-        """Begin with the lengths themselves."""
-        self.is_guess[rows], self.sign[rows], self.boost[rows] = False, 1.0, 1.0
-
-    def lengths(self, rows: Indices | slice, x: Array) -> Array:
-        """Steps (B, T, k), those of all systems."""
-        return self.given * from_host(self.sign * self.boost, x)[:, None, :]
-
-
 def relative_length(precision: float, blocks: int) -> float:
     """Default relative length of differences for systems of so many blocks; see `DifferenceSteps`."""
     return max(precision**0.25, min(LONGEST, precision**0.5 * blocks))
