@@ -17,6 +17,13 @@ class AccuracyWarning(RuntimeWarning):
     """A solve met the caller's tolerance of F at an x whose estimated error exceeds 1e-3 of it.
 
     `pull_back` and `push_forward` warn of derivatives at such an x, and at one whose error is not known.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from implicitsolve import AccuracyWarning
+    >>> warnings.simplefilter("error", AccuracyWarning)  # in a program: an exception in place of the warning
+    >>> warnings.simplefilter("default", AccuracyWarning)
     """
 
 
