@@ -6,10 +6,10 @@ evaluation. For Newton's method with H = J^-1 of the point before, c is the simp
 
     ||x - x*|| <= ||c|| / (1 - theta),        theta = ||c|| / ||s|| < 1
 
-([1]_, section 2.1): theta is the contraction that the step has shown. Methods without such an inverse predict the
-length of c by the gains of the last steps, ||s|| over what the step took from ||F||: ||c|| is at most the
-largest of them times ||F(x)||. An inexact step that leaves a weak direction alone is short, and those before it were
-not.
+([1]_, section 2.1): theta is the contraction that the step has shown. Methods without such an inverse predict the error
+by the gains of the last steps, ||s|| over what the step took from ||F||: it is at most the largest of them times
+||F(x)||, as 1 / (1 - q) where every step leaves the part q of ||F||. An inexact step that leaves a weak direction alone
+is short, and those before it were not.
 
 Some x are not accurate, however small the prediction. After a step that has enlarged ||F||, two have to reduce it.
 Where x is 10^3 times as large as x0 and the first step, F may vanish at infinity alone, so that two steps in succession
@@ -43,7 +43,7 @@ LOST = 20  # ... from which on a solve ends, once ||F|| has fallen by all digits
 DIGITS = 16  # units of rounding of ||F(x0)|| that are left of it then
 FAR = 1e3  # times x0 and the first step: beyond it x is accurate after two contractions in succession
 FARTHEST = 1e6  # times ||x||: a step that is longer tells nothing of J where it leads
-NEAR = 1e-4  # relative error, as predicted by the contraction of F, up to which the correction is computed
+NEAR = 1e-5  # relative error, as predicted by the contraction of F, up to which the correction is computed
 FALLEN = 0.5  # part of ||F|| left by a step, above which no correction below that of this contraction is believed
 MOVED = 4.0  # times the size of x where J was assembled: farther from there J is compared with a change of F
 CONFIRMED = 0.1  # part of that change by which J may miss it
@@ -74,8 +74,9 @@ def scales(J: HostArray, x: HostArray, before: HostArray, reference: HostArray) 
 
 
 def is_far_from(anchor: HostArray, x: HostArray) -> HostArray:
-    """Where x (b, N) is farther from where J was assembled than J is believed without a measurement."""
-    return np.abs(x - anchor).max(axis=1) > MOVED * np.abs(anchor).max(axis=1)
+    """Where x (b, N) is farther from where J was assembled, but for 0, than J is believed without a measurement."""
+    size = np.abs(anchor).max(axis=1)
+    return (size > 0) & (np.abs(x - anchor).max(axis=1) > MOVED * size)
 
 
 def agrees(evaluator: Evaluator, x: HostArray, F: HostArray, J: HostArray, scale: HostArray) -> HostArray:
@@ -87,6 +88,11 @@ def agrees(evaluator: Evaluator, x: HostArray, F: HostArray, J: HostArray, scale
         change = (evaluator.residual(ahead, keep=False) - F) * rows
         expected = np.einsum("bij,bj->bi", J, ahead - x) * rows
         return np.abs(change - expected).max(axis=1) <= CONFIRMED * np.abs(change).max(axis=1)
+
+
+def next_length(error: Any, step: Any) -> Any:
+    """The correction that belongs to a remaining error of that length, after a step: that of a linear contraction."""
+    return error * step / (step + error)
 
 
 def plain_scales(x: Array, before: Array, reference: Array) -> Array:
@@ -165,7 +171,8 @@ class Progress:
         """
         where, larger = self.where, self.larger
         scale = larger(size, before)
-        correction = larger(correction, self.away_gain * self.norm * (step / self.step))
+        away = next_length(self.away_gain * self.norm * (step / self.step), step)
+        correction = larger(correction, away)
         is_far = (self.size > FAR * self.reference) & (self.contractions < 2)
         is_unknown = is_far | (self.falls < 2) | ((before > 0) & (before * FARTHEST < step))
         has_contracted = correction < step

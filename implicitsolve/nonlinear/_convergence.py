@@ -10,7 +10,16 @@ import numpy as np
 from implicitsolve._arrays.host import gather
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.kernels._norms import Norms, norm2, norm_max
-from implicitsolve.nonlinear._accuracy import LIMITED, NEAR, NEGLIGIBLE, Lengths, Progress, is_below_range, plain_scales
+from implicitsolve.nonlinear._accuracy import (
+    LIMITED,
+    NEAR,
+    NEGLIGIBLE,
+    Lengths,
+    Progress,
+    is_below_range,
+    next_length,
+    plain_scales,
+)
 from implicitsolve.nonlinear._state import is_rounding
 from implicitsolve.status import Status
 from implicitsolve.stopping import NonlinearStop
@@ -103,7 +112,8 @@ class OneConvergence:
 
     def _predicted(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         """The lengths of the correction at x, of the step there, and of x before and after it."""
-        correction = self.progress.gain * self.norm
+        error = self.progress.gain * self.norm
+        correction = next_length(error, step) if error < math.inf else math.inf
         if self.reference is None:
             self.reference = np.maximum(np.abs(self.previous_x), np.abs(moved))
         if not correction <= NEAR * max(before, size):
@@ -190,7 +200,7 @@ class BatchConvergence:
     def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         """The lengths of the corrections at x, of the steps there, and of x before and after them."""
         with np.errstate(all="ignore"):
-            return self.state.progress.gain * self.state.norms, steps, before, sizes
+            return next_length(self.state.progress.gain * self.state.norms, steps), steps, before, sizes
 
     def _by_contraction(self, steps: HostArray, before: HostArray, sizes: HostArray) -> tuple[HostArray, HostArray]:
         """The lengths of the corrections as the contraction of F predicts them, for rules that read F, else infinite.

@@ -216,7 +216,8 @@ class DenseLoop(IterationLoop[DenseState]):
             equations = near_reciprocals(np.abs(J).max(axis=2))
             theta = norm2(F * equations) / norm2(state.F_before[rows] * equations)
             scale = scales(J, x, x - s, state.reference[rows])
-            found = [norm_max(v / scale) for v in (solved(J, F), s, x - s, x)]
+            found = [norm_max(v / scale) for v in (solved(J, F), s, x - s)]
+            found.append(np.ones(rows.size))  # of x, or of what it is relative to
             least = np.where(theta > FALLEN, 1.0, np.where(state.is_exact[rows], 0.0, MODEL))
             found[0] = np.maximum(found[0], least * theta * found[1])
             is_known = np.isfinite(found[0]) & ~_is_singular(J)

@@ -25,7 +25,7 @@ from implicitsolve.krylov import KrylovMethod, KrylovOutcome
 from implicitsolve.krylov._descent import Descent
 from implicitsolve.krylov._recycling import RecycledSpace, RecyclingGMRES
 from implicitsolve.linearize._evaluator import NewSystems
-from implicitsolve.nonlinear._accuracy import NEAR, Lengths, plain_scales
+from implicitsolve.nonlinear._accuracy import NEAR, Lengths, next_length, plain_scales
 from implicitsolve.nonlinear._anderson import Anderson
 from implicitsolve.nonlinear._convergence import LINE_SEARCH_FAILED, NONFINITE, RUNNING, STAGNATED
 from implicitsolve.nonlinear._direction import (
@@ -265,7 +265,7 @@ class KrylovLoop(IterationLoop[_NewtonState]):
 
     def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         state, xp = self.state, array_namespace(moved)
-        corrections = state.progress.gain * state.norms
+        corrections = next_length(state.progress.gain * state.norms, steps)
         is_first = state.progress.steps == 1
         if is_first.any():
             first = xp.maximum(xp.abs(state.x - moved), xp.abs(moved))

@@ -120,7 +120,8 @@ class OneDenseSystem(OneInvertedSystem):
     def _lengths(self, correction: HostArray, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         x0 = self.previous_x
         scale = scales(self.J[None], self.x[None], x0[None], self.reference[None])[0]
-        length, step, before, size = (float(np.abs(v / scale).max()) for v in (correction, moved, x0, self.x))
+        length, step, before = (float(np.abs(v / scale).max()) for v in (correction, moved, x0))
+        size = 1.0  # of x, or of what it is relative to
         if not self.is_exact and self.stop.judges_x and length <= self.xtol * size and self._is_far_from_anchor():
             is_right = agrees(self.evaluator, self.x[None], self.F[None], self.J[None], scale[None])
             if not is_right[0]:

@@ -178,7 +178,8 @@ class _Solver:
         share(run, len(self.x), 200.0 * self.x.size, PIECES)
         self.target = np.maximum(stop.atol, rtol * self.norms[:, 1])
         if not stop.judges_F:  # what another evaluation has to agree with
-            self.target = 2 * self.norms[:, 0] + 64 * precision * self.norms[:, 1]
+            with np.errstate(all="ignore"):
+                self.target = 2 * self.norms[:, 0] + 64 * precision * self.norms[:, 1]
         ended = self.status != Status.RUNNING
         self.norms[ended, 0] = measured[ended]
         self.status[(self.status == Status.CONVERGED) & ~(measured <= self.target)] = Status.RUNNING
