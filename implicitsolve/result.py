@@ -35,6 +35,9 @@ class NewtonStep:
         Norm of F after the step, in the norm of the stopping rule.
     target : ndarray of float
         What it must fall to; empty where the method does not say.
+    error : ndarray of float
+        Estimated error of x after the step, relative to x; infinite where it is not known yet, empty where the method
+        does not say.
     left : ndarray of float
         In a continuation the share of the work that may be ahead; empty elsewhere.
     step_length : ndarray of float
@@ -63,6 +66,7 @@ class NewtonStep:
     systems: HostArray
     residual_norm: HostArray
     target: HostArray = field(default_factory=NOTHING.view)
+    error: HostArray = field(default_factory=NOTHING.view)
     left: HostArray = field(default_factory=NOTHING.view)
     step_length: HostArray = field(default_factory=NOTHING.view)
     forcing: HostArray = field(default_factory=NOTHING.view)

@@ -166,7 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "Random systems whose only root is known, or that have none. A system is solved if success is reported at\n"
             "an x within 1e-4 of the root, relative to it in the units of the unknowns. A success elsewhere, or of a\n"
             "system without a root, is false. Estimates are those of `result.error`, beside the true error of solved\n"
-            f"systems. Written by `python -m benchmarks.accuracy`: {options.count} systems, seed {options.seed}.",
+            f"systems. Written by `python -m benchmarks.accuracy`: {options.count:,} systems for the first solver,\n"
+            f"and the first {options.others:,} of them for the others, seed {options.seed}.",
             text,
         ]
     )

@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import numpy as np
 
-from implicitsolve._typing import HostArray
+from implicitsolve._typing import HostArray, Indices
 from implicitsolve.linearize._assemble import Assembler
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.nonlinear._accuracy import plain_scales, scales
+from implicitsolve.result import Solution
+from implicitsolve.status import Status
+from implicitsolve.stopping import LimitReached
 from implicitsolve.structure import BlockBanded
 
 MOST_UNKNOWNS = 20  # for which J is worth its evaluations
 
 
-def suits_certificate(evaluator: Evaluator, x: HostArray) -> bool:
-    """Whether J of so many unknowns, in real NumPy numbers, is worth its evaluations."""
+def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: float) -> None:
+    """Note the errors of systems that have converged by products alone; those above the limit have stagnated.
+
+    A dense J shows directions that no step has taken. It is assembled where it is cheap, and where F is not zero.
+    """
+    x, tally = solution.x, evaluator.tally
+    rows = rows[(solution.status[rows] == Status.CONVERGED) & (solution.norm[rows] > 0)]
     is_small = 1 < x.shape[1] <= MOST_UNKNOWNS and type(x) is np.ndarray and x.dtype.char in "fd"
-    return is_small and not evaluator.problem.fixed_point
+    if not (rows.size and is_small) or evaluator.problem.fixed_point or tally.is_spent():
+        return
+    part = evaluator.take(rows, x)
+    reference = np.maximum(np.abs(solution.start[rows]), np.abs(x[rows] - solution.start[rows]))
+    try:
+        errors = tally.enforced(certified_errors, part, x[rows], solution.F[rows], reference)
+    except LimitReached:
+        return
+    is_right = errors <= limit
+    solution.error[rows] = np.where(is_right, np.fmax(errors, solution.error[rows]), np.nan)
+    solution.status[rows[~is_right]] = Status.STAGNATED
 
 
 def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference: HostArray) -> HostArray:
@@ -27,7 +45,14 @@ def certified_errors(evaluator: Evaluator, x: HostArray, F: HostArray, reference
     with np.errstate(all="ignore"):
         is_singular = ~(np.abs(J).max(axis=1) > 0).all(axis=1)
         scale = np.minimum(scales(J, x, x, reference), plain_scales(x, x, reference))
-        rows = np.where(np.abs(J).max(axis=2) > 0, np.abs(J).max(axis=2), 1.0)
-        correction = np.stack([np.linalg.lstsq(A / r[:, None], f / r)[0] for A, f, r in zip(J, F, rows)])
+        rows = _sizes(np.abs(J).max(axis=2))[:, :, None]
+        columns = _sizes(np.abs(J / rows).max(axis=1))[:, None, :]
+        equilibrated, right = J / rows / columns, F / rows[:, :, 0]
+        correction = np.stack([np.linalg.lstsq(A, f)[0] for A, f in zip(equilibrated, right)]) / columns[:, 0]
         errors = np.abs(correction / scale).max(axis=1) + unit
     return np.where(is_singular | ~np.isfinite(errors), np.inf, errors)
+
+
+def _sizes(largest: HostArray) -> HostArray:
+    """Positive sizes, 1 for those that are zero."""
+    return np.where(largest > 0, largest, 1.0)

@@ -389,6 +389,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
             systems=state.rows.copy(),
             residual_norm=state.measure.copy(),
             target=state.target.copy(),
+            error=state.progress.error.copy(),
             running=int(np.count_nonzero(state.status == RUNNING)) + started + waiting,
             started=started,
             waiting=waiting,

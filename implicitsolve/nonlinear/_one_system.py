@@ -36,7 +36,7 @@ from implicitsolve.linearize._difference_product import difference_product_of_on
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import FALLEN, LIMITED, MODEL, NEAR, Lengths, Progress
 from implicitsolve.nonlinear._broyden import DOT
-from implicitsolve.nonlinear._certificate import certified_errors, suits_certificate
+from implicitsolve.nonlinear._certificate import certify
 from implicitsolve.nonlinear._convergence import (
     AT_INFINITY,
     CONVERGED,
@@ -175,6 +175,7 @@ class OneSystem(OneConvergence):
             systems=self.evaluator.rows.copy(),
             residual_norm=self.measure.copy(),
             target=self.target.copy(),
+            error=np.asarray([self.progress.error]),
             running=int(self.status == RUNNING),
             counts=tally.counts(),
             sparsity="" if self.iteration or detection is None else str(detection),
@@ -275,27 +276,12 @@ class OneKrylovSystem(OneSystem):
     def run(self) -> Solution:
         """Iterate until the system has ended, and leave the Krylov spaces to later solves."""
         solution = super().run()
-        if self.status == CONVERGED and self.stop.judges_x and self.norm > 0:
-            self._certify(solution)
+        if self.stop.judges_x:
+            certify(self.evaluator, solution, np.zeros(1, dtype=int), max(LIMITED, self.xtol))
+            self.status = int(solution.status[0])
         if self.memory.keeps and self.status == CONVERGED:
             self.memory.space = self.linear.space
         return solution
-
-    def _certify(self, solution: Solution) -> None:
-        """Do not believe products alone where a dense J is cheap: it shows directions that no step has taken."""
-        x, F, reference = solution.x, solution.F, self.reference
-        if not suits_certificate(self.evaluator, x) or reference is None or self.tally.is_spent():
-            return
-        try:
-            error = self.tally.enforced(certified_errors, self.evaluator, x, F, reference[None])
-        except LimitReached:
-            return
-        self.tally.charge()
-        if error[0] <= max(LIMITED, self.xtol):
-            solution.error[0] = max(error[0], solution.error[0])
-        else:
-            self.status = solution.status[0] = STAGNATED
-            solution.error[0] = np.nan
 
     def _step(self) -> dict[str, Any]:
         step, rest, linear_status, iterations = self._direction()

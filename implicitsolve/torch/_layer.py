@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import scipy.sparse
@@ -18,6 +18,7 @@ from torch.nn.functional import linear, logsigmoid
 import implicitsolve as ims
 from implicitsolve import NonlinearStop, Problem, pull_back, root
 from implicitsolve.adapters._equations import Equations
+from implicitsolve.result import NonlinearResult
 from implicitsolve.structure import BlockBanded
 from implicitsolve.torch._calls import Call, Root, leading
 from implicitsolve.torch._options import SolveOptions, Start
@@ -136,7 +137,7 @@ class LayerCall(Call):
             )
             outcome = pull_back(
                 self.layer_problem,
-                self.result.x,
+                cast(NonlinearResult, self.result).x,
                 to_array(cotangent),
                 method=options.adjoint_method,
                 x0=None if start is None else to_array(start),
@@ -159,7 +160,7 @@ class LayerCall(Call):
         self, x: Tensor, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]
     ) -> tuple[Problem, Any, Any]:
         """The adapter's problem, its solution, and the tangents by name."""
-        return self.layer_problem, self.result.x, self.named(tangents)
+        return self.layer_problem, cast(NonlinearResult, self.result).x, self.named(tangents)
 
     def named(self, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
         """Arrays on the memory of the tensors that are there, by name."""
