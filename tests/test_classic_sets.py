@@ -59,7 +59,7 @@ def test_small_problems_by_root(problem):
         result = root(problem.residual, problem.x0)
         assert result.success
         np.testing.assert_array_equal(result.fun, problem.residual(result.x))
-        assert result.error <= 1.5e-8
+        assert result.error <= 1e-7
         assert np.max(np.abs(result.fun)) <= 1e-6 * np.max(np.abs(problem.residual(problem.x0)))
 
 

@@ -51,7 +51,7 @@ MODEL = 1e-3  # of that prediction: a model of J that has learned from steps pre
 NEGLIGIBLE = 1e-8  # of the largest unknown, and of x0 or the first step: what errors are relative to at least
 FADING = 0.3  # part of the largest gain that counts at the next step
 FADED = 1e-3  # part of ||F(x0)|| that is left where x has run away: then it did not come to a root later
-LEAST_FALL = 0.1  # of ||F||: the least that a gain takes for the change of F
+LEAST_FALL = 1e-3  # of ||F||: a step that takes less from it tells nothing of the error
 LIMITED = 1e-5  # largest relative error at which x is accepted where F is rounding error, so that no better x is known
 
 
@@ -120,6 +120,7 @@ class Progress:
     reference: Any = 0.0  # the larger of x0 and the first step
     steps: Any = 0  # accepted so far
     falls: Any = 2  # steps in succession that have reduced ||F||; two suffice
+    left: Any = 1.0  # part of ||F|| that the last step has left
     contractions: Any = 0  # steps in succession of at most half the length of the one before
     away: Any = 0  # ... which are not much shorter than the one before
     begin: Any = 0.0  # size of x where these began
@@ -152,6 +153,7 @@ class Progress:
         self.reference = where(self.reference > 0, self.reference, larger(self.size, step))
         self.steps = self.steps + 1
         self.contractions = where(step <= 0.5 * self.step, self.contractions + 1, 0)
+        self.left = self.ratio(norm, norm_before)
         self.falls = where(norm < norm_before, self.falls + 1, 0)
         goes_on = step >= ADVANCE * self.step
         self.begin = where(goes_on, self.begin, size)
@@ -174,13 +176,14 @@ class Progress:
         away = next_length(self.away_gain * self.norm * (step / self.step), step)
         correction = larger(correction, away)
         is_far = (self.size > FAR * self.reference) & (self.contractions < 2)
-        is_unknown = is_far | (self.falls < 2) | ((before > 0) & (before * FARTHEST < step))
+        is_hidden = is_far | ((before > 0) & (before * FARTHEST < step))
+        is_unknown = is_hidden | (self.falls < 2) | (self.left > 1 - LEAST_FALL)
         has_contracted = correction < step
         growth = self.ratio(step, where(has_contracted, step - correction, step))  # 1 / (1 - theta)
         remaining = where(has_contracted, correction * growth, math.inf)
         self.error = where(is_unknown, math.inf, self.ratio(remaining, scale) + unit)
         length = larger(where(correction < math.inf, correction, 0.0), step)
-        self.direction = where(is_unknown, math.inf, self.ratio(length, scale))
+        self.direction = where(is_hidden, math.inf, self.ratio(length, scale))
 
     def is_at_infinity(self, norm: Any) -> Any:
         """Whether F vanishes, or nearly, where x has run away to."""

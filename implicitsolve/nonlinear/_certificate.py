@@ -24,7 +24,9 @@ def certify(evaluator: Evaluator, solution: Solution, rows: Indices, limit: floa
     x, tally = solution.x, evaluator.tally
     rows = rows[(solution.status[rows] == Status.CONVERGED) & (solution.norm[rows] > 0)]
     is_small = 1 < x.shape[1] <= MOST_UNKNOWNS and type(x) is np.ndarray and x.dtype.char in "fd"
-    if not (rows.size and is_small) or evaluator.problem.fixed_point or tally.is_spent():
+    problem = evaluator.problem
+    offers = any(part is not None for part in (problem.blocks, problem.linearize, problem.jac, evaluator.box))
+    if not (rows.size and is_small) or offers or problem.fixed_point or tally.is_spent():
         return
     part = evaluator.take(rows, x)
     reference = np.maximum(np.abs(solution.start[rows]), np.abs(x[rows] - solution.start[rows]))

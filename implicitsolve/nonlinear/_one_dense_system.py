@@ -195,7 +195,8 @@ class OneDenseSystem(OneInvertedSystem):
         if not slope < math.inf:
             return newton * (radius / self._norm(newton))
         unit = gradient / (slope if slope > 0 else 1.0)
-        length = ratio_of(slope, self._norm(self.J.dot(unit)) ** 2)
+        image = self._norm(self.J.dot(unit))
+        length = ratio_of(slope, image * image)
         first = unit * (length if length < radius else radius)
         rest = (newton if np.isfinite(newton).all() else np.where(np.isfinite(newton), newton, 0.0)) - first
         square, room = rest.dot(rest), radius * radius - first.dot(first)
