@@ -177,7 +177,7 @@ def telegraph(count, length, rng):
 length, states = 50, 6
 signal, observed = telegraph(48, length, rng)
 params = draw(1, states, rng) | {"out": 0.4 * rng.standard_normal(states)}
-stop = ims.NonlinearStop(atol=1e-4, rtol=0.0)
+stop = ims.NonlinearStop(atol=1e-6, rtol=0.0)
 
 
 def forward(params, observed):

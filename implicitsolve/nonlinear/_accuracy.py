@@ -127,6 +127,7 @@ class Progress:
     gain: Any = (
         0.0  # the largest of the steps, their lengths over what they took from ||F||; it fades from step to step
     )
+    last_gain: Any = 0.0  # that of the last step alone
     away_gain: Any = 0.0  # the largest of all, once x has run away
     norm: Any = 0.0  # ||F||,
     first_norm: Any = 0.0  # ... at x0,
@@ -160,7 +161,7 @@ class Progress:
         self.away = where(goes_on, self.away + 1, 0)
         self.first_norm = where(self.first_norm > 0, self.first_norm, norm_before)
         gain = self.ratio(step, larger(norm_before - norm, LEAST_FALL * norm_before))
-        self.gain = larger(gain, FADING * self.gain)
+        self.gain, self.last_gain = larger(gain, FADING * self.gain), gain
         self.step, self.size, self.norm = step, size, norm
         runs_away = self.runs_away()
         self.away_gain = where((self.away_gain > 0) | runs_away, larger(gain, self.away_gain), 0.0)

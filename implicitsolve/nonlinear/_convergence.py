@@ -112,7 +112,8 @@ class OneConvergence:
 
     def _predicted(self, moved: HostArray, step: float, before: float, size: float) -> Lengths:
         """The lengths of the correction at x, of the step there, and of x before and after it."""
-        error = self.progress.gain * self.norm
+        gain = self.progress.gain if self.stop.judges_x else self.progress.last_gain
+        error = gain * self.norm
         correction = next_length(error, step) if error < math.inf else math.inf
         if self.reference is None:
             self.reference = np.maximum(np.abs(self.previous_x), np.abs(moved))
@@ -200,7 +201,9 @@ class BatchConvergence:
     def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         """The lengths of the corrections at x, of the steps there, and of x before and after them."""
         with np.errstate(all="ignore"):
-            return next_length(self.state.progress.gain * self.state.norms, steps), steps, before, sizes
+            progress = self.state.progress
+            gain = progress.gain if self.stop.judges_x else progress.last_gain
+            return next_length(gain * self.state.norms, steps), steps, before, sizes
 
     def _by_contraction(self, steps: HostArray, before: HostArray, sizes: HostArray) -> tuple[HostArray, HostArray]:
         """The lengths of the corrections as the contraction of F predicts them, for rules that read F, else infinite.

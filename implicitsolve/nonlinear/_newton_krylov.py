@@ -273,7 +273,8 @@ class KrylovLoop(IterationLoop[_NewtonState]):
 
     def _predicted(self, moved: Array, steps: HostArray, before: HostArray, sizes: HostArray) -> Lengths:
         state, xp = self.state, array_namespace(moved)
-        corrections = next_length(state.progress.gain * state.norms, steps)
+        gain = state.progress.gain if self.stop.judges_x else state.progress.last_gain
+        corrections = next_length(gain * state.norms, steps)
         is_first = state.progress.steps == 1
         if is_first.any():
             first = xp.maximum(xp.abs(state.x - moved), xp.abs(moved))
