@@ -267,10 +267,9 @@ def warn_if_inaccurate(result: NonlinearResult, stop: NonlinearStop, stacklevel:
     """Return the result, after a warning where the caller's tolerance of F has left x inaccurate."""
     errors = np.asarray(np.nan if result.error is None else result.error, dtype=float)
     if stop.judges_F and np.any(errors > INACCURATE):
-        largest = float(np.nanmax(errors))
-        message = (
-            f"{stop} holds, but the estimated error of x is {largest:.1g} of it: ask for a smaller F, or leave the "
-            "tolerance out, so that the error of x decides"
+        message = (  # without numbers, so that Python shows it once
+            f"{stop} holds, but the estimated error of x is above {INACCURATE:g} of it (`result.error`): ask for a "
+            "smaller F, or leave the tolerance out, so that the error of x decides"
         )
         warnings.warn(message, AccuracyWarning, stacklevel=stacklevel)
     return result

@@ -224,7 +224,7 @@ def _warn_if_inaccurate(caller: str, result: NonlinearResult) -> None:
     if not unsure.any():
         return
     known = errors[unsure & np.isfinite(errors)]
-    found = f"the estimated error of x is {known.max():.1g} of it" if known.size else "the error of x is not known"
+    found = "the estimated error of x is large (`result.error`)" if known.size else "the error of x is not known"
     message = (
         f"{caller}: {found}, since the solve ended by a tolerance of F: the derivative is that at this x. Solve "
         "without `atol` and `rtol`, so that the error of x decides"

@@ -167,7 +167,7 @@ class BatchConvergence:
             away |= self.RUNS_AWAY & progress.is_lost(state.norms, state.start_norms, self.unit)
         held &= ~(runs_away & stop.judges_x)
         away &= stop.judges_x & is_finite
-        if self.truth is None:
+        if self.truth is None and stop.judges_x:
             held = held | is_below_range(state.norms, progress.size, self.unit, self.smallest)
         failed = np.isin(state.status, UNMOVED)
         self._note_converged(state.status, state.norms, state.measure, state.x, held & ~away)

@@ -163,7 +163,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
         status[(limit <= 0) & (status == RUNNING)] = ITERATION_LIMIT
         is_held = np.zeros(rows.size, dtype=bool) if stop.judges_x else stop.holds(measure, target, x, None)
         sizes = norm2(x)
-        if self.truth is None:
+        if self.truth is None and stop.judges_x:
             is_held = is_held | is_below_range(norms, sizes, self.unit, self.smallest)
         self._note_converged(status, norms, measure, x, is_held)
         if self.scheduler is not None:
