@@ -12,7 +12,7 @@ from implicitsolve._arrays.namespace import array_namespace, copy_array, eps
 from implicitsolve._typing import Array, HostArray, Indices
 from implicitsolve.globalize._line_search import SearchResult
 from implicitsolve.globalize._rules import NEW_BEST, PATIENCE, has_diverged, has_halved, is_still
-from implicitsolve.kernels._norms import Norms, norm2
+from implicitsolve.kernels._norms import Norms
 from implicitsolve.linearize._evaluator import Evaluator, NewSystems
 from implicitsolve.monitor import ends_solve, silent
 from implicitsolve.nonlinear._accuracy import BatchProgress, is_below_range
@@ -150,7 +150,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
         self.evaluator: Evaluator = self.whole if x is not None else self.whole.take(rows, solution.x)
         x = gather(solution.x, rows) if x is None else x
         F, J = self._first_residual(x) if F is None else self._known(F, J)
-        measured = Norms(F)
+        measured = Norms(F, x)
         norms, measure = measured.two(0), self._measured_by_stop(measured, x, rows)
         first = solution.first_norm[rows]  # known if this solve continues another one
         solution.first_norm[rows] = first = np.where(np.isnan(first), measure, first)
@@ -162,7 +162,7 @@ class IterationLoop(BatchConvergence, Generic[State]):
         status[~np.isfinite(norms)] = NONFINITE
         status[(limit <= 0) & (status == RUNNING)] = ITERATION_LIMIT
         is_held = np.zeros(rows.size, dtype=bool) if stop.judges_x else stop.holds(measure, target, x, None)
-        sizes = norm2(x)
+        sizes = measured.two(1)
         if self.truth is None and stop.judges_x:
             is_held = is_held | is_below_range(norms, sizes, self.unit, self.smallest)
         self._note_converged(status, norms, measure, x, is_held)

@@ -10,6 +10,8 @@ from implicitsolve import adapters, precondition
 
 pytestmark = pytest.mark.gpu
 
+CHECK = 8  # reads by which a derivative compares its equation with differences of F
+
 SMALL = 4096  # bytes: numbers of each system, never a vector
 B, T, K, D = 16, 48, 8, 3  # a state has 24 KB in float32, every second block of it 12 KB
 METHODS = ["auto", "newton-krylov", "anderson", "picard", "broyden", "homotopy"]
@@ -162,7 +164,7 @@ def test_pull_back(layer, counted, xp):
     result, reads = counted(lambda: ims.pull_back(layer, solution, xp.ones_like(solution.x)))
     assert np.all(result.status == ims.Status.CONVERGED)
     assert all(is_device(gradient, xp) for gradient in (result.adjoint, *result.gradients.values()))
-    assert reads <= result.linear.iterations.max() + 3
+    assert reads <= result.linear.iterations.max() + CHECK + 3
 
 
 def test_push_forward(layer, counted, xp):
@@ -171,7 +173,7 @@ def test_push_forward(layer, counted, xp):
     result, reads = counted(lambda: ims.push_forward(layer, solution, tangents))
     assert np.all(result.status == ims.Status.CONVERGED)
     assert is_device(result.tangent, xp)
-    assert reads <= result.linear.iterations.max() + 4
+    assert reads <= result.linear.iterations.max() + CHECK + 4
 
 
 # -- problems of the adapters --------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ def test_problems_of_the_adapters(counted, xp, rng, name):
     result, reads = counted(lambda: ims.pull_back(problem, solution, xp.ones_like(solution.x)))
     assert np.all(result.status == ims.Status.CONVERGED)
     assert all(is_device(gradient, xp) for gradient in result.gradients.values())
-    assert reads <= result.linear.iterations.max() + 5
+    assert reads <= result.linear.iterations.max() + CHECK + 5
 
 
 @pytest.mark.parametrize("reuse", ["broyden", "chord", "none"])
