@@ -25,7 +25,7 @@ def test_a_success_far_from_the_root_is_false():
 
 def test_the_table_has_a_row_for_each_kind_and_solver(tmp_path):
     path = tmp_path / "accuracy.md"
-    main(["--count", "16", "--seed", "1", "--methods", "auto,hybr", "--write", str(path)])
+    main(["--count", "16", "--others", "16", "--seed", "1", "--methods", "auto,hybr", "--write", str(path)])
     rows = [line.split(" | ") for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][2:]
     kinds = [system.kind for system in systems(len(KINDS), seed=1)]
     assert [row[1] for row in rows] == [*kinds, "all"] * 2

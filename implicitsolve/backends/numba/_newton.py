@@ -176,9 +176,9 @@ class _Solver:
             _newton_lanes.evaluate(call, x, p, F, measured[part], self.sides, work)  # again: at copies of x
 
         share(run, len(self.x), 200.0 * self.x.size, PIECES)
-        self.target = np.maximum(stop.atol, rtol * self.norms[:, 1])
-        if not stop.judges_F:  # what another evaluation has to agree with
-            with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # the norm of F can be infinite
+            self.target = np.maximum(stop.atol, rtol * self.norms[:, 1])
+            if not stop.judges_F:  # what another evaluation has to agree with
                 self.target = 2 * self.norms[:, 0] + 64 * precision * self.norms[:, 1]
         ended = self.status != Status.RUNNING
         self.norms[ended, 0] = measured[ended]
