@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from implicitsolve._arrays.host import to_host
 from implicitsolve._arrays.namespace import is_array
+from implicitsolve._parameters import bind_parameters
 from implicitsolve._summary import Representation
 from implicitsolve._typing import Array, CallersArray, Indices, ParameterCotangents, ParameterProduct, Product, Residual
 from implicitsolve.operators import LinearOperator
@@ -68,8 +69,10 @@ class Problem(Representation):
     f_scale : array_like or "auto", optional
         Sizes of the equations, positive numbers that broadcast to F: the stopping rule, ||F|| in the line search and
         the linear systems use F / f_scale. "auto": the largest entry of each row of J(x0) diag(x_scale). Default None.
-    parameters : mapping of str to Array, optional
-        What the residual depends on in addition to x, by name.
+    parameters : mapping of str to Array, array or float, optional
+        What the residual depends on in addition to x, by name. F is called as ``F(x, **parameters)`` where it has
+        arguments of these names, or as ``F(x, parameters)`` where its second argument has no default; an array or a
+        number is the second argument, and has its name. A function F(x) may read them from around it.
     parameter_jvp : callable, optional
         ``parameter_jvp(x, tangents)`` returns (dF/dtheta) dtheta, shaped like x, for a mapping with some of the names.
     parameter_vjp : callable, optional
@@ -125,7 +128,7 @@ class Problem(Representation):
     bounds: Any = field(default=None, kw_only=True)
     x_scale: Any = field(default=None, kw_only=True)
     f_scale: Any = field(default=None, kw_only=True)
-    parameters: Mapping[str, Array] | None = field(default=None, kw_only=True, repr=False)
+    parameters: CallersArray = field(default=None, kw_only=True, repr=False)
     parameter_jvp: ParameterProduct | None = field(default=None, kw_only=True)
     parameter_vjp: ParameterCotangents | None = field(default=None, kw_only=True)
     take: Callable[[Indices], Problem] | None = field(default=None, kw_only=True)
@@ -145,8 +148,10 @@ class Problem(Representation):
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise TypeError(f"Problem: `{name}` must be callable or None, got {type(function).__name__}")
-        if self.parameters is not None and not isinstance(self.parameters, Mapping):
-            raise TypeError(f"Problem: `parameters` must be a mapping or None, got {type(self.parameters).__name__}")
+        if self.parameters is not None:
+            residual, parameters = bind_parameters(self.residual, self.parameters)
+            object.__setattr__(self, "residual", residual)
+            object.__setattr__(self, "parameters", parameters)
         _check_structure(self.structure)
         if self.halves is not None and not isinstance(self.halves, Halves):
             raise TypeError(f"Problem: `halves` must be a Halves or None, got {type(self.halves).__name__}")

@@ -31,6 +31,7 @@ structure
 result
 monitor
 operators
+_parameters
 problem _scipy_keywords
 linearize
 krylov

@@ -117,7 +117,8 @@ def test_a_structure_alone_changes_no_root():
 @pytest.mark.parametrize("value", [3, [1.0], "W"], ids=["int", "list", "str"])
 def test_parameters_must_be_a_mapping(value):
     with pytest.raises(
-        TypeError, match=rf"Problem: `parameters` must be a mapping or None, got {type(value).__name__}"
+        TypeError,
+        match=rf"Problem: `parameters` must be a mapping, or F must be F\(x, parameters\), got {type(value).__name__}",
     ):
         Problem(residual, parameters=value)
 
