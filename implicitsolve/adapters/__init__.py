@@ -16,14 +16,9 @@ from implicitsolve.adapters._diagonal import (
 )
 from implicitsolve.adapters._gru import gru_parameters, gru_switch, implicit_gru, stencil_gru, stencil_gru_parameters
 from implicitsolve.adapters._lifted import lifted_net
-from implicitsolve.adapters._lifted_builders import (
-    lifted_birnn,
-    lifted_feedforward,
-    lifted_inputs,
-    lifted_outputs,
-    lifted_rnn,
-)
+from implicitsolve.adapters._lifted_builders import lifted_birnn, lifted_feedforward, lifted_rnn
 from implicitsolve.adapters._lifted_matrices import LiftedMatrices
+from implicitsolve.adapters._lifted_sequences import lifted_inputs, lifted_outputs
 from implicitsolve.adapters._lstm import implicit_lstm, lstm_parameters
 from implicitsolve.adapters._rnn import elman, elman_parameters, implicit_rnn, rnn_parameters
 from implicitsolve.adapters._well_posed import WellPosedness, project_well_posed, well_posedness

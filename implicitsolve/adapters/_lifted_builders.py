@@ -1,4 +1,4 @@
-"""Networks as lifted nets: the places of the weights in A, B and C, and sequences in the order of their unknowns."""
+"""Networks as lifted nets: the places of the weights in A, B and C."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from implicitsolve.adapters._lifted_matrices import LiftedMatrices, Places, matr
 CHOICES = {"format": ("sparse", "block-banded", "dense"), "outputs": ("last", "all"), "initial": ("zero", "input")}
 
 
-def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> LiftedMatrices:
-    """Return a feed-forward network y = W_L x_L, x_{l+1} = phi(W_l x_l), x_0 = u, as a lifted net.
+def lifted_feedforward(
+    weights: Sequence[Array], *, biases: Sequence[Array] | None = None, format: str = "sparse"
+) -> LiftedMatrices:
+    """Return a feed-forward network y = W_L x_L, x_{l+1} = phi(W_l x_l + b_l), x_0 = u, as a lifted net.
 
     The state is x = (x_L, ..., x_1). W_1 to W_{L-1} are above the diagonal of A, W_0 at the end of B's last block
     row, W_L at the beginning of C.
@@ -25,6 +27,9 @@ def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> L
     ----------
     weights : sequence of Arrays
         W_0, ..., W_L, at least two, of shapes (n_1, p), (n_2, n_1), ..., (q, n_L). Float32 or float64.
+    biases : sequence of Arrays, optional
+        b_0, ..., b_{L-1} of shapes (n_1,), ..., (n_L,): the last column of B, of a constant input, so that the inputs
+        are (u, 1), in the order of the columns of B. Default: none.
     format : {"sparse", "block-banded", "dense"}, optional
         "sparse" (default; NumPy only): BSR where all blocks of a matrix have one shape, else CSR. "block-banded": A is
         a `BlockBandedMatrix`, which needs layers of one size and offers direct solves; B and C are sparse, or dense
@@ -33,7 +38,7 @@ def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> L
     Returns
     -------
     LiftedMatrices
-        Unpacks as A, B, C. Its `weights` and their gradients are named "W_0", "W_1", ...
+        Unpacks as A, B, C. Its `weights` and their gradients are named "W_0", "W_1", ..., and "b_0", "b_1", ...
 
     Raises
     ------
@@ -63,7 +68,10 @@ def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> L
     caller = "lifted_feedforward"
     if is_array(weights) or not isinstance(weights, Sequence) or len(weights) < 2:
         raise ValueError(f"{caller}: `weights` must be a sequence of at least two matrices W_0, ..., W_L")
-    named = _check(caller, {f"W_{i}": value for i, value in enumerate(weights)}, format)
+    given = {f"b_{i}": value for i, value in enumerate(() if biases is None else biases)}
+    if biases is not None and len(given) != len(weights) - 1:
+        raise ValueError(f"{caller}: `biases` must be {len(weights) - 1} vectors, got {len(given)}")
+    named, own = _check(caller, {f"W_{i}": value for i, value in enumerate(weights)}, format, given)
     for (before, first), (after, second) in zip(named.items(), list(named.items())[1:]):
         if second.shape[1] != first.shape[0]:
             shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
@@ -72,14 +80,27 @@ def lifted_feedforward(weights: Sequence[Array], *, format: str = "sparse") -> L
     starts = (sum(sizes) - np.cumsum(sizes)).tolist()  # where x_1, ..., x_L begin
     L = len(sizes)
     in_A = {f"W_{i}": np.array([[starts[i], starts[i - 1]]]) for i in range(1, L)}
+    p = weights[0].shape[1]
     in_B, in_C = {"W_0": np.array([[starts[0], 0]])}, {f"W_{L}": np.array([[0, 0]])}
-    return matrices(caller, named, (in_A, in_B, in_C), (sum(sizes), weights[0].shape[1], weights[-1].shape[0]), format)
+    for i, name in enumerate(own):
+        _check_size(caller, own, name, 0, sizes[i], f"W_{i}")
+        in_B[name] = np.array([[starts[i], p]])
+    places, shape = (in_A, in_B, in_C), (sum(sizes), p + bool(own), weights[-1].shape[0])
+    return matrices(caller, named | own, places, shape, format)
 
 
 def lifted_rnn(
-    W_H: Array, W_I: Array, W_O: Array, T: int, *, outputs: str = "last", initial: str = "zero", format: str = "sparse"
+    W_H: Array,
+    W_I: Array,
+    W_O: Array,
+    T: int,
+    *,
+    b: Array | None = None,
+    outputs: str = "last",
+    initial: str = "zero",
+    format: str = "sparse",
 ) -> LiftedMatrices:
-    """Return T steps of a recurrent network h_t = phi(W_H h_{t-1} + W_I u_t), y_t = W_O h_t, as a lifted net.
+    """Return T steps of a recurrent network h_t = phi(W_H h_{t-1} + W_I u_t + b), y_t = W_O h_t, as a lifted net.
 
     The state is x = (h_T, ..., h_1, h_0), the inputs u = (u_T, ..., u_1), the last step first: see `lifted_inputs`.
 
@@ -89,6 +110,9 @@ def lifted_rnn(
         Float32 or float64.
     T : int
         Number of steps.
+    b : Array of shape (k,), optional
+        A bias: the last column of B, of a constant input that follows the others, as
+        ``lifted_inputs(..., constant=True)`` appends it. It is no part of h_0. Default: none.
     outputs : {"last", "all"}, optional
         "last" (default): C x = y_T. "all": C x = (y_T, ..., y_1), see `lifted_outputs`.
     initial : {"zero", "input"}, optional
@@ -100,7 +124,7 @@ def lifted_rnn(
     Returns
     -------
     LiftedMatrices
-        Unpacks as A, B, C. Its `weights` and their gradients are named "W_H", "W_I" and "W_O".
+        Unpacks as A, B, C. Its `weights` and their gradients are named "W_H", "W_I" and "W_O", and "b".
 
     Raises
     ------
@@ -129,7 +153,7 @@ def lifted_rnn(
     T = check_size(caller, "T", T)
     _check_choice(caller, "outputs", outputs)
     _check_choice(caller, "initial", initial)
-    named = _check(caller, {"W_H": W_H, "W_I": W_I, "W_O": W_O}, format)
+    named, own = _check(caller, {"W_H": W_H, "W_I": W_I, "W_O": W_O}, format, {} if b is None else {"b": b})
     k = _check_sizes(caller, named, "W_H", "W_I", "W_O")
     d, q = W_I.shape[1], W_O.shape[0]
     steps = np.arange(T)  # T - t for t = T, ..., 1
@@ -140,18 +164,33 @@ def lifted_rnn(
         in_B["W_H"] = np.array([[(T - 1) * k, T * d]])
     in_C: Places = {"W_O": _corners(steps if outputs == "all" else steps[:1], 0, q, k)}
     n, p = (T * k, T * d + k) if is_input else ((T + 1) * k, T * d)
-    return matrices(caller, named, (in_A, in_B, in_C), (n, p, q * (T if outputs == "all" else 1)), format)
+    for name in own:
+        _check_size(caller, own, name, 0, k, "W_H", "k = ")
+        in_B[name] = _constant(steps, k, p)
+    places, sizes = (in_A, in_B, in_C), (n, p + bool(own), q * (T if outputs == "all" else 1))
+    return matrices(caller, named | own, places, sizes, format)
 
 
 def lifted_birnn(
-    W_Hf: Array, W_If: Array, W_Of: Array, W_Hb: Array, W_Ib: Array, W_Ob: Array, T: int, *, format: str = "sparse"
+    W_Hf: Array,
+    W_If: Array,
+    W_Of: Array,
+    W_Hb: Array,
+    W_Ib: Array,
+    W_Ob: Array,
+    T: int,
+    *,
+    bf: Array | None = None,
+    bb: Array | None = None,
+    initial: str = "zero",
+    format: str = "sparse",
 ) -> LiftedMatrices:
     """Return T steps of a bidirectional recurrent network as a lifted net.
 
-    With h_0 = g_0 = phi(0), for t = 1, ..., T::
+    For t = 1, ..., T::
 
-        h_t = phi(W_Hf h_{t-1} + W_If u_t)
-        g_s = phi(W_Hb g_{s-1} + W_Ib u_{T+1-s})    s = 1, ..., T counts the steps of the backward recursion
+        h_t = phi(W_Hf h_{t-1} + W_If u_t + b_f)
+        g_s = phi(W_Hb g_{s-1} + W_Ib u_{T+1-s} + b_b)    s = 1, ..., T counts the steps of the backward recursion
         y_t = W_Of h_t + W_Ob g_{T+1-t}
 
     The state is x = (h_T, ..., h_0, g_T, ..., g_0), the inputs are u = (u_T, ..., u_1) and the outputs (y_T, ..., y_1).
@@ -164,6 +203,11 @@ def lifted_birnn(
         Weights of the backward recursion.
     T : int
         Number of steps.
+    bf, bb : Array of shapes (k,) and (m,), optional
+        Biases of the recursions, as `b` of `lifted_rnn`. Default: none.
+    initial : {"zero", "input"}, optional
+        "zero" (default): h_0 = g_0 = phi(0), in rows of A and B that are zero. "input": h_0 and g_0 are no part of the
+        state but follow the inputs, u = (u_T, ..., u_1, h_0, g_0).
     format : {"sparse", "block-banded", "dense"}, optional
         As of `lifted_feedforward`; "block-banded" needs m = k.
 
@@ -194,18 +238,29 @@ def lifted_birnn(
     """
     caller = "lifted_birnn"
     T = check_size(caller, "T", T)
+    _check_choice(caller, "initial", initial)
     given = {"W_Hf": W_Hf, "W_If": W_If, "W_Of": W_Of, "W_Hb": W_Hb, "W_Ib": W_Ib, "W_Ob": W_Ob}
-    named = _check(caller, given, format)
+    biases = {name: value for name, value in {"bf": bf, "bb": bb}.items() if value is not None}
+    named, own = _check(caller, given, format, biases)
     k, m = _check_sizes(caller, named, "W_Hf", "W_If", "W_Of"), _check_sizes(caller, named, "W_Hb", "W_Ib", "W_Ob")
     for forward, backward, axis in (("W_If", "W_Ib", 1), ("W_Of", "W_Ob", 0)):
         _check_size(caller, named, backward, axis, named[forward].shape[axis], forward)
-    d, q = W_If.shape[1], W_Of.shape[0]
-    steps, half = np.arange(T), (T + 1) * k
+    d, q, is_input = W_If.shape[1], W_Of.shape[0], initial == "input"
+    steps, blocks = np.arange(T), T if is_input else T + 1
+    inner, half, p = steps[:-1] if is_input else steps, blocks * k, T * d
     mirrored = np.stack([steps, steps[::-1]], axis=1)  # block T - s of g_s, and block s - 1 of u_{T+1-s}
-    in_A = {"W_Hf": _corners(steps, 1, k, k), "W_Hb": _corners(steps, 1, m, m) + half}
+    in_A = {"W_Hf": _corners(inner, 1, k, k), "W_Hb": _corners(inner, 1, m, m) + half}
     in_B = {"W_If": _corners(steps, 0, k, d), "W_Ib": mirrored * (m, d) + (half, 0)}
+    if is_input:
+        in_B |= {"W_Hf": np.array([[half - k, p]]), "W_Hb": np.array([[half + (T - 1) * m, p + k]])}
+        p += k + m
+    for name in own:
+        start, size, recurrent = (0, k, "W_Hf") if name == "bf" else (half, m, "W_Hb")
+        _check_size(caller, own, name, 0, size, recurrent)
+        in_B[name] = _constant(steps, size, p) + np.array([start, 0])
     in_C = {"W_Of": _corners(steps, 0, q, k), "W_Ob": mirrored * (q, m) + (0, half)}
-    return matrices(caller, named, (in_A, in_B, in_C), (half + (T + 1) * m, T * d, T * q), format)
+    sizes = half + blocks * m, p + bool(own), T * q
+    return matrices(caller, named | own, (in_A, in_B, in_C), sizes, format)
 
 
 # ------------------------------------------------------------------------------------------------------------- details
@@ -216,8 +271,10 @@ def _check_choice(caller: str, name: str, value: object) -> None:
         raise ValueError(f"{caller}: `{name}` must be one of {', '.join(map(repr, CHOICES[name]))}, got {value!r}")
 
 
-def _check(caller: str, weights: dict[str, Array], format: str) -> dict[str, Array]:
-    """Check a network's weights, matrices of one library and dtype, and the format; copy the weights."""
+def _check(
+    caller: str, weights: dict[str, Array], format: str, biases: dict[str, Array]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Check a network's weights, matrices of one library and dtype, its biases and the format; copy the arrays."""
     _check_choice(caller, "format", format)
     first, like = next(iter(weights.items()))
     if not is_array(like):
@@ -231,7 +288,12 @@ def _check(caller: str, weights: dict[str, Array], format: str) -> dict[str, Arr
             raise ValueError(f"{caller}: `{name}` must be a matrix, not empty, got shape {tuple(value.shape)}")
     if format == "sparse" and not isinstance(like, np.ndarray):
         raise TypeError(f'{caller}: `format` must be "block-banded" or "dense", since the weights are no NumPy arrays')
-    return {name: copy_array(value) for name, value in weights.items()}
+    for name, value in biases.items():
+        check_array(caller, name, value, None, like)
+        if value.ndim != 1:
+            raise ValueError(f"{caller}: `{name}` must be a vector, got shape {tuple(value.shape)}")
+    copies = ({name: copy_array(value) for name, value in given.items()} for given in (weights, biases))
+    return next(copies), next(copies)
 
 
 def _check_sizes(caller: str, weights: dict[str, Array], recurrent: str, inputs: str, outputs: str) -> int:
@@ -255,81 +317,6 @@ def _corners(steps: Any, offset: int, r: int, c: int) -> Any:
     return np.stack([steps * r, (steps + offset) * c], axis=1)
 
 
-def lifted_inputs(sequences: Array, *, initial: Array | None = None) -> Array:
-    """Return sequences as the inputs of a lifted recurrent net, the last step first.
-
-    Parameters
-    ----------
-    sequences : Array of shape (batch, T, d) or (T, d)
-        u_1, ..., u_T of each sequence.
-    initial : Array of shape (batch, k) or (k,), optional
-        h_0, for nets built with ``initial="input"``; (k,) is the same for all sequences.
-
-    Returns
-    -------
-    Array of shape (batch, T d) or (T d,), with `initial` k numbers more
-        (u_T, ..., u_1) or (u_T, ..., u_1, h_0).
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not an array, has a wrong shape, or another library or dtype than `sequences`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from implicitsolve.adapters import lifted_inputs
-    >>> lifted_inputs(np.array([[1.0, 2.0], [3.0, 4.0]]), initial=np.zeros(1))
-    array([3., 4., 1., 2., 0.])
-    """
-    if not is_array(sequences):
-        raise TypeError(f"lifted_inputs: `sequences` must be an array, got {type(sequences).__name__}")
-    if sequences.ndim not in (2, 3):
-        raise ValueError(f"lifted_inputs: `sequences` must have shape (batch, T, d) or (T, d), got {sequences.shape}")
-    xp, lead = array_namespace(sequences), tuple(sequences.shape[:-2])
-    flat = xp.reshape(xp.flip(sequences, axis=-2), (*lead, sequences.shape[-2] * sequences.shape[-1]))
-    if initial is None:
-        return flat
-    check_array("lifted_inputs", "initial", initial, None, sequences)
-    if initial.ndim not in (1, sequences.ndim - 1) or tuple(initial.shape[:-1]) not in ((), lead):
-        expected = "(k,)" if not lead else f"({lead[0]}, k) or (k,)"
-        raise ValueError(f"lifted_inputs: `initial` must have shape {expected}, got {tuple(initial.shape)}")
-    return xp.concat([flat, xp.broadcast_to(initial, (*lead, initial.shape[-1]))], axis=-1)
-
-
-def lifted_outputs(values: Array, T: int) -> Array:
-    """Return what a lifted recurrent net holds for T steps, the last first, as sequences in the order of time.
-
-    Parameters
-    ----------
-    values : Array of shape (batch, T q) or (T q,)
-        Outputs (y_T, ..., y_1), or a part of the state or of a gradient in that order.
-    T : int
-        Number of steps.
-
-    Returns
-    -------
-    Array of shape (batch, T, q) or (T, q)
-        The inverse of `lifted_inputs`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `values` is not an array of such a shape, or `T` is not a positive integer.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from implicitsolve.adapters import lifted_outputs
-    >>> lifted_outputs(np.array([3.0, 4.0, 1.0, 2.0]), 2)
-    array([[1., 2.],
-           [3., 4.]])
-    """
-    T = check_size("lifted_outputs", "T", T)
-    if not is_array(values):
-        raise TypeError(f"lifted_outputs: `values` must be an array, got {type(values).__name__}")
-    if values.ndim not in (1, 2) or values.shape[-1] % T:
-        expected = f"(batch, {T} q) or ({T} q,)"
-        raise ValueError(f"lifted_outputs: `values` must have shape {expected}, got {tuple(values.shape)}")
-    xp = array_namespace(values)
-    return xp.flip(xp.reshape(values, (*values.shape[:-1], T, values.shape[-1] // T)), axis=-2)
+def _constant(steps: Any, r: int, column: int) -> Any:
+    """Row and column at which a bias begins in the block rows `steps`: in the column of the constant input."""
+    return np.stack([steps * r, np.full_like(steps, column)], axis=1)

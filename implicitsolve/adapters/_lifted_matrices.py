@@ -118,14 +118,14 @@ class LiftedMatrices:
         ValueError
             If a shape is wrong.
         """
-        total = {name: array_namespace(value).zeros_like(value) for name, value in self.weights.items()}
+        total = {name: array_namespace(value).zeros_like(column(value)) for name, value in self.weights.items()}
         for label, own, given, places in zip("ABC", self, (dA, dB, dC), self._places):
             if tuple(np.shape(given)) != tuple(own.shape):
                 shapes = f"{tuple(own.shape)}, got {tuple(np.shape(given))}"
                 raise ValueError(f"weight_gradients: `d{label}` must have the shape of {label}, {shapes}")
             for name, corners in places.items():
                 total[name] = total[name] + block_sum(given, corners, total[name])
-        return total
+        return {name: array_namespace(value).reshape(value, self.weights[name].shape) for name, value in total.items()}
 
     def _check(self, caller: str, name: str, x: Array, axis: int) -> Any:
         """Check an array (batch, size) or (size,) of one of C's sizes; return C for products."""
@@ -161,7 +161,7 @@ def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tup
     """Return the matrix with the weights in their places, zero elsewhere."""
     like = next(iter(weights.values()))
     blocks: list[tuple[Any, int, int]] = [
-        (weights[name], i, j) for name, corners in places.items() for i, j in corners.tolist()
+        (column(weights[name]), i, j) for name, corners in places.items() for i, j in corners.tolist()
     ]
     sizes = {tuple(block.shape) for block, _, _ in blocks}
     r, c = next(iter(sizes)) if blocks else (shape[0], shape[0])
@@ -191,6 +191,11 @@ def _place(caller: str, weights: Mapping[str, Array], places: Places, shape: tup
     data = np.concatenate([block.ravel() for block, _, _ in blocks])
     indices = zip(*(_indices(block, i, j) for block, i, j in blocks))
     return scipy.sparse.csr_array((data, tuple(map(np.concatenate, indices))), shape=shape)
+
+
+def column(weight: Array) -> Array:
+    """A weight as a matrix: a bias as the column of a constant input."""
+    return weight if weight.ndim == 2 else array_namespace(weight).reshape(weight, (-1, 1))
 
 
 def _indices(block: Array, i: int, j: int) -> tuple[Array, Array]:

@@ -305,3 +305,82 @@ def test_wrong_arguments_of_the_matrices_are_named():
         net.pull_back_outputs(x, np.zeros(1))
     with pytest.raises(ValueError, match=r"`dB` must have the shape of B, \(9, 4\), got \(9, 9\)"):
         net.weight_gradients(net.A, net.A, net.C)
+
+
+# Biases, and the initial states of both directions
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("initial", ["zero", "input"])
+def test_a_bias_is_the_weight_of_a_constant_input(rng, format, initial):
+    """The same network has a column more in W_I, and an input of one in every step."""
+    W_H, W_I, W_O, b = (rng.uniform(-0.4, 0.4, shape) for shape in ((K, K), (K, D), (Q, K), (K,)))
+    u, h = rng.standard_normal((BATCH, T, D)), rng.standard_normal((BATCH, K))
+    start = h if initial == "input" else None
+    options = {"outputs": "all", "initial": initial, "format": format}
+    found, wider = (
+        solve_outputs(lifted_rnn(W_H, W_I, W_O, T, b=b, **options), lifted_inputs(u, initial=start, constant=True)),
+        solve_outputs(
+            lifted_rnn(W_H, np.column_stack([W_I, b]), W_O, T, **options),
+            lifted_inputs(np.concatenate([u, np.ones((BATCH, T, 1))], axis=2), initial=start),
+        ),
+    )
+    close(found.outputs, wider.outputs)
+    assert found.gradients["b"].shape == (K,)
+    close(found.gradients["b"], wider.gradients["W_I"][:, D])
+    close(found.gradients["W_I"], wider.gradients["W_I"][:, :D])
+    close(found.gradients["W_H"], wider.gradients["W_H"])
+
+
+@pytest.mark.parametrize("is_biased", [False, True])
+@pytest.mark.parametrize("format", FORMATS)
+def test_both_directions_from_given_states(rng, format, is_biased):
+    shapes = (K, K), (K, D), (Q, K), (K, K), (K, D), (Q, K)
+    W_Hf, W_If, W_Of, W_Hb, W_Ib, W_Ob = weights = [rng.uniform(-0.4, 0.4, shape) for shape in shapes]
+    bf, bb = rng.standard_normal((2, K)) * is_biased
+    u, h, g = rng.standard_normal((BATCH, T, D)), rng.standard_normal((BATCH, K)), rng.standard_normal((BATCH, K))
+    biases = {"bf": bf, "bb": bb} if is_biased else {}
+    net = lifted_birnn(*weights, T, **biases, initial="input", format=format)
+    inputs = lifted_inputs(u, initial=np.concatenate([h, g], axis=1), constant=is_biased)
+    found = lifted_outputs(solve_outputs(net, inputs).outputs, T)
+    ones = np.ones((BATCH, T, 1))
+    wide = np.concatenate([u, ones], axis=2)
+    forward = recurrence(W_Hf, np.column_stack([W_If, bf]), wide, h, np.tanh)[:, 1:]
+    backward = recurrence(W_Hb, np.column_stack([W_Ib, bb]), wide[:, ::-1], g, np.tanh)[:, :0:-1]
+    close(found, forward @ W_Of.T + backward @ W_Ob.T)
+
+
+def test_biases_of_a_feedforward_network(rng):
+    weights = [rng.standard_normal(shape) for shape in ((K, D), (3, K), (Q, 3))]
+    b_0, b_1 = rng.standard_normal(K), rng.standard_normal(3)
+    u = rng.standard_normal((BATCH, D))
+    net = lifted_feedforward(weights, biases=[b_0, b_1])
+    found = solve_outputs(net, np.column_stack([u, np.ones(BATCH)]))
+    hidden = np.tanh(np.tanh(u @ weights[0].T + b_0) @ weights[1].T + b_1)
+    close(found.outputs, hidden @ weights[2].T)
+    assert {name: value.shape for name, value in found.gradients.items()}["b_1"] == (3,)
+    close(found.gradients["b_1"], (np.ones((BATCH, Q)) @ weights[2] * (1 - hidden**2)).sum(axis=0))
+
+
+def solve_outputs(net, inputs):
+    """Outputs, and the gradients of their sum."""
+    problem = lifted_net(net.A, net.B, inputs)
+    x = problem.substitute()
+    cotangent, dC = net.pull_back_outputs(x, np.ones_like(net.outputs(x)))
+    gradients = ims.pull_back(problem, x, cotangent, stop=TIGHT).gradients
+    return SimpleNamespace(outputs=net.outputs(x), gradients=net.weight_gradients(gradients["A"], gradients["B"], dC))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda W: lifted_rnn(W, W, W, 3, b=np.ones(4)), "`b` must have k = 2 on axis 0"),
+        (lambda W: lifted_rnn(W, W, W, 3, b=W), "`b` must be a vector"),
+        (lambda W: lifted_birnn(W, W, W, W, W, W, 3, bb=np.ones(3)), "`bb` must have 2 on axis 0"),
+        (lambda W: lifted_birnn(W, W, W, W, W, W, 3, initial="one"), "`initial` must be one of"),
+        (lambda W: lifted_feedforward([W, W, W], biases=[np.ones(2)]), "`biases` must be 2 vectors, got 1"),
+    ],
+)
+def test_wrong_biases_raise(build, message):
+    with pytest.raises(ValueError, match=message):
+        build(np.eye(2))
