@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from _lattices.language_model import ElmanLanguageModel
-from _lattices.lattice import Arc, Hypothesis, Lattice
+from _lattices.lattice import Arc, Hypothesis, Lattice, edit_distance
 from _tagging.files import DATA_VARIABLE, SHARED_DATA
 from benchmarks.experiments._run import command, write_json
 from benchmarks.experiments._text import Text
@@ -82,7 +82,7 @@ def main() -> None:
         (same,), checked = model.rescore([small], options.rho)[0].n_best(), by_enumeration(small, model, options.rho)
         if same.words != checked.words or abs(same.score - checked.score) > 1e-9 * abs(checked.score):
             raise SystemExit(f"the lattice's best path {same} is not that of all paths {checked}")
-        errors = sum(a != b for a, b in zip(best.words, said)) + abs(len(best.words) - options.words)
+        errors = edit_distance(best.words, said)
         sizes = {"arcs": len(lattice.arcs), "expanded": len(expanded.arcs)}
         found.append({**sizes, "seconds": took, "score": best.score, "other words": errors})
     write_json(options.json, {"lattices": found}, options)

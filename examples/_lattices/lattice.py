@@ -99,6 +99,35 @@ class Lattice:
                 push((*words, word), entered)
         return found
 
+    def posteriors(self) -> list[float]:
+        """Probability that the spoken path goes along each arc, in the order of `arcs`: exp(score), normalized."""
+        ahead = dict.fromkeys(self._order, -math.inf) | {self.start: 0.0}
+        behind = dict.fromkeys(self._order, -math.inf) | {self.end: 0.0}
+        for node in self._order:
+            for arc in self._leaving[node]:
+                ahead[arc.target] = log_sum(ahead[arc.target], ahead[node] + self.score(arc))
+        for node in reversed(self._order):
+            for arc in self._leaving[node] if node != self.end else ():
+                behind[node] = log_sum(behind[node], self.score(arc) + behind[arc.target])
+        total = ahead[self.end]
+        return [math.exp(ahead[arc.source] + self.score(arc) + behind[arc.target] - total) for arc in self.arcs]
+
+    def minimum_bayes_risk(self, n: int = 100) -> tuple[tuple[str, ...], float]:
+        """Of the n best word sequences the one with the fewest wrong words to be expected, and that expectation.
+
+        Wrong words are those inserted, left out or replaced; a sequence's probability is that of its best path among
+        the n.
+        """
+        found = self.n_best(n)
+        least = found[0].score
+        weights = [math.exp(hypothesis.score - least) for hypothesis in found]
+        risks = [
+            sum(weight * edit_distance(one.words, other.words) for weight, other in zip(weights, found)) / sum(weights)
+            for one in found
+        ]
+        best = min(range(len(found)), key=risks.__getitem__)
+        return found[best].words, risks[best]
+
     def pruned(self, beam: float) -> Lattice:
         """Without the arcs whose best path scores worse than the best of all by more than `beam`, which is >= 0."""
         if not beam >= 0:
@@ -174,6 +203,22 @@ class Lattice:
                 for other, score in found[arc.target].items() if not arc.word else ():
                     own[other] = max(self.score(arc) + score, own.get(other, -math.inf))
         return found
+
+
+def log_sum(a: float, b: float) -> float:
+    """log(exp(a) + exp(b))."""
+    high, low = max(a, b), min(a, b)
+    return high if low == -math.inf else high + math.log1p(math.exp(low - high))
+
+
+def edit_distance(words: Sequence[str], others: Sequence[str]) -> int:
+    """Words inserted, left out or replaced, the fewest (Levenshtein's distance)."""
+    row = list(range(len(others) + 1))
+    for i, word in enumerate(words, 1):
+        last, row[0] = row[0], i
+        for j, other in enumerate(others, 1):
+            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (word != other))
+    return row[-1]
 
 
 def check_at_least_one(caller: str, name: str, value: int) -> None:

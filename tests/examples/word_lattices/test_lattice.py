@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _lattices.files import read_openfst, read_slf
+from _lattices.files import read_kaldi, read_openfst, read_slf
 from _lattices.language_model import ElmanLanguageModel
-from _lattices.lattice import Arc, Lattice
+from _lattices.lattice import Arc, Lattice, edit_distance
 from implicitsolve.adapters import approximate_fixed_point, elman
 
 FILES = Path(__file__).parent / "files"  # make.py there says how they were made
@@ -119,6 +119,68 @@ def test_words_on_links_scales_and_bases(tmp_path):
     assert found[0].score == pytest.approx(ten * (0.5 * (-3 - 4 - 1) + 2.0 * (-0.5 - 1.0)) - 2.0)
     (tmp_path / "nodes").write_text("N=2 L=1 base=0\nI=0 W=go\nI=1 W=home\nJ=0 S=0 E=1 a=0.5\n")
     assert read_slf(tmp_path / "nodes").n_best() == [(("go", "home"), np.log(0.5))]
+
+
+KALDI = """utt1
+0 1 go 1.5,-20.25,3_4_4
+0 1 no 2.5,-20.5,3_5
+1 2 home 0.5,-7,6
+2 0.25,1.0,7
+
+7
+0 1 5 1.5,-20
+0 2 6 0,-1
+1
+2 3.5,
+"""
+
+
+def test_an_archive_of_kaldi(tmp_path):
+    (tmp_path / "lattices").write_text(KALDI)
+    (name, first), (other, second) = read_kaldi(tmp_path / "lattices")
+    assert (name, other) == ("utt1", "7")
+    assert first.n_best(2) == [(("go", "home"), 24.0), (("no", "home"), 23.25)]
+    assert dict(second.n_best(2)) == {("5",): 18.5, ("6",): -2.5}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("0 1 go there now 1,2,", "states and arcs"),
+        ("0 b go 1,2,", "states and arcs"),
+        ("0 1 go 1,2,", "final states"),
+        ("0 1 go x,2,\n1", "float"),
+    ],
+)
+def test_a_wrong_archive_of_kaldi_raises(lines, message, tmp_path):
+    (tmp_path / "wrong").write_text(f"utt1\n{lines}\n")
+    with pytest.raises(ValueError, match=message):
+        list(read_kaldi(tmp_path / "wrong"))
+
+
+@settings(max_examples=60)
+@given(lattices())
+def test_posteriors_and_risks_are_those_of_all_paths(lattice):
+    every = list(paths(lattice, lattice.start))
+    weights = np.exp([sum(map(lattice.score, path)) for path in every])
+    shares = [sum(w for w, path in zip(weights, every) if arc in path) for arc in dict.fromkeys(lattice.arcs)]
+    posteriors = dict.fromkeys(lattice.arcs, 0.0)
+    for arc, posterior in zip(lattice.arcs, lattice.posteriors()):
+        posteriors[arc] += posterior
+    if len(posteriors) == len(lattice.arcs):
+        np.testing.assert_allclose(list(posteriors.values()), np.array(shares) / weights.sum(), rtol=1e-9, atol=1e-12)
+    best = by_enumeration(lattice)
+    total = sum(np.exp(score) for _, score in best)
+    risks = {a: sum(np.exp(score) / total * edit_distance(a, b) for b, score in best) for a, _ in best}
+    words, risk = lattice.minimum_bayes_risk(len(best))
+    assert risk == pytest.approx(min(risks.values()), abs=1e-9) == pytest.approx(risks[words], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "distance"), [("", "ab", 2), ("abc", "abc", 0), ("abc", "xbcd", 2), ("abcd", "bcd", 1)]
+)
+def test_edit_distances(a, b, distance):
+    assert edit_distance(a, b) == edit_distance(b, a) == distance
 
 
 @settings(max_examples=60)
