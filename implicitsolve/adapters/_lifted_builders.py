@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
-from implicitsolve._typing import Array
+from implicitsolve._typing import Array, Indices
 from implicitsolve.adapters._common import check_array, check_size
 from implicitsolve.adapters._lifted_matrices import LiftedMatrices, Places, matrices
 
@@ -312,11 +310,11 @@ def _check_size(
         raise ValueError(f"{caller}: `{name}` must have {label}{size} on axis {axis}, as `{other}` has, got {got}")
 
 
-def _corners(steps: Any, offset: int, r: int, c: int) -> Any:
+def _corners(steps: Indices, offset: int, r: int, c: int) -> Indices:
     """Row and column at which blocks (r, c) begin, in block rows `steps` and block columns `steps + offset`."""
     return np.stack([steps * r, (steps + offset) * c], axis=1)
 
 
-def _constant(steps: Any, r: int, column: int) -> Any:
+def _constant(steps: Indices, r: int, column: int) -> Indices:
     """Row and column at which a bias begins in the block rows `steps`: in the column of the constant input."""
     return np.stack([steps * r, np.full_like(steps, column)], axis=1)
