@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import numpy as np
 
 from implicitsolve._arrays.namespace import array_namespace, copy_array, is_array
