@@ -53,9 +53,11 @@ CELLS: dict[Callable[..., Any], Callable[[Any, str, Any], Recurrence]] = {  # by
     ),
     ims.adapters.implicit_lstm: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.implicit_lstm, *LSTM),
     ims.adapters.elman: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.rnn, ("h0",), (), (-1,), phi),
+    ims.adapters.diagonal_gru: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.gru, ("h0",), (), (-1,)),
+    ims.adapters.diagonal_lstm: lambda w, phi, at: Recurrence(EQUATIONS, EQUATIONS.lstm, ("h0", "c0"), (), (-1,)),
     ims.adapters.lifted_net: lambda w, phi, at: Recurrence(EQUATIONS, _lifted, (), (), (), phi),
 }
-BOUNDARIES = ("hs", "cs", "he", "ce", "h0")
+BOUNDARIES = ("hs", "cs", "he", "ce", "h0", "c0")
 
 
 def _recurrence(adapter: Callable[..., Problem], weights: Any, options: Mapping[str, Any]) -> Recurrence:
@@ -80,8 +82,8 @@ def layer(
     Parameters
     ----------
     adapter : callable
-        `implicit_gru`, `stencil_gru`, `implicit_rnn`, `implicit_lstm`, `elman` or `lifted_net` of
-        `implicitsolve.adapters`.
+        `implicit_gru`, `stencil_gru`, `implicit_rnn`, `implicit_lstm`, `elman`, `diagonal_gru`, `diagonal_lstm` or
+        `lifted_net` of `implicitsolve.adapters`.
     params : mapping of str to Array
         As of the adapter; of `lifted_net` the dense matrices A and B.
     inputs : Array of shape (B, T, d) or (T, d)

@@ -44,6 +44,8 @@ def case(name, T=4, B=2, k=3):
         "implicit_rnn": {"hs": (B, 2, k), "he": (k,)},
         "implicit_lstm": {"cs": (k,), "he": (B, k)},
         "elman": {"h0": (B, k)},
+        "diagonal_gru": {"h0": (B, k)},
+        "diagonal_lstm": {"h0": (k,), "c0": (B, k)},
         "lifted_net": {},
     }[name]
     fixed = {"offsets": (-2, 1)} if name == "stencil_gru" else {}
@@ -57,7 +59,7 @@ def case(name, T=4, B=2, k=3):
 
 
 SMALL = ["implicit_rnn", "elman", "lifted_net"]
-LARGE = ["implicit_gru", "stencil_gru", "implicit_lstm"]
+LARGE = ["implicit_gru", "stencil_gru", "implicit_lstm", "diagonal_gru", "diagonal_lstm"]
 
 
 @pytest.mark.parametrize("name", [*SMALL, *LARGE])
