@@ -280,7 +280,7 @@ REASONS = {
     "identity": "a single unknown changes many equations, though its own nearly as in a fixed-point problem",
     "full": "a single unknown changes too many equations, though few of them much, which make a preconditioner",
     "not finite": "the residual is not finite near x0",
-    "raised": "the residual raised an exception near x0",
+    "raised": "the residual raised an ArithmeticError near x0, or a limit ended the search",
     "budget": "the evaluations allowed do not suffice",
     "irregular": "the entries do not lie on diagonals, and no other pattern was looked for",
     "contradiction": "the residual does not change as the pattern predicts",

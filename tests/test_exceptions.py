@@ -53,6 +53,16 @@ def test_exceptions_of_the_residual(at):
     passes(residual, lambda bomb: newton_krylov(bomb, START, f_tol=1e-10), at)
 
 
+@pytest.mark.parametrize("shape", [(64,), (8, 8)])
+def test_exceptions_of_evaluations_that_seek_a_pattern(shape):
+    def F(x):
+        return 4 * x + sum(x.ravel()[(k * np.arange(x.size)) % x.size] for k in (3, 5)).reshape(shape) + x**3 - 1
+
+    count = root(F, np.zeros(shape)).counts.residuals
+    for at in range(count):
+        passes(F, lambda bomb: root(bomb, np.zeros(shape)), at, [ValueError, MemoryError, Private][at % 3 :][:1])
+
+
 def solve_with(**functions):
     """`root` on the cubic system, where one of the functions is given."""
     operator, norm = functions.pop("operator", None), functions.pop("norm", "max")

@@ -238,11 +238,19 @@ class SparseLU(LinearMethod):
         return SparseFactorization(A, plan.engines(A), plan)
 
 
+def is_factorable(data: HostArray, indices: HostArray, indptr: HostArray) -> bool:
+    """Whether compressed columns are finite, and no row or column is zero: from others SuperLU may never return."""
+    is_used = data != 0
+    of_columns = np.diff(np.concatenate([[0], np.cumsum(is_used)])[indptr])
+    of_rows = np.bincount(indices, is_used, minlength=of_columns.size)
+    return bool(np.isfinite(data).all() and of_columns.all() and of_rows.all())
+
+
 def _engine(plan: SparsePlan, data: HostArray) -> Engine | None:
     """Factors of one system; None if it is singular or not finite."""
     if data.dtype.kind not in "fc" or data.dtype.itemsize < (16 if data.dtype.kind == "c" else 8):
         data = data.astype(np.complex128 if data.dtype.kind == "c" else np.float64)
-    if not np.isfinite(data).all():
+    if not is_factorable(data, plan.structure.indices, plan.structure.indptr):
         return None
     scales = _scales(plan.structure, data)
     if scales is None:

@@ -13,15 +13,19 @@ from typing import Any
 import numpy as np
 
 from implicitsolve._arrays.host import from_host
+from implicitsolve._arrays.namespace import eps, numpy_namespace
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
 from implicitsolve.linearize._coloring import full_rows, greedy_colors
+from implicitsolve.linearize._difference_steps import FARTHER
+from implicitsolve.stopping import LimitReached
 
 Flat = Callable[[Array], Array]
 """A residual on arrays (B, N)."""
 
 GENERIC = 1e-3  # relative distance of the generic point: a product of three factors that vanished differs by 1e-9
+MOST_LONGER = 5  # times that displacements which F does not feel are made `FARTHER` times as long
 STEP = 2.0**-13  # relative displacement, eps^(1/4): the changes are good entries of J as well
 SEED = 20190622  # any: the generic point is the same in every solve
 
@@ -31,7 +35,7 @@ class BudgetSpentError(Exception):
 
 
 class EvaluationError(Exception):
-    """The residual raised at a probing point, where a solve may never have evaluated it."""
+    """The residual raised an ArithmeticError at a probing point, where a solve may never have evaluated it; or a limit."""
 
 
 class Probe:
@@ -55,8 +59,22 @@ class Probe:
         self.x, self.F, self.shifted, self.h = x, x, x, x
         self.is_finite = False
 
-    def approach(self) -> None:
-        """Find a generic point where F is finite, on one side of the start or the other, else the start itself."""
+    def approach(self, first: HostArray | None = None) -> None:
+        """Find a generic point where F is finite, on one side of the start or the other, else the start itself.
+
+        Where F has hardly changed from `first`, that at the start, x is far smaller than its unit: the unknowns are
+        displaced as from 0, and then farther.
+        """
+        self._approach()
+        for _ in range(MOST_LONGER if first is not None and self.is_finite else 0):
+            least = eps(numpy_namespace, self.x.dtype) ** 0.75 * np.abs(first).max(axis=1)
+            is_near = np.abs(self.F - first).max(axis=1) <= least
+            if not is_near.any():
+                return
+            self._scale = np.where(is_near[:, None], np.maximum(FARTHER * self._scale, 1.0), self._scale)
+            self._approach()
+
+    def _approach(self) -> None:
         x, scale, random = self._start, self._scale, np.random.default_rng(SEED)
         spread = random.uniform(0.5, 1.0, self.size)
         away = np.where(x < 0, -1.0, 1.0) if x.dtype.kind != "c" else 1.0  # no unknown changes its sign
@@ -71,13 +89,13 @@ class Probe:
         self.h = self.shifted - self.x
 
     def evaluate(self, x: HostArray) -> HostArray:
-        """Evaluate the residual, or raise BudgetSpentError or EvaluationError."""
+        """Evaluate the residual, or raise BudgetSpentError, or EvaluationError for what a probing point alone may cause."""
         if self.evaluations >= self.budget:
             raise BudgetSpentError
         self.evaluations += 1
         try:
             return self._residual(x)
-        except Exception as error:  # whatever it is: at x0 itself the solve raises it
+        except (ArithmeticError, LimitReached) as error:  # at x0 itself the solve raises it
             raise EvaluationError from error
 
     def displaced(self, where: HostArray | int) -> HostArray:

@@ -53,6 +53,7 @@ def detect(
     scale: HostArray | None = None,
     bisection: bool | Literal["only"] = True,
     inward: Callable[[Array, Array], Array] | None = None,
+    first: Array | None = None,
 ) -> Detection:
     """Find the sparsity of a residual's Jacobian near x.
 
@@ -62,10 +63,11 @@ def detect(
 
     All systems of a batch x (B, N) are displaced at once and have one pattern. The search runs on the host: from and to
     a device each evaluation copies its point and F. `shape` are the axes of one system's unknowns, which show fields,
-    and grids that are closed to a ring; `scale` and `inward` are those of `Probe`. Patterns without diagonals, which
+    and grids that are closed to a ring; `scale` and `inward` are those of `Probe`, `first` is F(x) if it is known. Patterns without diagonals, which
     take between 50 and several hundred evaluations, are sought if `bisection`, and nothing else if it is "only".
     """
     if not isinstance(x, np.ndarray):
+        first = None if first is None else to_host(first)
         residual, inward, x = _by_the_host(residual, inward, x)
     n = x.shape[1]
     if n < LEAST_UNKNOWNS:
@@ -74,7 +76,7 @@ def detect(
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the points are the search's choice, not the caller's
-            probe.approach()
+            probe.approach(first)
             if not probe.is_finite:
                 return Detection(how="not finite", evaluations=probe.evaluations, unknowns=n)
             return _search(probe, shape or (n,), bisection)

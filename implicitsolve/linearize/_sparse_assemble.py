@@ -15,9 +15,10 @@ from implicitsolve._arrays.namespace import array_namespace, device, eps
 from implicitsolve._sparse_structure import Sparse
 from implicitsolve._typing import Array, HostArray
 from implicitsolve.kernels._norms import norm2
-from implicitsolve.linearize._bisection import Flat
+from implicitsolve.linearize._bisection import MOST_LONGER, Flat
 from implicitsolve.linearize._coloring import Coloring, color_columns
 from implicitsolve.linearize._detect import MISMATCH, detect, random_direction, wrong_rows
+from implicitsolve.linearize._difference_steps import FARTHER
 from implicitsolve.linearize._evaluator import Evaluator
 from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.structure import Detection
@@ -98,8 +99,29 @@ class SparseAssembler:
         if problem.jvp is not None or problem.linearize is not None or problem.jac is not None:
             J = evaluator.jacobian(x, F)
             return self.products(J.matvec, x, J.rmatvec if problem.vjp is not None else None)
+        residual = partial(evaluator.residual, keep=False)
         h = evaluator.inward(x, self.lengths(x))
-        return self.differences(partial(evaluator.residual, keep=False), x, F, h)
+        J = self.differences(residual, x, F, h)
+        longer = self._felt_lengths(evaluator, x, F, h, J)
+        return J if longer is None else self.differences(residual, x, F, longer)
+
+    def _felt_lengths(self, evaluator: Evaluator, x: Array, F: Array, h: Array, J: SparseMatrix) -> Array | None:
+        """Differences that F feels, where it does not feel `h`, as x is far smaller than its unit; None if none do."""
+        xp, entries = array_namespace(x), h[:, self._places(x).columns]
+        least = eps(xp, x.dtype) ** 0.75 * xp.max(xp.abs(F), axis=1)
+        with np.errstate(all="ignore"):
+            is_short = ~xp.any(~(xp.abs(J.data * entries) <= least[:, None]), axis=1)
+            for _ in range(MOST_LONGER):
+                if not xp.any(is_short):
+                    break
+                unit = self.lengths(xp.zeros_like(x))
+                h = evaluator.inward(x, xp.where(is_short[:, None], xp.maximum(FARTHER * xp.abs(h), unit), h))
+                if not xp.all(xp.isfinite(x + h)):
+                    return None
+                felt = xp.max(xp.abs(evaluator.residual(x + h, keep=False) - F), axis=1) > least
+                if xp.any(is_short & felt):
+                    return h
+        return None
 
     def lengths(self, x: Array) -> Array:
         """Differences (B, N): ``eps^(1/4) max(|x|, eps^(1/3) rms(x))``, longer on a long line; 1 for x where x = 0."""

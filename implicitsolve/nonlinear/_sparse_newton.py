@@ -146,7 +146,7 @@ class SparseNewton(NonlinearMethod):
             context = replace(context, first=evaluator.residual(start.x))
         found = None
         if context.first is None or not _holds(context, start.x):
-            found = self._found(evaluator, start.x, context.previous.detection)
+            found = self._found(evaluator, start.x, context.previous.detection, context.first)
         if found is None:
             return self.products().solve(context, start, rows)
         memory.detection = found if found.values is None else replace(found, values=None)
@@ -168,7 +168,9 @@ class SparseNewton(NonlinearMethod):
         memory.detection = replace(memory.detection, colors=jacobians.colors)
         return self._solved(jacobians, context, start, rows)
 
-    def _found(self, evaluator: Evaluator, x: Array, previous: Detection | None) -> Detection | None:
+    def _found(
+        self, evaluator: Evaluator, x: Array, previous: Detection | None, first: Array | None
+    ) -> Detection | None:
         """The structure that is declared, known, or detected; None where none may be sought."""
         declared = evaluator.problem.sparse_structure if self.structure is None else self.structure
         if declared is not None:
@@ -181,13 +183,17 @@ class SparseNewton(NonlinearMethod):
             return replace(previous, how="previous", evaluations=0)
         if previous is not None and previous.how in LASTING and (previous.how, self.bisection) != ("irregular", True):
             return replace(previous, evaluations=0)
-        return self._detected(evaluator, x, self.bisection is True)
+        return self._detected(evaluator, x, self.bisection is True, first)
 
-    def _detected(self, evaluator: Evaluator, x: Array, bisection: bool | Literal["only"]) -> Detection:
-        return evaluator.tally.enforced(self._search, evaluator, x, bisection)
+    def _detected(
+        self, evaluator: Evaluator, x: Array, bisection: bool | Literal["only"], first: Array | None = None
+    ) -> Detection:
+        return evaluator.tally.enforced(self._search, evaluator, x, bisection, first)
 
-    def _search(self, evaluator: Evaluator, x: Array, bisection: bool | Literal["only"]) -> Detection:
-        """Detect the pattern near x."""
+    def _search(
+        self, evaluator: Evaluator, x: Array, bisection: bool | Literal["only"], first: Array | None = None
+    ) -> Detection:
+        """Detect the pattern near x, where F is `first` if that is known."""
         return detect(
             lambda x: evaluator.residual(x, keep=True),
             x,
@@ -195,6 +201,7 @@ class SparseNewton(NonlinearMethod):
             budget=self.budget,
             bisection=bisection,
             inward=evaluator.inward,
+            first=first,
         )
 
     def products(self, found: Detection | None = None) -> NonlinearMethod:

@@ -14,6 +14,7 @@ import scipy.sparse.linalg
 
 from implicitsolve._arrays.host import from_host, to_host
 from implicitsolve._typing import Array, HostArray
+from implicitsolve.direct._sparse_lu import is_factorable
 from implicitsolve.errors import required
 from implicitsolve.operators import BlockBandedMatrix, LinearOperator
 from implicitsolve.operators._sparse import SparseMatrix
@@ -84,7 +85,7 @@ class ILU(Preconditioner):
         return _operator(A, [self._inverse(matrix) for matrix in _systems("ILU", A)])
 
     def _inverse(self, A: Any) -> _Inverse:
-        if not np.isfinite(A.data).all():
+        if not is_factorable(A.data, A.indices, A.indptr):
             return _diagonal(A)
         try:
             factors = scipy.sparse.linalg.spilu(
@@ -162,7 +163,7 @@ class AMG(Preconditioner):
         return _operator(A, [self._inverse(pyamg, matrix, fields, is_stacked) for matrix in _systems("AMG", A)])
 
     def _inverse(self, pyamg: Any, A: Any, fields: int, is_stacked: bool) -> _Inverse:
-        if not np.isfinite(A.data).all():
+        if not is_factorable(A.data, A.indices, A.indptr):
             return _diagonal(A)
         order = np.arange(A.shape[0])
         if is_stacked:

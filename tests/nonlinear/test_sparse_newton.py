@@ -412,3 +412,16 @@ def test_settings():
 def test_setting_of_bisection():
     with pytest.raises(ValueError, match='`bisection` must be True, False or "late", got 3'):
         SparseNewton(bisection=3)
+
+
+@pytest.mark.parametrize("structure", [None, ims.Grid(shape=(12, 12))])
+@pytest.mark.parametrize("size", [1e-300, 1e-100, 1e-17, 1e-12])
+def test_starts_near_zero_cost_about_what_zero_costs(structure, size):
+    def bratu(u):
+        p = np.pad(u, 1)
+        return 4 * u - p[2:, 1:-1] - p[:-2, 1:-1] - p[1:-1, 2:] - p[1:-1, :-2] - 5 / 13**2 * np.exp(u)
+
+    problem = ims.Problem(bratu, structure=structure)
+    from_zero, near = (ims.root(problem, np.full((12, 12), start)) for start in (0.0, size))
+    assert near.success
+    assert near.counts.residuals <= from_zero.counts.residuals + 12

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -116,6 +120,26 @@ def test_no_finite_matrix_ends_at_once(settings):
     A = laplacian(8)
     M = settings.build(SparseMatrix(np.where(np.arange(A.data.size) == 3, np.nan, A.data), A.structure))
     assert M.matvec(np.ones(64)).shape == (64,)
+
+
+ZEROS = """
+import numpy as np, scipy.sparse as sp, implicitsolve as ims
+n = 400
+P = sp.lil_array(sp.diags_array([np.ones(n), np.ones(n - 1), np.ones(n - 1)], offsets=[0, 1, -1]))
+P[200] = 1
+P = P.tocsc()
+for kept in (0, 1, n // 2, n - 1):  # columns that are not zero
+    A = P.copy()
+    A.data[A.indptr[kept]:] = 0
+    ims.precondition.ILU().build(A)
+problem = ims.Problem(lambda x: np.ones(n), structure=ims.Sparse(P))
+assert not ims.root(problem, np.zeros(n), stop=ims.NonlinearStop(max_seconds=3)).success
+"""
+
+
+def test_incomplete_factors_of_arrows_of_zeros_hung():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", ZEROS], check=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
