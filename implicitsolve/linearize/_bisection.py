@@ -35,7 +35,7 @@ class BudgetSpentError(Exception):
 
 
 class EvaluationError(Exception):
-    """The residual raised an ArithmeticError at a probing point, where a solve may never have evaluated it; or a limit."""
+    """A limit was reached, or F raised an ArithmeticError at a probing point, where a solve may never evaluate it."""
 
 
 class Probe:
@@ -89,7 +89,7 @@ class Probe:
         self.h = self.shifted - self.x
 
     def evaluate(self, x: HostArray) -> HostArray:
-        """Evaluate the residual, or raise BudgetSpentError, or EvaluationError for what a probing point alone may cause."""
+        """Evaluate the residual, or raise BudgetSpentError or EvaluationError."""
         if self.evaluations >= self.budget:
             raise BudgetSpentError
         self.evaluations += 1
