@@ -63,8 +63,9 @@ def detect(
 
     All systems of a batch x (B, N) are displaced at once and have one pattern. The search runs on the host: from and to
     a device each evaluation copies its point and F. `shape` are the axes of one system's unknowns, which show fields,
-    and grids that are closed to a ring; `scale` and `inward` are those of `Probe`,
-    `first` is F(x) if it is known. Patterns without diagonals, which take between 50 and several hundred evaluations, are sought if `bisection`, and nothing else if it is "only".
+    and grids that are closed to a ring; `scale` and `inward` are those of `Probe`, and `first` is F(x)
+    if it is known. Patterns without diagonals, which take between 50 and several hundred evaluations, are sought if
+    `bisection`, and nothing else if it is "only".
     """
     if not isinstance(x, np.ndarray):
         first = None if first is None else to_host(first)
