@@ -93,6 +93,11 @@ class Problem(Representation):
     astype : callable, optional
         ``astype(dtype)`` returns the problem in another precision, on states of that dtype: while a float64 residual is
         still large, float32 finds the way as well in half the time.
+    rejects : exception class or tuple of them, optional
+        What `residual` or `linearize` raises outside of its domain, such as ValueError of a property package. A trial
+        point at which it does is rejected like one where F is NaN, and the step shortened (all trial points of the
+        call, in a batch); `Counts.rejected` counts them. At x0 the exception passes, as others do anywhere. Default:
+        none.
     pure : bool, optional
         Whether the functions, and the operators that they return, change none of their arguments and return arrays that
         not referenced elsewhere. Then no defensive copies are made. Default False; the layers of `adapters` are pure.
@@ -137,6 +142,7 @@ class Problem(Representation):
     halves: Halves | None = field(default=None, kw_only=True, repr=False)
     substitute: Callable[[], Array] | None = field(default=None, kw_only=True)
     astype: Callable[[Any], Problem] | None = field(default=None, kw_only=True)
+    rejects: tuple[type[Exception], ...] | type[Exception] = field(default=(), kw_only=True)
     pure: bool = field(default=False, kw_only=True)
     name: str = field(default="", kw_only=True)
 
@@ -164,6 +170,7 @@ class Problem(Representation):
         for name, flag in flags.items():
             check_flag("Problem", name, flag)
         object.__setattr__(self, "bounds", _checked_bounds(self.bounds))
+        object.__setattr__(self, "rejects", _checked_exceptions(self.rejects))
         _check_scale("x_scale", self.x_scale)
         _check_scale("f_scale", self.f_scale)
 
@@ -181,6 +188,14 @@ class Problem(Representation):
     def has_exact_blocks(self) -> bool:
         """Whether `blocks` is there, and gives more than differences of the residual."""
         return self.blocks is not None and self.blocks_exact
+
+
+def _checked_exceptions(value: Any) -> tuple[type[Exception], ...]:
+    """Classes of exceptions, as a tuple."""
+    found = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in found):
+        raise TypeError(f"Problem: `rejects` must be a class of exceptions or a tuple of them, got {value!r}")
+    return found
 
 
 def favors_direct(problem: Problem, length: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -273,12 +273,15 @@ class Counts:
         Exact products J v and J^H w.
     linearizations : int
         Points at which J was prepared.
+    rejected : int
+        Points at which F raised one of `Problem.rejects`, among the residuals.
     """
 
     residuals: int = 0
     jvps: int = 0
     vjps: int = 0
     linearizations: int = 0
+    rejected: int = 0
 
     @property
     def evaluations(self) -> int:
@@ -286,8 +289,8 @@ class Counts:
         return self.residuals + self.jvps + self.vjps
 
     def __str__(self) -> str:
-        """Every count with its name."""
-        return ", ".join(f"{calls} {name}" for name, calls in vars(self).items())
+        """Every count with its name; rejected points where there are any."""
+        return ", ".join(f"{calls} {name}" for name, calls in vars(self).items() if calls or name != "rejected")
 
     def __add__(self, other: Counts) -> Counts:
         """Calls of both."""
@@ -296,6 +299,9 @@ class Counts:
     def __sub__(self, other: Counts) -> Counts:
         """Calls since `other`."""
         return Counts(**{name: calls - getattr(other, name) for name, calls in vars(self).items()})
+
+
+COUNTED = tuple(field.name for field in fields(Counts))
 
 
 class LimitReached(Exception):  # noqa: N818 (a condition: it ends the step of a solve, and never leaves the solve)
@@ -309,7 +315,7 @@ class Tally:
     """
 
     def __init__(self, max_evaluations: int | None = None, max_seconds: float | None = None) -> None:
-        self.residuals = self.jvps = self.vjps = self.linearizations = 0
+        self.residuals = self.jvps = self.vjps = self.linearizations = self.rejected = 0
         self.charged: int = 0  # evaluations that have been charged to a system, or to none
         self.most = max_evaluations
         self.until: float | None = None if max_seconds is None else time.monotonic() + max_seconds
@@ -324,7 +330,7 @@ class Tally:
 
     def counts(self) -> Counts:
         """Return a snapshot."""
-        return Counts(residuals=self.residuals, jvps=self.jvps, vjps=self.vjps, linearizations=self.linearizations)
+        return Counts(**{name: getattr(self, name) for name in COUNTED})
 
     @property
     def evaluations(self) -> int:

@@ -211,15 +211,30 @@ class Evaluator:
             return self._with_entering(x, jacobian=False)[0]
         self.tally.add("residuals")
         is_own = self.problem.pure or self.systems is not None  # rows of what F returned are a copy
-        F = self._returned(self.problem.residual(self._argument(x, copy=keep)), "residual")
+        argument = self._argument(x, copy=keep)
+        try:
+            value = self.problem.residual(argument)
+        except self.problem.rejects as error:
+            value = self._rejected(argument, error)
+        F = self._returned(value, "residual")
         return copy_array(F) if keep and not is_own else F
+
+    def _rejected(self, argument: Array, error: Exception) -> Array:
+        """NaN for F at a point at which it has raised one of the problem's `rejects`; raises it again at x0."""
+        if self.tally.residuals == 1:
+            raise error
+        self.tally.rejected += 1
+        return self.xp.full_like(argument, np.nan)
 
     def residual_of_one(self, x: HostArray, *, keep: bool = True) -> HostArray:
         """The same for the only system, without bounds, as NumPy arrays (N,)."""
         self.tally.add("residuals")
         is_own = self.problem.pure or not keep
         argument = (x if is_own else x.copy()).reshape(self.shape)
-        value = self.problem.residual(argument)
+        try:
+            value = self.problem.residual(argument)
+        except self.problem.rejects as error:
+            value = self._rejected(argument, error)
         is_plain = type(value) is np.ndarray and value.shape == self.shape and value.dtype == self.dtype
         F: HostArray = value.reshape(-1) if is_plain else self._returned(value, "residual")[0]
         return F if is_own else F.copy()
@@ -262,7 +277,12 @@ class Evaluator:
             return kept
         self.tally.add("residuals")
         self.tally.add("linearizations")
-        value: Any = self.problem.linearize(self._argument(x, copy=True))  # type: ignore[misc]
+        argument = self._argument(x, copy=True)
+        try:
+            value: Any = self.problem.linearize(argument)  # type: ignore[misc]
+        except self.problem.rejects as error:
+            shapes = {"in_shape": self.event_shape, "batch_shape": self.batch_shape}
+            value = self._rejected(argument, error), LinearOperator(copy_array, copy_array, **shapes, dtype=self.dtype)
         if not (isinstance(value, tuple) and len(value) == 2):
             raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
         return value
