@@ -215,12 +215,12 @@ class Evaluator:
         try:
             value = self.problem.residual(argument)
         except self.problem.rejects as error:
-            value = self._rejected(argument, error)
+            value = self._reject(argument, error)
         F = self._returned(value, "residual")
         return copy_array(F) if keep and not is_own else F
 
-    def _rejected(self, argument: Array, error: Exception) -> Array:
-        """NaN for F at a point at which it has raised one of the problem's `rejects`; raises it again at x0."""
+    def _reject(self, argument: Array, error: Exception) -> Array:
+        """Return NaN for F where it has raised one of the problem's `rejects`; raise that again at x0."""
         if self.tally.residuals == 1:
             raise error
         self.tally.rejected += 1
@@ -234,7 +234,7 @@ class Evaluator:
         try:
             value = self.problem.residual(argument)
         except self.problem.rejects as error:
-            value = self._rejected(argument, error)
+            value = self._reject(argument, error)
         is_plain = type(value) is np.ndarray and value.shape == self.shape and value.dtype == self.dtype
         F: HostArray = value.reshape(-1) if is_plain else self._returned(value, "residual")[0]
         return F if is_own else F.copy()
@@ -282,7 +282,7 @@ class Evaluator:
             value: Any = self.problem.linearize(argument)  # type: ignore[misc]
         except self.problem.rejects as error:
             shapes = {"in_shape": self.event_shape, "batch_shape": self.batch_shape}
-            value = self._rejected(argument, error), LinearOperator(copy_array, copy_array, **shapes, dtype=self.dtype)
+            value = self._reject(argument, error), LinearOperator(copy_array, copy_array, **shapes, dtype=self.dtype)
         if not (isinstance(value, tuple) and len(value) == 2):
             raise TypeError(f"`linearize` must return a pair (F, J), got {type(value).__name__}")
         return value
