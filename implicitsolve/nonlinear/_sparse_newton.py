@@ -169,7 +169,7 @@ class SparseNewton(NonlinearMethod):
         return self._solved(jacobians, context, start, rows)
 
     def _found(
-        self, evaluator: Evaluator, x: Array, previous: Detection | None, first: Array | None
+        self, evaluator: Evaluator, x: Array, previous: Detection | None, first: Array | None = None
     ) -> Detection | None:
         """The structure that is declared, known, or detected; None where none may be sought."""
         declared = evaluator.problem.sparse_structure if self.structure is None else self.structure
