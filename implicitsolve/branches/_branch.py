@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from implicitsolve._arrays import files
 from implicitsolve._summary import Representation, format_table
 from implicitsolve._typing import HostArray
-from implicitsolve.drivers._checkpoint import flat, nested
 from implicitsolve.result import Counts
 from implicitsolve.status import Status
 
@@ -190,9 +190,8 @@ class Branch(Representation):
         return ax
 
     def save(self, path: str | Path) -> None:
-        """Write the branch to a file (npz), from which `load` makes the same, to be resumed or plotted."""
-        with Path(path).open("wb") as file:
-            np.savez(file, format=FORMAT, **flat(vars(self)))
+        """Write the branch to a file (npz), whole or not at all, from which `load` makes the same."""
+        files.save(path, {"format": FORMAT, **vars(self)})
 
     @staticmethod
     def load(path: str | Path) -> Branch:
@@ -201,13 +200,11 @@ class Branch(Representation):
         Raises
         ------
         ValueError
-            If the file is none, or of another version.
+            If the file is none, damaged, or of another version.
         """
-        with np.load(path, allow_pickle=False) as file:
-            if "format" not in file or int(file["format"]) != FORMAT:
-                raise ValueError(f"Branch.load: {str(path)!r} must be a file of Branch.save, format {FORMAT}")
-            parts = nested(file)
-        del parts["format"]
+        parts = files.load(path, "file of Branch.save")
+        if parts.pop("format", None) != FORMAT:
+            raise ValueError(f"Branch.load: {str(path)!r} must be a file of Branch.save, format {FORMAT}")
         special = parts.pop("special", {}).values()
         for point in special:
             if "direction" in point:

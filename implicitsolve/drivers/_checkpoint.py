@@ -8,14 +8,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
+from types import CodeType
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
+from implicitsolve._arrays import files
 from implicitsolve._arrays.host import from_host, gather, scatter, to_host
 from implicitsolve._arrays.namespace import array_namespace, as_inexact, eps, is_array
-from implicitsolve._typing import Array, HostArray, Indices
+from implicitsolve._typing import Array, Indices
 from implicitsolve.drivers._batch import selected, unknown
 from implicitsolve.kernels._norms import norm_max
 from implicitsolve.linearize._evaluator import Evaluator
@@ -24,7 +25,7 @@ from implicitsolve.nonlinear import Anderson, Auto, Broyden, Homotopy, NewtonKry
 from implicitsolve.nonlinear._fixed_point import FixedPointLoop
 from implicitsolve.nonlinear._loop import IterationLoop
 from implicitsolve.nonlinear._state import Scheduler
-from implicitsolve.problem import Problem, own_start
+from implicitsolve.problem import Problem, own_start, spread
 from implicitsolve.result import Counts, NewtonStep, NonlinearResult
 from implicitsolve.solve import NonlinearMethod, check_settings, solve_root
 from implicitsolve.status import CUT, Status
@@ -44,35 +45,29 @@ class CheckpointFile:
     """The file of a solve."""
 
     def __init__(self, path: str | os.PathLike[str], like: Any, settings: Mapping[str, str]) -> None:
-        self.like, self.settings = like, {"format": "3", **settings}
+        self.like, self.settings = like, {"format": "4", **settings}
         self.path = Path(os.fspath(path))
         if not self.path.parent.is_dir():
             raise ValueError(f"checkpointed: `path` must be in a folder that exists, got {str(self.path)!r}")
 
     def write(self, record: Record) -> None:
-        """Replace the old file by a complete new one: whenever the process ends, one of them exists."""
-        unfinished = Path(f"{self.path}.unfinished")
-        with unfinished.open("wb") as file:
-            states: dict[str, Any] = {"ends.x": to_host(record.ends.x), "ends.fun": to_host(record.ends.fun)}
-            np.savez(file, **flat(vars(record) | {"settings": self.settings}) | states)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self.path)
+        """Replace the old file by a complete new one."""
+        states: dict[str, Any] = {name: to_host(getattr(record.ends, name)) for name in ("x", "fun")}
+        ends = {**vars(record.ends), **states}
+        files.save(self.path, {**vars(record), "ends": ends, "settings": self.settings})
 
     def read(self) -> Record | None:
         """The record to resume from; None if there is none."""
-        path = self.path
-        if not path.exists():
+        if not self.path.exists():
             return None
+        parts = files.load(self.path, "checkpoint")
         try:
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                parts = nested(file)
             settings, ends = parts.pop("settings"), parts.pop("ends")
             record = Record(NonlinearResult(**ends | {"counts": Counts(**ends["counts"])}), **parts)
-        except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
-            raise ValueError(f"checkpointed: the file {str(path)!r} is no checkpoint: {error}") from error
-        self._compare(path, settings)
-        states: dict[str, Any] = {name: from_host(ends[name], self.like) for name in ("x", "fun")}
+            states: dict[str, Any] = {name: from_host(ends[name], self.like) for name in ("x", "fun")}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the file {str(self.path)!r} is no checkpoint: {error}") from error
+        self._compare(self.path, settings)
         return replace(record, ends=replace(record.ends, **states))
 
     def _compare(self, path: Path, settings: Mapping[str, str]) -> None:
@@ -85,33 +80,6 @@ class CheckpointFile:
                 f"checkpointed: the file {str(path)!r} is from a different solve: {'; '.join(wrong)}. "
                 "Delete it to start over, or give another `path`"
             )
-
-
-def flat(parts: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Arrays and numbers in nested mappings, tuples and dataclasses, each under the names that lead to it."""
-    found: dict[str, Any] = {}
-    for name, value in parts.items():
-        if isinstance(value, tuple):
-            value = dict(enumerate(value))
-        elif is_dataclass(value):
-            value = vars(value)
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            found[f"{prefix}{name}"] = value
-    return found
-
-
-def nested(file: Mapping[str, HostArray]) -> dict[str, Any]:
-    """The mappings that `flat` has made a file of, with plain numbers and texts."""
-    found: dict[str, Any] = {}
-    for place, value in file.items():
-        *outer, name = place.split(".")
-        inside = found
-        for key in outer:
-            inside = inside.setdefault(key, {})
-        inside[name] = value if value.ndim else value.item()
-    return found
 
 
 def digest(x: Any) -> str:
@@ -134,7 +102,16 @@ def described(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(described(part) for part in value)}]"
     name = getattr(value, "__qualname__", None)
-    return type(value).__qualname__ if name is None else f"{value.__module__}.{name}"
+    if name is None:
+        return type(value).__qualname__
+    code = getattr(value, "__code__", None)
+    return f"{value.__module__}.{name}" + ("" if code is None else f" {content(code)}")
+
+
+def content(code: CodeType) -> str:
+    """Hash of what a function does, names and numbers in it included."""
+    constants = [content(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts]
+    return hashlib.sha256(repr((code.co_code, constants, code.co_names)).encode()).hexdigest()[:8]
 
 
 # Differences of F(x) that other machines and libraries do not exceed:
@@ -186,8 +163,9 @@ def checkpointed(
     Raises
     ------
     TypeError, ValueError
-        If an argument is not usable; or if the file is from a different solve: the message names what differs. Compared
-        are shapes, dtypes, settings, x0, the problem's `parameters`, and F(x).
+        If an argument is not usable; if the file is damaged; or if it is from a different solve: the message names what
+        differs. Compared are shapes, dtypes, settings, x0, the code of functions and all else that the problem
+        declares; F(x), and the norms of F(x) and F(x0) by a `norm` that is a function, are measured again.
 
     See Also
     --------
@@ -203,7 +181,8 @@ def checkpointed(
     it takes 8, 14 and 14 steps, and 436, 664 and 817 products.
 
     Systems of a batch that have ended do not change; with `take` they cost nothing. A file holds the bits of x and
-    F(x); it is written under another name, and replaces the old one when it is complete. Ranks keep the last two.
+    F(x); it is written under another name, of which each process has its own, and replaces the old one when it is
+    complete.
 
     Examples
     --------
@@ -257,13 +236,13 @@ class _Legs:
         settings = {
             "shape": str(self.shape),
             "dtype": str(x0.dtype),
-            "batch_ndim": str(problem.batch_ndim),
             "every": str(every),
             "method": described(solver),
             "stop": described(replace(stop, max_iterations=None, max_evaluations=None, max_seconds=None)),
             "x0": digest(x0),
-            "parameters": described(problem.parameters),
         }
+        declared = {part.name: described(getattr(problem, part.name)) for part in fields(problem)}
+        settings |= {name: text for name, text in declared.items() if name != "residual"}  # that is measured again
         self.file = CheckpointFile(path, self.x0, settings)
 
     def run(self, monitor: Monitor) -> NonlinearResult:
@@ -325,7 +304,6 @@ class _Legs:
         x, kept = evaluator.flatten(ends.x), evaluator.flatten(ends.fun)
         F = evaluator.residual(x)
         nearby = evaluator.residual(x * (1 + eps(xp, evaluator.dtype)))
-        record.ends = replace(ends, counts=ends.counts + evaluator.tally.counts())
         with np.errstate(all="ignore"):
             change, noise = norm_max(F - kept), norm_max(nearby - F)
             wrong = np.flatnonzero(change > SAME * norm_max(kept) + NOISE * noise)  # False if not finite
@@ -335,6 +313,22 @@ class _Legs:
                 f"{norm_max(kept)[wrong[0]]:.6g} and is {norm_max(F)[wrong[0]]:.6g}. "
                 "Delete it to start over, or give another `path`"
             )
+        if callable(self.stop.norm):
+            self._compare_norms(record.ends, F, evaluator.residual(evaluator.flatten(self.x0)))
+        record.ends = replace(ends, counts=ends.counts + evaluator.tally.counts())
+
+    def _compare_norms(self, ends: NonlinearResult, F: Array, first: Array) -> None:
+        """Raise unless today's norm of F, and of F(x0), is that of the file: no name tells what a function does."""
+        declared = self.problem.f_scale
+        scale = np.ones(F.shape) if declared is None else spread("f_scale", declared, self.shape).reshape(F.shape)
+        for kept, value, where in ((ends.residual_norm, F, "x"), (ends.initial_norm, first, "x0")):
+            now = self.stop.measure(value / from_host(scale, value), self.event_shape)
+            wrong = np.flatnonzero(abs(now - kept) > SAME * kept)
+            if wrong.size:
+                raise ValueError(
+                    f"checkpointed: the file {str(self.file.path)!r} is from another `norm`: that of F({where}) was "
+                    f"{kept[wrong[0]]:.6g} and is {now[wrong[0]]:.6g}. Delete it to start over, or give another `path`"
+                )
 
     def _text_of(self, record: Record, rows: Indices, seen: int, monitor: Monitor) -> Monitor:
         """The caller's monitor, for a leg whose first `seen` steps it has been called with."""

@@ -116,6 +116,11 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     np.savez(tmp_path / "other.npz", a=np.zeros(2))
     with pytest.raises(ValueError, match="must be a file of Branch"):
         Branch.load(tmp_path / "other.npz")
+    path = tmp_path / "damaged.npz"
+    continuation(circle, [1.0], 0, 2).save(path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="or damaged"):
+        Branch.load(path)
 
 
 def test_the_picture_and_the_table_show_special_points():

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -249,6 +250,10 @@ CHANGES = {
     "start": ({"x0": np.full(2, 1e4)}, "`x0` was float64"),
     "batch": ({"batch_ndim": 1}, "`batch_ndim` was 0 and is 1"),
     "parameters": ({"parameters": {"c": np.asarray(9.0)}}, "`parameters` was .* and is"),
+    "scale of F": ({"f_scale": 1e9}, "`f_scale` was None and is 1000000000.0"),
+    "bounds": ({"bounds": (3.0, 2e3)}, r"`bounds` was None and is \[3.0, 2000.0\]"),
+    "norm": ({"stop": ims.NonlinearStop(norm=lambda F: 1e-9 * np.abs(F).max())}, r"`stop` was .*'max'.* and is"),
+    "jvp": ({"jvp": lambda x, v: 3 * x**2 * v}, "`jvp` was None and is .*<lambda>"),
     "residual": ({"residual": lambda x: x**3 - 9}, r"is from a different problem: max\|F\(x\)\| was .* and is"),
 }
 
@@ -259,18 +264,54 @@ def test_a_file_of_another_solve_says_what_differs(tmp_path, change, message):
     arguments = {"x0": np.full(2, 1e3), "every": 2, "method": ims.NewtonKrylov(), "stop": ims.NonlinearStop()}
     x0 = arguments.pop("x0")
     ims.drivers.checkpointed(problem, x0, tmp_path / "file", **arguments)
-    parts = {name: change[name] for name in ("batch_ndim", "parameters", "residual") if name in change}
+    parts = {name: change[name] for name in change if hasattr(problem, name)}
     options = arguments | {name: change[name] for name in arguments if name in change}
     with pytest.raises(ValueError, match=message):
         ims.drivers.checkpointed(replace(problem, **parts), change.get("x0", x0), tmp_path / "file", **options)
 
 
-@pytest.mark.parametrize("content", [b"", b"something else", b"PK\x03\x04 and so on"])
-def test_what_is_no_checkpoint_is_left_alone(tmp_path, content):
-    (tmp_path / "file").write_bytes(content)
-    with pytest.raises(ValueError, match="is no checkpoint"):
-        ims.drivers.checkpointed(lambda x: x**3 - 8, np.ones(1), tmp_path / "file")
-    assert (tmp_path / "file").read_bytes() == content
+@given(seed=st.integers(0, 10**6))
+def test_properties_a_damaged_file_is_refused_and_left_alone(tmp_path_factory, seed):
+    rng, path = np.random.default_rng(seed), tmp_path_factory.mktemp("damaged") / "file"
+    whole = ims.drivers.checkpointed(lambda x: x**3 - 8, np.ones(2), path)
+    good = path.read_bytes()
+    content = bytearray(good)
+    for place in rng.integers(len(content), size=rng.integers(4)):
+        content[place] = rng.integers(256)
+    content = bytes(content[: rng.integers(len(content)) if rng.random() < 0.5 else None])
+    path.write_bytes(content)
+    message = ""
+    try:
+        agree(ims.drivers.checkpointed(lambda x: x**3 - 8, np.ones(2), path), whole)
+    except ValueError as error:
+        message = str(error)
+    assert not message or "is no checkpoint" in message or "is from a different solve" in message
+    assert path.read_bytes() == content
+
+
+def test_the_norm_was_compared_by_its_name(tmp_path):
+    """What a function measures shows in what it makes of F, not in its name or its code."""
+    weight = [1e-9]
+
+    def solve(factor):
+        weight[0] = factor
+        stop = ims.NonlinearStop(atol=1e-3, norm=lambda F: float(weight[0] * np.abs(F).max()))
+        return ims.drivers.checkpointed(lambda x: x**3 - 8, np.full(2, 100.0), tmp_path / "file", stop=stop)
+
+    assert solve(1e-9).success
+    with pytest.raises(ValueError, match="another `norm`"):
+        solve(1.0)
+
+
+def test_two_solves_at_one_path_have_their_own_unfinished_files(tmp_path, monkeypatch):
+    seen = []
+    replaced = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, other: (seen.append(self), replaced(self, other))[1])
+    for start in (2.0, 3.0):
+        (tmp_path / "file").unlink(missing_ok=True)
+        ims.drivers.checkpointed(lambda x: x**3 - 8, np.full(2, start), tmp_path / "file")
+    assert len(set(seen)) == len(seen) >= 2
+    assert [part.name for part in tmp_path.iterdir()] == ["file"]
 
 
 BAD = {

@@ -1,0 +1,64 @@
+"""Files (npz) of arrays and numbers in nested mappings, which are replaced as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from implicitsolve._typing import HostArray
+
+
+def save(path: str | os.PathLike[str], parts: Mapping[str, Any]) -> None:
+    """Replace the old file by a complete new one: whenever the process ends, one of them exists."""
+    unfinished = Path(f"{os.fspath(path)}.{uuid.uuid4().hex[:8]}.unfinished")  # of this call alone
+    try:
+        with unfinished.open("xb") as file:
+            np.savez(file, **flat(parts))
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
+    """The parts that `save` has written, or a ValueError: the file is no `what`."""
+    with Path(path).open("rb") as opened:
+        try:
+            with np.load(opened, allow_pickle=False) as file:
+                return nested(file)
+        except Exception as error:  # archives, headers and arrays each have errors of their own
+            raise ValueError(f"the file {str(path)!r} is no {what}, or damaged: {error}") from error
+
+
+def flat(parts: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Arrays and numbers in nested mappings, tuples and dataclasses, each under the names that lead to it."""
+    found: dict[str, Any] = {}
+    for name, value in parts.items():
+        if isinstance(value, tuple):
+            value = dict(enumerate(value))
+        elif is_dataclass(value):
+            value = vars(value)
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def nested(file: Mapping[str, HostArray]) -> dict[str, Any]:
+    """The mappings that `flat` has made a file of, with plain numbers and texts."""
+    found: dict[str, Any] = {}
+    for place, value in file.items():
+        *outer, name = place.split(".")
+        inside = found
+        for key in outer:
+            inside = inside.setdefault(key, {})
+        inside[name] = value if value.ndim else value.item()
+    return found
