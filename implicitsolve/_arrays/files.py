@@ -14,7 +14,7 @@ import numpy as np
 from implicitsolve._typing import HostArray
 
 
-def save(path: str | os.PathLike[str], parts: Mapping[str, Any]) -> None:
+def save(path: str | os.PathLike[str], parts: Mapping[str, object]) -> None:
     """Replace the old file by a complete new one: whenever the process ends, one of them exists."""
     unfinished = Path(f"{os.fspath(path)}.{uuid.uuid4().hex[:8]}.unfinished")  # of this call alone
     try:
@@ -37,12 +37,12 @@ def load(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
             raise ValueError(f"the file {str(path)!r} is no {what}, or damaged: {error}") from error
 
 
-def flat(parts: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+def flat(parts: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Arrays and numbers in nested mappings, tuples and dataclasses, each under the names that lead to it."""
     found: dict[str, Any] = {}
     for name, value in parts.items():
         if isinstance(value, tuple):
-            value = dict(enumerate(value))
+            value = {str(i): part for i, part in enumerate(value)}
         elif is_dataclass(value):
             value = vars(value)
         if isinstance(value, Mapping):

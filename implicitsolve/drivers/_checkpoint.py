@@ -52,7 +52,7 @@ class CheckpointFile:
 
     def write(self, record: Record) -> None:
         """Replace the old file by a complete new one."""
-        states: dict[str, Any] = {name: to_host(getattr(record.ends, name)) for name in ("x", "fun")}
+        states = {name: to_host(getattr(record.ends, name)) for name in ("x", "fun")}
         ends = {**vars(record.ends), **states}
         files.save(self.path, {**vars(record), "ends": ends, "settings": self.settings})
 
