@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -25,7 +26,7 @@ from implicitsolve.status import Status
 
 WIDEST_BAND = 24  # diagonals on one side up to which LAPACK's band was faster than SuperLU: 6 times at 1, even at 32
 LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long
-PIVOT_THRESHOLD = 0.1  # of SuperLU's symmetric mode: a smaller pivot on the diagonal gives way
+MATCHED = 0.5  # part of the entries (i, j) with an entry (j, i) from which on A + A^T is ordered, not A^T A
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
 ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
 CUBES, LINES, EACH = 1.0, 12.0, 40.0  # w^3 + 12 N w + 40 nnz: planes, tori, cubes, 1 or 2 fields, within a factor of 2
@@ -56,14 +57,13 @@ class SparsePlan:
         self.structure = structure
         n = structure.unknowns
         self.is_dense: bool = structure.nnz > DENSE * n * n
-        self.is_symmetric: bool = structure.is_symmetric
         lower, upper = structure.bandwidth
         self.order: HostArray | None = None
         rows, columns = structure.rows, structure.columns
         is_wide = max(lower, upper) > WIDEST_BAND or LENGTH_PER_WIDTH * max(lower, upper) > n
         if is_wide and not self.is_dense:
             graph: Any = structure.to_scipy().T  # in compressed rows, with the same arrays
-            if not self.is_symmetric:
+            if not structure.is_symmetric:
                 graph = scipy.sparse.csr_array(graph + graph.T)
             order = scipy.sparse.csgraph.reverse_cuthill_mckee(graph, symmetric_mode=True)
             place = np.empty(n, dtype=np.intp)
@@ -84,6 +84,16 @@ class SparsePlan:
             width, entries, operations, self.is_direct or operations <= DIRECT_LIMIT * n
         )
         self.known_order: HostArray | None = None  # that SuperLU found for the first factorization in symmetric mode
+        self.pivots: bool = False  # whether pivots on the diagonal were too small once
+
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether pivots on the diagonal, in an order for A + A^T, leave fewer entries than partial pivoting."""
+        structure = self.structure
+        if np.count_nonzero(structure.rows == structure.columns) < structure.unknowns:
+            return False  # zero pivots in saddle points: partial pivoting in that order fills all
+        pattern = structure.to_scipy()
+        return structure.is_symmetric or pattern.multiply(pattern.T).nnz >= MATCHED * structure.nnz
 
     def engines(self, A: SparseMatrix) -> list[Engine | None]:
         """Factors of each system; None where it is singular."""
@@ -157,24 +167,35 @@ class _Scaled:
         return (self.engine.solve((first * b.T).T, trans).T * last).T
 
 
-class _SuperLU:
-    """SuperLU: symmetric mode where the pattern is symmetric, with the order of the first factorization ever after.
+class _Refined:
+    """Factors whose solutions are corrected once by their residuals."""
 
-    Panels of one column took 0.4 to 0.9 of the time of the default in the plane (64^2 to 256^2), as much in the cube.
+    def __init__(self, engine: Engine, A: SparseMatrix) -> None:
+        self.engine, self.A = engine, A
+        self.nbytes: int = engine.nbytes
+        self.is_complex: bool = engine.is_complex
+
+    def solve(self, b: HostArray, trans: str) -> HostArray:
+        x = self.engine.solve(b, trans)
+        product = {"N": self.A.matvec, "H": self.A.rmatvec, "T": lambda x: np.conj(self.A.rmatvec(np.conj(x)))}[trans]
+        return x + self.engine.solve(b - product(x), trans)
+
+
+class _SuperLU:
+    """SuperLU, with the order of the first factorization of its kind ever after.
+
+    With pivots on the diagonal fill is that of the pattern, whatever the entries are; with a threshold of 0.1 factors
+    of a diffusion with jumps took minutes. Panels of one column took 0.4 to 0.9 of the time of the default in the plane
+    (64^2 to 256^2), as much in the cube.
     """
 
     def __init__(self, plan: SparsePlan, data: HostArray, *, pivots: bool) -> None:
         structure = plan.structure
         self.order: HostArray | None = None
-        if pivots or not plan.is_symmetric:
+        if pivots:
             self.lu = _superlu(structure.with_entries(data), permc_spec="COLAMD")
         else:
-            options: Any = {
-                "diag_pivot_thresh": PIVOT_THRESHOLD,
-                "panel_size": 1,
-                "relax": 1,
-                "options": {"SymmetricMode": True},
-            }
+            options: Any = {"diag_pivot_thresh": 0.0, "panel_size": 1, "relax": 1, "options": {"SymmetricMode": True}}
             self.order = plan.known_order
             if self.order is None:
                 self.lu = _superlu(structure.with_entries(data), permc_spec="MMD_AT_PLUS_A", **options)
@@ -204,10 +225,11 @@ class SparseLU(LinearMethod):
 
     Rows and columns of different sizes are scaled. A matrix with more than a quarter of all entries goes to LAPACK's LU
     of the whole array; a pattern that is a narrow band, as it is or after reverse Cuthill-McKee, to its band LU. Any
-    other goes to SuperLU [1]_, in symmetric mode with minimum degree on A + A^T where the pattern is symmetric (half
-    the fill of COLAMD in the plane), else with COLAMD and partial pivoting. After a factorization in symmetric mode,
-    whose pivots may be small, the residual of one solve is measured, and the matrix is factorized again with partial
-    pivoting if it is not small. CuPy arrays are factorized on the device by cuDSS (`CuDSSPlan`).
+    other goes to SuperLU [1]_: where the pattern is about symmetric and the diagonal has no zeros with pivots on the
+    diagonal in an order of minimum degree on A + A^T (half the fill of COLAMD in the plane, whatever the entries are),
+    else with COLAMD and partial pivoting. Pivots on the diagonal may be small: the residual of one solve is measured.
+    If it is not small, solutions are refined once, and if that does not help, the matrix is factorized again with
+    partial pivoting, as those that follow it are. CuPy arrays are factorized on the device by cuDSS (`CuDSSPlan`).
 
     References
     ----------
@@ -281,27 +303,31 @@ def _factor_unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
             return _Dense(plan, data)
         if plan.is_band:
             return _Band(plan, data)
-        if plan.is_symmetric:
-            engine: Engine = _SuperLU(plan, data, pivots=False)
-            if _is_accurate(plan.structure, data, engine):
-                return engine
-    except RuntimeError:  # SuperLU's word for a pivot that is exactly zero
-        if plan.is_direct or not plan.is_symmetric:
-            return None
-    try:
-        return _SuperLU(plan, data, pivots=True)
     except RuntimeError:
         return None
+    has_diagonal = plan.is_symmetric and data[plan.structure.rows == plan.structure.columns].all()
+    if has_diagonal and not plan.pivots:
+        with contextlib.suppress(RuntimeError):  # SuperLU's word for a pivot that is exactly zero
+            engine: Engine = _SuperLU(plan, data, pivots=False)
+            A = SparseMatrix(data, plan.structure)
+            for candidate in (engine, _Refined(engine, A)):
+                if _is_accurate(A, candidate):
+                    return candidate
+    try:
+        engine = _SuperLU(plan, data, pivots=True)
+    except RuntimeError:
+        return None
+    plan.pivots = has_diagonal
+    return engine
 
 
-def _is_accurate(structure: Sparse, data: HostArray, engine: Engine) -> bool:
+def _is_accurate(A: SparseMatrix, engine: Engine) -> bool:
     """Whether a solve leaves a small residual."""
-    b = np.random.default_rng(0).uniform(0.5, 1.0, structure.unknowns).astype(data.dtype)
-    x = engine.solve(b, "N")
-    A = structure.with_entries(data)
+    b = np.random.default_rng(0).uniform(0.5, 1.0, A.shape[0]).astype(A.dtype)
     with np.errstate(all="ignore"):
-        size = np.max(np.abs(data), initial=0.0) * np.max(np.abs(x)) + np.max(np.abs(b))
-        return bool(np.max(np.abs(b - A @ x)) <= LARGEST_RESIDUAL * size)
+        x = engine.solve(b, "N")
+        size = np.max(np.abs(A.data)) * np.max(np.abs(x)) + np.max(np.abs(b))
+        return bool(np.max(np.abs(b - A.matvec(x))) <= LARGEST_RESIDUAL * size)
 
 
 class SparseFactorization(LinearOperator):

@@ -74,6 +74,39 @@ def test_small_pivots_on_the_diagonal_are_noticed():
     assert np.abs(A @ x - b).max() <= 1e-8 * np.abs(x).max()
 
 
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, "box"]), st.sampled_from([1, 2]), st.booleans())
+def test_fill_does_not_depend_on_jumps(seed, stencil, fields, has_conditions):
+    """A threshold for pivots left the diagonal where coefficients jump: 65,536 unknowns took minutes and gigabytes."""
+    random = np.random.default_rng(seed)
+    structure = Grid(shape=(14, 14), stencil=stencil, fields=fields).sparse
+    size = 10.0 ** random.uniform(-3, 3, structure.nnz)
+    if has_conditions:  # rows of the identity: the pattern is no longer symmetric
+        keep = ~np.isin(structure.rows, np.arange(14)) | (structure.rows == structure.columns)
+        structure = Sparse((structure.rows[keep], structure.columns[keep]), unknowns=structure.unknowns)
+        size = size[keep]
+    A = SparseMatrix(size, structure)
+    plan = SparsePlan(structure)
+    factors = SparseLU().factor(A, plan)
+    b = random.normal(size=structure.unknowns)
+    x = factors.solve(b)
+    if not plan.pivots:
+        least = SparseLU().factor(SparseMatrix(1.0 + 9.0 * (structure.rows == structure.columns), structure)).nbytes
+        assert factors.nbytes <= least + 64 * structure.unknowns
+    assert np.linalg.norm(b - A @ x) <= 1e-7 * (size.max() * np.linalg.norm(x) + np.linalg.norm(b))
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_saddle_points_are_factored_by_partial_pivoting(seed):
+    """Zeros on the diagonal, eliminated in an order of minimum degree, filled all."""
+    random = np.random.default_rng(seed)
+    n = 12
+    K = Grid(shape=(n, n)).sparse.to_scipy().astype(float) + 4 * scipy.sparse.eye_array(n * n)
+    B = scipy.sparse.csr_array(np.eye(n * n)[: n * n // 3] + np.eye(n * n)[1 : n * n // 3 + 1])
+    A = SparseMatrix.from_scipy(scipy.sparse.block_array([[K, B.T], [B, None]]))
+    x = random.normal(size=A.shape[0])
+    assert np.allclose(SparseLU().factor(A).solve(A @ x), x)
+
+
 @pytest.mark.parametrize("empty", ["row", "column"])
 @pytest.mark.parametrize("grid", [Grid(shape=(50,)), Grid(shape=(8, 8, 8))], ids=["band", "SuperLU"])
 def test_singular_systems_of_a_batch(grid, empty):
