@@ -29,7 +29,7 @@ LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long
 MATCHED = 0.5  # part of the entries (i, j) with an entry (j, i) from which on A + A^T is ordered, not A^T A
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
 ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
-CUBES, LINES, EACH = 1.0, 12.0, 40.0  # w^3 + 12 N w + 40 nnz: planes, tori, cubes, 1 or 2 fields, within a factor of 2
+CUBES, LINES, EACH = 1.5, 12.0, 40.0  # 1.5 w^3 + 12 N w + 40 nnz: planes, tori, cubes, 1 or 2 fields, within a factor of 2
 DENSE = 0.25  # part of all entries from which on LAPACK's LU of the whole array is faster than SuperLU
 SPREAD = 10.0  # of the largest entries of rows, or of columns, above which they are scaled, as by LAPACK's `gesvx`
 DIRECT_LIMIT = 3e4  # nanoseconds an unknown up to which kept factors were not slower than ILU: cube of 32, torus of 320
@@ -185,8 +185,8 @@ class _SuperLU:
     """SuperLU, with the order of the first factorization of its kind ever after.
 
     With pivots on the diagonal fill is that of the pattern, whatever the entries are; with a threshold of 0.1 factors
-    of a diffusion with jumps took minutes. Panels of one column took 0.4 to 0.9 of the time of the default in the plane
-    (64^2 to 256^2), as much in the cube.
+    of a diffusion with jumps took minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 to 0.9 of the time of
+    the default in the plane of 256^2, as much in the cube; panels of one column took twice that in the cube of 30^3.
     """
 
     def __init__(self, plan: SparsePlan, data: HostArray, *, pivots: bool) -> None:
@@ -195,7 +195,7 @@ class _SuperLU:
         if pivots:
             self.lu = _superlu(structure.with_entries(data), permc_spec="COLAMD")
         else:
-            options: Any = {"diag_pivot_thresh": 0.0, "panel_size": 1, "relax": 1, "options": {"SymmetricMode": True}}
+            options: Any = {"diag_pivot_thresh": 0.0, "panel_size": 8, "relax": 1, "options": {"SymmetricMode": True}}
             self.order = plan.known_order
             if self.order is None:
                 self.lu = _superlu(structure.with_entries(data), permc_spec="MMD_AT_PLUS_A", **options)

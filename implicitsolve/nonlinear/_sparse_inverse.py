@@ -28,6 +28,7 @@ from implicitsolve.operators._sparse import SparseMatrix
 from implicitsolve.precondition._sparse import ILU
 
 REDUCTION, ROUGH = 1e-2, 0.1  # of the linear residual by BiCGSTAB: a Newton step on an old J gains hardly more
+POOR = 0.3  # of ||F||: what a Newton step leaves from which on the linear residual may be to blame
 PART = 0.3  # of what the last step has reduced ||F|| to, that the next linear residual may be
 REDUCTION_ILU = 1e-4  # by GMRES with ILU
 MOST_ITERATIONS = 20  # of a first solve with ILU, to half of the digits: where there are more, factors are cheaper
@@ -60,6 +61,8 @@ class SparseInverses:
         self.served: int = 0  # solves with the last J
         self.expected: int = SOLVES  # solves with it
         self.size: float = 0.0  # ||F|| of the last solve
+        self.was_first: bool = False  # whether that was the first with a J
+        self.is_exact: bool = False  # whether linear residuals are small since such a step gained little
         self.share: float = 1.0  # of `FillEstimate.operations`, that iterations with one J may cost
         self.hopeless: float = np.inf  # operations from which on ILU is not tried: 0 once it took too many iterations
 
@@ -97,6 +100,11 @@ class SparseInverses:
     def eta(self, F: HostArray) -> float:
         """Linear residual, over ||F||, that the next solve leaves: no less than the Newton step is likely to gain."""
         before, self.size = self.size, float(np.linalg.norm(F))
+        if self.was_first and self.size > POOR * before:
+            self.is_exact = True
+        self.was_first = self.served == 0
+        if self.is_exact:
+            return REDUCTION**2
         return min(max(PART * self.size / before, REDUCTION), ROUGH) if before > 0 else REDUCTION
 
     @property
