@@ -206,7 +206,9 @@ def drift_diffusion_plane(n: int) -> SparseProblem:
         return out
 
     psi = np.arcsinh(doping / 2)
-    return _problem("drift-diffusion-plane", residual, np.stack([psi, psi, -psi], axis=-1), "Scharfetter, Gummel (1969)")
+    return _problem(
+        "drift-diffusion-plane", residual, np.stack([psi, psi, -psi], axis=-1), "Scharfetter, Gummel (1969)"
+    )
 
 
 def richards(n: int) -> SparseProblem:

@@ -29,7 +29,7 @@ LENGTH_PER_WIDTH = 8  # blocks of that size that a band must be long
 MATCHED = 0.5  # part of the entries (i, j) with an entry (j, i) from which on A + A^T is ordered, not A^T A
 LARGEST_RESIDUAL = 1e-9  # ||b - A x|| over ||A|| ||x|| + ||b||, from which on a factorization is done again
 ENTRIES_PER_ROW = 0.5  # of the factors, over the width: 0.4 to 0.7 in the plane and in the cube
-CUBES, LINES, EACH = 1.5, 12.0, 40.0  # 1.5 w^3 + 12 N w + 40 nnz: planes, tori, cubes, 1 or 2 fields, within a factor of 2
+CUBES, LINES, EACH = 1.5, 12.0, 40.0  # 1.5 w^3 + 12 N w + 40 nnz: planes, tori, cubes, within a factor of 2
 DENSE = 0.25  # part of all entries from which on LAPACK's LU of the whole array is faster than SuperLU
 SPREAD = 10.0  # of the largest entries of rows, or of columns, above which they are scaled, as by LAPACK's `gesvx`
 DIRECT_LIMIT = 3e4  # nanoseconds an unknown up to which kept factors were not slower than ILU: cube of 32, torus of 320
@@ -185,8 +185,8 @@ class _SuperLU:
     """SuperLU, with the order of the first factorization of its kind ever after.
 
     With pivots on the diagonal fill is that of the pattern, whatever the entries are; with a threshold of 0.1 factors
-    of a diffusion with jumps took minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 to 0.9 of the time of
-    the default in the plane of 256^2, as much in the cube; panels of one column took twice that in the cube of 30^3.
+    of a diffusion with jumps took minutes. Panels of 8 columns, without relaxed supernodes, took 0.7 of the time of the
+    default in the plane of 256^2, as much in the cube; panels of one column took twice that in the cube of 30^3.
     """
 
     def __init__(self, plan: SparsePlan, data: HostArray, *, pivots: bool) -> None:
@@ -225,11 +225,12 @@ class SparseLU(LinearMethod):
 
     Rows and columns of different sizes are scaled. A matrix with more than a quarter of all entries goes to LAPACK's LU
     of the whole array; a pattern that is a narrow band, as it is or after reverse Cuthill-McKee, to its band LU. Any
-    other goes to SuperLU [1]_: where the pattern is about symmetric and the diagonal has no zeros with pivots on the
-    diagonal in an order of minimum degree on A + A^T (half the fill of COLAMD in the plane, whatever the entries are),
-    else with COLAMD and partial pivoting. Pivots on the diagonal may be small: the residual of one solve is measured.
-    If it is not small, solutions are refined once, and if that does not help, the matrix is factorized again with
-    partial pivoting, as those that follow it are. CuPy arrays are factorized on the device by cuDSS (`CuDSSPlan`).
+    other goes to SuperLU [1]_. Where the pattern is about symmetric and the diagonal has no zeros, its pivots are on
+    the diagonal, in an order of minimum degree on A + A^T: half the fill of COLAMD in the plane, whatever the entries
+    are. Elsewhere it takes COLAMD and partial pivoting. Pivots on the diagonal may be small: the residual of one solve
+    is measured. If it is not small, solutions are refined once, and if that does not help, the matrix is factorized
+    again with partial pivoting, as those that follow it are. CuPy arrays are factorized on the device by cuDSS
+    (`CuDSSPlan`).
 
     References
     ----------
@@ -305,7 +306,7 @@ def _factor_unscaled(plan: SparsePlan, data: HostArray) -> Engine | None:
             return _Band(plan, data)
     except RuntimeError:
         return None
-    has_diagonal = plan.is_symmetric and data[plan.structure.rows == plan.structure.columns].all()
+    has_diagonal = plan.is_symmetric and bool(data[plan.structure.rows == plan.structure.columns].all())
     if has_diagonal and not plan.pivots:
         with contextlib.suppress(RuntimeError):  # SuperLU's word for a pivot that is exactly zero
             engine: Engine = _SuperLU(plan, data, pivots=False)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.sparse_problems import sparse_gallery
+from benchmarks.sparse_problems.awkward import awkward_problems
 from benchmarks.sparse_problems.networks import ieee14
 
 
-@pytest.mark.parametrize("problem", sparse_gallery("quick"), ids=str)
+@pytest.mark.parametrize("problem", [*sparse_gallery("quick"), *awkward_problems(12)], ids=str)
 def test_residuals_are_pure_and_finite(problem):
     x = problem.x0.copy()
     first = problem.residual(x)
